@@ -1,4 +1,4 @@
-"""The libraries in C, compiled when the package is built. setup.py runs this file.
+"""Compiles the C libraries when the package is built. setup.py runs this file.
 
 The shared objects refer to libc without symbol versions, so that they load with every glibc that has the functions: linked with a
 new glibc, they would demand that one. For this, empty libraries with glibc's names stand in for it in the link.
@@ -32,7 +32,7 @@ def compiler_of_the_build() -> list[str]:
 
 
 def compile_libraries(source: Path, folder: Path, compiler: list[str]) -> str:
-    """Write the libraries of the source folder into another one. Return why they cannot be, or an empty text."""
+    """Compile the libraries of the source folder into another one. Return why they cannot be compiled, or an empty text."""
     try:
         with tempfile.TemporaryDirectory() as scratch:
             _compile(source.absolute(), folder.absolute(), Path(scratch), compiler)
@@ -66,7 +66,7 @@ def _compile(source: Path, folder: Path, scratch: Path, compiler: list[str]) -> 
 
 
 def _stand_ins(scratch: Path, compiler: list[str]) -> list[str]:
-    """Make what stands in for glibc, and return the arguments that link with it. Another libc is linked with itself."""
+    """Make empty libraries with glibc's names; return the arguments that link with them. Another libc is linked as it is."""
     probe = scratch / "probe.c"
     probe.write_text("#include <features.h>\n__GLIBC__\n")
     if not _run(compiler, "-E", "-P", probe).split()[-1].isdecimal():

@@ -1,4 +1,4 @@
-"""What a program preloads: the object of this installation, and the objects that its dynamic loader maps when it starts."""
+"""The object that programs preload for stack traces, and the objects that a program's dynamic loader maps at its start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 STATISTICS = "SFRAMEGEN_PRELOAD_STATISTICS"  # preload.c reads it
 SPACES, SEPARATORS = frozenset(" \t\n\v\f\r"), frozenset(":;")  # of LD_PRELOAD, to which a colon is one, too; of LD_LIBRARY_PATH
-SCRIPTS = 4  # that name one another as interpreters
+SCRIPTS = 4  # scripts that name one another as interpreters
 FIRST_LINE = 256  # bytes of it that the kernel reads
 LISTED = re.compile(rb"^\t(?:.* => )?(/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
 
@@ -40,28 +40,28 @@ def preload_object() -> Path:
 
 
 def preloading(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with which programs load the object before all others. Raises SframegenError.
+    """Return the environment variables that make programs load the object before all others. Raises SframegenError.
 
     A path in LD_PRELOAD has no spaces: then it is a name, and LD_LIBRARY_PATH says where it is.
     """
     path = preload_object()
     if not SPACES.intersection(str(path)) and ":" not in str(path):
-        return {"LD_PRELOAD": _first(path, environment, "LD_PRELOAD")}
+        return {"LD_PRELOAD": _put_first(path, environment, "LD_PRELOAD")}
     if SEPARATORS.intersection(str(path.parent)):
         remedy = "copy the file elsewhere, and set LD_PRELOAD to the copy"
         raise SframegenError(f"{path}: the dynamic loader does not accept paths with colons and semicolons: {remedy}")
     return {
-        "LD_PRELOAD": _first(path.name, environment, "LD_PRELOAD"),
-        "LD_LIBRARY_PATH": _first(path.parent, environment, "LD_LIBRARY_PATH"),
+        "LD_PRELOAD": _put_first(path.name, environment, "LD_PRELOAD"),
+        "LD_LIBRARY_PATH": _put_first(path.parent, environment, "LD_LIBRARY_PATH"),
     }
 
 
-def _first(added: str | Path, environment: Mapping[str, str], variable: str) -> str:
+def _put_first(added: str | Path, environment: Mapping[str, str], variable: str) -> str:
     return ":".join(filter(None, [str(added), environment.get(variable, "")]))
 
 
 def is_program(path: str) -> bool:
-    """True for an executable ELF file."""
+    """Return True for an executable ELF file."""
     if not (os.path.isfile(path) and os.access(path, os.X_OK)):  # noqa: PTH113 - a text
         return False
     return beginning_of(path, path, 4) == b"\x7fELF"
@@ -99,7 +99,7 @@ def objects_of(program: str, others: Iterable[str] | None = None) -> list[str]:
         raise NotPreloadedError("a static program: it has no loader that reads LD_PRELOAD", file=program)
     if others is not None and not any(os.path.realpath(loader) == os.path.realpath(_loader_of(other)) for other in others):
         raise NotPreloadedError("its loader differs from the command, which is not run", file=program)
-    return _listed(loader, program)
+    return _list_objects(loader, program)
 
 
 def objects_below(path: str, program: str) -> list[str]:
@@ -109,13 +109,13 @@ def objects_below(path: str, program: str) -> list[str]:
     """
     loader = _loader_of(program)
     if not os.path.isdir(path):  # noqa: PTH112 - a text
-        return _listed(loader, os.path.realpath(path))
+        return _list_objects(loader, os.path.realpath(path))
     found: dict[str, None] = {}
     for folder, _, names in os.walk(path):
         for name in sorted(names):
             file = os.path.realpath(os.path.join(folder, name))  # noqa: PTH118 - a text
             if ".so" in name and os.path.isfile(file):  # noqa: PTH113 - a text
-                found |= dict.fromkeys(_listed(loader, file))
+                found |= dict.fromkeys(_list_objects(loader, file))
     return list(found)
 
 
@@ -128,7 +128,7 @@ def _loader_of(program: str) -> str:
     return os.fsdecode(bytes(elf.slice(interpreter.p_offset, interpreter.p_filesz, "PT_INTERP")).rstrip(b"\0"))
 
 
-def _listed(loader: str, path: str) -> list[str]:
+def _list_objects(loader: str, path: str) -> list[str]:
     listed = subprocess.run([loader, "--list", path], check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     libraries = (os.path.realpath(os.fsdecode(path)) for path in LISTED.findall(listed.stdout))
     return list(dict.fromkeys([path, *libraries]))

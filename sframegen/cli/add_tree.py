@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sframegen.cli.trees.each_file import Tree
     from sframegen.cli.trees.tree_files import Name
 
-STDOUT = "-"  # as a file's name, which leaves stdout to the report alone
+STDOUT = "-"  # the report's name that leaves stdout to the report alone
 
 
 @click.command(
@@ -100,7 +100,7 @@ def command(
 
 
 def _worker(making: Making, writing: Writing) -> Callable[[Location, list[Location]], tuple[str, Summary] | None]:
-    """What is done to one file: its build-id and what add-section says, or None for a separate debug file or a detached section."""
+    """Return the work on a file, which returns its build-id and Summary; None for a separate debug file or detached section."""
     from sframegen.api.adding import add  # noqa: PLC0415 - takes longer than to see that there is no file for it
     from sframegen.conversion.sources import has_debug_frame  # noqa: PLC0415
 
@@ -125,12 +125,12 @@ def _refused(names: list[Name], text: str) -> Entry:
 
 
 def _links(names: list[Name]) -> list[str]:
-    """In the same root."""
+    """Return the other names of a file in the same root."""
     return [name.path for name in names[1:] if name.root == names[0].root]
 
 
 def _local(name: Name, text: str) -> str:
-    """Without the place of the root."""
+    """Return the text without the path of the root."""
     for place in (os.path.realpath(name.root), name.root):
         text = re.sub(rf"(?<![\w./-]){re.escape(place.rstrip('/'))}/", "", text)
     return text

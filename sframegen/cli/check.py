@@ -79,7 +79,7 @@ def command(
     not an error.
     """
     run = Run()
-    paths = _expanded(run, files)
+    paths = _expand_directories(run, files)
 
     def check_file(path: str) -> CheckReport:
         with code_of_one(paths, common.jobs) if instructions or second_reader else nullcontext(Running()) as running:
@@ -106,8 +106,8 @@ def command(
     run.end(as_json=common.as_json)
 
 
-def _expanded(run: Run, files: tuple[str, ...]) -> tuple[str, ...]:
-    """A directory stands for the files below it that have a section."""
+def _expand_directories(run: Run, files: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the files, with each directory replaced by the files below it that have a section."""
     paths = []
     for file in files:
         if not os.path.isdir(file):  # noqa: PTH112 - one in a directory that we may not search is refused as a file
@@ -124,7 +124,7 @@ def _expanded(run: Run, files: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _print(report: CheckReport, *, verbose: bool, quiet: bool) -> None:
-    """A package, then each file in it, with both names."""
+    """Print the report of a file, or of a package and then of each file in it, with both names."""
     if quiet and report.worst() is not Severity.ERROR:
         return
     click.echo(report.one_line())

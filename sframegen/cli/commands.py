@@ -1,4 +1,4 @@
-"""The command line: `sframegen COMMAND FILE...`, a module for each command, imported when it is used."""
+"""The command line, `sframegen COMMAND FILE...`. Each command has a module, which is imported when it is used."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Completion in bash, zsh, fish: eval "$(_SFRAMEGEN_COMPLETE=bash_source sframegen
 
 
 class LazyGroup(Group):
-    """Command `add-section` is what `sframegen.cli.add_section` calls `command`."""
+    """All commands: `add-section`, for instance, is `command` of the module `sframegen.cli.add_section`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)
@@ -114,7 +114,7 @@ def cli() -> None:
 
 
 def _show(error: click.ClickException) -> None:
-    """As click does, without the middle of long names."""
+    """Print an error as click does, but without the middle of long names."""
     text = StringIO()
     error.show(text)
     for line in text.getvalue().splitlines():
@@ -130,7 +130,7 @@ def run_command() -> int:
             status = _status()
             sys.stdout.flush()
         except OSError as error:  # standard output's own: files are dealt with where they are read
-            _standard_output(error)
+            _report_output_error(error)
             status = status or 1
         return status
 
@@ -158,8 +158,8 @@ def _status() -> int:
         return 1
 
 
-def _standard_output(error: OSError) -> None:
-    """A closed pipe is not an error. Buffered output is dropped."""
+def _report_output_error(error: OSError) -> None:
+    """Report an error of standard output, unless it is a closed pipe, and drop buffered output."""
     if error.errno == errno.ENOMEM:
         click.echo("sframegen: not enough memory", err=True)
     elif not isinstance(error, BrokenPipeError):

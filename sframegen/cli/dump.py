@@ -82,7 +82,7 @@ def _text_of_objects(views: list[ObjectView], path: str, names: bool, *, several
 
 
 def heading(file: str) -> str:
-    """As readelf prints it."""
+    """Return the heading of a file, as readelf prints it."""
     return f"\nFile: {file}\n"
 
 
@@ -99,7 +99,7 @@ def _documents(run: Run, files: tuple[str, ...]) -> Iterator[Iterator[str]]:
 
 
 def _sections_of(view: ObjectView) -> Iterator[Iterator[str]]:
-    """Its sections as JSON. All is decoded first: a fault found later would leave the JSON unfinished. Raises FormatError."""
+    """Yield an object's sections as JSON, all decoded first: a later fault would leave the JSON unfinished. Raises FormatError."""
     for piece, section in enumerate(view.sections()):
         section.table  # noqa: B018 - it is cached
         yield dump_json(section, view.elf.name, view.names(piece), view.code_of(piece))

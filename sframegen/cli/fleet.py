@@ -57,7 +57,7 @@ def _address(_ctx: click.Context, _parameter: click.Parameter, address: str | No
 
 
 def _refuse_options_of_adding(names: Iterable[str]) -> None:
-    """Raises UsageError for an option of the command line with one of these names."""
+    """Raise UsageError if one of these options is on the command line."""
     ctx = click.get_current_context()
     for option in ctx.command.params:
         if option.name in names and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
@@ -65,7 +65,7 @@ def _refuse_options_of_adding(names: Iterable[str]) -> None:
 
 
 def _engine(scheduler: str | None, processes: int) -> Callable[[Job], AbstractContextManager[Engine]]:
-    """Raises UsageError for an address that would let others in."""
+    """Return what makes the engine. Raises UsageError for a scheduler address that would let others in."""
     if scheduler is None:
         from sframegen.fleet.one_machine import OneMachine  # noqa: PLC0415 - only for this command
 
@@ -78,7 +78,7 @@ def _engine(scheduler: str | None, processes: int) -> Callable[[Job], AbstractCo
 
 
 def _needs_extra(use: str, scheduler: str | None = None) -> None:
-    """Ends the command in one line if a package of the extra `fleet` is not installed, or is damaged."""
+    """End the command with one line if a package of the extra `fleet` is missing or damaged."""
     uses = {f"fleet {use}", *[ON_A_CLUSTER] * (scheduler is not None)}
     libraries = [one for one in EXTRA if uses & {*one.use.split(", ")}]
     if absent := [one for one in libraries if find_spec(one.module) is None]:

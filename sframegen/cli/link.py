@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
     from sframegen.api.options import Making, Writing
 
-NOT_FOUND = 127  # the status of shells for it
+NOT_FOUND = 127  # exit status, as of shells, if the linker is not found
 MAX_MESSAGE = 2000  # bytes; fits into a pipe
 FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
-# A stroke for each run within another: a linker may be a compiler's driver, which runs one, but one that runs itself would not end.
+# Counts runs within runs, by strokes: a linker may be a compiler driver that runs a linker, but must not run itself for ever.
 DEPTH, MAX_DEPTH = "SFRAMEGEN_LINK_DEPTH", 5
 
 
@@ -90,7 +90,7 @@ def command(
     except (OSError, ValueError) as error:
         note(f"{arguments[0]}: {getattr(error, 'strerror', None) or error}")
         ctx.exit(NOT_FOUND)
-    status, _ = _ended(linker)
+    status, _ = _wait_for(linker)
     if status < 0:
         _die(-status)
     if status or state_of(output) in (None, before):
@@ -104,7 +104,7 @@ def command(
             for warning in summary.warnings:
                 note(f"{output}: warning: {warning}")
 
-    problem = _in_a_process(add, output)
+    problem = _run_in_process(add, output)
     if problem and fatal:
         with locate(output) as location:
             location.unlink()  # as linkers do when they fail: make would take it for finished
@@ -114,8 +114,8 @@ def command(
         note(f"warning: {problem}; linked without a new section")
 
 
-def _in_a_process(work: Callable[[], None], path: str) -> str:
-    """What is wrong, in one line, if `work` on that file fails, even if its process is killed; else nothing."""
+def _run_in_process(work: Callable[[], None], path: str) -> str:
+    """Do `work` on a file in a process of its own; return the error in one line, also if the process is killed, else nothing."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
@@ -127,11 +127,11 @@ def _in_a_process(work: Callable[[], None], path: str) -> str:
         except SystemExit:  # by a signal: temporary files are removed
             pass
         except REFUSALS as error:
-            _say(writer, in_words(error, path))
+            _write_message(writer, in_words(error, path))
         finally:
             os._exit(status)
     os.close(writer)
-    status, signalled = _ended(child)
+    status, signalled = _wait_for(child)
     if status and signalled:
         _die(signalled)
     said = os.fsdecode(os.read(reader, MAX_MESSAGE))
@@ -139,12 +139,12 @@ def _in_a_process(work: Callable[[], None], path: str) -> str:
     return (said or f"{path}: sframegen was killed") if status else ""
 
 
-def _say(descriptor: int, text: str) -> None:
+def _write_message(descriptor: int, text: str) -> None:
     os.write(descriptor, os.fsencode(text)[:MAX_MESSAGE])
 
 
-def _ended(process: int) -> tuple[int, int]:
-    """A process's exit status, or minus the signal that ended it; the last signal that it got from us, as we did, else 0."""
+def _wait_for(process: int) -> tuple[int, int]:
+    """Wait for a process; return its exit status, or minus its signal, and the last signal that we passed on to it, else 0."""
     got = [0]
 
     def forward(number: int, _frame: object) -> None:
@@ -161,7 +161,7 @@ def _ended(process: int) -> tuple[int, int]:
 
 
 def _die(number: int) -> None:
-    """By that signal, as the linker did; the core to look at is the linker's."""
+    """End by that signal, as the linker did, without a core dump: the one to look at is the linker's."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)

@@ -87,7 +87,7 @@ def _in_linked(elf: ElfFile, addresses: tuple[str, ...], run: Run, stores: Store
 
 
 def _refused(run: Run, text: str) -> list[dict[str, Any]]:
-    """What stands in the place of an address that was not understood."""
+    """Return the JSON entry of an address that was not understood."""
     return [{"given": text, "error": one["error"]} for one in run.taken()]
 
 
@@ -107,7 +107,7 @@ def _in_objects(views: list[ObjectView], file: str, addresses: tuple[str, ...], 
 
 
 def _answer(found: Match | None, abi: Abi) -> dict[str, Any]:
-    """The function, row and rule at an address; `rule` None where there is none, `row_offset` None for a function without rows."""
+    """Return the function, row and rule at an address; `rule` is None without one, `row_offset` for a function without rows."""
     if found is None:
         return {"rule": None}
     function = {"start": found.start, "size": found.size, "row_offset": found.row_offset}

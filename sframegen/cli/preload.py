@@ -86,7 +86,7 @@ def command(
         raise click.exceptions.Exit(1) from None
     stores = [os.path.abspath(store) for store in ([detached] if detached else []) + sections]  # noqa: PTH100 - a text
     if detached or common.verbose or (sys.stderr.isatty() and not common.quiet):
-        _prepare(_objects(arguments, also), detached, stores, common)
+        _prepare(_list_objects(arguments, also), detached, stores, common)
     environment = _environment() | loading
     if stores:
         environment[VARIABLE] = ":".join(dict.fromkeys(stores))
@@ -102,7 +102,7 @@ def command(
 
 
 def _environment() -> dict[str, str]:
-    """The environment that we were started with: Python adds LC_CTYPE where the locale is C."""
+    """Return the environment that we were started with, without the LC_CTYPE that Python adds to the C locale."""
     environment = dict(os.environ)
     with suppress(OSError):
         before = Path("/proc/self/environ").read_bytes().split(b"\0")
@@ -111,8 +111,8 @@ def _environment() -> dict[str, str]:
     return environment
 
 
-def _objects(arguments: Sequence[str], also: Iterable[str]) -> list[str]:
-    """The objects of a command, of programs among its arguments, and others. Nothing here stops the command: errors are notes."""
+def _list_objects(arguments: Sequence[str], also: Iterable[str]) -> list[str]:
+    """Return the objects of a command, of programs among its arguments, and others. Errors are only notes."""
     found: dict[str, None] = {}
     program = ""
     try:
@@ -134,11 +134,11 @@ def _objects(arguments: Sequence[str], also: Iterable[str]) -> list[str]:
 
 
 def _prepare(objects: list[str], detached: str | None, stores: Sequence[str], common: CommonOptions) -> None:
-    """Say which objects have sections, and make the others' if that is wanted."""
-    found = _found(objects, stores)
+    """Say which objects have sections, and make detached sections for the others if that is wanted."""
+    found = _find_sections(objects, stores)
     if detached and (lacking := [path for path, where in found.items() if where == NONE]):
         _add_detached(lacking, detached, quiet=common.quiet)
-        found |= _found(lacking, stores)
+        found |= _find_sections(lacking, stores)
     if common.verbose:
         for path, where in found.items():
             note(f"{path}: {where}")
@@ -148,8 +148,8 @@ def _prepare(objects: list[str], detached: str | None, stores: Sequence[str], co
         note(f"no section in {len(lacking)} of {count_of(len(found), 'object')}: {first_of(lacking)}{remedy}")
 
 
-def _found(objects: Iterable[str], directories: Sequence[str]) -> dict[str, str]:
-    """Where each object has its section: an object that cannot be read has none."""
+def _find_sections(objects: Iterable[str], directories: Sequence[str]) -> dict[str, str]:
+    """Return where each object has its section: LOADED, STORED, or NONE, also for an object that cannot be read."""
     stores = Stores(directories)
     found = {}
     for path in objects:

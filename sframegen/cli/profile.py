@@ -46,7 +46,7 @@ REFRESH = 0.5  # seconds
 
 
 def _event(_ctx: click.Context, _parameter: click.Parameter, name: str | None) -> Event:
-    """Refuse an event that is unknown, or that this machine lacks. The default is not asked for: `--probe` works without it."""
+    """Return the event; refuse one that is unknown or missing. The default is not checked: `--probe` works without it."""
     if name is None:
         return CPU_CLOCK
     if not name:
@@ -168,7 +168,7 @@ def command(
 
 
 def _require_library(detail: Detail) -> None:
-    """End the command in one line if the user asks for what needs a library that is not installed."""
+    """End the command with one line if the user asks for lines, but their library is not installed."""
     if detail.by_line and find_spec(PLACES.module) is None:
         from sframegen.cli.shared.install_commands import getting  # noqa: PLC0415 - not for each run
 
@@ -184,7 +184,7 @@ def _profile(
     interrupts: Interrupts,
     write: Callable[[Collected], None],
 ) -> int:
-    """Profile these processes, the command, or all. The exit status: of the command, or of the signal that ended it."""
+    """Profile these processes, the command, or all; return the exit status of the command, or of the signal that ended it."""
     with ExitStack() as opened:
         command = None
         if arguments:
@@ -217,12 +217,12 @@ def sample(session: Session, interrupts: Interrupts, command: PausedCommand | No
         while not interrupts.number and (command.runs() if command else session.plan.has_targets()):
             if duration and time.monotonic() - begin >= duration:
                 break
-            session.advance()  # is not interrupted: it may have taken records, which are nowhere else
+            session.advance()  # never interrupted: it may hold records that are nowhere else
             live.refresh()
 
 
 class LiveLine:
-    """One line of figures on a terminal, while it samples."""
+    """A line of live figures on a terminal, while sampling."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -266,7 +266,7 @@ def _resume(command: PausedCommand, name: str) -> None:
 
 
 def _check_threads(tids: frozenset[int]) -> None:
-    """Say which threads do not exist, before anybody waits for their samples: they may still begin."""
+    """Warn of threads that do not exist, before the user waits for their samples; they may still begin."""
     for number in sorted(tids):
         if not is_process(number):  # /proc has threads, too
             note(f"--tid {number}: there is no such thread")

@@ -1,4 +1,4 @@
-"""Names of commands, options and values that are gone, with what to use instead: deleted again in 1.1."""
+"""Removed names of commands, options and values, with their replacements. This module is to be deleted in 1.1."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ REMOVED: dict[str, str] = {
 
 
 class RemovedError(click.ClickException):
-    """Wrong usage, in one line: nobody needs to be told how the rest of the command is used."""
+    """Use of a removed name: an error of one line, without the usage of the command."""
 
     exit_code = 2
 
 
 def refuse_removed(*words: str) -> None:
-    """Raises RemovedError if these words, together, are a name that is gone."""
+    """Raise RemovedError if these words, together, are a removed name."""
     name = " ".join(words)
     if name in REMOVED:
         raise RemovedError(f"{name} was removed; use {REMOVED[name]}")

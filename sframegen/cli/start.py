@@ -1,4 +1,4 @@
-"""The program `sframegen`, and what starts it: importing this is the first thing that it does."""
+"""The entry point of the program `sframegen`. This module is the first that the program imports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
 
 
 def main() -> None:
-    """Ends the process."""
+    """Run the command line, and end the process with its status."""
     what = "cannot start: "
     try:
         bytes(NEEDED)
@@ -29,7 +29,7 @@ def main() -> None:
         refuse_strangers()
         try:
             from sframegen.cli.commands import run_command  # noqa: PLC0415
-        except Exception:  # whatever a damaged click raises
+        except Exception:  # a damaged click may raise anything
             if sys.argv[1:2] != ["doctor"]:
                 from sframegen.program.libraries import imported  # noqa: PLC0415
 
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def leave(end: SystemExit) -> None:
-    """Ends the process, and lets the system take it apart: Python would take as long for its modules as for a short command."""
+    """End the process without Python's clean-up of modules, which would take as long as a short command."""
     threads = sys.modules.get("threading")
     if isinstance(end.code, str) or (threads is not None and threads.active_count() > 1):
         raise end
@@ -81,7 +81,7 @@ closed: set[int] = set()  # standard streams that lead nowhere, by number
 
 
 def open_standard_streams() -> None:
-    """Those that whoever started us has closed lead nowhere; else the next file that is opened would be given their messages."""
+    """Open closed standard streams as /dev/null; otherwise the next opened file would get their messages."""
     for number in range(3):
         try:
             os.fstat(number)

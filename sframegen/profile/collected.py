@@ -1,4 +1,4 @@
-"""What a backend has collected: stacks with their counts, and what was lost. Names come later, from report/."""
+"""The data that a backend has collected: stacks with counts, and lost samples. Names come later, from report/."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     from sframegen.profile.following.files import CodeSpan, TracedFile
 
 FILE_OF = attrgetter("file")
-FILES = FILE_MASK + 1  # numbers in packed frames: of no file, of the kernel, and of reasons, too
+FILES = FILE_MASK + 1  # file numbers in packed frames, including those of no file, the kernel and off-CPU reasons
 
 MICROSECOND = 1000  # nanoseconds
 SECOND = 1_000_000  # microseconds
 
 
 class Unit(Enum):
-    """What the numbers of a profile count: time where the time off the CPU is in it. The value is its name in formats."""
+    """The unit of a profile's counts: time if it has off-CPU time, else samples. The value is the name in formats."""
 
     SAMPLES = "samples"
     MICROSECONDS = "microseconds"
 
     def words(self, number: int) -> str:
-        """Return a number of them for users."""
+        """Return a number with its unit, for users."""
         return count_of(number, "sample") if self is Unit.SAMPLES else f"{number / SECOND:,.3f} s"
 
 
 class Stack(NamedTuple):
-    """A stack and how often it was sampled. `frames`: packed, the innermost first; kernel frames come before user frames."""
+    """A stack and its samples. `frames`: packed, the innermost first; kernel frames come before user frames."""
 
     pid: int
     tid: int  # 0 if threads are not told apart
@@ -61,7 +61,7 @@ class Stacks:
         self.samples = 0
 
     def row(self, task: int, frames: Column, end: End) -> int:
-        """The row of a stack, packed, the innermost frame first; it may have no samples yet. Raises OSError, MemoryError."""
+        """Return the row of a packed stack, the innermost frame first; a new row has no samples. Raises OSError, MemoryError."""
         node = self.frames.add(self.tree, frames, self.tasks[task].pid)
         return self.tree.row(node, end, task)
 
@@ -80,16 +80,16 @@ class Stacks:
                 tree.samples[row] = 0
 
     def used_files(self) -> set[int]:
-        """The numbers of all files in the stacks."""
+        """Return the numbers of all files in the stacks."""
         return {number for number, used in enumerate(bytes(self.frames.used)) if used}
 
     def close(self) -> None:
-        """Give back the memory of frames and of the tree: they have names now."""
+        """Free the memory of frames and of the tree, once they have names."""
         for numbered in (self.frames.numbers, self.tree.nodes, self.tree.rows):
             numbered.close()
 
     def __iter__(self) -> Iterator[Stack]:
-        """Those with samples, in the order in which they came."""
+        """Yield the stacks that have samples, in the order in which they came."""
         return (self.stack(row) for row in range(self.tree.rows.count) if self.tree.samples[row])
 
     def stack(self, row: int) -> Stack:
@@ -103,7 +103,7 @@ class Stacks:
 
 @dataclass
 class Collected:
-    """`event`: as the user named it. `backend`: what sampled, for the report. `lost`: samples without a stack, by reason."""
+    """A profile without names. `event`: the user's name. `backend`: for the report. `lost`: samples without a stack, by reason."""
 
     event: str
     backend: str
@@ -119,12 +119,12 @@ class Collected:
     notes: list[str] = field(default_factory=list)  # of files that are damaged, of limits that were reached
 
     def keep_names(self, pid: int, spans: Sequence[CodeSpan]) -> None:
-        """Let the names of code that a running process makes be found after its end. `spans`: of all of its code."""
+        """Prepare to read a running process's perf map after its end, if it makes code. `spans`: of all of its code."""
         if pid not in self.perf_maps and not all(map(FILE_OF, spans)):
             self.perf_maps[pid] = PerfMap(pid)
 
     def end_names(self, pid: int) -> None:
-        """The process has ended."""
+        """Read the perf map of a process that has ended."""
         if (names := self.perf_maps.get(pid)) and not names.end():
             del self.perf_maps[pid]
 
@@ -137,7 +137,7 @@ class Collected:
 
 
 def notes_on_files(collected: Collected) -> list[str]:
-    """Return a line for each reason why the tables of files in the stacks are missing or were made otherwise."""
+    """Return a line for each reason why tables of files in the stacks are missing, or were made in another way."""
     paths: dict[str, list[str]] = {}
     for number in sorted(collected.stacks.used_files() & collected.files.keys()):
         if why := collected.files[number].why:

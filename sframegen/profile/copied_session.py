@@ -62,17 +62,17 @@ if TYPE_CHECKING:
     from sframegen.profile.sampling_plan import ProfilePlan
 
 BACKEND = "walked from copies of stacks (perf events)"
-EVERYBODY = -1  # the pid of an event of a CPU
+EVERYBODY = -1  # the pid of an event for all processes on a CPU
 ENABLE, DISABLE, SET_OUTPUT = 0x2400, 0x2401, 0x2405  # requests of ioctl
 PAGES = (2048, 1024, 512, 256, 128, 64, 32)  # of a ring buffer: users may lock 516 KiB for each CPU (kernel.perf_event_mlock_kb)
 LARGEST_COPY, SMALLEST_COPY = 65_528, 16_384  # bytes; records are smaller than 65,536, and the kernel shortens the copy to that
-ROOM = 0.2  # seconds of samples that a ring buffer should hold: so long we may have to wait for a processor
+ROOM = 0.2  # seconds of samples that a ring buffer should hold: we may wait that long for a processor
 PAGE = 4096
 RING_FULL = "the ring buffer was full"
 NOT_REACHED = "in threads and processes that ended before a sampling period was over"
 NOT_REACHED_OR_KERNEL = f"in the kernel, and {NOT_REACHED}"
 MOST_BY_CPU = 5_000  # samples a second of all CPUs: each is a copy, also those that are dropped
-LEAST_MISSED = 0.05  # of all samples: threads that go on do not end with a period, either
+LEAST_MISSED = 0.05  # share of all samples; fewer are not reported, because running threads do not end with a period, either
 NO_REGISTERS = "no registers: a thread of the kernel, or one that was ending"
 NO_64_BITS = "32-bit code, for which there are no tables"
 NO_STACK = "the kernel copied nothing of the stack"
@@ -82,13 +82,13 @@ USER_ONLY = "time in the kernel is not sampled: that needs root, CAP_PERFMON, or
 
 
 def copy_size(frequency: int, ring_bytes: int) -> int:
-    """The largest copy of a stack with which a ring buffer does not fill too soon: with less, deep stacks end too early."""
+    """Return the largest size of a stack copy, in bytes, with which a ring buffer does not fill too soon."""
     fits = int(ring_bytes / max(frequency * ROOM, 1)) & ~7
     return max(SMALLEST_COPY, min(LARGEST_COPY, fits))
 
 
 class RegisterLayout:
-    """Where registers are in samples. `mask`: the attributes' user_registers. Raises FormatError if PC or SP is missing."""
+    """The order of registers in samples. `mask`: the attributes' user_registers. Raises FormatError if PC or SP is missing."""
 
     def __init__(self, abi: Abi, mask: int) -> None:
         known = conventions_of(abi).sampled
@@ -109,13 +109,13 @@ class RegisterLayout:
 
 
 def registers_mask(abi: Abi) -> int:
-    """All registers that a walk can use, for an event's attributes."""
+    """Return the mask of all registers that a walk can use, for an event's attributes."""
     known = conventions_of(abi).sampled
     return sum(1 << number for number in {known.pc, *known.places.values()}) if known else 0
 
 
 class CopiedSession:
-    """As KernelSession, of processes and their descendants. Raises EventError, SframegenError."""
+    """Samples processes and descendants without a kernel program; used like KernelSession. Raises EventError, SframegenError."""
 
     def __init__(self, plan: ProfilePlan) -> None:
         if plan.targets is None:
@@ -141,7 +141,7 @@ class CopiedSession:
             self._rings = CpuRings()  # of the first event on each CPU
             opened.callback(self._close_events)
             self._cpus = sorted(online_cpus())
-            self._attributes = self._allowed(self._wish())
+            self._attributes = self._find_allowed(self._wished_attributes())
             self._attach(plan.targets)
             self._reader = RecordReader(self._attributes)
             self._layout = RegisterLayout(self.abi, self._attributes.user_registers)
@@ -172,7 +172,7 @@ class CopiedSession:
         self.collected.seconds = time.monotonic() - self._began
 
     def finish(self) -> Collected:
-        """End sampling, and walk all that waits."""
+        """End sampling, walk all waiting stacks, and return what was sampled."""
         collected = self.collected
         for descriptor in (*self._rings.filenos, *self._descriptors):
             fcntl.ioctl(descriptor, DISABLE, 0)
@@ -185,15 +185,15 @@ class CopiedSession:
         collected.notes += notes_on_files(collected)
         if self._rings.lost:
             collected.lost[RING_FULL] += self._rings.lost
-        if missed := self._missed():
+        if missed := self._count_missed():
             user_only = self._attributes.flags & EventFlag.EXCLUDE_KERNEL
             collected.lost[NOT_REACHED_OR_KERNEL if user_only else NOT_REACHED] = missed
         collected.seconds = time.monotonic() - self._began
         collected.keep_threads(self.plan.tids)
         return collected
 
-    def _missed(self) -> int:
-        """Return how many samples are missing, by CPU time and counts; 0 where that is not known, or few."""
+    def _count_missed(self) -> int:
+        """Return how many samples are missing, judged by CPU time and counts; 0 if unknown, or if they are few."""
         event, frequency = self.plan.event, self.plan.frequency
         if self._by_cpu or (event.by_frequency and event.name not in CLOCKS):
             return 0
@@ -206,7 +206,7 @@ class CopiedSession:
         return missed if missed > LEAST_MISSED * expected else 0
 
     def _receive(self) -> None:
-        """Count what was sampled up to now."""
+        """Read the records up to now: follow processes, and count samples."""
         now = time.monotonic_ns()
         self._rings.collect()
         for at, _, kind, misc, body in self._rings.until(now):
@@ -231,7 +231,7 @@ class CopiedSession:
         self._walks.walk_due(WALKING)
 
     def _close_gap(self, begin: int, end: int) -> None:
-        """Records of that time are missing: of mappings, and by CPU of whose samples are ours."""
+        """Rescan after missing records of that time, which may have been of mappings or new descendants."""
         self.processes.forget_mappings(begin, end)
         if self._by_cpu:
             self._before_exec = frozenset()
@@ -241,12 +241,12 @@ class CopiedSession:
         scan(pid, self.processes, self._resolver, time.monotonic_ns())
 
     def _close_events(self) -> None:
-        """Files stay open, for names."""
+        """Close the events; files stay open, for names."""
         self._rings.close_all()
         while self._descriptors:
             os.close(self._descriptors.pop())
 
-    def _wish(self) -> EventAttributes:
+    def _wished_attributes(self) -> EventAttributes:
         event = self.plan.event
         flags = EventFlag.DISABLED | EventFlag.INHERIT | FOLLOWING
         flags |= EventFlag.EXCLUDE_HYPERVISOR | EventFlag.EXCLUDE_CALLCHAIN_USER
@@ -265,12 +265,12 @@ class CopiedSession:
         )
 
     def _may_drop(self) -> bool:
-        """Return False if samples of all processes would cost more than what threads miss within their first period is worth."""
+        """Return False if dropping samples of other processes costs more than missing the first period of each thread."""
         hertz = self.plan.event.hertz(self.plan.frequency)
         return 0 < hertz * len(self._cpus) <= MOST_BY_CPU
 
-    def _allowed(self, wish: EventAttributes) -> EventAttributes:
-        """Try the event on a CPU, then on this process: with the kernel's part if that is allowed."""
+    def _find_allowed(self, wish: EventAttributes) -> EventAttributes:
+        """Return the attributes that the kernel allows, on a CPU or else on this process; its own code is excluded if need be."""
         by_cpu = replace(wish, flags=wish.flags & ~(EventFlag.INHERIT | EventFlag.ENABLE_ON_EXEC))
         user_only = replace(
             wish, flags=wish.flags | EventFlag.EXCLUDE_KERNEL, sample_type=wish.sample_type & ~SampleType.CALLCHAIN
@@ -290,7 +290,7 @@ class CopiedSession:
         return user_only
 
     def _attach(self, targets: Iterable[int]) -> None:
-        """Open events for all threads, those that begin meanwhile too, and then read what is mapped already."""
+        """Open events for all threads, also those that begin meanwhile, then read the existing mappings."""
         targets = sorted(targets)
         pages = self._pages_allowed(EVERYBODY if self._by_cpu else targets[0])
         size = copy_size(self.plan.frequency, pages * PAGE)
@@ -304,7 +304,7 @@ class CopiedSession:
             with_descendants(set(targets), lambda pid: self._attach_process(pid, pages))
 
     def _attach_process(self, pid: int, pages: int) -> bool:
-        """Return False if it has ended."""
+        """Open events for the threads of a process. Return False if it has ended."""
         seen: set[int] = set()
         while new := set(proc.threads_of(pid)) - seen:
             seen |= new
@@ -344,7 +344,7 @@ class CopiedSession:
         raise AssertionError
 
     def _sample(self, record: SampleRecord) -> None:
-        """Walk the stack, with the mappings of this moment."""
+        """Walk the stack of a sample, with the mappings of this moment."""
         spans = self.processes.spans(record.pid)
         if spans is None and record.pid in self.processes:  # records were lost
             self._scan(record.pid)
@@ -367,7 +367,7 @@ def why_lost(record: SampleRecord) -> str:
 
 
 def unfinished_of(record: SampleRecord, layout: RegisterLayout, *, kernel: bool) -> Unfinished:
-    """Return the walk of a sample, at its begin. `kernel`: frames of the kernel, too."""
+    """Return a sample as a walk that has not begun. `kernel`: include frames of the kernel."""
     start = layout.start(record.registers)
     if kernel:
         start = start._replace(frames=_kernel_frames(record.callchain))
@@ -386,9 +386,9 @@ KERNEL, COPIES = BACKENDS = ("kernel", "copies")
 
 
 def open_session(plan: ProfilePlan, backend: str | None = None) -> tuple[Session, str]:
-    """Return the session, and why it is not in the kernel: a line, empty if it is, or if `backend` asks for copies.
+    """Return the session, and a line on why it does not use the kernel program; empty if it does, or if `backend` asks for copies.
 
-    Raises SframegenError if neither is allowed, or not the one that `backend` names.
+    Raises SframegenError if neither is allowed, or if the named `backend` is not.
     """
     needs = plan.needs_kernel_program
     if backend == COPIES:

@@ -1,4 +1,4 @@
-"""Stacks that the kernel program sends, and the counts that it sends apart -> rows of the tree.
+"""Counts stacks in rows of the tree: the kernel program sends stacks, and separately their counts.
 
 Those of threads off the CPU are kept until they run again: that may be long after the kernel program has sent them.
 """
@@ -30,31 +30,31 @@ MOST = 1 << 18  # stacks; the kernel program sends those that are used again
 
 
 def drop_oldest(known: dict[CountKey, T]) -> None:
-    """Keep as many as are kept of stacks."""
+    """Drop the oldest entries beyond MOST."""
     while len(known) > MOST:
         del known[next(iter(known))]
 
 
 def with_stack(record: Unfinished, walker: KernelWalker) -> Unfinished | None:
-    """Read the stack of a thread that waited when profiling began; None if it runs meanwhile."""
+    """Return the record with the stack of a thread that waited when profiling began; None if it has run since."""
     memory = read_memory(record.pid, record.stack_start, MAX_COPY)
     return record._replace(stack=memory, asleep=False) if memory and walker.is_asleep(record.tid, record.hash) else None
 
 
 NOT_RECEIVED = "the stack was not received"
 NO_ROOM = "there was no room for more stacks, in memory or on the disk"
-KEPT_ROWS = 4  # times that the maps of counts were read
+KEPT_ROWS = 4  # readings of the kernel program's counts, for which rows are kept
 
 
 class CountedStacks:
-    """Fills `collected`."""
+    """Counts samples in `collected`, from the kernel program's stacks and counts, and from walks here."""
 
     def __init__(self, plan: ProfilePlan, processes: Processes, collected: Collected) -> None:
         self.collected = collected
         self._plan, self._processes = plan, processes
         self._off_cpu: dict[CountKey, NewStack] = {}  # the last that came is at the end; each has its wait-for-CPU twin
-        self._early: dict[CountKey, Counted] = {}  # of times off the CPU whose stacks are still being walked
-        self._why_unwalked: dict[CountKey, str] = {}  # of times off the CPU whose stacks are not known
+        self._early: dict[CountKey, Counted] = {}  # times off the CPU whose stacks are still being walked
+        self._why_unwalked: dict[CountKey, str] = {}  # of times off the CPU whose stacks are not known: the reason
         # By hash, pid and tid, as the kernel program counts: what has come since it last changed to another map, and before that.
         self._rows: deque[dict[CountKey, int]] = deque([{}], KEPT_ROWS)
 
@@ -77,7 +77,7 @@ class CountedStacks:
             return
         row = self._row(record, frames, end)
         if row is not None:
-            self._count(row, Counted(1, self._plan.sample_time))
+            self._add_to_row(row, Counted(1, self._plan.sample_time))
 
     def _keep_off_cpu(self, stack: NewStack) -> None:
         key = (stack.hash, stack.pid, stack.tid)
@@ -94,7 +94,7 @@ class CountedStacks:
         drop_oldest(self._why_unwalked)
 
     def _row(self, record: NewStack | Unfinished, frames: Column, end: End) -> int | None:
-        """The row of a stack in the tree; None if there is no room for it."""
+        """Return the row of a stack in the tree; None if there is no room for it."""
         try:
             task = record.task if isinstance(record, Unfinished) else None
             if task is None:
@@ -113,14 +113,14 @@ class CountedStacks:
         return task
 
     def _row_of(self, key: CountKey) -> int | None:
-        """The row of what the kernel program counted with that key; the newest, if its map was read and it came again."""
+        """Return the row of the stack that the kernel program counted with this key, the newest if it was sent again; else None."""
         stack = self._off_cpu.get(key)
         if stack:
             return self._row(stack, stack.frames, stack.end)
         return next((rows[key] for rows in reversed(self._rows) if key in rows), None)
 
     def count(self, counts: dict[CountKey, Counted], *, last: bool = False) -> None:
-        """Count what the kernel program has counted. `last`: there are no more stacks to come, for which counts of times wait."""
+        """Add counts of the kernel program. `last`: no more stacks will come, so counts of times do not wait for theirs."""
         early, self._early = self._early, {}
         for key, counted in [*early.items(), *counts.items()]:
             row = self._row_of(key)
@@ -130,11 +130,11 @@ class CountedStacks:
             elif row is None:
                 self.collected.lost[self._why_unwalked.get(key, NOT_RECEIVED)] += counted.samples
             else:
-                self._count(row, counted)
+                self._add_to_row(row, counted)
         if counts:
             self._rows.append({})
 
-    def _count(self, row: int, counted: Counted) -> None:
+    def _add_to_row(self, row: int, counted: Counted) -> None:
         timed = self.collected.unit is Unit.MICROSECONDS
         number = counted.nanoseconds // MICROSECOND if timed else counted.samples
         self.collected.stacks.count(row, number)

@@ -27,7 +27,7 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class KeptFiles:
-    """`why`: why there is no directory, one line; empty if there is one. Then nothing is found, and nothing kept."""
+    """A cache of files in a directory. `why`: one line that says why there is no directory, so that nothing is kept; else empty."""
 
     def __init__(self, kind: str, ending: str, directory: Path | None = None, limit: int = LIMIT) -> None:
         """`directory`: by default that of this kind in the user's cache; it is made. `limit`: bytes of its files.
@@ -40,8 +40,8 @@ class KeptFiles:
         self._directory = -1
         try:
             self._path = directory or default_directory(kind)
-            self._directory = _opened(self._path)
-        except (OSError, RuntimeError) as error:  # the latter where a user has no home
+            self._directory = _open_directory(self._path)
+        except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home
             self.why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
 
     @property
@@ -50,7 +50,7 @@ class KeptFiles:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What is open for them: another process that uses them needs it."""
+        """Return the open descriptors that another process needs to use the files."""
         return (self._directory,) if self.usable else ()
 
     def load(self, name: str) -> memoryview | None:
@@ -59,7 +59,7 @@ class KeptFiles:
         return found and found[0]
 
     def opened(self, name: str, *, used: bool = False) -> tuple[memoryview, os.stat_result] | None:
-        """Return its status, too. `used`: the file is young again for `trim`, which changes that status."""
+        """Return the mapped bytes and the status of a file. `used`: `trim` sees it as new, which changes its status."""
         if not self.usable:
             return None
         try:
@@ -78,14 +78,14 @@ class KeptFiles:
         return data, status
 
     def store(self, name: str, data: bytes) -> None:
-        """Keep it; where it cannot be written, it is made again next time."""
+        """Store a file; if it cannot be written, it has to be made again next time."""
         if self.usable:
             with suppress(OSError), self.writing(name) as file:
                 file.write(data)
 
     @contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
-        """Keep what the block writes, unless it raises. Raises OSError."""
+        """Yield a stream, and keep what the block writes to it, unless the block raises. Raises OSError."""
         with self._at(name) as place, writing_new(place, 0o600) as file:
             yield file
 
@@ -119,18 +119,18 @@ def default_directory(kind: str) -> Path:
 
 
 def is_settled(status: os.stat_result) -> bool:
-    """False if the file may still be changing: times of files are coarse."""
+    """Return False if the file may still be changing: times of files are coarse."""
     return time.time_ns() - status.st_ctime_ns > SETTLED
 
 
 def name_of_unchanged(status: os.stat_result, tool: bytes, state: str = "") -> str:
-    """Return a name for what this tool made of a file, which holds until the file changes."""
+    """Return a name for the tool's result for a file, which is valid until the file changes."""
     about = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, state)
     return f"file-{blake2b(repr(about).encode(), key=blake2b(tool).digest(), digest_size=16).hexdigest()}"
 
 
-def _opened(path: Path) -> int:
-    """A descriptor of the directory, which is made if need be. Raises OSError, also where another user could write there."""
+def _open_directory(path: Path) -> int:
+    """Return a descriptor of the directory, made if need be. Raises OSError, also if another user could write there."""
     make_directory(path.parent)
     with locate(path) as place:
         if place.status() is None:

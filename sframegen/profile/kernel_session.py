@@ -1,4 +1,4 @@
-"""A profile with the kernel program: it follows processes, has tables made, and finishes what the kernel program could not."""
+"""Runs a profile with the kernel program: follows processes, requests tables, and finishes walks that the program could not."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ if TYPE_CHECKING:
     from sframegen.profile.sampling_plan import ProfilePlan
 
 
-LONG, SHARE = 0.05, 10  # seconds of CPU time to publish a process, from which on that is done one tenth of the time
+LONG, SHARE = 0.05, 10  # seconds of CPU time: publishing a process that takes longer may use only one tenth of the time
 
 
 class Publications:
-    """Gives the kernel program the mappings of the processes in `sampled`. `due`: those that it does not know as they are now."""
+    """Gives the kernel program the mappings of sampled processes. `due`: processes whose current mappings it does not have."""
 
     def __init__(self, walker: KernelWalker, follower: Follower, collected: Collected) -> None:
         self._walker, self._follower, self._collected = walker, follower, collected
         self.sampled: set[int] = set()
         self.due: set[int] = set()
-        self._published: dict[int, int] = {}  # nanoseconds: when a process was last
+        self._published: dict[int, int] = {}  # nanoseconds: when a process was last published
         self._not_before: dict[int, float] = {}  # for processes with very many mappings
 
     def need(self, record: Unfinished) -> None:
-        """Note a sample that is to be walked here: its process is due, unless it was published since."""
+        """Note a sample that is to be walked here: its process becomes due, unless it was published since."""
         self.sampled.add(record.pid)
         # While mappings are read for publishing, no sample is walked in the kernel: those say nothing of what is published now.
         if record.end is not End.NO_TABLE and record.nanoseconds > self._published.get(record.pid, 0):
             self.due.add(record.pid)
 
     def publish(self) -> None:
-        """Publish those that are due and need not wait: their stacks are walked here meanwhile."""
+        """Publish the due processes that need not wait. Until then, their stacks are walked here."""
         processes, now = self._follower.processes, time.monotonic()
         drained = self._follower.drain()  # not between the two below: whatever a process maps meanwhile is for the next time
         self.due |= processes.changed & self.sampled
@@ -67,7 +67,7 @@ class Publications:
         due = [pid for pid in self.due if self._not_before.get(pid, 0) <= now]
         self.due.difference_update(due)
         for pid in due:
-            began = time.process_time()  # not what others take of the CPU, nor the time that files take to open
+            began = time.process_time()  # CPU time: without other processes, and without waits for files
             epoch = self._walker.epoch(pid)
             # Records are not enough: their mappings may have been unmapped since, and replaced by other code.
             spans = processes.spans(pid) if self._follower.scan(pid, drained) else None
@@ -97,23 +97,23 @@ def begin_helpers() -> None:
 
 
 BACKEND = "walked in the kernel (BPF)"
-BUILDERS = 1 + WORKERS  # processes that make tables: one more, since each waits for our next turn when it is done
-CHECK = 1.0  # seconds between two looks at what nobody reports
+BUILDERS = 1 + WORKERS  # processes that make tables: one more than WORKERS, since each waits for our next turn when it is done
+CHECK = 1.0  # seconds between two checks for unreported changes
 TABLES_AT_THE_BEGIN = 0.5  # seconds that sampling waits for tables of what runs already
-CHECKS = 10  # of files, to one look at which of them nobody needs
+CHECKS = 10  # checks between two searches for files that nobody needs
 SCANS = 2
 NO_ROOM = "the memory for tables was full: its table was used outside of the kernel only"
 
 
 class KernelSession:
-    """Use it as a context: call `begin`, then `advance` until sampling ends, then `finish`. Raises LoadError, EventError."""
+    """A profile. Within a `with` block, call `begin`, `advance` until sampling ends, and `finish`. Raises LoadError, EventError."""
 
     def __init__(self, plan: ProfilePlan) -> None:
         self.plan = plan
         self.collected = Collected(plan.event_label, BACKEND, plan.hertz, plan.unit)
         self.collected.notes += plan.event.notes(plan.frequency) * plan.on_cpu
-        self._new: list[Unfinished] = []  # of the last time
-        self._drained = 0  # nanoseconds: what happened before is known
+        self._new: list[Unfinished] = []  # samples to walk here that were read last
+        self._drained = 0  # nanoseconds, up to which all records were applied
         self._check_at = self._release_at = 0.0
         self._samples_on = False
         with ExitStack() as opened:
@@ -147,7 +147,7 @@ class KernelSession:
     # -- the run
 
     def begin(self) -> None:
-        """Read the mappings of what runs already, and begin to sample."""
+        """Read the mappings of running processes, and begin to sample."""
         sampled = self._publications.sampled
         self._walker.follow()
         self._walker.ring.start(WAIT / 2, self.follower.collect)
@@ -174,13 +174,13 @@ class KernelSession:
         self._samples_on = True
 
     def advance(self) -> None:
-        """Wait for news, not for long, and use them."""
+        """Wait a short time for new records and tables, and use them."""
         self._wait()
         self._receive()
         self.collected.seconds = time.monotonic() - self._began
 
     def finish(self) -> Collected:
-        """End sampling, wait for what is still to be made, and return all that was sampled."""
+        """End sampling, wait for outstanding tables, and return all that was sampled."""
         self._samples_on = False
         self._walker.detach()
         collected = self.collected
@@ -201,13 +201,13 @@ class KernelSession:
 
     @property
     def samples(self) -> int:
-        """How many were taken so far, without those that wait to be walked."""
+        """Return the number of samples so far, without those that wait to be walked."""
         return self.collected.stacks.samples
 
-    # -- what came
+    # -- records and tables
 
     def _wait(self) -> None:
-        """Unless there are news already."""
+        """Wait for new records or tables, unless there are some already."""
         if not (self._walker.ring.has_more or self._walks.has_due):
             self._poll.poll(WAIT)
 
@@ -226,7 +226,7 @@ class KernelSession:
         self._counted.count(self._walker.take_counts())
 
     def _read_records(self) -> None:
-        """Take what the kernel program has sent, then what processes did before that."""
+        """Take the records that the kernel program has sent, then apply what processes did before."""
         records, self._drained = self._walker.poll(0), self.follower.drain()
         for record in records:
             match record:
@@ -238,7 +238,7 @@ class KernelSession:
                     self.follower.processes.unmapped(record.pid, record.start, record.end, record.nanoseconds)
 
     def _check_now_and_then(self) -> None:
-        """Look at what nobody reports: files that are rewritten, CPUs that come and go."""
+        """Check for unreported changes: rewritten files, CPUs that come and go."""
         now = time.monotonic()
         if now < self._check_at:
             return
@@ -258,7 +258,7 @@ class KernelSession:
             self._files.rest()
 
     def _release_files(self) -> None:
-        """Close files that no process maps any more and no stack needs for its names: their number does not grow with the time."""
+        """Close files that no process maps and no stack needs for its names, so that their number does not grow with time."""
         used = self.follower.processes.files_in_use() | self.collected.stacks.used_files() | self._walks.used_files()
         for number in self._files.release(used):
             self._walks.forget(number)
@@ -289,7 +289,7 @@ class KernelSession:
     # -- the result
 
     def _assemble(self) -> None:
-        """Complete what was collected: what was lost, notes."""
+        """Complete the collected data with lost samples and notes."""
         collected = self.collected
         collected.keep_threads(self.plan.tids)
         totals = self._walker.statistics()

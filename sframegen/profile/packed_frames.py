@@ -20,7 +20,7 @@ WORD = (1 << 64) - 1
 
 
 class OffCpu(IntEnum):
-    """Why a thread is off the CPU. Its stack has a frame that says so, before all others."""
+    """Why a thread is off the CPU; the innermost frame of its stack tells this reason."""
 
     SLEEPING = 1
     LOCK = 2
@@ -51,7 +51,7 @@ OFF_CPU_WORDS = {
 
 
 class FileFrame(NamedTuple):
-    """`address`: link-time in the file, of the instruction that runs or calls; run-time for NO_FILE and KERNEL_FILE."""
+    """A frame's file, and the link-time address (run-time for NO_FILE and KERNEL_FILE) of the instruction that runs or calls."""
 
     file: int
     address: int
@@ -71,5 +71,5 @@ def is_off_cpu(frames: Sequence[int]) -> bool:
 
 
 def off_cpu_label(reason: int) -> str:
-    """Return what users see of such a frame."""
+    """Return the label of an off-CPU frame, for users."""
     return f"[off CPU: {OffCpu(reason).words}]"

@@ -1,4 +1,4 @@
-"""A program that is started for a profile: it waits until sampling has begun, for its first instruction to be sampled."""
+"""A program that is started for a profile. It waits until sampling has begun, so that its first instruction is sampled."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PausedCommand:
         os.close(theirs_to_fail)
 
     def resume(self) -> None:
-        """Let it run. Raises OSError if there is no such program."""
+        """Let the program run. Raises OSError if there is no such program."""
         with suppress(BrokenPipeError):
             os.write(self._go, b"\n")
         os.close(self._go)
@@ -53,7 +53,7 @@ class PausedCommand:
         return self._status is None
 
     def finish(self, interrupts: Interrupts) -> int:
-        """Wait for its end, and return its exit status, as shells have it. It gets Ctrl-C itself; other signals are passed on."""
+        """Wait for the program's end; return its exit status as shells do. It gets Ctrl-C itself; other signals are passed on."""
         interrupts.wait(self._wait_patiently)
         if self.runs():
             if interrupts.number != signal.SIGINT:
@@ -62,7 +62,7 @@ class PausedCommand:
         return self._status or 0
 
     def kill(self) -> None:
-        """End it, for a profile that failed."""
+        """End the program, because the profile failed."""
         if self.runs():
             os.kill(self.pid, signal.SIGKILL)
             deadline = time.monotonic() + patience.current.killed
@@ -81,7 +81,7 @@ class PausedCommand:
 
 
 def drop_ambient_capabilities() -> None:
-    """The program gets no capability that we were started with."""
+    """Drop the ambient capabilities that we were started with, so that the program does not get them."""
     ctypes.CDLL(None).prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
 
 

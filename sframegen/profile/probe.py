@@ -1,4 +1,4 @@
-"""What profiles this machine can make for this user: by which backend, and what would allow the better one."""
+"""Finds the backend with which this user can profile on this machine, and what would allow a better one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NEEDED = "cap_bpf,cap_perfmon,cap_sys_ptrace"
 
 
 class Backend(Enum):
-    """In the words that users see."""
+    """How stacks are walked, in the words that users see."""
 
     KERNEL = "walked in the kernel"
     COPIES = "walked from copies of stacks"
@@ -37,7 +37,7 @@ class Backend(Enum):
 
 
 class Fact(NamedTuple):
-    """One line: what was looked at, whether it allows what the profiler needs, and what was found."""
+    """A line of the report: what was tested, True if it allows what the profiler needs, and the finding."""
 
     name: str
     fine: bool
@@ -45,7 +45,7 @@ class Fact(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """`own`, `other`, `all`: the backend for processes of this user, of other users, and for all at once."""
+    """The result. `own`, `other`, `all`: the backend for processes of this user, of other users, and for all at once."""
 
     facts: list[Fact]
     own: Backend
@@ -59,7 +59,7 @@ class Probe(NamedTuple):
         return shown + [f"to improve this: {remedy}" for remedy in self.remedies]
 
     def fields(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the fields of the JSON document."""
         return {
             "facts": [fact._asdict() for fact in self.facts],
             "backends": {"own": self.own.name.lower(), "other": self.other.name.lower(), "all": self.all.name.lower()},
@@ -71,7 +71,7 @@ class Probe(NamedTuple):
 
 
 def probe() -> Probe:
-    """Look, and try what can be tried at no cost. Raises nothing: what is missing is a fact."""
+    """Return the backends and facts of this machine, found by cheap trials. Raises nothing: failures are facts."""
     held = _capabilities()
     kernel = _try("kernel", check_kernel, os.uname().release)
     program = _try("kernel program", read_object, "built for this machine")
@@ -106,7 +106,7 @@ def _try(name: str, what: Any, found: str) -> Fact:  # noqa: ANN401 - any functi
 
 
 def _may_use_bpf() -> Fact:
-    """Make the smallest table: a container may forbid it whatever its capabilities."""
+    """Return the fact whether the smallest BPF map can be made: a container may forbid it, whatever its capabilities."""
     try:
         os.close(create_table(1))
     except (LoadError, OSError) as error:
@@ -124,7 +124,7 @@ def _event(name: str, pid: int, *, kernel: bool = False) -> Fact:
 
 
 def _may_read_mappings() -> bool:
-    """Tell whether the kernel shows mappings of another user's process. With CAP_PERFMON a newer kernel does."""
+    """Return True if the kernel shows mappings of another user's process, as newer kernels do with CAP_PERFMON."""
     for pid in all_pids():
         try:
             if Path(f"/proc/{pid}").stat().st_uid != os.geteuid() and Path(f"/proc/{pid}/maps").read_bytes():
@@ -137,7 +137,7 @@ def _may_read_mappings() -> bool:
 
 
 def _capabilities() -> set[str]:
-    """The effective ones of this process."""
+    """Return the names of this process's effective capabilities."""
     try:
         match = re.search(r"^CapEff:\s*([0-9a-f]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
     except OSError:
@@ -164,7 +164,7 @@ def _remedies(facts: list[Fact], best: Backend, *, is_privileged: bool) -> list[
 
 
 def _privileges(*, has_capabilities: bool) -> str:
-    """What would give this process the rights that it lacks."""
+    """Return the advice that gets this process the rights that it lacks."""
     if in_user_namespace():
         return f"run as {root_in_words()}"
     if os.geteuid() != 0:

@@ -1,4 +1,4 @@
-"""What a profile was asked to sample."""
+"""The plan of a profile: processes, event, frequency and kinds of stacks to sample."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECOND = 1_000_000_000  # nanoseconds
 
 
 class Grouping(StrEnum):
-    """What stacks are grouped by: the outermost level of all formats."""
+    """The outermost level of stacks in all formats."""
 
     COMM = "comm"
     PID = "pid"
@@ -41,7 +41,7 @@ class ProfilePlan(NamedTuple):
     by: str = Grouping.COMM
     kernel: bool = False  # kernel frames, too
     off_cpu: bool = False  # the time that threads do not run, instead of the event
-    wall: bool = False  # the same, and the event
+    wall: bool = False  # off-CPU time and the event
     comm: str | None = None
     after_exec: bool = False
     stores: Stores | None = None
@@ -65,7 +65,7 @@ class ProfilePlan(NamedTuple):
 
     @property
     def event_label(self) -> str:
-        """Return what is sampled, for users."""
+        """Return the name of the event or time that is sampled, for users."""
         if self.off_cpu:
             return "time off the CPU"
         return f"time on ({self.event.name}) and off the CPU" if self.wall else self.event.name
@@ -82,7 +82,7 @@ class ProfilePlan(NamedTuple):
 
     @property
     def needs_kernel_program(self) -> str:
-        """Return what copies of stacks cannot do; empty if they can do all of it."""
+        """Return the part of the plan that copies of stacks cannot do; empty if they can do all of it."""
         if self.has_times:
             return "time off the CPU"
         return "choosing a name" if self.comm is not None else ""
@@ -95,8 +95,7 @@ class ProfilePlan(NamedTuple):
 def with_descendants(known: set[int], want: Callable[[int], object]) -> None:
     """Call `want` for all descendants of the processes that exist already, and add them to `known`.
 
-    Children that a wanted process makes are somebody else's to follow. So the table of processes is read again until it has no
-    others.
+    The caller follows children of wanted processes itself. Processes are listed again until there are no new descendants.
     """
     while found := {pid for pid, parent in _parents().items() if parent in known} - known:
         for pid in sorted(found):

@@ -1,4 +1,4 @@
-"""Walks of copied stacks in this process: at once, or when the tables of their files are there."""
+"""Walks copied stacks in this process, at once or as soon as the tables of their files are there."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from sframegen.profile.tables.table_builder import TableBuilder
 
 WAIT = 0.1  # seconds, at most, for news
-WALKING = 0.05  # seconds of one turn in which stacks that have waited are walked: meanwhile no table that is ready is used
+WALKING = 0.05  # seconds of one turn for stacks that have waited; meanwhile, no new table is taken
 TABLES_AT_THE_END = 30.0  # seconds that stacks wait for tables after sampling has ended
-MAX_MADE = 64  # processes of whose code in no file something is kept
+MAX_MADE = 64  # processes whose code in no file is cached
 
 
 class StackWalks:
-    """Has tables made, walks with them, and counts the stacks. `kernel`: gets the tables, too."""
+    """Requests tables, walks stacks with them, and counts the stacks. `kernel`: gets the tables, too."""
 
     def __init__(
         self,
@@ -50,19 +50,19 @@ class StackWalks:
         self._made = lru_cache(MAX_MADE)(lambda pid, _program: GeneratedCode(pid))
 
     def __len__(self) -> int:
-        """How many stacks wait."""
+        """Return the number of waiting stacks."""
         return len(self._waiting)
 
     @property
     def has_due(self) -> bool:
-        """True if stacks have waited for tables that are there now."""
+        """Return True if stacks have waited for tables that are there now."""
         return self._waiting.has_due
 
     def used_files(self) -> set[int]:
         return self._building | self._waiting.files()
 
     def forget(self, number: int) -> None:
-        """The number is another file's from now on."""
+        """Drop all that is known of a file, because its number is given to another one."""
         self._copies.forget(number)
 
     def close(self) -> None:
@@ -71,12 +71,12 @@ class StackWalks:
     # -- tables
 
     def request_new(self) -> None:
-        """Have tables made of the files that were opened since the last call."""
+        """Request tables of the files that were opened since the last call."""
         for file in self._files.take_new():
             self._request(file)
 
     def take_tables(self) -> None:
-        """Use those that are ready, and learn of which files there will be none."""
+        """Take the tables that are ready, and note the files that get none."""
         without = self._files.take_without_table()
         ready = self._builder.ready(self._waiting.wanted())
         for built in ready:
@@ -98,7 +98,7 @@ class StackWalks:
         return file.elf if (file := self._files.by_number.get(number)) else None
 
     def _request(self, file: TracedFile) -> None:
-        """Have the table of a file made, or rules proven for its code without any; walk without them if nothing will come."""
+        """Request a file's table, or a proof of rules for code without any; if neither can come, walk without."""
         if file.number in self._building:
             return
         if file.ready and (file.elf is None or file.final):
@@ -115,7 +115,7 @@ class StackWalks:
             self._builder.request(file.number, file.elf)
 
     def _stop_waiting_for_proofs(self) -> None:
-        """Let what waits for rules be walked with guesses: there is too much of it, or it is too late."""
+        """Let stacks that wait for proofs be walked with guesses, because there are too many, or it is too late."""
         numbers = {number for number in self._proving if not self._files.by_number[number].final}
         for number in numbers:
             self._files.by_number[number].final = True
@@ -145,7 +145,7 @@ class StackWalks:
         self._counted.add_walked(record, self._copies.frames(), end)
 
     def walk_due(self, seconds: float = math.inf) -> None:
-        """Walk what waited for tables that are there now, about that long."""
+        """Walk stacks whose tables are there now, for about `seconds`."""
         end = time.monotonic() + seconds
         for one in self._waiting.take_due():
             self.walk(one.record, one.spans)
@@ -153,7 +153,7 @@ class StackWalks:
                 return
 
     def finish(self) -> None:
-        """Walk what waits with what is known, and lose the rest."""
+        """Walk the waiting stacks with the tables that are there, and count the rest as lost."""
         self._stop_waiting_for_proofs()
         self.walk_due()
         for stack in self._waiting.drop():

@@ -1,4 +1,4 @@
-"""What a profile takes of this machine: its turn on the processor, open files, its processes; and who root is here."""
+"""Resources of this machine that a profile needs: priority, open files, the list of processes; and whether root is root."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ PRIORITY = -10
 
 @contextmanager
 def going_first() -> Iterator[None]:
-    """Within the block, take the processor first where that is allowed: else others keep a busy machine from us."""
+    """Run the block with a higher priority, where that is allowed, so that a busy machine does not delay it."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
     with suppress(OSError):
-        if before == 0:  # else somebody has chosen another one
+        if before == 0:  # with another value, somebody has chosen it
             os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
     try:
         yield
@@ -46,7 +46,7 @@ ALL_USERS = ["0", "0", "4294967295"]  # the map of the first user namespace
 
 @cache
 def in_user_namespace() -> bool:
-    """True in a user namespace other than the machine's first: capabilities there are not those of the machine."""
+    """Return True in a user namespace other than the machine's first: its capabilities do not hold for the machine."""
     try:
         with open("/proc/self/uid_map", encoding="utf-8") as users:  # noqa: PTH123 - without pathlib, which takes longer
             return users.read().split() != ALL_USERS
@@ -55,5 +55,5 @@ def in_user_namespace() -> bool:
 
 
 def root_in_words() -> str:
-    """Who may do what only root may."""
+    """Return words for the root user who has all rights on this machine: not that of another user namespace."""
     return "root of the machine, outside of this user namespace" if in_user_namespace() else "root"

@@ -1,4 +1,4 @@
-"""Copied stacks that wait for the table of a file. They are in a file without a name: there may be thousands of 64 KiB."""
+"""Copied stacks that wait for the table of a file, kept in a file without a name: there may be thousands of 64 KiB."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from sframegen.profile.bpf.kernel_records import Unfinished, Unwalked
     from sframegen.profile.following.processes import ProcessSpans
 
-# Why those that are dropped are lost.
+# Reasons for the loss of dropped stacks.
 NO_TABLE_IN_TIME = "the table of a file was not ready in time"
 TOO_MANY_WAIT = "too many stacks waited for tables"
 
 
 class Waiting(NamedTuple):
-    """`spans`: of its process at that time; `number`: of the file whose table it waits for."""
+    """A waiting stack. `spans`: of its process when it was sampled. `number`: of the file whose table it waits for."""
 
     record: Unfinished
     spans: ProcessSpans
@@ -31,7 +31,7 @@ class Waiting(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """A place in the file, for a record of `size` bytes, of which `stack` are those of the stack."""
+    """A slot in the file, with a record of `size` bytes, of which `stack` are the bytes of the stack."""
 
     slot: int
     size: int
@@ -45,9 +45,9 @@ SLOT = MAX_COPY + (1 << 14)  # bytes in the file: with registers, and the frames
 
 
 class WaitingStacks:
-    """Those of the kernel program, the oldest first. `bytes`: of all stacks.
+    """The waiting stacks, the oldest first. `bytes`: of all stacks.
 
-    Those whose tables are there are due. There may be thousands, so whoever walks them stops between two of them.
+    Stacks whose tables are there are due. There may be thousands, so callers may stop between two of them.
     """
 
     def __init__(self, limit: int = MAX_WAITING) -> None:
@@ -63,7 +63,7 @@ class WaitingStacks:
         return len(self._stacks) + len(self._due)
 
     def add(self, one: Waiting) -> list[Unwalked]:
-        """Return those that are dropped: the oldest beyond the limit, and this one if there is no room for its bytes."""
+        """Add a stack. Return the stacks dropped for it: the oldest beyond the limit, and this one if there is no room."""
         record = pickle.dumps(one.record)
         slot = self._free.pop() if self._free else self._slots
         try:
@@ -87,17 +87,17 @@ class WaitingStacks:
         return bool(self._due)
 
     def wanted(self) -> Counter[int]:
-        """Return how many wait for the table of each file."""
+        """Return the number of stacks that wait for each file's table."""
         return Counter(kept.number for kept in self._stacks)
 
     def make_due(self, numbers: set[int]) -> None:
-        """The tables of these files are there."""
+        """Make the stacks due that wait for the tables of these files."""
         if numbers and any(kept.number in numbers for kept in self._stacks):
             self._due += (kept for kept in self._stacks if kept.number in numbers)
             self._stacks = deque(kept for kept in self._stacks if kept.number not in numbers)
 
     def take_due(self) -> Iterator[Waiting]:
-        """Yield those that are due, and forget them."""
+        """Yield the due stacks, and forget them."""
         while self._due:
             kept = self._due.popleft()
             record = os.pread(self._file, kept.size, kept.slot * SLOT)
@@ -105,7 +105,7 @@ class WaitingStacks:
             yield Waiting(pickle.loads(record), kept.spans, kept.number)  # noqa: S301 - our own: nobody else has the file
 
     def drop(self) -> list[Unwalked]:
-        """Forget all, and return them."""
+        """Forget all stacks, and return them."""
         dropped = [*self._due, *self._stacks]
         self._due.clear()
         self._stacks.clear()
@@ -114,7 +114,7 @@ class WaitingStacks:
         return [kept.unwalked for kept in dropped]
 
     def files(self) -> set[int]:
-        """Return the numbers of all files that they may need."""
+        """Return the numbers of all files that the stacks may need."""
         tuples = {id(kept.spans): kept.spans for kept in (*self._stacks, *self._due)}  # thousands share one
         return {span.file for spans in tuples.values() for span in spans}
 

@@ -65,7 +65,7 @@ class Caller(NamedTuple):
 
 
 def text_range(start: int, end: int) -> tuple[int, int]:
-    """Return the range. Raises RegistryError: EINVAL if it is empty, at 0, or wraps around."""
+    """Return (start, end) if valid. Raises RegistryError: EINVAL if the range is empty, at 0, or wraps around."""
     if not 0 < start < end <= ADDRESSES:
         refuse_call(f"no code at {start:#x} to {end:#x}")
     return start, end
@@ -106,7 +106,7 @@ class CodeOption(IntEnum):
 
 
 def codectl(caller: Caller, option: int, info: int, info_size: int, flags: int = 0) -> list[Region]:
-    """Return the regions that were added or removed.
+    """Register or unregister code made at run time; return the regions that were added or removed.
 
     `info`: the address of a structure of `info_size` bytes; to unregister, the text_start itself.
 

@@ -1,4 +1,4 @@
-"""Finds the tables of a process, through the list that a symbol names."""
+"""Finds the JIT tables of a process through the list that the symbol `__sframegen_jit_tables` names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ATTEMPTS = 8  # to read a node that is being written
 
 
 def list_address(elf: ElfFile) -> int | None:
-    """Return the link-time address of the list in a program or library."""
+    """Return the link-time address of the list in a program or library; None if it has none."""
     for section in symbol_tables(elf):
         table = SymbolTable(elf, section)
         if SYMBOL + b"\0" in table.names:
@@ -35,7 +35,7 @@ def list_address(elf: ElfFile) -> int | None:
 
 
 class JitRegions:
-    """The list at an address of a process, as regions of its registry."""
+    """Registers the members of a process's list as regions of its registry."""
 
     def __init__(self, memory: Memory, address: int, abi: Abi, tables: type[JitTables] = JitDescriber) -> None:
         """`tables`: makes the describers of the regions."""
@@ -46,7 +46,7 @@ class JitRegions:
         self._keys: set[tuple[str, int, int]] = set()  # keys of the regions that it registered: node and serial
 
     def update(self, registry: Registry, budget: Budget | None = None) -> None:
-        """Register and unregister regions, as the list says now. Raises FormatError if the list is damaged.
+        """Register new members of the list, and unregister those that are gone. Raises FormatError if the list is damaged.
 
         Regions that stay keep what was read of their tables. `budget`: of all lists of the process.
         """
@@ -64,7 +64,7 @@ class JitRegions:
             self._keys.add(key)
 
     def clear(self, registry: Registry) -> None:
-        """Remove its regions from the registry."""
+        """Remove the list's regions from the registry."""
         for key in self._keys:
             registry.unregister(key)
         self._keys.clear()
@@ -88,7 +88,7 @@ def read_nodes(memory: Memory, address: int, abi: Abi, budget: Budget) -> dict[i
 
 
 def _read(kind: type[R], memory: Memory, at: int, abi: Abi) -> R:
-    """Return a record that was the same twice."""
+    """Return a record that was read twice with the same bytes. Raises FormatError if it keeps changing."""
     size = struct_size(kind)
     for _ in range(ATTEMPTS):
         first, second = (memory.read(at, size) if at + size <= ADDRESSES else b"" for _ in "12")

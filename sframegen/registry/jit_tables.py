@@ -52,7 +52,7 @@ TABLE_SIZE = struct_size(JitTable)
 
 
 class Budget:
-    """For one reading of all lists and chains of a process, which may be hostile."""
+    """The limit of one reading of all lists and chains of a process, which may be hostile."""
 
     def __init__(
         self, seconds: float | None = None, *, entries: int = MAX_READ, clock: Callable[[], float] = time.monotonic
@@ -63,7 +63,7 @@ class Budget:
         self._until = clock() + self._seconds
 
     def spend(self, entries: int = 0, tables: int = 0) -> None:
-        """Call it before they are read. Raises BudgetError if that is too many or too late, or if a held signal waits."""
+        """Pay for entries and tables before reading them. Raises BudgetError for too many, too late, or if a held signal waits."""
         self.count(entries, tables)
         if self._clock() > self._until:
             raise BudgetError(f"reading the tables of the process took longer than {self._seconds:g} seconds")
@@ -71,7 +71,7 @@ class Budget:
             raise BudgetError("a signal came while the tables of the process were read")
 
     def count(self, entries: int, tables: int) -> None:
-        """Count what an earlier reading has kept. Raises BudgetError if that is too many."""
+        """Count entries and tables that an earlier reading kept. Raises BudgetError if they are too many."""
         cost = entries + TABLE_COST * tables
         if cost > self.left:
             raise BudgetError(f"the process has more than {MAX_READ // TABLE_COST:,} tables or {MAX_READ:,} entries")
@@ -79,7 +79,7 @@ class Budget:
 
 
 def rule_of_entry(entry: JitEntry, abi: Abi) -> Rule | None:
-    """Return the rule; None if the info byte contradicts the offsets or the ABI."""
+    """Return the unwind rule of an entry; None if its info byte contradicts the offsets or the ABI."""
     info = entry.info
     if info & ~ALL_BITS:
         return None
@@ -130,7 +130,7 @@ class JitTables:
         if self._damage:
             raise self._damage
         number = self._find(pc)
-        return None if number is None else self._found(number)
+        return None if number is None else self._match_of(number)
 
     def functions(self) -> FunctionTable:
         """Return a function for each entry that was not removed at the last `refresh`. Raises FormatError if that failed."""
@@ -147,7 +147,7 @@ class JitTables:
         return table
 
     def refresh(self, budget: Budget | None = None) -> None:
-        """Read new entries. Tables that contradict what was read are read again from the first, once. Raises FormatError.
+        """Read new entries. If tables contradict earlier reads, read all again from the first, once. Raises FormatError.
 
         `budget`: of all chains of the process. After a BudgetError, the next call goes on from there.
         """
@@ -176,7 +176,7 @@ class JitTables:
         self._damage = None
 
     def _check_kept(self) -> None:
-        """Keep no more than a budget: a hostile process could put other chains before this one."""
+        """Forget what was kept if it exceeds the budget: a hostile process could put other chains before this one."""
         try:
             self._budget.count(len(self), len(self._tables))
         except BudgetError:
@@ -207,20 +207,20 @@ class JitTables:
     def _open(self, address: int) -> _Table:
         """Open a table that the chain leads to."""
         if address in self._opened:
-            raise _error(address, "the chain comes back here", 0)
+            raise _table_error(address, "the chain comes back here", 0)
         self._budget.spend(tables=1)
         header = decode_struct(JitTable, self._read(address, 0, TABLE_SIZE), self._abi.byte_order)
         if address % 8 or address + TABLE_SIZE + header.reserved_len > ADDRESSES:
-            raise _error(address, f"no table has {header.reserved_len} bytes here", 0)
+            raise _table_error(address, f"no table has {header.reserved_len} bytes here", 0)
         if not FRE_SIZE <= header.fre_size <= header.fre_stride <= MAX_STRIDE or header.fre_stride % 4:
-            raise _error(address, f"entries of {header.fre_size} bytes, {header.fre_stride} apart", 24)
+            raise _table_error(address, f"entries of {header.fre_size} bytes, {header.fre_stride} apart", 24)
         table = _Table(address, header, len(self._offsets))
         self._tables.append(table)
         self._opened.add(address)
         return table
 
     def _header(self, table: _Table) -> JitTable:
-        """Return the header with a used_len that was published; without a `next` that may have come later.
+        """Return the header with a used_len that was published, and without a `next` that may have come later.
 
         It is read twice, because a copy of 8 bytes need not be one load. Of a table that grows the first length counts, if the
         second is no less; of one with a next table, which grows no more, the second, which was read after `next` was seen.
@@ -228,19 +228,19 @@ class JitTables:
         for _ in range(ATTEMPTS):
             first, second = (decode_struct(JitTable, self._read(table.address, 0, TABLE_SIZE), self._abi.byte_order) for _ in "12")
             if any(header._replace(used_len=0, next=0) != table.header._replace(used_len=0, next=0) for header in (first, second)):
-                raise _error(table.address, "the header has changed", 0)
+                raise _table_error(table.address, "the header has changed", 0)
             header = second if first.next else first
             steady = second.used_len >= first.used_len and first.next in (0, second.next)
             if steady and table.used <= header.used_len <= header.reserved_len and header.used_len % header.fre_stride == 0:
                 return header
-        raise _error(table.address, f"{header.used_len} bytes are used after {table.used} of {header.reserved_len}", 8)
+        raise _table_error(table.address, f"{header.used_len} bytes are used after {table.used} of {header.reserved_len}", 8)
 
     def _append(self, table: _Table, used_len: int) -> None:
         """Read the entries up to used_len."""
         stride = table.header.fre_stride
         count = (used_len - table.used) // stride
         if len(self._offsets) + count > MAX_ENTRIES:
-            raise _error(table.address, f"more than {MAX_ENTRIES} entries", 8)
+            raise _table_error(table.address, f"more than {MAX_ENTRIES} entries", 8)
         for at in range(0, count, PIECE):
             some = min(PIECE, count - at)
             self._budget.spend(entries=some)
@@ -253,17 +253,17 @@ class JitTables:
         limit, end, rules = self._info.text_end - self._info.text_start, self._end, self._rules
         for at, (code, start, *offsets, info, unknown) in enumerate(fields.iter_unpack(self._read(table.address, place, size))):
             if not end <= start < start + code <= limit:
-                raise _error(table.address, f"code at {start:#x} to {start + code:#x} after {end:#x}", place + at * stride)
+                raise _table_error(table.address, f"code at {start:#x} to {start + code:#x} after {end:#x}", place + at * stride)
             end = start + code
             key = (*offsets, info & ~REMOVED)
             known = rules.get(key)
             if known is None:
                 rule = rule_of_entry(JitEntry(code, start, *key), self._abi)
                 if rule is None or len(rules) == MAX_RULES:
-                    raise _error(table.address, f"no rule has info {info:#04x} and offsets {offsets}", place + at * stride)
+                    raise _table_error(table.address, f"no rule has info {info:#04x} and offsets {offsets}", place + at * stride)
                 known = rules[key] = key, rule
             if unknown.strip(b"\0"):
-                raise _error(table.address, f"no rule has {unknown.hex()} after the info byte", place + at * stride)
+                raise _table_error(table.address, f"no rule has {unknown.hex()} after the info byte", place + at * stride)
             if info & REMOVED:
                 self._removed.add(len(self._offsets))
             self._offsets.append(start)
@@ -280,7 +280,7 @@ class JitTables:
             return None
         return number if offset < self._offsets[number] + self._sizes[number] and number not in self._removed else None
 
-    def _found(self, number: int) -> Match:
+    def _match_of(self, number: int) -> Match:
         fields, rule = self._fields[number]
         start = self._info.text_start + self._offsets[number]
         return Match(start, self._sizes[number], Kind(signal=bool(fields[3] & IS_SIGNAL)), 0, rule)
@@ -288,7 +288,7 @@ class JitTables:
     def _read(self, table: int, at: int, size: int) -> bytes:
         raw = self._memory.read(table + at, size) if size and table + at + size <= ADDRESSES else b""
         if len(raw) != size:
-            raise _error(table, f"{size} bytes cannot be read", at)
+            raise _table_error(table, f"{size} bytes cannot be read", at)
         return raw
 
 
@@ -306,7 +306,7 @@ class JitDescriber(JitTables):
         """Return the row that covers `pc` now; None without one, or if the code was removed. Raises FormatError."""
         self.refresh()
         number = self._find(pc)
-        return None if number is None or self._is_removed(number) else self._found(number)
+        return None if number is None or self._is_removed(number) else self._match_of(number)
 
     def _is_removed(self, number: int) -> bool:
         """Return True if the code was removed. Raises FormatError if anything else of the entry has changed."""
@@ -315,9 +315,9 @@ class JitDescriber(JitTables):
         raw = self._read(table.address, at, struct_size(JitEntry))
         now = decode_struct(JitEntry, raw, self._abi.byte_order)
         if now._replace(info=now.info & ~REMOVED) != (self._sizes[number], self._offsets[number], *self._fields[number][0]):
-            raise _error(table.address, "an entry has changed", at)
+            raise _table_error(table.address, "an entry has changed", at)
         return bool(now.info & REMOVED)
 
 
-def _error(table: int, message: str, at: int) -> FormatError:
+def _table_error(table: int, message: str, at: int) -> FormatError:
     return FormatError(message, f"JIT table at {table:#x}", at)

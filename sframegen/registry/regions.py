@@ -1,4 +1,4 @@
-"""The model of all interfaces: regions of code, each with a describer, which has the rules to unwind it."""
+"""Registered code of a process: regions of addresses, each with a describer, which has the rules to unwind its code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Memory(Protocol):
-    """The memory of a process."""
+    """Memory of a process."""
 
     def read(self, address: int, size: int) -> bytes:
         """Return the bytes at an address, fewer if readable memory ends. Never raises."""
@@ -30,7 +30,7 @@ class Describer(Protocol):
 
 
 class SectionDescriber(NamedTuple):
-    """A section, opened at its address in the process: its functions have the addresses that they have there."""
+    """A section, opened at its address in the process, so that its functions have run-time addresses."""
 
     section: SframeSection
 
@@ -52,11 +52,11 @@ class RegistryError(OSError):
 
 
 class BudgetError(FormatError):
-    """Tables that are not damaged, but more than are read."""
+    """Tables exceed the limit of what is read; they are not damaged."""
 
 
 class Registry:
-    """Regions by address, without overlaps."""
+    """The registered regions of a process by address, without overlaps."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -93,6 +93,6 @@ class Registry:
         return gone
 
     def find(self, pc: int) -> Region | None:
-        """Return the region that holds `pc`."""
+        """Return the region that holds `pc`; None if there is none."""
         at = bisect_right(self._starts, pc) - 1
         return self._regions[at] if at >= 0 and pc < self._regions[at].end else None

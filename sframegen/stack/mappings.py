@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-DELETED = " (deleted)"  # after the path of a file that has no name any more
+DELETED = " (deleted)"  # follows the path of a file that was deleted
 VDSO = "[vdso]"
 MAX_VDSO = 1 << 20  # bytes
 MAX_AROUND = 4  # rows on each side
@@ -35,7 +35,7 @@ class Mapping(NamedTuple):
 
 
 class Mappings:
-    """All mappings of a process, ascending. Of rows that overlap only the first counts: those of a recording may."""
+    """All mappings of a process, ascending. If rows overlap, as a recording's may, only the first counts."""
 
     def __init__(self, rows: Iterable[Mapping] = ()) -> None:
         self.rows: list[Mapping] = []
@@ -53,7 +53,7 @@ class Mappings:
         return self.rows[at] if at >= 0 and address < self.rows[at].end else None
 
     def of_file(self, row: Mapping) -> list[Mapping]:
-        """Return rows of the same file, the nearest first; no more than an object has, however often the file is mapped."""
+        """Return the nearest rows of the same file, the nearest first; at most MAX_NEAR on each side."""
         if self._by_file is None:
             self._by_file = {}
             for other in self.rows:

@@ -1,4 +1,4 @@
-"""Stacks as text, as JSON, or as bare addresses."""
+"""Prints stacks as text, as JSON, or as bare addresses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Sample(NamedTuple):
 
 
 def stack_text(sample: Sample, symbols: Symbols, *, raw: bool) -> Iterator[str]:
-    """Return lines like those of eu-stack; `raw`: addresses without names."""
+    """Return the stacks as lines in the style of eu-stack; `raw`: addresses without names."""
     lines: dict[tuple[int, bool, bool, bool], str] = {}  # without the numbers of the frames
     yield f"PID {sample.pid} - {printable(sample.executable) or UNKNOWN}"
     for thread in sample.threads:
@@ -39,13 +39,13 @@ def stack_text(sample: Sample, symbols: Symbols, *, raw: bool) -> Iterator[str]:
             known = (pc, exact, signal, guessed)
             line = lines.get(known)
             if line is None:
-                line = lines[known] = f"{pc:#018x}{'' if raw else _named(frame, symbols)}{GUESSED * guessed}"
+                line = lines[known] = f"{pc:#018x}{'' if raw else _frame_name(frame, symbols)}{GUESSED * guessed}"
             yield f"#{number:<2} {line}"
         if thread.end not in COMPLETE:
             yield f"    {thread.end.words}" + (f": {thread.detail}" if thread.detail else "")
 
 
-def _named(frame: Frame, symbols: Symbols) -> str:
+def _frame_name(frame: Frame, symbols: Symbols) -> str:
     place = symbols.place(frame)
     name = SIGNAL if frame.signal and not place.function else place.label
     function = f" {name} + {place.offset:#x}" if name and name != SIGNAL else f" {name or UNKNOWN}"
@@ -53,7 +53,7 @@ def _named(frame: Frame, symbols: Symbols) -> str:
 
 
 def as_json(sample: Sample, symbols: Symbols, problems: Iterable[str]) -> str:
-    """Return one JSON object. Addresses are numbers; `how` says how the caller of a frame was found."""
+    """Return all stacks as one JSON object. Addresses are numbers; `how` says how the caller of a frame was found."""
     import json  # noqa: PLC0415 - only needed here
 
     threads = [
@@ -61,7 +61,7 @@ def as_json(sample: Sample, symbols: Symbols, problems: Iterable[str]) -> str:
             "tid": thread.tid,
             "name": thread.name,
             "idle": thread.idle,
-            "frames": [_frame(frame, symbols) for frame in thread.frames],
+            "frames": [_frame_fields(frame, symbols) for frame in thread.frames],
             "end": thread.end.words,
             "complete": thread.end in COMPLETE,
             "detail": thread.detail,
@@ -79,7 +79,7 @@ def as_json(sample: Sample, symbols: Symbols, problems: Iterable[str]) -> str:
     )
 
 
-def _frame(frame: Frame, symbols: Symbols) -> dict[str, Any]:
+def _frame_fields(frame: Frame, symbols: Symbols) -> dict[str, Any]:
     return {
         "pc": frame.pc,
         "sp": frame.sp,
@@ -92,7 +92,7 @@ def _frame(frame: Frame, symbols: Symbols) -> dict[str, Any]:
 
 
 def without_section(threads: Iterable[Thread], objects: LoadedObjects) -> list[str]:
-    """Return the files of code without a rule, whose call frame information may have one."""
+    """Return the files whose code had no rule in these stacks, but whose call frame information may have one."""
     frames = (frame for thread in threads for frame in thread.frames if frame.how in (None, RuleSource.FRAME_POINTER))
     found = (objects.known_at(frame.code) for frame in frames)
     return sorted({loaded.name for loaded in found if loaded and loaded.file and not loaded.section})

@@ -1,4 +1,4 @@
-"""A process at one moment: its threads, and its memory, which is read and kept by pages, or copied in parts."""
+"""A process at one moment: its threads, and its memory, either read page by page and cached, or copied in parts."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ MAX_PARTS = 256  # that are read of a process
 
 
 class StackError(SframegenError):
-    """Something cannot be traced: one line that says why, and what to do."""
+    """A process or thread cannot be traced: the message is one line with the reason and the remedy."""
 
 
 class MemoryReader(StackMemory, Protocol):
-    """Memory of a process that walks read, and that can be read in larger parts."""
+    """Memory of a process, read in words by walks, or in larger parts with `read`."""
 
     def read(self, address: int, size: int) -> bytes:
         """Return the bytes at an address, fewer if readable memory ends, none if there is none."""
 
 
 class KeptMemory:
-    """Memory of a process that does not run, read by pages and kept."""
+    """Memory of a stopped process, read page by page and cached."""
 
     def __init__(self, read: Callable[[int, int], bytes], byte_order: ByteOrder) -> None:
         """`read(address, size)`: the bytes there, fewer if readable memory ends, none if there is none. Never raises."""
@@ -61,7 +61,7 @@ class KeptMemory:
         return int.from_bytes(raw, self.byte_order) if len(raw) == 8 else None
 
     def window(self, address: int) -> tuple[int, bytes]:
-        """Return the page, and where it begins; no bytes if it cannot be read wholly."""
+        """Return (start, bytes) of the page that holds `address`; no bytes if it cannot be read wholly."""
         number = address >> PAGE_BITS
         page = self._pages.get(number)
         if page is None:
@@ -94,7 +94,7 @@ class CopiedMemory:
         self._last = self._parts[0] if self._parts else (0, b"")
 
     def read(self, address: int, size: int) -> bytes:  # noqa: ARG002 - the protocol's
-        """Raises NotCopiedError."""
+        """Refuse: only words of the copied parts can be read. Raises NotCopiedError."""
         raise NotCopiedError
 
     def word(self, address: int) -> int | None:
@@ -108,7 +108,7 @@ class CopiedMemory:
         return None
 
     def window(self, address: int) -> tuple[int, bytes]:
-        """Return the copied part that has 8 bytes at `address`, and where it begins; no bytes if none has them."""
+        """Return (start, bytes) of the copied part that has 8 bytes at `address`; no bytes if none has them."""
         if not _has_word(self._last, address):
             found = next((part for part in self._parts if _has_word(part, address)), None)
             if found is None:
@@ -122,7 +122,7 @@ def _has_word(part: tuple[int, bytes], address: int) -> bool:
 
 
 class StoppedThread(NamedTuple):
-    """`name`: the kernel's; empty if unknown. `registers`: or why they cannot be read. `idle`: it waited."""
+    """A stopped thread. `name`: the kernel's; empty if unknown. `registers`: or why they cannot be read. `idle`: it waited."""
 
     tid: int
     name: str
@@ -131,7 +131,7 @@ class StoppedThread(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """`file_of`: the file of a mapping; None if there is none, or it cannot be opened. `threads`: the first one first.
+    """A process at one moment. `file_of` returns a mapping's file, or None if it cannot be opened. `threads`: the first one first.
 
     `refused`: threads that could not be stopped, and why.
     """
@@ -144,7 +144,7 @@ class Snapshot(NamedTuple):
     refused: dict[int, str]
 
     def with_copied_stacks(self, stack_bytes: int) -> Snapshot:
-        """Copy up to `stack_bytes` of each stack from SP on, for use after the process runs again."""
+        """Return a snapshot with copies of up to `stack_bytes` of each stack, from SP on, for use after the process runs again."""
         parts = []
         for thread in self.threads:
             if not isinstance(thread.registers, StackError):
@@ -156,14 +156,14 @@ class Snapshot(NamedTuple):
 
 
 class MovedCode:
-    """Compares code of one process with that of files."""
+    """Compares moved code of one process with the code of files, and remembers the answers."""
 
     def __init__(self) -> None:
-        self.answers: dict[Hashable, bool] = {}  # no more than parts were read
+        self.answers: dict[Hashable, bool] = {}  # never more than the parts that were read
         self._parts = MAX_PARTS  # that may still be read
 
     def is_same(self, read: Callable[[int, int], bytes], address: int, code: memoryview, key: Hashable = None) -> bool:
-        """Return True if `read` has these bytes at the address; False beyond a limit. `key`: the answer is kept for it."""
+        """Return True if `read` has these bytes at the address; False beyond a limit. `key`: the answer is cached under it."""
         if key in self.answers:
             return self.answers[key]
         if not 0 < len(code) <= MAX_CODE or not self._parts:

@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from sframegen.stack.snapshot import Snapshot
     from sframegen.stack.walking.walk import CodeRule
 
-MAX_STOPS = 16  # for one trace: each may find another object to convert first
-UNSETTLED = (End.PENDING, End.DAMAGED_SECTION)  # will change; has a detail to report each time
-MAX_COROUTINE = 64  # bytes of the code that coroutines return to
-MAX_STACK_BYTES = 1 << 23  # copied of one stack
+MAX_STOPS = 16  # of the process in one trace: each stop may find another object to convert
+UNSETTLED = (End.PENDING, End.DAMAGED_SECTION)  # not cached: the first will change, the second has a detail to report
+MAX_COROUTINE = 64  # bytes of glibc's code that coroutines return to
+MAX_STACK_BYTES = 1 << 23  # bytes copied from one stack
 
 
 class Tracer:
-    """Traces one process, any number of times. `registry`: registered code; it comes before the objects.
+    """Traces one process, any number of times. `registry`: registered code, which is looked up before loaded objects.
 
-    `stores`: for objects without a section; `convert`: for those that have none there either.
+    `stores`: searched for sections of objects without one; `convert`: make sections of the objects that no store has.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class Tracer:
     def trace_process(self, process: Process, tid: int | None = None) -> list[Thread]:
         """Return the stacks of all threads of a live process, or of one. Raises StackError if there are none.
 
-        The process is stopped while registers and stacks are copied. If a walk needs more, it is stopped again, and walked while
-        it is stopped. Conversions take long: they are done while it runs.
+        The process is stopped while registers and stacks are copied. If a walk needs more memory, the process is stopped again and
+        walked while it is stopped. Conversions take long, so they are done while the process runs.
         """
         for attempt in range(MAX_STOPS):
             running = process.now()
@@ -111,7 +111,7 @@ class Tracer:
 
 
 class _View:
-    """The answers to a walk's questions, for one snapshot."""
+    """Gives a walk the rules and memory of one snapshot."""
 
     def __init__(self, snapshot: Snapshot, objects: LoadedObjects, registry: Registry) -> None:
         self.objects = objects
@@ -129,7 +129,7 @@ class _View:
         self._returning = form and code_rule(form.rule, self.abi, RuleSource.PROVEN)
 
     def describe(self, pc: int, exact: bool) -> CodeRule | End:
-        found = self._registered(pc if exact else pc - 1)
+        found = self._registered_rule(pc if exact else pc - 1)
         if found:
             return found
         answers = self.objects.answers[exact]
@@ -140,8 +140,8 @@ class _View:
                 answers[pc] = known
         return known
 
-    def _registered(self, address: int) -> CodeRule | End | None:
-        """Look up registered code. Nothing is guessed for it."""
+    def _registered_rule(self, address: int) -> CodeRule | End | None:
+        """Return the rule of registered code, which is never guessed; None outside of such code."""
         region = self.registry.find(address)
         if region is None:
             return None
@@ -173,11 +173,11 @@ class _View:
             return code_rule(found.rule, self.abi, loaded.how, signal=found.kind.signal)
         if self._takes_back_coroutines(loaded, pc):
             return End.OUTERMOST
-        known = self._by_code(loaded, pc) or (None if found else self._proven(loaded, address))
-        return known or guess(self.abi, self._undescribed(loaded))
+        known = self._by_code(loaded, pc) or (None if found else self._proven_rule(loaded, address))
+        return known or guess(self.abi, self._end_without_rule(loaded))
 
-    def _proven(self, loaded: LoadedObject, address: int) -> CodeRule | End | None:
-        """Return the rule that the instructions prove."""
+    def _proven_rule(self, loaded: LoadedObject, address: int) -> CodeRule | End | None:
+        """Return the rule that the instructions prove; None if they prove none."""
         self.objects.prove(loaded)
         if loaded in self.objects.pending:
             return End.PENDING
@@ -185,7 +185,7 @@ class _View:
         return found and code_rule(found.rule, self.abi, RuleSource.PROVEN, signal=found.kind.signal)
 
     def _is_installing(self, loaded: LoadedObject, found: Match, address: int) -> bool:
-        """True while an exception's handler is installed: the rule that was found may not hold."""
+        """Return True while an exception's handler is installed: the rule of the section may not hold there."""
         from sframegen.code.function.hazards import MAX_FUNCTION, installations_in  # noqa: PLC0415 - not for a short command
 
         if found.size > MAX_FUNCTION:
@@ -194,7 +194,7 @@ class _View:
         return any(one.copied <= address < one.end for one in installations)
 
     def _by_code(self, loaded: LoadedObject, pc: int) -> CodeRule | None:
-        """Recognise code that returns from a signal handler, as not every C library describes it, and code that only returns."""
+        """Return the rule of code that returns from a signal handler (not every C library describes it), or only returns."""
         if context := self.known.context_at(loaded.code, pc):
             return code_rule(context.rule(self.abi.sp, self.abi.fp), self.abi, RuleSource.SIGNAL, signal=True)
         form = self.known.returning
@@ -203,12 +203,12 @@ class _View:
         return None
 
     def _takes_back_coroutines(self, loaded: LoadedObject, pc: int) -> bool:
-        """True for the code whose address glibc's makecontext has put where a coroutine's first function returns to."""
+        """Return True for the code that a coroutine's first function returns to: glibc's makecontext pushes its address."""
         form = MACHINES[self.abi.machine].coroutine
         return bool(form) and re.match(form, loaded.code(pc, MAX_COROUTINE), re.DOTALL) is not None
 
-    def _undescribed(self, loaded: LoadedObject) -> End:
-        """Return the end for code without a rule, if frame pointers lead nowhere."""
+    def _end_without_rule(self, loaded: LoadedObject) -> End:
+        """Return why a walk ends in this code, which has no rule, if frame pointers do not help."""
         if loaded.section:
             return End.NOT_COVERED
         return End.NO_FRAME_POINTER if self.known.frame_record else End.NO_SECTION

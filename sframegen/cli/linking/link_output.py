@@ -1,4 +1,4 @@
-"""Which file a linker writes, by its arguments."""
+"""Finds the file that a linker writes, from the linker's arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 DEFAULT_OUTPUT = "a.out"
 MAX_RESPONSE_FILES = 2000  # GNU's own limit: a file may name itself
-MAX_RESPONSES = 1 << 24  # characters of all of them
+MAX_RESPONSES = 1 << 24  # characters of all response files together
 
 # Options whose value is the next argument, with every linker that has them: it is not an option, whatever it looks like.
 # Long ones may begin with one dash or two.
@@ -34,7 +34,7 @@ PART = re.compile(r"""\\(.?)|(['"])((?:\\.|(?!\2)[^\\])*)(?:\2|\\?\Z)|([^\\'"]+)
 
 
 def output_of(arguments: Iterable[str]) -> str:
-    """The file that GNU ld, gold, lld or mold writes: the last `-o OUT`, `-oOUT`, `--output OUT`, `--output=OUT`, else a.out."""
+    """Return the output of GNU ld, gold, lld or mold: the last `-o OUT`, `-oOUT`, `--output OUT`, `--output=OUT`, else a.out."""
     output = DEFAULT_OUTPUT
     words = expanded(arguments)
     for word in words:
@@ -49,12 +49,12 @@ def output_of(arguments: Iterable[str]) -> str:
 
 
 def expanded(arguments: Iterable[str]) -> Iterator[str]:
-    """The arguments, with those of response files (`@file`) in their places; one that cannot be read is an argument itself."""
+    """Yield the arguments, with response files (`@file`) replaced by their arguments, except those that cannot be read."""
     waiting = list(arguments)[::-1]
     files, left = MAX_RESPONSE_FILES, MAX_RESPONSES
     while waiting:
         word = waiting.pop()
-        text = _response(word[1:]) if word.startswith("@") and files else None
+        text = _read_response(word[1:]) if word.startswith("@") and files else None
         left -= len(text or "")
         if left < 0:
             files = 0
@@ -66,16 +66,16 @@ def expanded(arguments: Iterable[str]) -> Iterator[str]:
 
 
 def words_of(text: str) -> list[str]:
-    return [PART.sub(_unquoted, word[0]) for word in WORD.finditer(text)]
+    return [PART.sub(_unquote, word[0]) for word in WORD.finditer(text)]
 
 
-def _unquoted(part: re.Match[str]) -> str:
+def _unquote(part: re.Match[str]) -> str:
     escaped, _, quoted, plain = part.groups()
     return re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL) if quoted is not None else (plain or escaped or "")
 
 
-def _response(path: str) -> str | None:
-    """Regular files only: a pipe can be read only once, by the linker. One that is too long is cut off."""
+def _read_response(path: str) -> str | None:
+    """Return the text of a response file, cut off if too long; None if it is not regular: a pipe is for the linker to read."""
     try:
         if stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - here and below: pathlib is not wanted for a name that need not be one
             with os.fdopen(open_regular(path, path), "rb") as file:
@@ -86,7 +86,7 @@ def _response(path: str) -> str | None:
 
 
 def state_of(path: str) -> tuple[int, ...] | None:
-    """Differs once a linker has written the file; None if it is not a regular file."""
+    """Return a state that differs once a linker has written the file; None if it is not a regular file."""
     try:
         status = os.stat(path)  # noqa: PTH116
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Small programs named as linkers, which run `sframegen link` with the linker that they stand for."""
+"""Writes shims: small programs with names of linkers, which run `sframegen link` with the real linker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 NAMES = ("ld", "ld.bfd", "ld.gold", "ld.lld", "ld.mold")
-LAUNCHER = "sframegen-link"  # stands for no linker, but before a command that links
+LAUNCHER = "sframegen-link"  # not a linker's shim, but a prefix for commands that link
 MARK = "# made by `sframegen link --install`"
 # The package is found whatever PYTHONPATH and HOME a build has. Options are words in any order, and no patterns (set -f).
 # Without sframegen, the linker is run by itself.
@@ -40,8 +40,8 @@ exec "$linker" "$@"
 CODE = "import sys; sys.path.append({root!r}); from sframegen.cli.start import main; main()"
 
 
-def found(name: str, besides: Path) -> str | None:
-    """The absolute path of a linker on PATH, or named by a path; shims are passed over, and all in `besides`."""
+def find_linker(name: str, besides: Path) -> str | None:
+    """Return the absolute path of a linker, on PATH or named by a path, but not of shims or files in `besides`; else None."""
     directories = [""] if "/" in name else os.environ.get("PATH", os.defpath).split(os.pathsep)
     for directory in directories:
         path = Path(directory, name).absolute()
@@ -53,19 +53,19 @@ def found(name: str, besides: Path) -> str | None:
 def is_shim(path: Path) -> bool:
     try:
         descriptor = open_regular(os.fspath(path), os.fspath(path))
-    except FormatError:  # a FIFO, which would keep us waiting
+    except FormatError:  # not a regular file: a FIFO would keep us waiting
         return False
     with os.fdopen(descriptor, "rb") as file:
         return MARK.encode() in file.read(200)
 
 
 def install(directory: Path, linker: str | None, options: Iterable[str]) -> Iterator[tuple[Path, str]]:
-    """Writes a shim for each linker on PATH and the launcher, or one named ld for `linker`; gives each with what it runs.
+    """Write shims for the linkers on PATH and the launcher, or one named ld for `linker`; yield each with what it runs.
 
     Raises OSError.
     """
     wanted = {name: name for name in NAMES} if linker is None else {"ld": linker}
-    linkers = {name: path for name, source in wanted.items() if (path := found(source, directory))}
+    linkers = {name: path for name, source in wanted.items() if (path := find_linker(source, directory))}
     if not linkers:
         raise FileNotFoundError(2, "no such linker (shims do not count)", linker or "ld")
     make_directory(directory)

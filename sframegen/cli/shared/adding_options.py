@@ -1,4 +1,4 @@
-"""The options of `sframegen.add_section`: a row for each, with the commands that have it."""
+"""Command-line options for the keywords of `sframegen.add_section`: a row for each, with the commands that have it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ADD_SECTION, ADD_TREE, LINK, FLEET = "add-section", "add-tree", "link", "fleet r
 
 
 class Row(NamedTuple):
-    keyword: str  # of `add_section`
+    keyword: str  # argument of `add_section`
     option: Decorator
     commands: tuple[str, ...]
 
@@ -87,12 +87,12 @@ ROWS = (
 
 
 def adding(command: str, before: Mapping[str, Sequence[Decorator]] | None = None) -> Decorator:
-    """The options that a command has of these, and `before` some, by their keywords, others of its own."""
+    """Return the decorator that adds a command's options of ROWS. `before`: options of its own to put before a keyword's."""
     own = before or {}
     return options(*(option for row in ROWS if command in row.commands for option in (*own.get(row.keyword, ()), row.option)))
 
 
 def keywords_of(command: str, making: Making, writing: Writing) -> dict[str, Any]:
-    """The keywords of `add_section` that a command's options stand for."""
+    """Return the keyword arguments of `add_section` that a command's options stand for."""
     everything = vars(making) | vars(writing)
     return {row.keyword: everything[row.keyword] for row in ROWS if command in row.commands}

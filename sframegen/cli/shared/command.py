@@ -1,4 +1,4 @@
-"""What every command is: click's, with examples at the end of its help, and options that exclude one another, or are one value."""
+"""The class of all commands: click's, with examples in the help, options that exclude one another, and combined options."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 class Example(NamedTuple):
-    what: str  # the line does
+    what: str  # purpose of the line
     line: str  # for a shell
 
 
 class CombinedValue(NamedTuple):
-    """A parameter of a command that several options make up."""
+    """A parameter of a command that combines several options."""
 
     name: str
-    make: Callable[..., object]  # is given the options' values, by their names
+    make: Callable[..., object]  # called with the options' values, by their names
 
 
 class PartOption(click.Option):
-    """An option that makes up a `Value`, with others."""
+    """An option that is a part of a CombinedValue."""
 
     def __init__(self, *arguments: Any, value: CombinedValue, **options: Any) -> None:  # noqa: ANN401 - click's
         super().__init__(*arguments, **options)
@@ -35,7 +35,7 @@ class PartOption(click.Option):
 
 
 def options(*decorators: Decorator) -> Decorator:
-    """All of these, in the order of the help."""
+    """Return a decorator that adds all these options, in the order of the help."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(decorators):
@@ -46,7 +46,7 @@ def options(*decorators: Decorator) -> Decorator:
 
 
 class Command(click.Command):
-    """`examples`: shown by --help. `exclusive`: groups of options, by their long names, of which a run can have one."""
+    """A command. `examples`: shown by --help. `exclusive`: groups of options, by long names; a run can have one of each group."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Command(click.Command):
             ctx.params[value.name] = value.make(**parts)
 
     def _given(self, ctx: click.Context) -> set[str]:
-        """Options on the command line, under all their names."""
+        """Return all names of the options that are on the command line."""
         options = (one for one in self.params if isinstance(one, click.Option))
         return {
             name
@@ -104,7 +104,7 @@ class Command(click.Command):
 
 
 def _refuse_removed(ctx: click.Context, words: Sequence[str], error: click.UsageError) -> None:
-    """Raises RemovedError if the error is an option that is gone, or an option's value that is."""
+    """Raise RemovedError if the error is about a removed option, or a removed value of an option."""
     from sframegen.cli.removed_names import refuse_removed  # noqa: PLC0415 - not for each run
 
     path = ctx.command_path.partition(" ")[2]
@@ -117,7 +117,7 @@ def _refuse_removed(ctx: click.Context, words: Sequence[str], error: click.Usage
 
 
 class Group(Command, click.Group):
-    """Commands with a name of two words. Without the second one, the help is printed, and the status is that of wrong usage."""
+    """A group of commands with names of two words. Without the second word, it prints the help, and exits as for wrong usage."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class NumberInRange(click.ParamType):  # type: ignore[type-arg] # older releases of click have no arguments for it
-    """From `least` to `most`; with `more`, more than `least`. `kind`: int or float."""
+    """A number from `least` to `most`; with `more`, above `least`. `kind`: int or float."""
 
     name = "number"
 
@@ -51,11 +51,11 @@ SECONDS = NumberInRange(float, 0, more=True)
 PERCENT = NumberInRange(float, 0, 100)
 
 
-VERBOSE_OR_QUIET = ("--verbose", "--quiet")  # exclude each other
+VERBOSE_OR_QUIET = ("--verbose", "--quiet")  # options that exclude each other
 
 
 class CommonOptions(NamedTuple):
-    """How a command goes through its files, where results go, and what is printed. Commands have options for some of these."""
+    """Values of options that many commands have: output, parallel jobs, and what is printed."""
 
     output: str | None = None
     jobs: int = 1
@@ -65,7 +65,7 @@ class CommonOptions(NamedTuple):
 
     @property
     def prints_lines(self) -> bool:
-        """For people, one or more for each file."""
+        """Return True if the command prints lines for people, one or more for each file."""
         return not (self.quiet or self.as_json)
 
 
@@ -97,7 +97,7 @@ JOBS = jobs("Number of files to process in parallel.")
 
 
 def words_given(ctx: click.Context, *values: object) -> Iterator[str]:
-    """The options, as words of a command line, that make up these values."""
+    """Yield the command-line words of the options that make up these values."""
     for option in ctx.command.params:
         if isinstance(option, PartOption) and option.name:
             for value in (one for one in values if hasattr(one, option.name)):

@@ -1,4 +1,4 @@
-"""What ends the program early: signals, and files that become shorter while they are read."""
+"""Ends the program early: after signals, and if a file becomes shorter while it is read."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
 
 
 class EndedError(SystemExit):
-    """By a signal: what removes temporary files runs, and nothing is printed."""
+    """The end of the program by a signal: temporary files are removed, and nothing is printed."""
 
 
 def _end(number: int, _frame: object) -> NoReturn:
-    """Undisturbed by a second signal."""
+    """Raise EndedError, and ignore further signals."""
     for other in ENDING:
         signal.signal(other, lambda *_: None)
     signal.signal(signal.SIGALRM, lambda *_: _end(number, None))
@@ -33,7 +33,7 @@ def _end(number: int, _frame: object) -> NoReturn:
 
 
 def _unraisable(what: sys.UnraisableHookArgs) -> None:
-    """Python drops exceptions in what it calls itself, as for modules that it has imported: the signal comes again."""
+    """Repeat the signal if Python has dropped EndedError, as it does with exceptions in callbacks."""
     if isinstance(what.exc_value, EndedError):
         signal.setitimer(signal.ITIMER_REAL, SOON)
     else:
@@ -42,7 +42,7 @@ def _unraisable(what: sys.UnraisableHookArgs) -> None:
 
 @contextmanager
 def ended_in_one_line() -> Iterator[None]:
-    """Within the block, a signal raises EndedError, and a file that becomes shorter ends the program with a line that says so."""
+    """Run the block so that a signal raises EndedError, and a file that becomes shorter ends the program with one line."""
     before = {number: signal.getsignal(number) for number in (*ENDING, signal.SIGALRM)}
     hook, sys.unraisablehook = sys.unraisablehook, _unraisable
     for number in ENDING:
@@ -51,7 +51,7 @@ def ended_in_one_line() -> Iterator[None]:
     library = ctypes.CDLL(None)
     library.signal.restype = ctypes.c_void_p
     library.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
-    on_bus_error = HANDLER(_bus_error)  # Python's own handlers run later: the same bytes would be read again before, for ever
+    on_bus_error = HANDLER(_bus_error)  # not one of Python's, which run too late: the same read would fail for ever
     earlier = library.signal(signal.SIGBUS, ctypes.cast(on_bus_error, ctypes.c_void_p))
     try:
         yield
@@ -66,14 +66,14 @@ def ended_in_one_line() -> Iterator[None]:
 
 def _bus_error(_number: int) -> NoReturn:
     try:
-        line = f"sframegen: {printable(_shortened() or 'a file')}: it was truncated while being read\n"
+        line = f"sframegen: {printable(_find_shortened() or 'a file')}: it was truncated while being read\n"
         os.write(2, os.fsencode(line))
     finally:
         os._exit(1)
 
 
-def _shortened() -> str:
-    """A file of which more is mapped than there is."""
+def _find_shortened() -> str:
+    """Return a file that is shorter than its mapping; empty if there is none."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:  # noqa: PTH123
         for line in maps:
             span, _, offset, _, _, *path = line.rstrip("\n").split(maxsplit=5)

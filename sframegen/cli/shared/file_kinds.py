@@ -1,4 +1,4 @@
-"""Which kind a file is: a linked file, an object or archive, or a package, which the library does not take."""
+"""Tells kinds of files apart: linked files, objects and archives, and packages, which the library does not take."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def is_package(path: str) -> bool:
-    """Raises FormatError for what is near to a package and not handled. A file that cannot be read is left to what reads it."""
+    """Return True for a package; False if the file cannot be read. Raises FormatError for similar files that are not handled."""
     from sframegen.packages.kinds import BEGINNING, kind_of  # noqa: PLC0415 - here and below: not for each look-up
     from sframegen.packages.unhandled import IMAGE, LAYOUT  # noqa: PLC0415
 
@@ -31,13 +31,13 @@ def is_package(path: str) -> bool:
 
 
 def refuse_package(path: str) -> None:
-    """Raises FormatError for a package, also for one that is not handled."""
+    """Raise FormatError for a package, also for one that is not handled."""
     if is_package(path):
         raise FormatError("a package: add-section, remove and check take packages; unpack it, and give the files in it", file=path)
 
 
 def open_views(path: str) -> ElfFile | list[ObjectView]:
-    """A linked file, or the objects with SFrame sections of what is not linked. Raises FormatError where none has, or OSError."""
+    """Return a linked file, or views of the objects that have SFrame sections. Raises FormatError if none has, or OSError."""
     try:
         return _views(path)
     except (FormatError, IsADirectoryError):

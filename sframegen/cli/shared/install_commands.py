@@ -1,4 +1,4 @@
-"""The command that installs something where sframegen runs: Python packages in its environment, packages of the system."""
+"""Commands that install what is missing: Python packages in the environment of sframegen, packages of the system."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
     from sframegen.program.libraries import Library
 
-OWN_ENVIRONMENT = "~/.local/share/sframegen"  # where the Python of the system may not be changed
+OWN_ENVIRONMENT = "~/.local/share/sframegen"  # the environment to make if pip may not change the system's Python
 CHECKOUT = "  # in a checkout of sframegen"
-# What libraries of Python need of the system: the package in Debian, and what it provides elsewhere.
+# System libraries that Python packages need: the package in Debian, and the capability elsewhere.
 OF_THE_SYSTEM = {"libstdc++.so.6": ("libstdc++6", "libstdc++.so.6()(64bit)")}
-EXISTS, JOIN = os.path.exists, os.path.join  # not pathlib: an installation is described where little works
+EXISTS, JOIN = os.path.exists, os.path.join  # not pathlib: works in damaged installations
 
 
 def getting(libraries: Iterable[Library], *, again: bool = False) -> str:
-    """The command that installs libraries for this Python. `again`: also where they are there, but damaged."""
+    """Return the command that installs libraries for this Python. `again`: also replaces damaged ones."""
     libraries = list(libraries)
     wanted = required(one.project for one in libraries)
     if _is_the_system() and all(one.debian for one in libraries) and shutil.which("apt-get"):
         return as_root(f"apt-get install {'--reinstall ' * again}{' '.join(one.debian for one in libraries)}")
     if _has("pipx_metadata.json"):
         return shlex.join(["pipx", "inject", *["--force"] * again, os.path.basename(sys.prefix), *wanted])  # noqa: PTH119
-    return _installing(*["--force-reinstall"] * again, *wanted)
+    return _install_command(*["--force-reinstall"] * again, *wanted)
 
 
 def getting_again(*, is_built: bool = False) -> str:
-    """The command that installs sframegen again, from where it came; `is_built`: from its sources, and nothing else again."""
+    """Return the command that reinstalls sframegen from its origin; `is_built`: from its sources, without dependencies."""
     place = source()
     if is_built and not os.path.isdir(place):  # noqa: PTH112 - a wheel has what it has
         place = ""
@@ -46,12 +46,12 @@ def getting_again(*, is_built: bool = False) -> str:
     if _has("pipx_metadata.json"):
         command = shlex.join(["pipx", "runpip", os.path.basename(sys.prefix), "install", *what])  # noqa: PTH119
     else:
-        command = _installing(*what)
+        command = _install_command(*what)
     return command + CHECKOUT * (not place)
 
 
-def _installing(*what: str) -> str:
-    """With pip; with uv in an environment that has no pip."""
+def _install_command(*what: str) -> str:
+    """Return the command that installs packages, with pip, or with uv in an environment without pip."""
     python = shlex.quote(sys.executable)
     arguments = shlex.join(what)
     if _is_the_system():
@@ -66,17 +66,17 @@ def _installing(*what: str) -> str:
 
 
 def _has(name: str) -> bool:
-    """True if the environment has this file, with which a tool marks its own."""
+    """Return True if the environment has this file, with which a tool marks environments that it made."""
     return EXISTS(JOIN(sys.prefix, name))
 
 
 def _is_the_system() -> bool:
-    """True if the package manager of the system owns this Python, and pip may not change it (PEP 668)."""
+    """Return True if the system's package manager owns this Python, so that pip may not change it (PEP 668)."""
     return sys.prefix == sys.base_prefix and EXISTS(JOIN(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED"))
 
 
 def source() -> str:
-    """The directory or wheel that sframegen was installed from, if it is still there; else nothing: no package index has it."""
+    """Return the directory or wheel that sframegen was installed from; empty if it is gone: no package index has sframegen."""
     from importlib import metadata  # noqa: PLC0415 - takes longer than most commands to start
 
     try:
@@ -88,7 +88,7 @@ def source() -> str:
 
 
 def lacks_to_compile() -> list[tuple[str, str]]:
-    """What this machine lacks to compile our modules: each in words, and the package of Debian."""
+    """Return what this machine lacks to compile our modules: (name, Debian package) of each."""
     compiler = shlex.split(sysconfig.get_config_var("CC") or "cc")[0]
     lacking = []
     if not (shutil.which(compiler) or shutil.which("cc") or shutil.which("gcc")):
@@ -99,14 +99,14 @@ def lacks_to_compile() -> list[tuple[str, str]]:
 
 
 def compiling() -> str:
-    """The command that installs sframegen again, with compiled modules."""
+    """Return the command that reinstalls sframegen with compiled modules."""
     packages = [debian for _, debian in lacks_to_compile()]
     with_tools = as_root(f"apt-get install {' '.join(packages)}") if packages and shutil.which("apt-get") else ""
     return " && ".join(filter(None, [with_tools, getting_again(is_built=True)]))
 
 
 def package(debian: str, provided: str) -> str:
-    """The command that installs a package of the system: with its name in Debian, elsewhere with what it provides."""
+    """Return the command that installs a system package, by its name in Debian, elsewhere by what it provides."""
     manager = next((name for name in ("apt-get", "dnf", "zypper") if shutil.which(name)), "")
     name = debian if manager == "apt-get" else shlex.quote(provided)
     return as_root(f"{manager} install {name}") if manager and name else ""
@@ -117,7 +117,7 @@ def as_root(command: str) -> str:
 
 
 def with_remedy(error: ImportError) -> str:
-    """One line: what cannot be imported, and the command that gets the library, if it is one that sframegen needs."""
+    """Return one line: the failed import, and the command that installs the library if sframegen needs it."""
     library = library_of(error.name)
     reason = " ".join(str(error).split())
     if library is None:

@@ -1,4 +1,4 @@
-"""What this installation is, which parts of it work, and the command that gets the others: as lines, or as JSON."""
+"""Describes this installation: its parts, whether they work, and the commands that install the others; as lines or as JSON."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ BOUND = re.compile(r"(>=|<)([\d.]+)")
 
 
 class Component(NamedTuple):
-    """`found`: one line, the version for instance, or why it does not work. `remedy`: a command, if one helps."""
+    """A part of the installation. `found`: one line, its version or why it does not work. `remedy`: a command, if one helps."""
 
     group: str
     name: str
-    use: str  #: what works only with it
+    use: str  #: features that need the part
     works: bool
     found: str
     remedy: str = ""
@@ -46,7 +46,7 @@ class Component(NamedTuple):
 
 
 def parts() -> Iterator[Component]:
-    """In the order in which they are shown."""
+    """Yield all parts, in the order in which they are shown."""
     interpreted = [name for name in MODULES if not is_compiled(name)]
     lacking = " and ".join(f"{what} ({debian} of Debian)" for what, debian in commands.lacks_to_compile())
     why = ("interpreted: all" if len(interpreted) == len(MODULES) else f"interpreted: {', '.join(interpreted)}") + (
@@ -79,7 +79,7 @@ def parts() -> Iterator[Component]:
 
 
 def _library(group: str, one: Library) -> Component:
-    """It works if it can be imported, and is of a release that sframegen can use."""
+    """Return the part for a library, which works if it can be imported, and if sframegen can use its release."""
     try:
         version = metadata.version(one.project)
     except metadata.PackageNotFoundError:
@@ -98,7 +98,7 @@ def _library(group: str, one: Library) -> Component:
 
 
 def within(version: str, bound: str) -> bool:
-    """True if a version is allowed: `5.0.9` is, of `<5.1,>=5.0.2`. What follows the numbers, such as `rc1`, does not count."""
+    """Return True if a version is within bounds, as `5.0.9` is within `<5.1,>=5.0.2`. Suffixes such as `rc1` do not count."""
 
     def numbers(text: str) -> list[int]:
         return [int(part) for part in re.findall(r"\d+", re.sub(r"(\.0)+$", "", (re.match(r"[\d.]*", text) or [""])[0]))]
@@ -107,7 +107,7 @@ def within(version: str, bound: str) -> bool:
 
 
 def text(*, as_json: bool) -> str:
-    """Runs without click."""
+    """Return the description of this installation. Works without click."""
     facts = {
         "version": __version__,
         "build": build_kind(),

@@ -1,4 +1,4 @@
-"""Several files in one run: how many at a time, the bar that shows how far they are, results in the files' order."""
+"""Processes several files in one run: in parallel, with a progress bar, and with results in the order of the files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-LARGE = 0.1  # of one process' share: such a file, started last, would keep the other processes waiting
+LARGE = 0.1  # share of one process's work: a file this large, started last, would keep other processes waiting
 
 
 class FileReport(Report, Protocol):
@@ -53,7 +53,7 @@ R = TypeVar("R", bound=FileReport)
 def changes(
     run: Run, files: tuple[str, ...], change: Callable[[str, Writing], R], writing: Writing, common: CommonOptions
 ) -> Iterator[R]:
-    """What `change` reports of each file that it does not refuse.
+    """Yield the report of `change` on each file that it does not refuse.
 
     Hard links are processed once. Warnings are printed before their report is given. `run` gets the reports, too.
     """
@@ -71,7 +71,7 @@ def changes(
             raise hard_links
         return change(path, replace(writing, output=common.output, hard_links=hard_links))
 
-    def warned(path: str, report: R) -> R:
+    def print_warnings(path: str, report: R) -> R:
         for fault in getattr(report, "faults", ()):
             run.finding(f"{path}: {fault}")
         run.reports.append(report)
@@ -81,7 +81,7 @@ def changes(
 
     verify = writing.verify and not writing.dry_run
     done = each(run, tuple(links), work, common.jobs, verify=verify, lines=common.prints_lines, writes=not writing.dry_run)
-    return (warned(path, report) for path, report in done)
+    return (print_warnings(path, report) for path, report in done)
 
 
 def print_change(report: FileReport, details: Iterable[str] = (), *, plan: bool) -> None:
@@ -92,7 +92,7 @@ def print_change(report: FileReport, details: Iterable[str] = (), *, plan: bool)
 
 
 def by_file(files: tuple[str, ...]) -> dict[str, list[str] | OSError]:
-    """Each file once, by the first of its names, with the hard links among the others, or why it cannot be located."""
+    """Return each file once, by its first name, with its other names (hard links), or with why it cannot be located."""
     groups: dict[object, dict[object, str]] = {}
     unknown: dict[str, OSError] = {}
     for file in files:
@@ -111,7 +111,7 @@ def by_file(files: tuple[str, ...]) -> dict[str, list[str] | OSError]:
 
 
 def leave_stdout_to(output: str | None) -> None:
-    """If the new file goes to standard output, all that is printed goes to standard error from now on."""
+    """Print to standard error from now on, if the new file goes to standard output."""
     if is_stdout(output):
         sys.stdout = sys.stderr
 
@@ -119,7 +119,7 @@ def leave_stdout_to(output: str | None) -> None:
 def each(
     run: Run, files: Sequence[str], work: Callable[[str], T], jobs: int, *, verify: bool, lines: bool, writes: bool = False
 ) -> Iterator[tuple[str, T]]:
-    """Each file that `work` does not refuse, in their order, and what it returns for it; what it refuses is a finding of `run`."""
+    """Yield, in order, each file with the result of `work`; a file that `work` refuses is a finding of `run` instead."""
     for file, outcome in all_of(files, work, jobs, verify=verify, lines=lines, writes=writes):
         if isinstance(outcome, Exception):
             with run.file(file):
@@ -138,7 +138,7 @@ def all_of(
     writes: bool,
     apart: bool = False,
 ) -> Iterator[tuple[str, T | Exception]]:
-    """Each file, in their order, and what `work` returns for it, or the exception by which it refuses it.
+    """Yield, in order, each file with the result of `work`, or with the exception by which `work` refuses it.
 
     `verify`: results are read back; `lines`: the caller prints something for each file; `writes`: `work` replaces it. `apart`: not
     in this process, even one at a time: a file that is truncated while it is read kills its reader.
@@ -164,7 +164,7 @@ def one_by_one(work: Callable[[str], T], files: Iterable[str]) -> Iterator[Outco
 
 
 def with_bar(results: Iterable[T], length: int) -> Iterator[T]:
-    """The bar shows how many there are yet."""
+    """Yield the results, and show a bar with their number so far."""
     with Bar() as bar:
         for number, result in enumerate(results, 1):
             bar(number, length)
@@ -172,7 +172,7 @@ def with_bar(results: Iterable[T], length: int) -> Iterator[T]:
 
 
 class Bar(ExitStack):
-    """A bar on stderr, from one second on."""
+    """A progress bar on stderr, which appears only if the work takes some time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -189,13 +189,13 @@ class Bar(ExitStack):
 
 @contextmanager
 def code_of_one(files: Sequence[str], jobs: int) -> Iterator[Running]:
-    """How the code of one file is read: a file that is alone has all processes, and a bar."""
+    """Yield how to read the code of a file: if it is the only one, with all processes, and a bar."""
     with Bar() as bar:
         yield Running() if len(files) > 1 else Running(jobs, bar if sys.stderr.isatty() else None)
 
 
 def in_order(results: Iterable[Outcome[T]]) -> Iterator[T | Exception]:
-    """By number, each as soon as those before it are there."""
+    """Yield the outcomes by number, each as soon as those before it are there."""
     waiting: dict[int, T | Exception] = {}
     following = 0
     for number, outcome in results:
@@ -206,7 +206,7 @@ def in_order(results: Iterable[Outcome[T]]) -> Iterator[T | Exception]:
 
 
 def by_size(files: Sequence[str], jobs: int) -> list[int]:
-    """Numbers of the files: large ones first, the largest before all, then the others in their order."""
+    """Return the order in which to start the files: large ones first, by size, then the others in their order."""
     sizes = [_size(file) for file in files]
     small = LARGE * sum(sizes) / jobs
     return sorted(range(len(files)), key=lambda number: -max(sizes[number], small))

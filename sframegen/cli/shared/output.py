@@ -1,4 +1,4 @@
-"""What all commands share: the exit status, one line of error for each refused file, common options, JSON."""
+"""Output shared by all commands: the exit status, one line of error for each refused file, JSON, next steps."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ HINTS = {
 
 
 def hint_of(error: Exception) -> str | None:
-    """Return the option that allows what was refused, if there is one."""
+    """Return the hint at an option that allows the refused change; None if there is none."""
     return HINTS.get(error.reason) if isinstance(error, RefusedError) else None
 
 
 class PathName(click.Path):
-    """A path that click does not look at: each command gives a file that it cannot read its own line, and does the others.
+    """A path that click does not check, so that a command reports each unreadable file in a line, and goes on with the others.
 
-    It also saves two system calls for each of thousands of objects.
+    This also saves two system calls per file, for thousands of objects.
     """
 
     def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002 - click's
@@ -76,18 +76,18 @@ SECTIONS = click.option(
 )
 
 
-OF_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors that an open file can still have
+OF_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of writing to an open file
 LIMITS = {
     errno.EMFILE: "more open files are needed than are allowed: raise the limit with `ulimit -n`",
     errno.ENFILE: "the machine has too many open files: raise fs.file-max with sysctl",
     errno.EAGAIN: "more processes are needed than are allowed: raise the limit with `ulimit -u`",
     errno.ENOMEM: "not enough memory",
-}  # errors that no file is to blame for
-PASSING = (click.ClickException, click.Abort, click.exceptions.Exit)  # by which a command ends
+}  # errors that do not depend on the file
+PASSING = (click.ClickException, click.Abort, click.exceptions.Exit)  # exceptions that end a command
 
 
 class Report(Protocol):
-    """What a command did, or found."""
+    """The report of a command on one file."""
 
     def to_json(self) -> dict[str, Any]: ...
 
@@ -114,9 +114,9 @@ class Run:
 
     @contextmanager
     def file(self, path: str, *, named: bool = False) -> Iterator[None]:
-        """The block works on one file; what is wrong with that file ends the block and is one line on stderr.
+        """Run a block that works on one file; an error of that file ends the block, and is one line on stderr.
 
-        `named`: the block works on several files; `file` of the report is the one that the error names, if it names one.
+        `named`: the block works on several files, so the report has the file that the error names, if any.
         """
         try:
             with only_refusals(*PASSING):
@@ -141,13 +141,13 @@ class Run:
         sys.stdout.writelines(json_list(iter([json.dumps(report)]) for report in self.taken()))
 
     def end(self, *, as_json: bool) -> NoReturn:
-        """End the command with its status, after the reports if they are wanted."""
+        """Print the reports if `as_json`, and end the command with its status."""
         if as_json:
             self.print_json()
         raise click.exceptions.Exit(self.status)
 
     def taken(self) -> list[dict[str, Any]]:
-        """The reports as JSON has them; there are none afterwards."""
+        """Return the reports as JSON objects, and forget them."""
         taken, self.reports = self.reports, []
         return [report.to_json() for report in taken]
 
@@ -157,14 +157,14 @@ class Run:
 
 
 def in_words(error: Exception, path: str) -> str:
-    """One line, with the file that it is about: `path`, where the error names none."""
+    """Return an error as one line, with the file that it names, or else `path`."""
     about = f"{path}: " if path else ""
     if isinstance(error, SframegenError):
         error.file = error.file or path
         hint = hint_of(error)
         return f"{error}; {hint}" if hint else str(error)
     if isinstance(error, OSError):
-        if error.errno == errno.ENOENT and not str(error.filename or "").startswith("/") and _nowhere():
+        if error.errno == errno.ENOENT and not str(error.filename or "").startswith("/") and _is_directory_gone():
             return "the current directory has been removed: change to one that exists"
         limit = LIMITS.get(error.errno or 0)
         if limit and not (error.errno == errno.EAGAIN and error.filename):  # that file is locked, or has nothing to read
@@ -180,8 +180,8 @@ def in_words(error: Exception, path: str) -> str:
     return f"{about}{error}"
 
 
-def _nowhere() -> bool:
-    """True if the current directory does not exist any more."""
+def _is_directory_gone() -> bool:
+    """Return True if the current directory does not exist any more."""
     try:
         os.getcwd()  # noqa: PTH109 - pathlib does the same
     except FileNotFoundError:
@@ -190,13 +190,13 @@ def _nowhere() -> bool:
 
 
 def note(message: str) -> None:
-    """One line on stderr."""
+    """Print one line on stderr."""
     sys.stdout.flush()
     click.echo(f"sframegen: {shortened(printable(message))}", err=True)
 
 
 def json_list(documents: Iterable[Iterator[str]]) -> Iterator[str]:
-    """JSON documents, each in pieces, as a list."""
+    """Yield a JSON list of documents, each of which comes in pieces."""
     yield "["
     for number, document in enumerate(documents):
         yield ",\n" * (number > 0)
@@ -204,8 +204,8 @@ def json_list(documents: Iterable[Iterator[str]]) -> Iterator[str]:
     yield "]\n"
 
 
-MOST_NAMES = 3  # files that a line has
-# By the ending of a profile: what shows it.
+MOST_NAMES = 3  # file names in a line
+# The command that shows a profile, by the ending of its name.
 VIEWERS = {
     ".html": "xdg-open {}",
     ".pb.gz": "go tool pprof -http=: {}",
@@ -213,22 +213,22 @@ VIEWERS = {
 
 
 def next_step(line: str, *names: str) -> None:
-    """Print a line on standard error if that is a terminal; `{}` in it stands for the names, as words for a shell.
+    """Print a suggestion on standard error if that is a terminal; `{}` in it stands for the names, quoted for a shell.
 
     Nothing is printed if there are many names, or if one cannot be typed.
     """
     if sys.stderr.isatty() and 0 < len(names) <= MOST_NAMES and all(name.isprintable() for name in names):
         sys.stdout.flush()
-        click.echo(f"next: {line.replace('{}', ' '.join(map(_word, names)))}", err=True)
+        click.echo(f"next: {line.replace('{}', ' '.join(map(_quote, names)))}", err=True)
 
 
-def _word(name: str) -> str:
-    """A name as an operand: one that begins with a dash is no option."""
+def _quote(name: str) -> str:
+    """Return a name quoted for a shell; one that begins with a dash gets `./`, so that it is not an option."""
     return shlex.quote(f"./{name}" if name.startswith("-") else name)
 
 
 def next_to_view(paths: Sequence[str]) -> None:
-    """Print what shows the first of these profiles that something shows."""
+    """Suggest the command that shows the first of these profiles that has a viewer."""
     for path in paths:
         for ending, viewer in VIEWERS.items():
             if path.endswith(ending):

@@ -1,4 +1,4 @@
-"""Where profiles go: files in the formats of their endings, JSON, or a table on the terminal."""
+"""Writes profiles: to files in the formats of their endings, as JSON, or as a table on the terminal."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from sframegen.profile.report.named import Named
 
 KEPT_IN, KEPT_AS = (None, "/var/tmp", "/dev/shm"), ".pb.gz"  # noqa: S108 - None: as TMPDIR says
-GONE = (".speedscope.json", ".firefox.json", ".pprof")  # endings
+GONE = (".speedscope.json", ".firefox.json", ".pprof")  # endings of removed formats
 STDOUT = 1
-WIDTH = 100  # columns, where there is no terminal
+WIDTH = 100  # columns of output that is not a terminal
 
 
 def refuse_gone(*paths: str) -> tuple[str, ...]:
-    """Return the names. Raises RemovedError for one with an ending that is gone."""
+    """Return the names. Raises RemovedError for one with the ending of a removed format."""
     for ending in GONE:
         if any(path.endswith(ending) for path in paths):
             refuse_removed("profile", "--output", ending)
@@ -50,7 +50,7 @@ OUTPUT = click.option(
 
 
 def format_for(path: str) -> Format:
-    """Raises UsageError."""
+    """Return the format for the ending of a name. Raises UsageError for unknown endings."""
     try:
         return format_of(path)
     except SframegenError as error:
@@ -58,20 +58,20 @@ def format_for(path: str) -> Format:
 
 
 def refuse_closed_stdout() -> None:
-    """Raises UsageError."""
+    """Raise UsageError if standard output is closed."""
     if STDOUT in closed:
         raise click.UsageError("standard output is closed; name a file with --output")
 
 
 class Outputs(NamedTuple):
-    """`files`: names, whose endings are known."""
+    """The outputs of a profile. `files`: names, whose endings are known."""
 
     run: Run
     files: tuple[str, ...]
     as_json: bool
 
     def check(self) -> None:
-        """Tell of what cannot be written, before hours of samples wait for it. Raises UsageError for an unknown ending."""
+        """Check, before hours of sampling, that all outputs can be written. Raises UsageError for an unknown ending."""
         if self.as_json or not self.files:
             refuse_closed_stdout()
         for path in self.files:
@@ -91,7 +91,7 @@ class Outputs(NamedTuple):
             failed |= not ended
         try:
             self._print(named, whole=failed or not self.files)
-        except BrokenPipeError:  # whoever reads it has seen enough
+        except BrokenPipeError:  # the reader of the pipe has seen enough
             raise
         except OSError:
             self._keep(named)
@@ -124,7 +124,7 @@ class Outputs(NamedTuple):
                 with os.fdopen(descriptor, "wb") as file:
                     file.writelines(format_of(name).parts(named))
             except OSError:
-                Path(name).unlink(missing_ok=True)  # a part of it would fill what is full
+                Path(name).unlink(missing_ok=True)  # an incomplete file would take up room on a full disk
                 continue
             note(f"the profile is kept in {name}: go tool pprof shows it")
             return

@@ -1,4 +1,4 @@
-"""A decoded section as text, as GNU readelf prints it for `--sframe`, and as JSON; in pieces, a function at a time."""
+"""Prints a decoded section as text, like GNU readelf `--sframe`, or as JSON; in pieces, a function at a time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIXED, UNCHANGED, PADDING = "f", "u", "U"
 
 
 def dump_text(section: SframeSection, name_of: NameOf | None = None) -> Iterator[str]:
-    """Whole lines; with `name_of`, a function's line ends in ` <name>`."""
+    """Yield the section as text, in whole lines; with `name_of`, a function's line ends in ` <name>`."""
     header, table = section.header, section.table
     yield "Contents of the SFrame section .sframe:\n  Header :\n\n"
     yield f"    Version: SFRAME_VERSION_{header.version}\n"
@@ -52,9 +52,9 @@ def dump_text(section: SframeSection, name_of: NameOf | None = None) -> Iterator
 
 
 def dump_json(section: SframeSection, file: str, name_of: NameOf, code_of: NameOf | None = None) -> Iterator[str]:
-    """One JSON object: the header, and functions with their rows. A row of PC type MASK has no address: it repeats.
+    """Yield one JSON object: the header, and functions with their rows. A row of PC type MASK repeats, so it has no address.
 
-    `code_of`: in objects, the section of code that a function is in.
+    `code_of`: for objects, returns the section of code that a function is in.
     """
     table, abi = section.table, section.abi
     header = section.header._asdict() | {"flags": _flags(section.header.flags), "abi_arch": abi.name}
@@ -101,7 +101,7 @@ def _kind_fields(kind: Kind) -> dict[str, Any]:
 
 
 def _columns(rule: Rule, fde_type: FdeType, abi: Abi) -> str:
-    """What follows a row's STARTPC, to the end of the line."""
+    """Return the columns after a row's STARTPC, to the end of the line."""
     if rule.cfa is None:
         return "  RA undefined\n"
     cfa, place = COLUMNS[fde_type]
@@ -120,12 +120,12 @@ def _default_cfa(cfa: Where, abi: Abi) -> str:
 
 
 def _default_place(where: Where, abi: Abi) -> str:
-    """On the stack, or in a register (s390x, Version 2), which has its number even where it is SP or FP."""
+    """Return a place on the stack, or a register (s390x, Version 2), which is printed by number even if it is SP or FP."""
     return f"{_base(where, abi)}{where.offset:+}" if where.deref else f"r{where.register}"
 
 
 def _flex_place(where: Where, abi: Abi) -> str:
-    """Brackets: what is stored at a register's value + n. What is stored at CFA + n, and CFA + n itself, look the same."""
+    """Return a place; brackets mean the value stored at register + n. CFA + n and the value stored there look the same."""
     place = f"{_base(where, abi)}{where.offset:+}"
     return f"({place})" if where.deref and where.register is not None else place
 

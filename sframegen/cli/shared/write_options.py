@@ -26,7 +26,7 @@ OWNED = "The file belongs to you; one that exists keeps its owner and mode."
 
 
 class OutputName(PathName):
-    """Of a file that is written; a dash is standard output."""
+    """The name of an output file; a dash is standard output."""
 
     def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> str:
         name = super().convert(value, param, ctx)
@@ -40,7 +40,7 @@ OUTPUT = common_option(
     type=OutputName(),
     help=f"Write to this file (-: standard output) and leave the given one unchanged. {OWNED}",
 )
-RESULTS = options(OUTPUT, JOBS)  # of the commands that change each FILE
+RESULTS = options(OUTPUT, JOBS)  # options of the commands that change each FILE
 making_option, writing_option = (partial(click.option, cls=PartOption, value=value) for value in (MAKING, WRITING))
 FORCE_FOREIGN = writing_option("--force", is_flag=True, help="Also remove sections that other tools produced, except from objects.")
 
@@ -57,7 +57,7 @@ def _version(_ctx: click.Context, _parameter: click.Parameter, text: str | None)
 
 
 def format_version(value: CombinedValue = MAKING, default: str | None = "3") -> Decorator:
-    """The option of the version to write. `default` None: that of the section."""
+    """Return the option for the version to write. `default` None: the version of the section."""
     unless_given: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
     choice = click.Choice(list(VERSIONS))
     return click.option(
@@ -73,7 +73,7 @@ def format_version(value: CombinedValue = MAKING, default: str | None = "3") -> 
 
 
 def level(default: str | None, value: CombinedValue = MAKING) -> Decorator:
-    """The option of how small a section is made. `default` None: that of the command."""
+    """Return the option for how small a section is made. `default` None: the command decides."""
     return click.option(
         "--optimize",
         type=click.Choice([*LEVELS]),

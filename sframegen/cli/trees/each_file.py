@@ -1,4 +1,4 @@
-"""What the commands for whole trees share: which files are left out, and the work on each of the others."""
+"""Shared by the commands for whole trees: options, excluded files, and the work on each of the other files."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ T = TypeVar("T")
 
 
 class Tree(NamedTuple):
-    """Which files of its trees a command leaves out, and whether a refused one is a finding."""
+    """Values of options for trees: the excluded files, and whether a refused file is a finding."""
 
     globs: tuple[str, ...]
     fatal: bool
     one_file_system: bool
 
     def exclusions(self) -> Exclusions:
-        """Raises UsageError if it is not a pattern."""
+        """Return the compiled patterns. Raises UsageError for an invalid one."""
         try:
             return Exclusions(self.globs)
         except ValueError as error:
@@ -70,7 +70,7 @@ AFTER = (
 
 
 def tree_options(*own: Decorator) -> Decorator:
-    """The options of all commands for trees, with a command's own among them."""
+    """Return the decorator of the options of all commands for trees, with a command's own options among them."""
     return options(*BEFORE, *own, *AFTER)
 
 
@@ -83,10 +83,10 @@ def each_file(
     writing: Writing,
     common: CommonOptions,
 ) -> Iterator[tuple[list[Name], T | Refused]]:
-    """The names of each program and library below the roots, and what `work` returns for it, or its refusal.
+    """Yield the names of each program and library below the roots, with the result of `work`, or with its refusal.
 
-    `work` is given the file by its first name, and its other names (hard links). A refusal has been printed, and `run` has it.
-    Raises OSError where a root cannot be opened.
+    `work` gets the location of the first name, and those of the other names (hard links). A refusal was printed and added to
+    `run`. Raises OSError if a root cannot be opened.
     """
     left_out = tree.exclusions()
     for root in roots:
@@ -107,16 +107,16 @@ def each_file(
                         _keep_times(location, found.times)
 
         for name, error in found.unreadable:
-            yield [name], _refused(run, name, error, tree, common)
+            yield [name], _refuse(run, name, error, tree, common)
         for path, outcome in all_of(
             tuple(names_of), work_on, common.jobs, verify=verify, lines=common.verbose, writes=not writing.dry_run, apart=True
         ):
             names = names_of[path]
-            yield names, _refused(run, names[0], outcome, tree, common) if isinstance(outcome, Exception) else outcome
+            yield names, _refuse(run, names[0], outcome, tree, common) if isinstance(outcome, Exception) else outcome
 
 
 def _keep_times(location: Location, times: dict[tuple[int, int], tuple[int, int]]) -> None:
-    """Give the directory of a file the times that it had before files in it were replaced, if this user may."""
+    """Restore the times that a file's directory had before files in it were replaced, if this user may."""
     descriptor = location.open_directory()
     try:
         status = os.fstat(descriptor)
@@ -128,7 +128,7 @@ def _keep_times(location: Location, times: dict[tuple[int, int], tuple[int, int]
         os.close(descriptor)
 
 
-def _refused(run: Run, name: Name, error: Exception, tree: Tree, common: CommonOptions) -> Refused:
+def _refuse(run: Run, name: Name, error: Exception, tree: Tree, common: CommonOptions) -> Refused:
     text = in_words(error, name.full)
     run.reports.append(refused := Refused(name.full, text))
     if tree.fatal or isinstance(error, FaultError):
@@ -139,7 +139,7 @@ def _refused(run: Run, name: Name, error: Exception, tree: Tree, common: CommonO
 
 
 def with_sections(run: Run, directory: str) -> list[str]:
-    """The programs and libraries below a directory that have an SFrame section. What cannot be read is refused. Raises OSError."""
+    """Return the files below a directory that have an SFrame section; unreadable files are refused. Raises OSError."""
     with Trees([directory]) as trees:
         found = find(trees, Exclusions(()))
     for name, error in found.unreadable:

@@ -1,4 +1,4 @@
-"""The programs and libraries below directories, each with all its names, except those that patterns leave out."""
+"""Finds the programs and libraries below directories, each with all its names, except those that patterns exclude."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OF = re.compile(r"(.)-(.)|(.)", re.DOTALL)
 
 
 class Name(NamedTuple):
-    """The name of a file: the directory on the command line, and the path from there."""
+    """A file's name: the directory on the command line (`root`), and the path from there."""
 
     root: str
     path: str
@@ -44,14 +44,14 @@ class Found(NamedTuple):
 
 
 class Exclusions:
-    """Patterns of paths below a root. A directory that one fits is left out with all that is below.
+    """Patterns of excluded paths below a root. A directory that matches is excluded with all below it.
 
     A pattern without a slash is one of names, at any depth; with one it is of the whole path, from the root on. One that ends with
     a slash fits directories only. `*`, `?` and `[...]` stand for no slash, `**` for anything.
     """
 
     def __init__(self, patterns: Iterable[str]) -> None:
-        """Raises ValueError if it is not a pattern."""
+        """Compile the patterns. Raises ValueError for an invalid one."""
         self._any: dict[bool, re.Pattern[str]] = {}
         given = list(patterns)
         for is_directory in (False, True):
@@ -63,7 +63,7 @@ class Exclusions:
 
 
 def _expression(pattern: str) -> str:
-    """For a path with a slash before it."""
+    """Return the regular expression of a pattern, for paths that begin with a slash."""
     bare = pattern.rstrip("/")
     if not bare:
         raise ValueError(f"not a GLOB: {pattern!r}")
@@ -87,7 +87,7 @@ class Trees(ExitStack):
     """The given directories, opened once: names below them are looked up from there, without symbolic links."""
 
     def __init__(self, roots: Iterable[str]) -> None:
-        """Raises OSError."""
+        """Open the directories. Raises OSError."""
         super().__init__()
         self.roots = {}
         for root in roots:
@@ -95,17 +95,17 @@ class Trees(ExitStack):
                 self.roots[root] = self.enter_context(below(location.directory, f"{location.name}/.", root)).directory
 
     def locate(self, name: Name) -> Location:
-        """Raises OSError."""
+        """Return the location of a file. Raises OSError."""
         return below(self.roots[name.root], name.path, name.full)
 
     def open_directory(self, name: Name) -> int:
-        """Raises OSError."""
+        """Return a descriptor of a directory. Raises OSError."""
         with below(self.roots[name.root], os.path.join(name.path, "."), name.full) as location:  # noqa: PTH118
             return location.open_directory()
 
 
 def find(trees: Trees, exclusions: Exclusions, *, one_file_system: bool = False) -> Found:
-    """Linked ELF files for ABIs of SFrame: regular files, no symbolic links. A file with an excluded name is left out.
+    """Return the linked ELF files for ABIs of SFrame, but no symbolic links. A file with any excluded name is left out.
 
     `one_file_system`: what is mounted below a root is left out, too.
     """
@@ -142,9 +142,9 @@ def find(trees: Trees, exclusions: Exclusions, *, one_file_system: bool = False)
 def _regular_files(
     trees: Trees, exclusions: Exclusions, unreadable: list[tuple[Name, Exception]], devices: dict[str, int]
 ) -> Iterator[tuple[Name, bool, int]]:
-    """Each with whether it is left out, and its directory, open. Deep trees cost memory, no recursion.
+    """Yield (name, True if excluded, descriptor of its directory) for each regular file. Deep trees need no recursion.
 
-    `devices`: of each root of which other file systems are left out.
+    `devices`: by root, the only device whose files are wanted.
     """
     waiting = [(Name(root, ""), False) for root in reversed(trees.roots)]
     while waiting:

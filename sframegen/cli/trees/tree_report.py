@@ -1,4 +1,4 @@
-"""The outcomes for the files of trees: in one line, and as JSON (docs/packaging.md)."""
+"""Reports the outcomes for the files of trees, in one line and as JSON (docs/packaging.md)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NUMBERS = ("functions", "functions_covered", "code_bytes", "covered_bytes", "sec
 
 @dataclass
 class Entry:
-    """One file; bytes and functions as in a Summary. No path but those from the root."""
+    """The outcome for one file, with numbers as in a Summary. All paths are relative to the root."""
 
     path: str
     links: list[str]  # other names
@@ -39,7 +39,7 @@ class Entry:
     code_bytes: int = 0
     covered_bytes: int = 0
     section_bytes: int = 0
-    fates: Fates = field(default_factory=dict)  # those that any byte has
+    fates: Fates = field(default_factory=dict)  # without fates of no bytes
 
     @classmethod
     def of(cls, path: str, links: list[str], build_id: str, summary: Summary) -> Entry:
@@ -50,6 +50,8 @@ class Entry:
 
 
 class Totals:
+    """Sums of the outcomes and numbers of entries."""
+
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.files = dict.fromkeys((*Outcome, REFUSED), 0)
         self.numbers = dict.fromkeys(NUMBERS, 0)
@@ -76,7 +78,7 @@ class Totals:
 
 
 def to_json(trees: dict[str, list[Entry]]) -> str:
-    """Equal trees give equal text, wherever they are: of a root, only the last part of its name is in it."""
+    """Return the report as JSON. Equal trees give equal text, wherever they are: it has only the last part of a root's name."""
     everything = {
         "schema": SCHEMA,
         "totals": Totals(entry for entries in trees.values() for entry in entries).to_json(),
@@ -93,6 +95,6 @@ def to_json(trees: dict[str, list[Entry]]) -> str:
 
 
 def write(path: str, text: str) -> None:
-    """A whole file or none. Raises OSError."""
+    """Write the whole file, or none. Raises OSError."""
     with locate(path) as location:
         write_new(location, text.encode("ascii"), 0o666)

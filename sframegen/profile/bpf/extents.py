@@ -1,4 +1,4 @@
-"""Parts of an array that the kernel program reads while it is changed: a part is used again only when nothing can refer to it."""
+"""Allocates parts of an array that the kernel program reads meanwhile: a part is reused only when nothing can refer to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUARANTINE = 1.0  # seconds: a run of the program ends long before
 
 
 class Extents:
-    """`referenced` returns the first elements of all extents that some process has: children share those of their parents."""
+    """The extents of an array. `referenced` returns the first elements of extents in use: children share those of their parents."""
 
     def __init__(self, elements: int, referenced: Callable[[], set[int]]) -> None:
         self._free: list[tuple[int, int]] = [(0, elements)]  # (first, count), sorted, not adjacent
@@ -33,7 +33,7 @@ class Extents:
         return first
 
     def retire(self, first: int) -> None:
-        """The extent is no longer written for a process. Others may have it still."""
+        """Retire the extent of a process; other processes may still use it."""
         self._retired.append((monotonic(), first))
 
     def _take(self, count: int) -> int | None:
@@ -45,7 +45,7 @@ class Extents:
         return None
 
     def _collect(self) -> None:
-        """Release what was retired long enough ago, and is nobody's since."""
+        """Release extents that were retired long enough ago, and that no process uses."""
         now = monotonic()
         old: list[int] = []
         while self._retired and now - self._retired[0][0] >= QUARANTINE:

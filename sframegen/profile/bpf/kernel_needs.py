@@ -1,4 +1,4 @@
-"""What the kernel program needs from the kernel, and since which release there is."""
+"""Checks that the kernel has what the kernel program needs, and which releases have it."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def check_namespace() -> None:
 
 
 def switch_has_state() -> bool:
-    """True if the tracepoint sched_switch says in which state the task goes: since 5.18."""
+    """Return True if the tracepoint sched_switch has the state of the task that leaves, as since 5.18."""
     numbers = re.match(r"(\d+)\.(\d+)", os.uname().release)
     return numbers is not None and (int(numbers[1]), int(numbers[2])) >= (5, 18)
 
 
 def has_tracepoint(name: str) -> bool:
-    """True if the kernel's type information has it: tracefs need not be mounted."""
+    """Return True if the kernel's type information has the tracepoint: tracefs need not be mounted."""
     return f"btf_trace_{name}\0".encode() in BTF.read_bytes()

@@ -1,4 +1,4 @@
-"""What the kernel program sends through the ring buffer. walker.h has the layouts and the numbers."""
+"""Records that the kernel program sends through the ring buffer. walker.h has the layouts and the numbers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LOST = {
 
 
 class Counted(NamedTuple):
-    """`nanoseconds`: the time that the samples stand for; 0 if they stand for none."""
+    """A count of samples. `nanoseconds`: the time that they stand for; 0 if they stand for none."""
 
     samples: int
     nanoseconds: int
@@ -76,7 +76,7 @@ class NewStack(NamedTuple):
     frames: Column
 
     def waiting(self) -> NewStack:
-        """Return the stack, of a thread that left its CPU, with which it waits for one again."""
+        """Return the stack of the same thread, which left its CPU, while it waits for a CPU again."""
         frames = array("Q", self.frames)
         number = waiting_hash(self.hash, frames)
         frames[0] = OffCpu.WAITING.frame
@@ -84,7 +84,7 @@ class NewStack(NamedTuple):
 
 
 class Unwalked(NamedTuple):
-    """A stack of that thread that will not be walked. `hashes`: its time off the CPU is counted with them all the same."""
+    """A thread's stack that will not be walked. `hashes`: its off-CPU time is counted under them nevertheless."""
 
     pid: int
     tid: int
@@ -92,7 +92,7 @@ class Unwalked(NamedTuple):
 
 
 class Unfinished(NamedTuple):
-    """A walk that met unknown code. `where`: it stopped in the frame at this PC, which is not among those walked."""
+    """A walk that met unknown code. `where`: the frame at which it stopped, which is not among those walked."""
 
     nanoseconds: int  # CLOCK_MONOTONIC
     pid: int
@@ -110,7 +110,7 @@ class Unfinished(NamedTuple):
 
     @property
     def waiting_hash(self) -> int:
-        """Return what the time is counted with in which it waits for a CPU again."""
+        """Return the hash under which the thread's wait for a CPU is counted."""
         return waiting_hash(self.hash, self.where.frames)
 
     @property
@@ -119,7 +119,7 @@ class Unfinished(NamedTuple):
 
 
 class NewArea(NamedTuple):
-    """The process gets memory at addresses [start, end): what was mapped there before is not there any more."""
+    """New memory of a process at addresses [start, end), which replaces what was mapped there before."""
 
     nanoseconds: int
     pid: int

@@ -1,4 +1,4 @@
-"""The kernel program, loaded and attached: it gets processes, spans and tables, and returns stacks, counts and losses."""
+"""Runs the kernel program: gives it processes, spans and tables, and takes stacks, counts and losses from it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SAMPLES_A_CPU = 2
 SPANS, SPANS_OF_ALL = 1 << 16, 1 << 18  # of chosen processes; of every process
 TABLE_MEMORY = 1 << 30
 COUNT_INTERVAL = 1.0  # seconds between two readings of the counts: a stack is sent again after that
-GRACE = 0.1  # seconds after which no run of the program writes the map of counts that was active
+GRACE = 0.1  # seconds after a switch of maps, when no run of the program writes the old map any more
 USER_EPOCHS = 1 << 31  # the kernel program counts its own from 1
 
 _SPAN = struct.Struct("=QQQII")
@@ -55,11 +55,11 @@ FOLLOWING_PROGRAMS = ("on_exec", "on_exit", "on_fork")
 AREA_PROGRAM, AREA_TRACEPOINT = "on_unmapped_area", "vm_unmapped_area"
 EVENT_PROGRAM = "on_event"
 SWITCH_PROGRAMS = ("on_waking", "on_switch")
-ASLEEP_PROGRAM = "on_begin"  # once, for threads that wait already
+ASLEEP_PROGRAM = "on_begin"  # runs once, for threads that wait already
 
 
 class KernelWalker:
-    """Takes samples as the plan says. Raises LoadError. All is gone when the process ends, in whatever way: nothing is pinned."""
+    """Takes samples by the plan. Raises LoadError. Nothing is pinned, so all is gone when the process ends, in whatever way."""
 
     def __init__(self, plan: ProfilePlan) -> None:
         check_kernel()
@@ -97,11 +97,11 @@ class KernelWalker:
         except BaseException:
             self._program.close()
             raise
-        self._extents = Extents(spans, self._referenced)
+        self._extents = Extents(spans, self._used_extents)
         self._extent_of: dict[int, int] = {}
         self._sizes: dict[int, int] = {}  # bytes of each loaded table
         self._links: dict[int, int] = {}  # by CPU
-        self._everywhere: list[int] = []  # links of what is not of one CPU
+        self._everywhere: list[int] = []  # links of programs that are not attached to one CPU
         self._ended = 0  # nanoseconds: when threads off the CPU were looked at for the last time
         self._taken: dict[CountKey, Counted] = {}
         self._new_stacks, self._switched = 0, 0.0
@@ -127,13 +127,13 @@ class KernelWalker:
     # --- Attaching ------------------------------------------------------------------------------------------------------------
 
     def follow(self) -> None:
-        """Begin to notice when published mappings end: before any are read."""
+        """Begin to notice the end of published mappings; called before any mappings are read."""
         for name in (*FOLLOWING_PROGRAMS, *[AREA_PROGRAM] * self._follows_areas):
             self._program.attach(name)
         self._follows = True
 
     def attach(self) -> None:
-        """Begin to sample on all CPUs; again, on those that have come since."""
+        """Begin to sample on all CPUs; further calls add CPUs that have come since."""
         if not self._follows:
             self.follow()
         plan = self.plan
@@ -155,13 +155,13 @@ class KernelWalker:
                 raise
 
     def _attach_everywhere(self) -> None:
-        """Attach what counts the time off the CPU, on all CPUs at once."""
+        """Attach the programs that count off-CPU time, on all CPUs at once."""
         self._everywhere += [self._program.attach(name) for name in SWITCH_PROGRAMS]
         if self.plan.comm is None:  # the program cannot look at the names of others
             self._program.run_for_all(ASLEEP_PROGRAM)
 
     def detach(self) -> None:
-        """End sampling, and the thread that reads records; what was sent and counted can still be taken."""
+        """End sampling, and the thread that reads records; records and counts can still be taken."""
         while self._links:
             self._program.detach(self._links.popitem()[1])
         while self._everywhere:
@@ -172,7 +172,7 @@ class KernelWalker:
             self._ended = monotonic_ns()
 
     def close(self) -> None:
-        """Give all memory back. Nothing but this can be called any more."""
+        """Free all memory. Afterwards, only `close` may be called."""
         if self._closed:
             return
         self._closed = True
@@ -184,22 +184,22 @@ class KernelWalker:
 
     @property
     def program_fd(self) -> int:
-        """The descriptor of the program that takes samples."""
+        """Return the descriptor of the program that takes samples."""
         return self._program.fd(EVENT_PROGRAM)
 
     @property
     def fileno(self) -> int:
-        """Readable when there are records."""
+        """Return a descriptor that is readable when there are records."""
         return self.ring.fileno
 
     # --- Processes ------------------------------------------------------------------------------------------------------------
 
     def want(self, pid: int, *, after_exec: bool = False) -> None:
-        """Take samples of the process and of children that it will have; `after_exec`: from when it executes another program."""
+        """Sample a process and its future children; `after_exec`: only once it executes another program."""
         self._wanted.put(_U32.pack(pid), bytes([WANTED_AFTER_EXEC if after_exec else WANTED]))
 
     def epoch(self, pid: int) -> int:
-        """Begin an epoch of the process's mappings: what was published before ends. Read the mappings, and publish them with it.
+        """Begin and return a new epoch of a process's mappings, which ends the published ones. Then read and publish mappings.
 
         From now on, any new memory of the process ends the epoch, until mappings are published: then only what is in their place.
         """
@@ -208,7 +208,7 @@ class KernelWalker:
         return self._user_epoch
 
     def publish(self, pid: int, spans: Iterable[CodeSpan], epoch: int) -> bool:
-        """The kernel program walks the process with these from now on, while the epoch is the same. False: there is no room."""
+        """Let the kernel program walk the process with these spans while the epoch lasts. Return False if there is no room."""
         ordered = sorted(span for span in spans if span.start < span.end)
         apart = [span for span, after in pairwise([*ordered, None]) if span and (after is None or span.end <= after.start)]
         first = self._extents.allocate(len(apart)) if apart else None
@@ -224,7 +224,7 @@ class KernelWalker:
         return True
 
     def forget(self, pid: int) -> None:
-        """The process has ended. Another one may have its number already: that becomes known again."""
+        """Forget a process that has ended. If another one has its id already, it is published anew."""
         self._processes.delete(_U32.pack(pid))
         self._epochs.delete(_U32.pack(pid))
         self._retire(pid)
@@ -234,8 +234,8 @@ class KernelWalker:
         if first is not None:
             self._extents.retire(first)
 
-    def _referenced(self) -> set[int]:
-        """Return the extents that processes have. Twice: a process can fork and end while they are read."""
+    def _used_extents(self) -> set[int]:
+        """Return the extents that processes use, read twice, because a process can fork and end meanwhile."""
         return {_PROCESS.unpack(value)[0] for _ in range(2) for _, value in self._processes.items(FOLLOWED)}
 
     # --- Tables ---------------------------------------------------------------------------------------------------------------
@@ -273,11 +273,11 @@ class KernelWalker:
             self._set_number(number, _STATE_AT, self._ready)
 
     def end_proof(self, number: int) -> None:
-        """No other rules will come: code of the file without one is walked in the kernel, too."""
+        """End the wait for proven rules: samples in the file's code without a rule are walked in the kernel, too."""
         self._set_number(number, _UNPROVEN_AT, 0)
 
     def drop_table(self, number: int) -> None:
-        """Samples in the file are walked from copies of the stack from now on."""
+        """Drop a file's table: from now on, samples in the file are walked from copies of the stack."""
         self._set_number(number, _STATE_AT, PENDING)
         self.refused.discard(number)
         if number in self._sizes:
@@ -291,7 +291,7 @@ class KernelWalker:
     # --- Records of the ring buffer -------------------------------------------------------------------------------------------
 
     def poll(self, milliseconds: int) -> list[KernelRecord]:
-        """Wait that long for the first record, and return the oldest ones."""
+        """Return the oldest records, after a wait of at most `milliseconds` for the first."""
         records = [decode_record(record) for record in self.ring.records(milliseconds)]
         stacks = [record for record in records if isinstance(record, NewStack)]
         self._new_stacks += len(stacks)
@@ -303,11 +303,11 @@ class KernelWalker:
 
     @property
     def lacks_records(self) -> bool:
-        """True until `poll` has returned all that was sent before counts were read last, or before it was detached."""
+        """Return True until `poll` has returned all records from before the last reading of counts, or before `detach`."""
         return self.ring.taken_until < self._switched * SECOND
 
     def switch_counts(self) -> None:
-        """Let the program count in the other map, which no run has written for some time: a moment is waited for that."""
+        """Let the program count in the other map, after a short wait until no run writes to that map."""
         sleep(max(0.0, GRACE - (monotonic() - self._switched)))
         active = _U32.unpack_from(self._shared)[0]
         self._drain(self._counts[1 - active])
@@ -325,7 +325,7 @@ class KernelWalker:
         self._taken[key] = Counted(before.samples + samples, before.nanoseconds + nanoseconds)
 
     def take_counts(self) -> dict[CountKey, Counted]:
-        """Return what is new of the samples of each stack; all of it once it is detached. Nothing until their stacks have come."""
+        """Return new counts by stack, all of them after `detach`; none until their stacks have come."""
         if self.lacks_records:
             return {}
         if self._links or self._everywhere:
@@ -353,13 +353,13 @@ class KernelWalker:
                 self._add((waiting, pid, tid), 1, ended - until)
 
     def is_asleep(self, tid: int, number: int) -> bool:
-        """True if a thread still waits, as it did when that hash was made."""
+        """Return True if a thread still waits, as it did when that hash was made."""
         value = self._blocks.get(_U32.pack(tid))
         since, woken, found, *_ = _BLOCK.unpack(value) if value else (0, 0, 0)
         return bool(since) and not woken and found == number
 
     def statistics(self) -> Counter[int]:
-        """Return totals since it was attached, by End and Statistic."""
+        """Return totals since the program was attached, by End and Statistic."""
         form = f"={self.cpus}Q"
         found = ((number, self._statistics.get(_U32.pack(number))) for number in range(max(Statistic) + 1))
         return Counter({number: sum(struct.unpack(form, counts)) for number, counts in found if counts})

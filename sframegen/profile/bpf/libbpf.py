@@ -1,4 +1,4 @@
-"""The kernel program's object file, and the few functions of libbpf.so.1 that load it, through ctypes.
+"""Loads the kernel program's object file through ctypes, with a few functions of libbpf.so.1.
 
 What libbpf prints becomes part of the error.
 """
@@ -62,7 +62,7 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
 
 
 class _CreateOptions(c.Structure):
-    """As libbpf 1 has it: unused members are 0."""
+    """struct bpf_map_create_opts of libbpf 1: unused members are 0."""
 
     _fields_ = (
         ("sz", c.c_size_t),
@@ -91,7 +91,7 @@ class LoadError(SframegenError):
 
 
 class _Library:
-    """The functions, and the last lines that they printed."""
+    """The functions of libbpf, and the last lines that they printed."""
 
     def __init__(self) -> None:
         try:
@@ -146,11 +146,11 @@ class Map:
         return value.raw if self._functions.bpf_map_lookup_elem(self.fd, key, value) == 0 else None
 
     def put(self, key: bytes, value: bytes) -> bool:
-        """Return False if there is no room."""
+        """Set the value of a key. Return False if there is no room."""
         return int(self._functions.bpf_map_update_elem(self.fd, key, value, 0)) == 0
 
     def put_all(self, items: Mapping[bytes, bytes]) -> None:
-        """As `put` for each, in one call where the kernel has that for this kind of map: before 5.17 not for maps of maps."""
+        """Set the values of all keys, in one call if the kernel can: before 5.17 it cannot for maps of maps."""
         number = c.c_uint32(len(items))
         keys, values = b"".join(items), b"".join(items.values())
         if items and self._functions.bpf_map_update_batch(self.fd, keys, values, c.byref(number), None):
@@ -186,7 +186,7 @@ class Map:
 
 
 class Program:
-    """A compiled object: opened, then loaded, then attached. The kernel ends all with the process that has opened it."""
+    """A compiled object that is opened, then loaded, then attached. The kernel frees all of it when the process ends."""
 
     def __init__(self, data: bytes) -> None:
         self._library = library()
@@ -213,7 +213,7 @@ class Program:
             self._functions.bpf_map__set_max_entries(self._map(name), number)
 
     def set_constants(self, value: bytes) -> None:
-        """Write .rodata, before the program is loaded."""
+        """Set the constants in .rodata, before the program is loaded."""
         size = c.c_size_t()
         place = self._functions.bpf_map__initial_value(self._section(".rodata"), c.byref(size))
         c.memmove(place, value, min(size.value, len(value)))
@@ -233,7 +233,7 @@ class Program:
         return int(self._functions.bpf_map__fd(self._section(".bss")))
 
     def _section(self, name: str) -> int:
-        """Return the map that libbpf makes of a section."""
+        """Return the descriptor of the map that libbpf makes of a section."""
         handle = None
         while handle := self._functions.bpf_object__next_map(self._object, handle):
             if self._functions.bpf_map__name(handle).endswith(name.encode()):
@@ -241,17 +241,17 @@ class Program:
         raise LoadError(f"the object file of the kernel program has no {name}")
 
     def attach(self, name: str) -> int:
-        """Attach to the tracepoint that the section's name says; return the link."""
-        return self._attached(f"{name} cannot be attached", self._functions.bpf_program__attach, self._program(name))
+        """Attach a program to the tracepoint that its section names; return the link."""
+        return self._attach(f"{name} cannot be attached", self._functions.bpf_program__attach, self._program(name))
 
     def attach_event(self, name: str, fd: int) -> int:
-        """Attach to a perf event, whose file descriptor it keeps; return the link."""
+        """Attach a program to a perf event, whose descriptor the link owns; return the link."""
         what = f"{name} cannot be attached to the event"
-        return self._attached(what, self._functions.bpf_program__attach_perf_event, self._program(name), fd)
+        return self._attach(what, self._functions.bpf_program__attach_perf_event, self._program(name), fd)
 
     def run_for_all(self, name: str) -> None:
         """Run an iterator's program for all that it iterates over."""
-        link = self._attached(f"{name} cannot be attached", self._functions.bpf_program__attach_iter, self._program(name), None)
+        link = self._attach(f"{name} cannot be attached", self._functions.bpf_program__attach_iter, self._program(name), None)
         try:
             fd = self._functions.bpf_iter_create(self._functions.bpf_link__fd(link))
             if fd < 0:
@@ -264,7 +264,7 @@ class Program:
         finally:
             self.detach(link)
 
-    def _attached(self, what: str, call: Callable[..., int | None], *arguments: object) -> int:
+    def _attach(self, what: str, call: Callable[..., int | None], *arguments: object) -> int:
         link = call(*arguments)
         if not link:
             raise self._library.error(what, c.get_errno())
@@ -303,7 +303,7 @@ def read_object() -> bytes:
 
 
 def filled_table(table: DecodedTable) -> int:
-    """Return the descriptor of a map with a table."""
+    """Return the descriptor of a new map that holds a table."""
     size = len(table.data)
     try:
         fd = create_table(max(1, size // 8))

@@ -1,4 +1,4 @@
-"""The compiled kernel program: an object file for each machine, from clang when the package is built. setup.py runs this file."""
+"""Compiles the kernel program with clang when the package is built: an object file for each machine. setup.py runs this file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def object_name(machine: str) -> str:
 
 
 def compile_objects(source: Path, folder: Path, targets: dict[str, str]) -> str:
-    """Write the objects of the source folder into another one. Return why they cannot be, or an empty text.
+    """Compile the source folder's programs into another folder. Return why they cannot be compiled, or an empty text.
 
     `targets`: machines.BPF_TARGETS, which is not imported because setup.py runs this file before anything is installed.
     """
@@ -38,6 +38,6 @@ def compile_objects(source: Path, folder: Path, targets: dict[str, str]) -> str:
         if made.returncode:
             output.unlink(missing_ok=True)
             return f"{COMPILER} cannot compile {SOURCE}: {next(iter(made.stderr.splitlines()), '')}"
-        if strip:  # BTF stays; DWARF, half of the file, is for nobody
+        if strip:  # BTF stays; nobody needs DWARF, half of the file
             subprocess.run([strip, "-g", str(output)], check=True)
     return ""

@@ -1,6 +1,6 @@
-"""The ring buffer of a loaded program, as the kernel shares it -> its records. Without a call for each of them.
+"""Reads records from the ring buffer that a loaded program shares with us, without a call for each record.
 
-A thread keeps it empty while the profiler does something else; what waits too long to be used is in files without names.
+A thread empties the buffer while the profiler is busy; records that wait long are kept in files without names.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from sframegen.program.unused_memory import share_heap, trim_heap
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-BUSY, DISCARDED = 1 << 31, 1 << 30  # bits of the length: it is still being written; it is not for us
+BUSY, DISCARDED = 1 << 31, 1 << 30  # bits of the length: the record is still being written; it was discarded
 HEADER = struct.Struct("=I4x")  # the length, without this; records begin at multiples of its size
 LOOKS = 4
 DATA_AT = mmap.PAGESIZE  # after the page with the producer's place
 
 
 class RecordRing:
-    """`fd`: of the map; `size`: its bytes. Raises OSError."""
+    """A shared ring buffer. `fd`: of its map; `size`: in bytes. Raises OSError."""
 
     def __init__(self, fd: int, size: int) -> None:
         self.fileno = fd  # readable when there are records
@@ -40,8 +40,8 @@ class RecordRing:
         # The kernel maps the data twice, one after the other: no record is in two pieces.
         self._theirs = mmap.mmap(fd, DATA_AT + 2 * size, prot=mmap.PROT_READ, offset=mmap.PAGESIZE)
         self._taken = memoryview(self._ours)[:8].cast("Q")
-        self._written = memoryview(self._theirs)[:8].cast("Q")
-        self._fence = threading.Lock()  # what is done while it is held is done before it is taken again, for other processors, too
+        self._produced = memoryview(self._theirs)[:8].cast("Q")
+        self._fence = threading.Lock()  # a memory barrier: taking it orders our writes for other processors
 
     def wait(self, milliseconds: int) -> None:
         """Wait that long for the first record."""
@@ -52,8 +52,8 @@ class RecordRing:
     def taken(self) -> list[bytes]:
         """Return all records, the oldest first, and give their room back to the kernel.
 
-        It wakes nobody for a record that comes before the room of earlier ones is given back: those are taken at once, too, unless
-        they come faster than they are taken.
+        The kernel wakes nobody for a record that comes before room is given back, so such records are taken, too, unless they come
+        faster than they are taken.
         """
         records: list[bytes] = []
         for _ in range(LOOKS):
@@ -62,10 +62,10 @@ class RecordRing:
         return records
 
     def _take(self, records: list[bytes]) -> bool:
-        """Add those that are there, and return whether there were any, for us or not."""
+        """Append the records that are there; return True if there were any, even discarded ones."""
         data, last, length_at = self._theirs, self._size - 1, HEADER.unpack_from
         with self._fence:
-            at, end = before, _ = self._taken[0], self._written[0]
+            at, end = before, _ = self._taken[0], self._produced[0]
         places: list[tuple[int, int]] = []
         with self._fence:
             while at < end:
@@ -85,7 +85,7 @@ class RecordRing:
         return at > before
 
     def close(self) -> None:
-        for view in (self._taken, self._written):
+        for view in (self._taken, self._produced):
             view.release()
         self._ours.close()
         self._theirs.close()
@@ -97,7 +97,7 @@ TRIM = 20  # looks, after which the heap is trimmed: copies of stacks, of up to 
 
 
 class _Batch(NamedTuple):
-    """What one look has found, or a part of it: records of these sizes. They are in a file if `file` is its descriptor."""
+    """Records of one look, or a part of them, with these sizes. They are in a file if `file` is its descriptor."""
 
     began: int  # nanoseconds of CLOCK_MONOTONIC; 0: it is not the last part
     sizes: list[int]
@@ -109,7 +109,7 @@ class _Batch(NamedTuple):
         return sum(self.sizes)
 
     def read(self) -> list[bytes]:
-        """Take the records: only once."""
+        """Return the records; may be called only once."""
         if self.file < 0:
             return self.records
         data = os.pread(self.file, self.size, 0)
@@ -118,12 +118,12 @@ class _Batch(NamedTuple):
 
 
 class RingReader:
-    """`start` a thread that looks; `records` looks, too. Beyond `limit` bytes the ring buffer may fill."""
+    """Empties a ring buffer with a thread (`start`), and in `records`. Beyond `limit` bytes, the ring buffer may fill."""
 
     def __init__(self, ring: RecordRing, *, in_memory: int = IN_MEMORY, limit: int = MAX_WAITING) -> None:
         self._ring, self._in_memory, self._limit = ring, in_memory, limit
         self.fileno = ring.fileno
-        self.taken_until = 0  # a time of CLOCK_MONOTONIC: `records` has returned all that was there then
+        self.taken_until = 0  # CLOCK_MONOTONIC nanoseconds, up to which `records` has returned everything
         self._batches: deque[_Batch] = deque()
         self._bytes = 0  # of them
         self._lock = threading.Lock()
@@ -132,11 +132,11 @@ class RingReader:
 
     @property
     def has_more(self) -> bool:
-        """True if `records` need not wait."""
+        """Return True if `records` need not wait."""
         return bool(self._batches)
 
     def start(self, interval: float, collect: Callable[[], None]) -> None:
-        """Look once in that many seconds, and let `collect` empty other buffers. Raises SframegenError."""
+        """Start a thread that looks every `interval` seconds, and calls `collect` to empty other buffers. Raises SframegenError."""
         share_heap()  # what the thread has read is freed elsewhere
         thread = threading.Thread(target=self._run, args=(interval, collect), daemon=True)
         try:
@@ -148,13 +148,13 @@ class RingReader:
         self._thread = thread
 
     def stop(self) -> None:
-        """End the thread: before its process forks others that live on."""
+        """End the thread, before the process forks others that live on."""
         self._stopping.set()
         if self._thread:
             self._thread.join()
 
     def records(self, milliseconds: int) -> list[bytes]:
-        """Wait that long for the first, and return the oldest ones."""
+        """Return the oldest records, after a wait of at most `milliseconds` for the first."""
         if milliseconds and not self._batches:
             self._ring.wait(milliseconds)
         self.look()
@@ -170,12 +170,12 @@ class RingReader:
         return found
 
     def look(self) -> None:
-        """Take what is in the ring buffer."""
+        """Take all records out of the ring buffer."""
         with self._lock:
             if self._bytes >= self._limit:
                 return
             began = monotonic_ns()
-            parts = _parts(self._ring.taken())
+            parts = _split_records(self._ring.taken())
             for number, records in enumerate(parts, 1):
                 self._keep(_Batch(began if number == len(parts) else 0, [*map(len, records)], records))
             if not self._batches:
@@ -199,15 +199,15 @@ class RingReader:
     def _keep(self, batch: _Batch) -> None:
         if self._bytes + batch.size > self._in_memory:
             try:
-                batch = _written(batch)
+                batch = _write_to_file(batch)
             except OSError:  # a full disk: it stays in memory, and the next ones in the ring buffer
                 self._limit = min(self._limit, self._in_memory)
         self._batches.append(batch)
         self._bytes += batch.size
 
 
-def _parts(records: list[bytes]) -> list[list[bytes]]:
-    """Return them in lists that are used one after the other: a buffer that was full has 64 MiB."""
+def _split_records(records: list[bytes]) -> list[list[bytes]]:
+    """Return the records in parts, which are used one after the other: a full buffer has 64 MiB."""
     parts: list[list[bytes]] = []
     size = AT_ONCE
     for record in records:
@@ -219,8 +219,8 @@ def _parts(records: list[bytes]) -> list[list[bytes]]:
     return parts
 
 
-def _written(batch: _Batch) -> _Batch:
-    """Return it with its records in a file. Raises OSError."""
+def _write_to_file(batch: _Batch) -> _Batch:
+    """Return the batch with its records in a file. Raises OSError."""
     with tempfile.TemporaryFile(dir=folder_for_files(), buffering=0) as file:
         if file.write(b"".join(batch.records)) != batch.size:
             raise OSError

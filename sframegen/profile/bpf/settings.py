@@ -1,4 +1,4 @@
-"""What the kernel program gets of a plan: constants, before it is loaded, and a ring buffer that is large enough."""
+"""Settings of the kernel program for a plan: constants, set before it is loaded, and the size of the ring buffer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 LEAST_RING, LARGEST_RING = MIB, 64 * MIB
-BYTES_OF_A_COPY, SECONDS_IN_RING = 16 << 10, 2  # of samples in processes that are new: so long we may have to wait for a processor
+BYTES_OF_A_COPY, SECONDS_IN_RING = 16 << 10, 2  # of samples in new processes: we may wait that long for a processor
 EVENTS_A_SECOND = 250  # on each CPU, where they are not sampled by time
 MEMOS = 1 << 12  # stacks of threads that were off the CPU last: a power of two
 COMM_BYTES = 16

@@ -1,4 +1,4 @@
-"""struct perf_event_attr: what an event counts and what its records hold; perf_event_open, with its refusals in words."""
+"""Perf event attributes (struct perf_event_attr), and perf_event_open with its errors in words."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ TYPE_HARDWARE, TYPE_SOFTWARE, TYPE_CACHE = 0, 1, 3
 SOFTWARE_DUMMY = 9  # counts nothing: for its records only
 CLOCK_MONOTONIC = 1
 SIZE = 128
-LAYOUT = Struct("=IIQQQQQI28xQIi32x")  # without what is in no record that we read
+LAYOUT = Struct("=IIQQQQQI28xQIi32x")  # without fields of records that we do not read
 COUNTS = Struct("=QQQ")
 CLOEXEC = 8
 PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 MAX_RATE = Path("/proc/sys/kernel/perf_event_max_sample_rate")
-OWN_EVENTS = 2  # the highest level of paranoia that allows events of own processes, outside of the kernel
+OWN_EVENTS = 2  # the highest kernel.perf_event_paranoid that allows user-space events of own processes
 
 TIMES = 3  # the read_format of `counts_of`
 
@@ -33,7 +33,7 @@ _LIBC.syscall.restype = ctypes.c_long
 
 
 class EventFlag(IntFlag):
-    """Bits of the structure, by their place."""
+    """Flag bits of struct perf_event_attr, by their place."""
 
     DISABLED = 1 << 0
     INHERIT = 1 << 1
@@ -58,7 +58,7 @@ FOLLOWING |= EventFlag.SAMPLE_ID_ALL | EventFlag.WATERMARK | EventFlag.USE_CLOCK
 
 
 class SampleType(IntFlag):
-    """What a sample holds, in the order of the record, except that CPU comes before CALLCHAIN."""
+    """Fields of a sample, in the order of the record, except that CPU comes before CALLCHAIN."""
 
     TID = 1 << 1
     TIME = 1 << 2
@@ -69,7 +69,7 @@ class SampleType(IntFlag):
 
 
 class EventError(SframegenError):
-    """The kernel refuses an event. `number`: its errno."""
+    """The kernel refuses an event. `number`: the errno."""
 
     def __init__(self, message: str, number: int = 0) -> None:
         super().__init__(message)
@@ -78,7 +78,7 @@ class EventError(SframegenError):
 
 @dataclass(frozen=True)
 class EventAttributes:
-    """struct perf_event_attr in its order. `period`: a frequency in Hz with EventFlag.FREQUENCY."""
+    """Fields of struct perf_event_attr, in its order. `period`: a frequency in Hz with EventFlag.FREQUENCY."""
 
     type: int
     size: int = SIZE
@@ -114,7 +114,7 @@ def open_event(attributes: EventAttributes, pid: int, cpu: int, *, name: str = "
 
 
 class EventCounts(NamedTuple):
-    """`happened`: how often. Nanoseconds: `enabled`, and `running`, which is the CPU time of a thread."""
+    """Counts of an event. `happened`: how often. Nanoseconds: `enabled`, and `running`, which is the CPU time of a thread."""
 
     happened: int
     enabled: int
@@ -122,7 +122,7 @@ class EventCounts(NamedTuple):
 
 
 def counts_of(descriptor: int) -> EventCounts:
-    """Return the counts of an event with TIMES, with those of all that inherited it, whether they have ended or not."""
+    """Return the counts of an event opened with TIMES, including all threads that inherited it, ended or not."""
     return EventCounts._make(COUNTS.unpack(os.read(descriptor, COUNTS.size)))
 
 
@@ -132,7 +132,7 @@ def paranoia() -> int | None:
 
 
 def command_for_own_events() -> str:
-    """Return the command that allows perf events of own processes; empty if it is not the level of paranoia that forbids them."""
+    """Return the command that allows perf events of own processes; empty if kernel.perf_event_paranoid does not forbid them."""
     return f"sysctl kernel.perf_event_paranoid={OWN_EVENTS}" if (paranoia() or 0) > OWN_EVENTS else ""
 
 

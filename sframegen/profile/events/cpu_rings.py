@@ -1,4 +1,4 @@
-"""The CPUs that run now; the ring buffers of events on all of them -> their records in the order of time."""
+"""Reads the ring buffers of events on all CPUs: their records in the order of time. Also lists the CPUs that are online."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sframegen.profile.events.timed_records import TimedRecord
 
 
-LARGEST = 4096 + 256  # bytes of a record that is no sample: a path and its numbers
+LARGEST = 4096 + 256  # bytes of a record that is not a sample: a path and some numbers
 REMEDIES = {
     errno.EPERM: ": raise kernel.perf_event_mlock_kb, or run as root",
     errno.EMFILE: ": raise the limit with `ulimit -n`",
@@ -31,7 +31,7 @@ DATA_HEAD, DATA_TAIL, DATA_OFFSET, DATA_SIZE = 128, 129, 130, 131  # 64-bit word
 
 
 class RingBuffer:
-    """`pages`: of data, a power of two. The descriptor stays the caller's. Raises EventError if the memory is not allowed."""
+    """An event's ring buffer of `pages` (a power of two). The caller closes the descriptor. Raises EventError if refused memory."""
 
     def __init__(self, descriptor: int, pages: int) -> None:
         try:
@@ -43,8 +43,8 @@ class RingBuffer:
         start, size = self._words[DATA_OFFSET], self._words[DATA_SIZE]
         self._data = memoryview(self._map)[start : start + size]
         self._size = size
-        self.surely_whole = size - LARGEST  # bytes: nothing is missing before there are more of them
-        self.filled = 0  # bytes that it had when room was given back: of what was taken, and of what came meanwhile
+        self.surely_whole = size - LARGEST  # bytes: up to this fill level, no record can be missing
+        self.filled = 0  # bytes in the buffer when room was given back: those taken, and those that came meanwhile
         self._fence = threading.Lock()  # taking it is a barrier of the processor
 
     def close(self) -> None:
@@ -53,7 +53,7 @@ class RingBuffer:
         self._map.close()
 
     def taken(self) -> bytes:
-        """Copy what is new, and give its room back to the kernel. Raises FormatError if that makes no sense."""
+        """Return a copy of new bytes, and give their room back to the kernel. Raises FormatError if the positions make no sense."""
         head, tail = self._words[DATA_HEAD], self._words[DATA_TAIL]
         if head == tail:
             self.filled = 0
@@ -71,11 +71,11 @@ class RingBuffer:
 
 ONLINE = Path("/sys/devices/system/cpu/online")
 MAX_PENDING = 1 << 20  # records
-GAP = 0  # in the place of a kind: records may be missing, from its time on to that in the place of misc
+GAP = 0  # a kind that stands for missing records, from its time on to the time in `misc`
 
 
 class CpuRings:
-    """For each CPU the descriptor of an event, which is closed here, and its buffer.
+    """The events of all CPUs and their ring buffers. Descriptors are closed here.
 
     Samples and the suffixes of other records have TID, TIME and CPU; the clock is CLOCK_MONOTONIC. Several threads may use it.
     """
@@ -93,7 +93,7 @@ class CpuRings:
         return [descriptor for descriptor, _ in self.by_cpu.values()]
 
     def add(self, cpu: int, descriptor: int, pages: int) -> None:
-        """Closes the descriptor if the memory is not allowed. Raises EventError."""
+        """Add the event of a CPU. Closes the descriptor, and raises EventError, if the buffer's memory is not allowed."""
         with self._lock:
             try:
                 self.by_cpu[cpu] = descriptor, RingBuffer(descriptor, pages)
@@ -111,7 +111,7 @@ class CpuRings:
                 self._collect(ring)
 
     def collect_some(self) -> None:
-        """Do so unless very many wait to be taken out: then the buffers may fill."""
+        """Call `collect` unless very many records wait to be taken out: the buffers may fill then."""
         if len(self._pending) < MAX_PENDING:
             self.collect()
 
@@ -127,7 +127,7 @@ class CpuRings:
             self._number += 1
 
     def until(self, now: int) -> list[TimedRecord]:
-        """Take out what came up to that time, after `collect`: of later ones, another CPU may have an earlier one unseen."""
+        """Return, and forget, the records up to `now`, a time before `collect`. After it, a CPU may have earlier records unseen."""
         with self._lock:
             self._pending.sort()
             count = bisect_right(self._pending, now, key=itemgetter(0))

@@ -1,4 +1,4 @@
-"""Records of perf events in ring buffers: bytes -> what happened. Every length is checked.
+"""Decodes records of perf events: mappings, names, begins and ends of threads, samples. Every length is checked.
 
 Samples and the suffixes of other records have TID, TIME and CPU.
 """
@@ -38,7 +38,7 @@ LOST, FORK, SAMPLE = map(int, (RecordKind.LOST, RecordKind.FORK, RecordKind.SAMP
 
 
 class MmapRecord(NamedTuple):
-    """Addresses [start, end) of process `pid` are mapped from `offset` in a file."""
+    """A new mapping: process `pid` maps addresses [start, end) from `offset` in a file."""
 
     pid: int
     tid: int
@@ -54,7 +54,7 @@ class MmapRecord(NamedTuple):
 
 
 class CommRecord(NamedTuple):
-    """A thread has a new name. `by_exec`: because its process executes another program: it has no old mappings any more."""
+    """A thread's new name. `by_exec`: its process executes another program, and has lost its old mappings."""
 
     pid: int
     tid: int
@@ -63,7 +63,7 @@ class CommRecord(NamedTuple):
 
 
 class TaskRecord(NamedTuple):
-    """A thread begins (`begins`: FORK) or ends (EXIT). It is a process of its own if `pid` differs from the parent's."""
+    """The begin (`begins`: FORK) or end (EXIT) of a thread. It is a process of its own if `pid` differs from the parent's."""
 
     begins: bool
     pid: int
@@ -73,7 +73,7 @@ class TaskRecord(NamedTuple):
 
 
 class SampleRecord(NamedTuple):
-    """What the attributes do not ask for is empty. `registers`: in the order of the mask's bits."""
+    """A sample. Fields that the attributes do not ask for are empty. `registers`: in the order of the mask's bits."""
 
     pid: int
     tid: int
@@ -91,7 +91,7 @@ SAMPLE_HEAD = Struct("=IIQI4x")  # pid, tid, time, cpu
 SUFFIX_SIZE = 24  # bytes: the same fields
 MMAP2_FIELDS = Struct("=IIQQQIIQQII")
 COMM_FIELDS = Struct("=II")
-TASK_FIELDS = Struct("=IIII8x")  # the last is a time, which is that of the suffix
+TASK_FIELDS = Struct("=IIII8x")  # the last 8 bytes are a time, which the suffix has, too
 ADDRESSES = 1 << 64
 
 
@@ -102,22 +102,22 @@ class RecordReader:
         self._sample_type = attributes.sample_type
         self._registers = Struct(f"={attributes.user_registers.bit_count()}Q")
         self._read = {
-            RecordKind.MMAP2: _mmap2,
-            RecordKind.COMM: _comm,
-            RecordKind.FORK: _task,
-            RecordKind.EXIT: _task,
-            RecordKind.SAMPLE: self._sampled,
+            RecordKind.MMAP2: _read_mapping,
+            RecordKind.COMM: _read_name,
+            RecordKind.FORK: _read_task,
+            RecordKind.EXIT: _read_task,
+            RecordKind.SAMPLE: self._read_sample,
         }
 
     def read(self, kind: int, misc: int, body: bytes) -> EventRecord | None:
-        """Return what a record says; None for a kind that is not read. Raises FormatError if it is too short for its kind."""
+        """Return the decoded record; None for a kind that is not read. Raises FormatError if it is too short for its kind."""
         read = self._read.get(kind)  # type: ignore[call-overload] # any number may come
         try:
             return read(kind, misc, body) if read else None
         except struct.error:
             raise FormatError(f"{len(body)} bytes are too few", f"{RecordKind(kind).name} record") from None
 
-    def _sampled(self, _kind: int, _misc: int, body: bytes) -> SampleRecord:
+    def _read_sample(self, _kind: int, _misc: int, body: bytes) -> SampleRecord:
         wanted = self._sample_type
         cursor = _Cursor(body, SAMPLE_HEAD.size)
         pid, tid, time, cpu = SAMPLE_HEAD.unpack_from(body)
@@ -134,7 +134,7 @@ class RecordReader:
         return SampleRecord(pid, tid, time, cpu, callchain, abi, registers, stack)
 
 
-def _text(body: bytes, at: int) -> str:
+def _read_text(body: bytes, at: int) -> str:
     """Return the string up to its NUL, which must come before the suffix."""
     end = body.find(b"\0", at, len(body) - SUFFIX_SIZE)
     if end < 0:
@@ -142,20 +142,20 @@ def _text(body: bytes, at: int) -> str:
     return os.fsdecode(body[at:end])
 
 
-def _mmap2(_kind: int, _misc: int, body: bytes) -> MmapRecord:
+def _read_mapping(_kind: int, _misc: int, body: bytes) -> MmapRecord:
     pid, tid, start, size, offset, major, minor, inode, generation, protection, _flags = MMAP2_FIELDS.unpack_from(body)
-    path, executable = _text(body, MMAP2_FIELDS.size), bool(protection & PROT_EXEC)
+    path, executable = _read_text(body, MMAP2_FIELDS.size), bool(protection & PROT_EXEC)
     if start + size > ADDRESSES:
         raise FormatError(f"{size:#x} bytes at {start:#x}", "MMAP2 record", 8)
     return MmapRecord(pid, tid, start, start + size, offset, executable, path, major, minor, inode, generation)
 
 
-def _comm(_kind: int, misc: int, body: bytes) -> CommRecord:
+def _read_name(_kind: int, misc: int, body: bytes) -> CommRecord:
     pid, tid = COMM_FIELDS.unpack_from(body)
-    return CommRecord(pid, tid, _text(body, COMM_FIELDS.size), bool(misc & COMM_EXEC))
+    return CommRecord(pid, tid, _read_text(body, COMM_FIELDS.size), bool(misc & COMM_EXEC))
 
 
-def _task(kind: int, _misc: int, body: bytes) -> TaskRecord:
+def _read_task(kind: int, _misc: int, body: bytes) -> TaskRecord:
     return TaskRecord(kind == FORK, *TASK_FIELDS.unpack_from(body))
 
 

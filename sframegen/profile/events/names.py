@@ -1,4 +1,4 @@
-"""Names of events, as users of perf know them, and which of them this machine has."""
+"""Events by the names that users of perf know, and the events that this machine has."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sframegen.profile.events.attributes import (
 
 
 class Event(NamedTuple):
-    """`by_frequency`: sampled that often per second; else each event, or each Nth, is a sample."""
+    """An event to sample. `by_frequency`: a number of times per second; else each event, or each Nth, is a sample."""
 
     name: str
     type: int
@@ -31,7 +31,7 @@ class Event(NamedTuple):
         return (self.name, *self.aliases)
 
     def hertz(self, number: int) -> int:
-        """Return the samples per second; 0 if each event with that number is one."""
+        """Return the samples per second; 0 if each `number`th event is a sample."""
         return number * self.by_frequency
 
     def notes(self, number: int) -> list[str]:
@@ -79,7 +79,7 @@ NOT_HERE = {errno.ENOENT, errno.EOPNOTSUPP, errno.ENODEV, errno.EINVAL}
 
 
 def event_named(name: str) -> Event:
-    """Return an event. Raises EventError, with the events of this machine, for an unknown or missing one."""
+    """Return the event with a name. Raises EventError, which lists the events of this machine, if it is unknown or missing."""
     event = BY_NAME.get(name)
     if event is not None and _is_here(event):
         return event
@@ -94,7 +94,7 @@ def available() -> list[Event]:
 
 
 def _is_here(event: Event) -> bool:
-    """Return True unless the kernel says that there is no such counter: it may still refuse it to us."""
+    """Return True unless the kernel says that it has no such counter; it may still refuse us the event."""
     flags = EventFlag.DISABLED | EventFlag.EXCLUDE_KERNEL | EventFlag.EXCLUDE_HYPERVISOR
     try:
         os.close(open_event(EventAttributes(event.type, config=event.config, flags=flags), 0, -1))

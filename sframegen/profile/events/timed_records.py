@@ -1,4 +1,4 @@
-"""Bytes of a ring buffer -> its records, with their times. Compiled: thousands come in a second."""
+"""Splits bytes of a ring buffer into records with their times. Compiled, because thousands come in a second."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sframegen.base.columns import Column
 
 COMPILED: bool = cython.compiled
-# Time, number, kind, misc, and the bytes without the header: those of equal times compare by their numbers.
+# (time, number, kind, misc, bytes without the header): records of equal times are ordered by their numbers.
 TimedRecord: TypeAlias = tuple[int, int, int, int, bytes]
 TIME_IN_SAMPLE = 2  # in units of 8 bytes from the header on: after the process and thread, before the CPU
 TIME_FROM_END = 2  # the same, in all others, from the end on
@@ -24,7 +24,7 @@ TIME_FROM_END = 2  # the same, in all others, from the end on
 
 @cython.locals(words="const unsigned int[::1]", halves="const unsigned short[::1]", longs="const unsigned long long[::1]")
 def split_records(data: bytes, number: cython.longlong, records: list[TimedRecord]) -> int:
-    """Add the records, the first one with that number; return how many the kernel could not write. Raises FormatError.
+    """Append the records, numbered from `number` on; return how many the kernel could not write. Raises FormatError.
 
     Samples and the suffixes of other records have TID, TIME and CPU.
     """

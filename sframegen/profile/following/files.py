@@ -28,7 +28,7 @@ TracedInode = tuple[int, int]  # device and number, as stat has them
 
 @dataclass
 class TracedFile:
-    """`path`: as the process has it. `elf`: None if it cannot be opened or is not an ELF file; `why` says so."""
+    """A mapped file. `path`: as the process has it. `elf`: None if the file cannot be opened or is not ELF; `why` says so."""
 
     number: int
     path: str
@@ -38,13 +38,13 @@ class TracedFile:
     table: DecodedTable | None = None
     ready: bool = False  # its table is made, or cannot be made
     final: bool = True  # no proof can add rules to it
-    is_copy: bool = False  # of a file on a file system that may stop answering
-    checked: int = 0  # nanoseconds of CLOCK_MONOTONIC: it was not rewritten before
+    is_copy: bool = False  # `elf` is a copy, since the file system may stop answering
+    checked: int = 0  # CLOCK_MONOTONIC nanoseconds, up to which the file was not rewritten
     spans: dict[tuple[int, int], list[CodeSpan]] = field(default_factory=dict)  # by offset and size, if it were mapped at address 0
     closing: finalize[[int], TracedFile] | None = None  # closes the file, also when nobody has this object any more: names need it
 
     def take(self, built: Built) -> None:
-        """Use what its table has become. A proof that adds no rules has none."""
+        """Take over the outcome of making its table. A proof that adds no rules leaves the table as it is."""
         self.ready, self.final = True, built.final or self.elf is None
         if built.table is not None or not built.final:
             self.table, self.why = built.table, built.why
@@ -62,7 +62,7 @@ class CodeSpan(NamedTuple):
 
 
 class TracedFiles:
-    """All files that were seen. An open file keeps its inode: no other file gets the number of that inode."""
+    """All mapped files, with their numbers. Files stay open, so that no other file gets the same inode number."""
 
     def __init__(self) -> None:
         self.by_number: dict[int, TracedFile] = {}
@@ -71,7 +71,7 @@ class TracedFiles:
         self._by_key: dict[FileKey, TracedFile] = {}
         self._by_inode: dict[TracedInode, TracedFile] = {}
         self._by_bytes: dict[bytes, TracedFile] = {}  # images of the kernel
-        self._unopened: set[int] = set()  # numbers: the next process that maps the file may allow it
+        self._unopened: set[int] = set()  # numbers of files that could not be opened; another process's mapping may allow it
         self._new: list[TracedFile] = []
         self._without_table: list[int] = []
         self._free: list[int] = []  # numbers that were released
@@ -82,12 +82,12 @@ class TracedFiles:
         return new
 
     def take_without_table(self) -> list[int]:
-        """Return the numbers of those for which there will be no table: they cannot be opened, or are not ELF files."""
+        """Return the numbers of files that get no table: they cannot be opened, or are not ELF files."""
         numbers, self._without_table = self._without_table, []
         return [number for number in numbers if number in self.by_number and self.by_number[number].ready]
 
     def release(self, used: set[int]) -> list[int]:
-        """Close the files that nobody uses; return their numbers, which other files get. Those without a table yet stay."""
+        """Close the files that are not `used`, unless their table is still to come; return their numbers, which are used again."""
         released = [
             file
             for file in self.by_number.values()
@@ -105,19 +105,19 @@ class TracedFiles:
         return sorted(numbers)
 
     def traced(self, key: FileKey, place: MappedPlace) -> TracedFile | None:
-        """Return the file that a process has mapped; None for one that is not ELF, or too many."""
+        """Return the file that a process has mapped; None if it is not ELF, or if there are too many files."""
         known = self._by_key.get(key)
         if known is not None and known.elf is not None and self._is_other(known, key, place):
             self._retire(known)
             known = None
         if known is None or known.number in self._unopened:
-            known = self._opened(key, place, known)
+            known = self._open_file(key, place, known)
             if known is not None:
                 self._by_key[key] = known
         return None if known is None or known.why == NOT_ELF else known
 
     def image(self, data: bytes) -> TracedFile | None:
-        """Return the file for the bytes of a vDSO; None if they are not an ELF file."""
+        """Return the file made of a vDSO's bytes; None if they are not an ELF file."""
         known = self._by_bytes.get(data)
         if known is None and data and (known := self._numbered(VDSO)) is not None:
             self._by_bytes[data] = known
@@ -125,18 +125,18 @@ class TracedFiles:
         return known if known is not None and known.elf is not None else None
 
     def retired(self) -> set[int]:
-        """Return the numbers of files that were rewritten since they were opened: no rule of theirs holds any more."""
+        """Return the numbers of files that were rewritten since they were opened, so that their rules do not hold any more."""
         old = [file for file in self._by_inode.values() if _is_rewritten(file)]
         for file in old:
             self._retire(file)
         return {file.number for file in old}
 
     def answering(self) -> set[int]:
-        """Return the numbers of files that could not be opened, because their file system did not answer, and now it does."""
+        """Return the numbers of unopened files whose file system did not answer, but answers now."""
         return {self._by_key[key].number for key in self._mapped.answering() if key in self._by_key}
 
     def rest(self) -> None:
-        """Leave what is mapped of files and tables to the kernel's cache, until it is read again."""
+        """Release the mapped pages of files and tables to the kernel's cache, until they are read again."""
         for file in self.by_number.values():
             for data in (file.elf and file.elf.data, file.table and file.table.data):
                 drop_pages(data or b"")
@@ -145,8 +145,8 @@ class TracedFiles:
         for file in self.by_number.values():
             _close(file)
 
-    def _opened(self, key: FileKey, place: MappedPlace, known: TracedFile | None) -> TracedFile | None:
-        """Open a file. `known`: if that has failed before."""
+    def _open_file(self, key: FileKey, place: MappedPlace, known: TracedFile | None) -> TracedFile | None:
+        """Open a file and return it; None if it is not ELF. `known`: its object, if opening has failed before."""
         try:
             descriptor, status, is_copy = self._mapped.open(key, place)
         except (OSError, FormatError) as error:
@@ -183,11 +183,11 @@ class TracedFiles:
         return traced
 
     def _is_other(self, known: TracedFile, key: FileKey, place: MappedPlace) -> bool:
-        """Return True if the file that is open is not as it was when the process mapped it."""
+        """Return True if the open file is not as it was when the process mapped it."""
         return _was_rewritten(known, place.time) or self._is_old_copy(known, key, place)
 
     def _is_old_copy(self, known: TracedFile, key: FileKey, place: MappedPlace) -> bool:
-        """Return True if a copy was made of another file, or one with other bytes. Unknown if that does not answer."""
+        """Return True if a copy is of another file, or of older bytes. False if the file does not answer."""
         if not known.is_copy:
             return False
         try:

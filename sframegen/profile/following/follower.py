@@ -1,4 +1,4 @@
-"""Follows the processes of this machine: records of all CPUs, in the order of their times, and /proc for what came before."""
+"""Follows the processes of this machine: records of all CPUs in the order of their times, and /proc for earlier mappings."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from sframegen.stack.snapshot import MovedCode
 
 
-MAX_KEPT = 64  # places in a file from which something is mapped: of a library one or two
+MAX_KEPT = 64  # spans kept of a file, by mapped place: a library has one or two
 MAX_SEGMENTS = 64  # executable ones of a file; linkers make one or two
 PAGE_MASK = mmap.PAGESIZE - 1
 
 
 class Mapped(NamedTuple):
-    """Addresses [start, end) are mapped from `offset` in a file."""
+    """A mapping: addresses [start, end) from `offset` in a file."""
 
     start: int
     end: int
@@ -56,7 +56,7 @@ class Mapped(NamedTuple):
 
 
 def spans_in(traced: TracedFile | None, mapped: Mapped) -> list[CodeSpan]:
-    """Return the spans of an executable mapping; of a file that is not open, one with its number."""
+    """Return the spans of an executable mapping; for a file that is not open, one span with its number."""
     if traced is None:
         return [CodeSpan(mapped.start, mapped.end, 0, 0)]
     if traced.elf is None:
@@ -99,7 +99,7 @@ def code_spans_of(elf: ElfFile, number: int, mapped: Mapped) -> list[CodeSpan]:
 
 
 def bytes_in_file(elf: ElfFile, span: CodeSpan) -> tuple[int, memoryview]:
-    """Return the bytes that the file has for a span, and their address; none unless one executable segment has all its pages."""
+    """Return (address, bytes) of a span in the file; no bytes unless one executable segment has all its pages."""
     start, end = span.start - span.bias & ADDRESS_MASK, span.end - span.bias & ADDRESS_MASK
     for load in elf.executable_loads():
         limit = load.p_vaddr + load.p_filesz
@@ -142,7 +142,7 @@ KEPT = 1.0  # seconds: to read a page of another process takes some 100 µs
 
 
 class MappingResolver:
-    """Has the files of mappings of running processes."""
+    """Opens the files of mappings of running processes, and returns their spans."""
 
     def __init__(self, files: TracedFiles) -> None:
         self.files = files
@@ -151,7 +151,7 @@ class MappingResolver:
         self._own_image: TracedFile | None = None
 
     def spans_of(self, record: MmapRecord, time: int) -> list[CodeSpan]:
-        """Return the spans of an executable mapping; without a file for code that is in none."""
+        """Return the spans of an executable mapping; spans without a file for code in no file."""
         start, end, offset = record.start, record.end, record.offset
         if record.inode:
             key = FileKey(record.major, record.minor, record.inode, record.generation)
@@ -163,9 +163,9 @@ class MappingResolver:
         return spans_in(traced, Mapped(start, end, offset))
 
     def spans_of_anonymous(self, record: MmapRecord, near: Iterable[Mapping], moved: MovedCode, time: int) -> list[CodeSpan]:
-        """The same for anonymous memory, which has a file's code if that is mapped around it, and says the same byte for byte.
+        """Return the spans of anonymous memory, which has a file's code if the file is mapped around it and has the same bytes.
 
-        Programs move their code to huge pages so. `near`: other mappings of the process. What was found once is so from then on.
+        Programs move code to huge pages in this way. `near`: other mappings of the process. A comparison is not repeated.
         """
         for row in near:
             for span in self.spans_of(_record_of(record.pid, row), time) if row.inode else ():
@@ -180,7 +180,7 @@ class MappingResolver:
         return moved.is_same(partial(read_memory, pid), address, code, span)
 
     def _vdso(self, record: MmapRecord) -> TracedFile | None:
-        """The kernel's own code, of which each process of our kind has the same: then our own is read, and only once."""
+        """Return the vDSO as a file. Processes of our own kind all have the same one, so ours is read, once, for them."""
         size = record.end - record.start
         if record.start >= ABOVE_32_BITS and size == self._own_vdso[1] - self._own_vdso[0]:
             self._own_image = self._own_image or self.files.image(read_memory(os.getpid(), self._own_vdso[0], size))
@@ -189,7 +189,7 @@ class MappingResolver:
 
 
 def scan(pid: int, processes: Processes, resolver: MappingResolver, now: int) -> bool:
-    """Take over what /proc says of a process. `now`: all records up to then were applied. Return False if it has no mappings."""
+    """Read a process's mappings from /proc. `now`: all records up to then were applied. Return False if there are none."""
     folder = Path(f"/proc/{pid}")
     try:
         text = b"\n" + (folder / "maps").read_bytes()
@@ -200,7 +200,7 @@ def scan(pid: int, processes: Processes, resolver: MappingResolver, now: int) ->
     if text == b"\n":
         return False
     spans: list[CodeSpan] = []
-    at = 0  # of the row, in the text
+    at = 0  # offset of the row in the text
     code = b"\n".join(line for line in text.split(b"\n") if line.partition(b" ")[2][2:3] == b"x")  # of 40,000 lines perhaps
     for row in parse_mappings(code).rows:
         if row.path != VSYSCALL:
@@ -223,11 +223,11 @@ def _record_of(pid: int, row: Mapping) -> MmapRecord:
 
 
 class Follower:
-    """`targets`: follow only these processes and their descendants; None: all. Raises EventError if that is not allowed."""
+    """Follows `targets` and their descendants; None: all processes. Raises EventError if that is not allowed."""
 
     def __init__(self, targets: Iterable[int] | None = None) -> None:
         self.files = TracedFiles()
-        self.records = 0  # that were applied
+        self.records = 0  # applied so far
         self._resolver = MappingResolver(self.files)
         self.processes = Processes(self._resolver, targets)
         self._reader = RecordReader(SIDE_BAND)
@@ -251,13 +251,13 @@ class Follower:
         return self._rings.lost
 
     def collect(self) -> None:
-        """Take records out of the buffers, for the next `drain`. Another thread may call it."""
+        """Take records out of the buffers, for the next `drain`. May be called in another thread."""
         self._rings.collect_some()
 
     def drain(self) -> int:
-        """Apply what has happened up to now, on all CPUs, in the order of time. Return that time: later samples have to wait.
+        """Apply the records of all CPUs up to now, in the order of time. Return the time of now: later samples have to wait.
 
-        It is in nanoseconds of CLOCK_MONOTONIC, as all times here.
+        Times here are nanoseconds of CLOCK_MONOTONIC.
         """
         now = time.monotonic_ns()
         if now - self._cpus_at >= CPUS_INTERVAL:
@@ -272,7 +272,7 @@ class Follower:
         return now
 
     def spans(self, pid: int, time: int | None = None) -> ProcessSpans | None:
-        """Return the spans now, or at a time (CLOCK_MONOTONIC, nanoseconds); None if they are not known: then `scan`."""
+        """Return the spans of a process now, or at a time; None if they are unknown: then call `scan`."""
         return self.processes.spans(pid, time)
 
     def scan(self, pid: int, drained: int = 0) -> bool:
@@ -289,7 +289,7 @@ class Follower:
         return True
 
     def check_files(self) -> None:
-        """Forget the rules of files that were rewritten in place, and find those that answer now. To be called now and then."""
+        """Forget rules of files rewritten in place, and mark processes whose files answer again. To be called now and then."""
         retired = self.files.retired()
         if retired:
             self.processes.forget_files(retired, time.monotonic_ns())
@@ -319,7 +319,7 @@ class Follower:
                     continue
                 raise
             self._rings.add(cpu, descriptor, RING_PAGES)
-            if was_running:  # what was done there until now was not recorded
+            if was_running:  # events there were not recorded until now
                 self.processes.forget_mappings(before, time.monotonic_ns())
         self._cpus = cpus
 
@@ -340,7 +340,7 @@ def read_memory(pid: int, address: int, size: int) -> bytes:
 
 
 class GeneratedCode:
-    """Code of a process that is in no file. What was read of its memory is kept for a second, by pages: such code changes."""
+    """Code of a process that is in no file. Its pages are cached for a second only, because such code changes."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid

@@ -1,4 +1,4 @@
-"""Opens the very file that a process has mapped: never another one with the same path, never a device or a FIFO."""
+"""Opens the file that a process has mapped: never another file with the same path, and never a device or a FIFO."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 GET_GENERATION = 0x80087601  # request of ioctl
 LONG = Struct("=I4x")
-CLOCK_STEP = 10_000_000  # nanoseconds: times of files may be that much older than the change
+CLOCK_STEP = 10_000_000  # nanoseconds, by which a file's time may be older than the change
 CHANGED = "it was changed or replaced after the process mapped it"
 
 
 class FileKey(NamedTuple):
-    """What the kernel calls a mapped file: as in /proc/PID/maps and PERF_RECORD_MMAP2."""
+    """A mapped file, as /proc/PID/maps and PERF_RECORD_MMAP2 identify it."""
 
     major: int
     minor: int
@@ -42,7 +42,7 @@ class FileKey(NamedTuple):
 
 
 class MappedPlace(NamedTuple):
-    """Where a process has mapped the file: addresses [start, end), at `time` (CLOCK_MONOTONIC, nanoseconds) or before it."""
+    """A mapping of a file in a process: addresses [start, end), at `time` (CLOCK_MONOTONIC, nanoseconds) or before it."""
 
     pid: int
     start: int
@@ -52,7 +52,7 @@ class MappedPlace(NamedTuple):
 
 
 class MappedFiles:
-    """Opens files through helpers: no mount that does not answer can hold us, except for as long as `Helpers` allows."""
+    """Opens files in helpers, so that a mount that does not answer blocks us only for as long as `Helpers` allows."""
 
     def __init__(self) -> None:
         self._answering: set[tuple[int, int]] = set()  # devices of files that are not copies
@@ -71,12 +71,12 @@ class MappedFiles:
         return found
 
     def status(self, key: FileKey, place: MappedPlace) -> os.stat_result:
-        """Return the status of the file now. Raises the same."""
+        """Return the current status of the file. Raises the same errors as `open`."""
         status: os.stat_result = helpers().call(self._risk(key, place), status_of_mapped, key, place).value
         return status
 
     def answering(self) -> set[FileKey]:
-        """Return the files that may be opened now, of those that did not answer. They count no longer as such."""
+        """Return, and forget, the files that did not answer, but may be opened now."""
         found = {key for key, risk in self._risks.items() if helpers().answers(risk)}
         for key in found:
             del self._risks[key]
@@ -88,7 +88,7 @@ class MappedFiles:
 
 
 def status_of_mapped(key: FileKey, place: MappedPlace) -> Answer:
-    """In a helper: the status of the file."""
+    """Return the status of the file. Runs in a helper."""
     descriptor = _opener().open(key, place)
     try:
         return Answer(os.fstat(descriptor))
@@ -97,7 +97,7 @@ def status_of_mapped(key: FileKey, place: MappedPlace) -> Answer:
 
 
 def mapped_file(key: FileKey, place: MappedPlace) -> Answer:
-    """In a helper: open the file, or copy it."""
+    """Open the file, or copy it. Runs in a helper."""
     return handed_over(_opener().open(key, place), place.path)
 
 
@@ -111,10 +111,10 @@ class Opener:
 
     def __init__(self) -> None:
         self._devices: dict[tuple[int, int], set[int]] = {}  # of mappings -> st_dev
-        self._since = time.monotonic()  # they are learned: others have these numbers after an unmount
+        self._since = time.monotonic()  # they are learned anew now and then: after an unmount, others have these numbers
 
     def open(self, key: FileKey, place: MappedPlace) -> int:
-        """Return a descriptor. Raises OSError, or FormatError if what can be opened is not that file, or not regular."""
+        """Return a descriptor of the file. Raises OSError, or FormatError for another file or one that is not regular."""
         if time.monotonic() > self._since + patience.current.devices:
             self._devices.clear()
             self._since = time.monotonic()
@@ -136,8 +136,8 @@ class Opener:
         raise error
 
     def _through_mapping(self, key: FileKey, place: MappedPlace) -> int:
-        """Open what is mapped at these addresses now: the process may map one file after the other there."""
-        unopened, status = _identified(f"/proc/{place.pid}/map_files/{place.start:x}-{place.end:x}")
+        """Open the file that is mapped at these addresses now, if it is this one: another file may have taken its place."""
+        unopened, status = _identify(f"/proc/{place.pid}/map_files/{place.start:x}-{place.end:x}")
         try:
             descriptor, _ = _readable(unopened, key)
         finally:
@@ -154,8 +154,8 @@ class Opener:
         return descriptor
 
     def _by_path(self, path: str, key: FileKey, place: MappedPlace) -> int:
-        """Open a path if it names that inode, and nothing has changed it since it was mapped."""
-        unopened, status = _identified(path)
+        """Open a path if it names that inode, and if the file has not changed since it was mapped."""
+        unopened, status = _identify(path)
         try:
             if status.st_ino != key.inode or not self._is_device(key, status):
                 raise FormatError("another file has its path")
@@ -180,7 +180,7 @@ def key_of_row(device: str, inode: int) -> FileKey:
 
 
 def key_of_mapping(descriptor: int) -> FileKey:
-    """Return what the kernel calls a file if it is mapped, which stat may number otherwise. Raises FormatError."""
+    """Return the key that a file has when it is mapped; stat may have another device number. Raises FormatError."""
     try:
         with mmap.mmap(descriptor, 1, access=mmap.ACCESS_COPY) as mapped:
             begin = b"%08x-" % addressof(c_char.from_buffer(mapped))
@@ -193,7 +193,7 @@ def key_of_mapping(descriptor: int) -> FileKey:
     return key_of_row(rows[0].device, rows[0].inode)
 
 
-def _identified(path: str) -> tuple[int, os.stat_result]:
+def _identify(path: str) -> tuple[int, os.stat_result]:
     """Return a descriptor that names a file without opening it, and its status. Raises FormatError if it is not regular."""
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     status = os.fstat(descriptor)

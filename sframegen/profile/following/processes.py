@@ -1,4 +1,4 @@
-"""The executable mappings of each process over time, from records and /proc."""
+"""The executable mappings of each process over time, from perf records and /proc."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
     from sframegen.profile.events.event_records import EventRecord
 
-HISTORY = 5_000_000_000  # nanoseconds: samples may come that much later than what happened after them
-VERSIONS_KEPT = 60_000_000_000  # nanoseconds: the same for mappings of a process that has not ended
+HISTORY = 5_000_000_000  # nanoseconds, by which samples may come later than records of newer events
+VERSIONS_KEPT = 60_000_000_000  # nanoseconds for which old mappings of a living process are kept
 MAX_KEPT = 1 << 16  # spans in all versions of a process: some processes map and unmap hundreds of times a second
-MAX_OF_ONE, MAX_OF_ALL = 1 << 23, 1 << 24  # the same for a few processes with very many mappings: 8 bytes each
+MAX_OF_ONE, MAX_OF_ALL = 1 << 23, 1 << 24  # spans in versions of one very large process, and of all: 8 bytes each
 LARGE_VERSIONS = 400  # of such a process
-VERSION_COSTS = 16  # as many spans
+VERSION_COSTS = 16  # spans that take as much memory as a version
 NO_PID = (0, (1 << 32) - 1)  # of processes outside of our PID namespace
 MAX_SPANS = 1 << 16  # of a process; the kernel's own limit of mappings is below
 
@@ -38,21 +38,21 @@ PROGRAMS = count(1)
 
 
 class Resolver(Protocol):
-    """Has the files of mappings."""
+    """Opens the files of mappings, and returns their spans."""
 
     def spans_of(self, record: MmapRecord, time: int) -> list[CodeSpan]:
         """Return the spans of a new executable mapping, ascending, all inside it."""
 
 
 class Version(NamedTuple):
-    """The spans from that time on (nanoseconds of CLOCK_MONOTONIC); None: not known."""
+    """The spans of a process from a time on (CLOCK_MONOTONIC, nanoseconds); None: unknown."""
 
     since: int
     spans: ProcessSpans | None
 
 
 class ProcessState:
-    """A process. The tuples of spans are shared with its children."""
+    """A process and its mappings over time. The tuples of spans are shared with its children."""
 
     def __init__(self, name: str, version: Version) -> None:
         self.name = name
@@ -60,9 +60,9 @@ class ProcessState:
         self.threads: dict[int, str] = {}  # names of threads that are not the name of the process
         self.versions = deque([version])
         self.kept = _cost(version)
-        self.changed_at = version.since  # of the last record that changed mappings, known or not
-        self.scanned_at = 0  # records up to then say nothing of what has been since
-        self.scanned = (version, version.since)  # the last version at the last scan; from then on it is what /proc said
+        self.changed_at = version.since  # time of the last record that changed mappings
+        self.scanned_at = 0  # time of the last scan: earlier records are outdated
+        self.scanned = (version, version.since)  # newest version at the last scan, and since when it is what /proc said
         self.ended_at = 0
         self.alone = False  # it is known to have had one thread only
 
@@ -71,14 +71,14 @@ class ProcessState:
         return self.versions[-1].spans
 
     def set_spans(self, since: int, spans: ProcessSpans | None, most: int = MAX_KEPT) -> None:
-        """`most`: spans in all versions."""
+        """Add a version that holds from `since` on. `most`: limit of the spans in all versions."""
         self.versions.append(Version(since, spans))
         self.kept += _cost(self.versions[-1])
         while len(self.versions) > 1 and (self.kept > most or self.versions[1].since < since - VERSIONS_KEPT):
             self.kept -= _cost(self.versions.popleft())
 
     def insert(self, time: int, spans: ProcessSpans) -> None:
-        """Add a version that holds until the last scan, also if that has found what was known before this version."""
+        """Add a version that holds until the last scan, even if that scan found the spans from before this version."""
         last, since = self.scanned
         place = next((number for number, version in enumerate(self.versions) if version is last), None)
         if place is None:
@@ -101,13 +101,13 @@ class ProcessState:
 
 
 class Processes:
-    """`targets`: only these processes and their descendants; None: all."""
+    """All followed processes. `targets`: only these and their descendants; None: all."""
 
     def __init__(self, resolver: Resolver, targets: Iterable[int] | None = None) -> None:
         self.changed: set[int] = set()  # the caller takes out what it has used
         self.ended: set[int] = set()  # the same
-        self.whole_since = 0  # nanoseconds: no record of what happened after that is missing
-        self.moved: defaultdict[int, MovedCode] = defaultdict(MovedCode)  # what was compared of a process
+        self.whole_since = 0  # nanoseconds, after which no record is missing
+        self.moved: defaultdict[int, MovedCode] = defaultdict(MovedCode)  # comparisons of moved code, by process
         self._resolver = resolver
         self._all = targets is None
         self._states: dict[int, ProcessState] = {pid: ProcessState("", Version(0, None)) for pid in targets or ()}
@@ -120,14 +120,14 @@ class Processes:
         return len(self._states)
 
     def spans(self, pid: int, time: int | None = None) -> ProcessSpans | None:
-        """Return the spans now, or at an earlier time; None if they are not known."""
+        """Return the spans of a process now, or at an earlier time; None if they are unknown."""
         state = self._states.get(pid)
         if state is None:
             return None
         return state.spans if time is None else state.at(time)
 
     def has_ended(self, pid: int) -> bool:
-        """Return True if it runs no more, as far as is known, or was never heard of."""
+        """Return True if the process has ended, as far as is known, or was never seen."""
         state = self._states.get(pid)
         return state is None or state.ended_at > 0
 
@@ -138,7 +138,7 @@ class Processes:
         return NOT_FOLLOWED if self.has_ended(pid) and not self.spans(pid) else NOT_KEPT
 
     def program(self, pid: int) -> int:
-        """Return a number that no other process has, nor another program in this process; 0 if it is unknown."""
+        """Return a number that is unique for this program in this process; 0 if the process is unknown."""
         state = self._states.get(pid)
         return state.program if state else 0
 
@@ -157,18 +157,18 @@ class Processes:
         return name or self.name_of(pid)
 
     def apply(self, record: EventRecord, time: int) -> None:
-        """Apply a record. They come in the order of their times, as far as possible."""
+        """Apply a record. Records should come in the order of their times."""
         if isinstance(record, SampleRecord) or record.pid in NO_PID:
             pass
         elif isinstance(record, TaskRecord):
-            (self._begun if record.begins else self._ended)(record, time)
+            (self._begin_task if record.begins else self._end_task)(record, time)
         elif isinstance(record, CommRecord):
-            self._named(record, time)
+            self._apply_name(record, time)
         else:
-            self._mapped(record, time)
+            self._apply_mapping(record, time)
 
     def set_scanned(self, pid: int, spans: Sequence[CodeSpan], name: str, time: int, read: int = 0) -> None:
-        """Take over what /proc says; `time`: all records up to then were applied before it was `read`, at that time or later."""
+        """Take over spans that were read from /proc at time `read`, not before `time`; records up to `time` had been applied."""
         state = self._states.get(pid)
         found = tuple(spans[:MAX_SPANS])
         if state is None:
@@ -180,7 +180,7 @@ class Processes:
         self.changed.add(pid)
 
     def confirm_scan(self, pid: int) -> None:
-        """Later records than the last scan were applied: if none is of the process, what was found was so since the one before."""
+        """Confirm the last scan after applying later records: if none is of the process, its spans held since the scan before."""
         state = self._states.get(pid)
         if state is None or state.scanned[0] is not state.versions[-1]:
             return
@@ -191,7 +191,7 @@ class Processes:
             state.scanned = state.versions[-1], read
 
     def forget_mappings(self, time: int, end: int) -> None:
-        """Records may be missing between these times: no mappings are known from the first on, until a scan after the second."""
+        """Forget mappings because records between these times may be missing: they are unknown until a scan after `end`."""
         self.whole_since = max(self.whole_since, end)
         for moved in self.moved.values():
             moved.answers.clear()
@@ -205,7 +205,7 @@ class Processes:
                 self._leaving.append((time, pid))
 
     def forget_files(self, numbers: set[int], time: int) -> None:
-        """Files were rewritten: what is mapped from them counts as code without a file."""
+        """Forget rewritten files: code mapped from them counts as code without a file."""
         for pid in self._having(numbers):
             state = self._states[pid]
             spans = (span._replace(file=0, bias=0) if span.file in numbers else span for span in state.spans or ())
@@ -213,7 +213,7 @@ class Processes:
             self.changed.add(pid)
 
     def has_news(self, numbers: set[int]) -> None:
-        """Let all that have mapped these files count as changed."""
+        """Mark all processes that have mapped these files as changed."""
         self.changed.update(self._having(numbers))
 
     def _having(self, numbers: set[int]) -> list[int]:
@@ -221,7 +221,7 @@ class Processes:
         return [pid for pid, state in self._states.items() if any(span.file in numbers for span in state.spans or ())]
 
     def unmapped(self, pid: int, start: int, end: int, time: int) -> None:
-        """Forget what was mapped at [start, end) before that time. What has been mapped there since stays."""
+        """Forget the mappings at [start, end) from before that time. Later mappings there stay."""
         state = self._states.get(pid)
         spans = state.versions[-1].spans if state else None
         if state is None or not spans or not _within(spans, start, end):  # most memory is where no code is
@@ -240,7 +240,7 @@ class Processes:
             self.changed.add(pid)
 
     def _set_spans(self, state: ProcessState, since: int, spans: ProcessSpans | None) -> None:
-        """A process may keep more than others, as long as all of those together do not keep too much."""
+        """Set the spans of a process, which may keep more than MAX_KEPT while such processes together keep at most MAX_OF_ALL."""
         most = MAX_KEPT
         if state.kept + _cost(Version(since, spans)) > MAX_KEPT:
             others = sum(one.kept for one in self._states.values() if one is not state and one.kept > MAX_KEPT)
@@ -248,7 +248,7 @@ class Processes:
         state.set_spans(since, spans, most)
 
     def files_in_use(self) -> set[int]:
-        """Return the numbers of all files that processes have mapped, or had a while ago."""
+        """Return the numbers of all files in kept versions of mappings."""
         tuples = {id(spans): spans for state in self._states.values() for _, spans in state.versions if spans}
         return {span.file for spans in tuples.values() for span in spans}
 
@@ -268,7 +268,7 @@ class Processes:
             self.changed.discard(pid)
             self.ended.add(pid)
 
-    def _mapped(self, record: MmapRecord, time: int) -> None:
+    def _apply_mapping(self, record: MmapRecord, time: int) -> None:
         state = self._states.get(record.pid)
         if not record.executable:
             return
@@ -288,7 +288,7 @@ class Processes:
             self._set_spans(state, time, inserted(state.spans, record.start, record.end, new))
             self.changed.add(record.pid)
 
-    def _named(self, record: CommRecord, time: int) -> None:
+    def _apply_name(self, record: CommRecord, time: int) -> None:
         state = self._states.get(record.pid)
         if state is None:
             if not (self._all and record.by_exec):
@@ -310,7 +310,7 @@ class Processes:
         else:
             state.threads[record.tid] = record.name
 
-    def _begun(self, record: TaskRecord, time: int) -> None:
+    def _begin_task(self, record: TaskRecord, time: int) -> None:
         parent = self._states.get(record.parent_pid)
         if record.pid != record.parent_pid:
             self.moved.pop(record.pid, None)
@@ -325,7 +325,7 @@ class Processes:
             if record.parent_tid in parent.threads:
                 parent.threads[record.tid] = parent.threads[record.parent_tid]
 
-    def _ended(self, record: TaskRecord, time: int) -> None:
+    def _end_task(self, record: TaskRecord, time: int) -> None:
         state = self._states.get(record.pid)
         if state is None:
             return
@@ -337,7 +337,7 @@ class Processes:
 
 
 def inserted(spans: ProcessSpans, start: int, end: int, new: Sequence[CodeSpan]) -> ProcessSpans:
-    """Return the spans with `new` in place of all that was mapped at [start, end)."""
+    """Return the spans with `new` in place of all spans at [start, end)."""
     first = _first_after(spans, start)
     last = bisect_left(spans, (end,), first)
     left = [spans[first]._replace(end=start)] if first < last and spans[first].start < start else []
@@ -352,7 +352,7 @@ def _within(spans: ProcessSpans, start: int, end: int) -> ProcessSpans:
 
 
 def _first_after(spans: ProcessSpans, address: int) -> int:
-    """Return the place of the first span that ends after that address."""
+    """Return the index of the first span that ends after that address."""
     first = bisect_left(spans, (address + 1,))  # a span is compared by its start
     return first - 1 if first and spans[first - 1].end > address else first
 
@@ -362,7 +362,7 @@ def _cost(version: Version) -> int:
 
 
 def _has_threads(pid: int) -> bool:
-    """Return True if a process whose first thread has ended has others."""
+    """Return True if a process whose first thread has ended has other threads."""
     try:
         return os.listdir(f"/proc/{pid}/task") != [str(pid)]  # noqa: PTH208 - hundreds in a second: without pathlib
     except OSError:

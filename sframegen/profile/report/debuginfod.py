@@ -1,4 +1,4 @@
-"""Fetches debug files from the servers of $DEBUGINFOD_URLS, for users who ask for it: what is fetched is kept."""
+"""Fetches debug files from the servers of $DEBUGINFOD_URLS, if the user asks for it, and keeps them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Debuginfod:
         name = f"{build_id.hex()[:64]}{ENDING}"
         if self._kept.usable and self._kept.opened(name) is None:
             for server in [*self._servers]:
-                if self._fetched(server, build_id, name):
+                if self._fetch(server, build_id, name):
                     break
         return self._read(name)
 
@@ -60,18 +60,18 @@ class Debuginfod:
         except FormatError:
             return None
 
-    def _fetched(self, server: str, build_id: bytes, name: str) -> bool:
+    def _fetch(self, server: str, build_id: bytes, name: str) -> bool:
         request = Request(f"{server}/buildid/{build_id.hex()}/debuginfo", headers={"User-Agent": "sframegen"})  # noqa: S310 - of SCHEMES
         try:
             with urlopen(request, timeout=patience.current.server) as answer, self._kept.writing(name) as file:  # noqa: S310 - the same
                 for piece in _pieces(answer):
                     file.write(piece)
         except HTTPError as error:
-            with error:  # it is an answer, too
+            with error:  # an HTTP error is an answer, too
                 if error.code != NOT_FOUND:
                     self._drop(server, str(error))
             return False
-        except (OSError, HTTPException, ValueError) as error:  # the last of a URL that is none
+        except (OSError, HTTPException, ValueError) as error:  # ValueError: not a valid URL
             self._drop(server, str(error) or type(error).__name__)
             return False
         return True
@@ -82,7 +82,7 @@ class Debuginfod:
 
 
 def _pieces(answer: HTTPResponse) -> Iterator[bytes]:
-    """Raises OSError where there is too much, or it takes too long."""
+    """Yield the bytes of an answer. Raises OSError if there are too many, or if they take too long."""
     most = patience.current.download
     until, total = time.monotonic() + most, 0
     while piece := answer.read1(PIECE):

@@ -1,4 +1,4 @@
-"""What stacks are grouped by, and trees whose frames are labels, as flame graphs and folded stacks show them."""
+"""Groups of stacks, and trees whose frames are labels, as flame graphs and folded stacks show them."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def counts_of_groups(named: Named) -> Counter[str]:
 
 T = TypeVar("T")
 HELD = 1 << 16  # nodes: more than a process has, as a rule
-ROWS = 1 << 14  # that are merged, after which memory goes that files have
+ROWS = 1 << 14  # merged rows, after which memory of columns in files is released
 
 
 class LabelTrees(Generic[T]):
-    """`key`: what is the same for frames that are shown as one. `labels`: the keys, by number."""
+    """Makes trees of labels. `key` returns a site's label: frames of equal labels are one. `labels`: all of them, by number."""
 
     def __init__(self, named: Named, key: Callable[[NamedFrame], T]) -> None:
         numbers: TableNumbers[T] = TableNumbers()
@@ -72,7 +72,7 @@ class LabelTrees(Generic[T]):
         self._turn = self._rows = 0
 
     def merge(self, rows: Column) -> CallTree:
-        """Return the tree of these rows, which is the same object for the next ones."""
+        """Return the tree of these rows; the next call fills the same object again."""
         self._turn += 1
         self.tree.clear()
         tree, places = self._named.tree, self._named.places.numbered
@@ -91,7 +91,7 @@ class LabelTrees(Generic[T]):
 
 
 class GroupedRows(NamedTuple):
-    """`rows`: group after group; `ends`: where each ends. There may be hundreds of thousands."""
+    """Rows ordered by group. `ends`: where each group ends in `rows`; there may be hundreds of thousands."""
 
     rows: Column
     ends: Column
@@ -105,7 +105,7 @@ class GroupedRows(NamedTuple):
 
 @contextmanager
 def rows_by_group(named: Named, group_of: Column | None = None, groups: int | None = None) -> Iterator[GroupedRows]:
-    """Within the block: the rows of each group that have samples. `group_of`: of each row, below `groups`; else named's."""
+    """Yield the rows with samples by group, for the block. `group_of`: of each row, below `groups`; by default those of `named`."""
     group_of = named.group_of if group_of is None else group_of
     order, ends = named.room.column("I"), zeros("I", len(named.groups) if groups is None else groups)
     named.room.grow(order, max(1, named.tree.rows.count))
@@ -121,6 +121,6 @@ def rows_by_group(named: Named, group_of: Column | None = None, groups: int | No
 
 @contextmanager
 def all_rows(named: Named) -> Iterator[Column]:
-    """Within the block: the rows that have samples."""
+    """Yield the rows that have samples, for the block."""
     with rows_by_group(named, zeros("I", named.tree.rows.count), 1) as grouped:
         yield grouped.of(0)

@@ -1,4 +1,4 @@
-"""Stacks with names, as every format gets them: one tree of places, whose rows count samples."""
+"""Named stacks, the input of all formats: one tree of places, whose rows count samples."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class FrameKind(Enum):
     USER = "user"
     KERNEL = "kernel"
     RUNTIME = "made at run time"
-    OFF_CPU = "off the CPU"  # says why a thread does not run
-    MISSING = "missing"  # stands for the callers that a walk did not reach
+    OFF_CPU = "off the CPU"  # a frame with the reason why a thread does not run
+    MISSING = "missing"  # a frame in place of the callers that a walk did not reach
 
 
 class NamedFrame(NamedTuple):
-    """`function`: its name, else `[object+0xstart]`, else `[object]`. `object`: the base name of `path`.
+    """A frame with names. `function`: its name, else `[object+0xstart]`, else `[object]`. `object`: the base name of `path`.
 
     `address`: link-time in the object, of the instruction that runs or calls; at run time without a file; None if unknown.
     `source`, `line`: of that instruction; empty and 0 if unknown. `inlined`: into the caller, which has the same address.
@@ -70,7 +70,7 @@ MISSING = NamedFrame(CALLERS_UNKNOWN, "", "", None, FrameKind.MISSING)
 
 
 class FramePlaces:
-    """What the frames of a tree are: a place is a site, which is a frame without its address, and an address."""
+    """The places of a tree's frames: a place is an address and a site, which is a frame without its address."""
 
     def __init__(self, room: Room) -> None:
         self.sites: list[NamedFrame] = []
@@ -82,11 +82,11 @@ class FramePlaces:
         return self.numbered.count
 
     def number(self, frame: NamedFrame) -> int:
-        """The number of a place, which may be new. Raises OSError, MemoryError."""
+        """Return the number of a frame's place, which is added if new. Raises OSError, MemoryError."""
         return self.numbered.of(NO_ADDRESS if frame.address is None else frame.address, self.site(frame))
 
     def site(self, frame: NamedFrame) -> int:
-        """The number of the site of a frame, which may be new."""
+        """Return the number of a frame's site, which is added if new."""
         site = frame._replace(address=None)
         number = self._numbers.setdefault(site, len(self.sites))
         if number == len(self.sites):
@@ -94,19 +94,19 @@ class FramePlaces:
         return number
 
     def numbers(self, frames: Iterable[NamedFrame]) -> list[int]:
-        """The numbers of places, the outermost first; of inlined functions, `outer` then has what they are inlined into."""
+        """Return the numbers of the frames' places, the outermost first; `outer` gets the places that inlined ones are in."""
         found: list[int] = []
         for frame in frames:
             number = self.number(frame)
             if frame.inlined and found:
-                self.outer.setdefault(number, found[-1])  # no circle, where a function is inlined into itself
+                self.outer.setdefault(number, found[-1])  # not replaced: a function inlined into itself would make a circle
             found.append(number)
         return found
 
 
 @dataclass(eq=False)
 class Named:
-    """The fields of Collected that concern users, and the stacks.
+    """A profile with names: the fields of Collected that concern users, and the stacks.
 
     `groups`, `group_of`: the outermost level of pictures and tables (label_trees.py), for each row of the tree a number.
     """
@@ -133,17 +133,17 @@ class Named:
         self.places = FramePlaces(self.room)
 
     def rows(self) -> Iterator[int]:
-        """Those that have samples."""
+        """Yield the rows that have samples."""
         samples = self.tree.samples
         return (row for row in range(self.tree.rows.count) if samples[row])
 
     def label(self, site: NamedFrame) -> str:
-        """What is the same for frames that pictures show as one."""
+        """Return the label of a site; pictures show frames of equal labels as one."""
         return f"{site.label}:{site.line}" if self.by_line and site.line else site.label
 
     @property
     def main_program(self) -> str:
-        """The path of the program that is in the most samples; empty if there is none."""
+        """Return the path of the program that is in the most samples; empty if there is none."""
         paths = sorted(self.programs)
         numbers = {path: number for number, path in enumerate(paths, 1)}
         label_of = array("I", [numbers.get(site.path, 0) for site in self.places.sites])
@@ -159,7 +159,7 @@ class Named:
 
     @cached_property
     def max_depth(self) -> int:
-        """At least the number of frames of each stack, once all are counted."""
+        """Return an upper bound of the frames in a stack, once all are counted."""
         if not self.places.outer:
             return MAX_NAMED_FRAMES
         depths = self.room.column("I")
@@ -171,21 +171,21 @@ class Named:
 
     @cached_property
     def ends(self) -> Counter[End]:
-        """Samples by the end of their walks, once all are counted."""
-        return self._counted[0]
+        """Return the samples by the end of their walks, once all are counted."""
+        return self._ends_and_guessed[0]
 
     @cached_property
     def samples(self) -> int:
-        """The samples of the whole profile, once all are counted."""
+        """Return the number of samples in the profile, once all are counted."""
         return self.ends.total()
 
     @property
     def guessed(self) -> int:
-        """Samples with a frame that a frame pointer led to."""
-        return self._counted[1]
+        """Return the number of samples with a frame that a frame pointer led to."""
+        return self._ends_and_guessed[1]
 
     @cached_property
-    def _counted(self) -> tuple[Counter[End], int]:
+    def _ends_and_guessed(self) -> tuple[Counter[End], int]:
         by_end = array("Q", bytes(8 * (max(End) + 1)))
         flags = bytearray(self.tree.nodes.count)
         guessed_site = bytes(site.guessed for site in self.places.sites)

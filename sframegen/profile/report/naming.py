@@ -1,4 +1,4 @@
-"""Collected stacks -> named stacks."""
+"""Names the frames of collected stacks: functions, lines, inlined functions, code of the kernel and code made at run time."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class KernelFunction(NamedTuple):
 
 
 class KernelNames:
-    """Empty if the kernel hides its addresses (kernel.kptr_restrict): it prints zeros then."""
+    """Functions of the kernel by address; empty if it hides its addresses (kernel.kptr_restrict) and prints zeros."""
 
     def __init__(self, listing: Path = KALLSYMS) -> None:
         try:
@@ -96,7 +96,7 @@ HIDDEN = "the kernel hides its function addresses; run as root or set kernel.kpt
 
 
 def name_stacks(collected: Collected, detail: Detail | None = None, debug_files: DebugFiles | None = None) -> Named:
-    """Name all stacks. `detail`: what debug information adds; None: it is not read."""
+    """Return the stacks with names. `detail`: what to read from debug information; None: nothing."""
     stacks, files = collected.stacks, collected.files.values()
     namer = _Namer(collected, detail, debug_files or DebugFiles())
     named = Named(
@@ -132,7 +132,7 @@ def _programs(collected: Collected) -> Iterator[str]:
 
 
 def _chains(placed: Iterable[tuple[int, list[int]]], count: int) -> Chains:
-    """Put the places of each frame, which come in any order, into the order of frames."""
+    """Return the places of all frames in the order of frames. `placed`: (frame, places), in any order."""
     outermost, inlined = zeros("I", count), {}
     for frame, (first, *others) in placed:
         outermost[frame] = first
@@ -147,7 +147,7 @@ def _chains(placed: Iterable[tuple[int, list[int]]], count: int) -> Chains:
 
 
 def _rename(stacks: Stacks, chains: Chains, named: Named) -> None:
-    """Fill the tree of names."""
+    """Fill the tree of `named` from the tree of packed frames."""
     tree, into = stacks.tree, named.tree
     into.nodes.lengthen(tree.nodes.count)
     into.rows.reserve(tree.rows.count)
@@ -163,7 +163,7 @@ def _rename(stacks: Stacks, chains: Chains, named: Named) -> None:
         mapped = room.column("I")
         room.grow(mapped, tree.nodes.count)
         if flags[ROOT] & flag == CUT_OFF:
-            mapped.view[ROOT] = into.nodes.append(named.places.number(MISSING), ROOT)  # `of` would number all others again
+            mapped.view[ROOT] = into.nodes.append(named.places.number(MISSING), ROOT)  # `of` would make an index of all others
         for part in room.parts(tree.nodes.count, 1):
             rename_nodes(tree, flag, flags, chains, into, mapped.view, part)
         maps.append(mapped)
@@ -174,12 +174,12 @@ def _rename(stacks: Stacks, chains: Chains, named: Named) -> None:
 
 
 def _with_debug_sections(file: TracedFile | None) -> ElfFile | None:
-    """Return the file, unless it is a copy without them."""
+    """Return the file, unless it is a copy without debug sections."""
     return None if file is None or file.is_copy else file.elf
 
 
 class _Namer:
-    """Names the frames of one file after the other, so that the tables of one are in memory at a time."""
+    """Names all frames, file after file, so that only the tables of one file are in memory at a time."""
 
     def __init__(self, collected: Collected, detail: Detail | None, debug_files: DebugFiles) -> None:
         self._collected, self._detail, self._debug_files = collected, detail, debug_files
@@ -194,7 +194,7 @@ class _Namer:
         return self._lines.notes + self._own_notes
 
     def placed(self, places: FramePlaces) -> Iterator[tuple[int, list[int]]]:
-        """Yield the number of each frame of the profile, and those of its places, which may be new."""
+        """Yield (frame number, numbers of its places) for each frame of the profile; new places are added."""
         numbers = self._collected.stacks.frames.numbers
         frames_of: dict[int, array[int]] = {}
         for frame, packed in enumerate(numbers.first[: numbers.count]):
@@ -221,7 +221,7 @@ class _Namer:
         return FileNames(file.elf, debug_files=self._debug_files, start_of=start_of)
 
     def _by_function(self, names: FileNames, frames: array[int], places: FramePlaces) -> Iterator[tuple[int, list[int]]]:
-        """The same for frames in a file without lines, of which many are in one function: only its first is named."""
+        """Yield the places of frames in a file without lines, where only the first frame of each function is named."""
         first, sites, of = self._collected.stacks.frames.numbers.first, self._sites, places.numbered.of
         for frame in frames:
             packed = first[frame]
@@ -233,7 +233,7 @@ class _Namer:
             yield frame, [of(address, site)]
 
     def _with_lines(self, frames_of: dict[int, array[int]]) -> Iterator[int]:
-        """Yield the number of each file once its lines are known."""
+        """Yield the number of each file as soon as its source lines are known."""
         files, first = self._collected.files, self._collected.stacks.frames.numbers.first
         if self._detail is None:
             yield from frames_of
@@ -255,7 +255,7 @@ class _Namer:
         return names
 
     def frames(self, pid: int, packed: int) -> Iterator[NamedFrame]:
-        """Yield the frame with its line, and then those of functions that are inlined there."""
+        """Yield the frame with its line, and then a frame for each function inlined there."""
         frame = self.frame(pid, packed)
         number, address, _ = unpacked_frame(packed)
         places = () if pid else self._lines.at(number, address)
@@ -264,31 +264,31 @@ class _Namer:
             yield frame._replace(function=place.function or "??", source=place.source, line=place.line, inlined=True)
 
     def frame(self, pid: int, packed: int) -> NamedFrame:
-        """Name a packed frame, of the file that is being named. `pid`: of the process whose run-time address it has, else 0."""
+        """Return the name of a packed frame in the current file. `pid`: the process that a run-time address belongs to, else 0."""
         number, address, guessed = unpacked_frame(packed)
         if number == OFF_CPU_FILE:
             found = NamedFrame(off_cpu_label(address), "", "", None, FrameKind.OFF_CPU)
         elif number == KERNEL_FILE:
-            found = self._of_kernel(address | KERNEL_BITS)
+            found = self._in_kernel(address | KERNEL_BITS)
         elif pid:
-            found = self._made(pid, address)
+            found = self._in_runtime_code(pid, address)
         else:
             found = self._in_file(number, address)
         return found._replace(guessed=True) if guessed else found
 
-    def _of_kernel(self, address: int) -> NamedFrame:
+    def _in_kernel(self, address: int) -> NamedFrame:
         name, module = self._kernel.at(address)
         return NamedFrame(printable(name or module), printable(module), printable(module), address, FrameKind.KERNEL)
 
     def perf_map(self, pid: int) -> PerfMap:
-        """The map of a process. That of one that has ended is read if its PerfMap was made before."""
+        """Return the perf map of a process; for an ended process, it has names only if its PerfMap was made before."""
         if pid not in self._maps:
             self._maps[pid] = self._collected.perf_maps.get(pid) or PerfMap(pid)
             self._maps[pid].read()
         return self._maps[pid]
 
-    def _made(self, pid: int, address: int) -> NamedFrame:
-        """Name code that a process made."""
+    def _in_runtime_code(self, pid: int, address: int) -> NamedFrame:
+        """Return the name of code that a process made at run time."""
         entry = self.perf_map(pid).find(address)
         if entry is None:
             return NamedFrame(RUNTIME_CODE, RUNTIME_CODE, "", address, FrameKind.RUNTIME)

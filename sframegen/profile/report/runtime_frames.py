@@ -1,4 +1,4 @@
-"""Frames of interpreters and of the code that they make: what /tmp/perf-PID.map calls functions, and which objects interpret."""
+"""Frames of interpreters and of code made at run time: function names in /tmp/perf-PID.map, and objects of interpreters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ V8_SCRIPT = re.compile(
 
 
 class Runtime(NamedTuple):
-    """`objects`: files of its own frames. `unnamed`: what has no name without a perf map; `remedy`: what makes it write one."""
+    """An interpreter. `objects`: its own files. `unnamed`: its code that has names only in a perf map; `remedy`: how to get one."""
 
     objects: str
     unnamed: str
@@ -43,7 +43,7 @@ RUNTIMES = (
         "start the JVM with -XX:+PreserveFramePointer and an agent that writes /tmp/perf-PID.map",
     ),
 )
-FEW = 10  # less than the tenth of a profile need not have names
+FEW = 10  # no note on less than a tenth of the profile
 RUNTIME_CODE = "[run-time code]"
 
 
@@ -56,7 +56,7 @@ class RuntimeFunction(NamedTuple):
 
 
 def read_name(name: str) -> RuntimeFunction:
-    """Read a name of a perf map."""
+    """Parse a name of a perf map: return its function, and its source file if it has one."""
     if match := PYTHON.fullmatch(name):
         return RuntimeFunction(match["function"], _base(match["path"]), match["path"])
     if match := V8_SCRIPT.fullmatch(name):
@@ -70,7 +70,7 @@ def _base(path: str) -> str:
 
 
 def notes_on_unnamed(named: Named, has_map: Callable[[int], bool]) -> Iterator[str]:
-    """Yield a line for each runtime in which much of the profile is, in processes without a perf map (`has_map`)."""
+    """Yield a note for each runtime with much of the profile in processes without a perf map. `has_map`: asked by pid."""
     made = 1 << len(RUNTIMES)
     flag_of = bytes(_runtimes(site) or made * (site.function == RUNTIME_CODE) for site in named.places.sites)
     if not any(flag_of):
@@ -97,6 +97,6 @@ def notes_on_unnamed(named: Named, has_map: Callable[[int], bool]) -> Iterator[s
 
 
 def _runtimes(site: NamedFrame) -> int:
-    """A bit for each runtime whose own frame it is."""
+    """Return a bit for each runtime that the frame belongs to."""
     own = site.object if site.kind is FrameKind.USER else ""
     return sum(bool(re.fullmatch(runtime.objects, own)) << number for number, runtime in enumerate(RUNTIMES))

@@ -1,6 +1,6 @@
-"""Addresses of files -> functions, also inlined ones, with source files and lines: from debug information, else Go's own table.
+"""Finds functions, also inlined ones, and source lines of addresses in files, from debug information, else Go's own table.
 
-Debug information is read in other processes: a file that ends or holds one costs its own frames only.
+Debug information is read in other processes: a file that crashes or blocks one loses only its own frames.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class SourceFrame(NamedTuple):
-    """A function at an address, and the line in it: of the instruction, or of the call of what was inlined there.
+    """A function at an address, and the line in it: of the instruction, or of the call that was inlined there.
 
     `function`: as the compiler names it, demangled; empty if unknown. `source`: its file, empty if unknown.
     `line`: 0 if unknown. `inlined`: into the function of the frame before it.
@@ -64,7 +64,7 @@ DEBUG_INFORMATION = tuple(f"{prefix}info" for prefix in DEBUG)
 
 
 class Limits(NamedTuple):
-    """Limits of one file, and of the number of processes. `together`: seconds for all files; the others have no frames then."""
+    """Limits of one file, and of processes. `together`: seconds for all files; later files have no frames."""
 
     seconds: float
     together: float = math.inf
@@ -73,7 +73,7 @@ class Limits(NamedTuple):
 
 
 def usual_limits(*, asked: bool) -> Limits:
-    """`asked`: the user waits for frames."""
+    """Return the usual limits. `asked`: the user asked for frames, and waits for them."""
     most = patience.current
     return Limits(most.asked_places) if asked else Limits(most.places, most.all_places)
 
@@ -83,12 +83,12 @@ def has_library() -> bool:
 
 
 def has_debug_information(file: ElfFile) -> bool:
-    """Return True if frames can be found in it; False, too, for copies and stripped files."""
+    """Return True if the file has frames to find: not copies and stripped files."""
     return any(section.name in DEBUG_INFORMATION and section.header.sh_type != SHT.NOBITS for section in file.sections)
 
 
 def _size(file: ElfFile) -> int:
-    """Bytes of its debug information, expanded; of damaged one, as much as may be."""
+    """Return the bytes of a file's debug information, expanded; the maximum if it is damaged."""
     try:
         return sum(file.contents_size(section) for section in file.sections if section.name.startswith(DEBUG))
     except FormatError:
@@ -117,8 +117,8 @@ def find_source_frames(
 
     sizes = [_size(one.file) for one in asked]
     left = set(range(len(asked)))
-    waiting = deque(sorted(left, key=sizes.__getitem__))  # a file that takes all the time is the last
-    size = 0  # of those that are read
+    waiting = deque(sorted(left, key=sizes.__getitem__))  # the largest file, which may take all the time, is the last
+    size = 0  # bytes of the files that are being read
     try:
         pool: Pool[int] = Pool(lambda: Forked(work, prepare, limits.seconds), limits.processes)
         with pool:
@@ -132,7 +132,7 @@ def find_source_frames(
                 for number, answer in pool.ready(None if rest == math.inf else rest):
                     left.discard(number)
                     size -= sizes[number]
-                    yield asked[number].number, _read(asked[number], answer.value)
+                    yield asked[number].number, _decode_answer(asked[number], answer.value)
         for number in sorted(left):
             yield asked[number].number, None
     finally:
@@ -140,7 +140,7 @@ def find_source_frames(
         kept.close()
 
 
-def _read(asked: FileAddresses, answer: SourceFrameColumns | Exception) -> FramesByAddress | str:
+def _decode_answer(asked: FileAddresses, answer: SourceFrameColumns | Exception) -> FramesByAddress | str:
     if isinstance(answer, Exception):  # also of a process that ended
         why = (str(answer) or type(answer).__name__)[:MAX_WHY]
         return why if isinstance(answer, FormatError) else f"{asked.file.name}: lines and inlined functions: {why}"
@@ -164,13 +164,13 @@ def _frames_of(numbers: tuple[int, ...], texts: list[tuple[str, str]]) -> Iterab
 
 
 def _texts(answer: SourceFrameColumns) -> list[tuple[str, str]]:
-    """Return each text as it is written, and as a function."""
+    """Return each text as it is, and as a function name."""
     names = demangle_all({answer.texts[number] for number in answer.numbers[::3]})
     return [(printable(text), printable(names.get(text, text))) for text in answer.texts]
 
 
 class Detail(NamedTuple):
-    """What reports say of a frame in addition to its function. Without `inlined`, a line is where the function goes on.
+    """What reports show of a frame beside its function. Without `inlined`, a line is where the function itself goes on.
 
     `by_line`: pictures show the lines of one function apart; the user waits longer for that.
     """
@@ -187,7 +187,7 @@ class SourceLines:
         self._frames: dict[int, FramesByAddress] = {}
 
     def at(self, number: int, address: int) -> tuple[SourceFrame, ...]:
-        """Return them, the outermost function first; empty if nothing is known."""
+        """Return the source frames of an address, the outermost function first; empty if unknown."""
         return self._frames.get(number, {}).get(address, ())
 
     def knows(self, number: int) -> bool:
@@ -206,7 +206,7 @@ class SourceLines:
         *,
         directory: Path | None = None,
     ) -> Iterator[int]:
-        """Find all frames; yield the number of each file once its frames are known. Without the library, only those of Go."""
+        """Find all frames; yield each file's number as soon as its frames are known. Without the library, only Go's are found."""
         described: dict[int, FileAddresses] = {}
         late: list[str] = []
         for one in asked:

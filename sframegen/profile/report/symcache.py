@@ -1,4 +1,4 @@
-"""One file's symcache, the index that the library symbolic makes of debug information: made, or loaded, and asked.
+"""Looks up source frames in a file's symcache, an index of debug information that the library symbolic makes, or a kept one.
 
 Runs in a process of its own: debug information is hostile input, and the library's faults end the process that calls it.
 """
@@ -54,19 +54,19 @@ def source_frames_in(file: ElfFile, addresses: Sequence[int], kept: KeptFiles | 
 class _Symcache:
     def __init__(self, file: ElfFile, kept: KeptFiles | None) -> None:
         self._library = imported("symbolic", "Archive", "SymCache")
-        self._base = next((load.p_vaddr for load in file.segments if load.p_type == PT.LOAD), 0)  # its addresses begin there
+        self._base = next((load.p_vaddr for load in file.segments if load.p_type == PT.LOAD), 0)  # of symcache addresses
         name = "" if kept is None or file.status is None else name_of_unchanged(file.status, self._version()) + ENDING
         data = kept.load(name) if kept and name else None
-        found = self._opened(data) if data is not None else None
+        found = self._open(data) if data is not None else None
         if found is None:
-            found = self._made(file)
+            found = self._make(file)
             if kept and name and file.status and is_settled(file.status):
                 with found.open_stream() as stream:
                     kept.store(name, stream.read())
         self._cache: Any = found
 
     def look_up(self, address: int) -> list[tuple[str, str, int]]:
-        """Return (function, source file, line), the outermost first; nothing where only a symbol table would say something."""
+        """Return (function, source file, line) of each frame, the outermost first; empty without debug information."""
         if address < self._base:
             return []
         try:
@@ -85,25 +85,25 @@ class _Symcache:
 
         return f"symbolic {version('symbolic')}".encode()
 
-    def _opened(self, data: memoryview) -> Any:  # noqa: ANN401 - the library has no types for it
+    def _open(self, data: memoryview) -> Any:  # noqa: ANN401 - the library has no types for it
         try:
-            return self._library.SymCache.from_bytes(_borrowed(data))
+            return self._library.SymCache.from_bytes(_borrow(data))
         except self._library.SymbolicError:  # damaged
             return None
 
-    def _made(self, file: ElfFile) -> Any:  # noqa: ANN401 - the same
+    def _make(self, file: ElfFile) -> Any:  # noqa: ANN401 - the same
         try:
-            archive = self._library.Archive.from_bytes(_borrowed(file.data))
+            archive = self._library.Archive.from_bytes(_borrow(file.data))
             return next(archive.iter_objects()).make_symcache()
         except (self._library.SymbolicError, StopIteration) as error:
             raise FormatError(f"symbolic cannot read its debug information: {error}", file=file.name) from None
 
 
 def _cut(places: list[Any]) -> Iterable[Any]:
-    """Return the innermost and the outermost ones."""
+    """Return the places; of too many, only the innermost and the outermost ones."""
     return places if len(places) <= MAX_FRAMES else [*places[: MAX_FRAMES - 1], places[-1]]
 
 
-def _borrowed(data: memoryview) -> Any:  # noqa: ANN401 - a char[] of cffi
-    """Return the bytes as the library takes them, without a copy: it keeps them as long as it needs them."""
+def _borrow(data: memoryview) -> Any:  # noqa: ANN401 - a char[] of cffi
+    """Return the bytes in the library's form, without a copy; it keeps them alive as long as needed."""
     return imported("cffi", "FFI").FFI().from_buffer(data)

@@ -30,7 +30,7 @@ NO_FRAMES = "[no user stack]"
 
 
 class Cost(NamedTuple):
-    """Samples in a function itself, and in it and all that it called: a recursive function counts once a sample."""
+    """Samples of a function: its own, and those with the functions it called. In a recursion, each sample counts once."""
 
     function: str
     object: str
@@ -39,7 +39,7 @@ class Cost(NamedTuple):
 
 
 def costs(named: Named) -> list[Cost]:
-    """Return all functions, those with most samples of their own first."""
+    """Return the costs of all functions, most samples of their own first."""
     functions: TableNumbers[tuple[str, str] | None] = TableNumbers(None)  # None: not a function
     label_of = array(
         "I",
@@ -52,7 +52,7 @@ def costs(named: Named) -> list[Cost]:
 
 
 def lines_of(named: Named) -> list[tuple[str, int]]:
-    """Return the source lines that ran, those with most samples first."""
+    """Return (source line, samples) of the lines that ran, most samples first."""
     lines: TableNumbers[tuple[str, int]] = TableNumbers()
     label_of = array("I", [lines.of((site.source, site.line)) for site in named.places.sites])
     own, total = zeros("Q", len(lines.items)), zeros("Q", len(lines.items))
@@ -62,7 +62,7 @@ def lines_of(named: Named) -> list[tuple[str, int]]:
 
 
 def table(named: Named, width: int = 100) -> Iterator[str]:
-    """Return the lines. None is wider than `width` characters, or 40, except totals and notes: they end with reasons."""
+    """Yield the table's lines, of at most `width` (at least 40) characters, except totals and notes, which end with reasons."""
     width = max(width, MIN_WIDTH)
     if len(named.places):
         yield from _functions(named, width)
@@ -100,7 +100,7 @@ def _lines(named: Named, width: int) -> Iterator[str]:
 
 
 def hottest_stacks(named: Named) -> list[tuple[tuple[str, ...], int]]:
-    """Return the labels of the stacks with most samples, the innermost first, whatever their groups are."""
+    """Return (labels, samples) of the hottest stacks of all groups, the innermost label first."""
     trees = LabelTrees(named, named.label)
     with all_rows(named) as rows:
         tree = trees.merge(rows)
@@ -112,7 +112,7 @@ def hottest_stacks(named: Named) -> list[tuple[tuple[str, ...], int]]:
 
 
 def _runs(labels: tuple[str, ...]) -> Iterator[str]:
-    """Return each label once, with the number of times that it comes in a row."""
+    """Yield the labels; equal neighbours are one, with their number."""
     for label, same in groupby(labels):
         times = len([*same])
         yield f"{label} x{times:,}" if times > 1 else label
@@ -132,7 +132,7 @@ def _groups(named: Named, width: int) -> Iterator[str]:
 
 
 def totals(named: Named) -> Iterator[str]:
-    """Return how many samples there are, how their walks ended, and what was lost."""
+    """Yield lines with the number of samples, how their walks ended, and lost samples."""
     samples = named.samples
     rate = f", {named.frequency:,} Hz" if named.frequency else ""
     yield f"{named.unit.words(samples)} of {named.event}{rate} in {named.seconds:.1f} s{named.backend and f'; {named.backend}'}"
@@ -161,17 +161,17 @@ def _amount(number: int, named: Named) -> str:
 
 
 def whole_stacks(named: Named) -> int:
-    """Return the samples whose walk reached the outermost frame."""
+    """Return the number of samples whose walk reached the outermost frame."""
     return sum(count for end, count in named.ends.items() if end in COMPLETE)
 
 
 def incomplete(named: Named) -> Counter[str]:
-    """Return samples whose walk did not reach the outermost frame, by reason."""
+    """Return the numbers of samples whose walk did not reach the outermost frame, by reason."""
     return Counter({end.words: count for end, count in named.ends.items() if end not in COMPLETE})
 
 
 def _percent(count: int, named: Named) -> str:
-    """Two digits after the point where one would say 0.0 or 100.0 of a share that is neither."""
+    """Return a share in percent, with a second decimal if one would round it to 0.0 or 100.0."""
     share = 100 * count / named.samples
     return f"{share:.2f}" if 0 < share < 0.05 or 99.95 <= share < 100 else f"{share:.1f}"
 

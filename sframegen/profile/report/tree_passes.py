@@ -1,4 +1,4 @@
-"""Passes over trees of calls, compiled: frames become places, and formats count costs of functions, trees of labels, groups.
+"""Compiled passes over call trees: they turn frames into places, and count for formats the costs of functions, labels and groups.
 
 `label_of`: for each site of the places a number; sites of equal labels have the same one. Groups are by rows.
 `part`: of the nodes, or of the rows; the first part comes first (`Room.parts`).
@@ -23,7 +23,7 @@ WHOLE, CUT_OFF = 1, 2  # flags of nodes: in a whole stack, in one whose outermos
 
 
 class Chains(NamedTuple):
-    """The places of each frame: `places` from one of `starts` to the next, the outermost first: several, if any are inlined."""
+    """The places of each frame: `places` from one of `starts` to the next, the outermost first; several if some are inlined."""
 
     starts: Column
     places: Column
@@ -40,7 +40,7 @@ def flag_rows(tree: CallTree, flag_of_end: Bytes, flags: bytearray, part: range)
 
 @cython.locals(flags="unsigned char[::1]")
 def flag_callers(tree: CallTree, flags: bytearray, part: range) -> None:
-    """Give the callers of these nodes their flags: the last part first."""
+    """Add the flags of these nodes to their callers; called for the last part first."""
     node: cython.Py_ssize_t = part.stop
     first: cython.Py_ssize_t = part.start
     while node > first:
@@ -63,9 +63,9 @@ def rename_nodes(
     mapped: Column,
     part: range,
 ) -> None:
-    """Fill `mapped` for each of these nodes that has the flag; its first word says where the root goes. The first part first.
+    """Fill `mapped` for each of these nodes with the flag; its first word says where the root goes. First part first.
 
-    Equal nodes below one node stay apart: they are rare, as frames differ in their addresses.
+    Equal nodes below one node are not merged: they are rare, since frames differ in their addresses.
     """
     starts = chains.starts
     frame_places = chains.places
@@ -89,7 +89,7 @@ def rename_nodes(
     rows="unsigned int[::1]",
 )
 def rename_rows(tree: CallTree, flag_of_end: Bytes, whole: Column, cut_off: Column, into: CallTree, part: range) -> None:
-    """Count these rows, as far as they have samples, in the new tree."""
+    """Count those of these rows that have samples in the new tree."""
     row: cython.Py_ssize_t
     end: cython.int
     node: cython.uint
@@ -102,7 +102,7 @@ def rename_rows(tree: CallTree, flag_of_end: Bytes, whole: Column, cut_off: Colu
 
 @cython.locals(flag_of="const unsigned char[::1]", flags="unsigned char[::1]")
 def mark_nodes(nodes: Numbered, places: Numbered, flag_of: Bytes, flags: bytearray, part: range) -> None:
-    """Set the byte of each node that has a site with a flag, or that lies below one. The root has neither."""
+    """Set the flag of each node whose site has a flag, and of all nodes below it. The root has none."""
     node: cython.Py_ssize_t
     for node in range(part.start, part.stop):
         flags[node] = flag_of[places.second[nodes.first[node]]] | flags[nodes.second[node]]
@@ -110,7 +110,7 @@ def mark_nodes(nodes: Numbered, places: Numbered, flag_of: Bytes, flags: bytearr
 
 @cython.locals(depths="unsigned int[::1]")
 def deepest(nodes: Numbered, depths: Column, part: range) -> int:
-    """Return the largest number of nodes from the root down, which has none. `depths`: zeros, for each node."""
+    """Return the largest number of nodes on a path, without the root. `depths`: zeros, for each node."""
     node: cython.Py_ssize_t
     found: cython.uint = 0
     for node in range(part.start, part.stop):
@@ -197,7 +197,7 @@ def number_kinds(tree: CallTree, group_of: Column, first: cython.Py_ssize_t, kin
 
 
 class RecentNodes(NamedTuple):
-    """Nodes that were asked for last: a word for each one of the profile would be memory that is touched everywhere.
+    """A cache of the last nodes: a word for each node of the profile would be memory that is touched everywhere.
 
     `held`: a node, at its number modulo the length, a power of two. `mapped`: at the same place its node in the other tree, with
     the turn in the upper half. `path`: room for the nodes of a stack.
@@ -224,7 +224,7 @@ def merge_labels(
     recent: RecentNodes,
     into: CallTree,
 ) -> None:
-    """Count rows in a tree whose frames are labels. `turn`: another one for each tree, from 1 on."""
+    """Count rows in a tree whose frames are labels. `turn`: a number from 1 on, which differs for each tree."""
     held = recent.held
     mapped = recent.mapped
     path = recent.path
@@ -252,7 +252,7 @@ def merge_labels(
 
 @cython.locals(totals="unsigned long long[::1]")
 def add_up(tree: CallTree, totals: Column) -> None:
-    """Fill the samples of each node and all below it. `totals`: zeros."""
+    """Fill `totals`, which are zeros, with the samples of each node and all below it."""
     row: cython.Py_ssize_t
     node: cython.Py_ssize_t
     for row in range(tree.rows.count):
@@ -263,7 +263,7 @@ def add_up(tree: CallTree, totals: Column) -> None:
 
 @cython.locals(totals="const unsigned long long[::1]", found="unsigned int[::1]")
 def at_least(totals: Column, least: cython.ulonglong, found: Column) -> int:
-    """Fill `found` with the nodes with at least that number of samples, as far as it goes; return their number."""
+    """Fill `found`, as far as its length, with the nodes of at least `least` samples; return their number."""
     count: cython.Py_ssize_t = 0
     node: cython.Py_ssize_t
     for node in range(len(totals)):

@@ -25,7 +25,7 @@ T = TypeVar("T")
 class CallTree:
     """`nodes`: (frame, caller's node), callers before callees. `rows`: (node | end << 32, task), with `samples`.
 
-    What a frame or a task is, the user of the tree knows.
+    Frames and tasks are numbers, whose meaning only the user of the tree knows.
     """
 
     def __init__(self, room: Room) -> None:
@@ -38,7 +38,7 @@ class CallTree:
         self.nodes.of(self.root, 0)
 
     def row(self, node: cython.ulonglong, end: cython.ulonglong, task: cython.ulonglong) -> cython.Py_ssize_t:
-        """The row of what ended there, which may be new, without samples. Raises OSError, MemoryError if there is no room."""
+        """Return the row of a node, end and task; a new row has no samples. Raises OSError, MemoryError if there is no room."""
         number: cython.Py_ssize_t = self.rows.of(node | end << 32, task)
         if number >= len(self.samples):
             self.extend()
@@ -56,7 +56,7 @@ class CallTree:
         return key >> 32
 
     def items(self, node: cython.Py_ssize_t, of_frame: list[T]) -> list[T]:
-        """What a list has for the frames of a stack, the outermost first."""
+        """Return the items of `of_frame` for the frames of a stack, the outermost first."""
         found: list[T] = []
         while node:
             found.append(of_frame[self.nodes.first[node]])
@@ -73,7 +73,7 @@ class CallTree:
             self.samples = self.column.view
 
     def clear(self) -> None:
-        """Forget all of it."""
+        """Drop all nodes and rows."""
         row: cython.Py_ssize_t
         for row in range(self.rows.count):
             self.samples[row] = 0
@@ -83,9 +83,9 @@ class CallTree:
 
 
 class PackedFrames:
-    """The numbers of packed frames (packed_frames.py), with the process of those that mean something in one only.
+    """Numbers packed frames (packed_frames.py), with the process for frames that have a meaning in one process only.
 
-    Those are of code in no file, which has number 0. `used`: a byte for each file, 1 once it is in a stack.
+    Those are frames of code without a file (file number 0). `used`: a byte for each file, 1 once it is in a stack.
     """
 
     def __init__(self, room: Room, files: int) -> None:
@@ -94,7 +94,7 @@ class PackedFrames:
 
     @cython.locals(packed="const unsigned long long[::1]")
     def add(self, tree: CallTree, packed: Column, pid: cython.ulonglong) -> cython.Py_ssize_t:
-        """The node of a stack, the innermost frame first. Raises OSError, MemoryError."""
+        """Add a stack, the innermost frame first, and return its node. Raises OSError, MemoryError if there is no room."""
         node: cython.Py_ssize_t = 0
         at: cython.Py_ssize_t = len(packed)
         file: cython.Py_ssize_t

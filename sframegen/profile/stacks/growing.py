@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 BUDGET = 32 << 20  # bytes in memory
 PART = 1 << 17  # numbers in each column of a part
-MOST_OF_FILES = 64 << 20  # bytes of files in memory, more than those that stay
+MOST_OF_FILES = 64 << 20  # bytes of mapped files in memory, in addition to those that stay
 SMALL = 1 << 16  # bytes: a column that is not larger stays in memory
 FOLDERS = ("/var/tmp", "/tmp")  # noqa: S108 - the first on a disk, where /tmp may be memory; the files have no names
 
@@ -28,7 +28,7 @@ def folder_for_files() -> str:
 
 
 class Growing:
-    """A column of numbers: `view` has room for all of it, and is another one after `Room.grow`."""
+    """A column of numbers: `view` covers all of it, and is replaced by `Room.grow`."""
 
     def __init__(self, code: str) -> None:
         self.code = code
@@ -46,7 +46,7 @@ class Growing:
         return view
 
     def resize(self, size: int) -> None:
-        """To a number of bytes. Raises OSError, MemoryError."""
+        """Change the size to a number of bytes. Raises OSError, MemoryError."""
         self.view.release()
         try:
             if self.file >= 0:
@@ -56,7 +56,7 @@ class Growing:
             self.view = self._view()
 
     def move(self, folder: str) -> None:
-        """Into a file. Raises OSError."""
+        """Move the column from memory into a file. Raises OSError."""
         with tempfile.TemporaryFile(dir=folder) as file:
             os.posix_fallocate(file.fileno(), 0, len(self.map))
             new = mmap(file.fileno(), len(self.map), MAP_SHARED)
@@ -67,7 +67,7 @@ class Growing:
         self.view = self._view()
 
     def rest(self) -> None:
-        """Let the memory go that a file has; what is needed again is read from there."""
+        """Release the memory of a column in a file; needed parts are read from the file again."""
         if self.file >= 0:
             self.map.madvise(MADV_DONTNEED)
 
@@ -95,7 +95,7 @@ class Room:
         return self._columns[-1]
 
     def grow(self, column: Growing, count: int) -> None:
-        """To at least that many numbers; new ones are 0. No view of it may be held. Raises OSError, MemoryError."""
+        """Grow a column to at least `count` numbers; new ones are 0. No view of it may be held. Raises OSError, MemoryError."""
         size = max(count * column.itemsize, len(column.map) + len(column.map) // 2)
         size = -(-size // PAGESIZE) * PAGESIZE
         if not self.in_file and self.bytes + size - len(column.map) > self.budget:
@@ -105,24 +105,24 @@ class Room:
         column.resize(size)
 
     def drop(self, column: Growing) -> None:
-        """Give its memory back, as soon as nothing holds a part of it."""
+        """Free a column's memory, as soon as nothing holds a part of it."""
         self._columns.remove(column)
         column.close()
 
     @property
     def bytes(self) -> int:
-        """The size of all columns, wherever they are."""
+        """Return the size of all columns, in memory and in files."""
         return sum(len(column.map) for column in self._columns)
 
     def parts(self, count: int, first: int = 0, *, last_first: bool = False) -> Iterator[range]:
-        """Yield the numbers from `first` to `count` in parts, each followed by `leave_files`."""
+        """Yield the numbers from `first` to `count` in ranges; call `leave_files` after each."""
         starts = range(first, count, PART)
         for start in reversed(starts) if last_first else starts:
             yield range(start, min(start + PART, count))
             self.leave_files()
 
     def leave_files(self) -> None:
-        """If columns are in files, and much of files is in memory, let it go. What others have mapped stays, as libraries."""
+        """Release file memory if columns are in files and use much of it. Pages that others map, such as libraries, stay."""
         if not self.in_file:
             return
         size = bytes_of_files()
@@ -132,7 +132,7 @@ class Room:
             self._staying = bytes_of_files()
 
     def rest(self) -> None:
-        """Let the memory go that files have, and what is free in the heap."""
+        """Release the memory of columns in files, and free memory of the heap."""
         for column in self._columns:
             column.rest()
         trim_heap()

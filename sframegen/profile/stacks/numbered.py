@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from sframegen.profile.stacks.growing import Room
 
 COMPILED: bool = cython.compiled
-FILLED = 1 << 19  # pairs, after which their memory goes, if it is a file's
+FILLED = 1 << 19  # pairs, after which their memory is released if they are in a file
 EMPTY64, EMPTY32 = memoryview(array("Q")), memoryview(array("I"))
 
 
 class Numbered:
-    """`first` and `second` by number, from 0 on; there are `count`."""
+    """Pairs by number: columns `first` and `second` hold `count` pairs, numbered from 0 on."""
 
     def __init__(self, room: Room) -> None:
         self.room = room
@@ -31,7 +31,7 @@ class Numbered:
         self.look()
 
     def of(self, first: cython.ulonglong, second: cython.ulonglong) -> cython.Py_ssize_t:
-        """The number of a pair, which may be new. Raises OSError, MemoryError if there is no room for it."""
+        """Return the number of a pair, which is added if it is new. Raises OSError, MemoryError if there is no room for it."""
         slot: cython.Py_ssize_t = self.slot(first, second)
         number: cython.Py_ssize_t = self.index[slot]
         if number:
@@ -47,7 +47,7 @@ class Numbered:
         return number
 
     def append(self, first: cython.ulonglong, second: cython.ulonglong) -> cython.Py_ssize_t:
-        """The number of a pair that is new, and that nobody looks for, nor clears: memory is filled from one end."""
+        """Add a new pair without an index entry, and return its number: it can be neither found nor cleared."""
         number: cython.Py_ssize_t = self.count
         if number >= len(self.first) or number >= len(self.second):
             self.lengthen(number + 1)
@@ -57,12 +57,12 @@ class Numbered:
         return number
 
     def find(self, first: cython.ulonglong, second: cython.ulonglong) -> cython.Py_ssize_t:
-        """The number of a pair; -1 if it has none."""
+        """Return the number of a pair; -1 if it has none."""
         number: cython.Py_ssize_t = self.index[self.slot(first, second)]
         return number - 1
 
     def slot(self, first: cython.ulonglong, second: cython.ulonglong) -> cython.Py_ssize_t:
-        """Where the index has the number of a pair, or has room for it."""
+        """Return the index slot that has the number of a pair, or the free slot for it."""
         last: cython.ulonglong = len(self.index) - 1
         place: cython.ulonglong = self.first_slot(first, second)
         number: cython.Py_ssize_t = self.index[place]
@@ -72,12 +72,12 @@ class Numbered:
         return place
 
     def first_slot(self, first: cython.ulonglong, second: cython.ulonglong) -> cython.Py_ssize_t:
-        """Where the index has the number of a pair, unless others came before."""
+        """Return the first index slot to look at for a pair: its hash."""
         mixed: cython.ulonglong = ((first ^ (second << 32)) * self.factor) & self.mask
         return (mixed ^ (mixed >> 29)) & (len(self.index) - 1)
 
     def reserve(self, count: int) -> None:
-        """Make room for that many."""
+        """Make room for that many pairs, and for them in the index."""
         index = self.columns[2]
         slots = self.slots
         while count > 2 * slots // 3:
@@ -95,7 +95,7 @@ class Numbered:
             self.fill()
 
     def lengthen(self, count: int) -> None:
-        """Make room for that many pairs, but not for their places in the index."""
+        """Make room for that many pairs, but not in the index."""
         self.leave()
         try:
             for column in self.columns[:2]:
@@ -105,11 +105,11 @@ class Numbered:
             self.look()
 
     def leave(self) -> None:
-        """Hold no column, for them to grow."""
+        """Release the views of all columns, so that columns can grow."""
         self.first, self.second, self.index = EMPTY64, EMPTY32, EMPTY32
 
     def look(self) -> None:
-        """Hold the columns as they are now."""
+        """Take views of all columns as they are now."""
         first, second, index = self.columns
         self.first, self.second, self.index = first.view, second.view, index.view[: self.slots]
         self.capacity = min(len(first), len(second), 2 * self.slots // 3)
@@ -127,12 +127,12 @@ class Numbered:
                 for column in self.columns[:2]:
                     column.rest()
             place = self.first_slot(self.first[number], self.second[number])
-            while self.index[place]:  # of another pair: none is there twice
+            while self.index[place]:  # it is another pair's, since each pair is there once
                 place = (place + 1) & last
             self.index[place] = number + 1
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory of all columns."""
         self.leave()
         for column in self.columns:
             self.room.drop(column)

@@ -1,4 +1,4 @@
-"""Processes and threads, as stacks have them: a number is one program in one process, or one thread of it."""
+"""Tasks of stacks: each number stands for one program in one process, or for one thread of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Task(NamedTuple):
-    """`tid`: 0 if threads are not told apart. Names may be empty."""
+    """A process or thread. `tid`: 0 if threads are not told apart. Names may be empty."""
 
     pid: int
     tid: int
@@ -22,7 +22,7 @@ class Task(NamedTuple):
 
 
 class SampledTasks:
-    """Their numbers, in the order in which they came; a process number that is used again is another task."""
+    """All sampled tasks, numbered in the order of their first sample; a reused process id is another task."""
 
     def __init__(self) -> None:
         self._pids, self._tids = array("I"), array("I")
@@ -44,13 +44,13 @@ class SampledTasks:
         return map(self.__getitem__, range(len(self)))
 
     def printable(self) -> SampledTasks:
-        """Return the same with names such that terminals and formats can show them."""
+        """Return the same tasks with names that terminals and formats can show."""
         found = copy(self)
         found.texts = [printable(text) for text in self.texts]
         return found
 
     def number(self, pid: int, tid: int, program: int = 0) -> int:
-        """`program`: a number that is another one after each exec, 0 if unknown."""
+        """Return the number of a task. `program`: changes with each exec, 0 if unknown."""
         threads = self._now.setdefault(pid, {})
         known, number = threads.get(tid, (-1, 0))
         if known == program or (program == 0 and known > 0):
@@ -65,14 +65,14 @@ class SampledTasks:
         return number
 
     def name(self, number: int, process: str, thread: str = "") -> None:
-        """Empty names leave those that are known."""
+        """Set the names of a task; empty names keep the known ones."""
         if process:
             self._processes[number] = self._name(process)
         if thread:
             self._threads[number] = self._name(thread)
 
     def forget(self, pid: int) -> None:
-        """The process has ended: whatever has that number from now on is another task."""
+        """Forget a process that has ended: its id stands for another task from now on."""
         self._now.pop(pid, None)
 
     def _name(self, text: str) -> int:

@@ -1,4 +1,4 @@
-"""The decoded table of a file, as the kernel program and the walker of copied stacks search it, and what makes it of functions.
+"""The decoded table of a file, made from its functions: the kernel program and the walker of copied stacks search it.
 
 ../bpf/table.h, with which the kernel program searches, has the same numbers.
 
@@ -43,9 +43,9 @@ RULE = "<iiiBBBB"
 
 
 class DecodedTable(NamedTuple):
-    """`base`: link-time address of the first page; `pages`: number of pages; places are in elements of `data`.
+    """The rules of a file. `base`: link-time address of the first page; `pages`: their number; places are in elements of `data`.
 
-    `left_out`: how many functions and rules the layout cannot say; their code has no rule. `functions`: u32 offsets where
+    `left_out`: number of functions and rules that the layout cannot express; their code has no rule. `functions`: u32 offsets where
     functions with proven rules begin, ascending, and then where each ends: for names of those without a symbol.
     """
 
@@ -61,7 +61,7 @@ class DecodedTable(NamedTuple):
     functions: bytes | memoryview = b""
 
     def function_at(self, address: int) -> int | None:
-        """The link-time address where the function begins that holds an address; None if that is not known."""
+        """Return the link-time address where the function that holds an address begins; None if unknown."""
         words = memoryview(self.functions).cast("B").cast("I")
         count = len(words) // 2
         at = bisect_right(words, address - self.base, 0, count) - 1
@@ -77,10 +77,10 @@ REGISTER_NUMBERS = range(1 << 8)
 
 
 def table_of(functions: FunctionTable) -> DecodedTable:
-    """The rule at an address is what a search in `functions` finds: that of the last function that begins at or before it.
+    """Return the table of these functions. At an address, the last function that begins at or before it has the rule.
 
-    Addresses are link-time ones, or run-time ones where the functions' are. Functions may be in any order. What the layout cannot
-    say has no rule, and is counted in `left_out`.
+    Addresses are link-time ones, or run-time ones where the functions' are. Functions may be in any order. Functions and rules
+    that the layout cannot express are counted in `left_out`.
     """
     rules = _Rules(functions)
     if not len(functions):
@@ -100,13 +100,13 @@ def table_of(functions: FunctionTable) -> DecodedTable:
 
 
 def with_function_code(table: DecodedTable, code: Sequence[Range]) -> DecodedTable:
-    """The table with the code of functions, ascending, as far as it reaches."""
+    """Return the table with `functions` set to these code ranges, ascending, as far as the table reaches."""
     found = [(start - table.base, end - table.base) for start, end in code if table.base <= start < end < table.base + MAX_BYTES]
     return table._replace(functions=array("I", [*(start for start, _ in found), *(end for _, end in found)]).tobytes())
 
 
 def packed_rule(rule: Rule, *, signal: bool = False) -> bytes | None:
-    """A rule's 16 bytes; None where an offset or a register does not fit."""
+    """Return a rule's 16 bytes; None if an offset or a register does not fit."""
     numbers = numbers_of(rule, LINK_REGISTER, signal=signal)
     if rule.cfa is not None and rule.cfa.deref and rule.ra is not None and rule.ra.register is None:  # what is added: saved_cfas.py
         offset = (numbers[0] + (1 << 31)) % (1 << 32) - (1 << 31)

@@ -22,9 +22,9 @@ MAX_BYTES = 128  # of code that is read
 
 
 def with_first_code(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
-    """The functions, and one without a caller if none covers the entry address: up to the end of its first call, which is still it.
+    """Return the functions, with one without a caller added if none covers the entry address. It ends after its first call.
 
-    The first call of a dynamic loader returns: its code goes on to the next jump.
+    In a dynamic loader, whose first call returns, the function ends with the next jump.
     """
     start = elf.header.e_entry
     limit = _limit(functions, start)
@@ -45,7 +45,7 @@ def with_first_code(functions: FunctionTable, elf: ElfFile, abi: Abi) -> Functio
 
 
 def _limit(functions: FunctionTable, address: int) -> int | None:
-    """Return where the next function begins, at most MAX_BYTES away; None if the address is in one."""
+    """Return where the next function begins, at most MAX_BYTES away; None if a function covers the address."""
     order, starts = functions.by_start()
     after = bisect_right(starts, address)
     if after and address < starts[after - 1] + functions.size[order[after - 1]]:
@@ -77,7 +77,7 @@ def _is_loader(elf: ElfFile) -> bool:
 
 
 def with_creators(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
-    """The functions; the rule that one ends with before the system call holds up to the return after it."""
+    """Return the functions, where the last rule before a thread-creating system call holds up to the return after it."""
     places = _places(elf, abi)
     if not places:
         return functions

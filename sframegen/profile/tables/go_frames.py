@@ -29,9 +29,9 @@ SWITCH = "runtime.systemstack_switch"
 
 
 def with_go_functions(functions: FunctionTable, elf: ElfFile, abi: Abi) -> tuple[FunctionTable, list[Range]]:
-    """Add those that the functions lack, and correct those that the linker describes as if they were called.
+    """Return the functions, with Go's that they lack, and with corrections of those that are never called.
 
-    Also return the ranges of all that the table has; of files that are not Go's the functions are returned as they are.
+    Also return the ranges of all functions in Go's table. For files that are not Go's, the functions are unchanged.
     """
     table = go_table_in(elf, abi)
     if table is None:
@@ -60,7 +60,7 @@ def with_go_functions(functions: FunctionTable, elf: ElfFile, abi: Abi) -> tuple
 
 
 def _restorers(elf: ElfFile, abi: Abi) -> frozenset[int]:
-    """Return where functions begin to which handlers of signals return: walks know them by their bytes where no rule holds."""
+    """Return the starts of functions that signal handlers return to: walks recognise their bytes if no rule holds there."""
     form = MACHINES[abi.machine].go
     code = b"|".join(re.escape(context.code) for context in conventions_of(abi).contexts)
     places = [start + match.start() for start, match in found_in_code(code, elf)]
@@ -68,7 +68,7 @@ def _restorers(elf: ElfFile, abi: Abi) -> frozenset[int]:
 
 
 def _rules(steps: tuple[tuple[int, int], ...], abi: Abi) -> list[tuple[int, Rule]]:
-    """AArch64 has the return address in its register before it takes any of the stack, and at SP from then on."""
+    """Return (offset, rule) for each step. AArch64 has the return address in its register, and at SP once stack is taken."""
     found = []
     for offset, size in steps:
         ra = abi.fixed_ra_offset or -size

@@ -1,4 +1,4 @@
-"""Rules without what does not hold while an exception's handler is installed: see code/function/hazards.py."""
+"""Removes rules that do not hold while an exception's handler is installed: see code/function/hazards.py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_JUMPS = 64  # of a file: libgcc has four
 
 
 def without_installations(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
-    """The functions. Those that install handlers are in parts, with a gap where no rule holds."""
+    """Return the functions; those that install handlers are split, with a gap where no rule holds."""
     jumps = _jumps(elf, abi)
     if not jumps:
         return functions
@@ -37,7 +37,7 @@ def without_installations(functions: FunctionTable, elf: ElfFile, abi: Abi) -> F
 
 
 def _jumps(elf: ElfFile, abi: Abi) -> list[tuple[int, int]]:
-    """Return for each address after what looks like a jump to a handler where a function with it may begin, and that address."""
+    """Return (where its function may begin, address) for each address after what looks like a jump to a handler."""
     found = []
     for start, code in readable_code(elf):
         for _, last in islice(jumps_in(code, abi), MAX_JUMPS):

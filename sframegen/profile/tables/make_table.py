@@ -1,6 +1,6 @@
 """An ELF file -> its DecodedTable: from its own SFrame section, one in a store, or its call frame information.
 
-Code without call frame information has no rules there. `make_proven_table` adds rules proven from instructions, and takes longer.
+Code without call frame information has no rules in it. `make_proven_table` adds rules proven from instructions, and takes longer.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Origin(Enum):
-    """What a table was made of, in the words that users see."""
+    """The source of a table, in the words that users see."""
 
     SECTION = "its own section"
     DETACHED = "a detached section"
@@ -51,11 +51,11 @@ class Origin(Enum):
     NOTHING = "nothing"
 
 
-PROOF, NO_PROOF = " with proven rules", " without proven rules"  # what the cache knows an unchanged file by
+PROOF, NO_PROOF = " with proven rules", " without proven rules"  # part of the cache's key of an unchanged file
 
 
 class MadeTable(NamedTuple):
-    """`table`: None if nothing can be said. `why`: one line, of a section that is damaged or of what cannot be read; else empty."""
+    """The outcome for a file. `table`: None if there are no rules. `why`: one line on damaged or unreadable input; else empty."""
 
     table: DecodedTable | None
     origin: Origin
@@ -63,7 +63,7 @@ class MadeTable(NamedTuple):
 
 
 class FoundRules(NamedTuple):
-    """Functions of a file, as a section or its call frame information has them; no functions if nothing is said."""
+    """Functions of a file, from a section or its call frame information; no functions if neither has any."""
 
     functions: FunctionTable
     origin: Origin
@@ -71,7 +71,7 @@ class FoundRules(NamedTuple):
 
 
 class CompleteRules(NamedTuple):
-    """The same, corrected and completed by the code itself. `proof`: what came of a proof. `code`: that of proven functions."""
+    """FoundRules corrected and completed by the code itself. `proof`: the outcome of a proof. `code`: of proven functions."""
 
     functions: FunctionTable
     proof: str
@@ -79,21 +79,21 @@ class CompleteRules(NamedTuple):
 
 
 def make_table(elf: ElfFile, cache: TableCache | None = None, stores: Stores | None = None) -> MadeTable:
-    """The table with link-time addresses. A section that is damaged is not used: `why` says so. Raises nothing for any bytes.
+    """Return the table with link-time addresses. A damaged section is not used: `why` says so. Raises nothing for any bytes.
 
     `stores`: of detached sections, for files without a section that can be used.
     """
-    return _made(elf, cache, stores or Stores(), proves=False)
+    return _make_and_store(elf, cache, stores or Stores(), proves=False)
 
 
 def make_proven_table(elf: ElfFile, cache: TableCache | None = None, stores: Stores | None = None) -> MadeTable:
-    """The same, with rules for code without call frame information. No table if its instructions prove none."""
-    made = _made(elf, cache, stores or Stores(), proves=True)
+    """Return the table with rules for code without call frame information; without a table if its instructions prove none."""
+    made = _make_and_store(elf, cache, stores or Stores(), proves=True)
     return made if made.origin is Origin.PROVEN else MadeTable(None, Origin.NOTHING, made.why)
 
 
 def recall_table(elf: ElfFile, cache: TableCache, stores: Stores) -> MadeTable | None:
-    """The table that was made of an unchanged file before; None if there is none."""
+    """Return the cached table of an unchanged file; None if there is none."""
     state = stores.state_for(elf)
     kept = ((PROOF, Origin.PROVEN, PROVEN), (NO_PROOF, Origin.KEPT_NO_PROOF, ""), ("", Origin.KEPT, ""))
     for suffix, origin, why in kept:
@@ -102,7 +102,7 @@ def recall_table(elf: ElfFile, cache: TableCache, stores: Stores) -> MadeTable |
     return None
 
 
-def _made(elf: ElfFile, cache: TableCache | None, stores: Stores, *, proves: bool) -> MadeTable:
+def _make_and_store(elf: ElfFile, cache: TableCache | None, stores: Stores, *, proves: bool) -> MadeTable:
     notes: list[str] = []
     try:
         abi = abi_of(elf)
@@ -114,10 +114,10 @@ def _made(elf: ElfFile, cache: TableCache | None, stores: Stores, *, proves: boo
             found = found or _in_cfi(elf, abi)
             complete = _complete(found.functions, elf, abi, proves=proves)
             if not len(complete.functions):
-                return MadeTable(None, Origin.NOTHING, _joined(*notes, complete.proof, *found.warnings))
+                return MadeTable(None, Origin.NOTHING, _join_notes(*notes, complete.proof, *found.warnings))
             table = with_function_code(table_of(complete.functions), complete.code)
     except FormatError as error:
-        return MadeTable(None, Origin.NOTHING, _joined(*notes, str(error)))
+        return MadeTable(None, Origin.NOTHING, _join_notes(*notes, str(error)))
     notes += found.warnings
     if table.left_out:
         notes.append(f"{elf.name}: does not fit into its table: {table.left_out:,} functions and rules")
@@ -125,15 +125,15 @@ def _made(elf: ElfFile, cache: TableCache | None, stores: Stores, *, proves: boo
         state += (PROOF if complete.proof else NO_PROOF) if proves else ""
         cache.store(elf.status, table, elf.header.e_machine, state)
     origin = Origin.PROVEN if complete.proof == PROVEN else found.origin
-    return MadeTable(table, origin, _joined(*notes, complete.proof))
+    return MadeTable(table, origin, _join_notes(*notes, complete.proof))
 
 
-def _joined(*notes: str) -> str:
+def _join_notes(*notes: str) -> str:
     return "; ".join(filter(None, notes))
 
 
 def _in_section(elf: ElfFile, abi: Abi, notes: list[str]) -> FoundRules | None:
-    """None without a section that can be used; a note says why."""
+    """Return the rules of the file's section; None if it has none that can be used: a note says why."""
     try:
         with naming(elf.name):
             found = sframe_of(elf)
@@ -151,7 +151,7 @@ def _in_store(elf: ElfFile, abi: Abi, stores: Stores, notes: list[str]) -> Found
 
 
 def _functions_in(elf: ElfFile, abi: Abi, data: memoryview, address: int) -> FunctionTable | None:
-    """None for a section of no functions. Raises FormatError where `check` finds an error in its bytes."""
+    """Return the functions of a section; None if it has none. Raises FormatError if `check` finds an error in its bytes."""
     facts = examine(data, address, executable=elf.executable_ranges(), byte_order=elf.byte_order)
     error = next((finding for finding in facts.findings if finding.severity is Severity.ERROR), None)
     if error is not None:
@@ -163,14 +163,14 @@ def _functions_in(elf: ElfFile, abi: Abi, data: memoryview, address: int) -> Fun
 
 
 def _in_cfi(elf: ElfFile, abi: Abi) -> FoundRules:
-    """Raises FormatError where nothing can be read."""
+    """Return the rules of the call frame information. Raises FormatError if it cannot be read."""
     sources = find_sources(elf)
     converted = convert_sources(sources, elf.executable_ranges(), abi)
     return FoundRules(with_saved_cfas(converted, sources, abi), Origin.CONVERTED, sources.warnings)
 
 
 def _complete(functions: FunctionTable, elf: ElfFile, abi: Abi, *, proves: bool) -> CompleteRules:
-    """Correct and complete the functions; prove rules for code that nothing else describes; end stacks where code says so."""
+    """Return corrected functions, with rules proven for other code if `proves`, and with ends of stacks that the code shows."""
     functions, described = with_go_functions(functions, elf, abi)
     if len(functions):
         functions = without_installations(functions, elf, abi)

@@ -1,4 +1,4 @@
-"""A FunctionTable's columns -> rows in ascending order of address, and the index over their pages (decoded_table.py). Compiled."""
+"""FunctionTable columns -> rows by ascending address, and the index over their pages (decoded_table.py). Compiled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMPILED: bool = cython.compiled
 
 
 class RuleNumbers:
-    """What kinds and rules are in the table that is made.
+    """The kinds and rules of functions, numbered as in the table that is made.
 
     `of_rule`: the number of rule r is of_rule[2 * r], in signal frames of_rule[2 * r + 1]. Of each kind: `signal` (0 or 1),
     `period` of PC type MASK (0: none), `without_rows` (the number of the rule that holds in a function of no rows).
@@ -31,9 +31,9 @@ class RuleNumbers:
 
 
 class Paginator:
-    """Goes through functions by address, each up to where the next begins. First `measure`, then `fill`.
+    """Goes through functions by address, each up to where the next begins. Call `measure`, then `fill`.
 
-    After `measure`: `pages`, the `rows` there is to be room for, and the number of functions that are `left_out`: their repeated
+    After `measure`: `pages`, the most `rows` there can be, and the number of functions that are `left_out`: their repeated
     rows are too many, or they are too far away. After `fill`: the number of `rows`.
     """
 
@@ -52,7 +52,7 @@ class Paginator:
         self.page = self.last = 0
 
     def take(self, place: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Sets `start` and `limit` (bytes) of a function; returns the rows that it can have, 0 where it is left out."""
+        """Set `start` and `limit` (bytes) of a function; return the most rows that it can have, 0 if it is left out."""
         function: cython.Py_ssize_t = self.order[place]
         distance: cython.ulonglong
         low: cython.longlong
@@ -98,7 +98,7 @@ class Paginator:
 
     @cython.locals(index="unsigned int[::1]", rows="unsigned int[::1]")
     def fill(self, index: Column, rows: Column) -> None:
-        """`index`: room for a number for each page, and one more; `rows`: as `measure` says."""
+        """Fill the index and the rows. `index`: room for a number for each page, and one more; `rows`: as `measure` says."""
         place: cython.Py_ssize_t
         self.budget = self.max_repeated
         self.left_out = 0
@@ -150,7 +150,7 @@ class Paginator:
 
     @cython.locals(index="unsigned int[::1]", rows="unsigned int[::1]")
     def put(self, index: Column, rows: Column, offset: cython.longlong, rule: cython.uint) -> cython.int:
-        """From `offset` on, which no row has yet, that rule holds."""
+        """Append a row: the rule holds from `offset` on, where no row begins yet."""
         if rule == self.last:
             return 0
         while self.page <= offset >> 8:

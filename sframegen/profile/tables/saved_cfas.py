@@ -1,6 +1,6 @@
-"""Rules where the stack has the caller's SP less some bytes, as OpenSSL's assembly keeps it on a realigned stack: *(rsp + 40) + 8.
+"""Rules for code that saves the caller's SP, less some bytes, on a realigned stack, as OpenSSL's assembly does: *(rsp + 40) + 8.
 
-A section cannot say that. In the offset of such a CFA the bytes to add come above the 32 bits of the offset itself.
+Sections cannot express such a CFA. Here, the bytes to add are in its offset above the 32 bits of the offset itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UNSAID = list(Reason).index(Reason.CFA_EXPRESSION)
 
 
 def with_saved_cfas(converted: Converted, sources: Sources, abi: Abi) -> FunctionTable:
-    """Add functions for code whose CFA the conversion could not say."""
+    """Return the converted functions, with more for code whose saved CFA a section cannot express."""
     unsaid, pieces = converted.coverage.unsaid, converted.coverage.pieces
     ranges = [(start, size) for start, size, why in zip(unsaid.start, unsaid.size, unsaid.reason, strict=True) if why == UNSAID]
     if not ranges:
@@ -62,7 +62,7 @@ def with_saved_cfas(converted: Converted, sources: Sources, abi: Abi) -> Functio
 
 
 def _rule(rule: CfiRule, words: Translator, abi: Abi) -> Rule | None:
-    """None if the CFA is not such a one, or the rest cannot be said either."""
+    """Return the rule with its saved CFA; None if the CFA is not saved, or if RA or FP cannot be expressed."""
     if rule.cfa.kind is not RuleKind.VAL_EXPRESSION:
         return None
     term = evaluate(rule.cfa.expression, abi.byte_order, abi.pc)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def with_stack_ends(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
-    """The functions, with no caller where stacks end. Those of files without such code are returned as they are."""
+    """Return the functions, without a caller where stacks end; unchanged for files without such code."""
     ends = [*go_ends(elf, abi), *_library_ends(elf, abi)]
     if not ends:
         return functions
@@ -44,7 +44,7 @@ def _library_ends(elf: ElfFile, abi: Abi) -> Iterator[StackEnd]:
 
 
 def _without_callers(functions: FunctionTable, ends: list[StackEnd]) -> FunctionTable:
-    """The functions, cut where these ranges are; the ranges are functions without a caller, or without one on their stack."""
+    """Return the functions, cut at the ranges, which become functions without a caller, or with one on another stack."""
     order, starts = functions.by_start()
     cut: dict[int, list[StackEnd]] = {}
     for one in ends:

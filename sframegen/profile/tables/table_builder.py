@@ -1,4 +1,4 @@
-"""Makes tables in other processes, while this one goes on; one that dies or takes too long costs its file only."""
+"""Makes tables in other processes, while this one goes on; if one dies or takes too long, only its file has no table."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ NOT_PROVEN = "no unwind rules were derived for code without call frame informati
 
 
 class Built(NamedTuple):
-    """What became of the file of that number; the rest as in MadeTable.
+    """The outcome for the file with this number; other fields as in MadeTable.
 
-    `final`: no proof can add rules. The table of a proof that adds none is None: the one before stays.
+    `final`: no proof can add rules. The table of a proof that adds none is None: the earlier table stays.
     """
 
     number: int
@@ -48,9 +48,9 @@ class Built(NamedTuple):
 
 
 class TableBuilder:
-    """`request` files, and proofs for them; `ready` says what came of them. `close` ends what is left and closes the cache.
+    """Makes the tables of files on `request`, and proofs for them; `ready` returns outcomes. `close` ends all and closes the cache.
 
-    To be made while this process is small: those that make tables have what it holds now.
+    Create it while this process uses little memory: its workers are forked, and keep that memory.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class TableBuilder:
         *,
         stores: Stores | None = None,
     ) -> None:
-        """`workers`: the most processes that make tables. Half as many prove rules, which takes more memory. There are none
-        without work.
+        """`workers`: the most processes that make tables. Half as many prove rules, which takes more memory. Processes are
+        started when there is work.
 
         `stores`: of detached sections.
         """
@@ -83,16 +83,16 @@ class TableBuilder:
         self.close()
 
     def fileno(self) -> int:
-        """A descriptor that is readable when `ready` has something new."""
+        """Return a descriptor that is readable when `ready` has new outcomes."""
         return self._some_ready.fileno()
 
     @property
     def pending(self) -> int:
-        """How many files have no outcome yet."""
+        """Return the number of requested files without an outcome yet."""
         return self._pool.pending + self._proofs.pending
 
     def request(self, number: int, elf: ElfFile) -> None:
-        """Make the table of a file; it stays open until it is done."""
+        """Make the table of a file, which is kept open until that is done."""
         kept = recall_table(elf, self._cache, self._stores) if self._cache else None
         if kept is not None:
             self._pool.finish((number, elf), kept)
@@ -100,21 +100,21 @@ class TableBuilder:
             self._pool.put((number, elf))
 
     def request_proof(self, number: int, elf: ElfFile) -> None:
-        """Make its table again, with rules that the instructions of its code prove."""
+        """Make the table of a file again, with rules that the instructions of its code prove."""
         self._proofs.put((number, elf))
 
     def ready(self, wanted: Mapping[int, int] = NOTHING_WANTED) -> list[Built]:
-        """Return what has come since the last call.
+        """Return the outcomes since the last call.
 
-        `wanted`: for how many each is made, by number. Most of them, for the size of the file, go first.
+        `wanted`: number of waiting stacks by file number. Files with the most of them, for their size, are made first.
         """
         for pool in (self._pool, self._proofs) if wanted else ():
             pool.prefer(lambda item: wanted.get(item[0], 0) / (1 + len(item[1].data)))
-        built = [_built(number, answer) for (number, _), answer in self._pool.ready()]
+        built = [_built_of(number, answer) for (number, _), answer in self._pool.ready()]
         return built + [_proven(number, answer) for (number, _), answer in self._proofs.ready()]
 
     def close(self) -> None:
-        """End all processes. Nothing but this can be called any more."""
+        """End all processes. Afterwards, only `close` may be called."""
         if self._some_ready.closed:
             return
         self._some_ready.close()
@@ -126,15 +126,15 @@ class TableBuilder:
             self._cache.close()
 
     def _answer(self, proves: bool, name: str, status: os.stat_result | None, descriptor: int) -> Answer:
-        """In a process."""
-        answer = attempt(partial(self._made, make_proven_table if proves else make_table, name, status), descriptor)
+        """Make the table of a file that is open as `descriptor`. Runs in a worker."""
+        answer = attempt(partial(self._make_in_worker, make_proven_table if proves else make_table, name, status), descriptor)
         trim_heap()
         if isinstance(answer, Exception):
             return Answer(MadeTable(None, Origin.NOTHING, (str(answer) or type(answer).__name__)[:MAX_WHY]))
         return answer
 
-    def _made(self, make: Make, name: str, status: os.stat_result | None, descriptor: int) -> Answer:
-        """The table's data is in a file without a name."""
+    def _make_in_worker(self, make: Make, name: str, status: os.stat_result | None, descriptor: int) -> Answer:
+        """Return what `make` makes of the file, with the table's data in a file without a name."""
         data, _ = map_descriptor(descriptor, name)
         made = make(ElfFile(data, name, status, descriptor), self._cache, self._stores)
         made = made._replace(why=made.why[:MAX_WHY])
@@ -148,7 +148,7 @@ class TableBuilder:
 
 @contextmanager
 def _question(item: tuple[int, ElfFile], *, proves: bool) -> Iterator[Question]:
-    """Send the open file. Without a descriptor, a copy of its bytes; none if there is no room for that."""
+    """Yield a worker's question: the open file, or a copy of its bytes (none if there is no room) if it has no descriptor."""
     elf = item[1]
     values = (proves, elf.name, elf.status)
     if elf.descriptor is not None:
@@ -166,8 +166,8 @@ def _question(item: tuple[int, ElfFile], *, proves: bool) -> Iterator[Question]:
         os.close(copy)
 
 
-def _built(number: int, answer: Answer) -> Built:
-    if isinstance(answer.value, Exception):  # of what has died
+def _built_of(number: int, answer: Answer) -> Built:
+    if isinstance(answer.value, Exception):  # of a worker that died
         return Built(number, None, str(answer.value), Origin.NOTHING)
     table, origin, why = answer.value
     for descriptor in answer.descriptors:
@@ -179,7 +179,7 @@ def _built(number: int, answer: Answer) -> Built:
 
 
 def _proven(number: int, answer: Answer) -> Built:
-    built = _built(number, answer)
+    built = _built_of(number, answer)
     why = f"{NOT_PROVEN}: {answer.value}" if isinstance(answer.value, Exception) else built.why
     return built._replace(why=why, final=True)
 

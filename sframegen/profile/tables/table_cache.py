@@ -23,7 +23,7 @@ HEADER = struct.Struct("<8s12Q")
 
 
 def stored(table: DecodedTable, machine: int) -> bytes:
-    """The bytes of a file: a header with a checksum, then the table's data, then its functions."""
+    """Return the bytes of a cache file: a header with a checksum, then the table's data, then its functions."""
     *numbers, data, left_out, functions = table
     fields = (MAGIC, machine, *numbers, left_out, len(data), len(functions))
     crc = zlib.crc32(functions, zlib.crc32(data, zlib.crc32(HEADER.pack(*fields, 0))))
@@ -31,7 +31,7 @@ def stored(table: DecodedTable, machine: int) -> bytes:
 
 
 def table_in(file: memoryview) -> DecodedTable:
-    """The table that a file's bytes hold; it borrows them. Raises FormatError where they are not as they were written."""
+    """Return the table in a cache file's bytes, without a copy. Raises FormatError if they are not as they were written."""
     if len(file) < HEADER.size:
         raise FormatError("the stored table is too short")
     magic, machine, *numbers, left_out, size, functions_size, crc = HEADER.unpack_from(file)
@@ -55,7 +55,7 @@ PACKAGES = ("cfi", "linker", "sframegen")
 
 
 class TableCache:
-    """`note`: why there is none, one line; empty if there is one."""
+    """A cache of decoded tables. `note`: one line that says why there is no cache; empty if there is one."""
 
     def __init__(self, directory: Path | None = None, limit: int = LIMIT) -> None:
         """`directory`: by default sframegen/tables in $XDG_CACHE_HOME or ~/.cache; it is made. `limit`: bytes of its files."""
@@ -63,9 +63,9 @@ class TableCache:
         self.note = f"tables are not kept: {self._files.why}" if self._files.why else ""
 
     def load(self, status: os.stat_result | None, state: str = "") -> DecodedTable | None:
-        """The table of an unchanged file, without reading that file; None if there is none, or if it is damaged or another user's.
+        """Return the table of an unchanged file, without reading the file; None if none is cached, or a damaged or foreign one.
 
-        `state`: what else it was made of, such as the stores of detached sections.
+        `state`: identifies other input of the table, such as the stores of detached sections.
         """
         data = None if status is None else self._files.load(_name_of(status, state))
         try:
@@ -74,13 +74,13 @@ class TableCache:
             return None
 
     def store(self, status: os.stat_result | None, table: DecodedTable, machine: int, state: str = "") -> None:
-        """Keep it, with the machine of its file (e_machine), unless the file may still be changing: times of files are coarse."""
+        """Store a table with its file's e_machine, unless the file may still be changing: times of files are coarse."""
         if status is not None and is_settled(status):
             self._files.store(_name_of(status, state), stored(table, machine))
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What is open for it: another process that uses it needs it."""
+        """Return the open descriptors that another process needs to use the cache."""
         return self._files.descriptors
 
     def trim(self) -> None:
@@ -100,7 +100,7 @@ def _tool() -> bytes:
 
 
 def modules_digest(packages: str) -> bytes:
-    """The hash of all modules, compiled and interpreted, the version among them: any of them may decide what is in a table."""
+    """Return a hash of all modules, compiled and interpreted, with the version: a change to any of them may change tables."""
     digest = blake2b(digest_size=16)
     for package in PACKAGES:
         for folder, folders, names in os.walk(f"{packages}/{package}"):

@@ -1,6 +1,6 @@
 """Walks copied stacks: registers, bytes of the stack, spans and decoded tables -> packed frames.
 
-It finds what the kernel program finds, and goes on where that cannot: with mappings and tables that came later.
+Walks find what the kernel program finds, and go on where it could not: with mappings and tables that came later.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_COLUMNS = 16  # of processes whose samples come in turns
 
 
 class Start(NamedTuple):
-    """Where a walk begins. `values`: 32 registers by DWARF number; `known`: a bit for each that is known.
+    """The first frame of a walk. `values`: 32 registers by DWARF number; `known`: a bit for each that is known.
 
     `exact`: the instruction at `pc` runs; else a call ends there. `frames`: those already walked, packed. `guessed`: a frame
     pointer led to `pc`.
@@ -47,18 +47,18 @@ class Start(NamedTuple):
 
 
 def no_code(_address: int, _size: int) -> bytes:
-    """Code of a process of which nothing can be read."""
+    """Return no bytes: the ReadCode of a process whose code cannot be read."""
     return b""
 
 
 def span_columns(spans: Iterable[CodeSpan]) -> SpanColumns:
-    """The spans of one process, in any order, without overlaps."""
+    """Return the spans of one process as sorted columns. `spans`: in any order, without overlaps."""
     columns = [*zip(*sorted(spans), strict=True)] or [()] * 4
     return SpanColumns(*(array(code, column) for code, column in zip("QQQI", columns, strict=True)))
 
 
 def table_columns(table: DecodedTable) -> TableColumns:
-    """Raises FormatError if the table's parts do not lie in its data."""
+    """Return the columns of a decoded table. Raises FormatError if its parts do not lie in its data."""
     words = memoryview(table.data).cast("B").cast("I")
     index_at, rows_at, rules_at = (WORDS * place for place in (table.index_at, table.rows_at, table.rules_at))
     ends = (index_at + table.pages + 1, rows_at + table.rows, rules_at + WORDS * RULE_ELEMENTS * table.rules)
@@ -68,7 +68,7 @@ def table_columns(table: DecodedTable) -> TableColumns:
 
 
 def with_missing_pages(stack: Bytes, start: int, holes: int) -> bytes:
-    """Return the stack with zeros for the pages that are not there, so that all bytes are where they belong."""
+    """Return the stack with zeros in place of its missing pages, so that offsets in it are offsets from `start`."""
     parts, at = [], 0
     for page in range(holes.bit_length()):
         size = PAGE - (start % PAGE if page == 0 else 0)
@@ -82,7 +82,7 @@ class CopyWalker:
     """Walks stacks of one ABI, one after the other. After `walk`: `frames()`, packed, the innermost first."""
 
     def __init__(self, abi: Abi, elf_of: Callable[[int], ElfFile | None]) -> None:
-        """`elf_of`: the file with a number, for its code where no rule applies; None if it cannot be read."""
+        """`elf_of`: returns the file with a number, whose code is read where no rule applies; None if it cannot be read."""
         machine = walked_machine(abi)
         if machine.guess is None or not machine.little:
             raise FormatError(f"copied stacks of {abi.name} are not walked")
@@ -93,7 +93,7 @@ class CopyWalker:
         self._steps = Steps(machine, known.ra_mask, self._frames, self._code, machine.guess)
 
     def add_table(self, number: int, table: DecodedTable | None, *, final: bool = True) -> None:
-        """Use this table for the file; None: there is none. If not `final`, walks end in code without a rule with NO_TABLE.
+        """Use this table for the file; None: the file has none. If not `final`, walks in code without a rule end with NO_TABLE.
 
         Raises FormatError if it is cut off.
         """
@@ -102,12 +102,12 @@ class CopyWalker:
         self._steps.add_table(number, columns)
 
     def forget(self, number: int) -> None:
-        """The number is another file's from now on."""
+        """Drop all that is known of a file, because its number is given to another one."""
         self._steps.add_table(number, None)
         self._code.forget(number)
 
     def columns(self, spans: Sequence[CodeSpan]) -> SpanColumns:
-        """Return the columns of a process's spans: at once, if they were asked for a short time ago."""
+        """Return the columns of a process's spans, from a small cache if they were used recently."""
         known = self._columns.get(id(spans))
         if known is None:
             if len(self._columns) == MAX_COLUMNS:
@@ -118,9 +118,9 @@ class CopyWalker:
     def walk(
         self, spans: SpanColumns, start: Start, stack_start: int, stack: Bytes, holes: int = 0, made: ReadCode = no_code
     ) -> End:
-        """Walk from `start` to the end. `stack`: the bytes from address `stack_start` on, SP at the walk's begin.
+        """Walk from `start`; return why the walk ended. `stack`: bytes from `stack_start` on, which is SP where the walk begins.
 
-        `holes`: a bit for each page, from that of `stack_start` on, that is not there. `made`: reads its code in no file.
+        `holes`: a bit for each missing page, from that of `stack_start` on. `made`: reads the process's code without a file.
         """
         steps = self._steps
         self._code.made = made
@@ -135,16 +135,16 @@ class CopyWalker:
 
     @property
     def missing(self) -> int:
-        """After NO_TABLE: the number of the file whose table is not ready."""
+        """Return, after NO_TABLE, the number of the file whose table is not ready."""
         return self._steps.missing
 
     def frames(self) -> memoryview:
-        """Those of the last walk, until the next one."""
+        """Return the packed frames of the last walk; valid until the next one."""
         return memoryview(self._frames)[: self._steps.depth]
 
 
 class _Code:
-    """What the code of files says of addresses where no rule applies, each looked at once."""
+    """The CodeKinds of addresses where no rule applies, each read once from the code of its file."""
 
     def __init__(self, conventions: Conventions, elf_of: Callable[[int], ElfFile | None]) -> None:
         self.conventions = conventions
@@ -159,13 +159,13 @@ class _Code:
         known = self._known.setdefault(file, {})
         found = known.get(address)
         if found is None:
-            found = known[address] = self._look(self.elf_of(file), address)
+            found = known[address] = self._classify(self.elf_of(file), address)
         return found
 
     def forget(self, file: int) -> None:
         self._known.pop(file, None)
 
-    def _look(self, elf: ElfFile | None, address: int) -> int:
+    def _classify(self, elf: ElfFile | None, address: int) -> int:
         if elf is None:
             return int(CodeKind.RETURNS)  # as for code without a file
 

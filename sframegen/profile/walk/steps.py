@@ -1,7 +1,6 @@
-"""Walks one copied stack from frame to frame, as the kernel program walks a stack in place: spans and decoded tables say the rules.
-Compiled.
+"""Walks one copied stack from frame to frame by the rules of decoded tables, as the kernel program walks stacks in place. Compiled.
 
-Numbers that a walk returns are those of ends.End; -1: not at the end yet.
+Functions return an End as a number; -1: the stack goes on.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ COMPILED: bool = cython.compiled
 
 
 class CodeKind(IntFlag):
-    """What holds of an address. In no file, only ONLY_RETURNS may: the code is that of WalkedMachine's `returning`."""
+    """Flags of the code at an address. Code without a file has ONLY_RETURNS at most: it is WalkedMachine's `returning`."""
 
     RETURNS = 1  # a call may end there
-    RETURNS_FROM_SIGNAL = 2  # it is in such code
+    RETURNS_FROM_SIGNAL = 2  # the address is in code that returns from a signal handler
     STARTS_THREAD = 4  # a thread begins there, if its first register is 0
     ONLY_RETURNS = 8
 
 
 class Search(IntEnum):
-    """What a search in a table finds instead of the number of a rule."""
+    """Results of a search in a table that are not the number of a rule."""
 
     NO_RULE = 0
     NO_TABLE = -1
@@ -80,16 +79,16 @@ class TableColumns:
 
 
 class CodeKinds(Protocol):
-    """The bytes of code, which a walk asks for where no rule applies."""
+    """The kinds of code, which a walk asks for where no rule applies."""
 
     def kind(self, file: int, address: int) -> int:
         """Return the CodeKind of a link-time address; `file` 0: of a run-time address."""
 
 
 class Steps:
-    """One walk, and the frames so far, packed: the first `depth` of `frames`. `cursor`: where it is.
+    """One walk, and its frames so far, packed: the first `depth` of `frames`. `cursor`: the current frame.
 
-    Set all of it, then call `run`. `missing`: the file without a table, after NO_TABLE.
+    Call `begin` and set `depth`, then call `run`. `missing`: the file without a table, after NO_TABLE.
     """
 
     def __init__(self, machine: WalkedMachine, ra_mask: int, frames: array[int], code: CodeKinds, guess: CallerRule) -> None:
@@ -101,7 +100,7 @@ class Steps:
         self.rule = CallerRule()
         self.tables: list[TableColumns | None] = []
         self.guessed = False
-        self.final = True  # of the table that was searched last
+        self.final = True  # `final` of the table that was searched last
         self.depth = self.span = self.missing = 0
         self.stack_start = self.stack_size = 0
         # Numbers of more than 31 bits are Python objects where they stand in an expression; as attributes they are C's.
@@ -109,7 +108,7 @@ class Steps:
         self.address_mask = (1 << 48) - 1
 
     def add_table(self, number: int, table: TableColumns | None) -> None:
-        """`number`: the file's. A table without pages: nothing is known of its code. None: not ready yet."""
+        """Use a table for the file with this number. A table without pages has no rules. None: not ready yet."""
         self.tables.extend([None] * (number + 1 - len(self.tables)))
         self.tables[number] = table
 
@@ -137,7 +136,7 @@ class Steps:
         return end
 
     def frame(self, spans: SpanColumns) -> cython.int:
-        """Append the frame and go to its caller."""
+        """Append the current frame and go to its caller; return the End, or -1."""
         cursor: StackCursor = self.cursor
         address: cython.ulonglong = cursor.pc if cursor.exact else (cursor.pc - 1) & self.mask
         file: cython.ulonglong = 0
@@ -177,15 +176,15 @@ class Steps:
         if file and self.code.kind(file, code) & CODE_RETURNS_FROM_SIGNAL:
             return self.step(spans, cursor.machine.signal)
         if not file and cursor.is_known(cursor.machine.sp) and self.code.kind(0, cursor.pc) & CODE_ONLY_RETURNS:
-            return self.step(spans, cursor.machine.returning)  # type: ignore[arg-type] # there is one, as there is such code
+            return self.step(spans, cursor.machine.returning)  # type: ignore[arg-type] # not None, since such code was found
         if not cursor.is_known(cursor.machine.fp):
             return END_NO_RULE
         end = self.step(spans, self.guess)
-        # How a false frame pointer fails says nothing.
+        # How a step with a wrong frame pointer fails says nothing about the stack.
         return end if end < 0 or end in (END_COPY_TOO_SHORT, END_OTHER_STACK) else END_GUESS_FAILED
 
     def is_put(self, rule: cython.Py_ssize_t, file: cython.ulonglong, code: cython.ulonglong) -> cython.bint:
-        """True if the kernel or a library has put the return address: then no call ends there."""
+        """Return True if the kernel or a library pushed the return address, so that no call ends there."""
         if rule > 0 and self.rule.flags & RULE_SIGNAL:
             return True
         if rule < 0 or (rule > 0 and not self.rule.flags & RULE_OUTERMOST):
@@ -194,7 +193,7 @@ class Steps:
         return kind & CODE_RETURNS_FROM_SIGNAL != 0 or kind & CODE_RETURNS == 0
 
     def step(self, spans: SpanColumns, rule: CallerRule) -> cython.int:
-        """Go to the caller with that rule; nothing changes if that fails."""
+        """Go to the caller with that rule; return the End, or -1. Nothing changes if that fails."""
         cursor: StackCursor = self.cursor
         end: cython.int = cursor.find_caller(rule)
         if end >= 0:
@@ -209,7 +208,7 @@ class Steps:
         return -1
 
     def find_span(self, spans: SpanColumns, address: cython.ulonglong) -> cython.bint:
-        """Set `span` to the number of the span with that address; false if there is none."""
+        """Set `span` to the number of the span with that address. Return False if there is none."""
         low: cython.Py_ssize_t = 0
         high: cython.Py_ssize_t = len(spans.start)
         middle: cython.Py_ssize_t
@@ -282,7 +281,7 @@ class Steps:
         return (word - ((word >> 31) << 32)) & self.mask
 
     def returns_to(self, spans: SpanColumns, pc: cython.ulonglong) -> cython.bint:
-        """True if code may return to `pc`. Code without a file is taken at its word: interpreters push addresses themselves."""
+        """Return True if code may return to `pc`: always in code without a file, because interpreters push addresses themselves."""
         file: cython.ulonglong
         if not self.find_span(spans, (pc - 1) & self.mask):
             return False

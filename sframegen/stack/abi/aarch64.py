@@ -31,7 +31,7 @@ def ends_call(code: ReadCode, pc: int) -> bool:
 
 
 def starts_thread(code: ReadCode, pc: int) -> bool:
-    """True after the system call in `clone` or `clone3` that begins a thread. The code of `fork` differs, and does not match."""
+    """Return True after the system call in `clone` or `clone3` that begins a thread; `fork` has other code."""
     return any(code(pc - before, len(one)) == one for one in CLONES for before in (8, 12))
 
 
@@ -41,7 +41,7 @@ CONVENTIONS = Conventions(
     frame_record=frame_record(29, sp_is_cfa=False),
     ends_call=ends_call,
     starts_thread=starts_thread,
-    ra_mask=(1 << 48) - 1,  # an address has 48 bits, and what is above is the signature
+    ra_mask=(1 << 48) - 1,  # an address has 48 bits; the bits above are the signature
     ra_mask_set=NT_ARM_PAC_MASK,
     sampled=RegisterSet(33, 32, {number: number for number in range(32)}),
 )

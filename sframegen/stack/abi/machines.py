@@ -1,4 +1,4 @@
-"""What an ABI and its kernel fix about stacks. The file of each machine has it as a table of the types here."""
+"""Stack conventions of an ABI and its kernel: types of the tables that the file of each machine fills."""
 
 from __future__ import annotations
 
@@ -36,35 +36,35 @@ class RegisterSet(NamedTuple):
 
 
 class Context(NamedTuple):
-    """What the kernel saved on the stack before it called a handler: offsets from SP in the code that the handler returns to."""
+    """Registers that the kernel saved for a signal handler: offsets from SP in the code that the handler returns to."""
 
     pc: int
     places: dict[int, int]  # of the other registers, by DWARF number
-    code: bytes  # that code
+    code: bytes  # the code that the handler returns to
     instructions: tuple[int, ...] = (0,)  # where each of its instructions is
 
     def rule(self, sp: int, fp: int) -> Rule:
-        """The same as a rule, for code that nothing else describes."""
+        """Return the same offsets as a rule, for code that nothing else describes."""
         cfa, ra, caller_fp = (Where(sp, place, deref=True) for place in (self.places[sp], self.pc, self.places[fp]))
         return Rule(cfa, ra, caller_fp)
 
 
 class Returning(NamedTuple):
-    """Code in no file that only returns, as CPython's trampolines for -X perf: its bytes from the PC on, and the rule there."""
+    """Code without a file that only returns, such as CPython's -X perf trampolines: its bytes from the PC on, and its rule."""
 
     code: bytes
     rule: Rule
 
 
 class FrameRecord(NamedTuple):
-    """Where code with frame pointers keeps its caller's; `sp_is_cfa`: the caller's SP is the CFA that the rule gives."""
+    """The rule of code with frame pointers. `sp_is_cfa`: the caller's SP is the CFA that the rule gives."""
 
     rule: Rule
     sp_is_cfa: bool
 
 
 def frame_record(fp: int, *, sp_is_cfa: bool) -> FrameRecord:
-    """(cfa, ra, fp) = (fp + 16, *(cfa - 8), *(cfa - 16))."""
+    """Return the frame record (cfa, ra, fp) = (fp + 16, *(cfa - 8), *(cfa - 16))."""
     return FrameRecord(Rule(Where(fp, 16), Where(None, -8, deref=True), Where(None, -16, deref=True)), sp_is_cfa)
 
 
@@ -77,7 +77,7 @@ def no_address(_code: ReadCode, _pc: int) -> bool:
 
 
 class Conventions(NamedTuple):
-    """What is known of the stacks of one ABI."""
+    """The stack conventions of one ABI."""
 
     general: RegisterSet  #: NT_PRSTATUS
     contexts: tuple[Context, ...]  #: those of signal handlers
@@ -93,12 +93,12 @@ class Conventions(NamedTuple):
     sampled: RegisterSet | None = None  #: the registers in samples of perf events, by the kernel's numbers for them
 
     def context_at(self, code: ReadCode, pc: int) -> Context | None:
-        """Return the context that the code at `pc` returns to from a signal handler; None of other code."""
+        """Return the context that the code at `pc` restores after a signal handler; None for other code."""
         forms = ((one, at) for one in self.contexts for at in one.instructions)
         return next((one for one, at in forms if code(pc - at, len(one.code)) == one.code), None)
 
 
-# By uname's name. Of two byte orders, processes of the first are traced.
+# By the machine name of uname. Of two byte orders, only processes of the first are traced.
 HOSTS = {name: next(abi for abi in ABIS if abi.machine == machine) for machine, name in MACHINE_NAMES.items()}
 _walked: dict[str, WalkedMachine] = {}
 
@@ -114,7 +114,7 @@ def _conventions(machine: int) -> Conventions:
 
 
 def walked_machine(abi: Abi) -> WalkedMachine:
-    """The same in numbers, as walks need them."""
+    """Return the ABI's conventions as numbers, in the form that walks use."""
     if abi.name not in _walked:
         known = conventions_of(abi)
         guess = None
@@ -131,7 +131,7 @@ def walked_machine(abi: Abi) -> WalkedMachine:
 
 
 class ThreadRegisters(NamedTuple):
-    """`values` by DWARF number, of those that are known; `ra_mask`: the bits of a return address that are not its signature."""
+    """A thread's known registers: `values` by DWARF number. `ra_mask`: the bits of a return address without its signature."""
 
     pc: int
     values: dict[int, int]

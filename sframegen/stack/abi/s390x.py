@@ -1,4 +1,4 @@
-"""s390x: registers, floating-point registers too, and signal frames. It has no frame pointers; its calls are not looked at."""
+"""s390x: general and floating-point registers, and signal frames. It has no frame pointers, and calls are not recognised."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _FLOATS = (0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)
 
 
 def _context(psw: int, code: bytes) -> Context:
-    """PSW (mask, address), R0 to R15, access registers, FPC and padding, F0 to F15."""
+    """Return the context at `psw`: PSW (mask, address), R0 to R15, access registers, FPC and padding, F0 to F15."""
     general = {number: psw + 16 + 8 * number for number in range(16)}
     return Context(psw + 8, general | {16 + at: psw + 216 + 8 * number for at, number in enumerate(_FLOATS)}, code)
 

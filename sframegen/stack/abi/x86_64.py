@@ -44,7 +44,7 @@ def ends_call(code: ReadCode, pc: int) -> bool:
 
 
 def starts_thread(code: ReadCode, pc: int) -> bool:
-    """`fork` tests the result in another way."""
+    """Return True after the system call in `clone` or `clone3` that begins a thread; `fork` has other code."""
     return any(CLONES.match(code(pc - before, CLONE_BYTES)) for before in range(AFTER_CLONE, AFTER_CLONE + CLONE_BYTES))
 
 

@@ -1,6 +1,6 @@
-"""Opens files that others have chosen: a helper touches them first, and copies those whose file system may stop answering.
+"""Opens files of other users' choice in a helper process, which copies files whose file system may stop answering.
 
-What it returns can be mapped, read and closed without waiting for anybody: even to close a file of FUSE may take its server.
+The returned file can be mapped, read and closed without waiting for anybody: even closing a FUSE file may need its server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from sframegen.elf.ranges import Range
 
-# f_type of statfs, of file systems whose server is this kernel. An overlay counts: containers run from them.
+# statfs f_type of file systems that this kernel serves itself. Overlays are among them, because containers run from them.
 LOCAL = {
     0xEF53,  # ext2, ext3, ext4
     0x58465342,  # XFS
@@ -52,7 +52,7 @@ READ = ".debug_frame"
 
 
 class OpenedAside(NamedTuple):
-    """`status`: of the file itself. `is_copy`: of its bytes; there is no descriptor of the file itself."""
+    """An opened file. `status`: of the original. `is_copy`: the descriptor is of a copy of its bytes."""
 
     descriptor: int
     status: os.stat_result
@@ -60,7 +60,7 @@ class OpenedAside(NamedTuple):
 
 
 def open_aside(risk: Hashable, work: Callable[..., Answer], *arguments: object) -> OpenedAside:
-    """Call a function in a helper that returns what `handed_over` does. Raises what it raises, and NoAnswerError."""
+    """Return the file that `work`, called in a helper, opens with `handed_over`. Raises its errors, and NoAnswerError."""
     answer = helpers().call(risk, work, *arguments)
     [descriptor] = answer.descriptors
     return OpenedAside(descriptor, *answer.value)
@@ -89,10 +89,10 @@ def handed_over(descriptor: int, name: str) -> Answer:
     if _is_local(descriptor):
         return Answer((status, False), [descriptor])
     try:
-        wanted = list(_wanted(descriptor, status.st_size, name))
+        wanted = list(_ranges_to_copy(descriptor, status.st_size, name))
         if sum(end - start for start, end in wanted) > MAX_COPY:
             raise FormatError(f"more than {MAX_COPY >> 20} MiB on a file system that may stop answering", file=name)
-        return Answer((status, True), [_copied(descriptor, status.st_size, wanted)])
+        return Answer((status, True), [_copy_to_memory(descriptor, status.st_size, wanted)])
     finally:
         os.close(descriptor)
 
@@ -104,8 +104,8 @@ def _is_local(descriptor: int) -> bool:
     return int.from_bytes(found.raw[:F_TYPE_BYTES], sys.byteorder) in LOCAL
 
 
-def _copied(descriptor: int, size: int, wanted: Iterable[Range]) -> int:
-    """Return a file in memory with the same bytes, and zeros in place of sections that nobody reads."""
+def _copy_to_memory(descriptor: int, size: int, wanted: Iterable[Range]) -> int:
+    """Return the descriptor of a copy in memory, with zeros in place of sections that are not `wanted`."""
     copy = os.memfd_create("copy", os.MFD_CLOEXEC)
     try:
         os.truncate(copy, size)
@@ -118,10 +118,10 @@ def _copied(descriptor: int, size: int, wanted: Iterable[Range]) -> int:
     return copy
 
 
-def _wanted(descriptor: int, size: int, name: str) -> Iterator[Range]:
-    """Return the ranges of the file to copy, ascending."""
+def _ranges_to_copy(descriptor: int, size: int, name: str) -> Iterator[Range]:
+    """Yield the ranges of the file to copy, ascending."""
     at = 0
-    for start, end in sorted(_unread(descriptor, size, name)):
+    for start, end in sorted(_unread_ranges(descriptor, size, name)):
         if at < start:
             yield at, min(start, size)
         at = max(at, end)
@@ -129,7 +129,7 @@ def _wanted(descriptor: int, size: int, name: str) -> Iterator[Range]:
         yield at, size
 
 
-def _unread(descriptor: int, size: int, name: str) -> list[Range]:
+def _unread_ranges(descriptor: int, size: int, name: str) -> list[Range]:
     if not size:
         return []
     data = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))

@@ -1,4 +1,4 @@
-"""Threads in /proc: which a process has, their status, and why one may not be traced."""
+"""Threads in /proc: the threads of a process, their status, and why one may not be traced."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PIECE = 1 << 16  # bytes read at a time
 
 
 def proc_contents(path: str) -> bytes:
-    """Return a file of /proc. Raises OSError. Two are read for each thread: `open` takes three times as long."""
+    """Return the contents of a /proc file. Raises OSError. Without `open`, which takes three times as long."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return b"".join(iter(lambda: os.read(descriptor, PIECE), b""))
@@ -26,7 +26,7 @@ def proc_contents(path: str) -> bytes:
 
 
 def threads_of(pid: int) -> list[int]:
-    """Return the ids of its threads, the first thread first; none if the process has ended."""
+    """Return the thread ids of a process, the first thread first; empty if the process has ended."""
     for _ in range(3):  # for a moment there is none, while another thread takes over the id of the first
         try:
             found = [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208 - pathlib takes longer
@@ -58,9 +58,9 @@ def lives(tid: int) -> bool:
 
 
 def _may_be_traced(tid: int) -> bool:
-    """Return False if the kernel does not permit us to open its memory, for which it asks the same as for tracing.
+    """Return False if the kernel does not let us open the thread's memory, which needs the same permission as tracing.
 
-    For a moment of execve(), which is long on a busy machine, the new memory is nobody's: only the privileged may open it then.
+    During execve(), which can take long on a busy machine, only privileged users may open the new memory.
     """
     is_ours = set(status_fields_of(tid).get("Uid", "").split()) == {str(os.geteuid())}
     for _ in range(TRIES if is_ours else 1):

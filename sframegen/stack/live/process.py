@@ -1,4 +1,4 @@
-"""A live process: its mappings, its memory, and a snapshot of it while its threads are stopped."""
+"""A live process: its mappings, its memory, and snapshots while its threads are stopped."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def parse_mappings(text: bytes) -> Mappings:
 
 
 class Process:
-    """A live process, within a `with` block. Raises StackError if it cannot be read."""
+    """A live process, used as a context manager. Raises StackError if it cannot be read."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -65,7 +65,7 @@ class Process:
         self._folder = self._living()
         self._memory = self._open_memory()
         self.executable = self._executable()
-        self.stopped_seconds = 0.0  # of all stops: how long it could not run
+        self.stopped_seconds = 0.0  # the sum of all stops
 
     def __enter__(self) -> Self:
         return self
@@ -89,7 +89,7 @@ class Process:
         return self._mappings
 
     def read(self, address: int, size: int) -> bytes:
-        """Return bytes of memory, fewer if the memory ends; none if it is of a file that does not answer."""
+        """Return bytes of memory, fewer if the memory ends; none if they are mapped from a file that does not answer."""
         if not self._maps_text:
             self.mappings()
         rows = self._mappings.overlapping(address, address + size)
@@ -126,7 +126,7 @@ class Process:
 
     @contextmanager
     def stopped(self, tid: int | None = None) -> Iterator[Snapshot]:
-        """Stop all its threads, or one, within the block. Raises StackError if none can be stopped."""
+        """Yield a snapshot of the process, with all threads or one stopped within the block. Raises StackError if none can be."""
         if tid and tid not in proc.threads_of(self.pid):
             raise StackError(f"process {self.pid}: it has no thread {tid}")
         with ptrace.stopped(self.pid, tid) as threads:
@@ -143,7 +143,7 @@ class Process:
                 self.stopped_seconds += threads.ended - threads.began
 
     def now(self) -> Snapshot:
-        """Return a snapshot of the running process: without threads, and its memory may change."""
+        """Return a snapshot of the running process, without threads; its memory may change."""
         return self._snapshot(self.mappings(), [], {})
 
     def _snapshot(self, mappings: Mappings, threads: list[StoppedThread], refused: dict[int, str]) -> Snapshot:
@@ -182,7 +182,7 @@ class Process:
             return b""
 
     def _living(self) -> str:
-        """Return the folder of a thread that has not ended: the first may have, and then has no memory."""
+        """Return the /proc folder of a living thread: the first thread may have ended, and then shows no memory."""
         return f"/proc/{next(filter(proc.lives, proc.threads_of(self.pid)), self.pid)}"
 
     def _executable(self) -> str:
@@ -193,7 +193,7 @@ class Process:
 
 
 def part_of_memory(address: int, size: int, memory: int) -> Answer:
-    """In a helper: bytes of memory of which some may be of a file that does not answer."""
+    """Return bytes of memory that may be mapped from a file that does not answer. Runs in a helper."""
     return Answer(_part(address, size, memory))
 
 
@@ -205,13 +205,13 @@ def _part(address: int, size: int, memory: int) -> bytes:
 
 
 def _is_of(elf: ElfFile, mapping: Mapping) -> bool:
-    """Return True if the file is certainly on the device of the mapping: stat and mappings number some in another way."""
+    """Return True if stat and the mapping agree on the file's device; some file systems have different numbers in both."""
     return elf.status is not None and _text_of(elf.status.st_dev) == mapping.device
 
 
 @cache
 def _device_of_memory() -> str:
-    """Return the device of memory that is shared without a file, as mappings have it."""
+    """Return the device number of shared memory without a file, as /proc/PID/maps prints it."""
     descriptor = os.memfd_create("device", os.MFD_CLOEXEC)
     try:
         return _text_of(os.fstat(descriptor).st_dev)

@@ -1,4 +1,4 @@
-"""Stops the threads of another process for a moment, with ptrace: seizes, interrupts, and always releases them."""
+"""Stops the threads of another process for a moment with ptrace: seizes, interrupts and always releases them."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class _Vector(ctypes.Structure):
 
 
 def _ptrace(request: int, tid: int, address: int = 0, data: int = 0) -> None:
-    """Raises OSError."""
+    """Make a ptrace request. Raises OSError."""
     if _LIBC.ptrace(request, tid, address, data) == -1:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 
 
 def _is_forbidden() -> bool:
-    """Return True if the call is refused whatever it asks for: else the kernel does not find such a thread."""
+    """Return True if ptrace is forbidden altogether: if allowed, it fails because NO_THREAD does not exist."""
     try:
         _ptrace(SEIZE, NO_THREAD)
     except OSError as error:
@@ -60,7 +60,7 @@ def _is_forbidden() -> bool:
 
 
 def register_set(tid: int, kind: int) -> bytes:
-    """Return the registers of a stopped thread; none if it has none of that kind. Raises ProcessLookupError if it has ended."""
+    """Return a stopped thread's registers of a kind; empty if it has none. Raises ProcessLookupError if it has ended."""
     buffer = ctypes.create_string_buffer(MAX_REGISTERS)
     vector = _Vector(ctypes.addressof(buffer), MAX_REGISTERS)
     try:
@@ -80,7 +80,7 @@ class ThreadState(NamedTuple):
 
 
 def _state(tid: int) -> ThreadState | None:
-    """Return the state without reaping the thread: whoever started a child waits for it. None if it is gone."""
+    """Return a thread's state without reaping it, which is up to the parent of a child; None if the thread is gone."""
     try:
         found = os.waitid(os.P_PID, tid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT | WALL)
     except OSError:
@@ -94,8 +94,8 @@ def _signal(state: ThreadState) -> int:
     return 0 if event == EVENT_STOP else number
 
 
-def _scheduled(tid: int, deadline: float) -> bytes:
-    """Return the letter of its state, after any uninterruptible sleep (`D`): seized in one, it would stop much later."""
+def _wait_for_sleep_end(tid: int, deadline: float) -> bytes:
+    """Return the thread's state letter after any uninterruptible sleep (`D`), in which a seized thread would stop much later."""
     while True:
         try:
             state = proc_contents(f"/proc/{tid}/stat").rpartition(b") ")[2][:1]
@@ -121,7 +121,7 @@ class Stopped:
         self._seized: dict[int, int | None] = {}  # with the signal to deliver on release; None: not stopped yet
 
     def stop(self, only: int | None = None) -> None:
-        """Stop all threads, or one. Running threads may start others meanwhile, but not for ever."""
+        """Stop all threads, or one. Threads that start meanwhile are stopped, too, up to a limit."""
         done = threading.Event()
         reaper = threading.Thread(target=self._reap_meanwhile, args=(done,), daemon=True)
         try:
@@ -147,7 +147,7 @@ class Stopped:
                 break
             deadline = time.monotonic() + patience.current.threads
             for tid in new:  # others may start as long as one runs
-                state = _scheduled(tid, deadline)
+                state = _wait_for_sleep_end(tid, deadline)
                 if state == SLEEPS_ON:
                     self.refused[tid] = ASLEEP
                     continue
@@ -175,7 +175,7 @@ class Stopped:
         return [tid for tid in ([only] if only else threads_of(self.pid)) if tid not in self._seized and tid not in self.refused]
 
     def let_go(self) -> None:
-        """Release all threads; never raises. A released thread is not touched again."""
+        """Release all threads, and do not touch them again. Never raises."""
         for tid, number in self._seized.items():
             self._release(tid, number)
         if self.pid not in self._seized and self.pid in _OURS:
@@ -220,7 +220,7 @@ class Stopped:
             pause = min(2 * pause + 0.00002, 0.01)
 
     def _first_is_ours(self) -> bool:
-        """Return True if the first thread is ours and lives. Its end is not reported while others live.
+        """Return True if we trace the first thread and it lives. Its end is not reported while other threads live.
 
         A thread that executes a program takes over its id, and has to stop too.
         """
@@ -232,7 +232,7 @@ class Stopped:
         return True
 
     def _lose(self, tid: int, deadline: float) -> None:
-        """Forget a thread: it has ended, or executed a program, and is the first thread now, and still ours."""
+        """Forget a thread that has ended, or that executed a program: it is the first thread then, and still traced."""
         del self._seized[tid]
         self.refused[tid] = GONE
         if self.pid not in self._seized and self._first_is_ours():
@@ -267,9 +267,9 @@ class Stopped:
 
 
 def _reap(tid: int) -> bool:
-    """Reap a thread that has ended: its parent learns of it only after its tracer did. Our own children are left to their parent.
+    """Reap a thread that has ended: its parent is told only after its tracer. Our own children are not reaped here.
 
-    Return True if it is no longer ours.
+    Return True if we trace it no longer.
     """
     state = _state(tid)
     if state and state.si_code not in ENDED:
@@ -284,7 +284,7 @@ def _reap(tid: int) -> bool:
 
 @contextmanager
 def stopped(pid: int, tid: int | None = None) -> Iterator[Stopped]:
-    """Stop the threads of a process, or one, within the block. Signals that would end this program are delivered after it."""
+    """Yield the threads of a process, or one, stopped within the block. Signals that would end us are delivered after it."""
     held = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
     threads = Stopped(pid)
     try:

@@ -1,4 +1,4 @@
-"""A file that keeps only the symbols it exports -> the file that has the others, on this machine or inside the file itself."""
+"""Finds the debug file of a stripped file, which has its other symbols, on this machine or inside the file itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DebugFiles:
     """Finds the separate debug file of a file: with the same build-id, or, without one, with the CRC of .gnu_debuglink."""
 
     def __init__(self, fetch: Fetch | None = None, directory: str = DIRECTORY) -> None:
-        """`fetch`: asked where this machine has none."""
+        """`fetch`: gets a debug file by build-id, called if this machine has none."""
         self._fetch = fetch
         self._directory = directory
         self._known: WeakKeyDictionary[ElfFile, ElfFile | None] = WeakKeyDictionary()
@@ -34,22 +34,22 @@ class DebugFiles:
     def find(self, elf: ElfFile) -> ElfFile | None:
         if elf not in self._known:
             try:
-                self._known[elf] = self._found(elf)
+                self._known[elf] = self._search(elf)
             except FormatError:  # in its notes, or its link
                 self._known[elf] = None
         return self._known[elf]
 
-    def _found(self, elf: ElfFile) -> ElfFile | None:
+    def _search(self, elf: ElfFile) -> ElfFile | None:
         build_id = build_id_of(elf)
         for place in self._paths(elf, build_id):
-            debug = self._opened(*place)
-            if debug is not None and self._is_for(elf, debug):
+            debug = self._open_candidate(*place)
+            if debug is not None and self._matches(elf, debug):
                 return debug
         debug = self._fetch(build_id) if build_id and self._fetch else None
         return debug if debug is not None and build_id_of(debug) == build_id else None
 
     def _paths(self, elf: ElfFile, build_id: bytes | None) -> Iterator[tuple[str, str]]:
-        """The directory and the name of each file that it may be."""
+        """Yield the directory and the name of each file that may be the debug file."""
         if build_id:
             yield f"{self._directory}/.build-id/{build_id.hex()[:2]}", f"{build_id.hex()[2:]}.debug"
         link = debug_link_of(elf)
@@ -57,14 +57,14 @@ class DebugFiles:
             own, name = elf.name.rpartition("/")[0], link[0].rpartition("/")[2]
             yield from ((own, name), (f"{own}/.debug", name), (f"{self._directory}{own}", name))
 
-    def _opened(self, directory: str, name: str) -> ElfFile | None:
+    def _open_candidate(self, directory: str, name: str) -> ElfFile | None:
         try:
             debug, is_copy = open_elf_aside(directory, f"{directory}/{name}")
-        except (OSError, FormatError, ValueError):  # the last of a name with a zero
+        except (OSError, FormatError, ValueError):  # ValueError: the name has a zero byte
             return None
         return ElfFile(debug.data, debug.name) if is_copy else debug  # of a copy, nothing is kept for the file
 
-    def _is_for(self, elf: ElfFile, debug: ElfFile) -> bool:
+    def _matches(self, elf: ElfFile, debug: ElfFile) -> bool:
         from sframegen.conversion.sources import belongs  # noqa: PLC0415 - most files have no such file
 
         try:
@@ -80,7 +80,7 @@ def has_all_symbols(elf: ElfFile) -> bool:
 
 
 def mini_debug_file(elf: ElfFile) -> ElfFile | None:
-    """Return the ELF file in .gnu_debugdata, compressed with xz: Fedora's files have the symbols there that they do not export."""
+    """Return the ELF file in .gnu_debugdata (xz), where Fedora keeps symbols that a file does not export; None without one."""
     section = elf.section(".gnu_debugdata")
     if section is None:
         return None

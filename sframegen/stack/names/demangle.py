@@ -37,15 +37,15 @@ def can_demangle() -> bool:
 
 
 class _Demangler:
-    """The process; started for the first name if it was not begun before, and again after a name ended it."""
+    """The process that demangles: started with `begin` or for the first name, and again after a name ended it."""
 
     def __init__(self) -> None:
-        self._forker = Forker(_demangled, _limit)
+        self._forker = Forker(_demangle_names, _limit)
         self._process: Forked | None = None
         self._deaths = 0
 
     def ask_all(self, names: list[str]) -> list[str]:
-        """Return the demangled names, in order; empty without an answer."""
+        """Return the demangled names, in order; an empty text where the process gave no answer."""
         texts: list[str] = []
         most = MAX_PART
         while len(texts) < len(names) and self._deaths < MAX_DEATHS:
@@ -63,7 +63,7 @@ class _Demangler:
         return texts + [""] * (len(names) - len(texts))
 
     def begin(self) -> None:
-        """Start the process, which has what this one has now, and so have all after it. Raises OSError."""
+        """Start the process: it and its successors share only the memory that this one has now. Raises OSError."""
         self._forker.begin()
         self._next()
 
@@ -72,7 +72,7 @@ class _Demangler:
         self._forker.close()
 
     def _next(self) -> Forked:
-        """Return the process, which may start now. Raises OSError."""
+        """Return the process, started if need be. Raises OSError."""
         self._process = alive(self._process, self._forker.forked)
         return self._process
 
@@ -82,7 +82,7 @@ class _Demangler:
             self._process = None
 
 
-# -- in the process
+# -- in the process that demangles
 
 
 def _limit(pipe: int) -> None:
@@ -91,22 +91,22 @@ def _limit(pipe: int) -> None:
     hold_only(pipe)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    _text("")  # loads the library
+    _demangle_name("")  # loads the library
     limit_memory(MAX_MEMORY)
 
 
-def _demangled(names: list[str]) -> list[str]:
-    """Ends the process if one of them exceeds a limit."""
+def _demangle_names(names: list[str]) -> list[str]:
+    """Return the demangled names. A name that exceeds a limit ends the process."""
     texts = []
     for name in names:
         signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
-        texts.append(_text(name))
+        texts.append(_demangle_name(name))
     signal.setitimer(signal.ITIMER_PROF, 0)
     return texts
 
 
-def _text(name: str) -> str:
-    """Return it demangled; empty if it is not mangled, or its text is too long."""
+def _demangle_name(name: str) -> str:
+    """Return the name demangled; an empty text if it is not mangled, or its text is too long."""
     from pycxxfilt import demangle as by_library  # noqa: PLC0415 - for this process only
 
     try:
@@ -116,7 +116,7 @@ def _text(name: str) -> str:
     return text if len(text) <= MAX_TEXT else ""
 
 
-# -- in this one
+# -- in the process that asks
 
 
 _DEMANGLER = _Demangler()
@@ -124,7 +124,7 @@ atexit.register(_DEMANGLER.close)
 
 
 def begin_demangling() -> None:
-    """Start the process while this one has little memory: what this one changes later, the others keep. Raises OSError."""
+    """Start the process while this one has little memory: the fork keeps a copy of all that changes later. Raises OSError."""
     if can_demangle():
         _DEMANGLER.begin()
 
@@ -140,7 +140,7 @@ def demangle_all(names: Iterable[str]) -> dict[str, str]:
 
 
 def _rust_path(text: str) -> str:
-    """A name that ends with a hash is Rust's: without that, and with the signs that its older mangling writes out."""
+    """Return a name without Rust's hash at its end, and with the signs that Rust's older mangling writes out."""
     path = RUST_HASH.sub("", text)
     return path if path == text or ("$" not in path and ".." not in path) else RUST_SIGN.sub(_sign, path)
 

@@ -27,7 +27,7 @@ MAX_KNOWN = 1 << 15  # addresses that `learn` goes on with
 
 
 class NamedFunction(NamedTuple):
-    """`name`: None without a symbol. `start`: link-time address; None if unknown."""
+    """A function of a file. `name`: None without a symbol. `start`: link-time address; None if unknown."""
 
     name: str | None
     start: int | None
@@ -44,7 +44,7 @@ class FileNames:
         debug_files: DebugFiles | None = None,
         start_of: Callable[[int], int | None] = lambda _: None,
     ) -> None:
-        """`start_of`: where the function with an address begins that has neither a name nor call frame information."""
+        """`start_of`: returns where the function at an address begins, asked if it has neither a name nor CFI."""
         self._file = file
         self._start_of = start_of
         self._demangled = demangled
@@ -62,7 +62,7 @@ class FileNames:
         return self._known[address]
 
     def learn(self, addresses: Collection[int]) -> None:
-        """Find the functions of many addresses together, which is quicker. Those of earlier ones are known for some time."""
+        """Find the functions of many addresses together, which is quicker; `at` then returns them without a search."""
         if len(self._known) > MAX_KNOWN:
             self._known, self._functions = {}, {}
         unknown = [address for address in addresses if address not in self._known]
@@ -76,13 +76,13 @@ class FileNames:
         self._known.update((address, self._without_symbol(address)) for address in unknown)
 
     def rest(self) -> None:
-        """Leave what was read of the file to the kernel's cache, until it is read again."""
+        """Release the memory of the file's pages to the kernel's cache, until they are read again."""
         from sframegen.program.unused_memory import drop_pages  # noqa: PLC0415 - for long profiles
 
         drop_pages(self._file.data)
 
     def _learn_functions(self, place: int, symbols: Iterable[Symbol]) -> None:
-        """Name those that are not known yet; mangled names are demangled together."""
+        """Name the functions of these symbols that are not known yet; mangled names are demangled together."""
         new = [symbol for symbol in symbols if (place, symbol.address) not in self._functions]
         names = [printable(symbol.name.partition("@")[0]) for symbol in new]  # without its version
         for symbol, name in zip(new, self._demangle(names), strict=True):
@@ -113,14 +113,14 @@ class FileNames:
         return NamedFunction(None, start if address - start < size else self._start_of(address))
 
     def _holds(self, symbol: Symbol, address: int) -> bool:
-        """True if the code is that of the symbol: one without a size ends where that of an FDE does, or begins."""
+        """Return True if the symbol's code holds the address: a symbol without a size ends where an FDE ends or begins."""
         if symbol.size or symbol.address == address:
             return True
         start, size = self._described_before(address)
         return start <= symbol.address and (address - start < size or symbol.address - start >= size)
 
     def _described_before(self, address: int) -> tuple[int, int]:
-        """Return the last function with call frame information that begins there or before, and its size; 0 without one."""
+        """Return start and size of the last function with CFI that begins at or before the address; (0, 0) without one."""
         if self._described is None:
             self._described = _described(self._file)
         starts, sizes = self._described
@@ -135,7 +135,7 @@ def _go_table(file: ElfFile) -> GoTable | None:
 
 
 def _described(file: ElfFile) -> tuple[array[int], array[int]]:
-    """Return ascending starts, and sizes, of the functions that have call frame information. SFrame joins neighbours."""
+    """Return ascending starts, and sizes, of functions with CFI; not those of SFrame, which joins neighbours."""
     from cfi import reader  # noqa: PLC0415 - here and below: most files have symbols
     from sframegen.conversion.sources import find_sources  # noqa: PLC0415
 
@@ -149,7 +149,7 @@ def _described(file: ElfFile) -> tuple[array[int], array[int]]:
 
 
 def _functions(file: ElfFile, debug_files: DebugFiles) -> list[FunctionColumns]:
-    """Return functions by address; those of the debug file first, if there is one and the file itself names only its exports."""
+    """Return tables of functions by address; the debug file's first, if there is one and the file names only its exports."""
     found = [file]
     if not has_all_symbols(file):
         debug = debug_files.find(file) or mini_debug_file(file)

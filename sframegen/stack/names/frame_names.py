@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class NamedPlace(NamedTuple):
-    """Where a frame is; None for what is unknown. `offset`: from the start of the function to the PC."""
+    """The place of a frame; unknown fields are None. `offset`: from the start of the function to the PC."""
 
     function: str | None
     offset: int
@@ -32,7 +32,7 @@ class NamedPlace(NamedTuple):
 
     @property
     def label(self) -> str | None:
-        """The function; without a name, its object and start: `[postgres+0x35f640]`."""
+        """Return the function's name; without one, its object and start: `[postgres+0x35f640]`."""
         if self.function or not self.object or self.start is None:
             return self.function
         name = self.object.removesuffix(DELETED).rpartition("/")[2].strip("[]")
@@ -48,7 +48,7 @@ class Symbols:
         self._perf_map: PerfMap | None = None
 
     def learn(self, pid: int, threads: Iterable[Thread]) -> None:
-        """Name the code of these stacks together, which is quicker, and read the names of code that the process has made."""
+        """Find the names of these stacks together, which is quicker, and read the process's perf map for code made at run time."""
         addresses: defaultdict[FileNames, list[int]] = defaultdict(list)
         has_made_code = False
         for code in {frame.code for thread in threads for frame in thread.frames}:

@@ -72,7 +72,7 @@ GO_LAYOUTS = (
 
 
 class GoFunction(NamedTuple):
-    """`end`: where the next function begins."""
+    """A function of the table. `end`: where the next one begins."""
 
     name: str
     start: int
@@ -80,16 +80,16 @@ class GoFunction(NamedTuple):
 
 
 class GoLine(NamedTuple):
-    """`source`: path of the file as the compiler wrote it."""
+    """A function's source line. `source`: path of the file as the compiler wrote it."""
 
     source: str
     line: int
 
 
 class GoFrame(NamedTuple):
-    """How much of the stack a function has taken: `steps` are (offset of code, bytes), the first at 0. `end`: of its code.
+    """A function's stack use: `steps` are (offset of code, bytes taken), the first at 0. `end`: of its code.
 
-    `first`: it is the first one of a stack.
+    `first`: the function is the outermost one of a stack.
     """
 
     name: str
@@ -100,7 +100,7 @@ class GoFrame(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A function of the table: its first address, where the next one begins, offset of its record."""
+    """A table entry: the function's first address, where the next one begins, the offset of its record."""
 
     start: int
     end: int
@@ -108,10 +108,10 @@ class _Found(NamedTuple):
 
 
 class GoTable:
-    """Functions and lines by link-time address. Raises FormatError where the header is not one; later nothing for any bytes."""
+    """Functions and lines by link-time address. Raises FormatError for a bad header; its methods raise nothing for any bytes."""
 
     def __init__(self, data: memoryview, byte_order: ByteOrder, text_start: int | None = None, name: str = "") -> None:
-        """`text_start`: where the header's own is not known before the program is loaded."""
+        """`text_start`: used where the header has none until the program is loaded."""
         self._data = data
         self._order: ByteOrder = byte_order
         self._name = name
@@ -148,7 +148,7 @@ class GoTable:
         return GoFunction(name, found.start, found.end) if name else None
 
     def line_at(self, address: int) -> GoLine | None:
-        """Return the line of the instruction, which may be one of a function inlined there."""
+        """Return the line of the instruction, perhaps in a function inlined there; None if unknown."""
         found = self._find(address)
         if found is None:
             return None
@@ -158,14 +158,14 @@ class GoTable:
         return GoLine(source, line) if source and line is not None and line > 0 else None
 
     def functions(self) -> Iterator[GoFunction]:
-        """Yield all, ascending."""
+        """Yield all functions by ascending address."""
         for number in range(self.count):
             function = self.function_at(self._start(number))
             if function:
                 yield function
 
     def frames(self) -> Iterator[GoFrame]:
-        """Yield those of all functions whose table of SP can be read, ascending."""
+        """Yield the frames of all functions whose SP table can be read, by ascending address."""
         left = MAX_ALL_STEPS
         known: dict[int, tuple[tuple[tuple[int, int], ...], int]] = {}
         for found in self._with_code():
@@ -173,7 +173,7 @@ class GoTable:
             if offset not in known:  # the linker keeps equal ones once
                 known[offset] = self._steps(offset)
             steps, size = known[offset]
-            left -= len(steps)  # also of those that have no sense in the end
+            left -= len(steps)  # counts also steps that turn out to make no sense
             if left <= 0:
                 return
             if 0 < size <= found.end - found.start:
@@ -181,14 +181,14 @@ class GoTable:
                 yield GoFrame(name, found.start, found.start + size, steps, self._flags(found) & IS_FIRST != 0)
 
     def outermost(self) -> Iterator[tuple[int, int]]:
-        """Yield ranges of functions that are the first of a stack, and lose what may have called them: they write SP."""
+        """Yield the ranges of functions that begin a stack and write SP: a caller, if any, cannot be found."""
         for found in self._with_code():
             if self._flags(found) & (IS_FIRST | WRITES_SP) == IS_FIRST | WRITES_SP:
                 yield found.start, found.end
 
     @property
     def span(self) -> tuple[int, int]:
-        """The first address, as it is in the table, and how many bytes come up to the end of the last function."""
+        """Return the first address, as it is in the table, and the bytes from there to the end of the last function."""
         return self._entries[0], self._entries[-1] - self._entries[0]
 
     # -- reading
@@ -198,7 +198,7 @@ class GoTable:
 
     @cached_property
     def _entries(self) -> array[int]:
-        """For each function its address and the offset of its record; the end of the last one's code comes after them."""
+        """Return address and record offset of each function, in turn, then the end of the last one's code."""
         size = (2 * self.count + 1) * self._step
         found = array("I" if self._step == 4 else "Q", bytes(self._data[self._functions : self._functions + size]))
         if self._order != sys.byteorder:
@@ -210,7 +210,7 @@ class GoTable:
         return self._at(after - 1) if after and address < self._start(after) else None
 
     def _with_code(self) -> Iterator[_Found]:
-        """Yield all functions; not those that end before they begin."""
+        """Yield all functions, except those that end before they begin."""
         return (found for found in map(self._at, range(self.count)) if found.start < found.end)
 
     def _at(self, number: int) -> _Found:
@@ -218,7 +218,7 @@ class GoTable:
         return _Found(self._start(number), self._start(number + 1), base + self._entries[2 * number + 1])
 
     def _number(self, at: int, size: int) -> int | None:
-        """Return an unsigned number; None outside of the table."""
+        """Return the unsigned number at an offset; None outside of the table."""
         if at < 0 or at + size > len(self._data):
             return None
         return int.from_bytes(self._data[at : at + size], self._order)
@@ -228,7 +228,7 @@ class GoTable:
         return self._number(found.record + self._step + 4 * (number - 1), 4)
 
     def _text(self, part: int, offset: int | None) -> str:
-        """Return a text that ends with a zero; empty outside of the table."""
+        """Return the text up to its zero byte; empty outside of the table."""
         if offset is None or not 0 <= part + offset < len(self._data):
             return ""
         raw = bytes(self._data[part + offset : part + offset + MAX_TEXT])
@@ -256,7 +256,7 @@ class GoTable:
         return None
 
     def _steps(self, offset: int) -> tuple[tuple[tuple[int, int], ...], int]:
-        """Return the steps of SP that are there, and of how many bytes of code they are: 0 if they have no sense."""
+        """Return the SP steps at an offset, and the bytes of code that they cover: 0 if they make no sense."""
         steps: list[tuple[int, int]] = []
         size = 0
         for value, more in self._values_from(offset):
@@ -305,16 +305,16 @@ def go_table(elf: ElfFile) -> GoTable | None:
     try:
         section = next((one for one in elf.sections if one.name in SECTIONS and one.header.sh_type != SHT.NOBITS), None)
         if section is not None:
-            return _opened(elf, elf.contents(section), section.header.sh_addr)
+            return _open_table(elf, elf.contents(section), section.header.sh_addr)
         if any(one.name in SIGNS for one in elf.sections) or not elf.sections:
-            return _searched(elf)
+            return _search_table(elf)
     except FormatError:
         pass
     return None
 
 
-def _opened(elf: ElfFile, data: memoryview, address: int) -> GoTable:
-    """`address`: of the table. Raises FormatError."""
+def _open_table(elf: ElfFile, data: memoryview, address: int) -> GoTable:
+    """Return the table in `data`, which is at `address`. Raises FormatError."""
     table = GoTable(data, elf.byte_order, name=elf.name)
     if not table.layout.relative or table.header_word(TEXT_START):
         return table
@@ -322,12 +322,12 @@ def _opened(elf: ElfFile, data: memoryview, address: int) -> GoTable:
 
 
 def _text_start(elf: ElfFile, table: GoTable, address: int) -> int:
-    """Return where the text begins that the addresses count from, if the header has no number: a relocation, or Go 1.26 and later.
+    """Return the start of text, which addresses count from, if the header lacks it: it is relocated, or from Go 1.26 on absent.
 
     The runtime's record of the program begins with the address of the table. Somewhere after it are the first and the last
     address of all functions, beside each other.
     """
-    relocated = _relocated(elf)
+    relocated = _relocated_words(elf)
     if found := relocated.get(address + 8 + TEXT_START * WORD):
         return found
     first, size = table.span
@@ -340,8 +340,8 @@ def _text_start(elf: ElfFile, table: GoTable, address: int) -> int:
     return text.header.sh_addr if text else 0
 
 
-def _relocated(elf: ElfFile) -> dict[int, int]:
-    """Return by address the link-time addresses that the dynamic loader writes there, with the load address added."""
+def _relocated_words(elf: ElfFile) -> dict[int, int]:
+    """Return {address: link-time address that the dynamic loader writes there, plus the load address}."""
     found: dict[int, int] = {}
     for section in elf.sections:
         if section.header.sh_type == SHT.RELA:
@@ -353,7 +353,7 @@ def _relocated(elf: ElfFile) -> dict[int, int]:
 
 
 def _pointers_to(elf: ElfFile, address: int, relocated: dict[int, int]) -> Iterator[int]:
-    """Yield places of data that hold an address."""
+    """Yield the addresses of data words that hold `address`."""
     yield from islice((place for place, value in relocated.items() if value == address), MAX_TRIES)
     pattern = re.compile(re.escape(address.to_bytes(WORD, elf.byte_order)))
     for load in elf.segments:
@@ -369,15 +369,15 @@ def _word_at(elf: ElfFile, address: int) -> int:
         return 0
 
 
-def _searched(elf: ElfFile) -> GoTable | None:
-    """Find the table in the data of a program whose sections have other names, or none: linkers may have joined them."""
+def _search_table(elf: ElfFile) -> GoTable | None:
+    """Return the table found in the data of a program whose sections were renamed, joined or removed; None if not found."""
     for load in elf.segments:
         if load.p_type != PT.LOAD or load.p_flags & PF.X:
             continue
         data = elf.slice(load.p_offset, load.p_filesz, "PT_LOAD")
         for match in islice(HEADER.finditer(data), MAX_TRIES):
             try:
-                found = _opened(elf, data[match.start() :], load.p_vaddr + match.start())
+                found = _open_table(elf, data[match.start() :], load.p_vaddr + match.start())
             except FormatError:
                 continue
             if found.count and next(found.functions(), None):

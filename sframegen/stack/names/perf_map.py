@@ -36,12 +36,12 @@ class MapEntry(NamedTuple):
 
 
 class _Process:
-    """Where the map of a process is, and when it is trusted."""
+    """A process whose map is read: where the map is, and when it is trusted."""
 
     def __init__(self, pid: int) -> None:
         """Raises OSError, also if the process has ended."""
         fields = status_fields_of(pid)
-        self.ticks = _ticks(pid)  # when it started: another process may get its id
+        self.ticks = _start_ticks(pid)  # when it started: another process may get its id
         self.users = fields.get("Uid", "").split()[1:2]
         self.name = f"perf-{fields.get('NSpid', str(pid)).split()[-1]}.map"
         self.risk = ("perf map", pid)  # its /tmp may be on a file system that does not answer
@@ -49,7 +49,7 @@ class _Process:
         finalize(self, os.close, self.folder)
 
     def trusts(self, status: os.stat_result) -> bool:
-        """Return True for a regular file that only its owner can write: the user of the process, or root. It must not be older."""
+        """Return True for a regular file, not older than the process, that only the process's user or root can write."""
         started = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + self.ticks / os.sysconf("SC_CLK_TCK")
         return (
             stat.S_ISREG(status.st_mode)
@@ -61,26 +61,26 @@ class _Process:
 
 
 class PerfMap:
-    """The map of one process. It can be read after the end of the process, if that ran when this was made."""
+    """The map of one process. A map made while the process runs can be read after its end."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._process: _Process | None = None
         self._ended = False
-        self._look()
+        self._refresh_process()
         self._entries = _Entries()
 
     def read(self) -> None:
-        """Read what is in the file now. One that is not trusted gives no names."""
-        self._look()
+        """Read the current contents of the file. A file that is not trusted gives no names."""
+        self._refresh_process()
         if self._process is not None:
             try:
-                self._entries = _entries_of(self._process)
+                self._entries = _read_entries(self._process)
             except OSError:
                 self._entries = _Entries()
 
-    def _look(self) -> None:
-        """Look at the process again, if it still runs: it may have another user or root directory."""
+    def _refresh_process(self) -> None:
+        """Refresh what is known of the process, if it still runs: its user or root directory may have changed."""
         if self._ended:  # another process may have its number
             return
         with suppress(OSError):
@@ -89,7 +89,7 @@ class PerfMap:
                 self._process = process
 
     def end(self) -> bool:
-        """Read it for the last time, because its process has ended. Return True if it has entries."""
+        """Read the map for the last time, because its process has ended. Return True if the map has entries."""
         self.read()
         self._process, self._ended = None, True
         return self.has_entries
@@ -104,7 +104,7 @@ class PerfMap:
 
 
 class _Entries:
-    """In columns: an engine writes hundreds of thousands."""
+    """The entries of a map, in columns, because an engine writes hundreds of thousands."""
 
     def __init__(self) -> None:
         self._starts, self._sizes, self._names_at = array("Q"), array("Q"), array("I")
@@ -124,7 +124,7 @@ class _Entries:
         return None
 
     def add(self, lines: bytes) -> bool:
-        """Return False if there are too many."""
+        """Add the entries of these lines. Return False if there are too many."""
         for match in ENTRY.finditer(lines):
             start, size = int(match[1], 16), int(match[2], 16)
             first, last = start >> BUCKET_BITS, start + size - 1 >> BUCKET_BITS
@@ -142,8 +142,8 @@ class _Entries:
         return True
 
 
-def _entries_of(process: _Process) -> _Entries:
-    """Read the file in parts. Raises OSError."""
+def _read_entries(process: _Process) -> _Entries:
+    """Return the entries of a process's map, read in parts. Raises OSError."""
     entries, at, first = _Entries(), 0, None
     for _ in range(MAX_BYTES // AT_ONCE + 1):
         folder, end = [process.folder], min(at + AT_ONCE, MAX_BYTES)
@@ -159,7 +159,7 @@ def _entries_of(process: _Process) -> _Entries:
 
 
 def folder_of_maps(pid: int) -> Answer:
-    """In a helper: /tmp of a process."""
+    """Return a descriptor of /tmp as the process sees it. Runs in a helper."""
     root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY)
     try:
         return Answer(None, [os.open("tmp", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=root)])
@@ -168,7 +168,7 @@ def folder_of_maps(pid: int) -> Answer:
 
 
 def part_of_map(name: str, at: int, end: int, folder: int) -> Answer:
-    """In a helper: open the file in the mount and PID namespaces of the process, following no links, and read a part."""
+    """Return a part of the map in the folder, following no links. Runs in a helper."""
     file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=folder)
     try:
         status = os.fstat(file)
@@ -178,7 +178,7 @@ def part_of_map(name: str, at: int, end: int, folder: int) -> Answer:
         os.close(file)
 
 
-def _ticks(pid: int) -> int:
+def _start_ticks(pid: int) -> int:
     """Return when a process started, in clock ticks after boot. Raises OSError."""
     text = proc_contents(f"/proc/{pid}/stat").decode(errors="replace")
     try:

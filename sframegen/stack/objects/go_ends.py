@@ -37,9 +37,9 @@ MAX_JUMPS = 4  # from the entry address on
 
 
 class StackEnd(NamedTuple):
-    """Addresses [start, end). `is_put`: no call ends there, but the address after it is put on a stack.
+    """A range of code [start, end) without a caller. `is_put`: no call ends there; the next address is pushed as a return address.
 
-    `other_stack`: there is a caller, on another stack.
+    `other_stack`: the caller is on another stack.
     """
 
     start: int
@@ -56,14 +56,14 @@ def go_ends(elf: ElfFile, abi: Abi) -> Iterator[StackEnd]:
 
 
 def form_of(elf: ElfFile, abi: Abi) -> GoCode | None:
-    """What Go's runtime looks like on this machine; None of files that are not Go's."""
+    """Return how Go's runtime looks on this machine; None for files that are not Go's."""
     is_go = abi.byte_order == "little" and any(elf.section(name) for name in SECTIONS)
     return MACHINES[abi.machine].go if is_go else None
 
 
 @once_per_file
 def go_table_in(elf: ElfFile, abi: Abi) -> GoTable | None:
-    """The linker's table of functions; None of files that are not Go's, and of damaged ones."""
+    """Return the linker's table of functions; None for files that are not Go's, and for damaged ones."""
     return go_table(elf) if form_of(elf, abi) else None
 
 
@@ -82,7 +82,7 @@ def _ends(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[StackEnd]:
         switches += [(start + at, code[at : at + MAX_BYTES]) for at in found]
         threads = re.finditer(form.new_thread, code, re.DOTALL)
         yield from (StackEnd(start + match.start(1), start + match.end(1)) for match in threads)
-    if len(exits) == 1:  # else something else looks like it
+    if len(exits) == 1:  # with more matches, other code looks like it
         yield exits[0]
     done = 0
     for at, code in switches[:MAX_SWITCHES]:
@@ -96,7 +96,7 @@ def _ends(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[StackEnd]:
 
 
 def _other_stack_until(code: bytes, start: int, abi: Abi) -> tuple[int, bool]:
-    """Return the end of the code on the other stack, and whether its last instruction sets SP; else control ends there."""
+    """Return where the code on the other stack ends, and True if its last instruction sets SP; otherwise control ends there."""
     from sframegen.code.decoding.decoded_code import decode  # noqa: PLC0415 - capstone is slow to import, and few files need it
     from sframegen.code.isa.effects import Flow  # noqa: PLC0415
     from sframegen.code.isa.machines import isa_of  # noqa: PLC0415

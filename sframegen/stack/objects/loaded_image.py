@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from sframegen.stack.snapshot import MovedCode, Snapshot
 
 PAGE_MASK = 0xFFF
-MAX_SEGMENTS = 1 << 17  # twice what e_phnum can say
-SEEN = 64  # bytes of code by which it is known again
+MAX_SEGMENTS = 1 << 17  # twice the largest e_phnum
+SEEN = 64  # bytes of code by which a known object is recognised
 MAX_NOTES = 1024  # bytes of notes that identify an object; the build-id is among the first
 
 
@@ -50,7 +50,7 @@ def identity(file: ElfFile) -> Hashable:
 
 
 def identity_in_memory(image: LoadedImage, snapshot: Snapshot) -> Identity | None:
-    """Return what a detached section for the object must agree with. The file is not needed: headers and notes are loaded."""
+    """Return the identity that a detached section for the object must match, from its headers and notes in memory."""
     notes = [segment for segment in image.segments if segment.p_type == PT.NOTE]
     for segment in notes:
         raw = snapshot.memory.read(image.address(segment.p_vaddr), min(segment.p_filesz, MAX_NOTES))
@@ -64,16 +64,16 @@ def identity_in_memory(image: LoadedImage, snapshot: Snapshot) -> Identity | Non
 
 
 def read_loaded_image(snapshot: Snapshot, row: Mapping, moved: MovedCode) -> LoadedImage | None:
-    """Return the object of an executable mapping; None for code without an ELF file."""
+    """Return the ELF object of an executable mapping; None for code without an ELF file."""
     if not row.inode and row.path != VDSO:
         return _moved_image(snapshot, row, moved)
     return _image(snapshot, row, PF.X)
 
 
 def _moved_image(snapshot: Snapshot, row: Mapping, moved: MovedCode) -> LoadedImage | None:
-    """Return the object of code that a program has moved to anonymous memory, to huge pages: that of a file around it.
+    """Return the object of code that a program has moved to huge pages in anonymous memory: the file mapped around it.
 
-    It must be the same, byte for byte.
+    The code must equal the file's, byte for byte.
     """
     compared: set[Hashable] = set()
     for other in snapshot.mappings.around(row):
@@ -137,7 +137,7 @@ class _Reader:
         self.file = self._vdso(row) if row.path == VDSO else snapshot.file_of(row)
 
     def headers(self) -> tuple[Ehdr, list[Phdr]]:
-        """Return the ELF header and the segments. Raises FormatError without any.
+        """Return the ELF header and the segments. Raises FormatError if there are none.
 
         The file is ignored if its headers differ from those in memory.
         """

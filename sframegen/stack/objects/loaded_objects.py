@@ -1,4 +1,4 @@
-"""The objects that a process has loaded, with the sections that describe their code. They are kept while its memory is the same."""
+"""The objects that a process has loaded, with the sections that describe their code; kept while its memory is the same."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class LoadedObject:
         self._read = read
         self.image = image  # None for code without an ELF file
         self.section: SframeSection | None = None
-        self.section_bytes = 0  # of its memory that we keep
+        self.section_bytes = 0  # bytes of its section in our memory
         self.how = RuleSource.SFRAME
         self.damage = ""
-        self.tried = False  # to convert it
-        self.proven: SframeSection | None = None  # rules of its instructions: of use where the other section has none
+        self.tried = False  # a conversion
+        self.proven: SframeSection | None = None  # proven by its instructions, used where `section` has no rule
         self.proof_tried = False
 
     @property
@@ -82,7 +82,7 @@ class LoadedObject:
             return []
 
     def end_at(self, pc: int) -> End | None:
-        """Return the end of a walk to code of Go's runtime that leaves the stack, whatever the rules say there; None elsewhere."""
+        """Return why a walk ends at `pc`: code of Go's runtime leaves the stack there, whatever rules say; None elsewhere."""
         found = next((one for one in self._ends if one.start <= pc - self.bias < one.end), None)
         return found and (End.OTHER_STACK if found.other_stack else End.OUTERMOST)
 
@@ -97,9 +97,9 @@ class LoadedObjects:
     """All objects that a process has loaded, read on demand."""
 
     def __init__(self, *, convert: bool = False, stores: Stores | None = None) -> None:
-        """`convert`: objects without a section get one, in our memory, from their call frame information.
+        """`convert`: make sections in our memory, from call frame information, for objects that have none.
 
-        `stores`: searched first.
+        `stores`: of detached sections, searched before converting.
         """
         self._stores = stores or Stores()
         self._converter: Converter | None = None
@@ -116,14 +116,14 @@ class LoadedObjects:
         self.answers: Answers = ({}, {})
 
     def prepare(self, snapshot: Snapshot) -> None:
-        """Read all loaded objects, while the process may still run: call `verify` after it."""
+        """Read all loaded objects while the process may still run; call `verify` once it is stopped."""
         self.use(snapshot)
         for row in snapshot.mappings:
             if row not in self._loaded:
                 self._load(row)
 
     def verify(self, snapshot: Snapshot) -> None:
-        """Use a snapshot of the process at another moment: what is in the place of a known object may be another one."""
+        """Use a snapshot of a later moment: another object may have taken the place of a known one."""
         self.use(snapshot)
         for row, loaded in list(self._loaded.items()):
             if loaded.image and any(snapshot.memory.read(at, max(len(data), 1)) != data for at, data in loaded.image.seen):
@@ -147,7 +147,7 @@ class LoadedObjects:
         return bool(todo)
 
     def known_at(self, address: int) -> LoadedObject | None:
-        """Return the object at an address, as it was when it was last used."""
+        """Return the object at an address if it is known already; None otherwise."""
         row = self._mappings.find(address)
         return self._loaded.get(row) if row else None
 
@@ -160,7 +160,7 @@ class LoadedObjects:
         return loaded
 
     def prove(self, loaded: LoadedObject) -> None:
-        """Let the object have the rules that its instructions prove; it is pending if they are still to be made."""
+        """Give the object the rules that its instructions prove; if they are still to be found, the object becomes pending."""
         if not loaded.proof_tried:
             self._defer(loaded)
 
@@ -185,9 +185,9 @@ class LoadedObjects:
         return loaded
 
     def _read_section(self, loaded: LoadedObject) -> None:
-        """Read the section that PT_GNU_SFRAME names from memory, as a kernel would; else one that is not loaded, from the file.
+        """Read the section from memory, where PT_GNU_SFRAME says, as a kernel would; else from the file, if it is not loaded.
 
-        An object that has neither may have one in a store.
+        For an object that has neither, look in the stores.
         """
         image, snapshot = loaded.image, self._snapshot
         if image is None or snapshot is None:
@@ -210,30 +210,30 @@ class LoadedObjects:
             loaded.damage = str(error)
 
     def _read_unloaded(self, loaded: LoadedObject, image: LoadedImage, abi: Abi) -> bool:
-        """Read it from the file that is mapped there, if that can still be opened. Return False if there is none."""
+        """Read the section from the mapped file, if that can still be opened. Return False if the file has no section."""
         file = image.file
         section = unloaded_of(file) if file else None
         if file is None or section is None:
             return False
         loaded.tried = True
         try:
-            data = _expanded(file, section, self._room)
+            data = _expand_section(file, section, self._room)
             self._keep(loaded, _usable(open_section(data, image.address(section.header.sh_addr)), abi), len(data))
         except FormatError as error:
             loaded.damage = str(error)
         return True
 
     def _read_detached(self, loaded: LoadedObject, image: LoadedImage, snapshot: Snapshot) -> None:
-        """Read it from a store."""
+        """Read the section from a store, if one has it."""
         if not self._stores:
             return
 
-        def copied(data: memoryview) -> SframeSection:
+        def open_copy(data: memoryview) -> SframeSection:
             if len(data) > self._room:
                 raise FormatError(f"{len(data)} bytes are too many")
             return _usable(open_section(bytes(data), image.address(ADDRESS)), snapshot.abi)
 
-        section = self._stores.find(identity_in_memory(image, snapshot), copied)
+        section = self._stores.find(identity_in_memory(image, snapshot), open_copy)
         if section is not None:
             loaded.tried = True
             self._keep(loaded, section, len(section.data))
@@ -243,7 +243,7 @@ class LoadedObjects:
         self._room -= size
 
     def _convert(self, loaded: LoadedObject) -> None:
-        """Make its section; if that was tried, the one with proven rules."""
+        """Make the object's section from its CFI; if that was tried before, the one with proven rules."""
         proves = loaded.proof_tried = loaded.tried
         loaded.tried = True
         if self._converter is None or loaded.file is None or loaded.damage:
@@ -265,10 +265,10 @@ def _open(snapshot: Snapshot, address: int, size: int, room: int) -> SframeSecti
     return _usable(open_section(data, address), snapshot.abi)
 
 
-def _expanded(file: ElfFile, section: Section, room: int) -> bytes:
-    """Return a copy of the contents: the file may become shorter.
+def _expand_section(file: ElfFile, section: Section, room: int) -> bytes:
+    """Return a copy of the section's contents, because the file may become shorter.
 
-    Raises FormatError if they are more than `room` bytes, before it expands them.
+    Raises FormatError, before expanding, for more than `room` bytes.
     """
     size = file.contents_size(section)
     if size > min(MAX_SECTION, room):

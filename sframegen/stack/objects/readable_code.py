@@ -1,4 +1,4 @@
-"""The executable bytes of a file, and what an expression finds in them."""
+"""The executable bytes of a file, and searches in them by regular expression."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ MAX_MATCHES = 16  # of one expression in a range: a C library has one or two
 
 
 def once_per_file(find: Callable[[ElfFile, Abi], T]) -> Callable[[ElfFile, Abi], T]:
-    """Return what finds the same, and goes through the code of a file once: what it finds is asked for before and after."""
+    """Return the same function with a cache: it searches the code of each file only once."""
     known: WeakKeyDictionary[ElfFile, T] = WeakKeyDictionary()
 
-    def found(elf: ElfFile, abi: Abi) -> T:
+    def find_once(elf: ElfFile, abi: Abi) -> T:
         if elf not in known:
             known[elf] = find(elf, abi)
         return known[elf]
 
-    return found
+    return find_once
 
 
 def readable_code(elf: ElfFile) -> Iterator[tuple[int, Bytes]]:
-    """Yield the address and the bytes of each executable range, without those that lie after the end of a file that is cut off.
+    """Yield the address and the bytes of each executable range, as far as the file has them: it may be cut off.
 
-    Together they have no more bytes than the file: a file of many segments of the same bytes is searched as long as any other.
+    Together they have no more bytes than the file, so overlapping segments do not make a search longer.
     """
     left = len(elf.data)
     for start, end in elf.executable_ranges():
@@ -50,7 +50,7 @@ def readable_code(elf: ElfFile) -> Iterator[tuple[int, Bytes]]:
 
 
 def found_in_code(expression: bytes, elf: ElfFile) -> Iterator[tuple[int, re.Match[bytes]]]:
-    """Yield matches, each with the address that its places count from; none for an empty expression."""
+    """Yield each match, with the address of the bytes that it was found in; none for an empty expression."""
     for start, code in readable_code(elf) if expression else ():
         for match in islice(re.finditer(expression, code, re.DOTALL), MAX_MATCHES):
             yield start, match

@@ -1,4 +1,4 @@
-"""Code that a process makes at run time: finds the lists of its tables if there is code of no file, and follows them."""
+"""Code that a process makes at run time: finds the lists of its unwind tables, and reads what is added to them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class RuntimeCode:
-    """Keeps a registry in step with the lists of a process."""
+    """Keeps a registry in step with the table lists of a process."""
 
     def __init__(self, registry: Registry, moved: MovedCode) -> None:
         self._registry = registry
@@ -25,9 +25,9 @@ class RuntimeCode:
         self._mappings: Mappings | None = None
 
     def follow(self, snapshot: Snapshot, seconds: float | None = None) -> None:
-        """Read new tables and entries. The registry then has the regions of the process, with their current rules.
+        """Read new tables and entries. The registry then has the regions of the process with their current rules.
 
-        `seconds`: the most that reading them takes, if that is less than usual.
+        `seconds`: time limit of the reading, if shorter than the usual one.
         """
         if snapshot.mappings is not self._mappings:
             self._mappings = snapshot.mappings
@@ -66,7 +66,7 @@ class RuntimeCode:
 
 
 def _is_made(row: Mapping) -> bool:
-    """Return True if the code may be made at run time: it has no file, or one without a name, and is not the kernel's."""
+    """Return True if the code may be made at run time: it has no file or a deleted one, and is not the kernel's."""
     return not row.path.startswith(("/", "[")) or row.path.startswith(("/memfd:", "/dev/", "[anon"))
 
 

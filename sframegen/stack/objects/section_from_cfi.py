@@ -1,4 +1,4 @@
-"""A section for an object that has none, made in memory from its call frame information, or from its instructions, too."""
+"""Makes sections in memory for objects that have none, from call frame information and, if asked, from instructions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Converter:
-    """Converts each file once, and once more with what its instructions prove."""
+    """Converts each file once, and once more with rules that its instructions prove."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[Hashable, bool], memoryview | None] = {}
@@ -36,7 +36,7 @@ class Converter:
 
 
 def _section(file: ElfFile, *, proves: bool) -> memoryview | None:
-    """Return the section for link-time address 0."""
+    """Return the bytes of the section, made for link-time address 0; None if nothing can be expressed."""
     try:
         abi = abi_of(file)
         converted = proven(file, abi)[0] if proves else convert_sources(find_sources(file), file.executable_ranges(), abi)

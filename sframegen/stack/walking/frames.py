@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 
 
 class End(IntEnum):
-    """Why a walk ended, and the same in `words`."""
+    """Why a walk ended: a number, with the reason for users in `words`."""
 
     words: str
 
@@ -66,7 +66,7 @@ class RuleSource(Enum):
 
 
 class Frame(NamedTuple):
-    """`exact`: the next instruction is at `pc`; else a call ends there. `how`, `cfa`: None if unknown.
+    """A frame of a stack. `exact`: the next instruction is at `pc`; else a call ends there. `how`, `cfa`: None if unknown.
 
     `guessed`: a frame pointer led here. Code may use that register for anything else, so this frame and its callers may be wrong.
     """
@@ -81,7 +81,7 @@ class Frame(NamedTuple):
 
     @property
     def code(self) -> int:
-        """An address within the current instruction of the frame."""
+        """Return an address within the current instruction of the frame."""
         return self.pc if self.exact or self.signal else self.pc - 1
 
 
@@ -93,7 +93,7 @@ class WalkedStack(NamedTuple):
 
 
 class Thread(NamedTuple):
-    """One thread's stack, the innermost frame first. `detail`: more about the end, or empty. `idle`: it waited."""
+    """One thread's stack, the innermost frame first. `detail`: more about the end, or empty. `idle`: the thread waited."""
 
     tid: int
     name: str

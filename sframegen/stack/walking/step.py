@@ -1,7 +1,7 @@
 """One step of a walk: registers, a way to read memory, and the rule of the code -> the caller's registers. Compiled.
 
-The only one in user space: for live processes, and stacks that were copied. The kernel program has its twin
-(sframegen/profile/bpf/walker.bpf.c). Numbers that functions return are those of ends.End; -1: the stack goes on.
+All walks in user space use it, of live processes and of copied stacks. The kernel program has its own twin
+(sframegen/profile/bpf/walker.bpf.c). Functions return an End as a number; -1: the stack goes on.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if not cython.compiled:
 
 
 class CallerRule:
-    """Where the caller is, in numbers. `flags`: RuleFlag. `guess`: of a frame pointer, which may be anything else, too.
+    """The rule to find a caller, in numbers. `flags`: RuleFlag. `guess`: it trusts a frame pointer, which may hold anything.
 
     `cfa_register`: -1 for 0. `sp_is_cfa`: the caller's SP follows from the CFA.
     """
@@ -77,14 +77,14 @@ class CallerRule:
 
 
 def caller_rule(rule: Rule, ra: int, *, signal: bool = False) -> CallerRule:
-    """`ra`: the register that has the return address where the rule says nothing of it."""
+    """Return the rule in numbers. `ra`: the register of the return address, for rules that do not name one."""
     cfa_offset, ra_offset, fp_offset, *registers, flags = numbers_of(rule, ra, signal=signal)
     cfa_register, ra_register, fp_register = (min(register, REGISTERS) for register in registers)
     return CallerRule(cfa_offset, ra_offset, fp_offset, cfa_register, ra_register, fp_register, flags)
 
 
 def numbers_of(rule: Rule, ra: int, *, signal: bool = False) -> tuple[int, int, int, int, int, int, int]:
-    """The numbers of a CallerRule, in its order, and of a rule in a decoded table."""
+    """Return the numbers of a rule in the order of CallerRule's arguments, which decoded tables have, too."""
     flags = RuleFlag.SIGNAL if signal else RuleFlag(0)
     cfa = rule.cfa
     if cfa is None:
@@ -106,7 +106,7 @@ def numbers_of(rule: Rule, ra: int, *, signal: bool = False) -> tuple[int, int, 
 
 
 class WalkedMachine:
-    """What an ABI and its kernel fix: stack/abi/machines.py fills it. Registers are DWARF numbers.
+    """The stack conventions of an ABI, in numbers, filled by stack/abi/machines.py. Registers are DWARF numbers.
 
     `guess`: the rule of a frame record; None without frame pointers. `signal`: of the code that a signal handler returns to.
     `returning`: of code in no file that only returns; None without such a rule.
@@ -137,17 +137,17 @@ class WalkedMachine:
 
 
 class StackMemory(Protocol):
-    """The memory of a process."""
+    """Memory of a process, as walks read it."""
 
     def word(self, address: int) -> int | None:
         """Return 8 bytes of memory; None if they cannot be read."""
 
     def window(self, address: int) -> tuple[int, Bytes]:
-        """Return some memory around the address and where it begins, to be read without asking again; of any size, or none."""
+        """Return (start, bytes) of some memory around the address, for reads without further calls; it may be empty."""
 
 
 class StackCursor:
-    """A frame of a stack, and the way to its caller: `find_caller`, then `go_to_caller`.
+    """The current frame of a walk. Call `find_caller`, then `go_to_caller`, to go on to its caller.
 
     `values`: registers by DWARF number, and in `known` a bit for each that is known. `exact`: the next instruction is at `pc`; else
     a call ends there. `lowest`: what the caller's SP must not be below; `stack_end`: nor above; `past_end`: the End if it is.
@@ -158,7 +158,7 @@ class StackCursor:
     """
 
     def __init__(self, machine: WalkedMachine, ra_mask: int, memory: StackMemory | None, past_end: int) -> None:
-        """`ra_mask`: the bits of a return address that are not its signature. `memory`: None if all there is is the window."""
+        """`ra_mask`: the bits of a return address that are not its signature. `memory`: None to read the window only."""
         self.machine = machine
         self.memory = memory
         self.ra_mask = ra_mask & ADDRESS_MASK
@@ -177,7 +177,7 @@ class StackCursor:
         self.guess_reach = GUESS_REACH
 
     def look_at(self, start: int, window: Bytes) -> None:
-        """Read memory there first."""
+        """Let reads look first in `window`, memory that begins at `start`."""
         self.window_start = start
         self.window = window
         self.window_size = len(window)
@@ -186,7 +186,7 @@ class StackCursor:
         return register < 32 and self.known >> register & 1 != 0
 
     def find_caller(self, rule: CallerRule) -> cython.int:
-        """Find the caller's registers; nothing of this frame changes."""
+        """Find the caller's registers without changing this frame; return the End, or -1."""
         flags: cython.int = rule.flags
         end: cython.int
         cfa: cython.ulonglong = rule.cfa_offset
@@ -248,7 +248,7 @@ class StackCursor:
         return END_NO_RETURN if ra == 0 else -1
 
     def go_to_caller(self, rule: CallerRule) -> cython.int:
-        """Make the caller that was found with this rule the current frame."""
+        """Make the caller that was found with this rule the current frame; return the End, or -1."""
         known: cython.ulonglong = 0
         one: cython.ulonglong = 1
         sp: cython.ulonglong = self.sp
@@ -292,12 +292,12 @@ class StackCursor:
         return known
 
     def is_hole(self, address: cython.ulonglong) -> cython.bint:
-        """True if the page of that address is one of the window's that could not be read."""
+        """Return True if the address is in a page of the window that could not be read."""
         page: cython.ulonglong = (address >> 12) - (self.window_start >> 12) & self.mask
         return page < 64 and self.holes >> page & 1 != 0
 
     def has_hole(self, start: cython.ulonglong, end: cython.ulonglong) -> cython.bint:
-        """True if one of these pages is such a page. They are not many."""
+        """Return True if a page from `start` to `end` is one that could not be read; the pages are few."""
         while start < end:
             if self.is_hole(start):
                 return True
@@ -305,7 +305,7 @@ class StackCursor:
         return False
 
     def read(self, address: cython.ulonglong) -> cython.int:
-        """Set `word` to the 8 bytes at that address."""
+        """Set `word` to the 8 bytes at that address; return the End, or -1."""
         at: cython.ulonglong = (address - self.window_start) & self.mask
         value: cython.ulonglong = 0
         i: cython.Py_ssize_t

@@ -1,8 +1,8 @@
 """Walks one stack, frame by frame, from registers and the rules of the code, as far as both can be trusted. Compiled.
 
-It keeps the CFA of each frame and why the walk ends, reads any memory, and asks for the rule of an address once; step.py goes from
-frame to frame. `sframegen/profile/walk` walks copies only, millions of them, with the table of a whole file: to make that takes
-longer than to walk all stacks of a process.
+A walk keeps the CFA of each frame and why it ends, and asks for the rule of an address once; step.py goes from frame to frame.
+`sframegen/profile/walk` is for millions of copied stacks: it needs tables of whole files, which take longer to make than a walk
+of all stacks of a process.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def guess(abi: Abi, failing: End) -> CodeRule | End:
 
 
 class View(StackMemory, Protocol):
-    """What a walk asks about a process.
+    """The process as a walk sees it: memory, and the rules of its code.
 
     `answers`: those of `describe` that still hold, by PC: where it is not exact, and where it is.
     """
@@ -78,7 +78,7 @@ def walk(start: ThreadRegisters, abi: Abi, view: View, limit: int = MAX_FRAMES) 
 
 
 class StackWalker:
-    """One walk."""
+    """The walk of one stack."""
 
     def __init__(self, start: ThreadRegisters, abi: Abi, view: View) -> None:
         self.view = view
@@ -144,7 +144,7 @@ class StackWalker:
         return WalkedStack(frames, End.TOO_DEEP if end < 0 else End(end))
 
     def is_put(self, pc: int) -> bool:
-        """True if a library or the kernel has put this return address: no call ends there. Asked where a rule does not say."""
+        """Return True if a library or the kernel pushed this return address: no call ends there. For rules that do not say."""
         return not self.view.returns_to(pc)
 
     def step(self, found: CodeRule) -> cython.int:

@@ -1,4 +1,4 @@
-"""Formats of files, chosen with the ending of the name. What writes one is imported when it is asked for."""
+"""File formats of profiles, chosen by the ending of the name. The module of a format is imported when it is used."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 MODE = 0o666  # less the umask
-REST = 1 << 17  # parts after which the memory goes that the stacks' files have
+REST = 1 << 17  # parts, after which the memory of stacks in files is released
 
 
 class Format(NamedTuple):
-    module: str  # of this package
+    module: str  # in this package
     function: str
 
     def parts(self, named: Named) -> Iterator[bytes]:
@@ -43,7 +43,7 @@ FORMATS = {
 
 
 def format_of(path: str) -> Format:
-    """Return the format that the ending of a name asks for. Raises SframegenError for others: ask before sampling."""
+    """Return the format for the ending of a name. Raises SframegenError for unknown endings: call it before sampling."""
     for ending in sorted(FORMATS, key=len, reverse=True):
         if path.endswith(ending):
             return FORMATS[ending]
@@ -51,7 +51,7 @@ def format_of(path: str) -> Format:
 
 
 def check_target(path: str) -> None:
-    """Raise OSError if a file of that name cannot be made: known before hours of samples wait to be written."""
+    """Raise OSError if a file of that name cannot be made, so that users know before hours of sampling."""
     from linker.files.location import locate  # noqa: PLC0415
     from linker.files.rename_into_place import regular_there  # noqa: PLC0415
 
@@ -62,7 +62,7 @@ def check_target(path: str) -> None:
 
 
 def write_profile(named: Named, path: str) -> None:
-    """Write a file. Raises SframegenError for an unknown ending, OSError if it cannot be written."""
+    """Write a profile to a file. Raises SframegenError for an unknown ending, OSError if the file cannot be written."""
     from linker.files.location import locate  # noqa: PLC0415
     from linker.files.rename_into_place import writing_new  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""An interactive flame graph: one HTML file that opens without a network, and whose names cannot become markup or code."""
+"""Writes an interactive flame graph: one HTML file that needs no network, and in which names cannot become markup or code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SMALLEST = 20_000  # the least share that is drawn is one in this number
 
 
 def flamegraph(named: Named) -> Iterator[str]:
-    """Return the parts of the page. The data are columns of nodes in preorder; the script computes their places."""
+    """Yield the page in parts. Its data are columns of nodes in preorder; its script computes their places."""
     return html_page(TEMPLATE, {"DATA": json_element(_data(named))})
 
 
@@ -68,7 +68,7 @@ def _data(named: Named) -> dict[str, Any]:
 
 
 def preorder(named: Named, least: int) -> Iterator[tuple[int, DrawnFrame, int]]:
-    """Return (depth, frame, samples) of all that has enough samples, groups first.
+    """Yield (depth, frame, samples) of all nodes with at least `least` samples, groups first.
 
     Children are in alphabetical order: equal functions are neighbours.
     """

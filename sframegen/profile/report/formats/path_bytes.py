@@ -1,6 +1,6 @@
-"""The stacks of a tree, and its places, as bytes: what most of a large file consists of. Compiled.
+"""Writes stacks and places of a tree as bytes, which are most of a large file. Compiled.
 
-And protocol buffers, as far as pprof's schema needs them: messages of integers, texts and messages.
+Also encodes protocol buffers, as far as pprof's schema needs them: messages of integers, texts and messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHORT = ONE_BYTE + [bytes([number & 0x7F | 0x80, number >> 7]) for number in ran
 
 
 def varint(number: int) -> bytes:
-    """`number`: 64 bits; negative ones are their two's complement."""
+    """Return a number of 64 bits as a varint; negative ones are their two's complement."""
     if 0 <= number < len(SHORT):
         return SHORT[number]
     number &= UNSIGNED
@@ -44,7 +44,7 @@ def varint(number: int) -> bytes:
 
 
 def integer(field: int, number: int) -> bytes:
-    """Return a field; nothing for 0, which readers assume."""
+    """Return an integer field; no bytes for 0, which readers assume."""
     return varint(field << 3 | VARINT) + varint(number) if number else b""
 
 
@@ -65,7 +65,7 @@ MAX_BYTES = 10  # of a number of 64 bits in a protocol buffer
 
 
 class NumberedBytes:
-    """NumberedBytes by number: from one of `starts` to the next in `joined`. `after`: what follows each."""
+    """Texts by number: `joined` from one of `starts` to the next. `after`: bytes that follow each text."""
 
     def __init__(self, texts: Iterable[bytes], after: bytes = b"") -> None:
         joined, starts = bytearray(), array("Q", [0])
@@ -76,7 +76,7 @@ class NumberedBytes:
 
 
 class Block:
-    """Bytes that are put one after the other. It is full when it has SIZE of them, and takes more."""
+    """A growing buffer of bytes. It counts as full from SIZE bytes on, but still takes more."""
 
     def __init__(self) -> None:
         self.at = 0
@@ -84,23 +84,23 @@ class Block:
         self.make_room(2 * SIZE)
 
     def make_room(self, size: cython.Py_ssize_t) -> None:
-        """For that many bytes more."""
+        """Make room for that many more bytes."""
         room = bytearray(2 * (self.at + size))
         room[: self.at] = self.view[: self.at]
         self.room, self.view = room, memoryview(room)
 
     def is_full(self) -> bool:
-        """Return True if it is to be taken."""
+        """Return True if the block has SIZE bytes, and should be taken."""
         return self.at >= SIZE
 
     def taken(self) -> bytes:
-        """All of them; it is empty then."""
+        """Return all bytes, and empty the block."""
         found = bytes(self.view[: self.at])
         self.at = 0
         return found
 
     def put(self, texts: NumberedBytes, number: cython.Py_ssize_t) -> None:
-        """One of the texts."""
+        """Append one of the texts."""
         place: cython.Py_ssize_t = texts.starts[number]
         end: cython.Py_ssize_t = texts.starts[number + 1]
         at: cython.Py_ssize_t = self.at
@@ -116,7 +116,7 @@ class Block:
             self.room[at : self.at] = texts.joined[place:end]
 
     def put_decimal(self, number: cython.ulonglong) -> None:
-        """The digits of a number."""
+        """Append the decimal digits of a number."""
         digits: cython.Py_ssize_t = 1
         rest: cython.ulonglong = number
         while rest > 9:
@@ -133,7 +133,7 @@ class Block:
             number = number // 10
 
     def put_varint(self, number: cython.ulonglong) -> None:
-        """A number as protocol buffers have it."""
+        """Append a number as a varint of protocol buffers."""
         if self.at + 10 > len(self.room):
             self.make_room(10)
         at: cython.Py_ssize_t = self.at
@@ -145,7 +145,7 @@ class Block:
         self.at = at + 1
 
     def put_block(self, other: Block) -> None:
-        """All of another block, with its size before it, as protocol buffers have texts and messages."""
+        """Append another block with its size before it, like a text or message in protocol buffers."""
         place: cython.Py_ssize_t
         self.put_varint(other.at)
         if self.at + other.at > len(self.room):
@@ -156,7 +156,7 @@ class Block:
 
 
 class PathTexts:
-    """The texts of a stack's frames, the outermost first, and of rows of the tree.
+    """A block for stacks as texts of their frames, the outermost first.
 
     `texts`: by number; each ends with the byte that is between two. `numbers`: of each frame of the tree. `max_depth`: of a stack.
     """
@@ -169,7 +169,7 @@ class PathTexts:
         self.block = Block()
 
     def put(self, node: cython.Py_ssize_t) -> None:
-        """The stack that ends at that node, without the last byte; nothing for the root."""
+        """Append the stack that ends at that node, without the last byte; nothing for the root."""
         depth: cython.Py_ssize_t = 0
         some: cython.bint = node != 0
         while node:
@@ -183,7 +183,7 @@ class PathTexts:
             self.block.at -= 1
 
     def put_lines(self, row: cython.Py_ssize_t, begin: NumberedBytes) -> cython.Py_ssize_t:
-        """Lines of rows from that one on, until it is full: text 0, or 1 and the stack, then samples. Return the next row."""
+        """Append lines of rows from `row` on until full: text 0, or 1 and the stack, then samples. Return the next row."""
         node: cython.Py_ssize_t
         while row < self.tree.rows.count and self.block.at < SIZE:
             node = self.tree.node_of(row)
@@ -199,7 +199,7 @@ class PathTexts:
     def put_rows(
         self, first: cython.Py_ssize_t, done: cython.Py_ssize_t, kinds: Column, heads: NumberedBytes, middles: NumberedBytes
     ) -> int:
-        """Rows with samples: head, samples, middle, stack. `kinds`: of those from `first` on; return how many are done now."""
+        """Append rows with samples: head, samples, middle, stack. `kinds`: of rows from `first` on; return how many are done."""
         row: cython.Py_ssize_t = first + done
         while done < len(kinds) and self.block.at < SIZE:
             if self.tree.samples[row]:
@@ -213,7 +213,7 @@ class PathTexts:
 
 
 class PathNumbers:
-    """The numbers of a stack's frames, and samples with them, as protocol buffers have them.
+    """A block for stacks as numbers of their frames, and for samples, in protocol buffers.
 
     `numbers`: of each frame of the tree. `inlined`: a byte for each frame, 1 if it is. `period`: of a sample; 0: there is none.
     """
@@ -229,7 +229,7 @@ class PathNumbers:
         self.path.make_room(max_depth * MAX_BYTES)
 
     def put(self, node: cython.Py_ssize_t) -> None:
-        """Those of the stack that ends at that node, the innermost first, without the frames that others are inlined into."""
+        """Append the frames of the stack that ends at a node, the innermost first, without those that others are inlined into."""
         frame: cython.Py_ssize_t
         above: cython.int = 0
         self.path.at = 0
@@ -242,7 +242,7 @@ class PathNumbers:
 
     @cython.locals(kinds="const unsigned int[::1]")
     def put_samples(self, first: cython.Py_ssize_t, done: cython.Py_ssize_t, kinds: Column, labels: NumberedBytes) -> int:
-        """Samples of rows, as PathTexts.put_rows: locations, values, labels, in fields 1, 2 and others of field 2."""
+        """Append samples of rows, like PathTexts.put_rows: locations, values, labels, in fields 1, 2 and others of field 2."""
         row: cython.Py_ssize_t = first + done
         kind: cython.Py_ssize_t
         size: cython.Py_ssize_t
@@ -273,7 +273,7 @@ class PathNumbers:
 
 
 class PlaceBytes:
-    """Places as locations of a protocol buffer: number, from 1 on; what `before` has for the site; address; lines of the site.
+    """Writes places as pprof locations: number, from 1 on; the site's bytes in `before`; address; the site's lines.
 
     `outer`: for each place, what follows it: the number of the place that it is inlined into, and one; else 0.
     """
@@ -288,7 +288,7 @@ class PlaceBytes:
         self.no_address = NO_ADDRESS
 
     def put(self, place: cython.Py_ssize_t) -> int:
-        """Those from that one on, until the block is full, each as field 4. Return the next one."""
+        """Append places from `place` on until the block is full, each as field 4. Return the next place."""
         at: cython.Py_ssize_t
         address: cython.ulonglong
         while place < self.places.count and self.block.at < SIZE:

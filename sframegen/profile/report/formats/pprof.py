@@ -40,7 +40,7 @@ class _Function(NamedTuple):
 
 
 def pprof(named: Named) -> Iterator[bytes]:
-    """Return the parts of the file. Values are samples, and nanoseconds of CPU time if a clock was sampled."""
+    """Yield the compressed file in parts. Values are samples, and nanoseconds of CPU time if a clock was sampled."""
     compressor = zlib.compressobj(LEVEL, wbits=GZIP)  # without a time: equal profiles are equal files
     block = bytearray()
     for part in _Profile(named).parts():
@@ -52,7 +52,7 @@ def pprof(named: Named) -> Iterator[bytes]:
 
 
 class _Profile:
-    """A place is a location with its number and one."""
+    """Encodes a profile as pprof messages. The location of a place has the place's number plus one."""
 
     def __init__(self, named: Named) -> None:
         self._named = named
@@ -128,7 +128,7 @@ class _Profile:
         return integer(1, self._strings.of(key))
 
     def _site(self, site: NamedFrame) -> tuple[bytes, bytes]:
-        """The fields of all locations of a site: its mapping, and its line."""
+        """Return two fields that all locations of a site share: its mapping, and its line."""
         mapping = self._mappings.of(site.path) if site.path else 0
         line = integer(1, self._functions.of(_Function(site.name, site.source or site.path))) + integer(2, site.line)
         return integer(2, mapping), message(4, line)

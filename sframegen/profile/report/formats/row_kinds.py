@@ -1,4 +1,4 @@
-"""Rows of a tree in parts, with what is the same for many of them: their task, their group, how their walks ended."""
+"""Rows of a tree in parts, with their kinds: rows of a kind have the same task, group and end of the walk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class TableNumbers(Generic[T]):
-    """`start`: the first number."""
+    """Numbers items in the order of their first use. `start`: the first number."""
 
     def __init__(self, *first: T, start: int = 0) -> None:
         self._start = start
@@ -36,11 +36,11 @@ class TableNumbers(Generic[T]):
 
 
 ROWS = 1 << 13  # of a part
-REST = 1 << 18  # rows, after which the memory goes that files have
+REST = 1 << 18  # rows, after which the memory of columns in files is released
 
 
 class RowKind(NamedTuple):
-    """`task`, `group`: their numbers."""
+    """The task, group and end of a row; `task` and `group` are numbers."""
 
     task: int
     group: int
@@ -48,7 +48,7 @@ class RowKind(NamedTuple):
 
 
 class RowKinds(NamedTuple):
-    """`of_row`: the number of the kind of each row from `first` on; any, if it has no samples."""
+    """The kinds of a part's rows. `of_row`: the kind number of each row from `first` on; undefined for rows without samples."""
 
     first: int
     of_row: array[int]
@@ -56,7 +56,7 @@ class RowKinds(NamedTuple):
 
 
 def rows_in_parts(named: Named) -> Iterator[RowKinds]:
-    """Yield all rows, and the kinds of each part in the order in which they come."""
+    """Yield the kinds of all rows, in parts of ROWS rows."""
     tree, known = named.tree, Numbered(named.room)
     for first in range(0, tree.rows.count, ROWS):
         if first % REST == 0:

@@ -1,6 +1,6 @@
-"""Formats of text: our own JSON, which docs/json.md describes, and folded stacks.
+"""Text formats: our own JSON (docs/json.md), and folded stacks.
 
-These have one line each, as flamegraph.pl and many others read them: `group;outermost;...;innermost 12`.
+Folded stacks are lines that flamegraph.pl and many others read: `group;outermost;...;innermost 12`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FOLDED_SEPARATOR = b";"
 
 
 def folded(named: Named) -> Iterator[bytes]:
-    """Return the parts of the lines; equal stacks are one."""
+    """Yield the folded stacks in parts; equal stacks are one line."""
     trees = LabelTrees(named, lambda site: _text(named.label(site)))
     texts = NumberedBytes(trees.labels, FOLDED_SEPARATOR)
     paths = PathTexts(trees.tree, array("I", range(len(trees.labels))), texts, named.max_depth)
@@ -52,7 +52,7 @@ MIDDLES: dict[int, bytes] = {
 
 
 def summary(named: Named) -> Iterator[bytes | str]:
-    """Return the parts of one JSON object."""
+    """Yield the profile as one JSON object, in parts."""
     document = {
         "event": named.event,
         "backend": named.backend,
