@@ -36,11 +36,11 @@ class UnchangedError(Exception):
 class ProcessedPackage(NamedTuple, Generic[R]):
     """The result of processing a package. Sizes are in bytes."""
 
-    file: str  # its path
+    file: str  # the package's path
     passed: PassReport
-    parts: list[R]  # of its ELF files, by their path in the package
+    parts: list[R]  # the results of its ELF files, by their path in the package
     refused: list[str]  # a line each
-    faults: list[str]  # of sframegen, a line for each file at which it failed
+    faults: list[str]  # a line for each file at which sframegen itself failed
     written: Written
     size_before: int
     size: int  # of the new one, if it was written

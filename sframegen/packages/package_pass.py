@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 CHUNK = 1 << 20
 MAX_ENTRIES = 1_000_000
 MAX_NAME = 4096  # characters
-MAX_HEADER_BYTES = MAX_ENTRIES << 10  # of all entries together, without the block that each has; many are kept in memory
+MAX_HEADER_BYTES = MAX_ENTRIES << 10  # extended headers of all entries together, many of which are kept in memory
 MAX_ENTRY_BYTES = 64 << 30
 MAX_UNPACKED_BYTES = 256 << 30
-# Real packages unpack to 3 to 20 times their size; zlib packs at most 1,032 times, xz and zstd many thousand times.
+# Real packages unpack to 3 to 20 times their size. zlib can reach a factor of 1,032, xz and zstd many thousands.
 MAX_RATIO, ALLOWED_ANYHOW = 250, 1 << 30
 
 

@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from sframegen.packages.package_pass import Content, PassReport, Readable, Visit
 
 BLOCK = 512
-MAX_HEADER_BYTES = 1 << 20  # of one entry, with its long names and extended headers
-MAX_GLOBAL_RECORDS = 100  # of extended headers that hold for all entries
-MAX_AFTER_END = 64 << 20  # bytes: tools fill their last record, some of megabytes
+MAX_HEADER_BYTES = 1 << 20  # bytes of one entry's headers, with long names and extended headers
+MAX_GLOBAL_RECORDS = 100  # records in extended headers that apply to all entries
+MAX_AFTER_END = 64 << 20  # bytes: tools pad the last record, which has megabytes with some of them
 TYPE_AT = 156
 EXTENDED, LONG_NAMES = (b"x", b"g", b"X"), (b"L", b"K")
-MAX_DIGITS = 7  # of the length of a record
+MAX_DIGITS = 7  # decimal digits of a record's length
 MAX_SIZE = 8**11  # in its field
-ATTRIBUTES = ("SCHILY.xattr.", "LIBARCHIVE.xattr.")  # before their names, in extended headers
+ATTRIBUTES = ("SCHILY.xattr.", "LIBARCHIVE.xattr.")  # prefixes of extended attributes' names in extended headers
 SIZE_FIELD, CHECKSUM_FIELD = slice(124, 136), slice(148, 156)
-# What tarfile raises for bad headers, besides its own errors: invalid numbers, chains of extended headers.
+# Exceptions that tarfile raises for bad headers, besides its own: invalid numbers, chains of extended headers.
 BAD_HEADER = (tarfile.TarError, ValueError, OverflowError, IndexError, KeyError, RecursionError)
 
 LAYER = re.compile(r"blobs/.*|[0-9a-f]{64}(?:[./].*)?")  # names that images have beside manifest.json
