@@ -46,7 +46,7 @@ class Forker:
 
     @property
     def runs(self) -> bool:
-        """Return True if the small process runs. Then its forked processes' numbers are not reused before `code_of` or `release`."""
+        """Return True if the small process runs. Until `code_of` or `release`, its forked processes' numbers are not reused."""
         if self._process is None:
             return False
         self._process.wait(os.WNOHANG)
