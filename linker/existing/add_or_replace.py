@@ -1,4 +1,4 @@
-"""Adds a section to a linked file: to its original, or in the place of its section."""
+"""Adds an SFrame section to a linked file, or replaces its existing one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Stored(NamedTuple):
-    """A section that is not loaded: its bytes, those that the file has for them, and the section's flags: SHF_COMPRESSED or 0."""
+    """An unloaded section: its bytes, its bytes as stored in the file, and its flags (SHF_COMPRESSED or 0)."""
 
     contents: memoryview
     data: Bytes
@@ -36,29 +36,29 @@ class Stored(NamedTuple):
 
     @classmethod
     def of(cls, encoder: Encoder, compression: Compression | None, byte_order: ByteOrder) -> Self:
-        """Raises FormatError where functions are out of its reach, SframegenError where there is no library to compress with."""
+        """Encode a section. Raises FormatError if functions are out of its reach, SframegenError without a compression library."""
         contents = encoder.encode(ADDRESS)
         data = compress(contents, ALIGN, byte_order) if compression else None
         return cls(contents, contents, 0) if data is None else cls(contents, data, SHF.COMPRESSED)
 
     @property
     def compressed_bytes(self) -> int:
-        """0 if it is not compressed."""
+        """Return the stored size in bytes; 0 if the section is not compressed."""
         return len(self.data) if self.flags & SHF.COMPRESSED else 0
 
     def is_in(self, elf: ElfFile) -> bool:
-        """True if the file has it already, with whatever version of zstd it was compressed."""
+        """Return True if the file already has this section, whatever zstd version compressed it."""
         section = unloaded_of(elf)
         if section is None or (section.header.sh_flags, section.header.sh_addr) != (self.flags, ADDRESS):
             return False
         try:
             return same_bytes(elf.contents(section), memoryview(self.contents))
-        except FormatError:  # damaged: another one
+        except FormatError:  # a damaged section is a different one
             return False
 
 
 class Base(NamedTuple):
-    """`elf` without a section is `given` after the writes of `cleared`: none, where `given` has no section."""
+    """The file to add a section to: `elf` is `given` after the writes of `cleared`, which remove its section, if any."""
 
     given: ElfFile  # the file that removing the new section restores
     elf: ElfFile
@@ -84,7 +84,7 @@ def base_of(elf: ElfFile) -> Base:
 def plan_section(
     base: Base, encoder: Encoder, allowed: frozenset[KernelChange] = frozenset(), stored: Stored | None = None
 ) -> InjectionPlan | Exchange:
-    """In the place of an existing section if it fits, else after the file's end. Raises RefusedError if neither is possible.
+    """Plan a section in place of the existing one if it fits, else after the file's end. Raises RefusedError if neither works.
 
     `allowed`: the changes that only newer kernels accept. `stored`: for a section that is not loaded, which goes after the end.
     """
@@ -99,7 +99,7 @@ def plan_section(
 
 
 def plan_in_place(elf: ElfFile, encoder: Encoder) -> Exchange:
-    """Raises SframegenError if it does not fit, or would not be the only section that the headers name."""
+    """Plan to overwrite the existing section. Raises SframegenError if the new one does not fit, or headers name several."""
     place = find_slot(elf)
     kinds = [elf.sections[number].header.sh_type for number in place.sections]
     if len(place.segments) != 1 or kinds != [SHT.GNU_SFRAME] * bool(elf.sections):
@@ -116,7 +116,7 @@ def change_for(plan: InjectionPlan | Exchange, base: Base, encoder: Encoder, sto
 
 
 def is_written(elf: ElfFile, base: Base, change: Change) -> bool:
-    """True if the file has all these bytes already; a file without a record needs none."""
+    """Return True if the file already has all bytes of the change; a file without a record does not need one."""
     if change.gaps != (base.record.gaps if base.record else ()):
         return False
     needed = final_contents(change.writes if base.given is not elf else change.writes[:-1])

@@ -22,12 +22,12 @@ SEVERAL = "more than one SFrame section, or headers that do not agree where it i
 
 
 class Slot(NamedTuple):
-    """The place of a section, and the headers that name it. Offset in the file, address as linked, sizes in bytes."""
+    """A section's place, and the headers that name it. Offset in the file, address as linked, sizes in bytes."""
 
     offset: int
     address: int
     size: int
-    room: int  # the section, and the zeros after it that are loaded with it and belong to no other
+    room: int  # the section's size, plus the loaded zeros after it that no other section claims
     segments: list[int]  # numbers of program headers
     sections: list[int]  # numbers of section headers
 
@@ -36,7 +36,7 @@ class Slot(NamedTuple):
 
 
 def find_slot(elf: ElfFile) -> Slot:
-    """Raises FormatError if there is no section, or none that can be overwritten."""
+    """Return the place of a file's SFrame section. Raises FormatError if it has none that can be overwritten."""
     segments = [n for n, s in enumerate(elf.segments) if s.p_type == PT.GNU_SFRAME and s.p_filesz]
     sections = [s.number for s in elf.sections if is_sframe_section(s)]
     named = named_places(elf)
@@ -54,19 +54,19 @@ def find_slot(elf: ElfFile) -> Slot:
 
 
 def named_places(elf: ElfFile) -> list[tuple[int, int, int]]:
-    """(file offset, address, size) in each program and section header that names an SFrame section."""
+    """Return (file offset, address, size) from each program and section header that names an SFrame section."""
     segments = [(s.p_offset, s.p_vaddr, s.p_filesz) for s in elf.segments if s.p_type == PT.GNU_SFRAME and s.p_filesz]
     headers = [section.header for section in elf.sections if is_sframe_section(section)]
     return segments + [(header.sh_offset, header.sh_addr, header.sh_size) for header in headers]
 
 
 def sframe_extents(elf: ElfFile) -> list[Extent]:
-    """File ranges that program and section headers name as SFrame sections, ascending."""
+    """Return the file ranges that program and section headers name as SFrame sections, ascending."""
     return join(Extent(offset, offset + size, (".sframe",)) for offset, _, size in named_places(elf))
 
 
 def free_after(elf: ElfFile, start: int) -> int:
-    """Bytes from file offset `start` on that are zero, in the same PT_LOAD, and that no section header claims."""
+    """Return the number of zero bytes from file offset `start` on that share its PT_LOAD and that no section header claims."""
     loads = [s for s in elf.segments if s.p_type == PT.LOAD and s.p_offset < start < s.p_offset + s.p_filesz]
     if not elf.sections or not loads:
         return 0
@@ -82,7 +82,7 @@ def free_after(elf: ElfFile, start: int) -> int:
 
 
 def own_loads(elf: ElfFile) -> list[int]:
-    """Numbers of read-only PT_LOADs that begin with an SFrame section: linkers put theirs among other sections."""
+    """Return the numbers of read-only PT_LOADs that begin with an SFrame section. Linkers do not make such PT_LOADs."""
     starts = {s.p_vaddr for s in elf.segments if s.p_type == PT.GNU_SFRAME and s.p_filesz}
     starts |= {s.header.sh_addr for s in elf.sections if is_sframe_section(s) and s.header.sh_flags & SHF.ALLOC}
     loads = [(n, s) for n, s in enumerate(elf.segments) if s.p_type == PT.LOAD and s.p_flags == PF.R]
@@ -90,7 +90,7 @@ def own_loads(elf: ElfFile) -> list[int]:
 
 
 class Exchange(NamedTuple):
-    """The writes that put a section of `size` bytes into `slot`."""
+    """A section exchange: the writes that put a section of `size` bytes into `slot`."""
 
     slot: Slot
     size: int
@@ -101,7 +101,7 @@ class Exchange(NamedTuple):
 
 
 def plan_exchange(elf: ElfFile, slot: Slot, section: Bytes, *, new_record: bool = False) -> Exchange:
-    """Raises RefusedError if the section does not fit. `new_record`: the new file gets a record that restores this one."""
+    """Plan an exchange. `new_record`: add an undo record that restores `elf`. Raises RefusedError if the section does not fit."""
     size = len(section)
     if size > slot.room:
         message = f"{size:,} bytes do not fit into the section's place, which has {slot.room:,}"
@@ -125,7 +125,7 @@ def headers_for(elf: ElfFile, slot: Slot, size: int) -> tuple[list[Phdr], list[S
 
 
 def updated_record(elf: ElfFile, writes: list[Write]) -> list[Write]:
-    """If the file ends in a valid record: the record for the new file. It still restores the original."""
+    """Return the file's undo record, if valid, updated for these writes: it still restores the original."""
     record = undo_record.read(elf.data)
     if record is None:
         return []
@@ -148,7 +148,7 @@ def after(writes: list[Write], start: int, old: memoryview) -> bytearray:
 
 
 def verify_exchange(exchange: Exchange, elf: ElfFile, result: Path, reader: Reader) -> list[str]:
-    """Return the findings about the file at `result`, which the reader reads, too."""
+    """Return findings about the file at `result`, which `reader` also reads."""
     from linker.inject.verify import verify_writes  # noqa: PLC0415 - only where results are read back
 
     return verify_writes(elf, *headers_for(elf, exchange.slot, exchange.size), exchange.writes, result, reader)

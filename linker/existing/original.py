@@ -1,4 +1,4 @@
-"""A changed file -> the original that its undo record restores, without writing it."""
+"""Restores the original of a changed file from its undo record, in memory."""
 
 from __future__ import annotations
 
@@ -31,12 +31,14 @@ CHANGING_SEGMENTS = {PT.NULL, PT.LOAD, PT.PHDR, PT.GNU_SFRAME, *MOVABLE_SEGMENTS
 
 
 class Original(NamedTuple):
+    """An original file, and the undo record that restored it."""
+
     elf: ElfFile
     record: undo_record.Undo
 
 
 def original_of(elf: ElfFile) -> Original | None:
-    """None if the file has no record, or one that does not fit the file any more."""
+    """Return the file's original; None if it has no undo record, or one that no longer fits the file."""
     record = undo_record.read(elf.data)
     if record is None or not record.original_size:
         return None
@@ -48,7 +50,7 @@ def original_of(elf: ElfFile) -> Original | None:
 
 
 def check_undo(given: ElfFile, result: Path) -> list[str]:
-    """Return the findings about the record of the file at `result`, which must restore `given`."""
+    """Return findings about the undo record of the file at `result`, which must restore `given`."""
     changed = open_elf(result)
     original = original_of(changed)
     if original is None:
@@ -63,11 +65,11 @@ def check_undo(given: ElfFile, result: Path) -> list[str]:
 
 
 def altered(elf: ElfFile, parts: Sequence[FilePart], writes: Iterable[tuple[int, bytes | memoryview]]) -> ElfFile:
-    """Return a file of these parts after these writes, mapped.
+    """Return a memory-mapped file made of these parts, with these writes applied.
 
-    The first part alone takes memory for changed pages only. More of them are copied: as much memory as all have bytes.
+    A single part at the start takes memory for changed pages only. Several parts are copied into memory.
     """
-    with mappable(elf, parts) as descriptor:
+    with open_mappable(elf, parts) as descriptor:
         mapped = mmap.mmap(descriptor, max(part.to + part.size for part in parts), access=mmap.ACCESS_COPY)
     for offset, data in writes:
         mapped[offset : offset + len(data)] = data
@@ -75,8 +77,8 @@ def altered(elf: ElfFile, parts: Sequence[FilePart], writes: Iterable[tuple[int,
 
 
 @contextmanager
-def mappable(elf: ElfFile, parts: Sequence[FilePart]) -> Iterator[int]:
-    """Yield the descriptor of a file that begins with these parts: the file itself, or one in memory without a name."""
+def open_mappable(elf: ElfFile, parts: Sequence[FilePart]) -> Iterator[int]:
+    """Yield the descriptor of a file that begins with these parts: the file itself, or an unnamed file in memory."""
     if len(parts) == 1 and parts[0].start == parts[0].to == 0:
         descriptor = open_regular(elf.name, elf.name) if elf.descriptor is None else os.dup(elf.descriptor)
         try:
@@ -93,7 +95,7 @@ def mappable(elf: ElfFile, parts: Sequence[FilePart]) -> Iterator[int]:
 
 
 def is_plausible(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> bool:
-    """True if it is the same program at the same addresses, except for new read-only segments after it, headers and metadata."""
+    """Return True if `elf` is the original at the same addresses, plus new read-only segments, headers and metadata."""
     if max(original.phnum, elf.phnum) > MAX_PROGRAM_HEADERS:
         return False
     tables = {field: getattr(elf.header, field) for field in ("e_phoff", "e_phnum", "e_shoff", "e_shnum", "e_shstrndx")}
@@ -110,12 +112,12 @@ def is_plausible(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> b
 
 
 def loaded_end(elf: ElfFile) -> int:
-    """Return the file offset after all bytes of PT_LOADs: no gap opens between them. One without bytes may have any offset."""
+    """Return the file offset after all bytes of PT_LOADs, between which gaps never open. Empty PT_LOADs do not count."""
     return max((s.p_offset + s.p_filesz for s in elf.segments if s.p_type == PT.LOAD and s.p_filesz), default=0)
 
 
 def code(original: ElfFile, elf: ElfFile) -> list[Extent]:
-    """Return executable sections, and PT_LOADs that do not begin with the headers, without what is metadata in them."""
+    """Return executable sections, and executable PT_LOADs that do not begin with the headers, without their metadata."""
     found = [s.header.extent for s in original.sections if s.header.sh_flags & SHF.EXECINSTR and s.header.sh_size]
     data = join([*metadata(original), program_headers(elf)])
     for load in original.segments:
@@ -125,7 +127,7 @@ def code(original: ElfFile, elf: ElfFile) -> list[Extent]:
 
 
 def program_headers(elf: ElfFile) -> Extent:
-    """Return the range of a changed file's table and of the room for more headers after it."""
+    """Return the range of a changed file's program header table, including the spare headers after it."""
     return Extent(elf.header.e_phoff, elf.header.e_phoff + (elf.phnum + SPARE_HEADERS) * PHDR_SIZE)
 
 
@@ -136,9 +138,9 @@ def metadata(elf: ElfFile) -> list[Extent]:
 
 
 def is_loaded(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> bool:
-    """True if each PT_LOAD of the original is there, perhaps with a longer table, and all others hold new bytes.
+    """Return True if `elf` still has each PT_LOAD of the original, perhaps with a longer table, and all others hold new bytes.
 
-    One that held an SFrame section alone may be gone.
+    A PT_LOAD that only held an SFrame section may be gone.
     """
     left = [segment for segment in elf.segments if segment.p_type == PT.LOAD]
     own = own_loads(original)

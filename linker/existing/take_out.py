@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Removal(NamedTuple):
-    """The writes, and the file's headers afterwards."""
+    """A section's removal: the writes, and the file's headers afterwards."""
 
     segments: list[Phdr]
     sections: list[Section]
@@ -42,7 +42,7 @@ def unchanged(elf: ElfFile) -> Removal:
 
 
 def plan_removal(elf: ElfFile) -> Removal:
-    """Bytes that are not an SFrame section, or also belong to others, stay; only the headers that name them are removed."""
+    """Plan to remove the SFrame section and its headers. Bytes of other sections, or without SFrame magic, stay."""
     segments = [UNUSED_SEGMENT if s.p_type == PT.GNU_SFRAME else s for s in elf.segments]
     sections = without_headers(elf)
     kept = claimed(elf, segments, sections)
@@ -91,7 +91,7 @@ def without_headers(elf: ElfFile) -> list[Section]:
 
 
 def are_numbered(elf: ElfFile, sections: range) -> bool:
-    """True if a symbol is defined in any of them, or the file has groups."""
+    """Return True if a symbol names any of these sections by number, or the file has section groups."""
     tables = [SymbolTable(elf, section, elf.stored(section)) for section in symbol_tables(elf)]
     known = (next(table.defined_in(sections), None) for table in tables)
     return any(s.header.sh_type == SHT.GROUP for s in elf.sections) or any(number is not None for number in known)
@@ -111,7 +111,7 @@ def claimed(elf: ElfFile, segments: list[Phdr], sections: list[Section]) -> list
 
 
 def is_empty(elf: ElfFile, load: Phdr, kept: list[Extent], cleared: list[Extent], values: list[int]) -> bool:
-    """True if nothing names a byte of it, and all that is not cleared is zero. `values`: of dynamic tags, ascending."""
+    """Return True if nothing refers to the PT_LOAD, and its uncleared bytes are zero. `values`: of dynamic tags, ascending."""
     start, end = load.extent[:2]
     tags = bisect_left(values, load.p_vaddr + load.p_memsz) - bisect_left(values, load.p_vaddr)
     named = overlapping(kept, start, end) or tags

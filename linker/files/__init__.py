@@ -1,1 +1,1 @@
-"""An open file and new content -> the file replaced, completely or not at all."""
+"""Replaces files with new content, completely or not at all."""

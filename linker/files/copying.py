@@ -1,4 +1,4 @@
-"""Copies a file as it was read, in the kernel where the file system can, or in a thread; compares bytes of files."""
+"""Copies files, in the kernel if the file system can, or ahead of time in a thread; compares bytes of files."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FICLONE = 0x40049409
-RESERVE = 0x4030582A  # FS_IOC_RESVSP64: fallocate(FALLOC_FL_KEEP_SIZE), and unlike glibc's posix_fallocate nothing instead of it
+RESERVE = 0x4030582A  # FS_IOC_RESVSP64: fallocate(FALLOC_FL_KEEP_SIZE), without the fallback of glibc's posix_fallocate
 SPACE = struct.Struct("hhqqi20x")  # struct space_resv: type, whence, start, length, system
 CHUNK = 1 << 22  # bytes
 LARGE = 16 << 20  # bytes: smaller files are copied in a few milliseconds
-AT_ONCE = 1 << 26  # bytes that the kernel copies in one call, which nothing interrupts in a thread
+AT_ONCE = 1 << 26  # bytes per copy_file_range call, which cannot be interrupted in a thread
 # Errors of file systems that cannot share or copy ranges.
 UNSUPPORTED = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY, errno.EPERM, errno.EBADF}
 
 
 class FilePart(NamedTuple):
-    """A part of a file, and where a copy has it: offsets and a size in bytes."""
+    """A part of a file and its place in a copy. `start`: offset in the file; `to`: offset in the copy; `size` in bytes."""
 
     start: int
     to: int
@@ -40,9 +40,9 @@ class FilePart(NamedTuple):
 
 
 def copy_file(elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart] = (), unneeded: Callable[[], bool] = lambda: False) -> None:
-    """Copy parts of the file, by default the whole, to their places in `out`, an empty file; holes stay holes.
+    """Copy parts of the file, by default all of it, to their places in `out`, an empty file; holes stay holes.
 
-    Stops soon after `unneeded` returns True. Raises FormatError if the file has changed since.
+    Stops soon after `unneeded` returns True. Raises FormatError if the file has changed since it was opened.
     """
     check_unchanged(elf)
     copy_parts(elf, out, parts or [FilePart(0, 0, len(elf.data))], unneeded)
@@ -66,13 +66,13 @@ def copy_parts(elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart], unneeded:
 
 
 def check_unchanged(elf: ElfFile) -> None:
-    """Raises FormatError if the file has changed since it was opened."""
+    """Raise FormatError if the file has changed since it was opened."""
     if elf.descriptor is not None and elf.status is not None and not is_unchanged(Source(elf.descriptor, elf.status)):
         raise elf.error("it changed while being read")
 
 
 def data_extents(descriptor: int, start: int, size: int) -> Iterator[tuple[int, int]]:
-    """(start, end) of all that is not a hole, from `start` to `size`."""
+    """Yield (start, end) of each data extent between offsets `start` and `size`, skipping holes."""
     end = start
     while end < size:
         try:
@@ -88,9 +88,9 @@ def data_extents(descriptor: int, start: int, size: int) -> Iterator[tuple[int, 
 
 
 def copy_range(elf: ElfFile, source: int, out: BinaryIO, part: FilePart, unneeded: Callable[[], bool]) -> None:
-    """Copied by the kernel where the file system can, else written.
+    """Copy one part in the kernel if the file system can, else with plain writes.
 
-    Space on the disk is reserved at once: where ext4 does so for each block, that is a quarter of the copy's time.
+    Disk space is reserved in one call: ext4 spends a quarter of the copy's time if it reserves each block separately.
     """
     start, to, size = part
     end = start + size
@@ -120,7 +120,7 @@ def supported(call: Callable[..., T], *arguments: int | bytes) -> T | None:
 
 
 def same_bytes(one: memoryview, other: memoryview) -> bool:
-    """Eight at a time: comparing views item by item is what costs."""
+    """Return True if both views hold the same bytes. Compares eight at a time: memoryviews compare item by item, slowly."""
     if len(one) != len(other):
         return False
     whole = len(one) & -8
@@ -130,8 +130,8 @@ def same_bytes(one: memoryview, other: memoryview) -> bool:
 class CopyAhead:
     """A copy of a file's first `size` bytes, without a name until `write_atomically` gives it one.
 
-    `file`: None if there is no such copy, as where the target's file system has no files without names, or the system gives no
-    thread. What fails in the thread is raised where the copy is needed.
+    `file`: the copy; None if the target's file system cannot create unnamed files, or the system cannot start a thread.
+    An error in the thread is raised where the copy is needed.
     """
 
     def __init__(self, elf: ElfFile, target: Location, size: int) -> None:
@@ -139,16 +139,16 @@ class CopyAhead:
         self._elf = elf
         self._size = size
         self._target = target
-        self._failure: BaseException | None = MemoryError()  # until the copy is whole: a thread may end before it does anything
+        self._failure: BaseException | None = MemoryError()  # until the copy is complete: the thread may die before it starts
         self._unneeded = Event()
-        self._writing = Lock()  # a thread that `join` waited for in vain may seem to have ended
+        self._writing = Lock()  # held while writing: after an interrupted `join`, the thread may look as if it had ended
         self._thread = Thread(target=self._copy)
 
     def __enter__(self) -> Self:
         return self
 
     def start(self) -> None:
-        """To be called within the block, which ends the thread."""
+        """Start to copy in a thread. Call within the `with` block, whose end stops the thread."""
         with suppress(OSError), opened_directory(self._target) as directory:
             self.file = nameless_file(directory)
         if self.file is None:
@@ -162,13 +162,13 @@ class CopyAhead:
     def __exit__(self, *_: object) -> None:
         self._stop()
         if self.file is not None:
-            with suppress(OSError):  # what is still buffered has no room, either
+            with suppress(OSError):  # flushing the buffer may fail on a full disk
                 self.file.close()
         if self._thread.is_alive():
             self._thread.join()
 
     def _stop(self) -> None:
-        """Return when nothing more is written."""
+        """Stop the copy; return once the thread no longer writes."""
         self._unneeded.set()
         with self._writing:
             pass
@@ -184,7 +184,7 @@ class CopyAhead:
                 self._failure = error
 
     def copy(self, elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart] = ()) -> None:
-        """Make `out` a copy, as `copy_file` does; if it is the one already in progress, wait for it and copy the rest."""
+        """Make `out` a copy, as `copy_file` does. If `out` is this object's file, wait for the thread and copy the rest."""
         parts = parts or [FilePart(0, 0, len(elf.data))]
         first, *rest = parts
         if out is not self.file:
@@ -192,7 +192,7 @@ class CopyAhead:
             return
         try:
             self._thread.join()
-        except BaseException:  # a signal's; whoever made `out` closes it next
+        except BaseException:  # raised by a signal handler; the caller closes `out` next
             self._stop()
             raise
         if self._failure is not None:

@@ -1,4 +1,4 @@
-"""A name in an open directory, and a directory that nobody else can change: whatever others do to paths, they stay the same."""
+"""File locations that stay the same when others rename paths: a name in an open directory, and a directory of our own."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import ExitStack
 
-ROOT = 0  # the user
-PATH_MAX = 4096  # bytes, Linux's
+ROOT = 0  # user ID of root
+PATH_MAX = 4096  # bytes, Linux's limit
 MAX_LINKS = 40  # symbolic links in one path; the kernel's limit
 DIRECTORY = os.O_PATH | os.O_DIRECTORY
 ACCESS_LIST = "system.posix_acl_access"
-MODE = 0o755  # of the directories that an `OwnDirectory` makes; less the umask
+MODE = 0o755  # mode of directories that an `OwnDirectory` creates, before the umask
 
 
 @contextmanager
 def errors_naming(path: str) -> Iterator[None]:
-    """An OSError of the block names that path, and nothing that it was looked up with."""
+    """Make an OSError in the block name `path` only, not the path or descriptor used internally."""
     try:
         yield
     except OSError as error:
@@ -33,7 +33,7 @@ def errors_naming(path: str) -> Iterator[None]:
 
 
 class OpenHandle:
-    """What is held open until `close` or the end of the block. A PathLike, whose path is for messages only."""
+    """An object held open until `close` or the end of its block. It is a PathLike, whose path is for messages only."""
 
     path: str
 
@@ -65,18 +65,18 @@ class Location(OpenHandle):
         close_quietly(self.directory)
 
     def status(self) -> os.stat_result | None:
-        """The entry's own, even if it is a link; None where there is none. Raises OSError."""
+        """Return the entry's own status, without following a link; None if it does not exist. Raises OSError."""
         with errors_naming(self.path), suppress(FileNotFoundError):
             return os.lstat(self.name, dir_fd=self.directory)
         return None
 
     def is_at(self, status: os.stat_result) -> bool:
-        """True if the name leads to the file of that status."""
+        """Return True if the name leads to the file with that status."""
         now = self.status()
         return now is not None and os.path.samestat(now, status)
 
     def open(self) -> int:
-        """A descriptor of the regular file of that name. Raises FormatError if it is not one, or OSError."""
+        """Open the regular file and return its descriptor. Raises FormatError if it is of another kind, or OSError."""
         try:
             return open_regular(self.name, self.path, os.O_NOFOLLOW, directory=self.directory)
         except OSError as error:
@@ -85,17 +85,17 @@ class Location(OpenHandle):
             raise
 
     def enter(self) -> int:
-        """A descriptor (O_PATH) of the directory of that name; a link does not count. Raises OSError."""
+        """Open the directory of that name, not a link, and return its descriptor (O_PATH). Raises OSError."""
         with errors_naming(self.path):
             return _enter(self.directory, self.name)
 
     def open_directory(self) -> int:
-        """A descriptor of the directory that has the name, to list or to flush it. Raises OSError."""
+        """Open the directory that holds the entry, to list or flush it, and return its descriptor. Raises OSError."""
         with errors_naming(self.path):
             return os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self.directory)
 
     def unlink(self) -> None:
-        """Remove the name, if it is there. Raises OSError."""
+        """Remove the entry, if it exists. Raises OSError."""
         with errors_naming(self.path), suppress(FileNotFoundError):
             os.unlink(self.name, dir_fd=self.directory)
 
@@ -103,16 +103,16 @@ class Location(OpenHandle):
 def locate(path: str | os.PathLike[str]) -> Location:
     """Return the location that a user's path leads to; its last name need not exist. Raises OSError.
 
-    Symbolic links are followed one by one, and only those that nobody else can have made or moved: otherwise another user could
-    choose the file that we change with a link in a directory of theirs.
+    Symbolic links are followed one by one, and only if no other user can have created or moved them: otherwise such a user
+    could choose the file that we change.
     """
     display_path = os.fspath(path)
     with errors_naming(display_path):
         return _walk(display_path)
 
 
-def located(path: str | os.PathLike[str], stack: ExitStack) -> Location:
-    """The same, kept open by `stack`; a given Location stays the caller's."""
+def enter_location(path: str | os.PathLike[str], stack: ExitStack) -> Location:
+    """Return the location of a path, which `stack` closes; a given Location is returned as is, and stays the caller's."""
     return path if isinstance(path, Location) else stack.enter_context(locate(path))
 
 
@@ -135,9 +135,9 @@ def _enter(directory: int, name: str) -> int:
 
 
 def below(root: int, path: str, display_path: str, enter: Callable[[int, str], int] = _enter) -> Location:
-    """The entry at a path below an open directory, without any symbolic link. `display_path`: for messages. Raises OSError.
+    """Return the entry at a path below an open directory, following no symbolic link. Raises OSError with `display_path`.
 
-    Each directory is opened in the one before it: the entry is below `root` whatever is renamed meanwhile. A path longer
+    Each directory is opened relative to its parent: the entry is below `root` even if directories are renamed. A path longer
     than system calls accept is refused: looking up everything in a deep tree costs the square of its depth. `enter`: opens a
     directory (O_PATH) in another one, without following a link.
     """
@@ -156,16 +156,16 @@ def below(root: int, path: str, display_path: str, enter: Callable[[int, str], i
 
 
 class OwnDirectory(OpenHandle):
-    """Belongs to root or to this user, and others cannot write to it; so do the directories below it that are entered."""
+    """A directory of root or this user that others cannot write to; directories entered below it are checked likewise."""
 
     def __init__(self, descriptor: int, path: str) -> None:
-        """`descriptor`: of the directory (O_PATH), closed with this object."""
+        """`descriptor`: the directory's (O_PATH), closed with this object."""
         self.descriptor = descriptor
         self.path = path
 
     @classmethod
     def opened(cls, path: str | os.PathLike[str], *, make: bool = False) -> Self:
-        """`make`: also make it, where there is none. Raises OSError."""
+        """Open the directory at a path. `make`: create it if it does not exist. Raises OSError."""
         display_path = os.fspath(path)
         if make:
             make_directory(display_path, MODE)
@@ -185,7 +185,7 @@ class OwnDirectory(OpenHandle):
             self.descriptor = -1
 
     def at(self, name: str, *, make: bool = False) -> Location:
-        """The entry of a relative path. `make`: also make the directories on its way. Raises OSError."""
+        """Return the entry at a relative path. `make`: create missing directories on the way. Raises OSError."""
         display_path = f"{self.path}/{name}"
         if ".." in name.split("/") or name.startswith("/"):
             raise OSError(errno.EINVAL, "a name that leads out of the directory", display_path)
@@ -259,13 +259,13 @@ class _Descriptor:
 
 
 def close_quietly(descriptor: int) -> None:
-    """Ignore errors: nothing was written by the descriptor."""
+    """Close a descriptor that nothing was written through, ignoring errors."""
     with suppress(OSError):
         os.close(descriptor)
 
 
 def _parts(path: str) -> list[str]:
-    """Return the names in a path, the last one first."""
+    """Return the components of a path, the last one first."""
     return [part for part in path.split("/") if part not in ("", ".")][::-1]
 
 
@@ -278,7 +278,7 @@ def _proc_device() -> int:
 
 
 def others_write(directory: int) -> bool:
-    """True if someone other than root and this user can make names there; for root, this includes a group other than root's."""
+    """Return True if anyone but root and this user can create entries there; for root, also if a group other than root's can."""
     status, user = os.fstat(directory), os.geteuid()
     if status.st_uid not in (ROOT, user) or status.st_mode & stat.S_IWOTH:
         return True
@@ -306,7 +306,7 @@ def _check_trusted(link: os.stat_result, directory: int) -> None:
 
 
 def _check_own(status: os.stat_result, path: str, which: str = "") -> None:
-    """Raises OSError for a directory that someone else can change."""
+    """Raise OSError if someone else can change the directory."""
     user = os.geteuid()
     if status.st_uid not in (ROOT, user):
         raise PermissionError(errno.EPERM, f"{which}belongs to another user: run as that user, or name a directory of yours", path)

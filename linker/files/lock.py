@@ -1,4 +1,4 @@
-"""One run at a time changes a file."""
+"""Locks files, so that only one run at a time changes a file."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ NO_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTS
 
 
 def open_locked(location: Location) -> int:
-    """A descriptor of the file of that name, locked: another run that would replace the file waits for `close_locked`.
+    """Open and lock a file, and return its descriptor: other runs that want to replace it wait for `close_locked`.
 
-    If another process keeps the lock, a warning of the logger `sframegen` says which. Raises TimeoutError where
-    that takes too long, FormatError where the file is not a regular one, or OSError.
+    If another process keeps the lock, the logger `sframegen` warns and names it. Raises TimeoutError if that takes too
+    long, FormatError if the file is not a regular one, or OSError.
     """
     begin = time.monotonic()
     is_reported = False
@@ -35,7 +35,7 @@ def open_locked(location: Location) -> int:
             is_free = _lock(descriptor)
             if is_free and location.is_at(os.fstat(descriptor)):
                 kept, descriptor = descriptor, -1
-                return kept  # else it was replaced while we waited
+                return kept  # otherwise the file was replaced while we waited
             waited = time.monotonic() - begin
             if waited > patience.current.lock:
                 who = "it keeps being replaced" if is_free else f"{_holder(descriptor)} keeps it locked"
@@ -50,14 +50,14 @@ def open_locked(location: Location) -> int:
 
 
 def close_locked(descriptor: int) -> None:
-    """Unlock before closing: a mapping of the file has a copy of the descriptor, which would keep the lock."""
+    """Unlock and close. Closing alone would keep the lock: a mapping of the file holds a copy of the descriptor."""
     with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     close_quietly(descriptor)
 
 
 def _lock(descriptor: int) -> bool:
-    """False if another process holds the lock."""
+    """Try to lock; return False if another process holds the lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

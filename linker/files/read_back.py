@@ -1,7 +1,7 @@
-"""The headers of a written file, as a library reads them that shares no code with the writer.
+"""Reads the headers of a written file with a library that shares no code with the writer: LIEF or pyelftools.
 
-Both readers say the same of a good file: where header tables, segments and sections are. LIEF takes half a second to import and
-next to nothing for each file, pyelftools a twentieth of a second and some milliseconds.
+For a good file both report the same header tables, segments and sections. LIEF takes half a second to import and almost no time
+per file; pyelftools takes 0.05 seconds to import and some milliseconds per file.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     import lief
 
 Reader = Literal["lief", "elftools"]
-# By reader: its module, and what another project's module of that name would not have.
+# Reader -> its module, and a name that another project's module of the same name would lack.
 LIBRARIES: dict[Reader, tuple[str, str]] = {"lief": ("lief", "ELF"), "elftools": ("elftools.elf.elffile", "ELFFile")}
 TYPE_MASK = 0xFFFFFFFF  # LIEF stores the architecture above the type's own 32 bits
-LARGE = 16 << 20  # bytes: from here on a file takes longer to change than LIEF to import
-MANY = 40  # files of one run that share LIEF's import
+LARGE = 16 << 20  # bytes: changing a file of this size takes longer than importing LIEF
+MANY = 40  # files in a run from which on LIEF's import pays off
 
 
 class ReadBack(NamedTuple):
-    """What a reader says; section headers without sh_name."""
+    """The headers that a reader found; section headers without sh_name."""
 
     table_offset: int
     segments: list[Phdr]
@@ -42,9 +42,9 @@ class ReadBack(NamedTuple):
 
 
 def choose_reader(size: int) -> Reader:
-    """The reader of a file of that size: whichever is quicker, and can be loaded. Raises ImportError if none can be.
+    """Return the quicker of the available readers for a file of that size. Raises ImportError if neither can be loaded.
 
-    Its library is imported, before there is a temporary file: an exception while it is imported ends the process.
+    The library is imported here, before a temporary file exists: an exception during the import ends the process.
     """
     if ("lief" in sys.modules or size >= LARGE) and _lief_loads():
         return "lief"
@@ -53,14 +53,14 @@ def choose_reader(size: int) -> Reader:
 
 
 def import_for_many(files: int) -> None:
-    """Import LIEF where many files are read back, before several processes do that: all of them have it then."""
+    """Import LIEF if many files will be read back, before worker processes are forked, so that all of them share it."""
     if files >= MANY:
         _lief_loads()
 
 
 @cache
 def _lief_loads() -> bool:
-    """Imports LIEF, if that works: there are no wheels of it for s390x, and others lack the C++ library that it needs."""
+    """Import LIEF; return False if that fails: it has no wheels for s390x, and some systems lack its C++ library."""
     try:
         _load("lief")
     except ImportError:
@@ -74,7 +74,7 @@ def _load(reader: Reader) -> None:
 
 
 def read_back(path: Path, reader: Reader) -> ReadBack | None:
-    """None where the reader cannot read it."""
+    """Return the headers of the file at a path; None if the reader cannot read it."""
     return READERS[reader](path)
 
 
@@ -95,7 +95,7 @@ def _with_lief(path: Path) -> ReadBack | None:
         if not isinstance(binary, lief.ELF.Binary):
             return None
         written = _converted(binary)
-    if binary.header.section_header_offset and not binary.header.numberof_sections:  # too many for the field; LIEF reads none then
+    if binary.header.section_header_offset and not binary.header.numberof_sections:  # too many for the field: LIEF then reads none
         written = written._replace(sections=[without_name_offset(section) for section in open_elf(path).sections])
     return written
 
@@ -144,7 +144,7 @@ def _converted(binary: lief.ELF.Binary) -> ReadBack:
 
 
 def _with_elftools(path: Path) -> ReadBack | None:
-    """The records of the tables only: pyelftools refuses files where the contents of a section is not what its type says."""
+    """Read only the header tables: pyelftools refuses files in which a section's contents do not match its type."""
     from elftools.common.exceptions import ELFError  # noqa: PLC0415 - not for LIEF
     from elftools.common.utils import struct_parse  # noqa: PLC0415
     from elftools.elf.elffile import ELFFile  # noqa: PLC0415
@@ -176,7 +176,7 @@ def _with_elftools(path: Path) -> ReadBack | None:
     except (ELFError, LookupError, ValueError):
         return None
     except OSError as error:
-        if error.errno == errno.EINVAL:  # an offset that no file has
+        if error.errno == errno.EINVAL:  # an impossible file offset
             return None
         raise
     identity = {field: header[field] for field in ("e_type", "e_machine", "e_entry", "e_flags")}
@@ -185,7 +185,7 @@ def _with_elftools(path: Path) -> ReadBack | None:
 
 @cache
 def _numbers() -> dict[str, int]:
-    """The numbers for which pyelftools gives names."""
+    """Return pyelftools' ELF constants: number by name."""
     from elftools.elf import enums  # noqa: PLC0415 - not for LIEF
 
     kinds = ("ENUM_P_TYPE", "ENUM_SH_TYPE", "ENUM_E_TYPE", "ENUM_E_MACHINE")
@@ -194,7 +194,7 @@ def _numbers() -> dict[str, int]:
 
 
 def _places(table: int, size: int, count: int) -> range:
-    """Where the records of a table are in the file."""
+    """Return the file offsets of a table's records."""
     return range(table, table + size * count, size) if count else range(0)
 
 

@@ -1,4 +1,4 @@
-"""Writes a new file and renames it into place: the old file or the new one, never a part."""
+"""Writes a new file and renames it into place: others see the old file or the new one, never a part."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ GET_FLAGS, APPEND_ONLY = 0x80086601, 0x20  # FS_IOC_GETFLAGS, FS_APPEND_FL
 
 
 class StepError(OSError):
-    """Says which step failed."""
+    """An OSError that says which step of the replacement failed."""
 
 
 class Replaced(NamedTuple):
-    """The result: how many other names (hard links) keep the old file; rights and attributes that the new one lacks."""
+    """A replacement's result: how many other hard links keep the old file, and rights and attributes the new file lacks."""
 
     other_names: int
     lost: list[str]
@@ -45,7 +45,7 @@ def write_atomically(
     hard_links: Sequence[Location] = (),
     prepared: BinaryIO | None = None,
 ) -> Replaced:
-    """Writes `target`: at any moment it is the old file or the new one, never less.
+    """Write `target` atomically: at any moment it is the old file or the complete new one.
 
     The new file has owner, mode and extended attributes as `rights` says; `check` reads it before it takes its place, and raises
     to stop. In place, the target has to be `source`, unchanged, up to the last moment, and `hard_links` are other names of it that
@@ -84,7 +84,7 @@ def write_atomically(
 
 
 def relink(descriptor: int, name: Location, old: Source) -> None:
-    """Makes `name`, until now a name of the old file, one of the open file that replaced it."""
+    """Make `name`, a hard link to the old file, a link to the open file that replaced it."""
     with opened_directory(name) as directory:
         with step("it still has the old file", name), temporary_name(directory) as temporary:
             give_name(descriptor, directory, temporary)
@@ -95,14 +95,14 @@ def relink(descriptor: int, name: Location, old: Source) -> None:
 
 
 def write_new(target: Location, data: bytes, mode: int) -> None:
-    """Writes a file that is not made from another one: the old content or the new one. `mode`: less the umask. Raises OSError."""
+    """Write a file that is not made from another one, atomically. `mode` is subject to the umask. Raises OSError."""
     with writing_new(target, mode) as file:
         file.write(data)
 
 
 @contextmanager
 def writing_new(target: Location, mode: int) -> Iterator[BinaryIO]:
-    """The same for a file that the block writes in pieces: it takes its place at the end of the block, unless that raises."""
+    """Yield a file to write in pieces; like `write_new`, it replaces `target` at the end of the block, unless that raises."""
     regular_there(target)
     with opened_directory(target) as directory, temporary_name(directory) as temporary:
         with step("cannot create a file in its directory", target):
@@ -117,13 +117,13 @@ def writing_new(target: Location, mode: int) -> Iterator[BinaryIO]:
 
 
 def tell_errors(descriptor: int) -> None:
-    """Raises OSError where a network file system could not write what was written: it says so when a descriptor is closed."""
+    """Raise OSError if a network file system failed to store written data, which it only reports when a descriptor is closed."""
     os.close(os.dup(descriptor))
 
 
 @contextmanager
 def closed_quietly(file: BinaryIO) -> Iterator[None]:
-    """Close the file at the end of the block. What could not be written has been said before: by then it may have its name."""
+    """Close the file at the end of the block, ignoring write errors: they were reported before the file got its name."""
     try:
         yield
     finally:
@@ -132,7 +132,7 @@ def closed_quietly(file: BinaryIO) -> Iterator[None]:
 
 
 def regular_there(target: Location) -> os.stat_result | None:
-    """The status of the file that is to be replaced, if there is one. Raises OSError where it is a device, a FIFO or the like."""
+    """Return the status of the file to replace, None without one. Raises OSError if it is a device, a FIFO or the like."""
     status = target.status()
     if status is not None and not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", target.path)
@@ -140,13 +140,13 @@ def regular_there(target: Location) -> os.stat_result | None:
 
 
 def new_file(directory: int, name: str, mode: int = 0o600) -> BinaryIO:
-    """Return an empty file without a name: a killed process leaves nothing. If the system has no such files, one of this name."""
+    """Return an empty unnamed file, so that a killed process leaves none behind; a file named `name` if that is not possible."""
     file = nameless_file(directory, mode)
     return file or os.fdopen(os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode, dir_fd=directory), "wb")
 
 
 def nameless_file(directory: int, mode: int = 0o600) -> BinaryIO | None:
-    """Return an empty file in that directory, None if the system has none without a name."""
+    """Return an empty unnamed file in that directory; None if the system does not support unnamed files."""
     with suppress(OSError):
         descriptor = os.open(".", os.O_TMPFILE | os.O_RDWR, mode, dir_fd=directory)
         if Path(f"/proc/self/fd/{descriptor}").exists():  # else it cannot get a name
@@ -156,19 +156,19 @@ def nameless_file(directory: int, mode: int = 0o600) -> BinaryIO | None:
 
 
 def give_name(descriptor: int, directory: int, name: str) -> None:
-    """Give an open file that name, whatever its other names lead to by now."""
+    """Link an open file to that name, whatever its other names lead to by now."""
     os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=directory, follow_symlinks=True)
 
 
 def readable(descriptor: int, target: Location, temporary: str) -> Path:
-    """A path of a new file: its descriptor's, which leads nowhere else; without /proc its own."""
+    """Return a path to a new file: its descriptor's in /proc, which cannot be redirected; without /proc its own."""
     path = Path(f"/proc/self/fd/{descriptor}")
     return path if path.exists() else Path(target.path).parent / temporary
 
 
 @contextmanager
 def temporary_name(directory: int) -> Iterator[str]:
-    """A name that no other file there has, and none afterwards."""
+    """Yield an unused name in the directory; at the end of the block, remove a file left there."""
     name = f".sframegen.{os.urandom(8).hex()}"
     try:
         yield name
@@ -179,7 +179,7 @@ def temporary_name(directory: int) -> Iterator[str]:
 
 @contextmanager
 def opened_directory(location: Location) -> Iterator[int]:
-    """The directory of a location, opened to be flushed; the location's own descriptor can only look up names."""
+    """Open a location's directory so that it can be flushed; the location's own descriptor (O_PATH) only allows look-ups."""
     with step("its directory cannot be read", location):
         descriptor = location.open_directory()
     try:
@@ -193,7 +193,7 @@ def opened_directory(location: Location) -> Iterator[int]:
 
 
 def is_append_only(directory: int) -> bool:
-    """True for a directory with the attribute `a` (chattr): a temporary file there could be neither renamed nor removed."""
+    """Return True if the directory has the attribute `a` (chattr): temporary files there cannot be renamed or removed."""
     try:
         flags = fcntl.ioctl(directory, GET_FLAGS, bytes(8))
     except OSError:  # a file system without such attributes
@@ -203,7 +203,7 @@ def is_append_only(directory: int) -> bool:
 
 @contextmanager
 def step(failure: str, location: Location) -> Iterator[None]:
-    """Add to an OSError of the block what failed and for which file, unless an inner step has done so."""
+    """Add the failed step and the file to an OSError in the block, unless an inner step has done so."""
     try:
         yield
     except StepError:
@@ -219,6 +219,6 @@ def sync(directory: int, location: Location) -> None:
 
 
 def is_unchanged(source: Source) -> bool:
-    """True if the open file is unchanged since it was opened. Users cannot set its time of change (ctime)."""
+    """Return True if the file is unchanged since it was opened, by its ctime, which users cannot set."""
     before, now = source.status, os.fstat(source.descriptor)
     return (before.st_size, before.st_mtime_ns, before.st_ctime_ns) == (now.st_size, now.st_mtime_ns, now.st_ctime_ns)

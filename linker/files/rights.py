@@ -1,4 +1,4 @@
-"""Owner, mode and extended attributes of a new file."""
+"""Sets owner, mode and extended attributes of a new file."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from linker.files.location import Location
 
 CAPABILITY = "security.capability"
-OF_USERS = "user."  # the attributes that anyone may give a file of theirs
-# What keeps users, file systems and user namespaces from giving a copy all that the original has.
+OF_USERS = "user."  # prefix of attributes that users may give their own files
+# Errors of users, file systems and user namespaces that may not give a copy all rights of the original.
 NOT_ALLOWED = {errno.EPERM, errno.EACCES, errno.EINVAL, errno.EOPNOTSUPP}
 OF_CONTENT = ("security.ima", "security.evm")  # checksums and signatures: a kernel would refuse another content under them
 SET_ID = {stat.S_ISUID: "set-user-ID bit", stat.S_ISGID: "set-group-ID bit"}
@@ -29,14 +29,14 @@ USUAL_UMASK = 0o022
 
 
 class Source(NamedTuple):
-    """The file that a new one is made of, held open: its status when it was opened."""
+    """The open file that a new one is made from. `status`: as of when it was opened."""
 
     descriptor: int
     status: os.stat_result
 
 
 class Rights(Enum):
-    """What a new file is to its source. Only a replaced file can be set-ID to someone other than the user who runs this."""
+    """How a new file relates to its source. Only a file replaced in place may be set-ID to another user than the one running us."""
 
     IN_PLACE = "takes its place"  #: has all that it has, or is refused
     COPY = "is a copy"  #: belongs to who runs this; of a file of theirs, has everything; of others', the permissions less the umask
@@ -44,11 +44,11 @@ class Rights(Enum):
 
 
 def give_rights(rights: Rights, source: Source, descriptor: int, target: Location) -> list[str]:
-    """Give a new file its rights; return those that it should have and lacks. Raises OSError."""
+    """Give a new file its rights; return the names of rights that it should have but lacks. Raises OSError."""
     mode = stat.S_IMODE(source.status.st_mode)
     if rights is Rights.IN_PLACE:
         take_over(source, descriptor, mode, strict=True)
-    elif rights is Rights.OUTPUT and mode & stat.S_IROTH and (model := _model(target)) is not None:
+    elif rights is Rights.OUTPUT and mode & stat.S_IROTH and (model := _open_model(target)) is not None:
         try:
             readers = model.status.st_mode >> 2  # each may execute what they may read
             permissions = model.status.st_mode & PERMISSIONS | mode & EXECUTE & readers
@@ -67,10 +67,10 @@ def give_rights(rights: Rights, source: Source, descriptor: int, target: Locatio
 
 
 def take_over(source: Source, descriptor: int, mode: int, *, strict: bool, keeps: Callable[[str], bool] = lambda _: True) -> None:
-    """Owner, mode, extended attributes, in that order: a change of owner clears set-user-id bits and capabilities.
+    """Copy owner, mode, extended attributes, in that order: a change of owner clears set-user-id bits and capabilities.
 
-    With `strict`, what may not be kept raises; otherwise the copy lacks it, as any user's copy of another's file does. `keeps`: for
-    each attribute.
+    With `strict`, a right that cannot be copied raises OSError; otherwise the copy lacks it, like any copy of another user's
+    file. `keeps`: True for the names of attributes to copy.
     """
     status = source.status
     own = os.fstat(descriptor)
@@ -94,24 +94,24 @@ def take_over(source: Source, descriptor: int, mode: int, *, strict: bool, keeps
 
 
 def losses(source: int, copy: int) -> list[str]:
-    """Return rights and attributes of one open file that its copy lacks, as happens to copies of others' files."""
+    """Return the names of rights and attributes that a copy lacks, as copies of other users' files do."""
     mode = os.fstat(source).st_mode & ~os.fstat(copy).st_mode
     bits = [name for bit, name in SET_ID.items() if mode & bit]
     return bits + sorted({*attributes(source)} - {*attributes(copy), *OF_CONTENT})
 
 
 def attributes(descriptor: int) -> list[str]:
-    """Names of its extended attributes."""
+    """Return the names of an open file's extended attributes."""
     try:
         return os.listxattr(descriptor)
     except OSError as error:
         if error.errno == errno.ENOTSUP:
             return []
-        raise OSError(error.errno, error.strerror) from error  # which would name the descriptor
+        raise OSError(error.errno, error.strerror) from error  # the original error names the descriptor
 
 
 def umask() -> int:
-    """The process', read without changing it."""
+    """Return the process' umask, without changing it."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -119,12 +119,12 @@ def umask() -> int:
     return next((int(line.split()[1], 8) for line in lines if line.startswith("Umask:")), USUAL_UMASK)
 
 
-def _model(target: Location) -> Source | None:
-    """The file that is there, if nobody else can have put it there: they would choose who may read the new one."""
+def _open_model(target: Location) -> Source | None:
+    """Return the existing file, unless another user can have put it there, who could then choose who may read the new file."""
     if others_write(target.directory):
         return None
     try:
         descriptor = target.open()
-    except (FormatError, FileNotFoundError, PermissionError):  # there is none, or it cannot be read
+    except (FormatError, FileNotFoundError, PermissionError):  # missing, or not readable
         return None
     return Source(descriptor, os.fstat(descriptor))

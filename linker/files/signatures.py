@@ -1,4 +1,4 @@
-"""Signatures and checksums of a whole file, which a change invalidates: inside it, in its attributes, beside it."""
+"""Finds signatures and checksums of a whole file, which a change invalidates: in the file, its attributes, or beside it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 P = TypeVar("P", bound=PurePath)
 
-# After the last byte of kernel modules, and of kernels for kexec on s390x and POWER: PKCS #7, its description, the marker.
+# At the end of signed kernel modules, and of kernels for kexec on s390x and POWER: a PKCS #7 signature, APPENDED_INFO, the marker.
 APPENDED_MARKER = b"~Module signature appended~\n"
 APPENDED_INFO = struct.Struct(">5B3xI")  # the last is the size of the signature; big-endian everywhere
 SECTIONS = {
@@ -46,13 +46,13 @@ def signatures(elf: ElfFile, path: Path, source: Source) -> list[str]:
 
 
 def beside(path: P) -> list[P]:
-    """Where files with a checksum of the file at `path` would be."""
+    """Return the paths where a checksum file for `path` would be."""
     places = [path.parent / place.format(name=path.name) for place in BESIDE]
     return [*places, path.with_suffix(".chk")] if path.suffix == ".so" else places  # NSS'
 
 
 def is_filled(elf: ElfFile, section: Section) -> bool:
-    """False for AppImages that are not signed: they have zeros where a signature would be."""
+    """Return True if the section has a nonzero byte: unsigned AppImages have zeros in place of a signature."""
     header = section.header
     return header.sh_type != SHT.NOBITS and any(elf.slice(header.sh_offset, header.sh_size, section.name))
 

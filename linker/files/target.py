@@ -1,4 +1,4 @@
-"""The file that a change reads and the one that it writes: opened, locked, verified, replaced."""
+"""Opens and locks the input file of a change; writes, verifies and replaces its output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
 
 from linker.files.copying import LARGE, CopyAhead, copy_file
-from linker.files.location import located
+from linker.files.location import enter_location
 from linker.files.lock import close_locked, open_locked
 from linker.files.read_back import choose_reader
 from linker.files.rename_into_place import write_atomically
@@ -31,7 +31,7 @@ STDOUT_NAMES = ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
 
 class Written(NamedTuple):
-    """The path of the result, "" if none was written, and rights and attributes that it lacks."""
+    """The path of the written file, "" if none was written, and warnings about rights and hard links."""
 
     output: str = ""
     warnings: tuple[str, ...] = ()
@@ -66,9 +66,9 @@ class Target:
         path, output, hard_links = self._given
         with ExitStack() as stack:
             is_written = output is None or not (self.dry_run or is_stdout(output))
-            self._location = located(path if output is None else output, stack) if is_written else None
+            self._location = enter_location(path if output is None else output, stack) if is_written else None
             self.in_place = self._location is not None and (output is None or _leads_to(path, self._location))
-            self._hard_links = [located(link, stack) for link in hard_links] if self.in_place else []
+            self._hard_links = [enter_location(link, stack) for link in hard_links] if self.in_place else []
             if self._location is None or not self.in_place:
                 descriptor = open_regular(os.fspath(path), os.fspath(path))
             else:
@@ -83,17 +83,17 @@ class Target:
         self._stack.close()
 
     def elf(self) -> ElfFile:
-        """Raises FormatError."""
+        """Return the input as an ELF file. Raises FormatError."""
         return ElfFile(self.data, str(self.path), self.source.status, self.source.descriptor)
 
     def begin_copy(self, elf: ElfFile, size: int) -> None:
-        """Begin to copy the first `size` bytes, if they are many and will be written. To be called as soon as that is known."""
+        """Begin to copy the first `size` bytes in a thread, if they are many and will be written. Call as early as possible."""
         if self._location is not None and not self.dry_run and size >= LARGE and len(os.sched_getaffinity(0)) > 1:
             self._ahead = self._stack.enter_context(CopyAhead(elf, self._location, size))
             self._ahead.start()
 
     def copy_to(self, elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart] = ()) -> None:
-        """Begin the new file as a copy of these parts, by default of the whole. A function given to `write` calls it first."""
+        """Begin the new file as a copy of these parts, by default of all. Functions given to `write` call this first."""
         (copy_file if self._ahead is None else self._ahead.copy)(elf, out, parts)
 
     def copy(self, elf: ElfFile) -> Written:
@@ -132,13 +132,13 @@ class Target:
 
 
 def _leads_to(path: StrPath, location: Location) -> bool:
-    """True if the path leads to the file that the location has."""
+    """Return True if the path leads to the file at the location."""
     there = location.status()
     return there is not None and os.path.samestat(os.stat(path), there)  # noqa: PTH116 - a PathLike of any kind
 
 
 def is_stdout(output: StrPath | None) -> bool:
-    """True for its own names, and for the name of its pipe or device, which cannot be replaced."""
+    """Return True for names of standard output, including the pipe or device it is connected to, which cannot be replaced."""
     if output is None or os.fspath(output) in STDOUT_NAMES:
         return output is not None
     try:

@@ -1,1 +1,1 @@
-"""A linked file and a section -> a plan, what it writes, and the result verified; an undo record at its end."""
+"""Plans how to add a section to a linked file, writes and verifies the result, and appends an undo record."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Change(NamedTuple):
-    """What makes a new file of an original: gaps open in it, then bytes are written, at offsets in the new file."""
+    """A change that turns an original into a new file: open gaps, then write bytes at offsets in the new file."""
 
     writes: Sequence[Write]
     gaps: Gaps = ()
@@ -32,7 +32,7 @@ def write_all(
     record: undo_record.Undo | None = None,
     copy: Callable[[ElfFile, BinaryIO, Sequence[FilePart]], None] = copy_file,
 ) -> None:
-    """Write the file, or the original that `record` restores, to `out`, an empty file for `copy`, with the change.
+    """Write the file, or the original that `record` restores, with the change applied to `out`, an empty file for `copy`.
 
     `out` is not synced, and its mode not set.
     """
@@ -45,7 +45,7 @@ def write_all(
 
 
 def placed(gaps: Gaps, writes: Iterable[Write]) -> Iterator[Write]:
-    """Yield writes to the original as writes to the new file."""
+    """Yield writes at offsets in the original as writes at offsets in the new file."""
     for offset, data in writes:
         for start, to, size in spread(gaps, [FilePart(0, offset, len(data))]):
             yield Write(to, data[start : start + size])
@@ -58,14 +58,14 @@ def change_of(
     given: ElfFile | None = None,
     cleared: Iterable[Write] = (),
 ) -> Change:
-    """Return all that makes the new file; the last write is the record.
+    """Return the change that makes the new file; its last write is the undo record.
 
-    It applies to the original; with `cleared`, which turns `given` into the original, to `given`.
+    The change applies to the original; with `cleared`, which turns `given` into the original, it applies to `given`.
     """
     if len(section) != plan.section_size:
         raise ValueError(f"plan is for {plan.section_size} bytes, section has {len(section)}")
     header, table = elf.header, []
-    if header.e_shoff and not plan.sections:  # an offset of section headers, but none in number
+    if header.e_shoff and not plan.sections:  # an offset of section headers, but a count of 0
         header = header._replace(e_shoff=moved(plan.gaps, header.e_shoff))
     if plan.is_loaded:
         header = header._replace(e_phoff=plan.table_offset, e_phnum=len(plan.segments))
@@ -89,7 +89,7 @@ def change_of(
 
 
 def section_writes(plan: InjectionPlan, elf: ElfFile) -> Iterator[Write]:
-    """The section header table, and the names before it."""
+    """Yield the writes for the section header table and the section names before it."""
     names = elf.sections[elf.shstrndx].header
     yield Write(plan.names_offset, elf.slice(names.sh_offset, names.sh_size, "section names"))
     yield Write(plan.names_offset + names.sh_size, plan.new_names.encode())

@@ -1,13 +1,13 @@
 """The layout of programs with fixed addresses: new pages before the first segment hold the headers, and nothing has to move.
 
 The first segment begins earlier, in the file and in memory, with the larger program header table, the interpreter's name and the
-notes. Their old bytes stay where they are, as the old headers do: code that reads them (`__ehdr_start`) finds what it did. Every
-other byte keeps its address; its offset in the file grows by those pages.
+notes. Their old bytes and the old headers stay in place, for code that reads them (`__ehdr_start`). Every other byte keeps its
+address; its offset in the file grows by the new pages.
 
-Two sections cover what has none, for patchelf, which makes room before the first section that it takes for immovable (PROGBITS):
-the old headers are one. It counts what is before them as to be moved, so that it always adds pages, which are writable. Into the
-rest of pages that nothing covers it would put .dynamic, where ld.so cannot write; and where the immovable section does not begin
-a page, patchelf 0.17 may put the end of .dynamic into that page.
+Two sections cover bytes without one, because patchelf makes room before the first section that it takes for immovable (PROGBITS).
+The old headers are such a section: patchelf then counts everything before them as to be moved, and always adds writable pages. It
+would put .dynamic into the uncovered rest of other pages, where ld.so cannot write. If the immovable section does not begin a
+page, patchelf 0.17 may put the end of .dynamic into that page.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from sframegen.elf.ranges import Extent
 
 NEW_SEGMENTS = 2  # PT_LOAD and PT_GNU_SFRAME
-MIN_ADDRESS = 0x10000  # kernels map nothing below vm.mmap_min_addr
+MIN_ADDRESS = 0x10000  # the usual vm.mmap_min_addr: kernels do not map lower addresses
 PAGE = 0x10000  # bytes: the largest page in use
 
 
 def is_possible(image: Image) -> bool:
-    """True for a program with fixed addresses whose first segment begins with its headers."""
+    """Return True for a program with fixed addresses whose first segment begins with its headers."""
     first = image.loads[0]
     return (
         image.elf.header.e_type == ET.EXEC
@@ -55,7 +55,7 @@ def is_possible(image: Image) -> bool:
 
 
 def before(image: Image, section_size: int) -> LayoutDraft:
-    """Raises RefusedError where there are no addresses, before the first segment or after the last. The image is a possible one."""
+    """Draft the layout for an image that `is_possible`. Raises RefusedError if addresses before or after the segments run out."""
     first = image.loads[0]
     pieces = notes_and_interpreter(image)
     apart = build_id_apart(image, pieces)
@@ -94,15 +94,15 @@ def before(image: Image, section_size: int) -> LayoutDraft:
 
 
 def notes_and_interpreter(image: Image) -> list[Extent]:
-    """Return the pieces of the segments that may move: cores and patchelf look for them in the first page."""
+    """Return the pieces of movable segments, which core dumps and patchelf expect in the first page."""
     extents = [segment.extent for segment in image.segments if segment.p_type in MOVABLE_SEGMENTS]
     return sorted({piece for extent in extents for piece in overlapping(image.pieces, extent.start, extent.end)})
 
 
 def build_id_apart(image: Image, pieces: list[Extent]) -> list[Extent]:
-    """Return the build-id's section where the notes around it stay: it gets a PT_NOTE of its own in the first page.
+    """Return the build-id's section if the notes around it cannot move: it is copied to a PT_NOTE of its own in the first page.
 
-    Its old bytes remain in theirs. Raises RefusedError where it is no section by itself.
+    Raises RefusedError if the build-id is not a section by itself.
     """
     note = image.build_id
     if note is None or any(map(image.has_build_id, pieces)):
@@ -117,12 +117,12 @@ def build_id_apart(image: Image, pieces: list[Extent]) -> list[Extent]:
 
 
 def note_over(first: Phdr, piece: Extent, pages: int) -> Shdr:
-    """Return the header of a section for the old bytes of a note that moved out of a PT_NOTE that stays."""
+    """Return a section header for the old bytes of a note that moved out of an unmoved PT_NOTE."""
     return Shdr(0, SHT.NOTE, SHF.ALLOC, first.p_vaddr + piece.start, pages + piece.start, piece.size, 0, 0, piece.align, 0)
 
 
 def header_of(segment: Phdr, first: Phdr, below: tuple[Gap], moves: list[Move], table_size: int) -> Phdr:
-    """Return the header of a segment of the original in the new table."""
+    """Return an original segment's program header for the new table."""
     [(_, pages)] = below
     start = first.p_vaddr - pages
     if segment.p_type == PT.PHDR:
@@ -141,7 +141,7 @@ def header_of(segment: Phdr, first: Phdr, below: tuple[Gap], moves: list[Move], 
 
 
 def first_kept(image: Image, pieces: list[Extent]) -> int:
-    """Return the offset in the original of the first section, after the headers, that does not move."""
+    """Return the offset in the original of the first unmoved section after the headers."""
     starts = [
         s.header.sh_offset
         for s in image.elf.sections

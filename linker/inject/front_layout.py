@@ -33,7 +33,7 @@ END_OF_HASH = 8  # bytes after moved metadata: LIEF 1.0 does not read a .gnu.has
 
 
 def front(image: Image, section_size: int, spare: int) -> LayoutDraft:
-    """Draft with room for `spare` more headers after the new table. Raises RefusedError if something in the way cannot move."""
+    """Draft the layout, with room for `spare` headers after the table. Raises RefusedError if a piece in the way cannot move."""
     kept = image.segments
     end = table_end(image, kept)
     if overlapping(image.pieces, image.table.end, end) or overlapping(image.blocks, image.table.end, end):
@@ -73,17 +73,17 @@ def table_end(image: Image, kept: list[Phdr]) -> int:
 
 
 def cleared_end(image: Image, room: int) -> int:
-    """Return the end of the room for more headers, or of the remains of moved metadata: bytes that no header explains."""
+    """Return the end of the unused bytes after the table: room for more headers, and remains of moved metadata."""
     return max([room, *(min(piece.end, FIRST_PAGE) for piece in overlapping(image.pieces, image.table.end, room))])
 
 
 def is_unused(segment: Phdr, segments: list[Phdr]) -> bool:
-    """True for an unused header, or the PT_NOTE that GNU ld writes beside PT_GNU_PROPERTY for the same bytes and nobody reads."""
+    """Return True for an unused header, or GNU ld's PT_NOTE for the bytes of PT_GNU_PROPERTY, which nobody reads."""
     return segment.p_type == PT.NULL or (segment.p_type == PT.NOTE and segment._replace(p_type=PT.GNU_PROPERTY) in segments)
 
 
 def make_room(image: Image, end: int) -> tuple[list[Extent], list[tuple[Extent, int]]]:
-    """(pieces for the new segment, pieces that stay in the first page with new file offsets) so that the table can reach `end`."""
+    """Return (pieces to move to the new segment, pieces that stay in the first page, with new offsets) for a table up to `end`."""
     start = image.table.end
     blocks = overlapping(image.blocks, start, end)
     if blocks:
@@ -107,7 +107,7 @@ def make_room(image: Image, end: int) -> tuple[list[Extent], list[tuple[Extent, 
 
 
 def places(image: Image, end: int, piece: Extent) -> list[int]:
-    """Return offsets at which a piece could begin in the first page: after the table, or after anything else there."""
+    """Return offsets in the first page where a piece could begin: after the table, or after any other piece or block."""
     ends = {end, *(item.end for item in [*image.pieces, *image.blocks] if end <= item.end < FIRST_PAGE)}
     return sorted({align_up(place, piece.align) for place in ends})
 
@@ -118,7 +118,7 @@ def fits(image: Image, place: int, piece: Extent) -> bool:
 
 
 def may_extend(image: Image, end: int) -> bool:
-    """True if the table's segment reaches file offset `end`, or can grow to it in its last page, where nothing else is."""
+    """Return True if the table's segment reaches file offset `end`, or can grow to it within its last, otherwise unused page."""
     load = image.load
     if load is None:
         return True
@@ -147,7 +147,7 @@ def move(image: Image, piece: Extent, to_offset: int, to_address: int) -> Move:
 
 
 def grow(image: Image, segment: Phdr, kept: list[Phdr], used: int) -> Phdr:
-    """Return a header as the larger table needs it: the table's own, and that of the segment that holds it, grow."""
+    """Return the program header, enlarged if it is PT_PHDR or the PT_LOAD that holds the larger table."""
     if segment.p_type == PT.PHDR:
         size = (len(kept) + NEW_SEGMENTS) * PHDR_SIZE
         return segment._replace(p_filesz=size, p_memsz=size)

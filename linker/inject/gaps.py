@@ -1,4 +1,4 @@
-"""Gaps that open between the bytes of a file for new ones: the bytes keep their order and values, and their offsets grow."""
+"""Gaps for new bytes between a file's bytes, which keep their order and values while their offsets grow."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 
 WORD = 1 << 64
-PAGE = 0x1000  # bytes: by how much a segment may grow in its last page
+PAGE = 0x1000  # bytes: the limit for a segment's growth in its last page
 
 
 class Gap(NamedTuple):
+    """A gap that opens between two bytes of the original."""
+
     at: int  # offset in the original of the first byte after the gap
     size: int  # bytes
 
@@ -28,7 +30,7 @@ Gaps: TypeAlias = "tuple[Gap, ...]"  # ascending, disjoint
 
 
 def total_size(gaps: Gaps) -> int:
-    """Bytes."""
+    """Return the total size of the gaps in bytes."""
     return sum(gap.size for gap in gaps)
 
 
@@ -43,27 +45,27 @@ def moved_end(gaps: Gaps, end: int) -> int:
 
 
 def moved_empty(gaps: Gaps, offset: int) -> int:
-    """Return the new offset of what has no bytes in the file: only a gap before everything counts."""
+    """Return the new offset of a segment or section without bytes in the file: only a gap at offset 0 moves it."""
     return offset + sum(gap.size for gap in gaps if gap.at == 0)
 
 
 def moved_back(gaps: Gaps, offset: int) -> int:
-    """Return the offset in the original of a byte that is in no gap."""
+    """Return the original offset of a byte that is not in a gap."""
     return offset - sum(end - start for start, end in opened_gaps(gaps) if start <= offset)
 
 
 def opened_gaps(gaps: Gaps) -> list[Range]:
-    """Return the gaps in the new file: (start, end)."""
+    """Return (start, end) of each gap in the new file."""
     return [(moved_end(gaps, gap.at), moved(gaps, gap.at)) for gap in gaps]
 
 
 def parts_of(gaps: Gaps, size: int) -> list[FilePart]:
-    """Return the parts of an original of that size, from the original to the new file."""
+    """Return the parts to copy from an original of that size to the new file."""
     return spread(gaps, [FilePart(0, 0, size)])
 
 
 def spread(gaps: Gaps, parts: Iterable[FilePart]) -> list[FilePart]:
-    """Open the gaps in a file that is made of these parts."""
+    """Return these parts of a file, split and moved so that the gaps are open."""
     found = []
     for start, to, size in parts:
         cuts = [gap.at for gap in gaps if to < gap.at < to + size]
@@ -73,7 +75,7 @@ def spread(gaps: Gaps, parts: Iterable[FilePart]) -> list[FilePart]:
 
 
 def moved_segment(gaps: Gaps, segment: Phdr) -> Phdr:
-    """Return its header in the new file; an alignment that its offset no longer has becomes the largest that it has."""
+    """Return the segment's header in the new file; its alignment is reduced to what the new offset has."""
     if not (segment.p_filesz or segment.p_memsz):
         return segment
     offset = (moved if segment.p_filesz else moved_empty)(gaps, segment.p_offset)
@@ -83,7 +85,7 @@ def moved_segment(gaps: Gaps, segment: Phdr) -> Phdr:
 
 
 def is_grown(load: Phdr, other: Phdr, gaps: Gaps) -> bool:
-    """True if it has the same bytes at the same addresses: perhaps more after them in the last page, or a gap before them."""
+    """Return True if `other` has the bytes of `load` at the same addresses, perhaps with a gap before or more in the last page."""
     pages = gaps[0].size if gaps and load.p_filesz and gaps[0].at == load.p_offset == 0 else 0
     there = moved_segment(gaps, load)
     there = there._replace(

@@ -1,4 +1,4 @@
-"""A linked file as an injection sees it: the end of its memory, the pieces after its program headers; or why it is refused."""
+"""Reads what an injection needs to know of a linked file, such as the end of its memory; or refuses the file with a reason."""
 
 from __future__ import annotations
 
@@ -34,33 +34,35 @@ MAX_PROGRAM_HEADERS = 0x10000 // PHDR_SIZE  # a kernel starts no program whose t
 
 
 class Image(NamedTuple):
+    """A linked file to add a section to, with the places that are free, movable or fixed."""
+
     elf: ElfFile
     segments: list[Phdr]  # without the empty PT_GNU_SFRAME that objcopy --remove-section leaves
     loads: list[Phdr]
     page: int  # bytes: the largest p_align of the PT_LOADs, at least 4096
-    end_address: int  # the first after every PT_LOAD
-    room: int  # file offset of the place for new bytes: after all that segments have, before what is not loaded
-    align_after: int  # bytes: what the sections after it need
+    end_address: int  # the first address after every PT_LOAD
+    room: int  # file offset for new bytes: after all bytes of segments, before sections that are not loaded
+    align_after: int  # bytes: alignment of the sections after `room`
     table: Extent  # the program header table
     load: Phdr | None  # the PT_LOAD that holds the table
     dynamic: list[Dyn]
-    pieces: list[Extent]  # what may move
-    blocks: list[Extent]  # what may not
-    build_id: Extent | None  # the note, if it is in the first page
+    pieces: list[Extent]  # ranges that may move
+    blocks: list[Extent]  # ranges that may not move
+    build_id: Extent | None  # the build-id note, if it is in the first page
     role: Role
 
     @property
     def is_library(self) -> bool:
-        """True if it is mapped by a dynamic loader, which reads the program header table from the file."""
+        """Return True if a dynamic loader maps the file; it reads the program header table from the file."""
         return self.role in (Role.LIBRARY, Role.UNSURE)
 
     def has_build_id(self, piece: Extent) -> bool:
-        """True if the build-id, in the first page now, is in that piece."""
+        """Return True if the first page's build-id lies in that piece."""
         return self.build_id is not None and piece.start <= self.build_id.start < piece.end
 
 
 def read_image(elf: ElfFile) -> Image:
-    """Raises FormatError or RefusedError with the reason if no section can be added."""
+    """Return the file as an image. Raises FormatError or RefusedError with the reason if no section can be added."""
     check_header(elf, NEW_HEADERS)
     loads = check_loads(elf)
     check_sections(elf)
@@ -91,7 +93,7 @@ def read_image(elf: ElfFile) -> Image:
 
 
 def room_of(elf: ElfFile) -> int:
-    """Return the file offset after all that segments have; the file's end where that would cut through a section."""
+    """Return the file offset after all bytes of segments; the file's end if that offset would cut through a section."""
     ends = [s.p_offset + s.p_filesz for s in elf.segments if s.p_filesz]
     room = max([EHDR_SIZE, elf.header.e_phoff + elf.phnum * PHDR_SIZE, *ends])
     tables = [(elf.header.e_shoff, elf.shnum * SHDR_SIZE)]
@@ -103,12 +105,12 @@ def room_of(elf: ElfFile) -> int:
 
 
 def kept_in_place(elf: ElfFile) -> int:
-    """Return how many bytes at the file's begin keep their offsets, whatever the plan."""
+    """Return how many bytes at the beginning of the file keep their offsets under any plan."""
     return 0 if elf.header.e_type == ET.EXEC else room_of(elf)
 
 
 def find_build_id(elf: ElfFile) -> Extent | None:
-    """Return the note that is found in the file's first page."""
+    """Return the range of the build-id note, None unless it is in the file's first page."""
     ids = (note for note in sound_notes(elf) if note.type == NT_GNU_BUILD_ID and note.name == b"GNU\0")
     places = (Extent(note.offset, note.offset + 16 + len(note.desc), align=4) for note in ids)
     return next((place for place in places if place.end <= FIRST_PAGE), None)
@@ -150,7 +152,7 @@ def check_loads(elf: ElfFile) -> list[Phdr]:
 
 
 def load_fault(load: Phdr, end: int) -> str:
-    """Return the fault of a PT_LOAD that follows one which ends at `end`, "" if there is none."""
+    """Return what is wrong with a PT_LOAD after one that ends at `end`, "" if nothing is."""
     if load.p_align & (load.p_align - 1) or load.p_align > MAX_ALIGN:
         return f"is aligned to {load.p_align:#x}"
     if load.p_filesz > load.p_memsz:
@@ -183,10 +185,10 @@ def image_end(elf: ElfFile) -> int:
 
 
 def check_end(elf: ElfFile) -> None:
-    """Raises RefusedError where something other than zeros and a signature follows the image.
+    """Raise RefusedError if data other than zeros and a signature follows the image.
 
-    Its readers look for it from the end of the file (zip), after the section headers (AppImages), or at an offset stored
-    somewhere: no place for a segment suits them all.
+    Readers find such data from the end of the file (zip), after the section headers (AppImages), or at a stored offset: no
+    place for a new segment suits them all.
     """
     start, end = image_end(elf), len(elf.data) - appended_size(elf)
     for at in range(start, end, CHUNK):

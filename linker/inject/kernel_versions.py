@@ -1,4 +1,4 @@
-"""Linux kernels: the changes to a file that need newer ones, and those that the user allows."""
+"""Linux kernel versions: which changes to a file need newer kernels, and which of them the user allows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Kernel(NamedTuple):
 
 
 class KernelChange(Enum):
-    """A change to a file that only newer kernels accept, and the first that does."""
+    """A change to a file that only newer kernels accept; the value is the first kernel that does."""
 
     TABLE_AT_THE_END = Kernel(5, 18)  #: of a program's program headers: AT_PHDR comes from the PT_LOAD that holds them
     SEGMENT_IN_A_LOADER = Kernel(6, 7)  #: after its .bss: that of each PT_LOAD is cleared separately, for interpreters too
@@ -26,7 +26,7 @@ VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})([.+~-][\w.+~-]*)?", re.ASCII)  # acc
 
 
 def kernel_of(version: str) -> Kernel:
-    """Raises ValueError if it is not a version, TypeError if it is not a string."""
+    """Parse a kernel version. Raises ValueError if it is not a version, TypeError if it is not a string."""
     if not isinstance(version, str):
         raise TypeError(f"min_kernel is {version!r}: give a string such as '5.18'")
     found = VERSION.fullmatch(version)
@@ -36,7 +36,7 @@ def kernel_of(version: str) -> Kernel:
 
 
 def safe_on(min_kernel: str | None) -> frozenset[KernelChange]:
-    """Return the changes that this kernel and all later ones accept; none without a version."""
+    """Return the changes that `min_kernel` and all later kernels accept; none if it is not given."""
     if min_kernel is None:
         return frozenset()
     kernel = kernel_of(min_kernel)

@@ -1,4 +1,4 @@
-"""A layout's decisions, from which the rest of the plan follows; the layouts at the end of the file, loaded (tail) or not."""
+"""Layout drafts, from which the rest of a plan follows; drafts the layouts at the end of the file, loaded (tail) or not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 NEW_SEGMENTS = 3  # two PT_LOADs and PT_GNU_SFRAME
-MAX_HOLE = 64 << 20  # bytes of file between what was loaded and the new segments; .bss of that size
+MAX_HOLE = 64 << 20  # bytes in the file between the old and new segments, which .bss causes
 
 
 def tail(image: Image, section_size: int) -> LayoutDraft:
@@ -38,7 +38,7 @@ def tail(image: Image, section_size: int) -> LayoutDraft:
         for segment in image.segments
     ]
     loads = [load_at(image, section.sh_offset, address, section_size), load_at(image, table_offset, table_address, size)]
-    # Without a section over the table, eu-strip takes it for a gap and clears it.
+    # A section covers the table: otherwise eu-strip takes it for a gap and clears it.
     cover = Shdr(0, SHT.PROGBITS, SHF.ALLOC, table_address, table_offset, size, 0, 0, 8, 0)
     segments = [*insert_loads(segments, loads), sframe]
     dropped = [segment for segment in image.elf.segments if segment not in image.segments]
@@ -54,7 +54,7 @@ Layout = Literal["front", "before", "tail", "unloaded"]
 
 
 class Move(NamedTuple):
-    """A piece of metadata that moves: offset in the original and in the new file, link-time addresses, size in bytes."""
+    """A move of a metadata piece: offset in the original and in the new file, link-time addresses, size in bytes."""
 
     names: tuple[str, ...]
     size: int
@@ -64,24 +64,24 @@ class Move(NamedTuple):
     to_address: int
 
     def contains(self, offset: int, size: int) -> bool:
-        """True if a range of the original file moves with it."""
+        """Return True if the piece contains this range of the original file."""
         return size > 0 and self.from_offset <= offset and offset + size <= self.from_offset + self.size
 
 
 class LayoutDraft(NamedTuple):
-    """Offsets in the new file."""
+    """A draft of a layout: where the new headers and section go. Offsets are those in the new file."""
 
     layout: Layout
     gaps: Gaps
     table_offset: int
-    segments: list[Phdr]  # the whole new table
-    new_segments: list[Phdr]  # of them
+    segments: list[Phdr]  # the whole new program header table
+    new_segments: list[Phdr]  # the added ones among `segments`
     section: Shdr  # `.sframe`, without its name
-    end: int  # after the last byte of the original, the section and what is loaded
+    end: int  # the offset after the last byte of the original, the section and all segments
     moves: list[Move]
-    dropped: list[Phdr]  # headers of the original that gave up their slot
-    covers: list[tuple[str, Shdr]]  # further sections, over bytes that strip tools would clear without one
-    spare_size: int = 0  # bytes after the table that are cleared
+    dropped: list[Phdr]  # program headers of the original that are not in the new table
+    covers: list[tuple[str, Shdr]]  # extra sections over bytes that strip tools would otherwise clear
+    spare_size: int = 0  # bytes to clear after the program header table
 
     @property
     def moved_size(self) -> int:
@@ -89,7 +89,7 @@ class LayoutDraft(NamedTuple):
 
 
 class NoRoomError(RefusedError):
-    """The new program headers do not fit; `why` says why."""
+    """A refusal because the new program headers do not fit; `why` is the reason in words."""
 
     why: str
 
@@ -101,9 +101,9 @@ def no_room(image: Image, why: str, reason: Refusal = Refusal.NO_ROOM) -> NoRoom
 
 
 def gap_after(image: Image, end: int, gaps: Gaps = ()) -> tuple[Gaps, int]:
-    """Return (gaps, end of the file) for new bytes between what is loaded and what is not; they end at `end`.
+    """Return (gaps, end of the file) with a gap for new bytes, up to `end`, between loaded and unloaded parts of the file.
 
-    `gaps`: those before. What is not loaded keeps its alignment.
+    `gaps`: the earlier gaps. Unloaded parts keep their alignment.
     """
     size, at = len(image.elf.data), image.room
     if at < size:
@@ -121,20 +121,20 @@ def load_at(image: Image, offset: int, address: int, size: int) -> Phdr:
 
 
 def sframe_at(offset: int, address: int, size: int) -> tuple[Phdr, Shdr]:
-    """Return the headers of a loaded section."""
+    """Return the program and section header of a loaded SFrame section."""
     return readable_segment(PT.GNU_SFRAME, offset, address, size, 8), Shdr(
         0, SHT.GNU_SFRAME, SHF.ALLOC, address, offset, size, 0, 0, 8, 0
     )
 
 
 def insert_loads(segments: list[Phdr], loads: list[Phdr]) -> list[Phdr]:
-    """Insert them after the last PT_LOAD: they are read in ascending order."""
+    """Return the segments with `loads` after the last PT_LOAD: loaders expect PT_LOADs in ascending order."""
     last = max(index for index, segment in enumerate(segments) if segment.p_type == PT.LOAD)
     return [*segments[: last + 1], *loads, *segments[last + 1 :]]
 
 
 def follow_segment(segment: Phdr, moves: list[Move]) -> Phdr:
-    """Return the header of moved metadata with its new place."""
+    """Return the program header, with its new place if its metadata moves."""
     for item in moves:
         if segment.p_type in MOVABLE_SEGMENTS and item.contains(segment.p_offset, segment.p_filesz):
             by = item.to_address - item.from_address
@@ -151,7 +151,10 @@ ALIGN = 8
 
 
 def unloaded(elf: ElfFile, section_size: int, flags: int) -> LayoutDraft:
-    """Raises FormatError or RefusedError with the reason if no section can be added. `flags`: SHF_COMPRESSED or 0."""
+    """Draft a layout with an unloaded section. `flags`: SHF_COMPRESSED or 0.
+
+    Raises FormatError or RefusedError with the reason if no section can be added.
+    """
     check_header(elf, new_headers=0)
     check_sections(elf)
     check_end(elf)

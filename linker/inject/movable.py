@@ -1,4 +1,4 @@
-"""The pieces of a linked file that may move: metadata reached only through program headers and dynamic tags, never from code."""
+"""Finds the movable pieces of a linked file: metadata reached only through program headers and dynamic tags, never from code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile, Section
     from sframegen.elf.records import Phdr
 
-FIRST_PAGE = 0x1000  # a core file keeps this part of a mapped file, and kernels look for the build-id there
+FIRST_PAGE = 0x1000  # bytes: core files keep this part of mapped files, and kernels look for the build-id in it
 NEW_HEADERS = 3  # at most: PT_LOAD, PT_GNU_SFRAME, and a second PT_LOAD in the tail layout
 MAX_PADDING = 15  # bytes between loaded neighbours that no section header names
 FILLERS = b"\0XZ"  # linkers pad with zeros; patchelf writes X or, in later versions, Z over data that it moved away
@@ -31,7 +31,7 @@ TAG_OF_TYPE = {
     SHT.GNU_VERDEF: DT.VERDEF,
     SHT.GNU_VERNEED: DT.VERNEED,
 }
-# Notes that are found by their segment or section. Others may be reached by code, or point at their surroundings, as Crashpad's.
+# Notes that readers find by segment or section. Code may reach other notes, or they may point at their surroundings (Crashpad).
 MOVABLE_NOTES = {
     *((b"GNU\0", kind) for kind in range(1, 6)),  # ABI tag, hardware capabilities, build-id, gold's version, properties
     (b"Go\0\0", 4),  # build-id
@@ -50,9 +50,9 @@ SEGMENT_NAMES, TAG_NAMES = names_of(PT), names_of(DT)
 
 
 def movable_pieces(elf: ElfFile, dynamic: list[Dyn], table: Extent, load: Phdr | None) -> tuple[list[Extent], list[Extent]]:
-    """(pieces that may move, pieces that may not): ascending, disjoint. `load` is the PT_LOAD that holds the program header table.
+    """Return (movable pieces, fixed pieces), ascending and disjoint. `load`: the PT_LOAD that holds the program header table.
 
-    Near the table, bytes that nothing explains may not move.
+    Bytes near the table that no header explains are fixed.
     """
     tags: dict[int, list[int]] = {}
     for entry in dynamic:
@@ -68,7 +68,7 @@ def movable_pieces(elf: ElfFile, dynamic: list[Dyn], table: Extent, load: Phdr |
         free = inside[0] <= piece.start and piece.end <= inside[1] and not overlapping(fixed, piece.start, piece.end)
         (pieces if free else blocks).append(piece)
     window = (table.end, max(FIRST_PAGE, table.end + NEW_HEADERS * PHDR_SIZE))
-    # A new section header table is written elsewhere; Go's linker puts the old one right after the program headers.
+    # The old section header table, which Go's linker puts right after the program headers: a new one is written elsewhere.
     replaced = [Extent(elf.header.e_shoff, elf.header.e_shoff + elf.shnum * SHDR_SIZE)] if elf.sections else []
     known = join([*pieces, *blocks, *replaced])
     blocks += unexplained(elf, known, window[0], min(window[1], inside[1]), MAX_PADDING if not elf.sections else len(elf.data))
@@ -90,7 +90,7 @@ def may_move(elf: ElfFile, section: Section, tags: dict[int, list[int]]) -> bool
 
 
 def may_move_notes(elf: ElfFile, offset: int, size: int, align: int) -> bool:
-    """True for notes of known owners; bytes that are not notes, which objcopy may leave under a PT_NOTE, stay."""
+    """Return True if all bytes are notes of known owners. objcopy may leave other bytes under a PT_NOTE."""
     try:
         return all((note.name, note.type) in MOVABLE_NOTES for note in notes_at(elf, offset, size, align))
     except FormatError:
@@ -112,7 +112,7 @@ def section_range(section: Section) -> Extent:
 
 
 def movable_segments(elf: ElfFile) -> list[Extent]:
-    """Ranges of notes and the interpreter's name; unnamed where section headers name them."""
+    """Return the ranges of notes and the interpreter's name; without names if section headers have them."""
     return [
         s.extent._replace(names=() if elf.sections else (SEGMENT_NAMES[s.p_type],), align=max(1, s.p_align))
         for s in elf.segments
@@ -121,7 +121,7 @@ def movable_segments(elf: ElfFile) -> list[Extent]:
 
 
 def tagged(elf: ElfFile, tags: dict[int, list[int]]) -> list[Extent]:
-    """Without section headers: the range that each dynamic tag names, up to the next named place, or its size."""
+    """Return each dynamic tag's range in a file without section headers: up to the next named place, or of the known size."""
     loads = [segment for segment in elf.segments if segment.p_type == PT.LOAD]
     starts: dict[int, int] = {}
     for tag in POINTER_TAGS & tags.keys():
@@ -137,7 +137,7 @@ def tagged(elf: ElfFile, tags: dict[int, list[int]]) -> list[Extent]:
 
 
 def fixed_ranges(elf: ElfFile, movable: set[int]) -> list[Extent]:
-    """Sections and segments with bytes in the file, other than the movable ones."""
+    """Return the ranges of sections and segments in the file that are not movable."""
     ranges = [
         section_range(section)
         for section in elf.sections
@@ -151,7 +151,7 @@ def fixed_ranges(elf: ElfFile, movable: set[int]) -> list[Extent]:
 
 
 def unexplained(elf: ElfFile, known: list[Extent], start: int, end: int, padding: int) -> list[Extent]:
-    """Gaps between the known ranges of [start, end) that are not padding: bytes other than FILLERS, or more than `padding`."""
+    """Return gaps between known ranges in [start, end) that are not padding: longer than `padding`, or not made of FILLERS."""
     holes = gaps(known, start, min(end, len(elf.data)))
     return [
         Extent(*hole, ("bytes that no header explains",))

@@ -1,4 +1,4 @@
-"""The plan to add an `.sframe` section to a linked file: decided, and printable, before a byte is written."""
+"""Plans how to add an `.sframe` section to a linked file: the complete, printable plan exists before a byte is written."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from linker.inject.layout import Layout, LayoutDraft, Move
     from sframegen.elf.file import ElfFile, Section
 
-# patchelf relies on the order of the sections: if the first one has moved, it finds nothing in its way, and overwrites the
-# second when it adds program headers: one for each run.
+# patchelf relies on the order of sections: if the first one has moved, it overwrites the second one when it adds program
+# headers, one for each run.
 SPARE_HEADERS = 2
 MAX_MOVED_FOR_SPARE = 1 << 20  # bytes
 MAX_MOVED = 8 << 20  # bytes of a library's metadata; libLLVM's .dynsym, the largest seen, is 1.4 MB
@@ -37,7 +37,7 @@ MAX_SECTION = 1 << 40
 
 
 class InjectionPlan(NamedTuple):
-    """Offsets in the new file and sizes in bytes, addresses as linked."""
+    """A complete plan to add a section: offsets in the new file and sizes in bytes, addresses as linked."""
 
     layout: Layout
     gaps: Gaps
@@ -47,15 +47,15 @@ class InjectionPlan(NamedTuple):
     section_size: int  # in the file
     section_flags: int
     table_offset: int
-    spare_size: int  # bytes after the table that are cleared
+    spare_size: int  # bytes to clear after the program header table
     segments: tuple[Phdr, ...]  # the new program header table
     new_segments: tuple[Phdr, ...]
     dropped_segments: tuple[Phdr, ...]
     moves: tuple[Move, ...]
     patches: tuple[Patch, ...]
     sections: tuple[Section, ...]  # the new section header table; empty if the original has none
-    added: tuple[int, ...]  # numbers of the new ones
-    names_number: int  # of the section with the names
+    added: tuple[int, ...]  # section numbers of the new ones
+    names_number: int  # number of the section with the names
     names_offset: int
     names_size: int
     new_names: str  # appended to the table of names
@@ -76,15 +76,15 @@ class InjectionPlan(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Size of the new file."""
+        """Return the size of the new file."""
         return self.undo_offset + undo_record.record_size(self.changed(), self.gaps)
 
     def overwritten(self) -> list[tuple[int, int]]:
-        """(offset, size) of every range of the original, without an earlier section, that is overwritten; ascending."""
+        """Return (offset, size) of each overwritten range of the original without its earlier section, ascending."""
         return undo_record.overwritten(self.original_size, self._written(), self.gaps)
 
     def changed(self) -> list[tuple[int, int]]:
-        """The same with the ranges that are cleared before."""
+        """Return the overwritten ranges and the ranges that are cleared before."""
         cleared = [(part.to, part.size) for part in spread(self.gaps, [FilePart(at, at, size) for at, size in self.cleared])]
         return undo_record.overwritten(self.original_size, [*self._written(), *cleared], self.gaps)
 
@@ -98,28 +98,28 @@ class InjectionPlan(NamedTuple):
 def plan_injection(
     elf: ElfFile, section_size: int, cleared: Iterable[tuple[int, int]] = (), allowed: frozenset[KernelChange] = frozenset()
 ) -> InjectionPlan:
-    """Plan for a section of that size; its content does not matter. Raises RefusedError with the reason if it is impossible.
+    """Plan to add a loaded section of that size. Raises RefusedError with the reason if that is impossible.
 
     `cleared`: (offset, size) of ranges cleared to make `elf`, which then is not the file that the undo record restores.
     `allowed`: the changes that only newer kernels accept.
     """
     check_size(elf, section_size)
     image = read_image(elf)
-    draft = choose(image, section_size, allowed)
+    draft = choose_layout(image, section_size, allowed)
     risk = risk_of(image.role)
     if risk and KernelChange.SEGMENT_IN_A_LOADER not in allowed:
         raise RefusedError(Refusal.DYNAMIC_LOADER, risk, file=elf.name)
     patches = (*tag_patches(image, draft), *value_patches(elf, draft))
-    return complete(elf, draft, patches, tuple(cleared))
+    return make_plan(elf, draft, patches, tuple(cleared))
 
 
 def plan_unloaded(elf: ElfFile, stored_size: int, flags: int, cleared: Iterable[tuple[int, int]] = ()) -> InjectionPlan:
-    """Plan for a section that is not loaded, of that size in the file; the other parameters as for `plan_injection`.
+    """Plan to add an unloaded section of that size in the file; other parameters as for `plan_injection`.
 
     `flags`: SHF_COMPRESSED or 0.
     """
     check_size(elf, stored_size)
-    return complete(elf, unloaded(elf, stored_size, flags), (), tuple(cleared))
+    return make_plan(elf, unloaded(elf, stored_size, flags), (), tuple(cleared))
 
 
 def check_size(elf: ElfFile, section_size: int) -> None:
@@ -135,7 +135,7 @@ def risk_of(role: Role) -> str:
     return f"{role.value}: Linux before {since} starts no program with one that has a segment after its .bss"
 
 
-def choose(image: Image, section_size: int, allowed: frozenset[KernelChange]) -> LayoutDraft:
+def choose_layout(image: Image, section_size: int, allowed: frozenset[KernelChange]) -> LayoutDraft:
     if is_possible(image):
         with suppress(NoRoomError):
             return before(image, section_size)
@@ -153,7 +153,7 @@ def choose(image: Image, section_size: int, allowed: frozenset[KernelChange]) ->
 
 
 def tail_of_program(image: Image, section_size: int, reason: SframegenError, allowed: frozenset[KernelChange]) -> LayoutDraft:
-    """Raises `reason`, which rules out the front layout, if this layout is impossible as well, or is not allowed."""
+    """Draft the tail layout. Raises `reason`, which rules out the front layout, if this one is impossible or not allowed, too."""
     if not isinstance(reason, NoRoomError) or image.role is Role.LOADER:
         raise reason
     try:
@@ -165,8 +165,8 @@ def tail_of_program(image: Image, section_size: int, reason: SframegenError, all
     return draft
 
 
-def complete(elf: ElfFile, draft: LayoutDraft, patches: tuple[Patch, ...], cleared: tuple[tuple[int, int], ...]) -> InjectionPlan:
-    """What else follows from a layout: section headers, the end of the file."""
+def make_plan(elf: ElfFile, draft: LayoutDraft, patches: tuple[Patch, ...], cleared: tuple[tuple[int, int], ...]) -> InjectionPlan:
+    """Return the plan that follows from a layout, with section headers and the end of the file."""
     table = new_table(elf, draft) if elf.sections else NO_TABLE
     section_table_offset = align_up(draft.end + table.names_size, 8) if elf.sections else 0
     return InjectionPlan(
@@ -205,7 +205,7 @@ def tag_patches(image: Image, draft: LayoutDraft) -> Iterator[Patch]:
 
 
 def describe(plan: InjectionPlan) -> list[str]:
-    """Return the plan as text, one fact a line."""
+    """Return the plan as lines of text, one fact each."""
     place = f"address {plan.section_address:#x}" if plan.is_loaded else "not loaded"
     compressed = " of compressed contents" * bool(plan.section_flags & SHF.COMPRESSED)
     lines = [

@@ -1,4 +1,4 @@
-"""The new section header table: new sections come after the last one that is loaded, as tools expect; later numbers grow."""
+"""Makes the new section header table. New sections follow the last loaded one, as tools expect; later sections are renumbered."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from linker.inject.layout import LayoutDraft, Move
     from sframegen.elf.file import ElfFile
 
-MAX_SYMBOLS = 1 << 16  # that change; real files have a handful
+MAX_SYMBOLS = 1 << 16  # symbols that may be patched; real files have a handful
 
 
 class Patch(NamedTuple):
-    """A value that changes, and its place in the new file: a dynamic tag, a symbol's value or section; `size` in bytes."""
+    """A changed field in the new file: a dynamic tag's value, or a symbol's value or section number; `size` in bytes."""
 
     name: str
     offset: int
@@ -42,7 +42,7 @@ NO_TABLE = NewTable([], (), 0, 0, "", [])
 
 
 def new_table(elf: ElfFile, draft: LayoutDraft) -> NewTable:
-    """The names go to the end of the file, and the table after them."""
+    """Return the new section header table. The section names go to the end of the file, and the table after them."""
     added = [*draft.covers, (".sframe", draft.section)]
     name_offset = elf.sections[elf.shstrndx].header.sh_size
     new_names = "".join(f"{name}\0" for name, _ in added)
@@ -60,13 +60,13 @@ def new_table(elf: ElfFile, draft: LayoutDraft) -> NewTable:
         new.append(Section(number, name, header._replace(sh_name=name_offset)))
         name_offset += len(name) + 1
     sections[place:place] = new
-    if len(sections) >= SHN.LORESERVE:  # more than fit into the ELF header, which then has 0
+    if len(sections) >= SHN.LORESERVE:  # too many for the ELF header, which then holds 0
         sections[0] = sections[0]._replace(header=sections[0].header._replace(sh_size=len(sections)))
     return NewTable(sections, tuple(section.number for section in new), numbers[elf.shstrndx], names_size, new_names, patches)
 
 
 def place_for(elf: ElfFile, draft: LayoutDraft, count: int) -> tuple[int, list[Patch]]:
-    """Return the number of the first of `count` new sections, and the symbols to patch; at the end if numbers have to stay."""
+    """Return the number of the first of `count` new sections, and symbol patches; the last number if others must not change."""
     loaded = [section.number for section in elf.sections if section.header.sh_flags & SHF.ALLOC]
     place = loaded[-1] + 1 if loaded else elf.shnum
     if (
@@ -85,7 +85,7 @@ def place_for(elf: ElfFile, draft: LayoutDraft, count: int) -> tuple[int, list[P
 
 
 def number_patches(elf: ElfFile, draft: LayoutDraft, place: int, count: int) -> Iterator[Patch]:
-    """Symbols of sections from `place` on: those of their sections' names, as a rule."""
+    """Yield patches for symbols of sections numbered `place` and above, usually section symbols."""
     for table, new_offset in tables_of(elf, draft):
         for index in table.defined_in(range(place, elf.shnum)):
             number = table[index].st_shndx
@@ -95,7 +95,7 @@ def number_patches(elf: ElfFile, draft: LayoutDraft, place: int, count: int) -> 
 
 
 def value_patches(elf: ElfFile, draft: LayoutDraft) -> Iterator[Patch]:
-    """Symbols of sections that move, in every symbol table, at the table's new place."""
+    """Yield patches for symbols of moved sections in every symbol table, at the table's new place."""
     moves = {section.number: item for section in elf.sections if (item := move_of(section.header, draft.moves)) is not None}
     found = 0
     for table, new_offset in tables_of(elf, draft) if moves else ():
@@ -116,7 +116,7 @@ def value_patches(elf: ElfFile, draft: LayoutDraft) -> Iterator[Patch]:
 
 
 def tables_of(elf: ElfFile, draft: LayoutDraft) -> Iterator[tuple[SymbolTable, int]]:
-    """(symbol table, its offset in the new file)."""
+    """Yield (symbol table, its offset in the new file) for each symbol table."""
     for section in symbol_tables(elf):
         if section.header.sh_entsize == SYM_SIZE:
             yield SymbolTable(elf, section, elf.stored(section)), follow_section(section.header, draft).sh_offset
@@ -137,14 +137,14 @@ def follow_section(header: Shdr, draft: LayoutDraft) -> Shdr:
 
 
 def move_of(header: Shdr, moves: list[Move]) -> Move | None:
-    """Return the move that includes a section."""
+    """Return the move that includes a section, None if it stays."""
     if header.sh_type == SHT.NOBITS or not header.sh_flags & SHF.ALLOC:
         return None
     return next((item for item in moves if item.contains(header.sh_offset, header.sh_size)), None)
 
 
 def renumbered_header(header: Shdr, numbers: Mapping[int, int]) -> Shdr:
-    """Return a header with the new numbers of the sections that it names; 0 stands for one that is gone."""
+    """Return a section header that refers to other sections by their new numbers; 0 stands for a removed section."""
     has_number = header.sh_flags & SHF.INFO_LINK or header.sh_type in (SHT.RELA, SHT.REL)
     info = numbers.get(header.sh_info, header.sh_info) if has_number else header.sh_info
     return header._replace(sh_link=numbers.get(header.sh_link, header.sh_link), sh_info=info)

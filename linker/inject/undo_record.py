@@ -41,7 +41,7 @@ CHUNK = 1 << 20  # bytes of a hole at a time
 
 
 class Write(NamedTuple):
-    """Bytes that change or are appended, at a file offset."""
+    """A write of new bytes at a file offset, over old bytes or at the end of the file."""
 
     offset: int
     data: bytes | memoryview
@@ -51,19 +51,21 @@ class Write(NamedTuple):
 
 
 class Undo(NamedTuple):
+    """An undo record: the original's size, the bytes that were overwritten, and the gaps that were opened."""
+
     original_size: int
-    old: list[tuple[int, bytes]]  # offset in the original, bytes
+    old: list[tuple[int, bytes]]  # (offset in the original, the original bytes) of each overwritten range
     start: int  # the record's own offset in the changed file
     gaps: Gaps = ()
 
     @property
     def parts(self) -> list[FilePart]:
-        """The parts of the changed file that are the original, except for `old`."""
+        """Return the parts of the changed file that make up the original, except for `old`."""
         return [FilePart(to, start, size) for start, to, size in parts_of(self.gaps, self.original_size)]
 
     @property
     def covered(self) -> list[Range]:
-        """The ranges of the changed file whose bytes the checksum covers, in its order: (start, end)."""
+        """Return (start, end) of the changed file's ranges that the checksum covers, in its order."""
         end = self.original_size + total_size(self.gaps)
         starts = [(moved(self.gaps, offset), data) for offset, data in self.old]
         return [*((start, start + len(data)) for start, data in starts), *opened_gaps(self.gaps), (end, self.start)]
@@ -74,16 +76,16 @@ def record_size(ranges: Iterable[tuple[int, int]], gaps: Gaps = ()) -> int:
 
 
 def overwritten(original_size: int, writes: Iterable[tuple[int, int]], gaps: Gaps = ()) -> list[tuple[int, int]]:
-    """(offset, size) of every range of the original that these (offset, size) in the new file change; ascending."""
+    """Return (offset, size) of each range of the original that writes of (offset, size) in the new file change, ascending."""
     ranges = join(Extent(offset, offset + size) for offset, size in writes)
     new = [*opened_gaps(gaps), (original_size + total_size(gaps), END)]
     return [(moved_back(gaps, item.start), item.size) for item in ranges if holder(new, item.start) is None]
 
 
 def record(original: memoryview, writes: Iterable[Write], gaps: Gaps = (), start: int | None = None) -> bytes:
-    """Return the record of a file made from `original` with these gaps, then these writes, in their order, and nothing else.
+    """Return the record of a file made from `original` by only opening these gaps, then applying these writes in order.
 
-    None of them reaches across the original's end, or an end of a gap. `start`: the record's offset, by default after all writes.
+    Writes must not cross the original's end, or an end of a gap. `start`: the record's offset, by default after all writes.
     """
     size, written = len(original), final_contents(writes)
     new = [*opened_gaps(gaps), (size + total_size(gaps), END if start is None else start)]
@@ -103,7 +105,7 @@ def record(original: memoryview, writes: Iterable[Write], gaps: Gaps = (), start
 
 
 def final_contents(writes: Iterable[Write]) -> list[tuple[int, bytearray]]:
-    """(offset, bytes) after all writes, of every range that they cover; ascending."""
+    """Return (offset, final bytes) of each range that the writes cover, ascending."""
     ordered = list(writes)
     ranges = join(Extent(offset, offset + len(data)) for offset, data in ordered)
     result = [(item.start, bytearray(item.size)) for item in ranges]
@@ -115,7 +117,7 @@ def final_contents(writes: Iterable[Write]) -> list[tuple[int, bytearray]]:
 
 
 def with_holes(start: int, pieces: Iterable[tuple[int, bytearray]], end: int) -> Iterator[bytes | bytearray]:
-    """Yield ascending pieces with the zeros around them, from `start` to `end`; END: to the last piece."""
+    """Yield ascending pieces and the zeros around them, from `start` to `end`; up to the last piece if `end` is END."""
     for offset, data in [*pieces, *([(end, bytearray())] if end != END else [])]:
         for at in range(start, offset, CHUNK):
             yield bytes(min(CHUNK, offset - at))
@@ -124,7 +126,7 @@ def with_holes(start: int, pieces: Iterable[tuple[int, bytearray]], end: int) ->
 
 
 def pack(undo: Undo, new: Iterable[bytes | bytearray]) -> bytes:
-    """Return the record's bytes. `new`: the bytes that it covers."""
+    """Return the record's bytes. `new`: the changed file's bytes that its checksum covers."""
     entries = [ENTRY.pack(at | IS_GAP, size) for at, size in undo.gaps]
     body = b"".join([*entries, *(ENTRY.pack(offset, len(data)) + data for offset, data in undo.old)])
     size, count = len(body) + TRAILER.size, len(entries) + len(undo.old)
@@ -179,7 +181,7 @@ def parse(data: memoryview) -> Undo | None:
 
 
 def are_sound(gaps: list[Gap], original_size: int, start: int) -> bool:
-    """True if they ascend within the original, and leave room for it before the record at `start`."""
+    """Return True if the gaps ascend within the original, and the record at `start` lies after all of its bytes."""
     places = [gap.at for gap in gaps]
     return (
         len(gaps) <= MAX_GAPS

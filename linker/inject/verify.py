@@ -1,4 +1,4 @@
-"""Compares a written file with plan and original, using a reader that shares no code with the writer."""
+"""Compares a written file with its plan and original, using a reader that shares no code with the writer."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from sframegen.base.columns import Bytes
     from sframegen.elf.file import ElfFile, Section
 
-ADDRESS_SIZE = 8  # bytes of a patch that holds an address; others hold numbers of sections
-KEPT_FIELDS = ("e_ident", "e_version", "e_ehsize", "e_phentsize")  # of the ELF header, beside those that readers say
+ADDRESS_SIZE = 8  # size in bytes of patches with an address; other patches hold section numbers
+KEPT_FIELDS = ("e_ident", "e_version", "e_ehsize", "e_phentsize")  # unchanged ELF header fields that ReadBack does not include
 
 
 def verify(plan: InjectionPlan, original: ElfFile, result: Path, reader: Reader) -> list[str]:
-    """Return the findings about the file at `result`. Raises FormatError if it cannot be read."""
+    """Return findings about the file at `result`; none if it is as planned. Raises FormatError if it cannot be read."""
     written = read_back(result, reader)
     if written is None:
         return [f"{reader} cannot read the file"]
@@ -48,7 +48,7 @@ def verify(plan: InjectionPlan, original: ElfFile, result: Path, reader: Reader)
 
 
 def check_loaded(plan: InjectionPlan, original: ElfFile, elf: ElfFile, written: ReadBack) -> Iterator[str]:
-    """A segment has the section; all other loaded bytes are unchanged, at the same addresses."""
+    """Check that a segment maps the section, and all other loaded bytes are unchanged, at the same addresses."""
     if any(getattr(elf.header, field) != getattr(original.header, field) for field in KEPT_FIELDS):
         yield "the ELF header changed"
     yield from check_mapping(plan, written)
@@ -59,7 +59,7 @@ def check_loaded(plan: InjectionPlan, original: ElfFile, elf: ElfFile, written: 
 
 
 def check_unloaded(original: ElfFile, elf: ElfFile, written: ReadBack) -> Iterator[str]:
-    """No segment has the section; of the original's bytes only the ELF header's change: those for the section header table."""
+    """Check that no segment maps the section, and only the ELF header's section table fields differ from the original."""
     if written.segments != original.segments:
         yield "program headers changed"
     if elf.header._replace(e_shoff=original.header.e_shoff, e_shnum=original.header.e_shnum) != original.header:
@@ -71,7 +71,7 @@ def check_unloaded(original: ElfFile, elf: ElfFile, written: ReadBack) -> Iterat
 def verify_writes(
     original: ElfFile, segments: list[Phdr], sections: list[Section], writes: Iterable[Write], result: Path, reader: Reader
 ) -> list[str]:
-    """Return the findings about a file that must have these headers, and the original's bytes except for these writes."""
+    """Return findings about a file that must have these headers, and the original's bytes except for these writes."""
     written, new = read_back(result, reader), open_elf(result)
     if written is None:
         return [f"{reader} cannot read the file"]
@@ -90,7 +90,7 @@ def verify_writes(
 
 
 def verify_detached(original: ElfFile, stored: Bytes, flags: int, result: Path, reader: Reader) -> list[str]:
-    """Return the findings about the file of a detached section: it has these bytes, and the original's load layout and build-id."""
+    """Return findings about a detached section's file: it must have these bytes, and the original's PT_LOADs and build-id."""
     written, elf = read_back(result, reader), open_elf(result)
     if written is None:
         return [f"{reader} cannot read the file"]
@@ -122,7 +122,7 @@ def identity_findings(original: ElfFile, written: ReadBack) -> Iterator[str]:
 
 
 def check_section(plan: InjectionPlan, written: ReadBack) -> Iterator[str]:
-    """`.sframe` is as planned, and there is one."""
+    """Check that there is exactly one `.sframe`, as planned."""
     planned = (plan.section_address, plan.section_offset, plan.section_size, plan.section_flags)
     sections = [s.header for s in written.sections if s.name == ".sframe"]
     if bool(sections) != bool(plan.sections):
@@ -133,7 +133,7 @@ def check_section(plan: InjectionPlan, written: ReadBack) -> Iterator[str]:
 
 
 def check_mapping(plan: InjectionPlan, written: ReadBack) -> Iterator[str]:
-    """PT_GNU_SFRAME and plan agree, and a PT_LOAD of its own maps the section."""
+    """Check that PT_GNU_SFRAME is as planned, and a PT_LOAD of its own maps the section."""
     planned = (plan.section_address, plan.section_offset, plan.section_size)
     segments = [s for s in written.segments if s.p_type == PT.GNU_SFRAME]
     if [(s.p_vaddr, s.p_offset, s.p_filesz) for s in segments] != [planned]:
@@ -149,7 +149,7 @@ def maps_range(load: Phdr, address: int, offset: int, size: int) -> bool:
 
 
 def check_new_loads(written: ReadBack, file_size: int) -> Iterator[str]:
-    """PT_LOADs ascend, do not overlap, are in the file, and their addresses agree with their offsets."""
+    """Check that PT_LOADs ascend, do not overlap, are in the file, and have addresses that agree with their offsets."""
     end = 0
     for load in (s for s in written.segments if s.p_type == PT.LOAD):
         if load.p_vaddr < end:
@@ -160,7 +160,7 @@ def check_new_loads(written: ReadBack, file_size: int) -> Iterator[str]:
 
 
 def check_table(written: ReadBack) -> Iterator[str]:
-    """Kernels before 5.18: the table's address is (address - offset) of the first PT_LOAD, plus e_phoff."""
+    """Check the table's address as kernels before 5.18 compute it: (address - offset) of the first PT_LOAD, plus e_phoff."""
     tables = [s for s in written.segments if s.p_type == PT.PHDR]
     loads = [s for s in written.segments if s.p_type == PT.LOAD]
     size = len(written.segments) * PHDR_SIZE
@@ -174,7 +174,7 @@ def check_table(written: ReadBack) -> Iterator[str]:
 
 
 def check_segments(plan: InjectionPlan, original: ElfFile, written: ReadBack) -> Iterator[str]:
-    """Every earlier segment is there, in order, unchanged or changed as planned."""
+    """Check that every earlier segment is there, in order, unchanged or changed as planned."""
     if written.segments != list(plan.segments):
         yield "program headers are not the planned ones"
     dropped, new = list(plan.dropped_segments), list(plan.new_segments)
@@ -194,7 +194,7 @@ def follows(plan: InjectionPlan, old: Phdr, new: Phdr) -> bool:
     if moved_segment(plan.gaps, old) == new:
         return True
     if old.p_type == new.p_type == PT.PHDR:
-        return True  # checked against the table itself
+        return True  # other checks compare it with the table itself
     if old.p_type == PT.LOAD:
         return is_grown(old, new, plan.gaps)
     by = new.p_vaddr - old.p_vaddr
@@ -211,7 +211,7 @@ def follows(plan: InjectionPlan, old: Phdr, new: Phdr) -> bool:
 
 
 def check_new_sections(plan: InjectionPlan, original: ElfFile, written: ReadBack) -> Iterator[str]:
-    """Every earlier section is there under its number, unchanged or moved as planned."""
+    """Check that every earlier section is there under its number, unchanged or moved as planned."""
     planned = [without_name_offset(section) for section in plan.sections]
     if written.sections != planned:
         yield "section headers are not the planned ones"
@@ -232,7 +232,7 @@ def check_new_sections(plan: InjectionPlan, original: ElfFile, written: ReadBack
 
 
 def place_of(plan: InjectionPlan, header: Shdr) -> tuple[int, int]:
-    """(address, file offset) of an earlier section in the new file."""
+    """Return (address, file offset) of an earlier section in the new file."""
     if header.sh_type != SHT.NOBITS and header.sh_flags & SHF.ALLOC:
         for item in plan.moves:
             if item.contains(header.sh_offset, header.sh_size):
@@ -245,7 +245,7 @@ def place_of(plan: InjectionPlan, header: Shdr) -> tuple[int, int]:
 
 
 def check_overwritten(plan: InjectionPlan, original: ElfFile) -> Iterator[str]:
-    """Headers and metadata in the first page overwrite only themselves, padding, and metadata that moves."""
+    """Check that headers and metadata in the first page overwrite only themselves, padding, and metadata that moves."""
     patched = {moved_back(plan.gaps, patch.offset) for patch in plan.patches}
     wide = join(Extent(offset, offset + size) for offset, size in plan.overwritten() if offset not in patched)
     table = range(original.header.e_phoff, original.header.e_phoff + original.phnum * PHDR_SIZE + 1)
@@ -258,7 +258,7 @@ def check_overwritten(plan: InjectionPlan, original: ElfFile) -> Iterator[str]:
 
 
 def check_bytes(plan: InjectionPlan, original: ElfFile, result: ElfFile, written: ReadBack) -> Iterator[str]:
-    """Every loaded byte is at its address with its value, except those that the plan names."""
+    """Check that every loaded byte is unchanged at its address, except those that the plan names."""
     named = join(Extent(offset, offset + size) for offset, size in plan.overwritten())
     now = [s for s in written.segments if s.p_type == PT.LOAD]
     for load in (s for s in original.segments if s.p_type == PT.LOAD):
@@ -276,7 +276,7 @@ def check_bytes(plan: InjectionPlan, original: ElfFile, result: ElfFile, written
 
 
 def check_moves(plan: InjectionPlan, original: ElfFile, result: ElfFile) -> Iterator[str]:
-    """Moved metadata is at its new address, and tags and symbols name that."""
+    """Check that moved metadata is at its new address, and that tags and symbols refer to that."""
     patched = join(Extent(patch.offset, patch.offset + patch.size) for patch in plan.patches)
     for item in plan.moves:
         there = result.at(item.to_address, item.size)

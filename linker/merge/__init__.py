@@ -1,1 +1,1 @@
-"""The sections of many objects and a linker map -> one section."""
+"""Merges the SFrame sections of many objects into one, by a linker map."""

@@ -1,4 +1,4 @@
-"""A linker's map -> the addresses of its inputs' code, and so of the functions in their SFrame sections; what a merge counts."""
+"""Finds the linked addresses of input code, and of the functions in its SFrame sections, by a linker map; counts for a merge."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.tables.gather import Merger
 
-# Bytes that a linker may change for each relocation: the field, and instructions around it that it makes simpler (TLS, GOT).
+# Bytes that a linker may change for each relocation: the field, and instructions around it that it simplifies (TLS, GOT).
 CHANGED_BY_RELOCATION = 16
-# Bytes of code that are compared where several sections have one name and size, each with each place; real ones have some thousand.
+# Bytes of code to compare if several sections have the same name and size, each at each place; real objects need some thousand.
 MAX_COMPARED = 1 << 22
 
-Places = dict[str, list[tuple[int, int]]]  # by the section's name: (address, size) of each in the order of the map
+Places = dict[str, list[tuple[int, int]]]  # section name -> (address, size) of each section of that name, in the map's order
 
 
 @dataclass
 class Counts:
-    """What a merge met, as `Merged` reports it."""
+    """The counts of a merge, as `Merged` reports them."""
 
     objects: int = 0
     objects_without: int = 0
@@ -57,13 +57,13 @@ class Counts:
     silent: list[str] = field(default_factory=list)
 
 
-# Why code of the link has no function in the new section.
+# Reasons why linked code has no function in the new section.
 NOT_GIVEN, WITHOUT_SECTION = "in files that were not given", "in objects without .sframe"
 SILENT = "in sections that their object's .sframe does not describe"
 
 
 class LinkerMap:
-    """The executable sections of each input file of a link."""
+    """A linker map: the executable sections of each input file of a link."""
 
     def __init__(
         self,
@@ -72,11 +72,11 @@ class LinkerMap:
         address_of: Callable[[Placement], int | None],
         has_code: HasCode,
     ) -> None:
-        """`address_of`: in `linked`, None for what is not code. `has_code`: True for output sections that may have some."""
+        """`address_of`: a placement's address in `linked`, None for data. `has_code`: if an output section may have code."""
         self.path = os.fspath(path)
         self.linked = linked
         self._places: dict[tuple[str, str], Places] = {}
-        self._taken: dict[tuple[str, str], int] = {}  # functions that the object describes
+        self._taken: dict[tuple[str, str], int] = {}  # the number of functions in each added object's SFrame sections
         for placement in read_map(path, has_code):
             address = address_of(placement)
             if address is not None and placement.size:
@@ -84,11 +84,11 @@ class LinkerMap:
                 places.setdefault(placement.section, []).append((address, placement.size))
 
     def add(self, given: InputObject, path: str, member: str, merger: Merger, counts: Counts) -> None:
-        """Add the functions of an object's SFrame sections, at the addresses of its code, if the link was with this object.
+        """Add the functions of an object's SFrame sections to `merger`, at the addresses of its code, if the object was linked.
 
-        Raises FormatError where a section is bad, or the linked file has other code there.
+        Raises FormatError if a section is bad, or the linked file has different code there.
         """
-        key = self._key(path, member)
+        key = self._find_key(path, member)
         if key is None:
             counts.objects_unlinked += 1
             return
@@ -109,11 +109,11 @@ class LinkerMap:
         counts.objects_without += not functions
 
     def others(self) -> list[str]:
-        """Files of the link, with code, that were never given to `add`."""
-        return [_name(file, member) for file, member in self._places if (file, member) not in self._taken]
+        """Return the names of linked files with code that were never given to `add`."""
+        return [_display_name(file, member) for file, member in self._places if (file, member) not in self._taken]
 
     def count_undescribed(self, starts: Sequence[int], counts: Counts) -> None:
-        """Count the code of the link without any of the functions that begin at `starts`, ascending."""
+        """Count linked code sections in which no function begins. `starts`: ascending addresses of all functions."""
         headers = [section.header for section in self.linked.sections if is_code(section)]
         code = sorted((header.sh_addr, header.sh_addr + header.sh_size) for header in headers) or self.linked.executable_ranges()
         for (file, member), places in self._places.items():
@@ -125,10 +125,10 @@ class LinkerMap:
                     if (at == len(starts) or starts[at] >= address + size) and holder(code, address) is not None:
                         counts.undescribed[why] = counts.undescribed.get(why, 0) + size
                         if functions:
-                            counts.silent.append(f"{_name(file, member)}: {section}")
+                            counts.silent.append(f"{_display_name(file, member)}: {section}")
 
-    def _key(self, path: str, member: str) -> tuple[str, str] | None:
-        """Return the map's name of a file: the same name, or the one whose path ends most like it. None if there is none."""
+    def _find_key(self, path: str, member: str) -> tuple[str, str] | None:
+        """Return the map's name for a file: the same path, or the one with the longest common end; None if there is none."""
         if (normpath(path), member) in self._places:
             return normpath(path), member
         candidates = self._by_end.get((Path(path).name, member), [])
@@ -142,22 +142,22 @@ class LinkerMap:
 
     @cached_property
     def _by_end(self) -> dict[tuple[str, str], list[tuple[str, str]]]:
-        """The map's names of files, by the last part of their paths and the member."""
+        """Return the map's file names by the last component of their path and the member."""
         found: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
         for key in self._places:
             found[Path(key[0]).name, key[1]].append(key)
-            if key[1]:  # of a thin archive
+            if key[1]:  # a thin archive's member is a file of its own
                 found[Path(key[1]).name, ""].append(key)
         return found
 
     @cached_property
     def _by_path(self) -> dict[Path, str]:
-        """Files of the map, as paths that count from where we are, or else from where the map is."""
+        """Return the map's file names by absolute path: relative to our working directory, or else to the map's directory."""
         files = dict.fromkeys(file for file, _ in self._places)
         return {(origin / file).resolve(): file for origin in (Path(self.path).parent, Path()) for file in files}
 
     def _addresses(self, given: InputObject, member: str, places: Places) -> dict[int, int | None]:
-        """Addresses of linked sections by number; None if it is one of several and the map does not distinguish them."""
+        """Return the addresses of linked sections by number; None for sections that the map does not distinguish."""
         alike: dict[tuple[str, int], list[CodeSection]] = defaultdict(list)
         for code in given.code:
             alike[code.name, code.size].append(code)
@@ -177,20 +177,20 @@ class LinkerMap:
             elif len(candidates) * len(sections) * size > MAX_COMPARED:
                 found.update((code.number, None) for code in sections)
             else:
-                found.update(_assigned({code.number: [c for c in candidates if matches(code, c)] for code in sections}))
+                found.update(_assign_addresses({code.number: [c for c in candidates if matches(code, c)] for code in sections}))
         return found
 
     def _is_at(self, address: int, code: memoryview, limit: int) -> bool:
-        """True if the linked file has an input section's code there, except for up to `limit` bytes."""
+        """Return True if the linked file has an input section's code at the address, with at most `limit` different bytes."""
         linked = self.linked.at(address, len(code))
-        if bytes(linked) == bytes(code):  # views are compared one byte after the other
+        if bytes(linked) == bytes(code):  # comparing memoryviews is slow: one byte at a time
             return True
         different = int.from_bytes(linked, "big") ^ int.from_bytes(code, "big")
         return len(code) - different.to_bytes(len(code), "big").count(0) <= limit
 
 
 def map_of_linked(map_file: str | os.PathLike[str], elf: ElfFile) -> LinkerMap:
-    """The map of the link that made a program or library."""
+    """Read the map of the link that made a program or library."""
     code = elf.executable_ranges()
     starts = [start for start, _ in code]
 
@@ -205,7 +205,7 @@ def map_of_linked(map_file: str | os.PathLike[str], elf: ElfFile) -> LinkerMap:
 
 
 def map_of_object(map_file: str | os.PathLike[str], placed: Placed) -> LinkerMap:
-    """The map of the link (-r) that made an object. Sections of one name are distinguished by their order in map and object."""
+    """Read the map of the link (-r) that made an object; sections of one name are matched by their order in map and object."""
     addresses: dict[str, list[int]] = defaultdict(list)
     for start, _, number in sorted(placed.sections, key=itemgetter(2)):
         addresses[placed.image.sections[number].name].append(start)
@@ -228,7 +228,7 @@ def map_of_object(map_file: str | os.PathLike[str], placed: Placed) -> LinkerMap
 
 
 def _check_inside(given: InputObject, numbers: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> None:
-    """Raises FormatError for a function that ends outside of its section."""
+    """Raise FormatError if a function ends outside of its section."""
     limits = {code.number: code.size for code in given.code}
     if all(map(le, map(add, offsets, sizes), map(limits.get, numbers, repeat(0)))):
         return
@@ -239,18 +239,18 @@ def _check_inside(given: InputObject, numbers: Sequence[int], offsets: Sequence[
             raise given.elf.error(what, ".sframe")
 
 
-def _name(file: str, member: str) -> str:
+def _display_name(file: str, member: str) -> str:
     return f"{file}({member})" if member else file
 
 
-def _assigned(matches: dict[int, list[int]]) -> dict[int, int | None]:
-    """An address for each section whose code is at only one, which has the code of no other section; else None."""
+def _assign_addresses(matches: dict[int, list[int]]) -> dict[int, int | None]:
+    """Return the address of each section that matches a single address, which matches no other section; else None."""
     addresses = list(matches.values())
     return {number: some[0] if len(some) == 1 and addresses.count(some) == 1 else None for number, some in matches.items() if some}
 
 
 def _closest(path: str, candidates: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return those whose paths share the most trailing components with `path`."""
+    """Return the candidates whose paths share the most trailing components with `path`."""
     by_length: dict[int, list[tuple[str, str]]] = defaultdict(list)
     for candidate in candidates:
         pairs = zip(reversed(Path(path).parts), reversed(Path(candidate[0]).parts), strict=False)

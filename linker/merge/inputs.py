@@ -1,6 +1,6 @@
-"""The objects that a merge is given, opened one after the other: their code, and what their SFrame sections describe.
+"""Opens a merge's input objects one after the other, with their code sections and SFrame sections.
 
-The first can be opened early, while a linker runs.
+The first objects can be opened early, while a linker runs.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
     Version: TypeAlias = tuple[int, int, int, int, int]
 
-SMALL = 1 << 16  # bytes: a smaller object is read faster than it is mapped
-FIRST = 1 << 11  # objects that are opened early: enough for what a linker takes, and little memory
-FIRST_MAPPED = 1 << 7  # of these are larger: each keeps a descriptor open, and the usual limit is 1,024
-MAX_CODE = 4096  # sections of code in an object of the usual form
+SMALL = 1 << 16  # bytes: smaller objects are read, which is faster than mapping them
+FIRST = 1 << 11  # objects to open early: enough for the time that a linker takes, and little memory
+FIRST_MAPPED = 1 << 7  # mapped objects to open early: each keeps a descriptor open, and the usual limit is 1,024
+MAX_CODE = 4096  # code sections in an object of the usual form
 
 
 class CodeSection(NamedTuple):
-    """A section of code. `relocations`: their number. `at`: offset in the file, if the object has the usual form."""
+    """A code section. `relocations`: their number. `at`: offset in the file, if the object has the usual form."""
 
     number: int
     name: str
@@ -49,7 +49,7 @@ class CodeSection(NamedTuple):
 
 
 class UsualObject(NamedTuple):
-    """One that `ObjectScan` has read."""
+    """An object of the usual form, as `ObjectScan` has read it."""
 
     data: memoryview
     name: str
@@ -70,7 +70,7 @@ class UsualObject(NamedTuple):
 
 
 class OtherObject:
-    """Any other."""
+    """An object that does not have the usual form."""
 
     def __init__(self, data: memoryview, name: str) -> None:
         self.name = name
@@ -100,7 +100,7 @@ InputObject: TypeAlias = UsualObject | OtherObject  # all except `name` and `is_
 
 
 class ObjectReader:
-    """Opens objects for one ABI. Raises FormatError if it is not an ELF file."""
+    """A reader that opens objects of one ABI. `open` raises FormatError for data that is not an ELF file."""
 
     def __init__(self, abi: Abi) -> None:
         self._abi = abi
@@ -108,9 +108,9 @@ class ObjectReader:
         self._code = zeros("Q", MAX_CODE * FIELDS)
 
     def open(self, data: memoryview, name: str) -> InputObject:
-        return self._usual(data, name) or OtherObject(data, name)
+        return self._read_usual(data, name) or OtherObject(data, name)
 
-    def _usual(self, data: memoryview, name: str) -> UsualObject | None:
+    def _read_usual(self, data: memoryview, name: str) -> UsualObject | None:
         scan, found, abi = self._scan, self._code, self._abi
         count = scan.read(data, abi.byte_order == "big", abi.machine, found)
         if count == UNUSUAL:
@@ -135,15 +135,15 @@ class ObjectReader:
 
 
 class Inputs:
-    """Objects, and archives of them."""
+    """The inputs of a merge: objects and archives of objects."""
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]], progress: Progress | None = None) -> None:
         self._paths = paths
         self._progress = progress
-        self._first: dict[str, tuple[UsualObject, Version]] = {}  # opened early
+        self._first: dict[str, tuple[UsualObject, Version]] = {}  # objects that were opened early, by path
 
     def open_first(self) -> None:
-        """Open the first objects, up to one that is not of the usual form: its faults are reported in its turn."""
+        """Open the first objects early, up to one that does not have the usual form: `objects` reports its faults."""
         with suppress(FormatError, OSError):
             reader = None
             mapped = 0
@@ -157,23 +157,23 @@ class Inputs:
                 self._first[path] = one, _version(status)
 
     def objects(self, abi: Abi) -> Iterator[tuple[str, str, InputObject]]:
-        """(file, name of the member or "", object) of each. `abi`: theirs. Raises FormatError, OSError."""
+        """Yield (file, member name or "", object) for each object. `abi`: the ABI of all. Raises FormatError, OSError."""
         reader = ObjectReader(abi)
         for number, path in enumerate(map(str, self._paths), 1):
             one, version = self._first.pop(path, (None, None))
             if one is not None and version == _version(os.stat(path)):  # noqa: PTH116 - there are thousands
                 yield path, "", one
             else:
-                yield from _opened(path, reader.open)
+                yield from _open_objects(path, reader.open)
             if self._progress is not None:
                 self._progress(number, len(self._paths))
 
 
 def read_all(paths: Sequence[str | os.PathLike[str]]) -> None:
-    """Raises the FormatError of the first object whose sections cannot be merged."""
+    """Read all objects, and raise the FormatError of the first one whose sections cannot be merged."""
     merger = Merger()
     for path in map(str, paths):
-        for _, _, one in _opened(path, OtherObject):
+        for _, _, one in _open_objects(path, OtherObject):
             with naming(one.name):
                 if not one.is_relocatable:
                     raise FormatError("a linked file, not an object")
@@ -182,17 +182,17 @@ def read_all(paths: Sequence[str | os.PathLike[str]]) -> None:
 
 
 def _version(status: os.stat_result) -> Version:
-    """Changes when a file is written or replaced: the linker may have read the new content."""
+    """Return a value that changes when a file is written or replaced: the linker may have read the new content."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _opened(path: str, opened: Callable[[memoryview, str], InputObject]) -> Iterator[tuple[str, str, InputObject]]:
+def _open_objects(path: str, open_one: Callable[[memoryview, str], InputObject]) -> Iterator[tuple[str, str, InputObject]]:
     data, _ = map_file(path, small=SMALL)
     if is_archive(data):
         for member in members(data, path):
             if member.is_elf:
-                one = opened(member.contents, f"{path}({member.name})")
+                one = open_one(member.contents, f"{path}({member.name})")
                 if one.is_relocatable:
                     yield path, member.name, one
     else:
-        yield path, "", opened(data, path)
+        yield path, "", open_one(data, path)

@@ -1,4 +1,4 @@
-"""Map files (`-Map`) of GNU ld, gold, lld and mold: where a link put the sections of its inputs."""
+"""Reads map files (`-Map`) of GNU ld, gold, lld and mold: where a link put the sections of its inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sframegen.elf.records import MAX_ADDRESS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    # True for the name, address and size of an output section that may have code.
+    # A predicate for the name, address and size of an output section: True if it may have code.
     HasCode: TypeAlias = Callable[[str, int, int], bool]
 
 # Longer lines are refused: symbols of C++ have some ten thousand characters at most.
@@ -21,21 +21,21 @@ MAX_LINE = 1 << 20
 BLOCK = 1 << 16  # characters that are read at a time
 MAX_FROM_PIPE = 1 << 28  # bytes, which are kept in memory
 
-# lld and mold: columns. Names of input sections are indented by 8, symbols by 16; lld names pieces of .eh_frame one by one.
+# lld and mold write columns: input section names are indented by 8, symbols by 16. lld lists pieces of .eh_frame one by one.
 INDENT, SYMBOL_INDENT = " " * 8, " " * 16
-MADE_BY_LINKER = {"<internal>", "linker stubs", ""}  # "": by a statement of a script
+MADE_BY_LINKER = {"<internal>", "linker stubs", ""}  # "" in the place of a file: a linker script's statement
 PIECE_OF_EH_FRAME = ".eh_frame+0x"
 
-# GNU ld and gold: names, indented by 1 where they are of input sections; one of more than 14 characters is on a line of its own.
+# GNU ld and gold indent input section names by 1; a name of more than 14 characters is on a line of its own.
 PLACE_INDENT = " " * 16
 PLACE = r"(?P<name>\S.*?) 0x(?P<address>[0-9a-f]{1,16}) +0x(?P<size>[0-9a-f]{1,16})"
 GNU_INPUT = re.compile(rf" {PLACE} (?P<file>.+)")
 GNU_OUTPUT = re.compile(rf"{PLACE}(?: .*)?")
 GNU_ADDRESS = re.compile(r" 0x[0-9a-f]{16}")
-GNU_DATA = re.compile(r"(?:BYTE|SHORT|LONG|S?QUAD|RELOC) ")  # a script's, in the place of a file's name
-PATTERN = "("  # a script's, "*(.text)"
+GNU_DATA = re.compile(r"(?:BYTE|SHORT|LONG|S?QUAD|RELOC) ")  # a linker script's data, in the place of a file's name
+PATTERN = "("  # begins a linker script's pattern, "*(.text)"
 GNU_NO_SECTION = (" *fill*", " ** ", " FILL mask ", " CREATE_OBJECT_SYMBOLS", " CONSTRUCTORS")
-# Most lines have no place: symbols, and sections of 0 bytes, with their names on a line of their own or not.
+# Lines to skip, which are most: symbols, and sections of 0 bytes, with their names on the same line or on one of their own.
 GNU_EMPTY = re.compile(r"(?: {16}.*\n| \*fill\*.*\n| (?!0x)\S+(?: +|\n {16})0x[0-9a-f]{1,16} +0x0 .+\n)+")
 GNU_INPUTS = re.compile(r"(?: {16}.*\n| \*fill\*.*\n| (?!0x)\S+(?: +|\n {16})0x[0-9a-f]{1,16} +0x[0-9a-f]{1,16} .+\n)+")
 GNU_BEGIN = re.compile(r"\*default\* +0x[0-9a-f]+ +0x[0-9a-f]+")  # ends the memory regions, whatever the language of the headings
@@ -43,25 +43,25 @@ GOLD_BEGIN, GOLD_FINAL = "Memory map", " ** file header"
 
 
 class Placement(NamedTuple):
-    """An input section in the output."""
+    """The placement of an input section in the link's output."""
 
-    file: str  # as the map has it, "a.o", or of a member of an archive "/usr/lib/libx.a"
+    file: str  # the name in the map: "a.o", or "/usr/lib/libx.a" for a member of an archive
     member: str  # "member.o" of an archive, else ""
     section: str
-    address: int  # where it starts; without `-r` absolute, with it the offset in its output section
+    address: int  # the start: absolute, or with `-r` an offset in the output section
     size: int
     output: str  # name of the output section
-    output_number: int  # output sections that the map names before it: distinguishes those of one name
+    output_number: int  # the output section's number in the map, which distinguishes sections of one name
 
 
 class _Map:
-    """Lines without their ends, one after the other; knows which one an error is in."""
+    """An iterator over the lines of a map, without line ends, that counts them for error messages."""
 
     def __init__(self, stream: TextIO, file: str) -> None:
         self.stream = stream
         self.file = file
         self.number = 0
-        self._block = ""  # the next lines from `_at` on, and the beginning of the one after them
+        self._block = ""  # the text that was read: the next lines begin at `_at`, and the last may be incomplete
         self._at = 0
 
     def __iter__(self) -> Self:
@@ -86,7 +86,7 @@ class _Map:
         return line
 
     def skip(self, lines: re.Pattern[str]) -> None:
-        """Skip the lines here that the pattern matches, among those already read."""
+        """Skip the next lines that the pattern matches, as far as they are already read."""
         found = lines.match(self._block, self._at)
         if found:
             self.number += self._block.count("\n", self._at, found.end())
@@ -105,19 +105,19 @@ class _Map:
 
 
 def read_map(path: str | os.PathLike[str], has_code: HasCode = lambda *_: True) -> Iterator[Placement]:
-    """Every input section of more than 0 bytes that is in the output, in the map's order, without what linkers made themselves.
+    """Yield every nonempty input section in the output, in the map's order, without sections that the linker made.
 
-    Sections that the link dropped or folded into others are not there, nor is an .eh_frame that the linker rewrites. GNU ld 2.40
-    gives some sections of its own (.plt, .got) to an input file. Paths are as the linker writes them: mold shortens them, and only
-    GNU ld has the path of a thin archive's member. Most of what is in output sections that have no code is left out, which is
-    quicker. Raises FormatError, which names the line.
+    Sections that the link dropped or folded into others are missing, and so is an .eh_frame that the linker rewrites. GNU ld 2.40
+    attributes some of its own sections (.plt, .got) to an input file. Paths are as the linker writes them: mold shortens them, and
+    only GNU ld has the path of a thin archive's member. Most sections within output sections without code are left out, for
+    speed. Raises FormatError, which names the line.
     """
     with open_text(path, MAX_FROM_PIPE, newline="\n") as stream:
         yield from _read(_Map(stream, os.fsdecode(path)), has_code)
 
 
 def split_member(name: str) -> tuple[str, str]:
-    """(archive, member) of "archive(member)", (file, "") of other names. "a(1)" is taken for a member: objects have suffixes."""
+    """Return (archive, member) for "archive(member)", (file, "") for others. "a(1)" has a member: objects have suffixes."""
     if not name.endswith(")"):
         return name, ""
     depth = 0
@@ -128,7 +128,8 @@ def split_member(name: str) -> tuple[str, str]:
     return name, ""
 
 
-# The first line; the others: address, size, name; symbols and input sections of 0 bytes; of any size; the base of sizes.
+# For mold and lld each: a pattern for the first line; patterns for a row (address, size, name), for rows to skip (symbols and
+# empty input sections), and for rows to skip in output sections without code (input sections of any size); the base of sizes.
 COLUMNS = (
     (
         r" +VMA +LMA +Size +Align +Out +In +Symbol",
@@ -155,16 +156,16 @@ def _read(lines: _Map, has_code: HasCode) -> Iterator[Placement]:
     first = next(lines, "")
     for header, patterns, base in COLUMNS:
         if re.fullmatch(header, first):
-            yield from _columns(lines, has_code, patterns, base)
+            yield from _read_columns(lines, has_code, patterns, base)
             return
     for line in lines:
         if GNU_BEGIN.fullmatch(line) or line == GOLD_BEGIN:
-            yield from _gnu(lines, has_code, needs_header=line == GOLD_BEGIN)
+            yield from _read_gnu(lines, has_code, needs_header=line == GOLD_BEGIN)
             return
     raise FormatError("not a map of GNU ld, gold, lld or mold", file=lines.file)
 
 
-def _columns(lines: _Map, has_code: HasCode, patterns: Iterable[str], base: int) -> Iterator[Placement]:
+def _read_columns(lines: _Map, has_code: HasCode, patterns: Iterable[str], base: int) -> Iterator[Placement]:
     row, empty, inputs = map(re.compile, patterns)
     output, number, skipped = "", -1, empty
     for line in lines:
@@ -181,7 +182,7 @@ def _columns(lines: _Map, has_code: HasCode, patterns: Iterable[str], base: int)
             skipped = empty if has_code(name, int(address, 16), int(size, base)) else inputs
             lines.skip(skipped)
             continue
-        if not name.endswith(")"):  # a script's statement
+        if not name.endswith(")"):  # a linker script's statement
             continue
         where, _, section = name[len(INDENT) : -1].rpartition(":(")
         length = int(size, base)
@@ -190,11 +191,11 @@ def _columns(lines: _Map, has_code: HasCode, patterns: Iterable[str], base: int)
         lines.skip(skipped)
 
 
-def _gnu(lines: _Map, has_code: HasCode, *, needs_header: bool) -> Iterator[Placement]:
+def _read_gnu(lines: _Map, has_code: HasCode, *, needs_header: bool) -> Iterator[Placement]:
     output: str | None = None  # None: an output section that the link did not make
     number = -1
     skipped = GNU_EMPTY
-    name = ""  # a line that can be one with the next
+    name = ""  # the previous line, which the next one may continue
     for text in lines:
         line = text
         if needs_header and line:
@@ -207,7 +208,7 @@ def _gnu(lines: _Map, has_code: HasCode, *, needs_header: bool) -> Iterator[Plac
             line = before + line[len(PLACE_INDENT) - 1 :]
         elif _is_cut(before):
             lines.refuse(before, lines.number - 1)
-        elif line.startswith(PLACE_INDENT):  # a symbol, a statement of a script
+        elif line.startswith(PLACE_INDENT):  # a symbol, or a linker script's statement
             continue
         if not line.startswith(" "):
             fields = GNU_OUTPUT.fullmatch(line)
@@ -237,5 +238,5 @@ def _gnu(lines: _Map, has_code: HasCode, *, needs_header: bool) -> Iterator[Plac
 
 
 def _is_cut(name: str) -> bool:
-    """True if it can only be the name of an input section."""
+    """Return True if the line can only be an input section's name, whose place is missing."""
     return name.startswith(" ") and PATTERN not in name

@@ -1,4 +1,4 @@
-"""The section of a linked file from the sections of its objects, at the addresses that the linker gave their code."""
+"""Merges the SFrame sections of objects for the file linked from them, at the addresses that the linker gave their code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def gather_objects(inputs: Inputs, linker_map: LinkerMap, counts: Counts) -> Merger:
-    """Return the sections of the objects, archives included, at the addresses of their code. A FormatError names the object."""
+    """Return the objects' SFrame sections, gathered at the addresses of their code. A FormatError names the object."""
     merger = Merger()
     abi = abi_of(linker_map.linked)
     given = 0
@@ -44,7 +44,7 @@ def gather_objects(inputs: Inputs, linker_map: LinkerMap, counts: Counts) -> Mer
 
 
 def merge_objects(inputs: Inputs, linker_map: LinkerMap, layout: Layout, level: Level, counts: Counts) -> Encoder:
-    """Return the encoder of the merged functions of the objects and of the PLT. Adds to `counts`.
+    """Return an encoder with the merged functions of the objects and of the PLT. Adds to `counts`.
 
     At the level that changes nothing, each function is as its object has it. Raises FormatError.
     """
@@ -73,5 +73,5 @@ def merge_objects(inputs: Inputs, linker_map: LinkerMap, layout: Layout, level: 
 
 
 def _overlap(table: FunctionTable) -> bool:
-    """True if two functions, in order of address, describe the same code."""
+    """Return True if two functions describe the same code. `table` is in order of address."""
     return any(map(gt, map(add, table.start, table.size), islice(table.start, 1, None)))

@@ -1,4 +1,4 @@
-"""Reads the headers of an object of the usual form without a Python object for each: a merge opens thousands. Compiled.
+"""Reads the headers of an object of the usual form without making a Python object for each: a merge opens thousands. Compiled.
 
 The usual form is what assemblers write: one SFrame section, with one relocation for each function, in order. Of other objects, and
 of damaged ones, nothing is said here: `ElfFile` and `described_sections` read them, and name what is wrong. Types: object_scan.pxd.
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 COMPILED: bool = cython.compiled
 
 UNUSUAL = -1
-FIELDS = 6  # of each section of code: see `ObjectScan.read`
+FIELDS = 6  # numbers for each code section: see `ObjectScan.read`
 
 
 class ObjectScan(ByteReader):
-    """Reads one object after the other. After `read`: where the SFrame section is, and its size."""
+    """A scanner that reads one object after the other. After `read` it has the SFrame section's place and size."""
 
     def __init__(self) -> None:
         ByteReader.__init__(self, b"", False)
@@ -53,7 +53,7 @@ class ObjectScan(ByteReader):
         return code if code >= 0 and self.read_relocations(found) else -1
 
     def begins_well(self, machine: cython.longlong) -> cython.bint:
-        """Read the ELF header, and where the names of sections are."""
+        """Read the ELF header and the place of section names; return False if they do not have the usual form."""
         strings: cython.Py_ssize_t
         if self.length < 64 or self.data[0] != 0x7F or self.data[1] != 0x45 or self.data[2] != 0x4C or self.data[3] != 0x46:
             return False
@@ -82,7 +82,7 @@ class ObjectScan(ByteReader):
         return at <= length and size <= length - at
 
     def read_sections(self, found: Column) -> cython.Py_ssize_t:
-        """Find the sections of code, the SFrame section and the symbol table."""
+        """Find the code sections, the SFrame section and the symbol table."""
         section: cython.Py_ssize_t
         header: cython.Py_ssize_t
         kind: cython.longlong

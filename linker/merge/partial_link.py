@@ -1,4 +1,4 @@
-"""Several objects -> one, linked with a linker's `-r`."""
+"""Links several objects into one with a linker's `-r`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PartialLink(NamedTuple):
-    """`messages`: the linker's, except those about SFrame sections, which it does not make here."""
+    """The result of a partial link. `messages`: those of the linker, except about SFrame sections."""
 
     output: Path
     map_file: Path
@@ -24,7 +24,7 @@ class PartialLink(NamedTuple):
 
 
 def check_regular_files(objects: Iterable[str | os.PathLike[str]]) -> None:
-    """Raises FormatError for a FIFO, at which a linker would wait, or a device, and OSError for what does not exist."""
+    """Raise FormatError for a FIFO, at which a linker would wait, or a device; OSError for a missing file."""
     for path in objects:
         check_regular(os.stat(path).st_mode, os.fspath(path))  # noqa: PTH116 - there are thousands
 
@@ -32,9 +32,9 @@ def check_regular_files(objects: Iterable[str | os.PathLike[str]]) -> None:
 def partial_link(
     linker: str, objects: Iterable[str | os.PathLike[str]], directory: Path, meanwhile: Callable[[], object]
 ) -> PartialLink:
-    """Run `linker -r`, any linker that writes a map; its files go into `directory`. `meanwhile` is called as it runs.
+    """Run `linker -r` with any linker that writes a map; output goes to `directory`. `meanwhile` is called while it runs.
 
-    Raises FormatError if it fails, with what the linker printed as notes (PEP 678), RefusedError where there is no such linker.
+    Raises FormatError if the link fails, with the linker's output as notes (PEP 678), RefusedError if the linker does not exist.
     """
     output, map_file, arguments = directory / "linked.o", directory / "map", directory / "arguments"
     text = "".join(f"{_argument(os.fspath(path))}\n" for path in objects)
@@ -70,7 +70,7 @@ def partial_link(
 
 
 def _messages(text: str) -> list[str]:
-    """Return one line for each; lld continues a message with `>>>`."""
+    """Return the linker's messages, a line each; lld continues a message with `>>>`."""
     whole = text.replace("\n>>> ", ": ").splitlines()
     return [line for line in whole if line and "sframe" not in line.lower()]
 
@@ -80,6 +80,6 @@ def _reason(status: int) -> str:
 
 
 def _argument(path: str) -> str:
-    """Return a path as a linker reads it from a file and takes it for one: `-Map=x.o` is an option, `@x.o` a file of arguments."""
+    """Return a path quoted for an argument file, with `./` where a linker would take it for an option or another such file."""
     path = f"./{path}" if path.startswith(("-", "@")) else path
     return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,4 +1,4 @@
-"""Archives of objects (`ar`): their members, and the archive rewritten with new contents of some, its symbol index corrected."""
+"""Reads object archives (`ar`), and rewrites them with new contents for some members and a corrected symbol index."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 MAGIC, THIN_MAGIC = b"!<arch>\n", b"!<thin>\n"
 DEBIAN_MAGIC = MAGIC + b"debian-binary"  # the first member of a Debian package, which has no objects
-HEADER = struct.Struct("16s32s10s2s")  # a member's name; date, owner, group, mode; its size, decimal; padded with spaces; the end
+HEADER = struct.Struct("16s32s10s2s")  # member name; date, owner, group, mode; decimal size (all padded with spaces); HEADER_END
 HEADER_END = b"`\n"
-# Symbol indexes and the widths of their numbers: how many there are, then the file offset of each symbol's member; big-endian.
+# Symbol index member -> width of its big-endian numbers: the symbol count, then the file offset of each symbol's member.
 INDEXES = {b"/": 4, b"/SYM64/": 8}
 LONG_NAMES = b"//"
 BSD_INDEX = b"__.SYMDEF"
-MAX_NAME = 4096  # bytes, which is what a path may have: many members could share one endless name
+MAX_NAME = 4096  # bytes, the longest path: otherwise many members could share one endless name
 
 
 class Member(NamedTuple):
-    """`at`: of its header in the archive."""
+    """An archive member. `at`: the offset of its header in the archive."""
 
     at: int
     name: str
-    fields: tuple[bytes, ...]  # of its header
+    fields: tuple[bytes, ...]  # the header, as HEADER unpacks it
     contents: memoryview
 
     @property
@@ -66,7 +66,7 @@ def members(data: memoryview, file: str) -> list[Member]:
             raise FormatError("an archive in BSD's format is not rewritten", "archive", at, file)
         if short == LONG_NAMES:
             long_names = bytes(contents)
-        found.append(Member(at, _name(short, long_names), fields, contents))
+        found.append(Member(at, _member_name(short, long_names), fields, contents))
         at += HEADER.size + (int(digits) + 1) // 2 * 2
     return found
 
@@ -82,7 +82,7 @@ def rewritten(found: list[Member], contents: Mapping[int, bytes | memoryview], f
     yield MAGIC
     for member in found:
         width = INDEXES.get(member.short_name)
-        new = contents.get(member.at, member.contents) if width is None else _index(member, width, moved, file)
+        new = contents.get(member.at, member.contents) if width is None else _update_index(member, width, moved, file)
         name, others, size, end = member.fields
         yield HEADER.pack(name, others, str(sizes[member.at]).encode().ljust(len(size)), end)
         yield new
@@ -90,15 +90,15 @@ def rewritten(found: list[Member], contents: Mapping[int, bytes | memoryview], f
             yield b"\n"
 
 
-def _name(short: bytes, long_names: bytes) -> str:
+def _member_name(short: bytes, long_names: bytes) -> str:
     if short[:1] == b"/" and short[1:].isdigit():
         at = int(short[1:])
         short = long_names[at : at + MAX_NAME].partition(b"\n")[0]
     return short.rstrip(b"/").decode(errors="replace") if short.strip(b"/") else short.decode()
 
 
-def _index(index: Member, width: int, moved: Mapping[int, int], file: str) -> bytes:
-    """The symbol index, with members where they are now."""
+def _update_index(index: Member, width: int, moved: Mapping[int, int], file: str) -> bytes:
+    """Return the symbol index with the members' new offsets. `moved`: new header offset by old one."""
     raw = bytes(index.contents)
     count = int.from_bytes(raw[:width], "big")
     if width * (count + 1) > len(raw):

@@ -1,4 +1,4 @@
-"""add-section and remove for an object that is not linked yet."""
+"""Adds SFrame sections to relocatable objects, and removes them again."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 class Filled(NamedTuple):
-    """An object and the SFrame sections that it will have; without any it is unchanged. `table`: their functions, as `placed`."""
+    """An object and its new SFrame sections; an object without any stays unchanged. `table`: their functions, as `placed`."""
 
     elf: ElfFile  # the file that was read
-    base: ElfFile  # what add-section was given when it made `elf`, else `elf`: the new object restores it
+    base: ElfFile  # the original, if add-section made `elf`, else `elf` itself: the new object's record restores it
     record: Undo | None  # turns `elf` into `base`; None: they are the same
-    placed: Placed  # the base
+    placed: Placed  # `base`, laid out
     table: FunctionTable
     sections: list[NewSection]
     undoable: bool = True  # the new object has a record
@@ -59,11 +59,11 @@ class Prepared(NamedTuple):
 
 
 def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool) -> Prepared:
-    """There is nothing to do if the object has SFrame sections that say the same.
+    """Return the object with sections made from its CFI; no new ones if its SFrame sections already describe the same rules.
 
-    Raises RefusedError where they say something else, unless they are to be replaced.
+    Raises RefusedError if they describe other rules, unless `replace` is set.
     """
-    from sframegen.conversion.convert import convert_sources  # noqa: PLC0415 - a merge needs none
+    from sframegen.conversion.convert import convert_sources  # noqa: PLC0415 - merges do not need the converter
     from sframegen.conversion.sources import find_sources  # noqa: PLC0415
 
     abi = abi_of(elf)
@@ -81,7 +81,7 @@ def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool) -> Pre
         padded = converted.coverage.final_calls(placed.image).ends(converted.table)
         same_version = {section.header.version for section in present} == {layout.version}
         if same_version and agree(described, converted.table, MAX_GAP, padded):
-            table = described  # of padding it may say something else
+            table = described  # its rules for padding may differ
         elif present and not replace:
             raise RefusedError(Refusal.OTHER_SECTION, ANOTHER, file=elf.name)
         else:
@@ -99,7 +99,7 @@ def write_object(filled: Filled, out: BinaryIO) -> None:
 
 
 def check_object(filled: Filled, written: ElfFile) -> list[str]:
-    """Return the findings about a written object: earlier sections that changed, new sections that say something else."""
+    """Return findings about a written object: earlier sections that changed, or new sections that differ from the plan."""
     if not filled.sections:
         return [] if written.data == filled.elf.data else ["an object that already has the section has changed"]
     findings = []
@@ -123,13 +123,13 @@ def check_object(filled: Filled, written: ElfFile) -> list[str]:
 
 
 def sections_of(image: ElfFile) -> Iterator[SframeSection]:
-    """An object's SFrame sections, decoded; `image`: the object placed."""
+    """Decode an object's SFrame sections. `image`: the object, laid out."""
     for section in filter(is_sframe, image.sections):
         yield decode(image.contents(section), section.header.sh_addr, image.name)
 
 
 class ObjectRemoval(NamedTuple):
-    """An object, and the record that turns it into the one that add-section was given: an archive has many, so no copy is kept."""
+    """An object and the undo record that restores its original. The original is not kept: an archive has many objects."""
 
     elf: ElfFile
     record: Undo
@@ -154,7 +154,7 @@ class ObjectRemoval(NamedTuple):
 
 
 def _restores(elf: ElfFile, original: ElfFile) -> bool:
-    """Return True if the record of an object restores this one, byte for byte."""
+    """Return True if the record in `elf` restores `original`, byte for byte."""
     found = original_object(elf)
     return found is not None and same_bytes(found[0].data, original.data)
 
@@ -179,7 +179,7 @@ def original_object(elf: ElfFile) -> tuple[ElfFile, Undo] | None:
 
 
 def plan_object_removal(elf: ElfFile) -> ObjectRemoval | None:
-    """None if there is nothing to remove. Raises RefusedError for sections that another tool made."""
+    """Return how to remove an object's SFrame sections; None if it has none. Raises RefusedError if another tool made them."""
     if not sframe_bytes(elf):
         return None
     found = original_object(elf)

@@ -1,4 +1,4 @@
-"""The `.sframe` sections of an object -> the place of each function, as a linker reads it: from their relocations, and quickly."""
+"""Locates the functions of an object's `.sframe` sections by their relocations, as linkers do, and quickly."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ R_NONE = 0  # on all ABIs
 
 
 class Described(NamedTuple):
-    """An SFrame section, of which the header is read, and where each of its functions is.
+    """An SFrame section with a decoded header, and the place of each of its functions.
 
-    `numbers`: of the sections that hold them, SHN_UNDEF where a linker has dropped the code. `offsets`: in these, in bytes.
+    `numbers`: the code section of each function, SHN_UNDEF if a linker has dropped it. `offsets`: bytes into that section.
     """
 
     section: SframeSection
@@ -33,7 +33,7 @@ class Described(NamedTuple):
 
 
 def described_sections(elf: ElfFile) -> Iterator[Described]:
-    """Each SFrame section of an object, and each part of one in which a linker left several. Raises FormatError."""
+    """Yield each SFrame section of an object, or each part of one that a linker joined from several. Raises FormatError."""
     abi = abi_of(elf)
     check_disjoint(elf)
     for section in filter(is_sframe, elf.sections):
@@ -44,14 +44,17 @@ def described_sections(elf: ElfFile) -> Iterator[Described]:
             if piece.abi.sframe_id != abi.sframe_id:
                 raise elf.error(f"an SFrame section for {piece.abi.name} in an object for {abi.name}", section.name, 4)
             base = piece.address - section.header.sh_addr
-            named = piece.relative or starts_count_from(elf, section)  # the start is what the relocation names
-            yield _placed(elf, piece, (base, None if named else base), by_offset, symbols)
+            is_direct = piece.relative or starts_count_from(elf, section)  # the relocation names the function itself
+            yield _locate_functions(elf, piece, (base, None if is_direct else base), by_offset, symbols)
 
 
-def _placed(
+def _locate_functions(
     elf: ElfFile, piece: SframeSection, origins: tuple[int, int | None], by_offset: dict[int, Rela], symbols: SymbolTable | None
 ) -> Described:
-    """`origins`: where the piece begins in its section, and from where starts count in it; None: from themselves."""
+    """Return one SFrame section with its functions' places.
+
+    `origins`: the offset of `piece` in its ELF section, and the offset that function starts count from; None: their own.
+    """
     base, origin = origins
     step, kind = piece.layout.index_size, start_relocation(piece.abi.sframe_id, piece.layout.start_width)
     numbers, offsets = [], []
@@ -67,7 +70,7 @@ def _placed(
             continue
         if rela.type != kind:
             raise elf.error(f"relocation type {rela.type} cannot mark the start of a function", ".sframe", at)
-        number, value = _symbol(elf, symbols, rela.symbol)
+        number, value = _read_symbol(elf, symbols, rela.symbol)
         offset = value + rela.r_addend - (0 if origin is None else at - origin)
         if number != SHN.UNDEF and not 0 <= offset <= elf.sections[number].header.sh_size:
             how = "" if origin is None else "; without FUNC_START_PCREL it counts from the section"
@@ -79,13 +82,13 @@ def _placed(
 
 @cache
 def start_relocation(sframe_id: int, width: int) -> int:
-    """Return the type of relocations for a function start of `width` bytes."""
+    """Return the relocation type for a function start field of `width` bytes."""
     relocations = BY_SFRAME_ID[sframe_id].relocations.items()
     return next(number for number, kind in relocations if kind == Relocation(width, pc_relative=True))
 
 
-def _symbol(elf: ElfFile, table: SymbolTable | None, number: int) -> tuple[int, int]:
-    """Return (section, value) of a symbol."""
+def _read_symbol(elf: ElfFile, table: SymbolTable | None, number: int) -> tuple[int, int]:
+    """Return (section number, value) of a symbol."""
     count = len(table) if table else 0
     if table is None or number >= count:
         raise elf.error(f"relocation by symbol {number}, of {count}", ".rela.sframe")

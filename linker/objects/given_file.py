@@ -1,4 +1,4 @@
-"""A file that is given: linked, or objects, one or those of an archive."""
+"""An input file: a linked file, a relocatable object, or an archive of objects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Objects(NamedTuple):
-    """A file of objects: one, or an archive of them. `members`: each by the offset of its member's header, or the one at 0."""
+    """A file of objects: a single one, or an archive. `members`: objects by archive header offset; 0 for a single object."""
 
     file: str
     data: memoryview
@@ -37,13 +37,13 @@ class Objects(NamedTuple):
             copy_file(self.members[0], out)
 
     def size_with(self, sizes: Mapping[int, int]) -> int:
-        """Size of the file if some objects have these sizes."""
+        """Return the size of the file with new sizes for some of its objects."""
         if not self.is_archive:
             return sizes.get(0, len(self.data))
         return len(self.data) + sum(align_up(size, 2) - align_up(len(self.members[at].data), 2) for at, size in sizes.items())
 
     def write(self, changed: Mapping[int, Callable[[BinaryIO], None]], out: BinaryIO) -> None:
-        """Write the file to an empty one, some of its objects with these functions."""
+        """Write the file to an empty one; `changed` has functions that write some of its objects."""
         if not self.is_archive:
             changed[0](out)
             return
@@ -55,7 +55,7 @@ class Objects(NamedTuple):
         out.writelines(rewritten(members(self.data, self.file), contents, self.file))
 
     def check(self, checks: Mapping[int, Callable[[ElfFile], list[str]]], written: ElfFile | Objects) -> list[str]:
-        """Return the findings about the written file, from checks of its objects."""
+        """Return findings about the written file, from checks of its objects."""
         if isinstance(written, ElfFile) or len(written.members) != len(self.members):
             return ["other objects than before"]
         pairs = zip(self.members, written.members.values(), strict=True)
@@ -78,7 +78,7 @@ def given(data: memoryview, path: str, source: Source | None = None) -> ElfFile 
 
 
 def objects_in(data: memoryview, file: str) -> Iterator[tuple[int, str, ElfFile]]:
-    """(offset of its header, its name, itself) of each object of an archive."""
+    """Yield (header offset, member name, object) for each object of an archive."""
     for member in members(data, file):
         if member.is_elf:
             elf = ElfFile(member.contents, f"{file}({member.name})")

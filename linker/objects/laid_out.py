@@ -55,19 +55,19 @@ CFI_SECTIONS = (".eh_frame", ".debug_frame")
 
 @dataclass
 class Placed:
-    """`image`: the object with its new addresses. `sections`: (start, end, number) of the executable ones, by address."""
+    """An object laid out in memory. `image`: it with its new addresses. `sections`: (start, end, number) of executable ones."""
 
     image: ElfFile
     symbol_table: Section | None
     sections: list[tuple[int, int, int]]
-    anchors: dict[int, tuple[int, int]]  # by an address that call frame information names: the symbol and addend that do so first
+    anchors: dict[int, tuple[int, int]]  # address in call frame information -> the first (symbol, addend) that names it there
 
     def section_at(self, address: int) -> int:
-        """The number of the executable section that holds an address."""
+        """Return the number of the executable section that holds an address."""
         return self.sections[bisect_right(self.sections, address, key=START) - 1][2]
 
     def reference_to(self, address: int) -> tuple[int, int]:
-        """The symbol and addend that name a function's address, as its FDE does, else as the last anchor before it does."""
+        """Return the (symbol, addend) for a function's address: those of its FDE, else of the last anchor before it."""
         known = self.anchors.get(address)
         if known is not None:
             return known
@@ -75,7 +75,7 @@ class Placed:
         return symbol, addend + address - anchor
 
     def _anchor_before(self, address: int) -> tuple[int, tuple[int, int]]:
-        """The last anchor before the address of a function in its section; where it has none, one of its symbols."""
+        """Return the last anchor before a function's address in its section; if there is none, one of the section's symbols."""
         number = self.section_at(address)
         last = bisect_right(self._anchored, address) - 1
         if last >= 0 and self.section_at(self._anchored[last]) == number:
@@ -88,12 +88,12 @@ class Placed:
 
     @cached_property
     def _anchored(self) -> list[int]:
-        """Addresses of anchors in code, ascending."""
+        """Return the addresses of all anchors in code, ascending."""
         return sorted(address for address in self.anchors if holder(self.sections, address) is not None)
 
     @cached_property
     def _symbols(self) -> dict[int, tuple[int, tuple[int, int]]]:
-        """A symbol in each section of code, the section's own if it has one, as an anchor."""
+        """Return an anchor symbol for each code section, preferably its section symbol, by section number."""
         found: dict[int, tuple[int, tuple[int, int]]] = {}
         symbols = SymbolTable(self.image, self.symbol_table) if self.symbol_table else ()
         for at, symbol in enumerate(symbols):
@@ -105,9 +105,9 @@ class Placed:
 
 
 def place(elf: ElfFile, abi: Abi, *, anchors_only: bool = False) -> Placed:
-    """Lays an object out. Raises FormatError where its tables do not fit together.
+    """Lay an object out in memory. Raises FormatError if its tables contradict one another.
 
-    `anchors_only`: its call frame information and SFrame sections are unchanged in the image, for those who do not read them.
+    `anchors_only`: do not relocate call frame information and SFrame sections, for callers that do not read them.
     """
     tables = [section for section in elf.sections if section.header.sh_type == SHT.SYMTAB]
     if len(tables) > 1:
@@ -131,14 +131,14 @@ def place(elf: ElfFile, abi: Abi, *, anchors_only: bool = False) -> Placed:
 
 
 def check_disjoint(elf: ElfFile) -> None:
-    """Raises FormatError for an object whose sections have more bytes than it has: shared bytes would be read many times."""
+    """Raise FormatError if an object's sections are together larger than its file: shared bytes would be read many times."""
     sizes = (section.header.sh_size for section in elf.sections if section.header.sh_type not in (SHT.NULL, SHT.NOBITS))
     if sum(sizes) > len(elf.data):
         raise elf.error("its sections overlap")
 
 
 def groups(elf: ElfFile) -> dict[int, Section]:
-    """The section group that a section is a member of, by the section's number."""
+    """Return each group member's section group, by the member's section number."""
     members: dict[int, Section] = {}
     for group in elf.sections:
         if group.header.sh_type == SHT.GROUP:
@@ -147,12 +147,12 @@ def groups(elf: ElfFile) -> dict[int, Section]:
 
 
 def members_of(elf: ElfFile, group: Section) -> list[int]:
-    """A section group's contents: its flags, then the numbers of its members."""
+    """Return a section group's contents: its flags, then the numbers of its members."""
     return read_words(elf.contents(group), elf.byte_order)
 
 
 def starts_count_from(elf: ElfFile, section: Section) -> bool:
-    """True for SFrame sections of GNU as before 2.45: starts count from the section, though their relocations do not say so."""
+    """Return True for SFrame sections of GNU as before 2.45: starts count from the section, though relocations do not say so."""
     header = section.header
     if header.sh_type != SHT.PROGBITS or not is_sframe(section) or header.sh_size < HEADER_SIZE:
         return False
@@ -160,14 +160,14 @@ def starts_count_from(elf: ElfFile, section: Section) -> bool:
 
 
 def is_sframe(section: Section) -> bool:
-    """True for an SFrame section that is not empty. Assemblers before binutils 2.45 gave them the type of plain data."""
+    """Return True for an SFrame section that is not empty. Assemblers before binutils 2.45 gave them the type of plain data."""
     header = section.header
     named = header.sh_type == SHT.PROGBITS and section.name == ".sframe"
     return header.sh_size > 0 and (header.sh_type == SHT.GNU_SFRAME or named)
 
 
 def _is_relocated(section: Section) -> bool:
-    """True for call frame information and existing `.sframe` sections."""
+    """Return True for call frame information and existing `.sframe` sections."""
     if is_sframe(section):
         return True
     plain = section.header.sh_type != SHT.NOBITS and not section.header.sh_flags & SHF.COMPRESSED
@@ -181,13 +181,13 @@ def is_code(section: Section) -> bool:
 
 
 def _floats(section: Section) -> bool:
-    """True if a linker can place the section's code at any address modulo PC_PERIOD."""
+    """Return True if a linker can place the section's code at any address modulo PC_PERIOD."""
     align = section.header.sh_addralign
     return align == 0 or align % PC_PERIOD != 0
 
 
 def _addresses(elf: ElfFile) -> list[int]:
-    """Return the address of each section. SFrame sections come last: exchanging them moves no other."""
+    """Return the address of each section. SFrame sections come last, so that replacing them does not move others."""
     addresses = [0] * len(elf.sections)
     here = FIRST_ADDRESS
     for section in sorted(elf.sections, key=is_sframe):
@@ -204,7 +204,7 @@ def _addresses(elf: ElfFile) -> list[int]:
 
 
 def _place_symbols(elf: ElfFile, table: Section, addresses: list[int], data: bytearray) -> list[int | None]:
-    """Return each symbol's address, None if it is defined elsewhere; they are written into the table in `data`, too."""
+    """Return each symbol's address, None if it is defined elsewhere; also write the addresses into the table in `data`."""
     symbols = SymbolTable(elf, table, elf.stored(table))
     words = array("Q", bytes(symbols.raw))
     swapped = elf.byte_order != sys.byteorder
@@ -225,7 +225,7 @@ def _place_symbols(elf: ElfFile, table: Section, addresses: list[int], data: byt
 
 
 def _has_all_fields(elf: ElfFile, section: Section) -> bool:
-    """True if a section has each field that its relocations name, of the largest size."""
+    """Return True if each relocated field lies within the section, assuming the largest field size."""
     last = section.header.sh_size - max(size for size, _ in FIELDS)
     tables = elf.relocation_tables.get(section.number, ())
     return all(
@@ -243,7 +243,7 @@ def _relocate(
     data: bytearray | None,
     named: dict[int, tuple[int, int]],
 ) -> Relocated:
-    """Apply a section's relocations in `data`, if it is given, but those of kinds or symbols that are not known.
+    """Apply a section's relocations to `data`, if given, except relocations with an unknown type or symbol.
 
     Adds to `named` the first (symbol, addend) that names each address.
     """
@@ -281,7 +281,7 @@ def _relocate(
 
 
 def _with_headers(elf: ElfFile, addresses: list[int], code: list[Section], data: bytearray) -> bytearray:
-    """`data` as a linked file: section headers with addresses, and a program header for each executable section."""
+    """Return `data` as a linked file: section headers with addresses, and a program header for each executable section."""
     shdr, phdr = RECORDS[Shdr, elf.byte_order], RECORDS[Phdr, elf.byte_order]
     loads = sorted((addresses[section.number], section.header) for section in code)
     for section in elf.sections:

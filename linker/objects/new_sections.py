@@ -29,7 +29,7 @@ ALIGN = 8
 
 
 class NewSection(NamedTuple):
-    """A section that an object gets. `group`: the section group that it is a member of, if any."""
+    """A new SFrame section for an object. `group`: its section group, if any."""
 
     group: Section | None
     contents: memoryview
@@ -37,7 +37,7 @@ class NewSection(NamedTuple):
 
 
 def new_sections(elf: ElfFile, placed: Placed, table: FunctionTable, encoded: EncodedRules) -> list[NewSection]:
-    """`table`: functions at the addresses that `placed` gave them.
+    """Return the new SFrame sections. `table`: functions at the addresses that `placed` gave them.
 
     The section for functions in no group comes last: when it collects garbage, GNU ld takes only the last of an object's sections
     for SFrame, and keeps all that others refer to.
@@ -60,12 +60,12 @@ def new_section(placed: Placed, encoder: Encoder, group: Section | None = None) 
     No two functions may share rows: GNU ld makes room for as many bytes as the objects have, and then writes the rows of each
     function separately, over whatever follows.
     """
-    encoder.flags &= ~F_FDE_SORTED  # only a linker knows
+    encoder.flags &= ~F_FDE_SORTED  # only the linker knows the order of addresses
     return NewSection(group if group and group.number else None, _contents(encoder), _relocations(encoder, placed))
 
 
 def _contents(encoder: Encoder) -> memoryview:
-    """Function starts are left to the relocations."""
+    """Return the encoded section with zeros for function starts, which the relocations fill in."""
     section = encoder.encode(0)
     layout, count = encoder.layout, len(encoder.table)
     for at in range(HEADER_SIZE, HEADER_SIZE + layout.start_width):  # a byte of all of them at a time
@@ -74,7 +74,7 @@ def _contents(encoder: Encoder) -> memoryview:
 
 
 def _relocations(encoder: Encoder, placed: Placed) -> bytes:
-    """Return one for each function, against the symbol of its FDE's relocation."""
+    """Return a relocation for each function start, against the symbol of its FDE's relocation."""
     layout = encoder.layout
     kind = start_relocation(encoder.abi.sframe_id, layout.start_width)
     found = []
@@ -85,7 +85,7 @@ def _relocations(encoder: Encoder, placed: Placed) -> bytes:
 
 
 def old_sections(elf: ElfFile) -> set[int]:
-    """The numbers of the SFrame sections that an object has, and of their relocations."""
+    """Return the section numbers of an object's SFrame sections and of their relocations."""
     old = {section.number for section in elf.sections if is_sframe(section)}
     return old | {table.number for number in old for table in elf.relocation_tables.get(number, ())}
 

@@ -1,4 +1,4 @@
-"""An object and its SFrame sections -> the rule at a place in its code: a section and an offset, as it has no addresses yet."""
+"""Looks up unwind rules in an object's SFrame sections, by section and offset: an unlinked object has no addresses yet."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REMEDY = "give a function's name, or SECTION+OFFSET"
 
 
 class SectionOffset(NamedTuple):
-    """A place in a section of code."""
+    """A place in an object's code: a code section and a byte offset in it."""
 
     section: Section
     offset: int
@@ -42,7 +42,7 @@ class SectionOffset(NamedTuple):
 
 
 class ObjectView:
-    """One object with SFrame sections. Raises FormatError, as its methods do, where its tables do not fit together."""
+    """One object with SFrame sections. Its methods raise FormatError if its tables contradict one another."""
 
     def __init__(self, elf: ElfFile) -> None:
         self.elf = elf
@@ -53,25 +53,25 @@ class ObjectView:
 
     @cached_property
     def placed(self) -> Placed:
-        """The object as if it were linked alone: what has one address space only works on that."""
+        """Return the object as if it were linked alone, for code that needs a single address space."""
         return place(self.elf, abi_of(self.elf))
 
     def sections(self) -> list[SframeSection]:
-        """The SFrame sections; each function starts at its offset in its section of code, as readelf shows it."""
+        """Return the SFrame sections, with function starts as offsets in their code sections, as readelf shows them."""
         return [replace(one.section, starts=one.offsets) for one in self.described]
 
     def names(self, section: int) -> Callable[[int], str | None]:
-        """Return a function: number of a function in a section -> the name of its symbol."""
+        """Return a callable that maps a function's number in an SFrame section to its symbol's name."""
         names, addresses = self._names, self.addresses(self.described[section])
         return lambda function: None if addresses[function] == DEAD else names.at(addresses[function])
 
     def code_of(self, section: int) -> Callable[[int], str]:
-        """Return a function: number of a function in a section -> the name of the section with its code, "" if that was dropped."""
+        """Return a callable that maps a function's number to the name of its code section, "" if the code was dropped."""
         sections, numbers = self.elf.sections, self.described[section].numbers
         return lambda function: sections[numbers[function]].name if numbers[function] != SHN.UNDEF else ""
 
     def addresses(self, one: Described) -> list[int]:
-        """Addresses of its functions in the placed object; DEAD if a linker has dropped the code."""
+        """Return the addresses of a section's functions in the placed object; DEAD if a linker has dropped the code."""
         sections = self.placed.image.sections
         return [
             DEAD if number == SHN.UNDEF else sections[number].header.sh_addr + offset
@@ -80,15 +80,15 @@ class ObjectView:
 
     @cached_property
     def merged(self) -> Merger:
-        """All sections merged, at the addresses of the placed object."""
+        """Return all SFrame sections, merged at the addresses of the placed object."""
         merger = Merger()
         for one in self.described:
             merger.add(one.section, self.addresses(one))
         return merger
 
     def look_up(self, at: SectionOffset) -> Match | None:
-        """The function and the row that cover a place; the function's start is an offset in the section, too."""
-        if at.offset >= at.section.header.sh_size:  # there is another section's code in the placed object
+        """Return the function and row that cover a place; the function's start is an offset in the code section."""
+        if at.offset >= at.section.header.sh_size:  # in the placed object, another section's code may be there
             return None
         base = self.placed.image.sections[at.section.number].header.sh_addr
         found = look_up_in(self.functions, base + at.offset)
@@ -96,7 +96,7 @@ class ObjectView:
 
     @cached_property
     def functions(self) -> FunctionTable:
-        """All functions by their addresses in the placed object, except those whose code was dropped."""
+        """Return all functions, at their addresses in the placed object, except those whose code was dropped."""
         return self.merged.merged(self.placed.image.executable_ranges())[0]
 
     @cached_property
@@ -117,7 +117,7 @@ class ObjectView:
         return SectionOffset(self.elf.sections[section], address - start)
 
     def places_named(self, name: str) -> list[SectionOffset]:
-        """Places of the functions with that name; if there are none, of the sections of code."""
+        """Return the places of the functions with that name; if there are none, of the code sections with that name."""
         addresses = {symbol.address for symbol in functions_named(self.placed.image, name.encode(errors="replace"))}
         found = [place for address in sorted(addresses) if (place := self.place_of_address(address))]
         return found or [SectionOffset(section, 0) for section in self.elf.sections if section.name == name and is_code(section)]
@@ -126,7 +126,7 @@ class ObjectView:
 def place_in(views: list[ObjectView], text: str, file: str) -> tuple[ObjectView, SectionOffset]:
     """Return the place that `text` names in the objects of a file: a function, a section of code, or either + offset.
 
-    The offset is decimal, or 0x...; names go before names with an offset. Raises FormatError if nothing or several have the name.
+    The offset is decimal, or 0x...; a name takes precedence over a name + offset. Raises FormatError unless exactly one has it.
     """
     for name, offset in names_with_offsets(text):
         found = [(view, place) for view in views for place in view.places_named(name)]

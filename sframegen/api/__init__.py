@@ -1,4 +1,4 @@
-"""The public functions: what `import sframegen` offers. docs/library.md says how to use them, and what stays.
+"""The public functions of `import sframegen`. docs/library.md says how to use them, and which parts are stable.
 
 The names are in `__init__.pyi`. Each is imported when it is first used: a command needs one of them, and imports of the others take
 longer than some commands.

@@ -1,4 +1,4 @@
-"""What one run of add-section did to one file, in numbers and as text; and the plan of a change, before a byte is written."""
+"""The result of add-section for one file, in numbers and as text, and the plan of a change before a byte is written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GROUPS = {
     "no_cfi": "no CFI",
     "synthesized": "synthesized",
 }  # of fates, as users read them
-SUMS = (  # the numbers of a Summary, which `total` adds up
+SUMS = (  # the numeric fields of a Summary that `total` adds up
     "functions", "functions_covered", "code_bytes", "covered_bytes", "rows", "section_bytes", "compressed_bytes", "eh_frame_bytes",
     "eh_frame_hdr_bytes", "synthesized_functions", "synthesized_bytes", "final_calls", "final_calls_without_padding",
 )  # fmt: skip
@@ -44,12 +44,12 @@ class Plan:
 def plan_of(
     change: object, section_address: int | None = None, section_offset: int | None = None, file_size: int | None = None
 ) -> Plan:
-    """A change that `str()` describes."""
+    """Return the plan of a change, which `str()` describes a line each."""
     return Plan(tuple(str(change).splitlines()), section_address, section_offset, file_size)
 
 
 def json_of(result: DataclassInstance, plan: Plan | None) -> dict[str, Any]:
-    """A result as JSON has it: lists for tuples, and for its plan the lines of that."""
+    """Return a result as JSON values: lists for tuples, and the plan as its lines."""
     values = asdict(replace(result, plan=None))
     lists = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
     return lists | {"plan": None if plan is None else list(plan.lines)}
@@ -168,7 +168,7 @@ class Summary:
 
 
 def shares_of(covered: int, code: int, fates: Mapping[str, Mapping[str, int]]) -> str:
-    """What is covered of the code that CFI describes, and of all executable bytes, to which padding and other code belong, too."""
+    """Return as text the covered share of code with CFI, and of all executable bytes, including padding and other code."""
     shares = [f"{percent(covered, code)} % of {count_of(code, 'byte')} with CFI covered"] if code else []
     executable = sum(sum(counts.values()) for counts in fates.values())
     if executable:
@@ -179,12 +179,12 @@ def shares_of(covered: int, code: int, fates: Mapping[str, Mapping[str, int]]) -
 
 
 def percent(part: int, whole: int) -> str:
-    """100.00 only if nothing is missing."""
+    """Return a percentage as text; 100.00 only if nothing is missing."""
     return f"{10_000 * part // whole / 100 if whole else 0.0:.2f}"
 
 
 def total(file: str, parts: Sequence[Summary]) -> Summary:
-    """The sum over the objects of one file."""
+    """Return the sum over the objects of one file."""
     sums = {name: sum(getattr(part, name) for part in parts) for name in SUMS}
     ignored: Counter[str] = Counter()
     for part in parts:
@@ -203,7 +203,7 @@ def total(file: str, parts: Sequence[Summary]) -> Summary:
 
 
 def fates_table(fates: Fates) -> list[str]:
-    """A line for all bytes, and one for each fate that has any; reasons most first."""
+    """Return a line for all bytes, and one for each fate that has any, the most frequent reasons first."""
     rows = [(GROUPS[group], fate, count) for group, counts in fates.items() for fate, count in _ordered(group, counts) if count]
     total = sum(count for *_, count in rows)
     width = len(f"{total:,}")
@@ -214,7 +214,7 @@ def fates_table(fates: Fates) -> list[str]:
 
 
 def total_fates(summaries: Iterable[Summary]) -> Fates:
-    """The fates of all files together."""
+    """Return the sums of all files' fates."""
     total: Fates = {group: Counter() for group in ("covered", "left_out", "no_cfi")}
     for summary in summaries:
         for group, counts in summary.fates.items():

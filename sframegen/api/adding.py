@@ -1,4 +1,4 @@
-"""add_section: a section made from a file's call frame information."""
+"""The public function `add_section`, which makes a section from a file's call frame information."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def add_section(
 
 
 def add(path: StrPath, options: Adding) -> Summary:
-    """`add_section`, with its keywords as values."""
+    """Do the work of `add_section`, with its keywords as values."""
     if options.writing.detached is not None:
         from sframegen.api.detaching import add_detached, refuse_objects  # noqa: PLC0415 - only for these
 
@@ -130,12 +130,12 @@ class _GivenFile(NamedTuple):
 
     @property
     def is_anothers(self) -> bool:
-        """True if it has a section that no record of ours can take back."""
+        """Return True if the file has a section made by another tool, which no undo record can remove."""
         return bool(self.sections) and self.base.given is self.elf
 
 
 class _NewSection(NamedTuple):
-    """The section that it gets."""
+    """The section to add."""
 
     encoder: Encoder
     stored: Stored | None  # None: it is loaded
@@ -143,42 +143,42 @@ class _NewSection(NamedTuple):
 
 
 def _add_to_linked(elf: ElfFile, target: Target, options: Adding) -> Summary:
-    """What it has, what it gets, and the file with that."""
+    """Add a section to a linked file, unless it has the same one or there is nothing to add."""
     check_linked(elf)
     if is_detached(elf):
         return with_written(detached_already(str(target.path)), target.copy(elf))
     given = _GivenFile(elf, base_of(elf), sframe_extents(elf))
-    if (options.writing.replace or not given.sections) and not options.making.synthesize:  # which forks processes
+    if (options.writing.replace or not given.sections) and not options.making.synthesize:  # synthesizing forks processes
         target.begin_copy(elf, kept_in_place(given.base.elf))
     summary, converted = made_of(given.base.elf, str(target.path), options.making, options.running)
     if not len(converted.table):
         return with_written(nothing_to_add(summary), target.copy(elf))
     if given.is_anothers and not options.writing.replace:
         if options.writing.unloaded or not _is_of_start_files(elf, converted.coverage):
-            return with_written(_with_its_own(given, summary, converted, options), target.copy(elf))
+            return with_written(_summarize_existing(given, summary, converted, options), target.copy(elf))
         options = options._replace(writing=changed_to(options.writing, replace=True))
         summary = changed_to(summary, note="in place of a section of the start files alone")
     new = _plan_new(given, converted, options)
-    return _write(given, new, _with_figures(given, new, summary, options), target, options.writing)
+    return _write(given, new, _add_figures(given, new, summary, options), target, options.writing)
 
 
-def _with_its_own(given: _GivenFile, summary: Summary, converted: Converted, options: Adding) -> Summary:
-    """For a file that has the section already, from another tool. Raises RefusedError where it says something else."""
+def _summarize_existing(given: _GivenFile, summary: Summary, converted: Converted, options: Adding) -> Summary:
+    """Return the summary for a file with another tool's section. Raises RefusedError if that differs from the new one."""
     section = unloaded_of(given.elf)
     if (section is not None) != options.writing.unloaded or not _agrees(given.elf, converted.coverage, options.making.layout):
-        _plan_new(given, converted, options)  # so that `replace`, which the refusal names, works
+        _plan_new(given, converted, options)  # raises if `replace`, which the refusal below names, would fail
         raise _other_section(given.elf, unloaded=options.writing.unloaded)
     size = sum(extent.size for extent in given.sections)
     if section is None:
-        return _unchanged(summary, size)
+        return _mark_unchanged(summary, size)
     packed = size if section.header.sh_flags & SHF.COMPRESSED else 0
-    return _unchanged(changed_to(summary, unloaded=True, compressed_bytes=packed), given.elf.contents_size(section))
+    return _mark_unchanged(changed_to(summary, unloaded=True, compressed_bytes=packed), given.elf.contents_size(section))
 
 
 def _is_of_start_files(elf: ElfFile, coverage: Coverage) -> bool:
-    """True for a loaded section of nothing but start files, which the linker added, all of which the new one says, too.
+    """Return True if the loaded section only covers start files, as linkers add it, and the new one has all of its rules.
 
-    Where that says outermost frame, and the old one's version cannot, the rule of the old one does not count.
+    The old rules do not count where the new one is "outermost frame", which the old section's version cannot express.
     """
     starts = {elf.header.e_entry, *(entry.value for entry in read_dynamic(elf) if entry.tag in (DT.INIT, DT.FINI))}
     try:
@@ -209,7 +209,7 @@ def _plan_new(given: _GivenFile, converted: Converted, options: Adding) -> _NewS
 
 
 def _with_remedy(error: SframegenError, base: Base, encoder: Encoder) -> SframegenError:
-    """Return the reason why no section can be loaded, as one that `unloaded` remedies if it does; others have remedies."""
+    """Return the error, as a refusal that suggests `unloaded` if an unloaded section is possible and no other remedy exists."""
     if not isinstance(error, RefusedError) or error.reason is Refusal.NO_ROOM:
         with suppress(SframegenError):
             plan_unloaded(base.elf, len(Stored.of(encoder, None, base.elf.byte_order).data), 0)
@@ -217,8 +217,8 @@ def _with_remedy(error: SframegenError, base: Base, encoder: Encoder) -> Sframeg
     return error
 
 
-def _with_figures(given: _GivenFile, new: _NewSection, summary: Summary, options: Adding) -> Summary:
-    """With the figures of the section, and warnings about it."""
+def _add_figures(given: _GivenFile, new: _NewSection, summary: Summary, options: Adding) -> Summary:
+    """Return the summary with the new section's figures, and warnings about it."""
     size, rows = new.encoder.size_bytes, len(new.encoder.table.row_start)
     summary = changed_to(summary, outcome=Outcome.ADDED, section_bytes=size, rows=rows)
     if new.stored is not None:
@@ -230,22 +230,22 @@ def _with_figures(given: _GivenFile, new: _NewSection, summary: Summary, options
 
 
 def _write(given: _GivenFile, new: _NewSection, summary: Summary, target: Target, writing: Writing) -> Summary:
-    """Write the file, unless it has the section already. Raises RefusedError where it has another one."""
+    """Write the file, unless it already has the section. Raises RefusedError if it has a different one."""
     elf, base = given.elf, given.base
     if writing.dry_run and not given.sections:  # the bytes of the section do not matter
-        return _planned(elf, new, summary, target, writing)
+        return _add_plan(elf, new, summary, target, writing)
     change = change_for(new.plan, base, new.encoder, new.stored)
     if given.sections:
         if is_written(elf, base, change) if new.stored is None else new.stored.is_in(elf):
-            return with_written(_unchanged(summary, new.encoder.size_bytes), target.copy(elf))
+            return with_written(_mark_unchanged(summary, new.encoder.size_bytes), target.copy(elf))
         if not writing.replace:
             raise _other_section(elf, unloaded=writing.unloaded)
-    summary = _planned(elf, new, summary, target, writing)
+    summary = _add_plan(elf, new, summary, target, writing)
     write = partial(write_all, elf, change, record=base.record, copy=target.copy_to)
     return with_written(summary, target.write(write, partial(verify_plan, new.plan, base)))
 
 
-def _planned(elf: ElfFile, new: _NewSection, summary: Summary, target: Target, writing: Writing) -> Summary:
+def _add_plan(elf: ElfFile, new: _NewSection, summary: Summary, target: Target, writing: Writing) -> Summary:
     warnings = summary.warnings + signed([elf], target, force=writing.force)
     return changed_to(summary, plan=planned(new.plan), warnings=warnings)
 
@@ -257,7 +257,7 @@ def _other_section(elf: ElfFile, *, unloaded: bool) -> RefusedError:
 
 
 def _agrees(elf: ElfFile, coverage: Coverage, layout: Layout) -> bool:
-    """True if the file's section has that version and those rules for all code, except padding between functions."""
+    """Return True if the file's section has this version and the same rules for all code, except padding between functions."""
     try:
         section = read_sframe(elf)
         padded = coverage.final_calls(elf).ends(coverage.table)
@@ -266,11 +266,11 @@ def _agrees(elf: ElfFile, coverage: Coverage, layout: Layout) -> bool:
         return False
 
 
-def _unchanged(summary: Summary, section_bytes: int) -> Summary:
+def _mark_unchanged(summary: Summary, section_bytes: int) -> Summary:
     return changed_to(summary, outcome=Outcome.UNCHANGED, section_bytes=section_bytes, note="has it already")
 
 
-MODULE_SECTION = ".gnu.linkonce.this_module"  # struct module: every kernel module has it, and no other object
+MODULE_SECTION = ".gnu.linkonce.this_module"  # holds struct module: in every kernel module, and in no other object
 KERNEL_MODULE = (
     "nothing to add: a kernel module; the kernel walks its own stacks by ORC tables or frame pointers, and takes SFrame sections "
     "of processes only"

@@ -1,4 +1,4 @@
-"""What a file is, and the function for its kind."""
+"""Finds a file's kind, and calls the function for that kind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def change_kind(
     linked: Callable[[ElfFile, Target], T],
     objects: Callable[[Objects, Target], T] | None = None,
 ) -> T:
-    """Call the function for the file's kind, with the file that is read, and where the result goes.
+    """Call the function for the file's kind, with the input file and the target of the result.
 
     `objects`: for an object, or those of an archive; without it, these are given to `linked`, too.
     """
@@ -46,6 +46,6 @@ def read_kind(path: StrPath, linked: Callable[[ElfFile], T], objects: Callable[[
 
 
 def read_bytes(data: memoryview, file: str, linked: Callable[[ElfFile], T], objects: Callable[[Objects], T]) -> T:
-    """Like `read_kind`, for the bytes of a file. `file`: its name for messages."""
+    """Like `read_kind`, for a file's bytes. `file`: its name for messages."""
     found = given(data, file)
     return objects(found) if isinstance(found, Objects) else linked(found)

@@ -1,4 +1,4 @@
-"""What the public functions that write have in common."""
+"""Helpers shared by the public functions that write files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNLINKED = {ET.CORE: "a core file"}
 
 
 class Result(Protocol):
-    """What a function that writes a file returns: a frozen dataclass."""
+    """A result of a public function that writes a file: a frozen dataclass."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -38,7 +38,7 @@ R = TypeVar("R", bound=Result)
 
 
 def check_linked(elf: ElfFile) -> None:
-    """Raises FormatError for what is neither a program nor a library."""
+    """Raise FormatError if the file is neither a program nor a library."""
     kind = elf.header.e_type
     if kind not in (ET.EXEC, ET.DYN):
         raise elf.error(UNLINKED.get(kind, f"ELF type {kind} is neither a program nor a library"))
@@ -49,14 +49,14 @@ def with_written(result: R, written: Written) -> R:
 
 
 def planned(plan: InjectionPlan | Exchange) -> Plan:
-    """As a result has it."""
+    """Return the plan in the form that results have."""
     if isinstance(plan, Exchange):
         return plan_of(plan, plan.slot.address, plan.slot.offset)
     return plan_of(plan, plan.section_address, plan.section_offset, plan.size)
 
 
 def signed(changed: list[ElfFile], target: Target, *, force: bool) -> tuple[str, ...]:
-    """A warning if what is about to change is signed. Raises RefusedError without `force`."""
+    """Return a warning if a file to be changed is signed. Raises RefusedError without `force`."""
     found = ", ".join(dict.fromkeys(what for elf in changed for what in signatures(elf, target.path, target.source)))
     if found and not force:
         raise RefusedError(Refusal.SIGNED, f"signed: {found}")
@@ -64,11 +64,11 @@ def signed(changed: list[ElfFile], target: Target, *, force: bool) -> tuple[str,
 
 
 def not_taken(elf: ElfFile, layout: Layout) -> tuple[str, ...]:
-    """Warnings: what `check` will say of any section of this version, as the file's code is in several places."""
+    """Return warnings that `check` will give for any section of this version, because the file has several code segments."""
     code = elf.executable_ranges()
     if len(code) == 1:
         return ()
-    from sframegen.checks.consumers import rejected_anyhow  # noqa: PLC0415 - few files are like that
+    from sframegen.checks.consumers import rejected_anyhow  # noqa: PLC0415 - few files have several
 
     return tuple(finding.message for finding in rejected_anyhow(code, layout.version))
 
@@ -80,7 +80,7 @@ def verify_plan(plan: InjectionPlan | Exchange, base: Base, written: Path, reade
 def findings_of(plan: InjectionPlan | Exchange, base: Base, written: Path, reader: Reader) -> list[str]:
     if isinstance(plan, Exchange):
         return verify_exchange(plan, base.given, written, reader)
-    from linker.inject.verify import verify  # noqa: PLC0415 - only where results are read back
+    from linker.inject.verify import verify  # noqa: PLC0415 - only needed to read results back
 
     return verify(plan, base.elf, written, reader)
 

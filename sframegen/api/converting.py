@@ -1,4 +1,4 @@
-"""convert: a file's section in another version of the format, or smaller."""
+"""The public function `convert`, which writes a file's section in another version of the format, or smaller."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from sframegen.format.model import FunctionTable
     from sframegen.tables.levels import Level, LevelName
 
-MOST_ROUNDS = 8  # real sections need one or two
+MOST_ROUNDS = 8  # of joining functions; real sections need one or two
 
 
 @dataclass(frozen=True)
@@ -131,14 +131,14 @@ def convert(
 
 
 def convert_section(path: StrPath, conversion: Conversion, writing: Writing) -> VersionChange:
-    """`convert`, with its keywords as values."""
+    """Do the work of `convert`, with its keywords as values."""
     return change_kind(path, writing, partial(_convert, conversion=conversion))
 
 
 def _encoder(elf: ElfFile, table: FunctionTable, abi: Abi, layout: Layout, level: Level) -> Encoder:
-    """Joined functions are joined again as long as that helps, so that another run has nothing to do.
+    """Return the new section's encoder. Functions are joined repeatedly while that helps, so that another run has nothing to do.
 
-    Raises FormatError where functions may be joined and the file's CFI cannot be read.
+    Raises FormatError if functions may be joined and the file's CFI cannot be read.
     """
     borders = borders_of(elf, table, abi) if level.max_rows else Borders(EMPTY)
     rules = EncodedRules(table.rules, RuleWords(abi, layout))
@@ -198,13 +198,13 @@ def _convert(elf: ElfFile, target: Target, conversion: Conversion) -> VersionCha
 
 
 def _size_of(elf: ElfFile) -> int:
-    """Bytes of its section, not compressed."""
+    """Return the uncompressed size of the file's section in bytes."""
     unloaded = unloaded_of(elf)
     return find_slot(elf).size if unloaded is None else len(elf.contents(unloaded))
 
 
 def _lost(merged: FunctionTable, table: FunctionTable, expected: int) -> list[str]:
-    """The finding, if `table` does not say what `merged` does, except for `expected` bytes of code."""
+    """Return a finding if `table` loses rules of `merged` for more than the `expected` bytes of code."""
     address, lost = difference(merged, table)
     if address is not None:
         return [f"another rule at {address:#x}"]
@@ -212,7 +212,7 @@ def _lost(merged: FunctionTable, table: FunctionTable, expected: int) -> list[st
 
 
 class _Step(NamedTuple):
-    """How the section gets its other contents."""
+    """The step that replaces the section's contents."""
 
     plan: InjectionPlan | Exchange
     restores: ElfFile | None  # what the new file's undo record restores; None if it has none
@@ -221,7 +221,7 @@ class _Step(NamedTuple):
 
 
 def _step(elf: ElfFile, encoder: Encoder) -> _Step:
-    """A loaded section stays in its place if it fits there. Otherwise ours is added again: Version 2 can need more room."""
+    """Plan to exchange a loaded section in place if it fits, else to add it again if it is ours: version 2 can need more room."""
     unloaded = unloaded_of(elf)
     if unloaded is None and (encoder.size_bytes <= find_slot(elf).room or original_of(elf) is None):
         return _exchange(elf, encoder)
@@ -238,7 +238,7 @@ def _exchange(elf: ElfFile, encoder: Encoder) -> _Step:
 
 
 def _add_again(elf: ElfFile, encoder: Encoder, unloaded: Section | None) -> _Step:
-    """The section is taken out, and the new one added. `unloaded`: where it is not loaded."""
+    """Plan to take the section out and add the new one. `unloaded`: the section, if it is not loaded."""
     if sum(map(is_sframe_section, elf.sections)) > 1:
         raise elf.error(SEVERAL)
     base = base_of(elf)

@@ -1,4 +1,4 @@
-"""add_section with `detached`: the section goes into a store, and the file is only read."""
+"""Implements `detached` of add_section: the section is written to a store, and the file is only read."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def add_detached(elf: ElfFile, options: Adding) -> Summary:
 
 
 def _findings(data: bytes, elf: ElfFile, identity: Identity, section: Stored, reader: Reader) -> list[str]:
-    """What is wrong with the bytes that are about to be written, as the reader and as readers of the store see them."""
+    """Return findings about the bytes to be written, by the library reader and by our own reader of stores."""
     descriptor = os.memfd_create("detached", os.MFD_CLOEXEC)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
@@ -92,7 +92,7 @@ def _findings(data: bytes, elf: ElfFile, identity: Identity, section: Stored, re
 
 
 def _write(path: str, data: bytes) -> bool:
-    """Return False if the file has these bytes already. Raises OSError."""
+    """Write a file; return False if it already has these bytes. Raises OSError."""
     make_directory(os.path.dirname(path))  # noqa: PTH120 - as text, for messages
     with locate(path) as place:
         if _has(place, data):
@@ -106,7 +106,7 @@ def _has(place: Location, data: bytes) -> bool:
         return False
     try:
         descriptor = place.open()
-    except FormatError:  # no regular file: what writes says so
+    except FormatError:  # not a regular file: the write reports it
         return False
     try:
         if os.fstat(descriptor).st_size != len(data):

@@ -1,4 +1,4 @@
-"""A section made from the call frame information of a linked file, and what is known of it before it is written."""
+"""Makes a section from a linked file's call frame information, and the summary known before it is written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def summary_of(file: str, elf: ElfFile, sources: Sources, converted: Converted) -> Summary:
-    """What is known before there is a section."""
+    """Return the summary of a file as far as it is known before there is a section."""
     coverage = converted.coverage
     final = coverage.final_calls(elf)
     return Summary(
@@ -45,17 +45,17 @@ def summary_of(file: str, elf: ElfFile, sources: Sources, converted: Converted) 
 
 
 def nothing_to_add(summary: Summary) -> Summary:
-    """Say why no section was made."""
+    """Return the summary with a note that says why no section was made."""
     return replace(summary, note=f"nothing to add: {why_empty(summary.functions, summary.ignored_fdes)}")
 
 
 def detached_already(file: str) -> Summary:
-    """A summary for the file of a detached section."""
+    """Return the summary for a file that itself holds a detached section."""
     return Summary(file, note=f"nothing to add: {Companion.DETACHED_SECTION}, for another file")
 
 
 def made_of(elf: ElfFile, file: str, making: Making, running: Running) -> tuple[Summary, Converted]:
-    """What the section is made of, and what is known of it before there is one. Raises FormatError."""
+    """Convert a file's call frame information; return the summary so far and the converted functions. Raises FormatError."""
     sources = find_sources(elf, None if making.debug_file is None else Path(making.debug_file))
     converted = convert_sources(sources, elf.executable_ranges(), abi_of(elf), making.layout)
     if making.synthesize:

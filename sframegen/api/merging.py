@@ -1,4 +1,4 @@
-"""merge: one section out of those of objects."""
+"""The public function `merge`, which makes one section from those of objects."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Link:
-    """Which link the objects are of: one that has been made, with its map, or none yet, for which `linker` combines them."""
+    """The link of the objects: a finished one, with its map, or a new one, in which `linker` combines them."""
 
     executable: StrPath | None
     map_file: StrPath | None
@@ -51,11 +51,11 @@ class Link:
 
 
 class Linked(NamedTuple):
-    """What a merge is made of, besides the linked file."""
+    """The inputs of a merge besides the linked file."""
 
     inputs: Inputs
     map_file: Path
-    file: str  # as messages name the result
+    file: str  # the result's name in messages
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Merged:
         return json_of(self, self.plan)
 
 
-def merged_of(file: str, counts: Counts) -> Merged:
+def make_result(file: str, counts: Counts) -> Merged:
     return Merged(file, **(vars(counts) | {"silent": tuple(counts.silent)}))
 
 
@@ -156,7 +156,7 @@ def merge(
 
 
 def merge_sections(objects: Sequence[StrPath], link: Link, making: Making, writing: Writing, progress: Progress | None) -> Merged:
-    """`merge`, with its keywords as values."""
+    """Do the work of `merge`, with its keywords as values."""
     if not objects:
         raise ValueError("no objects to merge")
     file = str(link.executable or writing.output)
@@ -200,7 +200,7 @@ def _into_linked(elf: ElfFile, target: Target, making: Making, writing: Writing,
     plan = plan_section(base, encoder, writing.safe)
     change = change_for(plan, base, encoder)
     written = target.write(partial(write_all, elf, change, record=base.record), partial(verify_plan, plan, base))
-    return with_written(replace(merged_of(linked.file, counts), plan=planned(plan), warnings=warnings), written)
+    return with_written(replace(make_result(linked.file, counts), plan=planned(plan), warnings=warnings), written)
 
 
 def _into_object(elf: ElfFile, target: Target, making: Making, linked: Linked) -> Merged:
@@ -213,4 +213,4 @@ def _into_object(elf: ElfFile, target: Target, making: Making, linked: Linked) -
     def check(written: Path, _reader: Reader) -> None:
         refuse(check_object(filled, open_elf(written)))
 
-    return with_written(merged_of(linked.file, counts), target.write(partial(write_object, filled), check))
+    return with_written(make_result(linked.file, counts), target.write(partial(write_object, filled), check))

@@ -1,7 +1,7 @@
-"""What the keywords of the public functions stand for: values that are built once, and checked when they are.
+"""The keywords of the public functions as option values, which are checked when they are created.
 
-A ValueError names an unknown or an impossible one, a TypeError one of another type. What the keywords mean is in the docstrings of
-the functions that take them.
+A ValueError names an unknown or impossible value, a TypeError one of the wrong type. The docstrings of the public functions say
+what the keywords mean.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Making:
-    """What section is made."""
+    """Options about the contents of the section."""
 
     version: FormatVersion
     optimize: LevelName = "fast"
@@ -53,7 +53,7 @@ class Making:
 
 @dataclass(frozen=True)
 class Writing:
-    """Where the result goes, how it gets there, and which changes are allowed."""
+    """Options about the output, how it is written, and which changes are allowed."""
 
     output: StrPath | None = None  # None: in place
     verify: bool = True
@@ -80,12 +80,12 @@ class Writing:
 
     @property
     def safe(self) -> frozenset[KernelChange]:
-        """Changes that all kernels accept on which the result must run."""
+        """Return the changes that all kernels accept on which the result must run."""
         return safe_on(self.min_kernel)
 
     @property
     def forced(self) -> frozenset[KernelChange]:
-        """Those that they may not accept, and that are made nevertheless."""
+        """Return the changes that are made although some of these kernels may not accept them."""
         return frozenset([KernelChange.SEGMENT_IN_A_LOADER] if self.force else ()) - self.safe
 
     def target(self, path: StrPath) -> Target:
@@ -100,7 +100,7 @@ class Writing:
 
 @dataclass(frozen=True)
 class Running:
-    """How many processes work on it, and what they call with how far they are."""
+    """Options about the number of processes, and the function called with their progress."""
 
     jobs: int = 1
     progress: Progress | None = None
@@ -121,13 +121,13 @@ class Adding(NamedTuple):
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """The same as keywords of `add_section`."""
+        """Return the options as keywords of `add_section`."""
         return vars(self.making) | vars(self.writing) | vars(self.running)
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """What a section becomes. `version` None: it keeps its own; `optimize` None: "fast", and it need not become smaller."""
+    """Options of `convert`. `version` None: keep the section's own; `optimize` None: "fast", and it need not get smaller."""
 
     version: FormatVersion | None = None
     optimize: LevelName | None = None
@@ -135,7 +135,7 @@ class Conversion:
     def __post_init__(self) -> None:
         if not self._given:
             raise ValueError("give a version, or a level for optimize")
-        _ = self._making  # raises for unknown ones
+        _ = self._making  # raises ValueError for unknown values
 
     @property
     def _given(self) -> dict[str, Any]:
@@ -150,19 +150,19 @@ class Conversion:
         return self._making.level
 
     def layout_for(self, versions: Iterable[int]) -> Layout:
-        """The layout of what sections of these versions become."""
+        """Return the layout of the new section for sections of these versions."""
         return self._making.layout if "version" in self._given else WRITABLE.get(max(versions), V3)
 
 
 def check_flags(**flags: bool) -> None:
-    """Raises TypeError for what is neither True nor False, such as "no"."""
+    """Raise TypeError for a flag that is neither True nor False, such as "no"."""
     for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise TypeError(f"{name} is {flag!r}: give True or False")
 
 
 def check_paths(name: str, paths: Iterable[StrPath]) -> None:
-    """Raises TypeError for one path, of which each character would be taken for a path, and for what is no list."""
+    """Raise TypeError unless `paths` is a list of paths: each character of a single path would be taken for a path."""
     if isinstance(paths, (str, bytes, os.PathLike)):
         raise TypeError(f"{name} is one path, {os.fspath(paths)!r}: give a list of paths")
     if not isinstance(paths, Iterable):
@@ -170,7 +170,7 @@ def check_paths(name: str, paths: Iterable[StrPath]) -> None:
 
 
 def check_path(name: str, path: StrPath) -> None:
-    """Raises TypeError for what is no path."""
+    """Raise TypeError if the value is not a path."""
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise TypeError(f"{name} is {path!r}: give a path")
 

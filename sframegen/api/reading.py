@@ -1,4 +1,4 @@
-"""read and check: what a file's section says, and whether that is so."""
+"""The public functions `read` and `check`, which read a file's section and compare it with the file."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def check(
 
 
 def _detached(elf: ElfFile, stores: Stores) -> memoryview | None:
-    """The section in a store for a file that has none; None also where its own is damaged, which the check of the file says."""
+    """Return the section in a store for a file without one, else None; also if its own is damaged, which `check` reports."""
     try:
         return stores.find_for(elf, lambda data: data) if sframe_of(elf) is None else None
     except FormatError:
@@ -128,16 +128,16 @@ def _detached(elf: ElfFile, stores: Stores) -> memoryview | None:
 
 
 class FileContent(NamedTuple):
-    """`name`: for messages; of a path, the path. `data`: None for a path, which is not opened yet."""
+    """The content of an input. `name`: the path, or a name for messages. `data`: None for a path, which is not opened yet."""
 
     name: str
     data: memoryview | None
 
 
 def file_content(file: Readable) -> FileContent:
-    """Read a file object to its end, and take bytes as they are: they are what is in a file, never its name.
+    """Return an input's content: a path, a file object read to its end, or bytes, which are contents and never a name.
 
-    Raises FormatError if there are none, OSError, and TypeError.
+    Raises FormatError if it is empty, OSError, and TypeError.
     """
     if isinstance(file, (str, os.PathLike)):
         return FileContent(os.fspath(file), None)

@@ -1,4 +1,4 @@
-"""remove: the section taken out, or the file as it was before add_section."""
+"""The public function `remove`, which restores the input of add_section, or cuts the section out."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def remove(
 
 
 def remove_section(path: StrPath, writing: Writing) -> SectionRemoval:
-    """`remove`, with its keywords as a value."""
+    """Do the work of `remove`, with its keywords as a value."""
     return change_kind(path, writing, partial(_remove_from_linked, force=writing.force), _remove_from_objects)
 
 
@@ -136,7 +136,7 @@ def _remove_from_linked(elf: ElfFile, target: Target, *, force: bool) -> Section
 
 
 def _remove_from_objects(objects: Objects, target: Target) -> SectionRemoval:
-    """Each object by its own record."""
+    """Restore each object of a file by its own undo record."""
     planned = {at: plan_object_removal(elf) for at, elf in objects.members.items()}
     removals = {at: one for at, one in planned.items() if one is not None}
     before = len(objects.data)

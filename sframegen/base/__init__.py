@@ -1,1 +1,1 @@
-"""What every room stands on: errors, typed columns, the boundary of the work on one file, texts for people."""
+"""The foundation of all packages: errors, typed columns, the boundary of the work on one file, text formatting."""

@@ -1,4 +1,4 @@
-"""Flat columns: new ones, and tables of them as the compiled modules take them (docs/compiled.md); numbers in bytes. Compiled."""
+"""Typed columns and tables of them for the compiled modules (docs/compiled.md), and numbers in bytes. Compiled."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 COMPILED: bool = cython.compiled
 LARGE_PAGE = 1 << 21
-LINE = 64  # bytes that a processor's cache holds together
-_left: list[memoryview] = []  # unused zeros at the ends of large pages: one for each thread that asked at the same time
+LINE = 64  # bytes of a CPU cache line
+_left: list[memoryview] = []  # unused zeros at the ends of large pages, one for each thread that allocated at the same time
 
 
 def zeros(code: str, count: int) -> array[int]:
-    """A column of `count` zeros; `code` as array's."""
+    """Return a column of `count` zeros. `code`: a type code of `array`."""
     return array(code, [0]) * count
 
 
 def room(codes: str, count: int) -> list[memoryview]:
-    """Columns of `count` zeros, one for each of `codes`: they cannot grow, and a slice is not a copy.
+    """Return a column of `count` zeros for each of `codes`. Such columns cannot grow, and slices of them are not copies.
 
     Raises MemoryError.
     """
@@ -46,9 +46,9 @@ def room(codes: str, count: int) -> list[memoryview]:
 
 
 def _in_large_pages(size: int) -> memoryview:
-    """`size` zeros, in large pages, where the kernel has them: a fault for each of 4 KiB takes as long as filling ten.
+    """Return `size` zero bytes, in large pages if the kernel has them: a fault on a 4 KiB page takes as long as filling ten.
 
-    The rest of one page goes to the next caller, but not that of several pages: it would keep all of them allocated.
+    The rest of a single page goes to the next caller; the rest of several pages does not, as it would keep all of them allocated.
     """
     if size >= LARGE_PAGE:
         return _mapped(size)[:size]
@@ -76,7 +76,7 @@ def _mapped(size: int) -> memoryview:
 
 @cython.locals(values="const unsigned long long[::1]")
 def ascends(values: Column) -> bool:
-    """True if a column is sorted."""
+    """Return True if a column is sorted in ascending order."""
     i: cython.Py_ssize_t
     for i in range(1, len(values)):
         if values[i - 1] > values[i]:
@@ -91,7 +91,7 @@ def ascends(values: Column) -> bool:
     places="unsigned int[::1]",
 )
 def order_of(values: Column, first: cython.Py_ssize_t, end: cython.Py_ssize_t) -> memoryview:
-    """The numbers from `first` to before `end`, sorted by what stands there in `values`; stable."""
+    """Return the indexes from `first` to before `end`, in stable order of their `values`."""
     shift: cython.int
     i: cython.Py_ssize_t
     digit: cython.Py_ssize_t
@@ -105,7 +105,7 @@ def order_of(values: Column, first: cython.Py_ssize_t, end: cython.Py_ssize_t) -
     places = zeros("I", 2048)
     for i in range(len(order)):
         order[i] = first + i
-    for shift in range(0, 64, 11):  # by eleven bits a time, the lowest first
+    for shift in range(0, 64, 11):  # radix sort by eleven bits at a time, the lowest first
         for digit in range(2048):
             places[digit] = 0
         for i in range(len(order)):
@@ -131,7 +131,7 @@ def order_of(values: Column, first: cython.Py_ssize_t, end: cython.Py_ssize_t) -
 
 @cython.locals(values="const unsigned long long[::1]", order="const unsigned int[::1]", ordered="unsigned long long[::1]")
 def ascending(values: Column) -> memoryview:
-    """A sorted copy of a column."""
+    """Return a sorted copy of a column."""
     i: cython.Py_ssize_t
     (found,) = room("Q", len(values))
     order = order_of(values, 0, len(values))
@@ -142,9 +142,9 @@ def ascending(values: Column) -> memoryview:
 
 
 class Entries:
-    """CIEs or FDEs, as offsets in their section: of the entry, of what follows its CIE pointer, of its end.
+    """CIEs or FDEs as section offsets: `start` of the entry, `body` after its CIE pointer, and `end`.
 
-    `cie`: for an FDE, the offset of its CIE; empty for CIEs.
+    `cie`: the offset of each FDE's CIE; empty for CIEs.
     """
 
     def __init__(self, start: Column, body: Column, end: Column, cie: Column) -> None:
@@ -155,7 +155,7 @@ class Entries:
 
 
 class Fdes:
-    """Address and bytes of the code that each FDE describes, and the number of its CIE."""
+    """FDEs: the address and size in bytes of each one's code, and the number of its CIE."""
 
     def __init__(self, start: Column, size: Column, cie: Column) -> None:
         self.start = start
@@ -164,7 +164,7 @@ class Fdes:
 
 
 class Programs:
-    """Offsets in the section: where each FDE's instructions begin and end."""
+    """The CFI programs of FDEs: section offsets where each FDE's instructions begin and end."""
 
     def __init__(self, start: Column, end: Column) -> None:
         self.start = start
@@ -172,9 +172,9 @@ class Programs:
 
 
 class Rows:
-    """The rows of FDEs, or of functions: those of i are first_row[i] .. first_row[i + 1] - 1.
+    """The rows of FDEs or functions: number i has rows first_row[i] .. first_row[i + 1] - 1.
 
-    Of each row the offset from the start of the code, and the number of its rule.
+    Each row has `start`, its offset from the start of the code, and `rule`, the number of its rule.
     """
 
     def __init__(self, first_row: Column, start: Column, rule: Column) -> None:
@@ -184,7 +184,7 @@ class Rows:
 
 
 class ByteReader:
-    """Bytes, and the unsigned numbers in them, in either byte order: all that reads bytes in a loop derives from it."""
+    """A reader of unsigned numbers in bytes, in either byte order; the base class of all readers with hot loops."""
 
     def __init__(self, data: Bytes, big: bool) -> None:
         """`big`: the byte order."""
@@ -194,7 +194,7 @@ class ByteReader:
 
     @cython.boundscheck(False)
     def number(self, pos: cython.Py_ssize_t, width: cython.Py_ssize_t) -> cython.ulonglong:
-        """The number of `width` bytes, at most 8, at `pos`. Raises IndexError where they are not in `data`."""
+        """Return the number of `width` bytes, at most 8, at `pos`. Raises IndexError if they are not within `data`."""
         value: cython.ulonglong = 0
         byte: cython.ulonglong
         shift: cython.int = 8 * (width - 1) if self.big else 0

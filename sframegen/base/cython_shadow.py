@@ -29,7 +29,7 @@ def declare(_kind: str, **_options: str) -> Any:  # noqa: ANN401 - Cython's cont
 
 
 def prefetch(_address: object) -> None:
-    """Asks for what is at an address, to have it when it is read. Never called; modules that do declare it in their `.pxd`."""
+    """Prefetch the memory at an address. Never called: modules that use it declare the real one in their `.pxd`."""
 
 
 def cclass(kind: T) -> T:

@@ -1,4 +1,4 @@
-"""All errors about a file or a change to it, and the reasons why a good file is not changed."""
+"""The exceptions for a file or a change to it, and the reasons why a good file is not changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class SframegenError(Exception):
-    """Base of the package's own errors. `str()` is one line: `app.so: .eh_frame+0x1a4: expected 4 bytes, have 2`."""
+    """The base class of sframegen's errors. `str()` is one line: `app.so: .eh_frame+0x1a4: expected 4 bytes, have 2`."""
 
     message: str  #: what is wrong, without the place
     place: str  #: name of a section or table, or ""
@@ -31,7 +31,7 @@ class SframegenError(Exception):
 
 
 class FormatError(SframegenError):
-    """Bad input: a file that cannot be read, or is of the wrong kind."""
+    """Bad input: a damaged file, or one of the wrong kind."""
 
 
 class VerificationError(SframegenError):
@@ -40,7 +40,7 @@ class VerificationError(SframegenError):
 
 @contextmanager
 def naming(file: str) -> Iterator[None]:
-    """An error of the block names the file, if it names none."""
+    """Add the file to a SframegenError of the block that does not name one."""
     try:
         yield
     except SframegenError as error:
@@ -49,7 +49,7 @@ def naming(file: str) -> Iterator[None]:
 
 
 class Refusal(Enum):
-    """Why a good file is not changed, and the parameter that allows the change, if one does."""
+    """The reasons not to change a good file, each with the parameter that allows the change, if there is one."""
 
     SIGNED = "signed"  #: a signature or checksum would no longer hold: `force`
     OTHER_SECTION = "other section"  #: it has an SFrame section, and not the one to be added: `replace`
@@ -71,11 +71,11 @@ ANOTHER = "already has a different SFrame section"
 
 
 class RefusedError(SframegenError):
-    """Good input that is not changed: `reason` says why. Nothing was written."""
+    """A refusal to change good input, with the `reason`. Nothing was written."""
 
     reason: Refusal  #: why
 
     def __init__(self, reason: Refusal, message: str, place: str = "", offset: int | None = None, file: str = "") -> None:
         super().__init__(message, place, offset, file)
-        self.args = (reason, message)  # which create it again in another process
+        self.args = (reason, message)  # unpickling in another process calls the class with these
         self.reason = reason

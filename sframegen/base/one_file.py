@@ -11,21 +11,21 @@ from sframegen.base.errors import SframegenError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-REFUSALS = (SframegenError, OSError, MemoryError, ImportError)  # the last of a library for which there is no memory
+REFUSALS = (SframegenError, OSError, MemoryError, ImportError)  # ImportError: too little memory for a library
 TRACEBACK = "SFRAMEGEN_TRACEBACK"  # environment variable: if it is set, faults print their tracebacks, too
 
 
 class FaultError(SframegenError):
-    """An exception that nothing in sframegen expects: its own fault, whatever the file is."""
+    """An unexpected exception: a fault of sframegen, whatever the file is."""
 
 
 class DiedError(ChildProcessError):
-    """The process that worked on a file died, before or after what it did."""
+    """The death of the process that worked on a file, before or after its changes."""
 
 
 @contextmanager
 def only_refusals(*passing: type[Exception]) -> Iterator[None]:
-    """The block works on one file. What leaves it is one of REFUSALS, a FaultError among them, or of `passing`."""
+    """Limit the exceptions that leave a block about one file to REFUSALS (others become a FaultError) and `passing`."""
     known: tuple[type[Exception], ...] = (*REFUSALS, *passing)
     try:
         yield
@@ -38,7 +38,7 @@ def only_refusals(*passing: type[Exception]) -> Iterator[None]:
 
 
 def lost_memory_error(error: Exception) -> bool:
-    """True for "... without setting an exception": CPython lost a MemoryError."""
+    """Return True for "... without setting an exception", which means that CPython lost a MemoryError."""
     return isinstance(error, SystemError) and " without " in str(error)
 
 
@@ -52,7 +52,7 @@ def fault_of(error: Exception) -> FaultError:
 
 
 def _place_of(error: Exception) -> str:
-    """The module and line of ours that it came from."""
+    """Return the sframegen module and line that the exception came from."""
     place = "outside of sframegen"
     step = error.__traceback__
     while step is not None:

@@ -1,1 +1,1 @@
-"""ELF bytes -> segments, sections, symbols, relocations, notes, dynamic tags; ranges of addresses; names and numbers as text."""
+"""Reads ELF files: segments, sections, symbols, relocations, notes, dynamic tags; ranges of addresses; function names."""

@@ -1,4 +1,4 @@
-"""An ELF file -> its executable code, by address, with the place of each range in the file."""
+"""Finds an ELF file's executable code: address ranges with their file offsets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CodeSegment(NamedTuple):
-    """The code of one executable segment: addresses [start, end), and the file offset of the first."""
+    """An executable segment's code: addresses [start, end), and the file offset of `start`."""
 
     start: int
     end: int
@@ -24,7 +24,7 @@ class CodeSegment(NamedTuple):
 
 
 class CodeArea(NamedTuple):
-    """Addresses [start, end) in a segment; `fate`: what becomes of bytes there that no CFI describes."""
+    """A code range in a segment: addresses [start, end). `fate`: how bytes without CFI there are counted."""
 
     segment: CodeSegment
     start: int
@@ -33,7 +33,7 @@ class CodeArea(NamedTuple):
 
 
 def code_segments(elf: ElfFile) -> list[CodeSegment]:
-    """By address. Raises FormatError if they overlap or leave the file."""
+    """Return the code segments by address. Raises FormatError if they overlap or reach past the end of the file."""
     loads = elf.executable_loads()
     vaddrs = [load.p_vaddr for load in loads]
     found: list[CodeSegment] = []
@@ -47,7 +47,7 @@ def code_segments(elf: ElfFile) -> list[CodeSegment]:
 
 
 def areas_of(elf: ElfFile, parts: Iterable[CodeArea]) -> Areas:
-    """What compiled code takes. `parts`: ascending, without overlaps, each in its segment."""
+    """Return the areas in the form that compiled code takes. `parts`: ascending, disjoint, each within its segment."""
     start, end, segment, offset, fate = array("Q"), array("Q"), array("Q"), array("Q"), bytearray()
     for part in parts:
         start.append(part.start)

@@ -1,4 +1,4 @@
-"""Tables of addresses as the compiled modules take them (docs/compiled.md). Compiled."""
+"""Address tables for the compiled modules: ranges, and executable areas with their bytes (docs/compiled.md). Compiled."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ COMPILED: bool = cython.compiled
 
 
 class Spans:
-    """Ranges of addresses, ascending and without overlaps."""
+    """Ascending, disjoint address ranges."""
 
     def __init__(self, start: Column, end: Column) -> None:
         self.start = start
         self.end = end
 
     def number(self, address: cython.ulonglong) -> cython.Py_ssize_t:
-        """The number of the range that holds an address; -1 if none does."""
+        """Return the number of the range that holds an address; -1 if none does."""
         after: cython.Py_ssize_t = bisect_right(self.start, address, 0, len(self.start))
         return after - 1 if after and address < self.end[after - 1] else -1
 
     def begins(self, address: cython.ulonglong) -> cython.int:
-        """True if a range begins there."""
+        """Return True if a range begins at the address."""
         number: cython.Py_ssize_t = self.number(address)
         return number >= 0 and self.start[number] == address
 
@@ -47,13 +47,12 @@ def spans_of(ranges: Sequence[Range]) -> Spans:
 
 
 class Areas:
-    """Executable ranges of a file, ascending and without overlaps, and their bytes.
+    """A file's executable areas, ascending and disjoint, and their bytes.
 
-    Only this class knows where these are: an address has a place in the file only together with its area, which must hold it.
+    Only this class translates addresses to file offsets: an address has an offset only in the area that holds it.
 
-    `segment`: the address where the segment of each begins; all of a segment is in one piece of the file, and `offset` is the place
-    of the area in it. `fate`: what becomes of bytes that no CFI describes. `padding`: the states that padding leads through
-    (padding.py).
+    `segment`: the start address of each area's segment, which is contiguous in the file. `offset`: the file offset of each area.
+    `fate`: how bytes without CFI are counted. `padding`: the state table of padding_states (padding.py).
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class Areas:
         self.fate = fate
 
     def fetch(self, area: cython.Py_ssize_t, address: cython.ulonglong) -> cython.Py_ssize_t:
-        """Asks for the byte at an address, to have it when it is read; nothing if the area does not hold it."""
+        """Prefetch the byte at an address; do nothing if the area does not hold it."""
         pos: cython.Py_ssize_t
         if cython.compiled and area < len(self.end) and self.start[area] <= address < self.end[area]:
             pos = self.place(area, address)
@@ -76,13 +75,13 @@ class Areas:
         return 0
 
     def place(self, area: cython.Py_ssize_t, address: cython.ulonglong) -> cython.Py_ssize_t:
-        """The file offset of an address that lies in the area or is its end; -1 if neither."""
+        """Return the file offset of an address that lies in the area or is its end; -1 if it is neither."""
         if address < self.start[area] or address > self.end[area]:
             return -1
         return self.offset[area] + (address - self.start[area])
 
     def before(self, area: cython.Py_ssize_t, address: cython.ulonglong, count: cython.ulonglong) -> cython.ulonglong:
-        """The last `count` bytes before an address, at most 8, as a big-endian number; fewer where the area's segment begins.
+        """Return the `count` (at most 8) bytes before an address as a big-endian number; fewer at the segment's beginning.
 
         0 if the address neither lies in the area nor is its end.
         """
@@ -98,7 +97,7 @@ class Areas:
         return value
 
     def following(self, area: cython.Py_ssize_t, address: cython.ulonglong) -> cython.Py_ssize_t:
-        """The area itself; the next one, if the address is where the one ends and the other begins, in the same segment."""
+        """Return the next area if the address is this one's end and the next one's start, in the same segment; else this one."""
         if address != self.end[area] or area + 1 == len(self.start) or self.start[area + 1] != address:
             return area
         return area + 1 if self.segment[area + 1] == self.segment[area] else area
@@ -106,9 +105,9 @@ class Areas:
     def padding_end(
         self, area: cython.Py_ssize_t, low: cython.ulonglong, high: cython.ulonglong, whole: cython.bint
     ) -> cython.ulonglong:
-        """Where the padding ends that begins at `low`, at most `high`; `low` if the area does not hold all of that range.
+        """Return the end of the padding that begins at `low`, at most `high`; `low` if the area does not hold all of that range.
 
-        `whole`: all of the last no-op is before `high`; else it may go on after it.
+        `whole`: the last no-op must end by `high`; otherwise it may extend beyond.
         """
         pos: cython.Py_ssize_t = self.place(area, low)
         if pos < 0 or high > self.end[area] or high <= low:

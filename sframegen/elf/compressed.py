@@ -1,4 +1,4 @@
-"""Compressed sections -> their contents, within limits on memory and time even for hostile input; and the way there."""
+"""Decompresses sections, within limits on memory and time even for hostile input, and compresses them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 Compression = Literal["zstd"]
 ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD = 1, 2
 
-# Call frame information shrinks to a quarter, at most to a tenth where all functions are alike; zeros would to a thousandth.
+# Call frame information shrinks to a quarter, or to a tenth if all functions are alike; zeros would shrink to a thousandth.
 MAX_DEFLATE_RATIO = 64
-MAX_INFLATED = 1 << 30  # bytes; debug sections of call frames have tens of megabytes
-# mold makes each megabyte a frame of zstd. Each frame costs time, even one of no bytes.
+MAX_INFLATED = 1 << 30  # bytes; real sections of call frame information have tens of megabytes
+# mold compresses each megabyte as a zstd frame. Each frame takes time, even an empty one.
 FRAME_BYTES, FEW_FRAMES = 1 << 16, 16
-MAX_WINDOW_LOG = 27  # of zstd: no default makes frames that need more than 128 MiB for their window
+MAX_WINDOW_LOG = 27  # base-2 logarithm of zstd's window: default settings need at most 128 MiB
 GET_ZSTD = "install backports.zstd (see sframegen doctor)"
-LEVEL = 19  # of zstd: libxul's 9.6 MB become 2.3 in 2.6 s; 2.6 with levels 6 to 15
+LEVEL = 19  # zstd level: libxul's 9.6 MB shrink to 2.3 MB in 2.6 s, and to 2.6 MB with levels 6 to 15
 
 
 def expand(kind: int, raw: memoryview, size: int) -> memoryview:
-    """Return the `size` bytes that are compressed in `raw`. Raises ValueError with the reason if that fails."""
+    """Decompress `raw` to `size` bytes. Raises ValueError with the reason if that fails."""
     if kind not in (ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD):
         raise ValueError(f"compression type {kind} is not read; use objcopy --decompress-debug-sections")
     if size > min(len(raw) * MAX_DEFLATE_RATIO, MAX_INFLATED):
@@ -47,7 +47,7 @@ def _inflate(raw: memoryview, size: int) -> bytes:
 
 
 def _expand_zstd(raw: memoryview, size: int) -> bytes:
-    """Expand one frame after the other."""
+    """Decompress one zstd frame after the other."""
     try:
         zstd = zstd_library()
     except ImportError:
@@ -71,10 +71,10 @@ def _expand_zstd(raw: memoryview, size: int) -> bytes:
 
 
 def compress(data: Bytes, align: int, byte_order: ByteOrder) -> bytes | None:
-    """Return what a section with SHF_COMPRESSED has in its file: a header and one frame of zstd.
+    """Compress data for a section with SHF_COMPRESSED: return a compression header and one zstd frame.
 
-    None if that is not smaller, or so much smaller that readers with limits on memory refuse it. Raises SframegenError where no
-    library for zstd is installed.
+    Return None if that is not smaller, or so small that readers with memory limits refuse it. Raises SframegenError if no zstd
+    library is installed.
     """
     try:
         frame: bytes = zstd_library().compress(bytes(data), LEVEL)
@@ -86,7 +86,7 @@ def compress(data: Bytes, align: int, byte_order: ByteOrder) -> bytes | None:
 
 
 def zstd_library() -> ModuleType:
-    """Return the library. Raises ImportError."""
+    """Import and return the zstd library. Raises ImportError."""
     if sys.version_info >= (3, 14):
         from compression import zstd  # noqa: PLC0415 - only where a section needs it
     else:

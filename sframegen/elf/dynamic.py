@@ -1,4 +1,4 @@
-"""The dynamic section of a linked file, which PT_DYNAMIC names, and its role by that: program, library or dynamic loader."""
+"""Reads a linked file's dynamic section (PT_DYNAMIC), and derives its role: program, library or dynamic loader."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ DF_TEXTREL, DF_1_PIE = 4, 0x08000000
 LOADER_NAMES = (b"_rtld_global", b"_dl_debug_addr", b"rtld_db_dlactivity", b"__loader_dlopen")
 LOADER_SONAME = re.compile(rb"ld\d*(-[\w-]+)?\.so(\.\d+)*\0")  # ld-linux-x86-64.so.2, ld64.so.1, ld-android.so
 MAX_SONAME = 256  # bytes
-MAX_DYNAMIC = 1 << 16  # entries: one for each library that is needed, and some thirty
+MAX_DYNAMIC = 1 << 16  # entries: real files have one for each needed library, and some thirty
 
 
 class Dyn(NamedTuple):
-    """An entry of the dynamic section; `offset` is of its value in the file."""
+    """An entry of the dynamic section. `offset`: file offset of its value."""
 
     tag: int
     value: int
@@ -45,7 +45,7 @@ def dynamic_segment(elf: ElfFile) -> Phdr | None:
 
 
 def read_dynamic(elf: ElfFile) -> list[Dyn]:
-    """The entries before DT_NULL; none for static programs."""
+    """Return the entries before DT_NULL; an empty list for static programs."""
     segment = dynamic_segment(elf)
     if segment is None:
         return []
@@ -62,7 +62,7 @@ def read_dynamic(elf: ElfFile) -> list[Dyn]:
 
 
 class Role(Enum):
-    """The value is what users read."""
+    """A linked file's role; the value is its name in messages."""
 
     PROGRAM = "is a program"
     LIBRARY = "is a library"
@@ -73,9 +73,9 @@ class Role(Enum):
 def role_of(elf: ElfFile, dynamic: list[Dyn]) -> Role:
     """Return whether a kernel starts the file, a dynamic loader maps it, or a kernel starts other programs with it.
 
-    A loader runs before any other file is there: it has an entry point, needs no other file, and relocates itself. Libraries from
-    older linkers have an entry point, too, and some need no other file; but their relocations have symbols, for what the program
-    that loads them defines or may override. A loader's need none; those that have some are known by name.
+    A loader runs before any other file is loaded: it has an entry point, needs no other file, and relocates itself. Libraries from
+    older linkers also have an entry point, and some need no other file; but their relocations name symbols that the program
+    defines or may override. Loaders do not need such relocations; loaders that have some are known by name.
     """
     tags = {entry.tag: entry.value for entry in dynamic}
     if elf.header.e_type != ET.DYN or not tags or any(segment.p_type == PT.INTERP for segment in elf.segments):
@@ -89,7 +89,7 @@ def role_of(elf: ElfFile, dynamic: list[Dyn]) -> Role:
 
 
 def is_named_as_loader(elf: ElfFile, tags: dict[int, int]) -> bool:
-    """True if its soname or a symbol is a dynamic loader's."""
+    """Return True if the file's soname or one of its symbols is a dynamic loader's."""
     if DT.STRTAB not in tags:
         return False
     names = bytes(elf.at(tags[DT.STRTAB], tags.get(DT.STRSZ, 0)))

@@ -1,4 +1,4 @@
-"""A 64-bit ELF file, mapped: its headers, segments and sections, and bytes by offset or address. Nothing is copied."""
+"""Memory-mapped 64-bit ELF files: headers, segments and sections, and bytes by offset or address, without copies."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class Relocated(NamedTuple):
-    """Offsets of the fields in one section that relocations name: those that were filled, and those whose value is not known."""
+    """The relocated fields of one section, by offset: fields that were filled in, and fields whose value is unknown."""
 
     filled: set[int]
     unknown: set[int]
@@ -58,16 +58,16 @@ class Section(NamedTuple):
 
 
 class ElfFile:
-    """A 64-bit ELF file over a read-only view of its bytes; raises FormatError where header or tables do not fit it."""
+    """A 64-bit ELF file over a read-only view of its bytes. Raises FormatError if its headers or tables are damaged."""
 
     def __init__(
         self, data: memoryview, name: str = "", status: os.stat_result | None = None, descriptor: int | None = None
     ) -> None:
         self.name = name
         self.data = data
-        self.status = status  # of the file, when it was opened; None for bytes of no file
-        self.descriptor = descriptor  # of the file, while whoever opened it keeps it open
-        # Of an object that is laid out in memory: see Sources; what was relocated in each section with CFI, by its number.
+        self.status = status  # the file's status when it was opened; None for bytes that are not in a file
+        self.descriptor = descriptor  # the open file's descriptor, which the opener closes
+        # For an object laid out in memory: floating code (see Sources), and the relocated fields of CFI sections by number.
         self.floating: Sequence[Range] = ()
         self.relocated: Mapping[int, Relocated] | None = None
         self.byte_order = self._identify()
@@ -75,20 +75,20 @@ class ElfFile:
         self.shnum, self.shstrndx, self.phnum = self._counts()
         self.segments = self._table(Phdr, self.header.e_phoff, self.phnum, "program header table")
         self._loads = sorted((load for load in self.segments if load.p_type == PT.LOAD), key=lambda load: load.p_vaddr)
-        self.sections = self._name(self._table(Shdr, self.header.e_shoff, self.shnum, "section header table"))
+        self.sections = self._add_names(self._table(Shdr, self.header.e_shoff, self.shnum, "section header table"))
 
     def error(self, message: str, place: str = "", offset: int | None = None) -> FormatError:
         return FormatError(message, place, offset, self.name)
 
     def record(self, kind: type[R], offset: int, place: str) -> R:
-        """The record of that kind at a file offset."""
+        """Return the record of that kind at a file offset."""
         code = RECORDS[kind, self.byte_order]
         if offset + code.size > len(self.data):
             raise self.error(f"expected {code.size} bytes, have {max(0, len(self.data) - offset)}", place, 0)
         return kind(*code.unpack_from(self.data, offset))
 
     def slice(self, offset: int, size: int, place: str) -> memoryview:
-        """`size` bytes of the file, checked against its end."""
+        """Return `size` bytes of the file. Raises FormatError if they reach past its end."""
         if offset + size > len(self.data):
             raise self.error(f"{size} bytes at file offset {offset:#x} reach past the end of the file ({len(self.data):#x})", place)
         return self.data[offset : offset + size]
@@ -99,7 +99,7 @@ class ElfFile:
         return next((section for section in self.sections if section.name == name), None)
 
     def contents(self, section: Section) -> memoryview:
-        """A section's bytes; compressed ones (zlib, zstd, and the older .zdebug form) are expanded."""
+        """Return a section's bytes, decompressed if necessary (zlib, zstd, and the older .zdebug form)."""
         header = section.header
         if header.sh_type == SHT.NOBITS:
             raise self.error("section has no bytes in the file", section.name)
@@ -112,7 +112,7 @@ class ElfFile:
         return raw
 
     def contents_size(self, section: Section) -> int:
-        """Return the size of `contents`, of a section without the .zdebug form, before anything is expanded."""
+        """Return the size of `contents` without decompressing, for sections that are not in .zdebug form."""
         return self._compression(section).ch_size if section.header.sh_flags & SHF.COMPRESSED else section.header.sh_size
 
     def _compression(self, section: Section) -> Chdr:
@@ -122,13 +122,13 @@ class ElfFile:
         return self.record(Chdr, header.sh_offset, section.name)
 
     def stored(self, section: Section) -> memoryview:
-        """Return a section's bytes unexpanded; none if it has none in the file."""
+        """Return a section's bytes as stored, perhaps compressed; an empty view if it has none in the file."""
         header = section.header
         size = 0 if header.sh_type in (SHT.NULL, SHT.NOBITS) else header.sh_size
         return self.slice(header.sh_offset, size, section.name)
 
     def at(self, address: int, size: int) -> memoryview:
-        """`size` bytes at a link-time address, from the PT_LOAD that maps them from the file. vmlinux's do not ascend."""
+        """Return `size` bytes at a link-time address, from the PT_LOAD that maps them. PT_LOADs of vmlinux do not ascend."""
         number = bisect_right(self._loads, address, key=lambda load: load.p_vaddr) - 1
         if number >= 0:
             load = self._loads[number]
@@ -137,7 +137,7 @@ class ElfFile:
         raise self.error(f"no segment maps {size} bytes at address {address:#x}", "program header table")
 
     def executable_ranges(self) -> list[Range]:
-        """(start, end) addresses of executable PT_LOADs, ascending, without the ELF header and program header table."""
+        """Return ascending (start, end) addresses of executable PT_LOADs, without ELF header and program header table."""
         header = self.header
         tables = max(EHDR_SIZE, header.e_phoff + self.phnum * PHDR_SIZE if header.e_phoff == EHDR_SIZE else 0)
         ranges = []
@@ -150,12 +150,12 @@ class ElfFile:
         return sorted(ranges)
 
     def executable_loads(self) -> list[Phdr]:
-        """Executable PT_LOADs with bytes in the file, by their addresses."""
+        """Return executable PT_LOADs with bytes in the file, by address."""
         return [load for load in self._loads if load.p_flags & PF.X and load.p_filesz]
 
     @cached_property
     def relocation_tables(self) -> dict[int, list[Section]]:
-        """Sections of relocations, of any type, by the number of the section that they apply to."""
+        """Return relocation sections of any type, by the number of the section that they apply to."""
         tables: dict[int, list[Section]] = {}
         for section in self.sections:
             if section.header.sh_type in (SHT.RELA, SHT.REL, SHT.CREL) or section.header.sh_flags & SHF.INFO_LINK:
@@ -179,7 +179,7 @@ class ElfFile:
         return "little" if ident[5] == 1 else "big"
 
     def _counts(self) -> tuple[int, int, int]:
-        """(shnum, shstrndx, phnum); numbers that do not fit into the header come from section header 0."""
+        """Return (shnum, shstrndx, phnum); numbers too large for the ELF header come from section header 0."""
         header = self.header
         shnum, shstrndx, phnum = header.e_shnum, header.e_shstrndx, header.e_phnum
         if header.e_shoff and (shnum == 0 or shstrndx == SHN.XINDEX or phnum == PN_XNUM):
@@ -196,7 +196,7 @@ class ElfFile:
             raise self.error(f"entries of {entry_size} bytes, expected {code.size}", place)
         return list(map(kind._make, code.iter_unpack(self.slice(offset, count * code.size, place))))
 
-    def _name(self, headers: list[Shdr]) -> list[Section]:
+    def _add_names(self, headers: list[Shdr]) -> list[Section]:
         if not headers or self.shstrndx == SHN.UNDEF:
             return [Section(number, "", header) for number, header in enumerate(headers)]
         if self.shstrndx >= len(headers):
@@ -220,16 +220,16 @@ class ElfFile:
 
 
 def open_elf(path: str | Path) -> ElfFile:
-    """The ELF file at `path`. Raises FormatError, or OSError where it cannot be opened."""
+    """Open and map the ELF file at `path`. Raises FormatError, or OSError if it cannot be opened."""
     data, status = map_file(path)
     return ElfFile(data, str(path), status)
 
 
-PIPE_BYTES = 1 << 16  # as many as a pipe holds
+PIPE_BYTES = 1 << 16  # a pipe's capacity
 
 
 def open_regular(name: str, display_path: str, flags: int = 0, *, directory: int | None = None) -> int:
-    """A descriptor to read a regular file; `display_path`: for messages. Raises FormatError if it is not one, or OSError."""
+    """Open a regular file, return its descriptor. `display_path`: for messages. Raises FormatError for other files, OSError."""
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags, dir_fd=directory)  # may be a FIFO
     except OSError as error:
@@ -243,7 +243,7 @@ def open_regular(name: str, display_path: str, flags: int = 0, *, directory: int
 
 
 def open_text(path: str | os.PathLike[str], most: int, newline: str | None = None) -> io.TextIOWrapper:
-    """A text that a user names: in a regular file, or up to `most` bytes from a pipe that somebody writes, as of `<(command)`.
+    """Open a user's text file: a regular file, or a pipe such as `<(command)`, of which at most `most` bytes are read.
 
     `newline`: as for open(). Raises FormatError for other kinds of files, and OSError.
     """
@@ -269,19 +269,19 @@ def open_text(path: str | os.PathLike[str], most: int, newline: str | None = Non
 
 
 def _first_bytes(pipe: int, display_path: str) -> bytes:
-    """What can be read now, from then on waiting for more. Raises FormatError for a FIFO that nobody has opened to write."""
+    """Return the bytes available now, and make later reads block. Raises FormatError for a FIFO without a writer."""
     try:
         beginning = os.read(pipe, PIPE_BYTES)
         if not beginning and not os.readlink(f"/proc/self/fd/{pipe}").startswith("pipe:"):  # noqa: PTH115 - without pathlib, which takes longer
             raise FormatError("nobody writes to this FIFO", file=display_path)
-    except BlockingIOError:  # somebody will write
+    except BlockingIOError:  # there is a writer, which has not written yet
         beginning = b""
     os.set_blocking(pipe, True)
     return beginning
 
 
 def check_regular(mode: int, display_path: str) -> None:
-    """Raises FormatError for a file of another kind, and OSError for a directory."""
+    """Raise FormatError if the file is not a regular one, OSError if it is a directory."""
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), display_path)
     if not stat.S_ISREG(mode):
@@ -289,9 +289,9 @@ def check_regular(mode: int, display_path: str) -> None:
 
 
 def map_descriptor(descriptor: int, display_path: str, *, small: int = 0) -> tuple[memoryview, os.stat_result]:
-    """An open file's bytes, mapped read-only, and its status. Raises FormatError where it is empty, or OSError.
+    """Return an open file's bytes, mapped read-only, and its status. Raises FormatError if it is empty, or OSError.
 
-    Files of no more than `small` bytes are read: quicker, where there are thousands.
+    Files of at most `small` bytes are read instead, which is quicker for thousands of files.
     """
     status = os.fstat(descriptor)
     if status.st_size == 0:
@@ -299,13 +299,13 @@ def map_descriptor(descriptor: int, display_path: str, *, small: int = 0) -> tup
     if status.st_size > small:
         try:
             return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)), status
-        except ValueError as error:  # emptied meanwhile
+        except ValueError as error:  # the file was truncated to 0 bytes meanwhile
             raise FormatError("the file is empty", file=display_path) from error
     return memoryview(os.pread(descriptor, status.st_size, 0)), status
 
 
 def beginning_of(name: str, display_path: str, size: int, flags: int = 0, *, directory: int | None = None) -> bytes:
-    """Up to `size` bytes of the file that `open_regular` opens. Raises what that raises, and OSError."""
+    """Return up to `size` bytes from the start of the file that `open_regular` opens. Raises as that does, and OSError."""
     descriptor = open_regular(name, display_path, flags, directory=directory)
     try:
         return os.pread(descriptor, size, 0)
@@ -314,7 +314,7 @@ def beginning_of(name: str, display_path: str, size: int, flags: int = 0, *, dir
 
 
 def map_file(path: str | Path, *, small: int = 0) -> tuple[memoryview, os.stat_result]:
-    """The same of the file at `path`, which is closed again. Raises FormatError, or OSError where it cannot be opened."""
+    """Map the file at `path` as `map_descriptor` does, and close it. Raises FormatError, or OSError if it cannot be opened."""
     descriptor = open_regular(os.fspath(path), str(path))
     try:
         return map_descriptor(descriptor, str(path), small=small)

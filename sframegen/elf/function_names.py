@@ -1,4 +1,4 @@
-"""Functions by name and names by address, from a file's own symbol table."""
+"""Finds functions by name, and names by address, in a file's own symbol table."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ SYMBOL_OFFSET = re.compile(r"(.+)\+(0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20})", re.DOT
 
 
 class FunctionNames:
-    """Names of a file's functions, with characters that would disturb a terminal escaped."""
+    """A file's function names by address, with characters that would disturb a terminal escaped."""
 
     def __init__(self, symbols: Sequence[Symbol]) -> None:
-        """`symbols`: the file's function_symbols(), or those before the addresses that will be asked for."""
+        """`symbols`: the file's function_symbols(), or function_symbols_before() the addresses of interest."""
         self.symbols = symbols
         self.addresses = [symbol.address for symbol in symbols]
 
     def at(self, address: int) -> str | None:
-        """`name` or `name+0x4` of the function that holds `address`; None where the symbol table knows none."""
+        """Return `name` or `name+0x4` for the function that holds `address`; None if the symbol table has none there."""
         index = bisect_right(self.addresses, address) - 1
         if index < 0:
             return None
@@ -45,7 +45,7 @@ class FunctionNames:
 def address_of(elf: ElfFile, text: str) -> int:
     """Return the address that `text` names: a function's name, a name + offset (decimal, or 0x...), a hexadecimal address.
 
-    In this order: `add` is the function of that name if there is one, else 0xadd. A symbol version may be left out.
+    They are tried in this order: `add` is the function of that name if it exists, else 0xadd. A symbol version may be left out.
     Raises FormatError if it is none of them, or the name of several functions.
     """
     address = address_in(text, lambda name: functions_named(elf, name), elf.name)
@@ -57,7 +57,7 @@ def address_of(elf: ElfFile, text: str) -> int:
 
 
 def address_in(text: str, find: Callable[[bytes], Iterable[Symbol]], file: str) -> int | None:
-    """Return the address of a name, or of a name + offset; None if it is neither. `find`: the functions with a name.
+    """Return the address of a name, or of a name + offset; None if it is neither. `find`: returns the functions with a name.
 
     Raises FormatError for the name of several functions.
     """
@@ -72,7 +72,7 @@ def address_in(text: str, find: Callable[[bytes], Iterable[Symbol]], file: str) 
 
 
 def names_with_offsets(text: str) -> Iterator[tuple[str, int]]:
-    """Yield (name, offset) as a text can be read, the whole text as a name first. The offset is decimal, or 0x..."""
+    """Yield each (name, offset) that a text can mean, first the whole text as a name. The offset is decimal, or 0x..."""
     if text:
         yield text, 0
     if match := SYMBOL_OFFSET.fullmatch(text):
@@ -81,9 +81,9 @@ def names_with_offsets(text: str) -> Iterator[tuple[str, int]]:
 
 
 class NamedAddresses:
-    """The names of a file's functions, as they are now; without a file there are none.
+    """A file's function names and addresses, copied when this is made; empty without a file.
 
-    If the symbol table is damaged, that FormatError is raised when a name is asked for.
+    The FormatError for a damaged symbol table is raised by the first look-up.
     """
 
     def __init__(self, elf: ElfFile | None = None) -> None:
@@ -97,17 +97,17 @@ class NamedAddresses:
 
     def address_of(self, text: str) -> int:
         """Return the address of a function, or of a place in it: `main`, `main+4`. Raises FormatError."""
-        address = address_in(text, self._named, self._file)
+        address = address_in(text, self._find_named, self._file)
         if address is None:
             raise FormatError(f"no function is named {printable(text)}", file=self._file)
         return address
 
     def exactly_at(self, address: int) -> str | None:
-        """Return the name of the function that begins at an address, the first in the table; None if there is none."""
+        """Return the name of the first function in the table that begins at an address; None if there is none."""
         symbol = self._by_address.get(address)
         return symbol and printable(symbol.name)
 
-    def _named(self, name: bytes) -> list[Symbol]:
+    def _find_named(self, name: bytes) -> list[Symbol]:
         return [symbol for symbol in self._symbols if symbol.is_named(name)]
 
     @cached_property

@@ -1,4 +1,4 @@
-"""A symbol table -> the functions that hold a few addresses, without a table of all functions; all values. Compiled."""
+"""Scans a symbol table for the functions at a few addresses, without a table of all functions; or for all values. Compiled."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ COMPILED: bool = cython.compiled
     best="unsigned long long[::1]",
 )
 def last_functions(raw: Bytes, big: cython.bint, addresses: Column, found: Column) -> None:
-    """Fill `found`, which is 0, with one more than the number of the last function at or before each address; 0 without one.
+    """Fill `found`, all zeros, with 1 + the number of the last function at or before each address; 0 if there is none.
 
-    `raw`: entries of 24 bytes; `big`: their byte order. Of functions at one address the last in the table counts. Addresses ascend.
+    `raw`: entries of 24 bytes; `big`: their byte order. `addresses` ascend. Of several functions at one address, the last counts.
     """
     best = zeros("Q", len(addresses))  # the address of each function that was found
     place: cython.Py_ssize_t
@@ -61,7 +61,7 @@ def last_functions(raw: Bytes, big: cython.bint, addresses: Column, found: Colum
 
 @cython.locals(symbols="const unsigned char[::1]", values="unsigned long long[::1]")
 def symbol_values(symbols: Bytes, big: cython.bint, values: Column) -> int:
-    """Fills the values of all defined symbols of a symbol table (raw entries of 24 bytes) that name places; returns how many."""
+    """Fill in the values of all defined place symbols in a symbol table (raw entries of 24 bytes); return how many there are."""
     count: cython.Py_ssize_t = 0
     entry: cython.Py_ssize_t
     kind: cython.int

@@ -1,4 +1,4 @@
-"""Notes, and the two names of a file's debug information: the build-id, the debug link."""
+"""Reads notes, and a file's two links to its debug information: the build-id and the debug link."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.elf.records import ByteOrder
 
-MAX_NOTES_PER_BYTE = 3  # of the file: a section, a segment for all notes, one for the properties among them
+MAX_NOTES_PER_BYTE = 3  # of a file: a note may be in a section, a segment for all notes, and one for properties
 
 
 class Note(NamedTuple):
+    """A note: its owner's name, type and description."""
+
     name: bytes
     type: int
     desc: bytes
-    offset: int  # of the note's header in the file
+    offset: int  # file offset of the note's header
 
 
 def notes_of(elf: ElfFile) -> Iterator[Note]:
@@ -32,14 +34,14 @@ def notes_of(elf: ElfFile) -> Iterator[Note]:
 
 
 def sound_notes(elf: ElfFile) -> Iterator[Note]:
-    """Yield the same, of each place up to bytes that are not a note: objcopy may leave a PT_NOTE over such bytes."""
+    """Yield notes like `notes_of`, but end a place at bytes that are not a note, over which objcopy may leave a PT_NOTE."""
     for place in places_of(elf):
         with suppress(FormatError):
             yield from notes_at(elf, *place)
 
 
 def places_of(elf: ElfFile) -> Iterable[tuple[int, int, int]]:
-    """(file offset, size, alignment) of each segment or section of notes."""
+    """Return (file offset, size, alignment) of each note segment or section."""
     places = [(s.p_offset, s.p_filesz, s.p_align) for s in elf.segments if s.p_type == PT.NOTE] or [
         (s.header.sh_offset, s.header.sh_size, s.header.sh_addralign) for s in elf.sections if s.header.sh_type == SHT.NOTE
     ]
@@ -48,7 +50,7 @@ def places_of(elf: ElfFile) -> Iterable[tuple[int, int, int]]:
 
 
 def check_notes(elf: ElfFile) -> None:
-    """Raise FormatError if notes overlap by more than the two segments that linkers make for some: each would be read again."""
+    """Raise FormatError if notes overlap more than linkers make them: overlapping notes would be read many times."""
     sizes = [s.p_filesz for s in elf.segments if s.p_type == PT.NOTE]
     sizes += [s.header.sh_size for s in elf.sections if s.header.sh_type == SHT.NOTE]
     if sum(sizes) > MAX_NOTES_PER_BYTE * len(elf.data):
@@ -56,13 +58,13 @@ def check_notes(elf: ElfFile) -> None:
 
 
 def notes_at(elf: ElfFile, offset: int, size: int, align: int) -> Iterator[Note]:
-    """The notes of one section or segment."""
+    """Yield the notes of one section or segment."""
     with naming(elf.name):
         yield from notes_in(elf.slice(offset, size, "note"), elf.byte_order, align, offset)
 
 
 def notes_in(raw: memoryview, byte_order: ByteOrder, align: int, offset: int = 0) -> Iterator[Note]:
-    """The notes in the bytes of one section or segment, which are at `offset` in a file."""
+    """Yield the notes in a section's or segment's bytes. `offset`: of these bytes in the file."""
     align = 8 if align == 8 else 4
     code = RECORDS[Nhdr, byte_order]
     pos = 0
@@ -92,7 +94,7 @@ def build_id_among(notes: Iterable[Note]) -> bytes | None:
 
 
 def debug_link_of(elf: ElfFile) -> tuple[str, int] | None:
-    """(file name, CRC-32 of that file) of .gnu_debuglink."""
+    """Return (file name, CRC-32 of that file) from .gnu_debuglink."""
     section = elf.section(".gnu_debuglink")
     if section is None:
         return None

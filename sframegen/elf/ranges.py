@@ -1,4 +1,4 @@
-"""Ranges of addresses or file offsets: unions, differences, and the range that holds a place."""
+"""Set operations on ranges of addresses or file offsets, and look-up of the range that holds a place."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 Range: TypeAlias = "tuple[int, int]"  # [start, end)
 
-MAX_NAMES = 8  # of what lies in one extent; more than that overlap in damaged files only
+MAX_NAMES = 8  # names of one joined extent; more ranges than that only overlap in damaged files
 START = itemgetter(0)
 
 
 class Extent(NamedTuple):
-    """File offsets [start, end), what is there, and the alignment that it needs."""
+    """A file range [start, end), the names of its contents, and their alignment in bytes."""
 
     start: int
     end: int
@@ -37,12 +37,12 @@ def align_up(value: int, align: int) -> int:
 
 
 def size_of(ranges: Iterable[Range]) -> int:
-    """Bytes."""
+    """Return the total size of the ranges."""
     return sum(end - start for start, end in ranges)
 
 
 def disjoint(ranges: Iterable[Range]) -> list[Range]:
-    """The same places in ascending ranges; those that overlap or touch become one."""
+    """Return the union as ascending ranges; ranges that overlap or touch become one."""
     found: list[Range] = []
     for start, end in sorted(ranges):
         if found and start <= found[-1][1]:
@@ -53,7 +53,7 @@ def disjoint(ranges: Iterable[Range]) -> list[Range]:
 
 
 def join(extents: Iterable[Extent]) -> list[Extent]:
-    """Ascending disjoint extents; those that overlap become one, those that touch do not."""
+    """Return ascending disjoint extents; extents that overlap become one, but not those that only touch."""
     joined: list[Extent] = []
     for start, end, names, align in sorted(extents):
         if joined and start < joined[-1].end:
@@ -65,23 +65,23 @@ def join(extents: Iterable[Extent]) -> list[Extent]:
     return joined
 
 
-# The lists of ranges that all others take are ascending and disjoint.
+# All functions below take lists of ascending, disjoint ranges.
 
 
 def holder(ranges: Sequence[R], place: int) -> int | None:
-    """Number of the range that holds a place."""
+    """Return the number of the range that holds a place; None if none does."""
     number = bisect_right(ranges, place, key=START) - 1
     return number if number >= 0 and place < ranges[number][1] else None
 
 
 def is_within(one: Range, ranges: Sequence[Range]) -> bool:
-    """True if one of the ranges has all of it."""
+    """Return True if one of the ranges contains all of `one`."""
     number = holder(ranges, one[0])
     return number is not None and one[1] <= ranges[number][1]
 
 
 def overlapping(ranges: Sequence[R], start: int, end: int) -> list[R]:
-    """Those that have a byte in [start, end)."""
+    """Return the ranges that share a byte with [start, end)."""
     last = bisect_right(ranges, end - 1, key=START)
     first = last
     while first and ranges[first - 1][1] > start:
@@ -90,7 +90,7 @@ def overlapping(ranges: Sequence[R], start: int, end: int) -> list[R]:
 
 
 def gaps(ranges: Sequence[R], start: int, end: int) -> list[Range]:
-    """The parts of [start, end) that no range covers."""
+    """Return the parts of [start, end) that no range covers."""
     found: list[Range] = []
     for item in overlapping(ranges, start, end):
         if start < item[0]:
@@ -100,7 +100,7 @@ def gaps(ranges: Sequence[R], start: int, end: int) -> list[Range]:
 
 
 def remaining(ranges: Iterable[Range], taken: Sequence[Range]) -> Iterator[tuple[int, int, int]]:
-    """(number of the range, start, end) of the parts that `taken` does not cover."""
+    """Yield (range number, start, end) for each part of the ranges that `taken` does not cover."""
     place = 0
     for number, (start, end) in enumerate(ranges):
         here = start
@@ -114,5 +114,5 @@ def remaining(ranges: Iterable[Range], taken: Sequence[Range]) -> Iterator[tuple
 
 
 def without(ranges: Iterable[Range], taken: Sequence[Range]) -> list[Range]:
-    """The parts that `taken` does not cover."""
+    """Return the parts of the ranges that `taken` does not cover."""
     return [(start, end) for _, start, end in remaining(ranges, taken)]

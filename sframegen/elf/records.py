@@ -1,4 +1,4 @@
-"""The records of 64-bit ELF files, in either byte order: each declared once; and the numbers in them."""
+"""The records of 64-bit ELF files in either byte order, each declared once, and the constants in them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
 
-# Their total length is limited: entries that share one endless string would cost the square of its length. Strings that share an
-# end, as .rela.text.f and .text.f do, have twice as many bytes as their table.
+# Limits the total length of strings: entries that share one endless string would take quadratic time. Strings that share an end,
+# such as .rela.text.f and .text.f, have up to twice as many bytes as their table.
 MAX_PER_BYTE, MIN_LIMIT = 4, 1 << 16
-CACHED = 1024  # bytes of a table: objects that one compiler made often have the same
+CACHED = 1024  # bytes: smaller string tables are cached, because objects of one compiler often have the same
 
 
 def strings_at(table: bytes, places: tuple[int, ...]) -> list[str]:
-    """Return the string at each place. Raises FormatError if they have far more bytes than the table."""
-    return (_strings if len(table) <= CACHED else _strings.__wrapped__)(table, places)
+    """Return the string at each offset. Raises FormatError if the strings have far more bytes than the table."""
+    return (_read_strings if len(table) <= CACHED else _read_strings.__wrapped__)(table, places)
 
 
 @lru_cache(64)
-def _strings(table: bytes, places: tuple[int, ...]) -> list[str]:
+def _read_strings(table: bytes, places: tuple[int, ...]) -> list[str]:
     left = max(MAX_PER_BYTE * len(table), MIN_LIMIT)
     strings = {}
     for at in set(places):
@@ -44,7 +44,7 @@ PN_XNUM = 0xFFFF
 NT_GNU_BUILD_ID = 3
 MAX_ADDRESS = 1 << 64
 
-# The constants of the ELF specification, by their prefix: SHT_NOTE is SHT.NOTE. Plain numbers, as files have others, too.
+# The constants of the ELF specification, by their prefix: SHT_NOTE is SHT.NOTE. No enums, because files hold other values, too.
 
 
 class EM:
@@ -82,12 +82,12 @@ class STT:
     NOTYPE, OBJECT, FUNC, SECTION, GNU_IFUNC = 0, 1, 2, 3, 10
 
 
-# uname's names, which are also those of the modules about one machine: elf/code_bytes, code/isa, stack/abi.
+# Machine names as uname prints them, also used for the modules about one machine: elf/code_bytes, code/isa, stack/abi.
 MACHINE_NAMES = {EM.X86_64: "x86_64", EM.AARCH64: "aarch64", EM.S390: "s390x"}
 
 
 def names_of(constants: type) -> dict[int, str]:
-    """The names of a prefix' constants by their numbers: "PT_LOAD"."""
+    """Return the names of a prefix' constants, such as "PT_LOAD", by number."""
     return {number: f"{constants.__name__}_{name}" for name, number in vars(constants).items() if name.isupper()}
 
 
@@ -137,7 +137,7 @@ class Shdr(NamedTuple):
 
     @property
     def extent(self) -> Extent:
-        """Also of a section that has no bytes in the file."""
+        """Return the section's file range, even if it has no bytes in the file."""
         return Extent(self.sh_offset, self.sh_offset + self.sh_size)
 
 
@@ -203,18 +203,18 @@ EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, SYM_SIZE, RELA_SIZE, DYN_SIZE, CHDR_SIZE, NHDR_
     struct.calcsize("<" + code) for code in LAYOUTS.values()
 )
 assert (EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, SYM_SIZE, RELA_SIZE, DYN_SIZE, CHDR_SIZE, NHDR_SIZE) == (64, 56, 64, 24, 24, 16, 24, 12)
-WORD_SIZE = 4  # of the section numbers in groups and in SHT_SYMTAB_SHNDX
+WORD_SIZE = 4  # bytes of a section number in groups and in SHT_SYMTAB_SHNDX
 
 R = TypeVar("R", Ehdr, Phdr, Shdr, Sym, Rela, DynEntry, Chdr, Nhdr)
 
 
 def packed(records: Iterable[R], byte_order: ByteOrder) -> bytes:
-    """The bytes of records of one kind."""
+    """Return the encoded bytes of records of one kind."""
     return b"".join(RECORDS[type(record), byte_order].pack(*record) for record in records)
 
 
 def read_words(raw: memoryview, byte_order: ByteOrder) -> list[int]:
-    """The complete 32-bit numbers in `raw`."""
+    """Return the 32-bit numbers in `raw`, without an incomplete last one."""
     return list(struct.unpack_from(f"{MARKS[byte_order]}{len(raw) // WORD_SIZE}I", raw))
 
 

@@ -1,4 +1,4 @@
-"""Relocations: one section's, as records; the dynamic ones of a linked file, as columns."""
+"""Reads relocations: those of one section as records, and the dynamic ones of a linked file as columns."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile, Section
     from sframegen.elf.records import ByteOrder
 
-RELR_BITS = 63  # words that a bitmap of SHT_RELR covers
-CREL_ADDENDS = 4  # of SHT_CREL's head: relocations have addends
+RELR_BITS = 63  # words that a bitmap in SHT_RELR covers
+CREL_ADDENDS = 4  # flag in SHT_CREL's first number: relocations have addends
 MAX_OFFSET = 1 << 60
 WORD32 = 0xFFFFFFFF
 
 
 class RelocationColumns(NamedTuple):
-    """The fields of relocations, as unsigned numbers."""
+    """Relocations as columns of unsigned numbers, one for each field."""
 
     offset: array[int]
     info: array[int]
@@ -31,7 +31,7 @@ class RelocationColumns(NamedTuple):
 
 
 def relocation_rows(elf: ElfFile, section: Section) -> Iterator[tuple[Any, ...]]:
-    """Yield the relocations that apply to a section, as Rela has them. Raises FormatError where they have another form."""
+    """Yield the relocations for a section as tuples of Rela's fields. Raises FormatError for unsupported relocation types."""
     code = RECORDS[Rela, elf.byte_order]
     for table in elf.relocation_tables.get(section.number, ()):
         raw = elf.contents(table)
@@ -44,7 +44,7 @@ def relocation_rows(elf: ElfFile, section: Section) -> Iterator[tuple[Any, ...]]
 
 
 def _crel_rows(elf: ElfFile, table: Section, raw: memoryview) -> Iterator[tuple[int, int, int]]:
-    """SHT_CREL: a number with the count in its upper bits; then of each relocation the differences from the one before."""
+    """Yield the relocations of an SHT_CREL section: a count with flags, then each relocation's differences from the one before."""
     cursor = Cursor(raw, 0, False, 0, 0, None)
     head = cursor.read_uleb()
     if not head & CREL_ADDENDS:
@@ -63,7 +63,7 @@ def _crel_rows(elf: ElfFile, table: Section, raw: memoryview) -> Iterator[tuple[
 
 
 def dynamic_relocations(elf: ElfFile) -> Iterator[tuple[Section | None, RelocationColumns]]:
-    """(section of symbols, relocations) of the sections of dynamic relocations, no more bytes than the file has."""
+    """Yield (symbol table section, relocations) for each dynamic relocation section, together at most the file's size."""
     left = len(elf.data)
     for section in elf.sections:
         header = section.header
@@ -76,20 +76,20 @@ def dynamic_relocations(elf: ElfFile) -> Iterator[tuple[Section | None, Relocati
 
 
 def columns(raw: memoryview, byte_order: ByteOrder) -> RelocationColumns:
-    """The complete entries of a table of relocations."""
-    words = _words(raw[: len(raw) // RELA_SIZE * RELA_SIZE], byte_order)
+    """Return a relocation table's complete entries as columns."""
+    words = _words64(raw[: len(raw) // RELA_SIZE * RELA_SIZE], byte_order)
     return RelocationColumns(*(words[field :: len(Rela._fields)] for field in range(len(Rela._fields))))
 
 
 def packed_addends(elf: ElfFile) -> Iterator[int]:
-    """Yield the numbers in the file to which the packed relative relocations (SHT_RELR) add the base."""
+    """Yield the addends of packed relative relocations (SHT_RELR), which are the numbers at the relocated places."""
     table = next((section for section in elf.sections if section.header.sh_type == SHT.RELR), None)
     if table is None:
         return
     raw = elf.contents(table)
     here = 0
-    for word in _words(raw[: len(raw) // 8 * 8], elf.byte_order):
-        if word & 1:  # a bitmap of the words from here on
+    for word in _words64(raw[: len(raw) // 8 * 8], elf.byte_order):
+        if word & 1:  # a bitmap for the words from `here` on
             places = [here + 8 * bit for bit in range(RELR_BITS) if word >> bit + 1 & 1]
             here += RELR_BITS * 8
         else:
@@ -102,7 +102,7 @@ def packed_addends(elf: ElfFile) -> Iterator[int]:
                 continue
 
 
-def _words(raw: memoryview, byte_order: ByteOrder) -> array[int]:
+def _words64(raw: memoryview, byte_order: ByteOrder) -> array[int]:
     words = array("Q", bytes(raw))
     if byte_order != sys.byteorder:
         words.byteswap()

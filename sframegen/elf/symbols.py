@@ -1,4 +1,4 @@
-"""Symbol tables: their entries, the sections that define these, and the functions among them."""
+"""Reads symbol tables: entries, the sections that define them, and the functions among them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile, Section
     from sframegen.elf.ranges import Range
 
-MANGLED = ("_Z", "_R")  # the beginnings of mangled names: of C++ and Rust
-# Names are cut here: tables whose entries all share one endless name would otherwise cost their square.
+MANGLED = ("_Z", "_R")  # prefixes of mangled C++ and Rust names
+# Bytes after which names are cut: tables whose entries share one endless name would otherwise take quadratic time.
 MAX_NAME = 8192
 USUAL_NAME = 256
 ST_INFO_OFFSET, ST_SHNDX_OFFSET, ST_VALUE_OFFSET = 4, 6, 8
@@ -33,7 +33,7 @@ CHUNK = 1 << 16  # symbols at a time
 
 
 class Symbol(NamedTuple):
-    """A function; its name stays in the table until it is asked for."""
+    """A function symbol; its name is decoded from the string table when it is first used."""
 
     names: bytes
     name_at: int
@@ -45,7 +45,7 @@ class Symbol(NamedTuple):
         return self.names[self.name_at : self.name_at + MAX_NAME].partition(b"\0")[0].decode(errors="replace")
 
     def is_named(self, name: bytes) -> bool:
-        """True if this is its name, with or without a symbol version."""
+        """Return True if this is the function's name, with or without a symbol version."""
         end = self.name_at + len(name)
         return self.names.startswith(name, self.name_at) and self.names[end : end + 1] in (b"", b"\0", b"@")
 
@@ -54,7 +54,7 @@ class SymbolTable:
     """The complete entries of one symbol table, by number."""
 
     def __init__(self, elf: ElfFile, section: Section, raw: memoryview | None = None) -> None:
-        """`raw`: the table's bytes in the file, for callers that write there; without it a compressed table is expanded."""
+        """`raw`: the table's bytes as stored, for callers that write there; None: the contents, decompressed if necessary."""
         self._elf = elf
         self.section = section
         raw = elf.contents(section) if raw is None else raw
@@ -71,12 +71,12 @@ class SymbolTable:
         return map(Sym._make, self.rows())
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """The entries as plain tuples, which take a third of the time."""
+        """Iterate over the entries as plain tuples, in a third of the time."""
         return self._code.iter_unpack(self.raw)
 
     @cached_property
     def names(self) -> bytes:
-        """The table of strings that the entries' names are in; empty if there is none."""
+        """Return the string table of the entries' names; empty if there is none."""
         return bytes(self._strings)
 
     @cached_property
@@ -85,7 +85,7 @@ class SymbolTable:
         return self._elf.contents(self._elf.sections[number]) if number < len(self._elf.sections) else memoryview(b"")
 
     def name_bytes(self, at: int) -> bytes:
-        """One name, without a copy of all."""
+        """Return one name without copying the whole string table."""
         part = bytes(self._strings[at : at + USUAL_NAME])
         if b"\0" not in part:
             part = bytes(self._strings[at : at + MAX_NAME])
@@ -93,7 +93,7 @@ class SymbolTable:
 
     @cached_property
     def wide(self) -> Section | None:
-        """The section (SHT_SYMTAB_SHNDX) with the section numbers that do not fit into the entries."""
+        """Return the section (SHT_SYMTAB_SHNDX) with section numbers that are too large for the entries."""
         found = (section for section in self._elf.sections if section.header.sh_type == SHT.SYMTAB_SHNDX)
         return next((section for section in found if section.header.sh_link == self.section.number), None)
 
@@ -102,13 +102,13 @@ class SymbolTable:
         return [] if self.wide is None else read_words(self._elf.contents(self.wide), self._elf.byte_order)
 
     def section_of(self, number: int, symbol: Sym) -> int:
-        """The number of the section that defines an entry; SHN_UNDEF if none of the file does."""
+        """Return the number of the section that defines an entry; SHN_UNDEF if no section of the file does."""
         if symbol.st_shndx == SHN.XINDEX:
             return self._wide_numbers[number] if number < len(self._wide_numbers) else SHN.UNDEF
         return symbol.st_shndx if symbol.st_shndx < SHN.LORESERVE else SHN.UNDEF
 
     def sections(self) -> list[int]:
-        """`section_of` each entry."""
+        """Return the number of the defining section of each entry, as `section_of` does."""
         numbers = array("H", bytes(self.raw))
         if self._elf.byte_order != sys.byteorder:
             numbers.byteswap()
@@ -119,7 +119,7 @@ class SymbolTable:
         return found
 
     def defined_in(self, sections: Iterable[int]) -> Iterator[int]:
-        """Numbers of the entries that any of these sections defines, and of those whose section has too large a number."""
+        """Yield the numbers of entries defined in these sections, and of all with SHN_XINDEX if a section number needs that."""
         fields = {number if number < SHN.LORESERVE else SHN.XINDEX for number in sections}
         wanted = {int.from_bytes(field.to_bytes(2, self._elf.byte_order), sys.byteorder) for field in fields}
         for start in range(0, len(self), CHUNK):
@@ -130,13 +130,13 @@ class SymbolTable:
 
 
 def symbol_tables(elf: ElfFile) -> Iterator[Section]:
-    """`.symtab` and `.dynsym`: a file has one of each type, and more are not read."""
+    """Yield `.symtab` and `.dynsym`, as far as present. A file should have one of each; further ones are ignored."""
     for kind in (SHT.SYMTAB, SHT.DYNSYM):
         yield from islice((section for section in elf.sections if section.header.sh_type == kind), 1)
 
 
 class FunctionColumns:
-    """Functions of .symtab, else of .dynsym, by address."""
+    """The functions of .symtab, else of .dynsym, for look-ups by address."""
 
     def __init__(self, elf: ElfFile) -> None:
         self._elf = elf
@@ -145,7 +145,7 @@ class FunctionColumns:
 
     @cached_property
     def _places(self) -> array[int]:
-        """The addresses, ascending, of all that may begin where a function without a size ends."""
+        """Return the ascending addresses of all symbols that may mark the end of a function without a size."""
         table = self._table
         assert table is not None
         raw = bytes(table.raw)
@@ -167,12 +167,12 @@ class FunctionColumns:
 
     @cached_property
     def _code(self) -> list[Range]:
-        """Addresses of the sections of code, ascending; they overlap in damaged files only."""
+        """Return the ascending address ranges of code sections; they only overlap in damaged files."""
         headers = [section.header for section in self._elf.sections if section.header.sh_flags & SHF.EXECINSTR]
         return sorted((header.sh_addr, header.sh_addr + header.sh_size) for header in headers if header.sh_size)
 
     def _end_of(self, symbol: Symbol) -> int:
-        """Return where a function ends; one without a size where another symbol, or the code of its section, does at the latest."""
+        """Return a function's end; without a size, the next symbol's address or the end of its section, whichever is first."""
         if symbol.size:
             return symbol.address + symbol.size
         place, section = bisect_right(self._places, symbol.address), holder(self._code, symbol.address)
@@ -180,7 +180,7 @@ class FunctionColumns:
         return min(ends, default=1 << 64)
 
     def at_each(self, addresses: Collection[int]) -> list[tuple[Symbol, list[int]]]:
-        """Return the functions that hold any of these addresses, with these."""
+        """Return (function, the addresses that it holds) for each function that holds any of these addresses."""
         if self._table is None:
             return []
         ordered = array("Q", sorted(addresses))
@@ -201,7 +201,7 @@ class FunctionColumns:
 
 
 def functions_of(elf: ElfFile) -> Iterator[Symbol]:
-    """Defined functions of .symtab, else of .dynsym, in the table's order."""
+    """Yield the defined functions of .symtab, else of .dynsym, in the table's order."""
     table = _table_of_functions(elf)
     if table is not None:
         for name_at, address, size in _functions(table.rows()):
@@ -209,7 +209,7 @@ def functions_of(elf: ElfFile) -> Iterator[Symbol]:
 
 
 def copied_table(elf: ElfFile) -> Callable[[], list[Symbol]]:
-    """Copy a symbol table: later changes of the file do not matter. Return what reads the functions, in the table's order."""
+    """Copy a symbol table, so that later changes of the file do not matter. Return a callable that reads its functions in order."""
     table = _table_of_functions(elf)
     if table is None:
         return list
@@ -225,7 +225,7 @@ def functions_named(elf: ElfFile, name: bytes) -> Iterator[Symbol]:
 
 
 def function_symbols(elf: ElfFile) -> list[Symbol]:
-    """The functions by address; of several at one address the first in the table stays."""
+    """Return the functions by address; of several at one address, the first in the table."""
     found: dict[int, Symbol] = {}
     for symbol in functions_of(elf):
         found.setdefault(symbol.address, symbol)
@@ -233,12 +233,12 @@ def function_symbols(elf: ElfFile) -> list[Symbol]:
 
 
 def function_symbols_before(elf: ElfFile, addresses: Collection[int]) -> list[Symbol]:
-    """Return the last of `function_symbols` at or before each of the addresses; quicker than all of them."""
+    """Return the last function symbol at or before each of the addresses, faster than `function_symbols`."""
     table = _table_of_functions(elf)
     if table is None or not addresses:
         return []
     limits = sorted(addresses)
-    found: dict[int, Symbol] = {}  # by the first limit that is not below
+    found: dict[int, Symbol] = {}  # by the index of the first limit at or above its address
     for name_at, address, size in _functions(table.rows()):
         place = bisect_left(limits, address)
         if place < len(limits) and (place not in found or found[place].address < address):
@@ -252,7 +252,7 @@ def _table_of_functions(elf: ElfFile) -> SymbolTable | None:
 
 
 def _functions(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[int, int, int]]:
-    """(place of the name, address, size) of each."""
+    """Yield (name offset, address, size) of each defined function among the rows."""
     for name_at, info, _, section, address, size in rows:
         if IS_FUNCTION[info] and section:  # not SHN_UNDEF
             yield name_at, address, size

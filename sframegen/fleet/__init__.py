@@ -1,1 +1,1 @@
-"""Many packages -> a row for each of their ELF files, sections, rewritten packages; rows -> a report. Processes or Dask do it."""
+"""Processes many packages, with local processes or Dask: tables with a row for each ELF file, rewritten packages, a report."""

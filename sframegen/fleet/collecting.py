@@ -1,4 +1,4 @@
-"""Results of packages -> tables: Parquet with a row for each ELF file and each package, JSON, sums. They are read one by one."""
+"""Collects the packages' results, one by one, into Parquet tables of ELF files and packages, JSON, and sums."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class RunTotals:
 
 
 def bounded(key: Key, counted: Mapping[Key, object], other: Key) -> Key:
-    """Return the key, or that of all others once there are too many."""
+    """Return the key, or `other` if `counted` already has too many keys."""
     return key if key in counted or len(counted) < NAMES else other
 
 
@@ -89,7 +89,7 @@ def _add(sums: Counter[str], row: FileRow | PackageRow, names: tuple[str, ...]) 
 
 
 def collect(output: OutputDirectory, each: Callable[[PackageResult], object]) -> RunTotals:
-    """Write the tables of the last run, and return their sums. Memory: the keys, and some thousand rows.
+    """Write the tables of the last run, and return their sums. Only the keys and some thousand rows are kept in memory.
 
     `each`: called with the result of each package. Raises FormatError for a result that is damaged, OSError.
     """
@@ -148,7 +148,7 @@ class ParquetTable:
                 self._write()
                 self.writer.close()
         finally:
-            self.writer.is_open = False  # else its destructor closes it again, and prints that it cannot
+            self.writer.is_open = False  # otherwise its destructor tries to close it again, and prints an error
 
     def _write(self) -> None:
         if self.rows:

@@ -1,7 +1,7 @@
-"""The engine of many machines: workers of Dask, whose scheduler the user has started. Who reaches that runs code as its user.
+"""The engine for many machines: Dask workers, whose scheduler the user has started. Whoever reaches it can run code as its user.
 
-What comes back is checked. Dask unpickles whatever its scheduler sends, so whoever answers at an address without TLS could run code
-here, too: then no pickle in this process may name a function or a class.
+Results are checked. Dask unpickles all data from its scheduler, so without TLS anybody who answers at its address could run code
+here, too. Therefore pickles in this process then must not name functions or classes.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 ENCRYPTED = ("tls", "wss")
 PLAIN_TYPES = frozenset({"bytearray", "bytes", "dict", "float", "int", "list", "set", "str", "tuple"})  # of `builtins`
 IN_FLIGHT_PER_THREAD = 4
-MIN_IN_FLIGHT = 32  # clusters that grow with their work need to see some
-LOST = ("lost", "pending")  # states of a future that Dask computes again
+MIN_IN_FLIGHT = 32  # packages: clusters that grow with their work need some in their queue
+LOST = ("lost", "pending")  # states of futures that Dask computes again
 GONE = "lost the scheduler; run the same command to continue"
 NO_ANSWER = "no scheduler answers at this address: start one there with `dask scheduler`, or give another address"
 NOT_ONE = "there is no scheduler at this address, but another service; give the address that `dask scheduler` prints"
@@ -50,23 +50,23 @@ CLOSE_SECONDS = 10
 
 
 class DaskCluster:
-    """A block: within it, this process is a client of the scheduler."""
+    """A block within which this process is a client of the scheduler."""
 
     def __init__(self, job: Job, address: str) -> None:
         self._job = job
         self._address = address
 
     def __enter__(self) -> Self:
-        """Raises EngineError if there is no scheduler."""
+        """Connect to the scheduler. Raises EngineError if there is none."""
         from distributed import Client  # noqa: PLC0415 - of the extra `fleet`
 
         for name in ("distributed", *(name for name in logging.root.manager.loggerDict if name.startswith("distributed."))):
-            logging.getLogger(name).setLevel(logging.CRITICAL)  # deaths of workers are lines of the run's own
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # the run itself reports deaths of workers
         with ExitStack() as stack:
             if not is_encrypted(self._address):
                 stack.enter_context(plain_pickles())
             asyncio.run(_expect_scheduler(self._address))
-            with _reached():
+            with _engine_errors():
                 self._client = Client(self._address, timeout=CONNECT_SECONDS, set_as_default=False)
             stack.callback(self._client.close, timeout=CLOSE_SECONDS)
             if not self._threads():
@@ -78,9 +78,9 @@ class DaskCluster:
         self._ends.close()
 
     def submit(self, waiting: Iterable[NumberedItem]) -> Iterator[NumberedResult]:
-        """A few packages at a time are known to the scheduler. Raises EngineError.
+        """Yield the packages and results; the scheduler gets a few packages at a time. Raises EngineError.
 
-        Dask suspects all packages that a worker had when it died: suspects are tried once more at the end, each alone.
+        Dask suspects all packages that a worker had when it died. Suspects are tried once more at the end, one at a time.
         """
         from distributed import as_completed  # noqa: PLC0415
 
@@ -104,28 +104,28 @@ class DaskCluster:
                 yield number, item, self._job.output.write_no_content(key, item, RowOutcome.FAILED, why)
 
     def _threads(self) -> int:
-        """Those of all workers that have joined the scheduler."""
-        with _reached():
+        """Return the number of threads of all workers that have joined the scheduler."""
+        with _engine_errors():
             return sum(self._client.nthreads().values())
 
     def _begin(self, number: int, item: Item, which: str = "") -> None:
         key = f"sframegen-{self._job.token}-{which}{number}"
         arguments = (list(item), self._job.options.to_json(), self._job.output.path, self._job.token, __version__)
         self._in_flight[key] = number, item
-        with _reached():
+        with _engine_errors():
             self._completed.add(self._client.submit(package_task, *arguments, key=key, pure=False))
 
     def _next(self, suspects: list[NumberedItem]) -> Iterator[NumberedResult]:
-        """The next package that ends: its result, or one suspect more."""
+        """Wait for the next package that ends; yield its result, or add it to `suspects`."""
         future = next(self._completed)
-        if future.status in LOST:  # its worker has died since, and another one does it again: it finds the result
+        if future.status in LOST:  # its worker has died since: another worker will find the result
             self._completed.add(future)
             return
         number, item = self._in_flight.pop(future.key)
         if future.status == "finished":
-            with _reached():
+            with _engine_errors():
                 answer = future.result()
-            yield number, item, _answered(answer)
+            yield number, item, _parse_answer(answer)
         elif future.status != "error":
             raise EngineError(GONE)
         elif "KilledWorker" in (error := f"{type(future.exception()).__name__}: {future.exception()}"):
@@ -134,8 +134,8 @@ class DaskCluster:
             raise EngineError(one_line(f"a worker cannot be used: {error}"))
 
 
-def _answered(text: object) -> Finished:
-    """From what `package_task` returns. Raises EngineError for anything else."""
+def _parse_answer(text: object) -> Finished:
+    """Parse the return value of `package_task`. Raises EngineError for anything else."""
     try:
         match json.loads(text) if isinstance(text, str) else None:
             case [AnswerKind.CANNOT_WORK, str(why)]:
@@ -148,8 +148,8 @@ def _answered(text: object) -> Finished:
 
 
 @contextmanager
-def _reached() -> Iterator[None]:
-    """Whatever Dask raises where its scheduler does not answer any more becomes an EngineError."""
+def _engine_errors() -> Iterator[None]:
+    """Turn exceptions in the block that mean a lost scheduler into an EngineError."""
     from distributed import CancelledError  # noqa: PLC0415
     from distributed.client import ClosedClientError  # noqa: PLC0415
 
@@ -162,7 +162,7 @@ def _reached() -> Iterator[None]:
 
 
 async def _expect_scheduler(address: str) -> None:
-    """Raises EngineError if no scheduler answers. Dask's client would wait for a silent port for ever."""
+    """Raise EngineError if no scheduler answers. Dask's client would wait for a silent port forever."""
     from distributed.comm import connect  # noqa: PLC0415 - of the extra `fleet`
     from distributed.security import Security  # noqa: PLC0415
 
@@ -174,7 +174,7 @@ async def _expect_scheduler(address: str) -> None:
             comm = await connect(address, timeout=CONNECT_SECONDS, **arguments)
     except OSError as error:
         raise EngineError(NO_ANSWER, file=address) from error
-    except Exception as error:  # whatever Dask makes of bytes that are none of its own
+    except Exception as error:  # any exception that Dask raises for bytes of another protocol
         raise EngineError(NOT_ONE, file=address) from error
     comm.abort()
 
@@ -187,7 +187,7 @@ def is_encrypted(address: str) -> bool:
 
 
 def is_this_machine(address: str) -> bool:
-    """True if all addresses of the host are loopback ones: nobody else is on the way."""
+    """Return True if all addresses of the host are loopback ones, so that nobody else can intercept the connection."""
     try:
         found = socket.getaddrinfo(urlsplit(address).hostname, 0, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -200,8 +200,8 @@ _plain = threading.Event()  # set within `plain_pickles`
 
 @contextmanager
 def plain_pickles() -> Iterator[None]:
-    """Within the block, no pickle is loaded in this process that names anything but a plain type."""
-    sys.addaudithook(_audit)  # none can be removed
+    """Forbid this process to load pickles in the block that name anything but a plain type."""
+    sys.addaudithook(_audit)  # audit hooks cannot be removed
     _plain.set()
     try:
         yield
@@ -218,15 +218,15 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 # -- in a worker
 
-_local = threading.local()  # a process for each thread, for the run whose packages it works on
+_local = threading.local()  # each thread's package process, and the run that it works for
 
 
 def package_task(item: list[Any], options: dict[str, Any], output: str, token: str, version: str) -> str:
-    """One package, in the process of this thread. JSON: a pickle would name classes."""
-    return json.dumps(_worked_on(item, RunOptions.from_json(options), output, token, version))
+    """Work on one package in this thread's process. Return JSON, because a pickle would name classes."""
+    return json.dumps(_work_on(item, RunOptions.from_json(options), output, token, version))
 
 
-def _worked_on(item: list[Any], options: RunOptions, output: str, token: str, version: str) -> tuple[AnswerKind, object]:
+def _work_on(item: list[Any], options: RunOptions, output: str, token: str, version: str) -> tuple[AnswerKind, object]:
     from distributed import get_worker  # noqa: PLC0415
 
     worker = get_worker()
@@ -243,7 +243,7 @@ def _worked_on(item: list[Any], options: RunOptions, output: str, token: str, ve
 
 
 def _forget() -> None:
-    """End the process of another run."""
+    """End this thread's process, which worked for another run."""
     if getattr(_local, "token", None) is not None:
         _local.token = None
         _local.process.end()
@@ -251,7 +251,7 @@ def _forget() -> None:
 
 
 def _begin(path: str, token: str, options: RunOptions, temporary: str) -> str:
-    """Have a process for that run. Returns why there is none, or ""."""
+    """Start this thread's process for that run. Return the reason if that fails, or ""."""
     try:
         output = OutputDirectory.opened(path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""One ELF file of a package -> its row, and the file or section that the run's mode asks for."""
+"""Processes one ELF file of a package as the run's mode says, and makes its row."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TYPES = {ET.EXEC: "EXEC", ET.DYN: "DYN"}
 
 @dataclass
 class PackageFiles:
-    """The files of one package: `visit` is what a pass calls."""
+    """The rows of one package's files. A pass calls `visit` for each file."""
 
     package: str
     sha256: str
@@ -43,12 +43,12 @@ class PackageFiles:
     faults: list[str] = field(default_factory=list)  #: of sframegen, a line for each file at which it failed
 
     def visit(self, path: str, given: Path, changed: Path) -> bool:
-        """Adds a row. Raises OSError, and MemoryError where another limit of memory could give another row."""
+        """Process a file and add its row. Raises OSError, and MemoryError if a higher memory limit could change the row."""
         row = self._row(path)
         started = perf_counter()
         try:
             with only_refusals():
-                return self._converted(row, given, changed)
+                return self._convert(row, given, changed)
         except RefusedError as error:
             if error.reason is Refusal.NO_MEMORY_TO_VERIFY:
                 raise MemoryError from error
@@ -69,7 +69,7 @@ class PackageFiles:
         self.rows.append(row)
         return row
 
-    def _converted(self, row: FileRow, given: Path, changed: Path) -> bool:
+    def _convert(self, row: FileRow, given: Path, changed: Path) -> bool:
         data, status = map_file(given)
         row.file_bytes = status.st_size
         elf = ElfFile(data, os.fspath(given))
@@ -116,7 +116,7 @@ def _fill(row: FileRow, summary: Summary) -> None:
 
 
 def _needed(elf: ElfFile) -> list[str]:
-    """The libraries that it needs."""
+    """Return the names of the libraries that the file needs."""
     dynamic = read_dynamic(elf)
     tags = {entry.tag: entry.value for entry in dynamic}
     if DT.STRTAB not in tags:
@@ -126,7 +126,7 @@ def _needed(elf: ElfFile) -> list[str]:
 
 
 def fill_checked(row: FileRow, report: api.CheckReport) -> None:
-    """Coverage is that of the section which is there, right or wrong."""
+    """Fill the row from a check's report. Coverage is that of the existing section, even if that is wrong."""
     row.warnings = [one_line(warning) for warning in report.warnings]
     if report.lacks_section:
         row.outcome, row.reason = RowOutcome.WITHOUT, "no SFrame section"

@@ -1,4 +1,4 @@
-"""A run: sources -> results in the output directory, tables of them, and the files that have less coverage than is demanded."""
+"""A run over all sources: writes results and tables to the output directory, and reports files with too little coverage."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     from sframegen.program.workers import Progress
 
 NOT_DONE = (RowOutcome.REFUSED, RowOutcome.FAILED)
-MAX_LINES = 20  # of files that fall short
-NO_CODE = (RowOutcome.NOTHING, RowOutcome.WITHOUT)  # if there are no executable bytes
+MAX_LINES = 20  # files that fall short, with a line each
+NO_CODE = (RowOutcome.NOTHING, RowOutcome.WITHOUT)  # acceptable outcomes of files without executable bytes
 
 
 class CoverageDemand(NamedTuple):
-    """What each file has to have."""
+    """The demands on each file."""
 
     minimum: float | None = None  #: per cent of the code with call frame information
     strict: bool = False  #: nothing left out, and something added; no warning of a check
     checked: bool = False  #: no error of a check, and no file that cannot be checked
 
     def failure(self, row: FileRow) -> str:
-        """Why a file falls short, or "". Debug files, which have no code, do not."""
+        """Return why a file falls short, or "". Debug files, which have no code, never do."""
         if row.outcome in NO_CODE and not row.executable_bytes:
             return ""
         if self.checked and row.outcome in (RowOutcome.WRONG, RowOutcome.REFUSED):
@@ -68,7 +68,7 @@ def coverage_of(row: FileRow) -> float:
 
 
 class Gate:
-    """Reports the files that fall short: the first of them in a line each, the others as a number."""
+    """A reporter of files that fall short: the first of them in a line each, the others as a number."""
 
     def __init__(self, demand: CoverageDemand, finding: Callable[[str], object]) -> None:
         self.demand = demand
@@ -83,7 +83,7 @@ class Gate:
                     self.finding(f"{row.package}: {row.path}: {why}")
 
     def finish(self, directory: str) -> None:
-        """`directory`: of the results."""
+        """Report the number of files beyond MAX_LINES. `directory`: of the results."""
         if self.failed > MAX_LINES:
             self.finding(f"{self.failed - MAX_LINES:,} more files fall short: compare the columns of {directory}/files.parquet")
 
@@ -115,9 +115,9 @@ class FleetRun:
         return self.outcomes.total()
 
     def run(self, begin: Callable[[Job], AbstractContextManager[Engine]]) -> RunTotals | None:
-        """None if there is nothing to run: what an earlier run wrote stays. `begin`: the engine, if there is work for one.
+        """Do the run, return its sums; None, with earlier output kept, if there is nothing to do. `begin`: starts the engine.
 
-        Raises EngineError where it cannot go on, BlockingIOError where another run works there, OSError.
+        Raises EngineError if the run cannot go on, BlockingIOError if another run works in the directory, OSError.
         """
         with ExitStack() as stack:
             self.output = stack.enter_context(OutputDirectory.opened(self.path, make=True))
@@ -140,7 +140,7 @@ class FleetRun:
         return totals
 
     def _list(self, listing: BinaryIO) -> bool:
-        """Write all items to a file, a line each: their number is known before any is worked on. False if a source is not there."""
+        """Write all items to a file, a line each, so that their number is known first. Return False if a source is missing."""
         errors = []
         for item in items_of(self.sources):
             if isinstance(item, Exception):
@@ -155,7 +155,7 @@ class FleetRun:
         return FileNotFoundError not in errors and (self.total + self.excluded > 0 or not errors)
 
     def _without_known(self, listing: BinaryIO, keys: Keys) -> Iterator[tuple[int, Item]]:
-        """The items that are left for workers, with their numbers."""
+        """Yield (number, item) for the items left for workers; record the results of the others."""
         for number, line in enumerate(listing):
             item = items.item_from_json(json.loads(line))
             found = self._without_worker(item)
@@ -165,7 +165,7 @@ class FleetRun:
                 self._finished(keys, number, item, found)
 
     def _without_worker(self, item: Item) -> Finished | Item:
-        """Return the result of an item that needs no fetch and no server; else the item, with its state here."""
+        """Return the result of an item that does not need to be fetched; else the item, with its state on this machine."""
         if item.refused:
             return self._without_content(item, RowOutcome.REFUSED, item.refused)
         if not (item.is_local or item.sha256):
@@ -205,12 +205,12 @@ class FleetRun:
         self.output.write_json("run.json", run)
 
     def how_to_continue(self) -> str:
-        """For a run that has been interrupted."""
+        """Return a message that says how to continue an interrupted run."""
         return f"{count_of(self.done, 'package')} of {self.total:,} done; run the same command for the others"
 
 
 def is_excluded(name: str, patterns: Sequence[str]) -> bool:
-    """Patterns have `*`, `?` and `[...]`. One without `/` is for the last part of a name."""
+    """Return True if a pattern matches: patterns have `*`, `?`, `[...]`; one without `/` is for the name's last part."""
     last = name.rpartition("/")[2]
     return any(fnmatchcase(name if "/" in pattern else last, pattern) for pattern in patterns)
 

@@ -1,4 +1,4 @@
-"""The engine of one machine: some processes of this program, each with a pipe of its own. Nothing listens."""
+"""The engine for one machine: processes of this program, each with a pipe of its own, and without open ports."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextmanager
 def run_directory() -> Iterator[str]:
-    """A private directory, locked as long as this process lives. Raises OSError."""
+    """Yield a private directory, which stays locked while this process lives. Raises OSError."""
     _remove_left_over(tempfile.gettempdir())
-    directory, descriptor = _locked()
+    directory, descriptor = _create_locked()
     try:
         yield directory
     finally:
@@ -37,8 +37,8 @@ def run_directory() -> Iterator[str]:
         os.close(descriptor)
 
 
-def _locked() -> tuple[str, int]:
-    """A new directory, and its descriptor. Another run could have removed it before the lock: then there is one more."""
+def _create_locked() -> tuple[str, int]:
+    """Create and lock a directory; return it and its descriptor. Retry if another run removed it before the lock."""
     while True:
         directory = tempfile.mkdtemp(prefix=PREFIX)
         with suppress(FileNotFoundError):
@@ -50,7 +50,7 @@ def _locked() -> tuple[str, int]:
 
 
 def _remove_left_over(above: str) -> None:
-    """Remove directories of this user whose process is gone. What cannot be removed stays."""
+    """Remove this user's directories whose process is gone, as far as possible."""
     for name in os.listdir(above):  # noqa: PTH208 - as text
         if name.startswith(PREFIX):
             with suppress(OSError):
@@ -58,7 +58,7 @@ def _remove_left_over(above: str) -> None:
 
 
 def _remove_unlocked(above: str, name: str) -> None:
-    """By descriptor: if another user puts something else in its place, that is not touched. Raises OSError."""
+    """Remove a directory that is not locked. It is opened once, so that a replacement by another user is safe. Raises OSError."""
     path = os.path.join(above, name)  # noqa: PTH118 - as text
     descriptor = os.open(path, DIRECTORY)
     try:
@@ -76,10 +76,10 @@ def _remove_unlocked(above: str, name: str) -> None:
 
 
 class OneMachine:
-    """A block: at its end, the processes and their temporary files are gone, also those that are at work."""
+    """A block at whose end all its processes, even busy ones, and their temporary files are removed."""
 
     def __init__(self, job: Job, processes: int) -> None:
-        """`processes`: at most."""
+        """`processes`: the most at a time."""
         self._job = job
         self._most = processes
 
@@ -93,7 +93,7 @@ class OneMachine:
         self._ends.close()
 
     def submit(self, waiting: Iterable[NumberedItem]) -> Iterator[NumberedResult]:
-        """One package at a time for each process. Raises OSError where a result cannot be written."""
+        """Give each process one package at a time, and yield the results. Raises OSError if a result cannot be written."""
         left = iter(waiting)
         idle: list[PackageProcess] = []
         at_work: dict[PackageProcess, NumberedItem] = {}
@@ -123,7 +123,7 @@ class OneMachine:
 
 
 def _wait_for_any(processes: Iterable[PackageProcess]) -> None:
-    """Until one of them has an answer, has died, or has no time left."""
+    """Wait until one of the processes has an answer, has died, or has no time left."""
     poll = select.poll()
     for process in processes:
         poll.register(process.pipe, select.POLLIN)

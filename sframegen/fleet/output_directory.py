@@ -1,4 +1,4 @@
-"""The output directory of a run: where each result is, and which results there are already."""
+"""The output directory of a run: reads and writes results, and finds results of earlier runs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 KEY_BYTES = 32
 MAX_RESULT_BYTES = 1 << 28
 NONE = bytes(KEY_BYTES)
-MODE = 0o644  # of files; less the umask. As with its directories, no umask lets others write
-LOCK_MODE = 0o600  # whoever can open it can lock it
+MODE = 0o644  # of files, before the umask: as with directories, others can never write
+LOCK_MODE = 0o600  # of the lock file: any user who can open it could lock it
 Row = TypeVar("Row", FileRow, PackageRow)
 
 
@@ -32,18 +32,18 @@ class OutputDirectory(OwnDirectory):
     """An output directory, open for the whole run. Files in it are replaced completely or not at all."""
 
     def package(self, name: str, *, make: bool = False) -> Location:
-        """A rewritten package. Raises OSError."""
+        """Return the location of a rewritten package. Raises OSError."""
         return self.at(f"packages/{name}", make=make)
 
     @contextmanager
     def file(self, name: str) -> Iterator[BinaryIO]:
-        """An existing file. Raises FormatError if it is not a regular one, OSError."""
+        """Open an existing file to read. Raises FormatError if it is not a regular one, OSError."""
         with self.at(name) as location, os.fdopen(location.open(), "rb") as file:
             yield file
 
     @contextmanager
     def new_file(self, name: str) -> Iterator[BinaryIO]:
-        """A file that takes its place at the end of the block, unless that raises. Raises OSError."""
+        """Open a file to write, which takes its place at the end of the block, unless that raises. Raises OSError."""
         with self.at(name, make=True) as location, writing_new(location, MODE) as file:
             yield file
 
@@ -59,7 +59,7 @@ class OutputDirectory(OwnDirectory):
         self.write_json(_result(key), {"package": vars(result.package), "files": [vars(row) for row in result.files]})
 
     def read_result(self, key: str) -> PackageResult:
-        """Raises FormatError if the result is not complete, OSError."""
+        """Read the result of that key. Raises FormatError if it is not complete, OSError."""
         with self.file(_result(key)) as file:
             raw = file.read(MAX_RESULT_BYTES)
         try:
@@ -76,13 +76,13 @@ class OutputDirectory(OwnDirectory):
         return Finished(key, outcome, reason)
 
     def known(self, identity: str) -> Finished | None:
-        """The result that an item has already. `identity`: as RunOptions.key_of_seen has it."""
+        """Return the earlier result of an item, None if there is none. `identity`: from RunOptions.key_of_seen."""
         key = self.seen_as(identity) if identity else ""
         package = self.done(key) if key else None
         return Finished(key, package.outcome, package.reason, is_new=False) if package else None
 
     def done(self, key: str) -> PackageRow | None:
-        """The package of a complete result that is not a failure: it is not worked on again."""
+        """Return the package row if the key has a complete result without failure, which need not be repeated; else None."""
         try:
             result = self.read_result(key)
         except (FormatError, OSError):
@@ -95,7 +95,7 @@ class OutputDirectory(OwnDirectory):
         return package
 
     def _has(self, package: PackageRow) -> bool:
-        """True if its rewritten package is there."""
+        """Return True if the rewritten package exists, with the size in the row."""
         try:
             with self.package(package.package) as location:
                 status = location.status()
@@ -104,20 +104,20 @@ class OutputDirectory(OwnDirectory):
         return status is not None and status.st_size == package.new_package_bytes
 
     def forget(self, key: str) -> None:
-        """Remove the result of a try that failed. Raises OSError."""
+        """Remove the result of a failed try. Raises OSError."""
         try:
             location = self.at(_result(key))
-        except FileNotFoundError:  # no failure began so
+        except FileNotFoundError:  # there is no directory for keys with these first digits
             return
         with location:
             location.unlink()
 
     def remember(self, identity: str, key: str) -> None:
-        """So that the next run knows the result of a package before it is fetched. Raises OSError."""
+        """Store the key of an identity, so that the next run finds the result before it fetches the package. Raises OSError."""
         self.write_json(_seen(identity), {"key": key})
 
     def seen_as(self, identity: str) -> str:
-        """The key of an earlier result for that identity, or ""."""
+        """Return the key of an earlier result for that identity, or ""."""
         try:
             with self.file(_seen(identity)) as file:
                 key = json.loads(file.read(1000))["key"]
@@ -127,9 +127,9 @@ class OutputDirectory(OwnDirectory):
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One run at a time works into it. Raises OSError, BlockingIOError if another one does."""
-        with self._opened("lock", os.O_NONBLOCK, LOCK_MODE) as descriptor:
-            with suppress(PermissionError):  # of another user, as root's may be
+        """Lock the directory for one run at a time. Raises BlockingIOError if another run has locked it, OSError."""
+        with self._open("lock", os.O_NONBLOCK, LOCK_MODE) as descriptor:
+            with suppress(PermissionError):  # the file may belong to another user, such as root
                 os.fchmod(descriptor, LOCK_MODE)  # an earlier version let others read it
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -138,7 +138,7 @@ class OutputDirectory(OwnDirectory):
             yield
 
     @contextmanager
-    def _opened(self, name: str, flags: int, mode: int) -> Iterator[int]:
+    def _open(self, name: str, flags: int, mode: int) -> Iterator[int]:
         """Open a file, or create it. Raises OSError."""
         with self.at(name) as location:
             flags |= os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -152,14 +152,14 @@ class OutputDirectory(OwnDirectory):
 
     @contextmanager
     def new_keys(self) -> Iterator[Keys]:
-        """Raises OSError."""
+        """Start an empty file of keys for this run. Raises OSError."""
         with self.at("keys") as location:
             location.unlink()
-        with self._opened("keys", os.O_EXCL, MODE) as descriptor:
+        with self._open("keys", os.O_EXCL, MODE) as descriptor:
             yield Keys(descriptor)
 
     def keys(self) -> Iterator[str]:
-        """Those of the last run's results, in the order of its packages, each once. Raises OSError."""
+        """Yield the keys of the last run's results, in the order of its packages, each once. Raises OSError."""
         given: set[bytes] = set()
         with self.file("keys") as file:
             while key := file.read(KEY_BYTES):
@@ -169,7 +169,7 @@ class OutputDirectory(OwnDirectory):
 
 
 class Keys:
-    """A file of keys, each at the place of its package's number: memory does not grow with the run."""
+    """A file of result keys, each at the place of its package's number, so that memory does not grow with the run."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor

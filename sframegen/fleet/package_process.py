@@ -1,7 +1,7 @@
-"""A process that works on one package after the other, within limits: if it crashes or hangs, only one package fails.
+"""Runs a process that works on one package after the other, within limits: if it crashes or hangs, only one package fails.
 
-It is a new program (fork and exec at once), not a fork that goes on: workers of Dask have threads, whose locks a fork would copy in
-any state. It ends with the process that started it, whatever ends that.
+It is a new program (fork and exec), not a plain fork: Dask workers have threads, whose locks a fork would copy in any state. It
+ends with the process that started it, whatever ends that.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ if TYPE_CHECKING:
     from sframegen.fleet.sources.items import Item
 
 PROGRAM = "from sframegen.fleet.package_process import main; main()"
-LAST_WORDS = 1 << 12  # bytes of its standard error
-NO_ANSWER = (TypeError, ValueError, LookupError, AttributeError, ImportError, PickleError)  # of an unpickler, for other bytes
+LAST_WORDS = 1 << 12  # bytes at the end of its output that are searched for the last line
+NO_ANSWER = (TypeError, ValueError, LookupError, AttributeError, ImportError, PickleError)  # from unpickling bad bytes
 
 
 class LimitError(Exception):
-    """A package did not end as it should: `str()` is the reason."""
+    """Raised if the process ended or exceeded a limit while it worked on a package: `str()` is the reason."""
 
 
 class PackageProcess:
-    """The process, as the one that started it sees it. It is started when there is work."""
+    """A handle on the process, which is started when there is work."""
 
     def __init__(self, directory: str, output: OutputDirectory, options: RunOptions) -> None:
-        """`directory`: where its temporary files go. `output`: stays open; the process has it from here, and looks up no path."""
+        """`directory`: for its temporary files. `output`: has to stay open; the process inherits its descriptor."""
         self.directory = directory
         self.output = output
         self.options = options
         self.process: subprocess.Popen[bytes] | None = None
 
     def work_on(self, item: Item) -> Finished:
-        """Begin, and wait for the outcome. Raises OSError where it cannot be written."""
+        """Work on a package, and return its result. Raises OSError if the result cannot be written."""
         finished = self.begin(item)
         while finished is None:
             is_readable(self.pipe, max(0.0, self.deadline - monotonic()))
@@ -62,8 +62,8 @@ class PackageProcess:
         return finished
 
     def begin(self, item: Item) -> Finished | None:
-        """Let it work on a package until `deadline`; `pipe` is readable when there is an outcome. Returns that of a process that
-        cannot be started. Raises OSError where that cannot be written.
+        """Begin to work on a package, until `deadline`; `pipe` is readable when there is an outcome. Return None, or the failure
+        if the process cannot be started. Raises OSError if that cannot be written.
         """
         self.item = item
         self.deadline = monotonic() + self.options.timeout
@@ -72,16 +72,16 @@ class PackageProcess:
             if self.is_fresh:
                 self.end()
                 self._start()
-            with suppress(ConnectionError):  # it has died: `outcome` finds that
+            with suppress(ConnectionError):  # the process has died: `outcome` reports it
                 send(self.pipe, (item, self.options))
         except OSError as error:
-            return self._failed(error.strerror or str(error))
+            return self._fail(error.strerror or str(error))
         return None
 
     def outcome(self) -> Finished | None:
-        """What came of the package; None: not yet. A process that others wore out is not its fault: a new one tries.
+        """Return the package's result; None if there is none yet. If a process dies that worked on others before, a new one tries.
 
-        Raises OSError where it cannot be written.
+        Raises OSError if the result cannot be written.
         """
         try:
             if is_readable(self.pipe, 0):
@@ -93,23 +93,23 @@ class PackageProcess:
         except LimitError as error:
             why = str(error)
         self.end()
-        return self._failed(why) if self.is_fresh else self.begin(self.item)
+        return self._fail(why) if self.is_fresh else self.begin(self.item)
 
     def _answer(self) -> Finished:
-        """Raises LimitError."""
+        """Return the result that the process has sent. Raises LimitError if it died or exceeded a limit."""
         try:
             kind, value = receive(self.pipe).value
             if kind == AnswerKind.FINISHED:
                 return finished_of(value)
         except (EOFError, ConnectionError):
-            raise LimitError(self._death()) from None
+            raise LimitError(self._describe_death()) from None
         except NO_ANSWER as error:
             raise LimitError(f"its process returned no result: {error}") from None
         if kind == AnswerKind.NO_MEMORY:
             raise LimitError(f"needs more memory than {_size(self.options.memory)}")
-        return self._failed(str(value))
+        return self._fail(str(value))
 
-    def _failed(self, why: str) -> Finished:
+    def _fail(self, why: str) -> Finished:
         return self.output.write_no_content(self.options.key_without_content(self.item), self.item, RowOutcome.FAILED, why)
 
     def _start(self) -> None:
@@ -125,12 +125,12 @@ class PackageProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=self.printed,
                 stderr=self.printed,
-                start_new_session=True,  # one signal for it and the tools that it runs; a terminal's are for the command
+                start_new_session=True,  # so that one signal ends it and its tools, and a terminal's signals only reach the command
                 env=os.environ | {"TMPDIR": self.temporary},
             )
 
-    def _death(self) -> str:
-        """How the process died, with the last line that it printed."""
+    def _describe_death(self) -> str:
+        """Return how the process died, with the last line that it printed."""
         code = self.process.wait() if self.process else 0
         self.printed.seek(max(0, self.printed.seek(0, os.SEEK_END) - LAST_WORDS))
         lines = self.printed.read().decode("utf-8", "replace").split("\n")
@@ -138,7 +138,7 @@ class PackageProcess:
         return f"{death(code)}: {words}" if words else str(death(code))
 
     def end(self) -> None:
-        """End it now, with what it started."""
+        """Kill the process and the tools that it started."""
         if self.process is None:
             return
         with suppress(ProcessLookupError):
@@ -158,11 +158,11 @@ def _size(size: int) -> str:
 
 
 def main() -> None:
-    """Answer until there is nobody any more who asks."""
+    """Answer requests until the other end of the pipe is closed."""
     descriptor, directory, memory, seconds, path = *map(int, sys.argv[1:4]), float(sys.argv[4]), sys.argv[5]
     for inherited in (descriptor, directory):
-        os.set_inheritable(inherited, False)  # by the tools that it runs
-    gc.set_threshold(1_000_000)  # as in the command
+        os.set_inheritable(inherited, False)  # tools must not inherit them
+    gc.set_threshold(1_000_000)  # the same as in the command
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     threading.Thread(target=_end_with_parent, args=(descriptor,), daemon=True).start()

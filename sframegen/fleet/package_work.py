@@ -1,4 +1,4 @@
-"""One package: fetched, known by its content, passed through, and its result written. Runs in a process of its own."""
+"""Works on one package in a process of its own: fetches it, looks for an earlier result, processes it, writes the result."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ SHARE = "all workers need the same sources, unchanged during the run"
 
 
 def work_on(item: Item, options: RunOptions, output: OutputDirectory) -> Finished:
-    """Make and write the result of a package. Raises OSError where it cannot be fetched, or the output not be written."""
+    """Make and write the result of a package. Raises OSError if it cannot be fetched, or the output cannot be written."""
     try:
         with only_refusals():
-            return _worked_on(item, options, output)
+            return _work_on(item, options, output)
     except FaultError as error:
         outcome, reason = RowOutcome.FAILED, error.message
-    except SframegenError as error:  # it is not a package
+    except SframegenError as error:  # the item is not a package
         outcome, reason = RowOutcome.REFUSED, str(error).removeprefix(f"{item.place}: ")
     return output.write_no_content(options.key_without_content(item), item, outcome, reason)
 
 
-def _worked_on(item: Item, options: RunOptions, output: OutputDirectory) -> Finished:
+def _work_on(item: Item, options: RunOptions, output: OutputDirectory) -> Finished:
     started = perf_counter()
     identity = options.key_of_seen(item, _identity(item))
     if earlier := output.known(identity):
@@ -66,7 +66,7 @@ def _worked_on(item: Item, options: RunOptions, output: OutputDirectory) -> Fini
 
 
 def _identity(item: Item) -> str:
-    """Raises OSError if this machine does not have what the client of the run has."""
+    """Return the item's identity. Raises OSError if this machine does not see the same content as the run's client."""
     try:
         here = seen(item)
     except OSError as error:
@@ -83,11 +83,11 @@ def _check_shared(item: Item, state: str) -> None:
 
 
 def _pass(item: Item, content: BinaryIO, row: PackageRow, files: PackageFiles, output: OutputDirectory) -> None:
-    """Fill the row. What is wrong with the package is in it; raises OSError, MemoryError."""
+    """Process the package and fill its row, including errors of the package. Raises OSError, MemoryError."""
     _reset_peak()
     row.package_bytes = os.fstat(content.fileno()).st_size
     try:
-        passed, row.new_package_bytes = _rewritten(item, content, files, output)
+        passed, row.new_package_bytes = _rewrite(item, content, files, output)
         row.new_sha256 = _new_sha256(item, output) if row.new_package_bytes else ""
     except SframegenError as error:
         row.outcome = RowOutcome.REFUSED
@@ -99,11 +99,11 @@ def _pass(item: Item, content: BinaryIO, row: PackageRow, files: PackageFiles, o
         row.seconds_reading, row.seconds_writing = round(passed.seconds_reading, 6), round(passed.seconds_writing, 6)
         row.warnings = [one_line(warning) for warning in passed.warnings]
     row.seconds_converting = round(sum(file.seconds for file in files.rows), 6)
-    row.peak_memory_bytes = _peak()
+    row.peak_memory_bytes = _peak_memory()
 
 
 def _outcome_of(files: PackageFiles) -> RowOutcome:
-    """The first of these that a file of it has."""
+    """Return the package's outcome: the first of its mode's outcomes that a file has."""
     outcomes = {row.outcome for row in files.rows}
     if files.options.mode is Mode.CHECK:
         firsts, none = (RowOutcome.WRONG, RowOutcome.GOOD), RowOutcome.WITHOUT
@@ -112,8 +112,8 @@ def _outcome_of(files: PackageFiles) -> RowOutcome:
     return next((outcome for outcome in firsts if outcome in outcomes), none)
 
 
-def _rewritten(item: Item, source: BinaryIO, files: PackageFiles, output: OutputDirectory) -> tuple[PassReport, int]:
-    """The new package takes its place only when it is whole, and only if something in it changed. Returns its size, too."""
+def _rewrite(item: Item, source: BinaryIO, files: PackageFiles, output: OutputDirectory) -> tuple[PassReport, int]:
+    """Process the package; write the new one, atomically, if a file changed. Return the report, and the new size or 0."""
     force = files.options.force
     if files.options.mode is not Mode.REWRITE:
         return kinds.pass_through(source, item.name, files.visit, None, force=force), 0
@@ -142,7 +142,7 @@ def _new_sha256(item: Item, output: OutputDirectory) -> str:
 
 
 def _reset_peak() -> None:
-    """Let the kernel count this process' largest size from here."""
+    """Reset the kernel's count of this process' peak memory."""
     try:
         with open("/proc/self/clear_refs", "w", encoding="utf-8") as file:  # noqa: PTH123
             file.write("5")
@@ -150,8 +150,8 @@ def _reset_peak() -> None:
         pass
 
 
-def _peak() -> int:
-    """The largest size since then, in bytes; 0 if the system does not report it."""
+def _peak_memory() -> int:
+    """Return the peak memory since the reset in bytes; 0 if the system does not report it."""
     try:
         for line in Path("/proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("VmHWM:"):

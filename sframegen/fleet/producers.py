@@ -1,7 +1,7 @@
-"""The compiler and the language that an ELF file comes from.
+"""Guesses the compiler and language that an ELF file comes from.
 
-`.comment` names compilers, but distributions strip it. Then there are the libraries that the file needs, and sections and texts
-that only one language's programs have. "" where there is no sign.
+`.comment` names compilers, but distributions strip it. Other signs are the libraries that the file needs, and sections and texts
+that only programs in one language have. The results are "" without any sign.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
 
 MAX_COMMENT_BYTES = 1 << 20
-MAX_TEXT_BYTES = 400  # of a text in it: patterns take the third power of its length, and compilers need 120
+MAX_TEXT_BYTES = 400  # bytes of a text in `.comment`: patterns take cubic time, and compilers need 120
 MAX_SEARCHED_BYTES = 1 << 28
 
 
@@ -27,7 +27,7 @@ class Producer(NamedTuple):
 
 
 class InComment(NamedTuple):
-    """A compiler as `.comment` names it, and the language if it compiles only one."""
+    """A pattern for a compiler in `.comment`, and the language if it only compiles one."""
 
     pattern: re.Pattern[str]
     name: str
@@ -80,7 +80,7 @@ GO_VERSION = re.compile(rb"go(\d+(?:\.\d+)*)")
 
 
 def producer_of(elf: ElfFile, needed: Sequence[str]) -> Producer:
-    """`needed`: the libraries of DT_NEEDED. Raises FormatError where a section does not fit the file."""
+    """Return the file's producer. `needed`: the libraries of DT_NEEDED. Raises FormatError if a section does not fit the file."""
     named = _of_comment(elf)
     if (go := _of_go(elf)) is not None:
         return go
@@ -100,7 +100,7 @@ def producer_of(elf: ElfFile, needed: Sequence[str]) -> Producer:
 
 
 def _of_comment(elf: ElfFile) -> Producer:
-    """The compiler that `.comment` names most; one that compiles a single language before those of start files."""
+    """Return the compiler that `.comment` names most; single-language compilers take precedence over those of start files."""
     section = elf.section(".comment")
     if section is None or section.header.sh_size > MAX_COMMENT_BYTES:
         return Producer()
@@ -117,7 +117,7 @@ def _in_comment(text: str) -> Producer | None:
 
 
 def _of_go(elf: ElfFile) -> Producer | None:
-    """The section begins with 32 bytes, then the length and the text of the version, since Go 1.18."""
+    """Return Go as the producer, with its version: since Go 1.18, its length and text follow the section's first 32 bytes."""
     section = elf.section(".go.buildinfo")
     if section is None:
         return None
@@ -127,7 +127,7 @@ def _of_go(elf: ElfFile) -> Producer | None:
 
 
 def _of_texts(elf: ElfFile) -> Producer:
-    """By the first of TEXTS that is in the file."""
+    """Return the producer by the first of TEXTS that is in the file."""
     data = elf.data[:MAX_SEARCHED_BYTES]
     for pattern, language, compiler in TEXTS:
         if match := pattern.search(data):

@@ -1,4 +1,4 @@
-"""files.parquet of a run -> one page of plots, made by Altair, which opens without a network."""
+"""Makes an HTML page of Altair plots from a run's files.parquet; it opens without a network."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MAPS = ("left_out", "no_cfi")
 
 
 def stored_files(output: OutputDirectory) -> Iterator[FileRow]:
-    """What pyarrow raises for a damaged file becomes a FormatError in one line. Raises FormatError, OSError."""
+    """Yield the rows of files.parquet. Raises FormatError in one line if pyarrow finds the file damaged, OSError."""
     path = f"{output.path}/{NAME}"
     columns = [field.name for field in fields(FileRow)]
     try:
@@ -99,7 +99,7 @@ class GroupSums:
 
 
 class Largest:
-    """The few files with the largest value, by their names."""
+    """A list of the few files with the largest values."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, str]] = []
@@ -115,7 +115,7 @@ class Largest:
 
 @dataclass
 class Figures:
-    """What the page shows, counted in one pass over the rows: its size does not grow with the run."""
+    """The figures of the page, counted in one pass over the rows; their size does not grow with the run."""
 
     files: int = 0
     packages: set[str] = field(default_factory=set)
@@ -190,7 +190,7 @@ def make_report(out: str, page: str | None = None) -> str:
 
 
 def page_of(figures: Figures) -> str:
-    """Names from packages are data of the plots only: the page allows no script but its own two, and no eval."""
+    """Return the page. Names from packages are only data of its plots: it allows just its own two scripts, and no eval."""
     library = f"(() => {{{vl_convert.javascript_bundle('window.vegaEmbed = vegaEmbed;')}}})();"
     return HTML.format(
         hashes=" ".join(f"'sha256-{allowing_hash(text)}'" for text in (library, SCRIPT)),
@@ -225,7 +225,7 @@ def bars(title: str, counts: Iterable[tuple[str, float]], unit: str) -> alt.Char
 
 
 def ratios(name: str, groups: Mapping[str, GroupSums]) -> alt.Chart | None:
-    """The groups with the most code."""
+    """Plot the size ratios of the groups with the most code."""
     most = sorted(groups.items(), key=lambda item: -item[1].code)[:MAX_BARS]
     records = [
         {"name": key, **vars(sums), "value": share(sums.section, sums.eh_frame), "share": share(sums.covered, sums.code)}

@@ -1,4 +1,4 @@
-"""The results for each package, and for each ELF file in it: rows of the tables."""
+"""The rows of the result tables: one for each package, and one for each ELF file in it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import NamedTuple
 from sframegen.api import add_summary
 from sframegen.base.text import printable, shortened
 
-KEY = re.compile(r"[0-9a-f]{64}")  # of a result: a SHA256
-SCHEMA_KEY = "sframegen.schema"  # in the metadata of the tables
-SCHEMA_VERSION = 1  # of the tables: another one if a column goes, or means something else; not if one more comes
+KEY = re.compile(r"[0-9a-f]{64}")  # a result's key, which is a SHA256
+SCHEMA_KEY = "sframegen.schema"  # key in the tables' metadata
+SCHEMA_VERSION = 1  # version of the tables: changes if a column is removed or changes its meaning, not if one is added
 
 
 class RowOutcome(StrEnum):
@@ -89,7 +89,7 @@ class PackageRow:
 
 @dataclass
 class PackageResult:
-    """What one task gives: the JSON file of one package."""
+    """The result of one task: the contents of a package's JSON file."""
 
     package: PackageRow
     files: list[FileRow] = field(default_factory=list)
@@ -105,7 +105,7 @@ class AnswerKind(StrEnum):
 
 
 class Finished(NamedTuple):
-    """What comes back of a package besides its result: a few bytes."""
+    """The short answer for a finished package, besides its result file."""
 
     key: str
     outcome: RowOutcome
@@ -114,7 +114,7 @@ class Finished(NamedTuple):
 
 
 def finished_of(values: object) -> Finished:
-    """From another process or machine. Raises ValueError for what is not one."""
+    """Parse the values of a Finished from another process or machine. Raises ValueError if they are not one."""
     match values:
         case [str(key), str(outcome), str(reason), bool(is_new)] if KEY.fullmatch(key):
             return Finished(key, RowOutcome(outcome), one_line(reason), is_new)
@@ -122,5 +122,5 @@ def finished_of(values: object) -> Finished:
 
 
 def one_line(text: str) -> str:
-    """A reason or warning as rows have it."""
+    """Return a reason or warning as one line, for rows."""
     return shortened(printable(text))

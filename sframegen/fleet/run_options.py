@@ -1,4 +1,4 @@
-"""The options of a run, for each package."""
+"""The options of a run, and the keys of results that depend on them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Mode(StrEnum):
-    """The mode: what is done with a package."""
+    """The mode of a run: the work to do on each package."""
 
     SURVEY = "survey"  #: only results: what a section would be
     REWRITE = "rewrite"  #: a new package, whose files have sections
@@ -31,7 +31,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Those that the results depend on, and the limits of one package."""
+    """The options that results depend on, and the limits for one package."""
 
     mode: Mode = Mode.SURVEY
     adding: Mapping[str, Any] = field(default_factory=dict)  #: keywords of add_section, besides those of the mode
@@ -40,18 +40,18 @@ class RunOptions:
 
     @property
     def force(self) -> bool:
-        """Also change signed packages and files; what is only read may be signed."""
+        """Return True if signed packages and files may be changed, or are only read."""
         return self.mode is Mode.CHECK or bool(self.adding.get("force"))
 
     def key_of(self, *parts: str) -> str:
-        """Hexadecimal; another one if the tool, or an option that results depend on, is another. A default is not given."""
+        """Return a hexadecimal key that differs if the tool's version, or an option that results depend on, does."""
         defaults = signature(add_section).parameters
         given = {name: value for name, value in self.adding.items() if value != defaults[name].default}
         what = [__version__, self.mode, json.dumps(given, sort_keys=True), *parts]
         return sha256("\0".join(what).encode("utf-8", "surrogatepass")).hexdigest()
 
     def key_of_seen(self, item: Item, identity: str) -> str:
-        """The key of an item whose content has an identity before it is read; "" without one."""
+        """Return the key for an item whose content has a known identity before it is read; "" without one."""
         return self.key_of("seen", item.name, identity) if identity else ""
 
     def key_without_content(self, item: Item) -> str:
@@ -71,11 +71,11 @@ NumberedResult = tuple[int, Item, Finished]
 
 
 class EngineError(SframegenError):
-    """The run cannot go on. What is done is kept."""
+    """Raised if the run cannot go on; finished results are kept."""
 
 
 class Job(NamedTuple):
-    """What all packages of a run share."""
+    """The data that all packages of a run share."""
 
     options: RunOptions
     output: OutputDirectory
@@ -85,4 +85,4 @@ class Job(NamedTuple):
 
 class Engine(Protocol):
     def submit(self, waiting: Iterable[NumberedItem]) -> Iterator[NumberedResult]:
-        """The packages and their results, in the order in which they end. Raises EngineError, OSError."""
+        """Yield the packages and their results as they end. Raises EngineError, OSError."""

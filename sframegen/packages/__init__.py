@@ -1,4 +1,4 @@
-"""A package and what to do with each ELF file in it -> the same package with other files, or only what was seen.
+"""Processes each ELF file in a package, and writes the same package with changed files, or only reports what it saw.
 
 Packages are wheels, Debian packages and tar archives. Each format is read and written in one pass over its entries: nothing is
 unpacked under the names that a package gives.

@@ -1,4 +1,4 @@
-"""Compressed streams, by their first bytes: unpacked within limits of memory, and packed again with the same kind and level."""
+"""Recognises compressed streams by their first bytes, unpacks them within memory limits, and packs them again the same way."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from sframegen.packages.package_pass import Readable
 
 CHUNK = 1 << 18
-MAGIC_SIZE = 64  # bytes that tell a stream's kind and level
-MAX_XZ_MEMORY = 256 << 20  # bytes; the largest dictionary of a preset needs 65 MiB
+MAGIC_SIZE = 64  # bytes at a stream's start that determine its kind and level
+MAX_XZ_MEMORY = 256 << 20  # bytes; presets of xz need at most 65 MiB
 DEFAULT_XZ_PRESET = 6
 # A stream whose first block is packed with LZMA2 alone, whose property is the size of the dictionary: the header of the stream,
 # then that of the block, with its size, flags, and a number for each of the sizes that the flags announce.
 XZ_DICTIONARY = re.compile(rb".{12}[^\0](?:\0|[\x40\x80]N|\xc0NN)!\x01(.)".replace(b"N", rb"[\x80-\xff]{0,8}[\0-\x7f]"), re.DOTALL)
-# Size of the dictionary: the preset of xz that uses it. 4 and 5, and 3 and 4, share one.
+# Dictionary size -> the xz preset that uses it. Presets 3 and 4, and 5 and 6, share a size.
 XZ_PRESETS = {1 << 18: 0, 1 << 20: 1, 1 << 21: 2, 1 << 22: 4, 1 << 23: 6, 1 << 24: 7, 1 << 25: 8, 1 << 26: 9}
-# Each stream costs as much as some 100 kB: tools that write many put at least this into each.
+# Starting a stream takes as long as some 100 kB of it: tools that write many streams put at least this into each.
 SMALL, MAX_SMALL_STREAMS = 4096, 1000
-GZIP_LEVELS = {2: 9, 4: 1}  # by the flag for the effort of the packer
+GZIP_LEVELS = {2: 9, 4: 1}  # gzip's "extra flags" byte -> level
 # Base-2 logarithm of the window: the level of zstd that uses it, of several the one that tools take unless told otherwise.
 ZSTD_LEVELS, DEFAULT_ZSTD_LEVEL = {19: 1, 20: 2, 21: 3, 22: 9, 23: 19, 25: 20, 26: 21, 27: 22}, 3
 DEFAULT_ZSTD_WINDOW, MAX_FRAME_HEADER = 21, 18
@@ -39,7 +39,7 @@ SINGLE_SEGMENT, CHECKED = 0x20, 0x04  # flags: the frame has no window, its size
 
 
 class Compression(NamedTuple):
-    """How a stream is packed."""
+    """A stream's compression: kind and settings."""
 
     name: str  #: "gz", "xz", "bz2", "zst"
     level: int
@@ -48,7 +48,7 @@ class Compression(NamedTuple):
 
 
 def compression_of(beginning: bytes) -> Compression | None:
-    """The compression of a stream that begins so; None: it is not compressed, or in a way that is not known."""
+    """Return the compression of a stream with this beginning; None if it is not compressed, or in an unknown way."""
     if beginning.startswith(b"\x1f\x8b\x08"):
         level = GZIP_LEVELS.get(beginning[8], 6) if len(beginning) > 8 else 6
         return Compression("gz", level, mtime=int.from_bytes(beginning[4:8], "little"))
@@ -63,7 +63,7 @@ def compression_of(beginning: bytes) -> Compression | None:
 
 
 def compression_at(source: BinaryIO) -> Compression | None:
-    """The compression of the stream at which a file is, and stays."""
+    """Return the compression of the stream at a file's position, which does not change."""
     start = source.tell()
     compression = compression_of(source.read(MAGIC_SIZE))
     source.seek(start)
@@ -71,14 +71,14 @@ def compression_at(source: BinaryIO) -> Compression | None:
 
 
 def decompressed(source: Readable, compression: Compression | None) -> BinaryIO:
-    """The stream's bytes. Reading them raises FormatError where it is damaged."""
+    """Return the stream decompressed, as a file. Reading it raises FormatError if the stream is damaged."""
     if compression is None:
         return cast("BinaryIO", source)
     return cast("BinaryIO", io.BufferedReader(_Unpacked(source, _kind(compression.name)), CHUNK))
 
 
 def compressed(target: BinaryIO, compression: Compression | None) -> AbstractContextManager[BinaryIO]:
-    """What is written to it goes to `target`, compressed; complete at the end of the block. Equal input gives equal bytes."""
+    """Return a file that compresses into `target`, complete at the end of the block. Equal input gives equal bytes."""
     if compression is None:
         return nullcontext(target)
     level = compression.level
@@ -96,7 +96,7 @@ def compressed(target: BinaryIO, compression: Compression | None) -> AbstractCon
 
 
 class _Decompressor(Protocol):
-    """What the decompressors of bz2, lzma and zstd have in common."""
+    """The common interface of the decompressors of bz2, lzma and zstd."""
 
     @property
     def eof(self) -> bool: ...
@@ -114,7 +114,7 @@ class _Kind(NamedTuple):
 
 
 class _Gzip:
-    """zlib's object with the methods of the others."""
+    """A zlib decompressor with the interface of the others."""
 
     def __init__(self) -> None:
         self._zlib = zlib.decompressobj(wbits=31)
@@ -149,7 +149,7 @@ def _kind(name: str) -> _Kind:
 
 
 class _Unpacked(io.RawIOBase):
-    """Streams that follow one another are one, as all these tools have it."""
+    """A reader of decompressed bytes, which joins streams that follow one another, as all of these tools do."""
 
     def __init__(self, source: Readable, kind: _Kind) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ class _Unpacked(io.RawIOBase):
         return result
 
     def _begun(self) -> _Decompressor | None:
-        """The next stream; None at the end of the data."""
+        """Return the decompressor of the next stream; None at the end of the data."""
         while True:
             if self._streams and self._kind.padding:
                 self._waiting = self._waiting.lstrip(self._kind.padding)
@@ -202,16 +202,16 @@ class _Unpacked(io.RawIOBase):
 
 
 def _xz_preset(beginning: bytes) -> int:
-    """The preset whose dictionary the first block has."""
+    """Return the xz preset with the dictionary size of the first block."""
     match = XZ_DICTIONARY.match(beginning)
     bits = match[1][0] & 63 if match else 0
     return XZ_PRESETS.get((2 | bits & 1) << (bits // 2 + 11), DEFAULT_XZ_PRESET)
 
 
 def _zstd_level(beginning: bytes) -> int:
-    """The level whose window the first frame has: flags, then the window, follow the 4 bytes of its mark.
+    """Return the zstd level with the window of the first frame, in which flags and window follow 4 bytes of magic.
 
-    A frame in a single segment has its size instead, and needs a window that is at least as large.
+    A single-segment frame has its content size instead, and needs a window of at least that size.
     """
     if len(beginning) < MAX_FRAME_HEADER:
         return DEFAULT_ZSTD_LEVEL

@@ -1,4 +1,4 @@
-"""Debian packages (.deb, .udeb): an `ar` archive of two tar archives, one of the files and one of what dpkg knows of them."""
+"""Debian packages (.deb, .udeb): an `ar` archive of two tar archives, the package's files and the control files for dpkg."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ MD5SUMS_LINE = re.compile(rb"^([0-9a-f]{32})([ \t]+\*?)(.+)$", re.MULTILINE)
 
 
 class Control:
-    """The control archive."""
+    """The control archive of a Debian package."""
 
     def __init__(self, package: Pass, source: BinaryIO) -> None:
-        """Raises FormatError if it is damaged, or not small."""
+        """Read the archive. Raises FormatError if it is damaged, or larger than MAX_BYTES."""
         self._compression = compression_at(source)
         self._entries: list[tuple[TarEntry, bytes]] = []
         self._at: dict[str, int] = {}
@@ -52,9 +52,9 @@ class Control:
             raise FormatError("no file `control`")
 
     def change(self, changes: dict[str, ChangedFile], hard_links: dict[str, str]) -> None:
-        """Correct md5sums and Installed-Size, where they are there. Raises FormatError where the sum of a file was wrong before."""
+        """Update md5sums and Installed-Size, if present. Raises FormatError if a changed file's old checksum was wrong."""
 
-        def summed(line: re.Match[bytes]) -> bytes:
+        def update_sum(line: re.Match[bytes]) -> bytes:
             path = _path(line)
             change = changes.get(hard_links.get(path, path))
             if change is None:
@@ -63,13 +63,13 @@ class Control:
                 raise FormatError(f"{path}: its checksum differs from the one in md5sums")
             return change.new.digests["md5"].encode() + line[2] + line[3]
 
-        # Installed-Size counts each file rounded up to KiB.
+        # Installed-Size is the sum of file sizes, each rounded up to KiB.
         kilobytes = sum(-(-change.new.size // 1024) + -change.old.size // 1024 for change in changes.values())
-        self._edit("md5sums", lambda text: MD5SUMS_LINE.sub(summed, text))
+        self._edit("md5sums", lambda text: MD5SUMS_LINE.sub(update_sum, text))
         self._edit("control", lambda text: INSTALLED_SIZE.sub(lambda m: m[1] + b"%d" % (int(m[2]) + kilobytes), text, count=1))
 
     def checksums(self) -> set[str] | None:
-        """Return the paths of files that can have the checksum of another one; None if the package does not list its files."""
+        """Return the paths of files that may hold another file's checksum; None if the package does not list its files."""
         paths = [_path(line) for line in MD5SUMS_LINE.finditer(self._file("md5sums"))]
         return {path for path in paths if is_checksum(path)} if paths else None
 
@@ -84,12 +84,12 @@ class Control:
         return out.getvalue()
 
     def _file(self, path: str) -> bytes:
-        """The contents of a regular file; none if it is not there."""
+        """Return the contents of a regular file; empty if it does not exist."""
         at = self._at.get(path)
         return b"" if at is None else self._entries[at][1]
 
     def _edit(self, path: str, edit: Callable[[bytes], bytes]) -> None:
-        """Change a file, if it is there."""
+        """Replace a file's contents by `edit` of them, if the file exists."""
         at = self._at.get(path)
         if at is not None:
             entry, data = self._entries[at]
@@ -98,22 +98,22 @@ class Control:
 
 
 def _path(line: re.Match[bytes]) -> str:
-    """The path in a line of md5sums, as entries have it."""
+    """Return the path in a line of md5sums, normalised like the paths of entries."""
     return posixpath.normpath(line[3].decode("utf-8", "surrogateescape"))
 
 
-SIGNATURE = "_gpg"  # names of the members that debsigs and dpkg-sig add begin so
+SIGNATURE = "_gpg"  # prefix of the names of members that debsigs and dpkg-sig add
 
 
 class Parts(NamedTuple):
-    """The members that dpkg reads. Others, whose names begin with `_` or follow the data, it does not."""
+    """The members that dpkg reads. It ignores members whose names begin with `_`, and those after `data`."""
 
     control: Member
     data: Member
 
 
 def pass_deb(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> PassReport:
-    """A Debian package. `pass_through` in kinds.py has the contract."""
+    """Pass a Debian package through `visit`, as `pass_through` in kinds.py says."""
     size = file_size(source)
     found = members(map_descriptor(source.fileno(), "")[0], "")
     parts = deb_members(found)
@@ -142,7 +142,7 @@ def pass_deb(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: 
 
 
 def deb_members(found: list[Member]) -> Parts:
-    """Raises FormatError for what dpkg would not take either."""
+    """Return the members that dpkg reads. Raises FormatError for packages that dpkg would also reject."""
     if found[0].name != "debian-binary" or not bytes(found[0].contents[:4]).startswith(b"2."):
         raise FormatError("not a Debian package of format 2")
     read = [member for member in found[1:] if not member.name.startswith("_")][:2]

@@ -1,4 +1,4 @@
-"""What a function does to a file, done to each ELF file in a package."""
+"""Applies a function for one file to each ELF file in a package."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ R = TypeVar("R", "Summary", "SectionRemoval", "CheckReport")
 
 
 class UnchangedError(Exception):
-    """Nothing in a package has changed: the writing of a new one stops."""
+    """Raised to stop writing a new package if no file in it has changed."""
 
 
 class ProcessedPackage(NamedTuple, Generic[R]):
-    """What became of a package. Sizes are in bytes."""
+    """The result of processing a package. Sizes are in bytes."""
 
-    file: str  # its path
+    file: str  # the package's path
     passed: PassReport
-    parts: list[R]  # of its ELF files, by their path in the package
+    parts: list[R]  # the results of its ELF files, by their path in the package
     refused: list[str]  # a line each
-    faults: list[str]  # of sframegen, a line for each file at which it failed
+    faults: list[str]  # a line for each file at which sframegen itself failed
     written: Written
     size_before: int
     size: int  # of the new one, if it was written
@@ -51,7 +51,7 @@ class ProcessedPackage(NamedTuple, Generic[R]):
 
 
 class Visits(Generic[R]):
-    """Does to each ELF file what `each` does, and keeps what it reports, unless that is None."""
+    """A visitor that applies `each` to each ELF file, and keeps its results that are not None."""
 
     def __init__(self, each: Callable[..., R | None], *, is_written: bool) -> None:
         self._each: Callable[..., R | None] = each
@@ -77,7 +77,7 @@ class Visits(Generic[R]):
         return self._is_written and changed.exists() and _has_changed(part)
 
     def result(self, file: str, passed: PassReport, written: Written, size_before: int, size: int) -> ProcessedPackage[R]:
-        """After the pass."""
+        """Return the result of the package after the pass."""
         return ProcessedPackage(file, passed, self.parts, self.refused, self.faults, written, size_before, size)
 
 
@@ -92,7 +92,7 @@ def change_package(
     force: bool = False,
     **options: Any,  # noqa: ANN401 - of `each`, with some of those above
 ) -> ProcessedPackage[R]:
-    """Do to each ELF file of a package what `each` does to a file; write the new package unless nothing has changed.
+    """Apply `each` to each ELF file of a package; write the new package unless nothing has changed.
 
     Raises FormatError for a damaged package, RefusedError for a signed one without `force`, VerificationError, OSError.
     """
@@ -137,7 +137,7 @@ def _changed(target: Target, visits: Visits[R], *, force: bool) -> ProcessedPack
 
 
 def read_package(path: StrPath, each: Callable[..., R | None]) -> ProcessedPackage[R]:
-    """Do to each ELF file of a package what `each` does to a file that it only reads; of None, nothing is kept."""
+    """Apply `each`, which only reads a file, to each ELF file of a package; keep results that are not None."""
     visits = Visits(each, is_written=False)
     with os.fdopen(open_regular(os.fspath(path), os.fspath(path)), "rb") as source:
         passed = pass_through(source, os.fspath(path), visits, None, force=True)

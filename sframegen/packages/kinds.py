@@ -1,4 +1,4 @@
-"""The kinds of packages, a row each: how to recognise one, and the function that passes it through."""
+"""The table of package kinds: how to recognise each, and the function that passes it through."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from sframegen.packages.package_pass import PassReport, Visit
 
-BEGINNING = 512  # bytes of a file that tell its kind
+BEGINNING = 512  # bytes at a file's start that determine its kind
 
 
 class Passer(Protocol):
@@ -23,22 +23,22 @@ class Passer(Protocol):
 
 
 class PackageKind(NamedTuple):
-    """A kind of package: what it is called, what passes it through, its names, and how a file is recognised.
+    """A kind of package: its name, the function that passes it through, and how a file of the kind is recognised.
 
-    What passes it through renews the checksums in the package, and refuses to write what it cannot.
+    That function updates the checksums in the package, and refuses a package if it cannot.
     """
 
     name: str
     passer: Callable[[], Passer]  # imports it: most runs need none
-    endings: str  # a regular expression for names in lower case: all that is known of what is far away
-    has: Callable[[str, bytes, bool], bool]  # True for a file of this name and beginning, which has such an ending or not
+    endings: str  # a regular expression for lower-case names: of remote files, nothing else is known
+    has: Callable[[str, bytes, bool], bool]  # takes name, beginning, and whether the ending fits; True for a file of the kind
 
     def is_named(self, name: str) -> bool:
         return re.search(rf"\.(?:{self.endings})\Z", name.lower()) is not None
 
 
 def _is_tar(name: str, beginning: bytes, is_named: bool) -> bool:
-    """By its mark; by its name if it is compressed, or older than marks."""
+    """Return True for a tar archive, by its magic; by its name if it is compressed, or too old to have one."""
     is_old = name.lower().endswith(".tar")
     return beginning[257:262] == b"ustar" or is_old or (is_named and beginning.startswith(COMPRESSED))
 
@@ -69,9 +69,9 @@ KINDS = (
 
 
 def kind_of(path: str | os.PathLike[str], beginning: bytes) -> PackageKind | None:
-    """The kind of a file that begins so, BEGINNING bytes of it if it has as many; None: it is not a package.
+    """Return the package kind of a file, None if it is not a package. `beginning`: its first BEGINNING bytes, or all.
 
-    Raises FormatError for what is near to a package and is not handled.
+    Raises FormatError for package-like files that are not handled.
     """
     name = os.fspath(path)
     if why := why_unhandled(name, beginning):

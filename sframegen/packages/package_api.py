@@ -1,6 +1,6 @@
-"""add_section, remove and check for packages: what the public function does to a file, done to each program and library in one.
+"""add_section, remove and check for packages: applies the public function to each program and library in a package.
 
-They take the keywords of these functions, and return what these return, with sums over the files.
+These functions take the keywords of the public ones, and return their result types, with sums over the files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sframegen.checks.finding import Verdict
 
 PACKED_AGAIN = "packed again: not proven to be the same bytes"
-MAX_FINDINGS = 200_000  # of a package: all of them are kept until its end
+MAX_FINDINGS = 200_000  # findings of a package, which are all kept in memory until its end
 NO_SECTIONS = "no program or library in it has an SFrame section"
 
 
@@ -77,7 +77,7 @@ def remove_from_package(path: StrPath, **options: Any) -> SectionRemoval:  # noq
 
 
 def check_package(path: StrPath, **options: Any) -> CheckReport:  # noqa: ANN401
-    """Check what has a section. That nothing has one is an error, unless there is no program or library either.
+    """Check each file with a section. A package without any is an error, unless it has no program or library either.
 
     Raises FormatError for a package that is damaged or not handled, OSError.
     """

@@ -1,4 +1,4 @@
-"""What all formats have in common: the pass over a package's entries, and its limits."""
+"""The pass over a package's entries, with its limits, which all formats share."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 CHUNK = 1 << 20
 MAX_ENTRIES = 1_000_000
 MAX_NAME = 4096  # characters
-MAX_HEADER_BYTES = MAX_ENTRIES << 10  # of all entries together, without the block that each has; many are kept in memory
+MAX_HEADER_BYTES = MAX_ENTRIES << 10  # extended headers of all entries together, many of which are kept in memory
 MAX_ENTRY_BYTES = 64 << 30
 MAX_UNPACKED_BYTES = 256 << 30
-# Real packages unpack to 3 to 20 times their size; zlib packs at most 1,032 times, xz and zstd many thousand times.
+# Real packages unpack to 3 to 20 times their size. zlib can reach a factor of 1,032, xz and zstd many thousands.
 MAX_RATIO, ALLOWED_ANYHOW = 250, 1 << 30
 
 
@@ -46,7 +46,7 @@ class Writable(Protocol):
 
 
 class PassReport(NamedTuple):
-    """What a pass over a package saw. Sizes are in bytes."""
+    """A report of a pass over a package. Sizes are in bytes."""
 
     kind: str  #: "wheel", "deb", ...
     entries: int  #: all that it names
@@ -60,7 +60,7 @@ class PassReport(NamedTuple):
 
 
 class Content(NamedTuple):
-    """A private file with what an entry has now; it is gone if that has not changed."""
+    """An entry's new contents in a private file, which is removed if they have not changed."""
 
     file: Path
     size: int
@@ -68,7 +68,7 @@ class Content(NamedTuple):
 
 
 class FileSums(NamedTuple):
-    """Size and digests of one file; the digests are hexadecimal, by the name of the algorithm."""
+    """The size and digests of a file; hexadecimal digests by algorithm name."""
 
     size: int
     digests: dict[str, str]
@@ -80,7 +80,7 @@ class ChangedFile(NamedTuple):
 
 
 class ChangedFiles:
-    """A visit that also keeps the checksums of the files that change, by their paths in the package."""
+    """A visitor that also keeps the checksums of changed files, by their paths in the package."""
 
     def __init__(self, visit: Visit, algorithms: tuple[str, ...]) -> None:
         self.of: dict[str, ChangedFile] = {}
@@ -102,10 +102,10 @@ class ChangedFiles:
 
 
 class Pass:
-    """One pass over a package, until the end of the block: its limits, its visits, and what it saw."""
+    """One pass over a package, until the end of the block: checks limits, visits ELF files, and makes the report."""
 
     def __init__(self, kind: str, packed_bytes: int, visit: Visit, *, signed: str = "", force: bool = False) -> None:
-        """`signed`: its signatures, which without `force` let no file change."""
+        """`signed`: the package's signatures, "" without any; files of a signed package may only change with `force`."""
         self.kind = kind
         self.warnings: list[str] = []
         self.hard_links: dict[str, str] = {}  # of tar archives: the path of each, and that of the file
@@ -128,11 +128,11 @@ class Pass:
         self._directory.__exit__(*raised)
 
     def free_file(self, name: str) -> Path:
-        """A private path, which is free unless the caller has used it."""
+        """Return a path for a private file of that name."""
         return Path(self._directory.name, name)
 
     def content_of(self, data: bytes) -> Content:
-        """The contents that a list of checksums gets."""
+        """Return `data` as the new contents of an entry, such as a list of checksums."""
         file = self.free_file("list")
         file.write_bytes(data)
         return Content(file, len(data), changed=True)
@@ -152,13 +152,13 @@ class Pass:
 
     @contextmanager
     def counted_again(self) -> Iterator[None]:
-        """The block reads entries that are read again after it: they count once."""
+        """Restore the counts at the end of the block, whose entries will be read and counted again."""
         counted = self._entries, self._unpacked_bytes, self._header_bytes
         yield
         self._entries, self._unpacked_bytes, self._header_bytes = counted
 
     def regular(self, path: str, size: int) -> None:
-        """Count a file's bytes. Raises FormatError where it is too large, or all of them are."""
+        """Count a file's bytes. Raises FormatError if this file, or all files together, are too large."""
         if not 0 <= size <= MAX_ENTRY_BYTES:
             raise FormatError(f"{path}: {size:,} bytes are not the size of a file in a package")
         self._unpacked_bytes += size
@@ -200,7 +200,7 @@ class Pass:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """The block packs."""
+        """Measure the time of the block, which packs."""
         started = monotonic()
         try:
             yield
@@ -223,7 +223,7 @@ class Pass:
 
 
 class Timed:
-    """What a pass writes to: `target`, with the time that it takes."""
+    """A writer to `target` that measures the time it takes for a pass."""
 
     def __init__(self, target: Writable, one: Pass) -> None:
         self._target, self._pass = target, one
@@ -234,19 +234,19 @@ class Timed:
 
 
 def is_checksum(path: str) -> bool:
-    """True for the name of a file that can have the checksum of another one."""
+    """Return True if a file of this name may hold another file's checksum."""
     return path.endswith((".hmac", ".chk"))
 
 
 def checksum_of(paths: Collection[str], names: Container[str], attributes: Collection[str]) -> str:
-    """Checksums and signatures outside of a file that a change would invalidate, "" without any."""
+    """Return the checksums and signatures outside of a file that its change would invalidate, "" without any."""
     found = [f"its attribute {attribute}" for attribute in OF_CONTENT if attribute in attributes]
     places = (str(place) for path in paths for place in beside(PurePosixPath(path)))
     return ", ".join(found + [f"a checksum in {place}" for place in places if place in names])
 
 
 def checked_name(name: str) -> str:
-    """The path in a package that an entry's name means. Raises FormatError where it could lead out of the package."""
+    """Return the normalised path for an entry's name. Raises FormatError if it could lead out of the package."""
     if len(name) > MAX_NAME:
         raise FormatError(f"{name[:40]}...: a name of {len(name):,} characters")
     if not name or "\0" in name or leads_out(name):
@@ -259,7 +259,7 @@ def leads_out(name: str) -> bool:
 
 
 def check_link(path: str, leads_to: str) -> None:
-    """Raises FormatError for a symbolic link at `path` that leads above the package's root; absolute ones lead below it."""
+    """Raise FormatError for a symbolic link at `path` that leads above the package's root; absolute ones start at the root."""
     depth = 0 if leads_to.startswith("/") else path.count("/")
     for name in leads_to.split("/"):
         depth += {"": 0, ".": 0, "..": -1}.get(name, 1)
@@ -268,14 +268,14 @@ def check_link(path: str, leads_to: str) -> None:
 
 
 def file_size(source: BinaryIO) -> int:
-    """Bytes of a file, which is at its beginning afterwards."""
+    """Return the size of a file in bytes, and rewind it."""
     size = source.seek(0, os.SEEK_END)
     source.seek(0)
     return size
 
 
 def part_of(source: BinaryIO, start: int, size: int) -> BinaryIO:
-    """Some bytes of a file, which others read, too, as a file."""
+    """Return a byte range of a file as a file of its own; others may read the same file."""
     return cast("BinaryIO", io.BufferedReader(_FilePart(source, start, size), CHUNK))
 
 
@@ -304,7 +304,7 @@ class _FilePart(io.RawIOBase):
 
 
 def pieces(source: Readable, size: int, path: str) -> Iterator[bytes]:
-    """The next `size` bytes. Raises FormatError where the source ends before."""
+    """Yield the next `size` bytes in pieces. Raises FormatError if the source ends early."""
     while size:
         piece = source.read(min(size, CHUNK))
         if not piece:
@@ -314,7 +314,7 @@ def pieces(source: Readable, size: int, path: str) -> Iterator[bytes]:
 
 
 def skip(source: Readable, size: int, path: str) -> None:
-    """Read the next `size` bytes. Raises FormatError where the source ends before."""
+    """Read and discard the next `size` bytes. Raises FormatError if the source ends early."""
     for _ in pieces(source, size, path):
         pass
 
@@ -329,7 +329,7 @@ def write_content(content: Content, write: Callable[[bytes], object]) -> None:
 
 @contextmanager
 def in_entry(path: str) -> Iterator[None]:
-    """Errors of the block about a package name one of its entries."""
+    """Make FormatErrors of the block name the entry at `path`."""
     try:
         yield
     except FormatError as error:

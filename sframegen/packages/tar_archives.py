@@ -1,6 +1,6 @@
-"""Tar archives, compressed or not: each entry passed on with its own header blocks, except the size of a file that changes.
+"""Rewrites tar archives, compressed or not: each entry keeps its header blocks, except the size of a changed file.
 
-So format, order, dates, owners, extended headers and links are kept whatever tool wrote them, also those that tarfile cannot write.
+Thus format, order, dates, owners, extended headers and links are kept for any tool, even in forms that tarfile cannot write.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
     from sframegen.packages.package_pass import Content, PassReport, Readable, Visit
 
 BLOCK = 512
-MAX_HEADER_BYTES = 1 << 20  # of one entry, with its long names and extended headers
-MAX_GLOBAL_RECORDS = 100  # of extended headers that hold for all entries
-MAX_AFTER_END = 64 << 20  # bytes: tools fill their last record, some of megabytes
+MAX_HEADER_BYTES = 1 << 20  # bytes of one entry's headers, with long names and extended headers
+MAX_GLOBAL_RECORDS = 100  # records in extended headers that apply to all entries
+MAX_AFTER_END = 64 << 20  # bytes: tools pad the last record, which has megabytes with some of them
 TYPE_AT = 156
 EXTENDED, LONG_NAMES = (b"x", b"g", b"X"), (b"L", b"K")
-MAX_DIGITS = 7  # of the length of a record
+MAX_DIGITS = 7  # decimal digits of a record's length
 MAX_SIZE = 8**11  # in its field
-ATTRIBUTES = ("SCHILY.xattr.", "LIBARCHIVE.xattr.")  # before their names, in extended headers
+ATTRIBUTES = ("SCHILY.xattr.", "LIBARCHIVE.xattr.")  # prefixes of extended attributes' names in extended headers
 SIZE_FIELD, CHECKSUM_FIELD = slice(124, 136), slice(148, 156)
-# What tarfile raises for bad headers, besides its own errors: invalid numbers, chains of extended headers.
+# Exceptions that tarfile raises for bad headers, besides its own: invalid numbers, chains of extended headers.
 BAD_HEADER = (tarfile.TarError, ValueError, OverflowError, IndexError, KeyError, RecursionError)
 
 LAYER = re.compile(r"blobs/.*|[0-9a-f]{64}(?:[./].*)?")  # names that images have beside manifest.json
 WITHIN = "its files are in data.tar.gz, which is not read; unpack that"
-# The names that mark a package or image that is not handled, all of them in it, and what it is. They may stand in any order.
+# Sets of names that together, in any order, mark a package or image that is not handled -> its description.
 MARKED = {
     frozenset({LAYOUT, "index.json"}): IMAGE,
     frozenset({"manifest.json", LAYER}): IMAGE,
@@ -65,13 +65,13 @@ MARKS = frozenset().union(*MARKED)
 
 class TarEntry(NamedTuple):
     info: tarfile.TarInfo
-    header: bytes  # all its header blocks
-    stored: int  # bytes of its contents in the stream, without the padding
+    header: bytes  # all header blocks of the entry
+    stored: int  # bytes of its contents in the stream, without padding
     is_whole: bool  # a regular file whose bytes are all in the stream
 
 
 def pass_archive(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> PassReport:
-    """A tar archive. `pass_through` in kinds.py has the contract."""
+    """Pass a tar archive through `visit`, as `pass_through` in kinds.py says."""
     with Pass("tar", file_size(source), visit, force=force) as package:
         marks, checksums = set[object](), set[str]()
         for path in paths_in(package, source):
@@ -92,10 +92,10 @@ def pass_compressed(
     *,
     devices: bool = True,
 ) -> bool:
-    """Pass a tar archive of any compression, from where the file is to its end; the new one has the same compression.
+    """Pass a tar archive of any compression, from the file's position on; the new one has the same compression.
 
-    False: nothing has changed, and nothing was written. The file is read twice if something has, because packing takes longer
-    than reading, and once more to find `checksums`, as `Pass` has them, where they are not known. `devices`: as `Admission` has it.
+    Return False if nothing has changed, and nothing was written. A changed archive is read twice, because packing takes longer
+    than reading, and once more if the paths of `checksums`, as in `Pass`, are not known. `devices`: as in `Admission`.
     """
     if not package.force:
         package.checksums = set(filter(is_checksum, paths_in(package, source, devices=devices))) if checksums is None else checksums
@@ -110,7 +110,7 @@ def pass_compressed(
 
 
 def paths_in(package: Pass, source: BinaryIO, *, devices: bool = True) -> Iterator[str]:
-    """The paths in a tar archive, which is passed after it. The file is then where it was. Raises FormatError."""
+    """Yield the paths in a tar archive before it is passed; the file's position is restored. Raises FormatError."""
     start = source.tell()
     compression = compression_at(source)
     stream, admit = decompressed(source, compression), Admission(package, devices=devices)
@@ -141,7 +141,7 @@ def visit_tar(package: Pass, source: Readable, *, devices: bool = True) -> dict[
 
 
 def write_tar(source: Readable, changed: dict[int, Content], write: Callable[[bytes], object]) -> None:
-    """Write a tar stream with other contents of some entries."""
+    """Write a tar stream with new contents for some entries."""
     for number, entry in enumerate(entries(source, write)):
         content = changed.get(number)
         if content is None:
@@ -156,7 +156,7 @@ def write_tar(source: Readable, changed: dict[int, Content], write: Callable[[by
 
 
 def entries(source: Readable, write: Callable[[bytes], object] = lambda _: None) -> Iterator[TarEntry]:
-    """The entries; the stream is then at their contents, which the caller reads, with padding. At its end, `write` gets the rest.
+    """Yield the entries. The caller then reads their contents, with padding, from the stream. At its end, `write` gets the rest.
 
     Raises FormatError.
     """
@@ -191,7 +191,7 @@ def entries(source: Readable, write: Callable[[bytes], object] = lambda _: None)
 
 
 class Admission:
-    """Counts entries, and lets those pass that the rules and limits allow.
+    """A filter that counts entries, and raises FormatError for entries beyond the rules and limits.
 
     `devices`: also devices and FIFOs, which root file systems have.
     """
@@ -201,7 +201,7 @@ class Admission:
         self._files: set[str] = set()
 
     def __call__(self, entry: TarEntry) -> str:
-        """The entry's path in the package. Raises FormatError."""
+        """Admit an entry; return its path in the package. Raises FormatError."""
         info = entry.info
         path = self._pass.entry(info.name, len(entry.header) - BLOCK)
         self._pass.regular(path, entry.stored)
@@ -222,12 +222,12 @@ class Admission:
 
 
 def attributes_of(entry: TarEntry) -> set[str]:
-    """Names of the extended attributes that an entry gives its file."""
+    """Return the names of an entry's extended attributes."""
     return {key.removeprefix(start) for key in entry.info.pax_headers for start in ATTRIBUTES if key.startswith(start)}
 
 
 def with_size(header: bytes, size: int) -> bytes:
-    """An entry's header blocks, the last of which has another size and its checksum."""
+    """Return an entry's header blocks with a new size and checksum in the last one."""
     block = bytearray(header[-BLOCK:])
     if size >= MAX_SIZE:
         raise FormatError(f"{size:,} bytes do not fit into the header of a tar entry")
@@ -238,16 +238,16 @@ def with_size(header: bytes, size: int) -> bytes:
 
 
 class _Headers:
-    """What tarfile reads headers from: the stream, remembering what it gave, within bounds for what tarfile keeps in memory."""
+    """A stream for tarfile to read headers from. It records the bytes read, and bounds the data that tarfile keeps in memory."""
 
     def __init__(self, source: Readable) -> None:
         self._source = source
-        self._payload_of = b""  # type of the header before, whose payload comes next
+        self._payload_of = b""  # type of the previous header, whose payload comes next
         self.at = 0
         self.taken = bytearray()
 
     def is_at_end(self) -> bool:
-        """True if the next entry is a block of zeros, or the archive ends where it would begin, which some writers have."""
+        """Return True if a block of zeros follows, or the archive ends here without one, as with some writers."""
         return self.taken == bytes(BLOCK) or (not self.taken and self.at > 0)
 
     def tell(self) -> int:
@@ -272,7 +272,7 @@ class _Headers:
 
 
 def _check_records(data: bytes, at: int) -> None:
-    """Raises FormatError where tarfile, which does not compare lengths, would read one record as many."""
+    """Raise FormatError if tarfile, which does not compare lengths, would read one record as many."""
     start = 0
     while data[start : start + 1].strip(b"\0"):
         digits, space, _ = data[start : start + MAX_DIGITS + 1].partition(b" ")

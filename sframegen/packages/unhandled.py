@@ -1,4 +1,4 @@
-"""What people take for packages and is not handled: why, and what to do instead."""
+"""Recognises package-like files that are not handled, and says why, and what to do instead."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ UNHANDLED = (
 
 
 def why_unhandled(name: str, beginning: bytes | None = None) -> str:
-    """Why a file of this name is not handled though it is near to a package; "" if it is not near. `beginning` None: not known."""
+    """Return why a package-like file is not handled; "" if it is not package-like. `beginning` None: not known."""
     if beginning is not None and beginning.startswith(b"\x7fELF"):
         return ""
     for kind in UNHANDLED:

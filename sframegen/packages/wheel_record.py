@@ -1,4 +1,4 @@
-"""RECORD of a wheel: the hash and size of each file in it."""
+"""A wheel's RECORD, which has the hash and size of each file in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sframegen.packages.package_pass import ChangedFile, Readable
 
 MAX_RECORD_BYTES, MAX_LINE = 64 << 20, 1 << 16
-ALGORITHMS = ("sha256", "sha384", "sha512")  # the binary distribution format asks for sha256 or better
+ALGORITHMS = ("sha256", "sha384", "sha512")  # the wheel specification requires sha256 or better
 DIST_INFO = r"[^/]+\.dist-info/RECORD"
 
 
@@ -32,20 +32,22 @@ def is_signature(path: str) -> bool:
 
 
 class RecordRow(NamedTuple):
+    """A row of RECORD."""
+
     path: str
     hash: str  # "sha256=...", "" if there is none
     size: str
 
 
 class WheelRecord:
-    """Rows keep their order, and their bytes unless the file changes."""
+    """The RECORD of a wheel. Rows keep their order, and also their bytes unless their file changes."""
 
     def __init__(self, path: str, data: bytes) -> None:
-        """Raises FormatError if it is not a table of three columns, and for files with two rows."""
+        """Parse RECORD. Raises FormatError if it is not a table of three columns, or a file has two different rows."""
         self.path = path
         self._mark = BOM_UTF8 if data.startswith(BOM_UTF8) else b""
         self._rows: dict[str, RecordRow] = {}
-        self._lines: list[tuple[RecordRow | None, str]] = []  # with its text; None: an empty line
+        self._lines: list[tuple[RecordRow | None, str]] = []  # (row, the line's text); the row is None for an empty line
         self._seen: set[str] = set()
         try:
             taken: list[str] = []
@@ -63,7 +65,7 @@ class WheelRecord:
             raise FormatError(f"not a wheel's RECORD: {error}") from None
 
     def hashed(self, path: str, file: Readable) -> HashedFile:
-        """A file whose reader hashes what is read. Raises FormatError where it is not listed."""
+        """Return a wrapper of `file` that hashes all bytes read. Raises FormatError if RECORD does not list the path."""
         self._seen.add(path)
         row = None if path == self.path else self._rows.get(path)
         if row is None and path != self.path and not is_signature(path):
@@ -71,11 +73,11 @@ class WheelRecord:
         return HashedFile(row or RecordRow(path, "", ""), file)
 
     def missing(self) -> list[str]:
-        """Files that it lists and that were not read; without directories, which old tools list."""
+        """Return listed files that were not read, except directories, which old tools list."""
         return [path for path in self._rows if path not in self._seen and not path.endswith("/")]
 
     def change(self, path: str, change: ChangedFile) -> None:
-        """Another file has taken the place of that one, which was checked."""
+        """Update the row of a file that was checked and then replaced."""
         row = self._rows[path]
         algorithm = row.hash.partition("=")[0]
         new_hash = row.hash and _hash_text(algorithm, bytes.fromhex(change.new.digests[algorithm]))
@@ -90,18 +92,18 @@ class WheelRecord:
             if given is None or row is None or row == given:
                 yield text
                 continue
-            # Hashes and sizes have neither commas nor quotes, so the last two columns are known, also if they are quoted.
+            # Hashes and sizes contain neither commas nor quotes, so rsplit finds the last two columns even if they are quoted.
             before, hashed, size = text.rsplit(",", 2)
             yield ",".join((before, hashed.replace(given.hash, row.hash), size.replace(given.size, row.size)))
 
 
 def _hash_text(algorithm: str, digest: bytes) -> str:
-    """As RECORD has it."""
+    """Return a hash as RECORD writes it."""
     return f"{algorithm}={urlsafe_b64encode(digest).rstrip(b'=').decode()}"
 
 
 def _lines(text: str, taken: list[str]) -> Iterator[str]:
-    """The lines, which are also added to `taken`. Raises FormatError where they are too many, or one is too long."""
+    """Yield the lines, and append them to `taken`. Raises FormatError for too many lines, or one that is too long."""
     for number, line in enumerate(io.StringIO(text, newline=""), 1):
         if number > MAX_ENTRIES or len(line) > MAX_LINE:
             raise FormatError(f"line {number}: more than RECORD of a wheel has")
@@ -110,10 +112,10 @@ def _lines(text: str, taken: list[str]) -> Iterator[str]:
 
 
 class HashedFile:
-    """A file, hashed as its row is, and the number of the bytes that were read of it."""
+    """A file that hashes and counts the bytes read from it, to compare them with its RECORD row."""
 
     def __init__(self, row: RecordRow, file: Readable) -> None:
-        """Raises FormatError for an algorithm that wheels do not use."""
+        """Raises FormatError if the row's hash algorithm is not allowed in wheels."""
         self._row, self._file, self._read_bytes = row, file, 0
         self._algorithm = row.hash.partition("=")[0]
         if row.hash and self._algorithm not in ALGORITHMS:
@@ -127,7 +129,7 @@ class HashedFile:
         return data
 
     def check(self, size: int) -> None:
-        """Raises FormatError unless the row has the hash of all that was read, and that size."""
+        """Raise FormatError unless the bytes read have the given size, and the row's size and hash."""
         if self._read_bytes != size:
             raise FormatError(f"{self._row.path}: {self._read_bytes:,} bytes, not {size:,} as its header has it")
         if self._row.size and self._row.size != str(size):

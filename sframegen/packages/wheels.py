@@ -1,6 +1,6 @@
 """Wheels: zip archives whose RECORD has a hash of each file.
 
-The library `wheel` has no part that fits: its WheelFile reads each file into memory, and writes dates, order and RECORD of its own.
+The library `wheel` is not used: its WheelFile reads each file into memory, and writes its own dates, order and RECORD.
 zipfile reads the archive; entries that stay are copied compressed, with their own headers.
 """
 
@@ -25,7 +25,7 @@ SBOM_ALGORITHMS = ("md5", "sha1", *ALGORITHMS)
 
 
 class _Reading(NamedTuple):
-    """A file in the archive, whose damage is a FormatError."""
+    """A readable file in the archive; damage raises FormatError."""
 
     file: IO[bytes]
     path: str
@@ -36,7 +36,7 @@ class _Reading(NamedTuple):
 
 
 def pass_wheel(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> PassReport:
-    """A wheel. `pass_through` in kinds.py has the contract."""
+    """Pass a wheel through `visit`, as `pass_through` in kinds.py says."""
     size = file_size(source)
     with damage_named(), ZipFile(source) as given:
         infos = given.infolist()
@@ -45,12 +45,12 @@ def pass_wheel(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force
         changes = ChangedFiles(visit, SBOM_ALGORITHMS if has_sbom else ALGORITHMS)
         with Pass("wheel", size, changes, signed=signed, force=force) as package:
             found = checked_entries(package, given, infos)
-            record = _record(given, found)
+            record = _read_record(given, found)
             package.checksums = {entry.path for entry in found}
             contents = {}
             for entry in found:
                 if not entry.info.is_dir():
-                    content = _visited(package, given, entry, record)
+                    content = _visit_entry(package, given, entry, record)
                     if content is not None:
                         contents[entry.path] = content
             package.warnings += [f"RECORD lists {path}, which is not there" for path in record.missing()]
@@ -67,25 +67,25 @@ def pass_wheel(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force
 
 
 def _warn_of_sboms(package: Pass, given: ZipFile, found: list[ZipEntry], changes: ChangedFiles) -> None:
-    """Software bills of materials are their authors' statements, and stay unchanged."""
+    """Warn of software bills of materials with old checksums. They are their authors' statements, so they are not changed."""
     old = {path: {digest.encode() for digest in change.old.digests.values()} for path, change in changes.of.items()}
     for entry in found:
         if not entry.info.is_dir() and SBOM.fullmatch(entry.path):
-            words = set(re.findall(rb"[0-9a-f]{32,128}", _contents(given, entry).lower()))
+            words = set(re.findall(rb"[0-9a-f]{32,128}", _read_contents(given, entry).lower()))
             if paths := [path for path, digests in old.items() if words & digests]:
                 package.warnings.append(f"{entry.path}: has the old checksums of {', '.join(sorted(paths))}: must be made again")
 
 
-def _record(given: ZipFile, found: list[ZipEntry]) -> WheelRecord:
+def _read_record(given: ZipFile, found: list[ZipEntry]) -> WheelRecord:
     records = [entry for entry in found if is_record(entry.path)]
     if len(records) != 1:
         raise FormatError(f"{len(records)} files *.dist-info/RECORD; a wheel has one")
     with in_entry(records[0].path):
-        return WheelRecord(records[0].path, _contents(given, records[0]))
+        return WheelRecord(records[0].path, _read_contents(given, records[0]))
 
 
-def _contents(given: ZipFile, entry: ZipEntry) -> bytes:
-    """Read a file that may be kept in memory. Raises FormatError."""
+def _read_contents(given: ZipFile, entry: ZipEntry) -> bytes:
+    """Return the contents of a file small enough for memory. Raises FormatError for larger ones."""
     info = entry.info
     if info.file_size > MAX_RECORD_BYTES:
         raise FormatError(f"{info.filename}: {info.file_size:,} bytes are too many")
@@ -93,8 +93,8 @@ def _contents(given: ZipFile, entry: ZipEntry) -> bytes:
         return b"".join(pieces(file, info.file_size, info.filename))
 
 
-def _visited(package: Pass, given: ZipFile, entry: ZipEntry, record: WheelRecord) -> Content | None:
-    """What takes the place of an entry's contents, if anything does. Its hash has to be the one that RECORD has."""
+def _visit_entry(package: Pass, given: ZipFile, entry: ZipEntry, record: WheelRecord) -> Content | None:
+    """Visit an entry, whose hash must match RECORD; return its new contents, None if it has not changed."""
     with damage_named(f"{entry.path}: "):
         file = given.open(entry.info)
     with file:

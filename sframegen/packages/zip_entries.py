@@ -1,4 +1,4 @@
-"""Zip archives: entries that stay are copied compressed, with their own headers; others are written again."""
+"""Rewrites zip archives: unchanged entries are copied compressed, with their own headers; changed ones are written anew."""
 
 from __future__ import annotations
 
@@ -25,20 +25,22 @@ LOCAL_MAGIC, DESCRIPTOR_MAGIC = b"PK\3\4", b"PK\7\10"
 ENCRYPTED, DESCRIPTOR_FOLLOWS = 1, 8  # flags
 ZIP64, TIMES = 0x0001, 0x5455  # extra fields
 KNOWN_TYPES = (0, stat.S_IFREG, stat.S_IFDIR)
-# What zipfile raises for damaged archives.
+# Exceptions that zipfile raises for damaged archives.
 DAMAGED = (BadZipFile, struct.error, zlib.error, EOFError, ValueError, OverflowError, NotImplementedError, RuntimeError)
 
 
 class ZipEntry(NamedTuple):
+    """An entry of a zip archive, with its place in the file."""
+
     info: ZipInfo
     path: str
     start: int  # file offset of its header
-    data: int  # of its contents
-    end: int  # after a descriptor
+    data: int  # file offset of its contents
+    end: int  # file offset of its end, after the data descriptor if there is one
 
 
 def checked_entries(package: Pass, given: ZipFile, infos: list[ZipInfo]) -> list[ZipEntry]:
-    """All entries, checked before any of them is read."""
+    """Return all entries, checked before any of them is read."""
     found = []
     named: set[str] = set()
     for info in infos:
@@ -49,7 +51,7 @@ def checked_entries(package: Pass, given: ZipFile, infos: list[ZipInfo]) -> list
             raise FormatError(f"{path}: a second entry of this name")
         named.add(path)
         package.regular(path, info.file_size)
-        found.append(_located(given, info, path))
+        found.append(_locate_entry(given, info, path))
     end = 0
     for entry in sorted(found, key=lambda entry: entry.start):
         if entry.start < end:
@@ -61,10 +63,10 @@ def checked_entries(package: Pass, given: ZipFile, infos: list[ZipInfo]) -> list
 
 
 def write_zip(given: ZipFile, found: list[ZipEntry], contents: dict[str, Content], target: BinaryIO) -> None:
-    """Write the archive with other contents of some entries."""
+    """Write the archive with new contents for some entries."""
     source = _file_of(given)
     with ZipFile(target, "w") as out:
-        if out.fp is not target:  # in place of an error of the system, zipfile takes it for a pipe
+        if out.fp is not target:  # zipfile treats a file for which tell() fails as a pipe, and hides the error
             raise OSError(errno.ESPIPE, os.strerror(errno.ESPIPE))
         out.comment = given.comment
         for entry in found:
@@ -72,7 +74,7 @@ def write_zip(given: ZipFile, found: list[ZipEntry], contents: dict[str, Content
             if content is None:
                 _copy(source, entry, out)
                 continue
-            with out.open(_anew(entry.info), "w", force_zip64=content.size >> 31 > 0) as new:
+            with out.open(_copy_info(entry.info), "w", force_zip64=content.size >> 31 > 0) as new:
                 write_content(content, new.write)
 
 
@@ -89,8 +91,8 @@ def _check(info: ZipInfo) -> None:
         raise FormatError("a directory with contents")
 
 
-def _located(given: ZipFile, info: ZipInfo, path: str) -> ZipEntry:
-    """Where an entry is, with its header and descriptor."""
+def _locate_entry(given: ZipFile, info: ZipInfo, path: str) -> ZipEntry:
+    """Return an entry with its place, including header and descriptor."""
     source = _file_of(given)
     source.seek(info.header_offset)
     raw = source.read(LOCAL_HEADER.size)
@@ -110,7 +112,7 @@ def _located(given: ZipFile, info: ZipInfo, path: str) -> ZipEntry:
 
 
 def _copy(source: IO[bytes], entry: ZipEntry, out: ZipFile) -> None:
-    """Copy an entry: its header, and its bytes, which stay compressed."""
+    """Copy an entry's header and its bytes, which stay compressed."""
     file = _file_of(out)
     info = copy.copy(entry.info)
     info.header_offset = file.seek(out.start_dir)
@@ -121,14 +123,14 @@ def _copy(source: IO[bytes], entry: ZipEntry, out: ZipFile) -> None:
     out.start_dir = file.tell()
 
 
-def _anew(info: ZipInfo) -> ZipInfo:
-    """The same entry, for other contents."""
+def _copy_info(info: ZipInfo) -> ZipInfo:
+    """Return a copy of an entry's description, for new contents."""
     new = copy.copy(info)
     kept, at = b"", 0
     while len(info.extra) - at >= 4:
         kind, size = struct.unpack_from("<HH", info.extra, at)
         field = info.extra[at : at + 4 + size]
-        if kind == TIMES and size == 5:  # in the directory only one time follows the flags, in the entry's header all do
+        if kind == TIMES and size == 5:  # the central directory has one time after the flags, the entry's header has all
             field = field[:4] + bytes([field[4] & 1]) + field[5:]
         kept += field * (kind != ZIP64)
         at += 4 + size
@@ -144,7 +146,7 @@ def _file_of(archive: ZipFile) -> IO[bytes]:
 
 @contextmanager
 def damage_named(place: str = "a damaged zip archive: ") -> Iterator[None]:
-    """What zipfile raises in the block becomes a FormatError; errors of the system do not."""
+    """Turn exceptions of zipfile in the block into FormatErrors, except system errors."""
     try:
         yield
     except (*DAMAGED, OSError) as error:

@@ -1,1 +1,1 @@
-"""What the program is made of and runs on: its own packages, its processes, the signals that end them."""
+"""The program's own packages and libraries, its worker processes, and the signals that end them."""

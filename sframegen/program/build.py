@@ -1,4 +1,4 @@
-"""Which of the two builds runs: hot loops compiled by Cython, or the same files interpreted."""
+"""Tells which build runs: hot loops compiled by Cython, or the same files interpreted."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ SHARED_MODULE = "cfi.compiled_shared"
 
 
 def build_kind() -> Literal["compiled", "interpreted"]:
-    """`compiled` only if every hot loop is. Nothing is imported."""
+    """Return `compiled` if all hot loops are, else `interpreted`, without importing them."""
     return "compiled" if all(is_compiled(name) for name in MODULES) else "interpreted"
 
 
 def is_compiled(name: str) -> bool:
-    """True if there is a compiled file of that module, which an import prefers."""
+    """Return True if the module has a compiled file, which imports prefer."""
     place = os.path.join(packages_directory(), *name.split("."))  # noqa: PTH118 - without pathlib, which takes longer
     return any(os.path.exists(place + suffix) for suffix in EXTENSION_SUFFIXES)  # noqa: PTH110
 
 
 def packages_directory() -> str:
-    """Where all our packages are."""
+    """Return the directory that holds all our packages."""
     return os.path.dirname(os.path.dirname(os.path.realpath(str(sys.modules["sframegen"].__file__))))  # noqa: PTH120

@@ -1,8 +1,8 @@
-"""Processes that do one task after the other: a question goes in, an answer comes out, and a death costs one answer.
+"""Forked processes that do one task after the other: each question gets an answer, and a process' death costs one answer.
 
-There are libraries. loky and concurrent.futures lose all tasks with one process, and their processes outlive this one if it is
-killed. What they spawn takes a second until its first answer, a fork a tenth of that. pebble loses one task, but it forks beside
-threads of its own, takes 0.1 seconds to import, pickles what a fork has already, and passes no descriptors.
+Libraries do not fit: loky and concurrent.futures lose all tasks with one process, and their processes outlive this one if it is
+killed. A spawned process takes a second until its first answer, a forked one a tenth of that. pebble loses one task, but it forks
+beside threads of its own, takes 0.1 seconds to import, pickles data that a fork already has, and does not pass descriptors.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ IN_A_FILE = b"\0"  # in place of such a message
 MAX_DESCRIPTORS = 2
 PR_SET_PDEATHSIG = 1
 TOO_LONG = (signal.SIGALRM, signal.SIGPROF)
-WAITED = 3  # times as long may a task take in all as on a CPU
+WAITED = 3  # a task's limit in real time, as a multiple of its limit in CPU time
 
 
 class Answer(NamedTuple):
-    """What comes from another process. It closes nothing."""
+    """An answer from another process. The receiver has to close its descriptors."""
 
     value: Any
     descriptors: Sequence[int] = ()
 
 
 def death(code: int) -> ChildProcessError:
-    """What became of an item whose process died with that exit code, as subprocess has it."""
+    """Return the exception for an item whose process died. `code`: its exit code, as in subprocess."""
     if code == -signal.SIGBUS:
         return ChildProcessError("it was truncated while being read")
     how = f"was killed by signal {-code} ({signal.strsignal(-code)})" if code < 0 else f"ended with status {code}"
@@ -53,16 +53,16 @@ def death(code: int) -> ChildProcessError:
 
 
 class Forked:
-    """A process forked from this one: it has what is imported or held here. Pipes to other such processes are closed there."""
+    """A process forked from this one, with its modules and objects, but without the pipes to other such processes."""
 
     def __init__(self, work: Work, prepare: Callable[[int], object] = lambda _: None, seconds: float = 0) -> None:
-        """`prepare`: called first there, with the descriptor to keep. `seconds`: of a CPU, the most for a task. Raises OSError."""
+        """`prepare`: called first in the process, with the descriptor to keep. `seconds`: a task's CPU time. Raises OSError."""
         self._begin(lambda theirs: fork(theirs, work, prepare, seconds), seconds)
 
     def _begin(self, begin: Callable[[socket.socket], int], seconds: float) -> None:
-        """`begin` starts a process that serves the socket, and returns its number."""
+        """Start the process. `begin`: starts a process that serves the socket, and returns its number."""
         self.seconds = seconds
-        self.code: int | None = None  # of its end, as in subprocess
+        self.code: int | None = None  # the exit code, as in subprocess; None while it runs
         self.pipe, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, signals_held():  # no other copy is left: the pipe ends with the process
             _ALL.add(self)
@@ -73,14 +73,14 @@ class Forked:
                 raise
 
     def ask(self, question: tuple[object, ...], descriptors: Sequence[int] = ()) -> None:
-        with suppress(ConnectionError):  # it has died: answer() says so
+        with suppress(ConnectionError):  # the process has died: answer() reports it
             send(self.pipe, question, descriptors)
 
     def has_answered(self, seconds: float) -> bool:
         return is_readable(self.pipe, seconds)
 
     def answer(self) -> Answer:
-        """Wait for it. Raises ChildProcessError if the process has died."""
+        """Wait for the answer and return it. Raises ChildProcessError if the process has died."""
         with suppress(EOFError, ConnectionError):
             return receive(self.pipe)
         self.wait()
@@ -93,13 +93,13 @@ class Forked:
                 os.kill(self.pid, number)
 
     def end(self, number: int = 0, *, waits: bool = True) -> None:
-        """Ends when it next waits for a question, or by that signal. Without `waits`, nobody waits for that."""
+        """End the process by that signal, or when it next waits for a question. `waits`: wait until it has ended."""
         self.pipe.close()
         self.kill(number)
         self.wait(0 if waits else os.WNOHANG)
 
     def wait(self, flags: int = 0) -> None:
-        """Have the code of its end; with WNOHANG, if it has ended."""
+        """Wait for the process, and set `code`; with WNOHANG, only if it has ended."""
         if self.code is None:
             try:
                 pid, status = os.waitpid(self.pid, flags)
@@ -113,7 +113,7 @@ _ALL: WeakSet[Forked] = WeakSet()
 
 
 def alive(process: Forked | None, begin: Callable[[], Forked]) -> Forked:
-    """Return the process, which was asked nothing since its last answer; what `begin` returns if there is none, or it has died.
+    """Return the idle process; a new one from `begin` if there is none, or it has died.
 
     Raises OSError as `begin` does.
     """
@@ -124,7 +124,7 @@ def alive(process: Forked | None, begin: Callable[[], Forked]) -> Forked:
 
 
 def send(pipe: socket.socket, value: object, descriptors: Sequence[int] = ()) -> None:
-    """Raises ConnectionError."""
+    """Send a value and descriptors to the other end. Raises ConnectionError."""
     message = pickle.dumps(value)
     if len(message) <= MAX_MESSAGE:
         socket.send_fds(pipe, [message], descriptors)
@@ -136,7 +136,7 @@ def send(pipe: socket.socket, value: object, descriptors: Sequence[int] = ()) ->
 
 
 def receive(pipe: socket.socket) -> Answer:
-    """Wait for what the other end sends. Raises EOFError and ConnectionError at its end, OSError for too many open files."""
+    """Wait for a message and return it. Raises EOFError or ConnectionError at the other end's close, OSError for too many files."""
     message, descriptors, flags, _ = socket.recv_fds(pipe, MAX_MESSAGE, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
     if flags & socket.MSG_CTRUNC:  # the kernel has dropped what could not be opened here
         for descriptor in descriptors:
@@ -152,7 +152,7 @@ def receive(pipe: socket.socket) -> Answer:
 
 
 def is_readable(pipe: socket.socket, seconds: float) -> bool:
-    """Return True if something has come, or the end."""
+    """Return True if a message or the end of the connection has come."""
     poll = select.poll()
     poll.register(pipe, select.POLLIN)
     return bool(poll.poll(seconds * 1000))
@@ -179,9 +179,9 @@ def serve(pipe: socket.socket, work: Work, seconds: float = 0) -> None:
 
 
 def end_with_parent(*, only: bool = False) -> None:
-    """Even in the middle of a task, which must have nothing to remove: what is inherited would outlive the parent.
+    """Make this process die with its parent, even in the middle of a task, which must not need any clean-up.
 
-    `only`: not by signals that end all of a group or session; the parent may need this process to write what it has.
+    `only`: ignore signals that end a whole group or session; the parent may need this process to write its results.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -189,7 +189,7 @@ def end_with_parent(*, only: bool = False) -> None:
 
 
 def hold_only(*descriptors: int) -> None:
-    """Close all others but the standard streams: files and kernel objects by thousands, pipes whose ends others wait for."""
+    """Close all other descriptors but the standard streams: thousands of files, and pipes whose ends others wait for."""
     first = 3
     for descriptor in sorted(descriptors):
         os.closerange(first, descriptor)
@@ -222,7 +222,7 @@ def fork(pipe: socket.socket, work: Work, prepare: Callable[[int], object], seco
 
 
 def _end_after(seconds: float) -> None:
-    """End this process after that much time on a CPU, or on a machine where it gets too little of one; 0: do not."""
+    """End this process after that much CPU time, or WAITED times as much real time; 0: remove the limit."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.setitimer(signal.ITIMER_REAL, seconds * WAITED)
 
@@ -252,7 +252,7 @@ def _be(pipe: socket.socket, work: Work, prepare: Callable[[int], object], secon
 
 
 def limit_memory(most: int) -> None:
-    """Let this process have at most that many bytes more than it has, and no more than its limit now; and leave no core file."""
+    """Limit this process' memory to its current size plus `most` bytes, at most its current limit, and disable core files."""
     with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - without pathlib, which takes longer
         pages = int(file.read().split()[0])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

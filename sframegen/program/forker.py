@@ -1,4 +1,4 @@
-"""A small process that forks others: what is forked from a large one copies all that either of them changes."""
+"""A small process that forks others. Forking a large one is costly: pages that either process changes are copied."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class Forker:
-    """Starts processes for one work: from this process, or, once it has begun, from a small one that has what this one had then."""
+    """A starter of processes for one kind of work: from this process or, after `begin`, from a small one that copied it then."""
 
     def __init__(self, work: Work, prepare: Callable[[int], object] = lambda _: None, holds: tuple[int, ...] = ()) -> None:
-        """`work`, `prepare`: as for Forked. `holds`: of all that is open when it begins, the descriptors that `work` needs."""
+        """`work`, `prepare`: as for Forked. `holds`: the descriptors, among those open at `begin`, that `work` needs."""
         self._work, self._prepare, self._holds = work, prepare, holds
         self._process: Forked | None = None
         self._released: list[int] = []
 
     def begin(self) -> None:
-        """Start the small process; early, if it is to be one. It has our priority: we wait for it. Raises OSError."""
+        """Start the small process, which should be done early to keep it small. It has our priority. Raises OSError."""
         if not self.runs:
             forking = _Forking(self._work, self._prepare, self._holds)
             self._process = Forked(forking.answer, forking.prepare)
@@ -38,34 +38,34 @@ class Forker:
 
     def fork(self, pipe: socket.socket, seconds: float) -> int:
         """Start a process that serves the pipe, and return its number. Raises OSError."""
-        return self._asked(0, seconds, [pipe.fileno()])
+        return self._ask(0, seconds, [pipe.fileno()])
 
     def code_of(self, pid: int) -> int:
-        """Return the exit code of one that has ended. Raises OSError."""
-        return self._asked(pid, 0, [])
+        """Return the exit code of a forked process that has ended. Raises OSError."""
+        return self._ask(pid, 0, [])
 
     @property
     def runs(self) -> bool:
-        """While it does, the number of a process that it has forked is no other's, up to `code_of` and `release`."""
+        """Return True if the small process runs. Until `code_of` or `release`, its forked processes' numbers are not reused."""
         if self._process is None:
             return False
         self._process.wait(os.WNOHANG)
         return self._process.code is None
 
     def release(self, pid: int) -> None:
-        """Nobody asks for the exit code of this one, nor sends it a signal any more."""
+        """Release a process whose exit code is not needed, and that will not get further signals."""
         self._released.append(pid)
 
     def close(self) -> None:
-        """End the small process. What it has forked is killed."""
+        """End the small process, which kills all processes that it has forked."""
         if self._process:
             self._process.end()
 
-    def _asked(self, pid: int, seconds: float, pipes: list[int]) -> int:
+    def _ask(self, pid: int, seconds: float, pipes: list[int]) -> int:
         released, self._released = self._released, []
         if self._process is None:
             raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
-        with signals_held():  # an answer that nobody took would be that of the next question
+        with signals_held():  # an interrupted wait would leave this answer to the next question
             self._process.ask((released, pid, seconds), pipes)
             try:
                 found = self._process.answer().value
@@ -77,7 +77,7 @@ class Forker:
 
 
 class _Forking:
-    """What that process does."""
+    """The work of the small process: it forks others, and waits for them."""
 
     def __init__(self, work: Work, prepare: Callable[[int], object], holds: tuple[int, ...]) -> None:
         self._work, self._prepare, self._holds = work, prepare, holds
@@ -86,7 +86,7 @@ class _Forking:
 
     def prepare(self, pipe: int) -> None:
         self._pipe = pipe
-        end_with_parent(only=True)  # with it, all that it has forked
+        end_with_parent(only=True)  # all processes that it has forked die with it
         hold_only(pipe, *self._holds)
 
     def answer(self, released: list[int], pid: int, seconds: float, *pipes: int) -> int | OSError:
@@ -102,7 +102,7 @@ class _Forking:
             return OSError(error.errno, error.strerror)
 
     def _begin(self, given: int, pipe: int) -> None:
-        """In the new process: keep no other end of any pipe."""
+        """Prepare the new process: close the small process' pipe ends."""
         os.close(self._pipe)
         os.close(given)
         self._prepare(pipe)
@@ -120,7 +120,7 @@ class OfForker(Forked):
             super().kill(number)
 
     def end(self, number: int = 0, *, waits: bool = True) -> None:
-        """The same, but nobody waits here: the Forker does."""
+        """End the process like Forked.end, but leave the waiting to the Forker."""
         del waits
         self.pipe.close()
         self.kill(number)
@@ -133,5 +133,5 @@ class OfForker(Forked):
         if self.code is None:
             try:
                 self.code = self._forker.code_of(self.pid)
-            except OSError:  # the Forker has died, and with it this one was killed
+            except OSError:  # the Forker has died, which killed this process
                 self.code = 1

@@ -1,7 +1,7 @@
-"""Work that may never end, in processes of its own.
+"""Runs functions that may never return, in helper processes.
 
-A file whose mount does not answer holds whoever touches it, even against SIGKILL. A process that does not answer in time is left
-alone: it has no descriptor of ours, so that nobody waits for it, and it ends when it can.
+A file on a mount that does not answer blocks any process that touches it, even against SIGKILL. A helper that does not answer in
+time is abandoned: it has no descriptor of ours, so that nobody waits for it, and it ends when it can.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
 
-AT_LEAST = 0.02  # seconds that are always waited
-MAX_STUCK = 64  # processes
+AT_LEAST = 0.02  # seconds to wait in any case
+MAX_STUCK = 64  # stuck helper processes
 
 
 class NoAnswerError(OSError):
-    """It took too long: somebody else's file system does not answer."""
+    """A helper took too long, probably because a file system does not answer."""
 
     def __init__(self) -> None:
         super().__init__(errno.ETIMEDOUT, "its file system does not answer")
 
 
 class Helpers:
-    """Calls functions in other processes. Each call names its risk: what is not called again while it does not answer."""
+    """A caller of functions in helper processes. Each call names its risk; a risk with a stuck call is not called again."""
 
     def __init__(self) -> None:
-        self._in_vain = 0.0  # seconds
+        self._in_vain = 0.0  # seconds waited without an answer
         self._forker = Forker(_called, _hold_nothing)
         self._idle: Forked | None = None
         self._stuck: dict[Hashable, tuple[Forked, float]] = {}  # with the seconds that were waited for it
 
     def call(self, risk: Hashable, work: Callable[..., Answer], *arguments: object, descriptors: Sequence[int] = ()) -> Answer:
-        """Return what `work(*arguments)` returns; it gets the descriptors last. Raises what that raises, and NoAnswerError."""
+        """Return the result of `work(*arguments, *descriptors)`. Raises as that does, and NoAnswerError."""
         for one in tuple(self._stuck):  # of all: who answered late is the next to be asked, and no further process begins
             self.answers(one)
         if risk in self._stuck:
@@ -131,7 +131,7 @@ class Helpers:
 
 @cache
 def helpers() -> Helpers:
-    """Return those of this process: what does not answer to one part of it, does not answer to the others."""
+    """Return the helpers of this process, shared by all parts of it, for which the same risks do not answer."""
     return Helpers()
 
 
@@ -148,7 +148,7 @@ def _state(process: Forked) -> bytes:
 
 
 def _hold_nothing(pipe: int) -> None:
-    """Close what others wait for the end of: pipes of our output, events, the kernel program."""
+    """Close descriptors whose end others wait for: pipes of our output, events, the kernel program."""
     end_with_parent(only=True)
     nowhere(0, 1, 2)
     hold_only(pipe)

@@ -1,4 +1,4 @@
-"""The Python packages that sframegen needs: what each is for, which releases, and how it is imported."""
+"""The Python packages that sframegen needs: their uses, required releases, and imports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROJECT = re.compile(r"[\w.-]+")
 
 
 class Library(NamedTuple):
-    """A package that pip installs, and the module that it gives."""
+    """A package that pip installs, with the module that it provides."""
 
     project: str
     module: str
@@ -44,7 +44,7 @@ SYMBOLS = (NAMES, PLACES)
 
 
 def requirements() -> dict[str, str]:
-    """By project, what this installation of sframegen needs, as pip reads it; empty where it has no metadata."""
+    """Return this installation's pip requirements by project; empty if it has no metadata."""
     from importlib import metadata  # noqa: PLC0415 - takes longer than most commands to start
 
     try:
@@ -56,19 +56,19 @@ def requirements() -> dict[str, str]:
 
 
 def required(projects: Iterable[str]) -> list[str]:
-    """What pip is asked for: the releases that sframegen needs."""
+    """Return the arguments for pip to install these projects in the required releases."""
     known = requirements()
     return [known.get(project, project) for project in projects]
 
 
 def library_of(module: str | None) -> Library | None:
-    """The library that a module is in, `elftools.elf.elffile` for instance."""
+    """Return the library that provides a module such as `elftools.elf.elffile`."""
     name = module or ""
     return next((one for one in (*DEPENDENCIES, *FLEET, *SYMBOLS) if f"{name}.".startswith(f"{one.module}.")), None)
 
 
 def imported(module: str, *names: str) -> Any:  # noqa: ANN401 - a module without types, for one
-    """Return the module of a library. `names`: what it must have; else it is another project's, or damaged.
+    """Import and return a library's module. `names`: attributes that it must have; else it is damaged, or another project's.
 
     Raises ImportError, whatever the library raises, and MemoryError.
     """

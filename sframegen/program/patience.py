@@ -1,4 +1,4 @@
-"""How long this program waits, in one value: it is read where something waits, so that a test can set it."""
+"""All time limits of this program in one value, which is read at each wait, so that tests can set it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Patience(NamedTuple):
-    """Seconds. They end what would never end; what only lacks a CPU or a disk of a busy machine has to end before."""
+    """Time limits in seconds. They end work that would never end, and leave enough time for slow work on a busy machine."""
 
     # For others, in real time.
     helper: float = 2.0  # until a helper answers that sleeps: a file's mount may be silent

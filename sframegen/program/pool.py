@@ -1,4 +1,4 @@
-"""Several processes at work on what is put in; what comes of each item is there as it comes."""
+"""A pool of processes that work on items; each result is available as soon as its process has answered."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    Question = tuple[tuple[object, ...], Sequence[int]]  # values and descriptors
+    Question = tuple[tuple[object, ...], Sequence[int]]  # (values, descriptors) to send to a process
 
 TOO_LITTLE = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # for one more process: limits on processes and files, memory
 
@@ -29,18 +29,18 @@ def itself(item: I) -> AbstractContextManager[Question]:
 
 
 class Pool(Generic[I]):
-    """A process that dies, or that cannot be started, is a ChildProcessError for its item."""
+    """A pool of worker processes. If a process dies or cannot be started, its item's answer is a ChildProcessError."""
 
     def __init__(
         self, start: Callable[[], Forked], most: int, question: Callable[[I], AbstractContextManager[Question]] = itself
     ) -> None:
-        """`start`: begins a process, or raises OSError. `most`: processes; there are none while there is nothing to do.
+        """`start`: starts a process, or raises OSError. `most`: the most processes at a time; they only exist while there is work.
 
-        `question`: what to send for an item, within the context.
+        `question`: returns a context manager with the question to send for an item.
         """
         self._start, self._most, self._question = start, most, question
         self._waiting: deque[I] = deque()
-        self._workers: dict[int, tuple[Forked, I]] = {}  # by the descriptors of their pipes, with what they work on
+        self._workers: dict[int, tuple[Forked, I]] = {}  # (process, its item) by the descriptor of the process' pipe
         self._done: list[tuple[I, Answer]] = []
         self._epoll = select.epoll()
         self._some_done = os.eventfd(0, os.EFD_CLOEXEC)
@@ -53,7 +53,7 @@ class Pool(Generic[I]):
         self.close()
 
     def close(self) -> None:
-        """SIGTERM ends the processes, and they are waited for: they may have temporary files to remove."""
+        """End the processes with SIGTERM, and wait for them: they may have temporary files to remove."""
         for process, _ in self._workers.values():
             process.kill(signal.SIGTERM)
         for descriptor in [*self._workers]:
@@ -62,12 +62,12 @@ class Pool(Generic[I]):
         os.close(self._some_done)
 
     def fileno(self) -> int:
-        """A descriptor that is readable when `ready` has something new."""
+        """Return a descriptor that is readable when `ready` has new answers."""
         return self._epoll.fileno()
 
     @property
     def pending(self) -> int:
-        """How many items have no outcome yet that `ready` has returned."""
+        """Return the number of items whose answers `ready` has not returned yet."""
         return len(self._waiting) + len(self._workers) + len(self._done)
 
     def put(self, *items: I) -> None:
@@ -75,16 +75,16 @@ class Pool(Generic[I]):
         self._start_some()
 
     def prefer(self, importance: Callable[[I], float]) -> None:
-        """Begin with the most important ones, of those that have not begun."""
+        """Order the waiting items by importance, the most important first."""
         self._waiting = deque(sorted(self._waiting, key=importance, reverse=True))
 
     def finish(self, item: I, value: object) -> None:
-        """That is the outcome, without any process."""
+        """Set an item's answer without a process."""
         self._done.append((item, Answer(value)))
         os.eventfd_write(self._some_done, 1)
 
     def ready(self, seconds: float | None = 0) -> list[tuple[I, Answer]]:
-        """Return what has come since the last call. `seconds`: to wait for some; None: as long as it takes."""
+        """Return the (item, answer) pairs since the last call. `seconds`: how long to wait for one; None: without limit."""
         for descriptor, _ in self._epoll.poll(seconds):
             if descriptor == self._some_done:
                 os.eventfd_read(descriptor)
@@ -93,7 +93,7 @@ class Pool(Generic[I]):
             try:
                 self._done.append((item, process.answer()))
             except ChildProcessError as error:
-                self._done.append((item, Answer(error.with_traceback(None))))  # it would keep what is in the frames
+                self._done.append((item, Answer(error.with_traceback(None))))  # a traceback would keep the frames' objects alive
             if process.code is None and self._waiting:
                 self._begin(process)
             else:
@@ -103,10 +103,10 @@ class Pool(Generic[I]):
         return done
 
     def _start_some(self) -> None:
-        """Start processes for what waits."""
+        """Start processes for waiting items, as far as the limits allow."""
         while self._waiting and len(self._workers) < self._most:
             try:
-                with signals_held():  # a process is known, and `close` can end it, before it can be left running
+                with signals_held():  # no signal between the start and the registration, so that `close` ends every process
                     process = self._start()
                     self._epoll.register(process.pipe, select.EPOLLIN)
                     self._workers[process.pipe.fileno()] = process, self._waiting[0]
@@ -120,7 +120,7 @@ class Pool(Generic[I]):
                 self._begin(process)
 
     def _begin(self, process: Forked) -> None:
-        """Let it work on the item that waits longest."""
+        """Let the process work on the first waiting item."""
         item = self._waiting.popleft()
         self._workers[process.pipe.fileno()] = process, item
         with self._question(item) as (values, descriptors):

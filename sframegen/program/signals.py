@@ -1,4 +1,4 @@
-"""Signals that end a program: code that they do not interrupt, waits that they end, a directory that is always removed."""
+"""Handles signals that end a program: uninterrupted blocks, interruptible waits, directories that are always removed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Signals wait for the end of the block."""
+    """Block signals until the end of the block."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
@@ -23,29 +23,29 @@ def signals_held() -> Iterator[None]:
 
 
 class _WokenError(Exception):
-    """A signal came during a wait."""
+    """Raised by the signal handler to end a wait."""
 
 
 class Interrupts:
-    """Within the block, Ctrl-C and similar signals end the sampling, not the program. A second one ends the program too."""
+    """A block in which Ctrl-C and similar signals end the sampling, not the program. A second signal ends the program."""
 
     def __init__(self) -> None:
-        self.number = 0  # of the signal
+        self.number = 0  # number of the signal that came, or 0
         self._waiting = False
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> Self:
         for number in ENDING:
-            if (handler := signal.getsignal(number)) is not signal.SIG_IGN:  # nohup
+            if (handler := signal.getsignal(number)) is not signal.SIG_IGN:  # nohup ignores SIGHUP
                 self._before[number] = handler
-                signal.signal(number, self._came)
+                signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type] # as it was handed out
 
-    def _came(self, number: int, _frame: object) -> None:
+    def _handle(self, number: int, _frame: object) -> None:
         if self.number:
             self.__exit__()
             signal.raise_signal(number)
@@ -55,7 +55,7 @@ class Interrupts:
             raise _WokenError
 
     def wait(self, waits: Callable[[], object]) -> None:
-        """Call a function that waits. A signal ends the wait; after one, return at once."""
+        """Call a function that waits. A signal ends the wait; if one came before, return at once."""
         try:
             self._waiting = True
             if not self.number:

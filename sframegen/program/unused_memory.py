@@ -1,4 +1,4 @@
-"""Give memory back that is not needed for some time: a process that runs for days is measured by what it holds."""
+"""Returns memory to the system that is not needed for some time, for processes that run for days."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def trim_heap() -> None:
 
 
 def share_heap() -> None:
-    """Let threads that begin from now on use the one heap: glibc gives each its own, which keeps what others could use."""
+    """Make new threads share one heap. By default glibc gives each its own, whose free memory others cannot use."""
     with suppress(AttributeError):
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
 def bytes_of_files() -> int:
-    """How much of the files that this process has mapped, and of memory that it shares, is resident; 0 if nothing says so."""
+    """Return the resident bytes of mapped files and shared memory of this process; 0 if unknown."""
     try:
         with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - without pathlib, which takes longer
             return int(file.read().split()[2]) * PAGESIZE
@@ -36,7 +36,7 @@ def bytes_of_files() -> int:
 
 
 def drop_pages(data: Bytes) -> None:
-    """Leave the pages of a mapped file to the kernel's cache, which has them again when they are read. Nothing for other bytes."""
+    """Drop a mapped file's pages, which later reads get from the kernel's cache again. Other bytes are not affected."""
     held = data.obj if isinstance(data, memoryview) else None
     if isinstance(held, mmap):
         held.madvise(MADV_DONTNEED)

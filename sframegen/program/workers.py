@@ -1,4 +1,4 @@
-"""Processes forked from this one, each working on one item at a time: what is imported already, or held, is theirs too."""
+"""Distributes items to processes forked from this one, which share its imported modules and open descriptors."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ T = TypeVar("T")
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
-    Progress = Callable[[int, int], object]  # called with what is done, and what there is to do as far as is known
-    Outcome = tuple[int, T | Exception]  # an item's number, and what came of it; an exception is why it is refused
+    Progress = Callable[[int, int], object]  # called with the amount that is done, and the total as far as it is known
+    Outcome = tuple[int, T | Exception]  # (item number, its result, or the exception that says why it is refused)
 
 MOST_WORKERS = 1 << 22  # processes that Linux can have
 
 
 def attempt(work: Callable[[I], T], item: I) -> T | Exception:
-    """What `work` returns, or raises to refuse the item."""
+    """Return the result of `work`, or the exception that it raises to refuse the item."""
     try:
         with only_refusals():
             return work(item)
     except REFUSALS as error:
-        error.__context__ = error.__cause__ = None  # here and below: tracebacks keep what is in the frames
+        error.__context__ = error.__cause__ = None  # here and below: tracebacks keep the frames' objects alive
         return error.with_traceback(None)
 
 
 def outcomes(work: Callable[[I], T], items: Sequence[I], jobs: int, order: Iterable[int] | None = None) -> Generator[Outcome[T]]:
-    """The result of each item, in the order in which they end; `jobs` items at a time, started in that order.
+    """Yield each item's outcome as it ends; `jobs` items are worked on at a time, started in the given order.
 
-    A process that dies, or cannot be started, is a ChildProcessError for its item. If the iteration ends early, they do.
+    If a process dies or cannot be started, its item's outcome is a ChildProcessError. All processes end with the iteration.
     """
     from sframegen.program.forked import Forked  # noqa: PLC0415 - here and below: for those who need it
     from sframegen.program.pool import Pool  # noqa: PLC0415

@@ -1,1 +1,1 @@
-"""Bytes of code that are recognised without a disassembler: padding, and calls. A file for each machine."""
+"""Recognises padding and calls in code bytes without a disassembler. There is a module for each machine."""

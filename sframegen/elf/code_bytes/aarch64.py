@@ -6,7 +6,7 @@ from sframegen.elf.code_bytes.forms import Call, CodeBytes, Fill, GoCode
 
 
 def _instruction(mask: int, value: int) -> Call:
-    """A call's four bytes, the lowest first."""
+    """Return a call's pattern from its little-endian instruction word."""
     return Call(int.from_bytes(mask.to_bytes(4, "little"), "big"), int.from_bytes(value.to_bytes(4, "little"), "big"))
 
 

@@ -1,4 +1,4 @@
-"""How a machine pads code, and how its calls end: the types of the tables in the files of the machines."""
+"""The types of the machines' tables: how a machine pads code, and how its calls end."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 
 class Fill(NamedTuple):
-    """Padding. `alone`: instructions and bytes without a prefix; `prefixed`: those after any number of the prefix bytes.
+    """Padding patterns. `alone`: instructions and bytes without a prefix; `prefixed`: those after any number of prefix bytes.
 
-    None begins another.
+    No pattern is the beginning of another.
     """
 
     alone: tuple[bytes, ...]
@@ -17,12 +17,12 @@ class Fill(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call at a function's end: the last eight bytes, as a big-endian number, are `value` under `mask`.
+    """A call pattern at a function's end: the last eight bytes, as a big-endian number masked with `mask`, equal `value`.
 
-    `relative`: the last four are the distance to the callee, which lies in the file's code; 0 if a relocation fills it in.
+    `relative`: the last four bytes are the distance to the callee, which lies in the file's code; 0 if a relocation fills it in.
 
-    Only the last bytes are compared: an instruction that is not a call can end with the same ones. That is rare and harmless:
-    what follows is padding in any case, and never executes.
+    Another instruction can end with the same bytes, since only the last ones are compared. This is rare and harmless: the bytes
+    that follow are padding in any case, and never execute.
     """
 
     mask: int
@@ -31,27 +31,27 @@ class Call(NamedTuple):
 
 
 class GoCode(NamedTuple):
-    """What Go's runtime looks like. `exit`: runtime.goexit, where each goroutine's stack ends, is the group; `switch`: instructions
-    that take SP from a goroutine's structure, where another stack begins; `padding`: two fillers between functions; `new_thread`:
-    the group is where a thread begins in runtime.clone.
+    """Patterns of Go's runtime. `exit`: its group is runtime.goexit, where each goroutine's stack ends; `switch`: instructions that
+    take SP from a goroutine's structure, where another stack begins; `padding`: two fillers between functions; `new_thread`: its
+    group is where a thread begins in runtime.clone.
 
-    The first two begin with certain bytes, for which all code is searched: a choice would take ten times as long.
+    `exit` and `switch` begin with fixed bytes, for which all code is searched: alternatives would take ten times as long.
     """
 
     exit: bytes
     switch: bytes
     padding: bytes
     new_thread: bytes
-    alignment: int  #: of functions
+    alignment: int  #: alignment of functions in bytes
 
 
 class CodeBytes(NamedTuple):
-    """`eh_return`: an expression for the last instructions of gcc's `__builtin_eh_return`; empty if they are not known.
+    """A machine's code patterns. `eh_return`: the last instructions of gcc's `__builtin_eh_return`; empty if unknown.
 
-    `new_thread`: one for a system call after which a thread begins; its code is the group. `coroutine`: one for code without a
-    caller to whose first byte coroutines return: that of the group, if there is one. `new_thread_call`: one for such a system call
-    of a library with CFI, and the code that its maker returns with, which is the group. They are empty if no library needs them.
-    Each begins with certain bytes, as those of GoCode do.
+    `new_thread`: a system call that starts a thread; its group is the thread's code. `coroutine`: code without a caller, to whose
+    first byte (the group's, if it has one) coroutines return. `new_thread_call`: such a system call in a library with CFI; its
+    group is the code with which the creating thread returns. They are empty if no library needs them. Each begins with fixed bytes,
+    as the patterns of GoCode do.
     """
 
     fill: Fill

@@ -1,4 +1,4 @@
-"""The machines whose padding and calls are recognised, by e_machine."""
+"""The code byte tables (padding, calls) of each supported machine, by e_machine."""
 
 from __future__ import annotations
 

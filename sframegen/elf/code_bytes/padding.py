@@ -1,6 +1,6 @@
-"""Recognises padding, the no-ops, traps and zeros between functions, by the bytes that each machine's file has. Compiled.
+"""Recognises padding (no-ops, traps and zeros between functions) by each machine's table of bytes. Compiled.
 
-Code that reads a file's bytes asks elf.columns.Areas.
+To find padding in a file, use elf.columns.Areas.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from sframegen.base.columns import Bytes, Column
 
 COMPILED: bool = cython.compiled
-FAIL = 0xFFFF  # no state: the bytes are not padding
-MAX_PADDING = 64  # bytes between two pieces of code that are looked through
+FAIL = 0xFFFF  # the state for bytes that are not padding
+MAX_PADDING = 64  # bytes to search for padding between two pieces of code
 
 
 @cache
 def padding_states(machine: int) -> array[int]:
-    """The next state for each state * 256 + byte. State 0: all bytes so far are padding; FAIL: they are not."""
+    """Return the next state for each state * 256 + byte. State 0: all bytes so far are padding; FAIL: they are not."""
     fill = MACHINES[machine].fill
     states = [array("H", [FAIL]) * 256 for _ in range(2)]  # 0: between instructions; 1: after a prefix
     for state in states[:]:
@@ -46,7 +46,7 @@ def padding_states(machine: int) -> array[int]:
 def padding_size(
     states: Column, data: Bytes, pos: cython.Py_ssize_t, most: cython.Py_ssize_t, whole: cython.bint
 ) -> cython.Py_ssize_t:
-    """Bytes of padding at data[pos], at most `most`. `whole`: without the beginning of a no-op that goes on after these."""
+    """Return the size of the padding at data[pos], at most `most`. `whole`: do not count a no-op that is cut off by `most`."""
     size: cython.Py_ssize_t = 0
     state: cython.Py_ssize_t = 0
     i: cython.Py_ssize_t

@@ -1,1 +1,1 @@
-"""A source -> its packages, one after the other: a directory, a list, a glob, a URL, an index of a repository."""
+"""Lists and fetches the packages of a source: a directory, a list, a glob, a URL, or a repository's index."""

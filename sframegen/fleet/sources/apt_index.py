@@ -1,4 +1,4 @@
-"""An index of APT, `Packages`, as a list of packages. It is read as a stream, within limits."""
+"""Reads an APT index (`Packages`) as a list of packages, as a stream and within limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 APT_INDEX = re.compile(r"Packages(?:\.(?:gz|xz|zst|bz2))?$")
-MAX_INDEX_BYTES = 1 << 30  # as fetched
+MAX_INDEX_BYTES = 1 << 30  # bytes of an index as fetched, perhaps compressed
 MAX_UNPACKED_BYTES = 8 << 30
 MAX_LINE_BYTES = 1 << 20
 PIECE = 1 << 16
@@ -23,7 +23,7 @@ SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 
 def apt_items(index: str) -> Iterator[Item]:
-    """The packages of an APT index, a path or URL. Raises FormatError, OSError."""
+    """Yield the packages of an APT index, given by path or URL. Raises FormatError, OSError."""
     from debian.deb822 import Packages  # noqa: PLC0415 - of the extra `fleet`
 
     index = local_path(index)
@@ -38,7 +38,7 @@ def apt_items(index: str) -> Iterator[Item]:
 
 
 def _apt_base(index: str) -> str:
-    """Where the index's file names begin: above /dists/, or in a flat repository the index's own directory."""
+    """Return the base of the index's file names: above /dists/, or in a flat repository the index's own directory."""
     above, dists, _ = index.rpartition("/dists/")
     return above if dists else _directory(index)
 
@@ -57,7 +57,7 @@ def _item(base: str, filename: str, checksum: str, size: str) -> Item:
 
 
 def _pieces(file: BinaryIO, name: str) -> Iterator[bytes]:
-    """The unpacked content of an index."""
+    """Yield the unpacked content of an index in pieces."""
     beginning = file.read(MAGIC_SIZE)
     file.seek(0)
     if not beginning and os.fstat(file.fileno()).st_size:

@@ -1,4 +1,4 @@
-"""Files by URL or path: what identifies their content before they are read, and their bytes, within limits."""
+"""Fetches files by URL or path, within limits, and identifies their content before they are read."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from sframegen.fleet.sources.items import Item
 
-PIECE = 1 << 22  # bytes that are read at a time
+PIECE = 1 << 22  # bytes to read at a time
 MAX_PACKAGE_BYTES = 16 << 30
-# What file systems of fsspec call the version of a file, besides its size.
+# Names that fsspec's file systems give to a file's version.
 VERSIONS = ("ETag", "etag", "Content-MD5", "Last-Modified", "LastModified", "last_modified", "mtime", "generation")
 STREAMED = ("http:", "https:")  # in one request: not all servers give ranges
 URL_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
@@ -54,12 +54,12 @@ OPTIONS: dict[str, dict[str, Any]] = {scheme: {"client_kwargs": CLIENT} for sche
 
 
 class FetchError(OSError):
-    """A file cannot be fetched, or is not the one that an index describes; another try may succeed."""
+    """Raised if a file cannot be fetched, or differs from its index; another try may succeed."""
 
 
 @contextmanager
 def in_one_line(place: str) -> Iterator[None]:
-    """What libraries of file systems raise in the block becomes a FetchError."""
+    """Turn exceptions of file system libraries in the block into a FetchError."""
     try:
         yield
     except (FormatError, FetchError, MemoryError):
@@ -69,7 +69,7 @@ def in_one_line(place: str) -> Iterator[None]:
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """Fsspec's file system for a URL, and the path there."""
+    """Return fsspec's file system for a URL, and the path in it."""
     import fsspec  # noqa: PLC0415 - of the extra `fleet`
 
     with in_one_line(url):
@@ -78,7 +78,7 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 
 def remote_identity(item: Item) -> str:
-    """A text that changes when the content at a URL does, found without reading it; "" if there is none. Raises OSError."""
+    """Return a text that changes with the content at a URL, without reading that; "" if there is none. Raises OSError."""
     system, path = filesystem(item.place)
     with in_one_line(item.place):
         info = system.info(path)
@@ -87,14 +87,14 @@ def remote_identity(item: Item) -> str:
 
 
 class Seen(NamedTuple):
-    """What is known of an item's content before it is read."""
+    """The facts known about an item's content before it is read."""
 
     identity: str  #: a text that changes when the content does; "" if only the content shows a change
     state: str = ""  #: of a path: the same on each machine that sees the same content
 
 
 def seen(item: Item) -> Seen:
-    """Raises FormatError, OSError."""
+    """Look at an item without reading its content. Raises FormatError, OSError."""
     if item.is_local and not item.sha256:
         with opened_file(item.place) as file:
             status = os.fstat(file.fileno())
@@ -104,28 +104,28 @@ def seen(item: Item) -> Seen:
 
 
 def shared_state(status: os.stat_result) -> str:
-    """Size and time: numbers of inodes, and times of their changes, differ between copies."""
+    """Return a file's size and time as text; inode numbers and change times are left out, as they differ between copies."""
     return f"{status.st_size} {status.st_mtime_ns}"
 
 
 def fetched(item: Item) -> AbstractContextManager[BinaryIO]:
-    """The content of an item that is one file, as a regular file; one of this machine is not copied.
+    """Open the content of an item as a regular file; a file of this machine is not copied.
 
     Raises FormatError if it is not a regular file, OSError.
     """
-    return opened_file(item.place) if item.is_local else _copied(item.place, item.size)
+    return opened_file(item.place) if item.is_local else _download(item.place, item.size)
 
 
 @contextmanager
 def opened_file(path: str) -> Iterator[BinaryIO]:
-    """A file of this machine. Links that another user controls are not followed. Raises FormatError, OSError."""
+    """Open a file of this machine, without following links of other users. Raises FormatError, OSError."""
     with locate(path) as location, os.fdopen(location.open(), "rb") as file:
         yield file
 
 
 @contextmanager
-def _copied(url: str, size: int = -1, limit: int = MAX_PACKAGE_BYTES) -> Iterator[BinaryIO]:
-    """`size`: as an index has it. The copy has no name."""
+def _download(url: str, size: int = -1, limit: int = MAX_PACKAGE_BYTES) -> Iterator[BinaryIO]:
+    """Download a URL to an unnamed file. `size`: the size in an index, -1 if unknown."""
     with TemporaryFile() as copy:
         with read_url(url) as file:
             copy_pieces(file, copy, without_secrets(url), limit if size < 0 else size)
@@ -136,7 +136,7 @@ def _copied(url: str, size: int = -1, limit: int = MAX_PACKAGE_BYTES) -> Iterato
 
 
 def copy_pieces(source: Any, copy: Any, name: str, limit: int) -> None:  # noqa: ANN401 - files of fsspec
-    """Raises FetchError for more than `limit` bytes."""
+    """Copy a file in pieces. Raises FetchError for more than `limit` bytes."""
     done = 0
     with in_one_line(name):
         while piece := source.read(PIECE):
@@ -157,13 +157,13 @@ def read_url(url: str) -> Iterator[Any]:
 
 
 def index_file(place: str, limit: int) -> AbstractContextManager[BinaryIO]:
-    """A regular file with the bytes of an index."""
+    """Open an index as a regular file, downloaded if necessary."""
     place = local_path(place)
-    return _copied(place, limit=limit) if is_url(place) else opened_file(place)
+    return _download(place, limit=limit) if is_url(place) else opened_file(place)
 
 
 def digest(file: BinaryIO, algorithm: str = "sha256") -> str:
-    """Hexadecimal; the file is at its start before and after."""
+    """Return a file's hexadecimal digest, and rewind the file."""
     file.seek(0)
     text = file_digest(file, algorithm).hexdigest()  # type: ignore[arg-type] # any file of bytes
     file.seek(0)
@@ -171,14 +171,14 @@ def digest(file: BinaryIO, algorithm: str = "sha256") -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """Why a file cannot be fetched, in words: the libraries' own name their classes, and have URLs with secrets."""
+    """Return in words why a file cannot be fetched; the libraries' messages name classes, and contain URLs with secrets."""
     chain = list(_causes(error))
     for one in chain:
         for kind in type(one).__mro__:
             if kind.__name__ in REASONS:
                 return REASONS[kind.__name__]
     for one in chain:
-        status = getattr(one, "status", None)  # of HTTP
+        status = getattr(one, "status", None)  # the HTTP status
         if status:
             return f"HTTP status {status}"
     for one in reversed(chain):
@@ -190,7 +190,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The exception, and those that it was raised from. fsspec's own hide the reason in theirs."""
+    """Yield the exception and its chain of causes, in which fsspec's exceptions hide the reason."""
     while error is not None:
         yield error
         error = error.__cause__

@@ -1,4 +1,4 @@
-"""One package to work on: its name in the run, and where it is."""
+"""An item of a run, which is one package to work on: its name in the run, and its place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sframegen.base.text import printable, shortened
 NAME_MAX = 255  # bytes, Linux's
 MAX_NAME_BYTES = 2048
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:::|://)")
-CHAIN = "::"  # between the parts of a URL of fsspec: `zip://x::https://host/a`
+CHAIN = "::"  # separates the parts of a chained fsspec URL: `zip://x::https://host/a`
 NOT_QUOTED = "/+~:@=,!$&'()*;"  # in names
 LOCAL = re.compile(r"(?:file|local)://")
 
@@ -35,7 +35,7 @@ class Item(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The place as results name it."""
+        """Return the place in the form that results have, without secrets."""
         return without_secrets(self.place)
 
 
@@ -44,7 +44,7 @@ def is_url(text: str) -> bool:
 
 
 def absolute(place: str) -> str:
-    """The same place for every worker: each has its own working directory. `..` stays: it can follow a symbolic link."""
+    """Return an absolute place, because each worker has its own working directory. `..` stays: it can follow a symbolic link."""
     chain, separator, last = place.rpartition(CHAIN)
     if is_url(last) and not LOCAL.match(last):
         return place
@@ -53,12 +53,12 @@ def absolute(place: str) -> str:
 
 
 def local_path(text: str) -> str:
-    """The path in a URL of this machine; other texts unchanged."""
+    """Return the path in a URL of this machine; other texts unchanged."""
     return LOCAL.sub("", text) if LOCAL.match(text) and "::" not in text else text
 
 
 def without_secrets(place: str) -> str:
-    """A URL without user, password and query, which can be secrets; a path unchanged. In one line."""
+    """Return a URL without user, password and query, which can be secrets, or an unchanged path; both in one line."""
     if is_url(place):
         place = "::".join(_url_without_secrets(part) for part in place.split("::"))
     return shortened(printable(place))
@@ -73,7 +73,7 @@ def _url_without_secrets(url: str) -> str:
 
 
 def name_of_place(place: str) -> str:
-    """The name of a package that is listed on its own: host and path of a URL, or the path."""
+    """Return the name of a package that is listed on its own: host and path of a URL, or the path."""
     if not is_url(place):
         return clean(place)
     try:
@@ -88,7 +88,7 @@ def name_of_place(place: str) -> str:
 
 
 def clean(path: str) -> str:
-    """A path without empty, `.` and leading `..` parts, as a name below a directory."""
+    """Return a path without empty, `.` and leading `..` parts, as a name below a directory."""
     kept: list[str] = []
     for part in path.split("/"):
         if part == "..":
@@ -99,7 +99,7 @@ def clean(path: str) -> str:
 
 
 def check_name(name: str) -> None:
-    """Raises FormatError for a name that may not be one below a directory."""
+    """Raise FormatError for a name that is not allowed below a directory."""
     try:
         raw = name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
@@ -116,7 +116,7 @@ def check_name(name: str) -> None:
 
 
 def place_below(base: str, name: str) -> str:
-    """The place of a file that an index or a listing names: a path or URL below `base`. No other way leads from a name to a place.
+    """Return the place of a file in an index or listing: a path or URL below `base`. All names become places only here.
 
     In a URL, the name is quoted: `%`, `?`, `#` and backslashes belong to it. Raises FormatError for a name that leads elsewhere.
     """
@@ -128,13 +128,13 @@ def place_below(base: str, name: str) -> str:
 
 
 def check_no_chain(name: str) -> None:
-    """Raises FormatError for a name that fsspec would take for a chain of file systems."""
+    """Raise FormatError for a name that fsspec would take for a chain of file systems."""
     if CHAIN in name:
         raise FormatError(f"its name has {CHAIN}, which would lead to another file system")
 
 
 def item_below(base: str, name: str, sha256: str = "", size: int = -1) -> Item:
-    """The package of that name, or one that is refused because of it."""
+    """Return the item of that name, or a refused item if the name is not allowed."""
     try:
         return Item(name, place_below(base, name), sha256=sha256, size=size)
     except FormatError as error:
@@ -142,7 +142,7 @@ def item_below(base: str, name: str, sha256: str = "", size: int = -1) -> Item:
 
 
 def checked(item: Item) -> Item:
-    """The item, or one that is refused because of its name."""
+    """Return the item, or a refused item if its name is not allowed."""
     try:
         check_name(item.name)
     except FormatError as error:
@@ -151,7 +151,7 @@ def checked(item: Item) -> Item:
 
 
 def refused_item(name: str, place: str, why: str) -> Item:
-    """`name`: anything."""
+    """Return an item that is refused for the reason `why`. `name`: any text."""
     return Item(shortened(printable(name))[:NAME_MAX] or place, place, refused=why)
 
 

@@ -1,4 +1,4 @@
-"""A source, as the user names it -> its packages, always in the same order."""
+"""Lists the packages of the sources that a user names, always in the same order."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from sframegen.packages.unhandled import IMAGE, LAYOUT, why_unhandled
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-BEGINNING = 1 << 12  # bytes, enough for every kind of package to be known
+BEGINNING = 1 << 12  # bytes, enough to recognise every kind of package
 MAX_LIST_LINE = 1 << 16
 STDIN = "-"
 
 
 def items_of(sources: Sequence[str]) -> Iterator[Item | Exception]:
-    """The packages of all sources. A source that cannot be read to its end gives an exception, which names it.
+    """Yield the packages of all sources; an exception, which names the source, if it cannot be read to its end.
 
     Of several sources, each has its own first part in the names of its packages.
     """
@@ -92,7 +92,7 @@ def _of_url(url: str) -> Iterator[Item]:
 
 
 def _of_remote_directory(url: str) -> Iterator[Item]:
-    """The files below it that have a name of a package."""
+    """Yield the files below a remote directory whose names are those of packages."""
     system, root = filesystem(url)
     with in_one_line(url):
         walk = system.walk(root)
@@ -140,7 +140,7 @@ def _of_file(path: str) -> Iterator[Item]:
 
 
 def _listed(file: BinaryIO, name: str) -> Iterator[Item]:
-    """One path or URL in each line. Empty lines, and those that begin with #, count for nothing."""
+    """Yield the items of a list, which has a path or URL in each line. Empty lines, and those that begin with #, are skipped."""
     while line := file.readline(MAX_LIST_LINE + 1):
         if len(line) > MAX_LIST_LINE:
             raise FormatError(f"a line of more than {MAX_LIST_LINE:,} bytes", file=name)
@@ -154,7 +154,7 @@ def _listed(file: BinaryIO, name: str) -> Iterator[Item]:
 
 
 def _of_directory(root: str) -> Iterator[Item]:
-    """Packages below it, in the order of their names. Symbolic links are not followed. Raises FormatError for a build root."""
+    """Yield the packages below a directory by name, without following symbolic links. Raises FormatError for a build root."""
     waiting = [""]
     is_empty, has_programs = True, False
     with locate(root) as location:
@@ -186,7 +186,7 @@ def _of_directory(root: str) -> Iterator[Item]:
 
 
 def _in_directory(descriptor: int, root: str, directory: str, waiting: list[str]) -> Iterator[Item | None]:
-    """The packages in one directory, which is open; None for a linked ELF file. Directories below it wait."""
+    """Yield the packages in one open directory, None for a linked ELF file; add its subdirectories to `waiting`."""
     here = os.path.join(root, directory) if directory else root  # noqa: PTH118
     entries = sorted(os.scandir(descriptor), key=lambda entry: entry.name)
     if any(entry.name == LAYOUT for entry in entries):
