@@ -65,8 +65,11 @@ class Writing:
     unloaded: bool = False
     detached: StrPath | None = None
     compress: Compression | None = None
+    object_file: StrPath | None = None
 
     def __post_init__(self) -> None:
+        if self.object_file is not None and (self.unloaded or self.detached is not None or self.output is not None):
+            raise ValueError("object_file leaves the file unchanged: it takes neither output, unloaded nor detached")
         if self.compress is not None and self.compress not in get_args(Compression):
             raise ValueError(f"unknown compression {self.compress!r}, only {_all(get_args(Compression))}")
         if self.compress is not None and not self.unloaded and self.detached is None:

@@ -12,7 +12,7 @@ from sframegen.base.text import count_of, printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-Consumer = Literal["kernel", "glibc", "gnu", "all"]
+Consumer = Literal["kernel", "glibc", "gnu", "arm64-kernel", "all"]
 CONSUMERS: tuple[Consumer, ...] = get_args(Consumer)
 
 

@@ -1,39 +1,47 @@
 """Checks the SFrame sections of objects like those of linked files, as if each object were linked alone.
 
-Only linkers read an object's sections, so the demands of other consumers are not checked here.
+Only linkers read an object's sections, and kernels those of their modules, so the demands of other consumers are not checked here.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
-from linker.objects.laid_out import is_code, is_sframe
+from linker.objects.laid_out import is_code, is_sframe, place_debug_file
 from linker.objects.object_view import ObjectView
 from sframegen.base.errors import FormatError
 from sframegen.checks.against_cfi import AllSections, compare
 from sframegen.checks.check import no_section
+from sframegen.checks.consumers import accepted
 from sframegen.checks.finding import NO_SECTION, Finding, ReportDraft, Severity, Verdict
 from sframegen.checks.placement import FLAGS
 from sframegen.checks.specification.rule_list import RULES
 from sframegen.checks.specification.wellformed import examine
+from sframegen.conversion.kernel_code import is_module, unwalked_code
 from sframegen.conversion.sources import find_sources
+from sframegen.elf.ranges import count_in
 from sframegen.elf.records import SHF
 from sframegen.format.abi import abi_of
+from sframegen.format.decode import decode
 from sframegen.format.layouts import LAYOUTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from linker.objects.given_file import Objects
-    from sframegen.checks.finding import CheckReport
+    from sframegen.checks.finding import CheckReport, Consumer
     from sframegen.elf.file import ElfFile
 
 
-def check_objects(objects: Objects) -> CheckReport:
-    """Check an object, or each object of an archive, whose name then begins each message."""
+def check_objects(objects: Objects, debug_file: Path | None = None, consumer: Consumer = "all") -> CheckReport:
+    """Check an object, or each object of an archive, whose name then begins each message. `debug_file`: that of a single object."""
+    if debug_file is not None and objects.is_archive:
+        raise FormatError("an archive has no separate debug file")
     total = ReportDraft(objects.file)
-    parts = [check_object(elf) for elf in objects.members.values()]
+    parts = [check_object(elf, debug_file, consumer) for elf in objects.members.values()]
     code: Counter[Verdict] = Counter()
     for part in parts:
         member = part.file.removeprefix(objects.file)
@@ -49,7 +57,7 @@ def check_objects(objects: Objects) -> CheckReport:
     return total.report()
 
 
-def check_object(elf: ElfFile) -> CheckReport:
+def check_object(elf: ElfFile, debug_file: Path | None = None, consumer: Consumer = "all") -> CheckReport:
     """Check one object, and return its report. Sections that cannot be read or laid out are findings."""
     draft = ReportDraft(elf.name)
     sections = [section for section in elf.sections if is_sframe(section)]
@@ -61,17 +69,21 @@ def check_object(elf: ElfFile) -> CheckReport:
         if not sections:
             draft.findings.append(Finding(NO_SECTION, Severity.ERROR, no_section(view.placed.image)))
             return draft.report()
-        draft.findings += list(well_formed(view))
-        _compare(view, draft)
+        draft.findings += list(well_formed(view, consumer))
+        _compare(view, draft, debug_file)
     except FormatError as error:
         draft.add_error("unreadable", str(error))
     return draft.report()
 
 
-def well_formed(view: ObjectView) -> Iterator[Finding]:
+def well_formed(view: ObjectView, consumer: Consumer) -> Iterator[Finding]:
     """Yield the findings about each section by itself."""
     image = view.placed.image
-    for section in filter(is_sframe, image.sections):
+    sections = list(filter(is_sframe, image.sections))
+    if is_module(image) and len(sections) > 1:
+        message = f"a kernel reads only the first of {len(sections)} sections"
+        yield Finding("arm64-kernel-several", Severity.ERROR, message, "arm64-kernel")
+    for section in sections:
         flags = section.header.sh_flags & FLAGS
         if flags != SHF.ALLOC:
             rule = RULES["section-flags"]
@@ -79,17 +91,22 @@ def well_formed(view: ObjectView) -> Iterator[Finding]:
         facts = examine(
             image.contents(section), section.header.sh_addr, executable=image.executable_ranges(), byte_order=image.byte_order
         )
+        if is_module(image):
+            facts.of_kernel = facts.sorted_later = True
+            starts = decode(image.contents(section), section.header.sh_addr, image.name).table.start
+            facts.unwalked = count_in(unwalked_code(image), starts)
+            yield from accepted(facts, consumer)
         for finding in facts.findings:
             place = None if finding.address is None else view.place_of_address(finding.address)
             yield finding._replace(address=None, message=f"{place}: {finding.message}" if place else finding.message)
 
 
-def _compare(view: ObjectView, draft: ReportDraft) -> None:
+def _compare(view: ObjectView, draft: ReportDraft, debug_file: Path | None) -> None:
     merged = view.merged
     draft.version, draft.functions = min(merged.versions), sum(len(one.numbers) for one in view.described)
     image = view.placed.image
-    sources = find_sources(image)
     try:
+        sources = find_sources(image, debug_file, partial(place_debug_file, of=view.placed))
         truth = compare(image, AllSections(view.functions, LAYOUTS[draft.version]), sources, abi_of(image))
     except FormatError as error:
         draft.findings.append(Finding("cfi-unreadable", Severity.ERROR, f"nothing to compare it with: {error}"))

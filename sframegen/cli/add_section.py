@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     cls=Command,
     exclusive=[
         VERBOSE_OR_QUIET,
-        *(("--detached", other) for other in ("--output", "--unloaded", "--replace")),
+        *((one, other) for one in ("--detached", "--object") for other in ("--output", "--unloaded", "--replace")),
+        ("--detached", "--object"),
     ],
     examples=[
         Example("Add a section to a program, in place", "sframegen add-section ./prog"),

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
     from sframegen.elf.ranges import Range
 
+# By magic number: how to unpack compressed kernel modules, which are the ELF files that are kept so.
+UNPACKERS = {b"\xfd7zXZ\0": "unxz", b"\x28\xb5\x2f\xfd": "unzstd", b"\x1f\x8b": "gunzip"}
+
 
 class Relocated(NamedTuple):
     """The relocated fields of one section, by offset: fields that were filled in, and fields whose value is unknown."""
@@ -167,7 +170,8 @@ class ElfFile:
     def _identify(self) -> ByteOrder:
         ident = bytes(self.data[:16])
         if ident[:4] != b"\x7fELF":
-            raise self.error("not an ELF file")
+            tool = next((tool for magic, tool in UNPACKERS.items() if ident.startswith(magic)), None)
+            raise self.error("not an ELF file" if tool is None else f"compressed: use {tool} first")
         if len(self.data) < EHDR_SIZE:
             raise self.error(f"expected {EHDR_SIZE} bytes, have {len(self.data)}", "ELF header", 0)
         if ident[4] != 2:

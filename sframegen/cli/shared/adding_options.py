@@ -74,6 +74,18 @@ ROWS = (
         (ADD_SECTION,),
     ),
     Row(
+        "object_file",
+        writing_option(
+            "--object",
+            "object_file",
+            type=click.Path(dir_okay=False),
+            metavar="FILE",
+            help="Write the section to a relocatable object, for the next link of a kernel or another image that a linker script"
+            " lays out, and leave FILE unchanged.",
+        ),
+        (ADD_SECTION,),
+    ),
+    Row(
         "force",
         writing_option(
             "--force",
