@@ -78,7 +78,7 @@ def check(
       once.
 
     Faults of the section are findings, and so is a missing section. Raises FormatError if the file cannot be read or is of a
-    kind that has no section, if `instructions` or `second_reader` are given for a file that is not linked, `debug_file` for an archive, or
+    kind that has no section, if `second_reader` is given for a file that is not linked, `debug_file` for an archive, or
     `instructions` for an ABI whose instructions are not read; OSError; ValueError for an unknown consumer and for `jobs` below 1;
     and TypeError if `sections` is a single path, or `path` is none of these.
     """
@@ -88,7 +88,6 @@ def check(
     if consumer not in CONSUMERS:
         raise ValueError(f"unknown consumer {consumer!r}, only {', '.join(CONSUMERS)}")
     no_objects = {
-        "instructions are checked in linked files only: jumps and calls of an object lead nowhere yet": instructions,
         "the second reader reads the call frame information of linked files only": second_reader,
     }
 
@@ -110,7 +109,7 @@ def check(
         for why_not, is_asked in no_objects.items():
             if is_asked:
                 raise FormatError(why_not)
-        return check_objects(objects, None if debug_file is None else Path(debug_file), consumer)
+        return check_objects(objects, None if debug_file is None else Path(debug_file), consumer, running if instructions else None)
 
     name, data = file_content(path)
     with naming(name):

@@ -10,6 +10,7 @@ import stat
 from bisect import bisect_right
 from functools import cached_property
 from itertools import count
+from types import MappingProxyType
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from sframegen.base.errors import FormatError
@@ -52,6 +53,17 @@ class Relocated(NamedTuple):
     unknown: set[int]
 
 
+class Externals(NamedTuple):
+    """What an object does not define, in an image of it: the names of functions and of pointers to them, by invented address.
+
+    `unresolved`: addresses of fields that the relocation was not applied to.
+    """
+
+    stubs: Mapping[int, str] = MappingProxyType({})
+    pointers: Mapping[int, str] = MappingProxyType({})
+    unresolved: frozenset[int] = frozenset()
+
+
 class Section(NamedTuple):
     """A section header with its number and name."""
 
@@ -70,9 +82,11 @@ class ElfFile:
         self.data = data
         self.status = status  # the file's status when it was opened; None for bytes that are not in a file
         self.descriptor = descriptor  # the open file's descriptor, which the opener closes
-        # For an object laid out in memory: floating code (see Sources), and the relocated fields of CFI sections by number.
+        # For an object laid out in memory: floating code (see Sources), the relocated fields of CFI sections by number, and what its
+        # code refers to elsewhere.
         self.floating: Sequence[Range] = ()
         self.relocated: Mapping[int, Relocated] | None = None
+        self.externals = Externals()
         self.byte_order = self._identify()
         self.header = self.record(Ehdr, 0, "ELF header")
         self.shnum, self.shstrndx, self.phnum = self._counts()
