@@ -1,8 +1,7 @@
 """Holds the CFI of all programs and libraries of a machine against their instructions: `python -m corpus.contradictions [PATH...]`.
 
 Of PATHs; without any, of /usr, /opt and the corpus. What is found is kept in a file, a line for each that was looked at; those that
-are in it are not looked at again. Prints each place where the CFI is contradicted with the instructions around it, then tables of
-all by kind.
+are in it are not looked at again. Prints each place where the CFI is contradicted, with the instructions around it.
 """
 
 from __future__ import annotations
@@ -12,8 +11,9 @@ import os
 import sys
 from pathlib import Path
 
+from corpus import measured
 from corpus.contradictions.found import corpus_files, files, look, read, written
-from corpus.contradictions.report import markdown, write
+from corpus.contradictions.report import results
 from sframegen.program.workers import outcomes
 
 
@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--kept", type=Path, default=Path("contradictions.jsonl"), help="the file of what is found")
     parser.add_argument("--up-to", type=int, default=1 << 40, metavar="BYTES", help="larger files are left out")
-    parser.add_argument("--docs", type=Path, help="the document whose tables are replaced")
+    measured.add_json_option(parser)
     options = parser.parse_args()
     options.kept.touch()
     known = {found.file: found for found in read(options.kept.read_text().splitlines())}
@@ -47,10 +47,7 @@ def main() -> int:
         for place in one.places:
             print(f"{one.file}: {place.address:#x} {place.name}, {place.size}: CFI {place.claim}; code {place.proof}")
             print(*(f"    {line}" for line in place.instructions), sep="\n")
-    text = markdown(found)
-    print(text)
-    if options.docs:
-        write(options.docs, text)
+    measured.write(options.json, results(found))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Builds real projects without and with the post-link step, and compares: docs/reports/projects.md.
+"""Builds real projects without and with the post-link step, and compares: corpus/README.md.
 
 Also what the step does with each linker and kind of link, and what a build does when sframegen is missing, killed, or refuses a
 file. Needs the tools of tools/get-peers, the build systems of the projects, and Debian's archive for their sources, which are kept
@@ -11,15 +11,14 @@ import argparse
 import shutil
 import sys
 import tempfile
-import time
 from pathlib import Path
 
+from corpus import measured
 from corpus.projects.badnews import PROJECT, try_all
 from corpus.projects.judge import Judge
 from corpus.projects.linkers import matrix
 from corpus.projects.manifest import MANIFEST, environment, projects
-from corpus.projects.report import markdown
-from corpus.report_pages import write_or_print
+from corpus.projects.report import results
 from tests.support.peers import Peers
 
 PARTS = ("linkers", "bad-news")
@@ -32,11 +31,10 @@ def main() -> int:
         "names", nargs="*", metavar="NAME", choices=[[], *known, *PARTS], help=f"only these: {', '.join([*known, *PARTS])}"
     )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="work in this new folder, and leave what was built there")
-    parser.add_argument("--report", type=Path, help="write the report to this file, not to standard output")
+    measured.add_json_option(parser)
     options = parser.parse_args()
     names = options.names or [*known, *PARTS]
 
-    started = time.monotonic()
     program = shutil.which("sframegen", path=str(Path(sys.executable).parent)) or shutil.which("sframegen")
     if program is None:
         parser.error("sframegen is not installed")
@@ -54,12 +52,9 @@ def main() -> int:
         cells = list(matrix(judge, peers)) if "linkers" in names else []
         news = list(try_all(judge, known[PROJECT])) if "bad-news" in names else []
     versions = dict(line.split() for line in (peers.directory / "versions").read_text().splitlines())
-    about = f"`corpus/projects`, GNU binutils {versions['binutils']}; {time.monotonic() - started:.0f} s"
-    text = markdown(judged, cells, news, about)
-    write_or_print(options.report, text)
-    return int(
-        any(one.differences for one in judged) or any(one.differences for one in cells) or any(one.differences for one in news)
-    )
+    measured.write(options.json, {"binutils": versions["binutils"], **results(judged, cells, news)})
+    found = [[one.differences for one in judged], [one.differences for one in cells], [one.differences for one in news]]
+    return int(any(any(of_kind) for of_kind in found))
 
 
 if __name__ == "__main__":

@@ -18,11 +18,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from corpus import measured
 from corpus.processes import each_in_a_process
-from corpus.report_pages import write_or_print
 from corpus.run.behaviour import Behaviour
 from corpus.run.examine import Examiner, Result
-from corpus.run.report import markdown
+from corpus.run.report import summed
 from tests.support.peers import Peers, cache_directory
 
 if TYPE_CHECKING:
@@ -96,8 +96,7 @@ def main() -> int:
         "--sample", type=int, default=20, metavar="N", help="judge the rules of every Nth (default %(default)s; 0: none)"
     )
     parser.add_argument("--seed", type=int, default=1, help="which files are drawn (default %(default)s)")
-    parser.add_argument("--report", type=Path, help="write the report to this file, not to standard output")
-    parser.add_argument("--json", type=Path, help="write all results to this file")
+    measured.add_json_option(parser)
     options = parser.parse_args()
 
     files = list(linked_files(options.paths or [*machine_paths(), *corpus_paths()]))
@@ -105,17 +104,14 @@ def main() -> int:
     if options.limit is not None and options.limit < len(files):
         files = sorted(chance.sample(files, options.limit))
     small = [file for file in files if file.stat().st_size <= LARGEST_JUDGED_BYTES]
-    judged = set(chance.sample(small, -(-len(small) // options.sample))) if options.sample else set()
+    to_judge = set(chance.sample(small, -(-len(small) // options.sample))) if options.sample else set()
 
     behaviour = Behaviour()
     with tempfile.TemporaryDirectory(prefix="corpus-run-") as scratch:
-        running = examined(files, judged, Examiner(behaviour, Peers()), options.jobs, Path(scratch))
+        running = examined(files, to_judge, Examiner(behaviour, Peers()), options.jobs, Path(scratch))
         by_file = {result.file: result for result in with_progress(running, len(files))}
     results = [by_file[str(file)] for file in files]
-    text = markdown(results, behaviour)
-    if options.json:
-        options.json.write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")
-    write_or_print(options.report, text)
+    measured.write(options.json, summed(results, behaviour))
     return int(any(result.differences for result in results))
 
 

@@ -1,4 +1,4 @@
-"""Surveys the packages of survey.toml with `sframegen fleet run`, and reports: docs/reports/survey.md.
+"""Surveys the packages of survey.toml with `sframegen fleet run`, and reports: corpus/README.md.
 
 Exit status 1: a file that was looked at again with others' tools is not as the survey says, or a package failed.
 """
@@ -14,11 +14,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from corpus import measured
 from corpus.fetch.__main__ import cache_directory
-from corpus.report_pages import write_page
 from corpus.survey.judged_files import judge, sample
 from corpus.survey.survey_packages import MANIFEST, fetched
-from corpus.survey.survey_report import Results, markdown
+from corpus.survey.survey_report import Results, summed
 from corpus.survey.survey_rows import files_of, packages_of
 from sframegen.fleet.result_rows import RowOutcome
 
@@ -35,7 +35,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m corpus.survey", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--manifest", type=Path, default=MANIFEST)
     parser.add_argument("--output", type=Path, default=cache_directory() / "survey" / "results", help="where results are left")
-    parser.add_argument("--report", type=Path, help="write the summary to this file")
+    measured.add_json_option(parser)
     parser.add_argument("--page", type=Path, help="write the page to this file")
     parser.add_argument("--rewrite-up-to", metavar="MB", type=float, default=1, help="also rewrite packages up to this size")
     parser.add_argument("--judge", metavar="N", type=int, default=60, help="files to look at again")
@@ -56,11 +56,7 @@ def main() -> int:
 
     judged = judge_all(surveyed, packages, options.judge, options.seed)
     results = Results(groups, surveyed, rewritten, options.rewrite_up_to, judged)
-    text = markdown(results)
-    if options.report:
-        write_page(options.report, text, results.run["sframegen"])
-    else:
-        print(text)
+    measured.write(options.json, {"run_on": results.run["started"][:10], **summed(results)}, results.run["sframegen"])
     failed = any(row.outcome == RowOutcome.FAILED for row in packages_of(surveyed))
     return int(failed or any(one.faults for one in judged))
 

@@ -1,29 +1,25 @@
-"""The results of a survey, in Markdown: docs/reports/survey.md."""
+"""The results of a survey, as docs/measured/survey.json has them."""
 
 from __future__ import annotations
 
 import json
-import platform
 import re
 from collections import Counter, defaultdict
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from corpus.run.report import table
 from corpus.survey.survey_rows import WITH_SECTION, Sums, eh_frame_bytes, files_of, packages_of, size_ratio
-from sframegen.base.text import most_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
 
     from corpus.survey.judged_files import Judged
     from corpus.survey.survey_packages import Fetched, FetchedGroup
     from sframegen.fleet.result_rows import FileRow, PackageRow
 
-HEAD = Path(__file__).with_name("head.md")
 GOOD_COVERAGE = 0.999
-SHOWN = 12  # rows of a table that could have many
-STEPS = {"fetching": "fetch", "reading": "unpack", "converting": "convert", "writing": "pack"}  # of a package, with a column each
+SHOWN = 12  # records of a list that could have many
+STEPS = {"fetching": "fetch", "reading": "unpack", "converting": "convert", "writing": "pack"}  # of a package
 NUMBER = re.compile(r"\b(?:0x[0-9a-f]+|\d[\d,]{2,})\b", re.IGNORECASE)
 KEYS: dict[str, Callable[[FileRow], str]] = {  # of files
     "language": lambda row: row.language or "unknown",
@@ -100,160 +96,110 @@ class Survey:
         reason.bytes += size
 
 
-def markdown(results: Results) -> str:
+def summed(results: Results) -> dict[str, object]:
     survey = Survey(results)
-    lines = [HEAD.read_text(), "## Results", "", sentence(survey), ""]
-    lines += [f"Python {platform.python_version()}, {results.run['started'][:10]}.", ""]
-    if lost := [name for group in results.groups for name in group.lost]:
-        lines += [f"Left out, as the archive lists but does not have them: {', '.join(lost)}.", ""]
-    order = list(dict.fromkeys(package.group for package in results.packages))
-    lines += sums_table("packages", [(name, survey.group_packages[name], survey.groups[name]) for name in order])
-    for title, name in (("By language", "language"), ("By compiler", "compiler"), ("By machine", "machine")):
-        by = sorted(survey.by[name].items(), key=lambda item: -item[1].executable)
-        lines += [f"### {title}", "", *sums_table(name, [(key, None, sums) for key, sums in by[:SHOWN]])]
-    lines += left_out(survey)
-    lines += without_section(survey)
-    lines += larger(survey)
-    lines += growth(results)
-    lines += time(survey)
-    lines += again(results.judged)
-    return "\n".join(lines[:-1]) + "\n"
-
-
-def sentence(survey: Survey) -> str:
-    files = survey.all
-    silent = sorted(((sums.silent, name) for name, sums in survey.by["language"].items()), reverse=True)[:2]
-    ratio = f"{files.section / files.eh_frame:.3f}" if files.eh_frame else "none"
-    sentences = (
-        f"{len(survey.packages):,} packages, {sum(package.package_bytes for package in survey.packages):,} bytes;",
-        f"unpacked {sum(package.unpacked_bytes for package in survey.packages):,} bytes, with",
-        f"{files.seen:,} linked ELF files. {files.files:,} of these get a section. It covers {files.covered:,} of",
-        f"{files.code:,} bytes of code with CFI, {percent(files.covered, files.code)},",
-        f"and all of it in {survey.whole:,} files.",
-        f"Sections take {files.section:,} bytes, {ratio} of .eh_frame + .eh_frame_hdr. Of {files.executable:,} executable bytes,",
-        f"{files.silent:,} are code without CFI: {', '.join(f'{size:,} in {name}' for size, name in silent)}.",
-    )
-    return " ".join(sentences)
-
-
-def sums_table(first: str, rows: Iterable[tuple[str, int | None, Sums]]) -> list[str]:
-    head = (first, "ELF files", "with a section", "bytes with CFI", "covered", "code without CFI", "section", "of .eh_frame + hdr")
-    lines = []
-    for name, packages, sums in rows:
-        silent = f"{100 * sums.silent / (sums.silent + sums.code):.1f} %" if sums.silent + sums.code else ""
-        ratio = f"{sums.section / sums.eh_frame:.2f}" if sums.eh_frame else ""
-        label = name if packages is None else f"{name} ({packages})"
-        lines.append((label, sums.seen, sums.files, sums.code, percent(sums.covered, sums.code), silent, sums.section, ratio))
-    return table(head, lines)
-
-
-def left_out(survey: Survey) -> list[str]:
-    lines = ["## Left out", "", *table(("reason", "bytes"), most_first(survey.left_out))]
-    rows = sorted(survey.incomplete, key=lambda row: row.covered_bytes / row.code_bytes)
-    lines += [f"Files of which less than {100 * GOOD_COVERAGE:g} % is covered:", ""]
-    return lines + table(
-        ("file", "package", "bytes with CFI", "left out", "covered"),
-        [
-            (
-                f"`{base(row.path)}`",
-                package_name(row),
-                row.code_bytes,
-                row.code_bytes - row.covered_bytes,
-                percent(row.covered_bytes, row.code_bytes),
-            )
-            for row in rows
+    packages, files = survey.packages, survey.all
+    order = dict.fromkeys(package.group for package in results.packages)
+    larger = sorted(survey.large, key=lambda row: eh_frame_bytes(row) - row.section_bytes)
+    return {
+        "packages": len(packages),
+        "package_bytes": sum(package.package_bytes for package in packages),
+        "unpacked_bytes": sum(package.unpacked_bytes for package in packages),
+        "lost": [name for group in results.groups for name in group.lost],
+        **_sums(files),
+        "covered_bytes": files.covered,
+        "wholly_covered_files": survey.whole,
+        "executable_bytes": files.executable,
+        "bytes_without_cfi": {name: sums.silent for name, sums in survey.by["language"].items() if sums.silent},
+        "groups": [{"group": name, "packages": survey.group_packages[name], **_sums(survey.groups[name])} for name in order],
+        **{f"by_{name}": _by(name, sums) for name, sums in survey.by.items()},
+        "left_out_bytes": dict(survey.left_out.most_common()),
+        "incomplete": list(map(_incomplete, sorted(survey.incomplete, key=lambda row: row.covered_bytes / row.code_bytes))),
+        "without_section": [
+            {"of": of, "outcome": outcome, "reason": text, "number": one.number, "bytes": one.bytes, "such_as": one.example}
+            for (of, outcome, text), one in sorted(survey.reasons.items(), key=lambda item: (item[0][0], -item[1].number))
         ],
-    )
+        "larger_sections": len(larger),
+        "larger_section_bytes": sum(row.section_bytes for row in larger),
+        "larger_eh_frame_bytes": sum(map(eh_frame_bytes, larger)),
+        "larger": list(map(_larger, larger[:SHOWN])),
+        "rewritten": growth(results),
+        "time": time(packages),
+        "judged_files": len(results.judged),
+        "judged_code_bytes": sum(one.code_bytes for one in results.judged),
+        "judged_differences": [f"{one.path}: {fault}" for one in results.judged for fault in one.faults],
+    }
 
 
-def without_section(survey: Survey) -> list[str]:
-    reasons = sorted(survey.reasons.items(), key=lambda item: (item[0][0], -item[1].number))
-    lines = ["## Without a section", ""]
-    return lines + table(
-        ("", "outcome", "reason", "number", "bytes", "such as"),
-        [(of, outcome, text, one.number, one.bytes, f"`{one.example}`") for (of, outcome, text), one in reasons],
-    )
+def _sums(sums: Sums) -> dict[str, object]:
+    """`covered` and `without_cfi`: percentages; `of_eh_frame`: the section's size in proportion to .eh_frame + .eh_frame_hdr."""
+    code = sums.silent + sums.code
+    return {
+        "elf_files": sums.seen,
+        "with_section": sums.files,
+        "code_bytes": sums.code,
+        "covered": percent(sums.covered, sums.code),
+        "without_cfi": round(100 * sums.silent / code, 1) if code else None,
+        "section_bytes": sums.section,
+        "of_eh_frame": round(sums.section / sums.eh_frame, 3) if sums.eh_frame else None,
+    }
 
 
-def larger(survey: Survey) -> list[str]:
-    ours, theirs = sum(row.section_bytes for row in survey.large), sum(map(eh_frame_bytes, survey.large))
-    most = sorted(survey.large, key=lambda row: eh_frame_bytes(row) - row.section_bytes)[:SHOWN]
-    return [
-        "## Larger than .eh_frame + .eh_frame_hdr",
-        "",
-        f"{len(survey.large):,} of {survey.all.files:,} sections, with {ours:,} bytes to {theirs:,}. The largest differences:",
-        "",
-        *table(
-            ("file", "package", "section", ".eh_frame + hdr", "ratio"),
-            [
-                (f"`{base(row.path)}`", package_name(row), row.section_bytes, eh_frame_bytes(row), f"{size_ratio(row):.2f}")
-                for row in most
-            ],
-        ),
-    ]
+def _by(name: str, sums: dict[str, Sums]) -> list[dict[str, object]]:
+    most = sorted(sums.items(), key=lambda item: -item[1].executable)[:SHOWN]
+    return [{name: key, **_sums(one)} for key, one in most]
 
 
-def growth(results: Results) -> list[str]:
-    """The growth of the packages that were rewritten."""
-    kinds: defaultdict[str, list[PackageRow]] = defaultdict(list)
-    for row in packages_of(results.rewritten):
-        if row.new_package_bytes:
-            kinds[row.kind].append(row)
-    lines = ["## Growth of packages", ""]
-    lines += [f"All packages of at most {results.rewritten_up_to:g} MB were rewritten, packed as they were before.", ""]
-    rows = []
-    for kind, packages in sorted(kinds.items()):
-        before, after = sum(row.package_bytes for row in packages), sum(row.new_package_bytes for row in packages)
+def _incomplete(row: FileRow) -> dict[str, object]:
+    left_out = row.code_bytes - row.covered_bytes
+    return {"file": base(row.path), "package": package_name(row), "code_bytes": row.code_bytes, "left_out": left_out}
+
+
+def _larger(row: FileRow) -> dict[str, object]:
+    sizes = {"section_bytes": row.section_bytes, "eh_frame_bytes": eh_frame_bytes(row)}
+    return {"file": base(row.path), "package": package_name(row), **sizes}
+
+
+def growth(results: Results) -> list[dict[str, object]]:
+    """Of the packages that were rewritten, packed as they were before."""
+    found: list[dict[str, object]] = []
+    for kind, packages in by_kind(row for row in packages_of(results.rewritten) if row.new_package_bytes):
         ordered = sorted(row.new_package_bytes / row.package_bytes - 1 for row in packages)
-        middle = ordered[len(ordered) // 2]
-        rows.append((kind, len(packages), before, after, f"{100 * (after / before - 1):.2f} %", f"{100 * middle:.2f} %"))
-    lines += table(("kind", "packages", "bytes", "rewritten", "growth", "median"), rows)
-    return [*lines, shares(row for packages in kinds.values() for row in packages), ""] if rows else lines
+        found.append(
+            {
+                "kind": kind,
+                "packages": len(packages),
+                "bytes": sum(row.package_bytes for row in packages),
+                "new_bytes": sum(row.new_package_bytes for row in packages),
+                "median_growth": round(ordered[len(ordered) // 2], 4),
+            }
+        )
+    return found
 
 
-def shares(packages: Iterable[PackageRow]) -> str:
-    seconds = dict.fromkeys(STEPS.values(), 0.0)
-    for row in packages:
-        for step, text in STEPS.items():
-            seconds[text] += getattr(row, f"seconds_{step}")
-    total = sum(seconds.values())
-    return "Of the time: " + ", ".join(f"{text} {100 * used / total:.0f} %" for text, used in seconds.items()) + "."
+def time(packages: Iterable[PackageRow]) -> list[dict[str, object]]:
+    """Seconds of one process for 1 GB of packages."""
+    found: list[dict[str, object]] = []
+    for kind, of_kind in by_kind(packages):
+        size = sum(row.package_bytes for row in of_kind)
+        seconds = {text: sum(getattr(row, f"seconds_{step}") for row in of_kind) for step, text in STEPS.items()}
+        found.append(
+            {"kind": kind, "packages": len(of_kind), "bytes": size}
+            | {f"{text}_seconds": round(used / size * 1e9) for text, used in seconds.items()}
+        )
+    return found
 
 
-def time(survey: Survey) -> list[str]:
+def by_kind(packages: Iterable[PackageRow]) -> list[tuple[str, list[PackageRow]]]:
     kinds: defaultdict[str, list[PackageRow]] = defaultdict(list)
-    for row in survey.packages:
+    for row in packages:
         kinds[row.kind or "unknown"].append(row)
-    lines = ["## Time", ""]
-    if not kinds:
-        return lines
-    lines += [shares(survey.packages), ""]
-    lines += ["Seconds of one process for 1 GB of packages, while other work took most of the processors:", ""]
-    rows = []
-    for kind, packages in sorted(kinds.items()):
-        size = sum(row.package_bytes for row in packages)
-        seconds = [sum(getattr(row, f"seconds_{step}") for row in packages) / size * 1e9 for step in list(STEPS)[:3]]
-        rows.append((kind, len(packages), size, *(f"{used:.0f}" for used in seconds), f"{sum(seconds):.0f}"))
-    return lines + table(("kind", "packages", "bytes", "read the file", "unpack", "convert", "in all"), rows)
+    return sorted(kinds.items())
 
 
-def again(judged: Sequence[Judged]) -> list[str]:
-    faults = [f"- `{one.path}`: {fault}" for one in judged for fault in one.faults]
-    code = sum(one.code_bytes for one in judged)
-    return [
-        "## Looked at again",
-        "",
-        f"{len(judged):,} files with {code:,} bytes with CFI, drawn with a seed: {len(faults)} differences.",
-        *faults,
-        "",
-    ]
-
-
-def percent(part: int, of: int) -> str:
-    """Return a share that is never rounded up to 100 %."""
-    if not of:
-        return ""
-    return "100 %" if part == of else f"{int(1e5 * part / of) / 1e3:.3f} %"
+def percent(part: int, of: int) -> float | None:
+    """Return a share that is never rounded up to 100."""
+    return int(1e5 * part / of) / 1e3 if of else None
 
 
 def base(path: str) -> str:
