@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-BEGIN, END = "<!-- make bench writes this: begin -->", "<!-- end -->"
+END = "<!-- end -->"
 
 
 class Figure(NamedTuple):
@@ -79,7 +79,7 @@ def _text(value: float, *, share: bool) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def written_into(document: str, text: str, mark: str = BEGIN) -> str:
+def written_into(document: str, text: str, mark: str) -> str:
     """The document with the text between its markers, of which `mark` is the first. Raises ValueError where it has none."""
     before, begin, rest = document.partition(mark)
     _, end, after = rest.partition(END)

@@ -37,7 +37,9 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=5, help="counted runs of everything that is timed (default %(default)s)")
     parser.add_argument("--only", choices=PARTS, action="append", help="measure this part; may be given again")
-    parser.add_argument("--from", type=Path, dest="known", metavar="FILE", help="measure nothing: draw the plots of an earlier --json")
+    parser.add_argument(
+        "--from", type=Path, dest="known", metavar="FILE", help="measure nothing: draw the plots of an earlier --json"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file, and plots (SVG) beside it")
     options = parser.parse_args()
     if options.known:

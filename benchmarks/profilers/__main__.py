@@ -1,6 +1,7 @@
 """Compares `sframegen profile` with other profilers: corpus/README.md.
 
-Needs root, and what `make study STUDY=benchmarks.profilers` installs: a profiler or a program that is missing is left out and named.
+Needs root, and what `make study STUDY=benchmarks.profilers` installs: a profiler or a program that is missing is left out and
+named.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Hides the CFI of real files, finds it again by their instructions, and compares both at every byte.
 
-NAME: a file that docs/measured/blind.json has, or a path; without any, all that are there: the machine's, the corpus', and libraries
-compiled by what compilers there are. Exit status 1: of what was found less than 99.9 % is right somewhere, or less than 85 % of
+NAME: a file that docs/measured/blind.json has, or a path; without any, all that are there: the machine's, the corpus', and
+libraries compiled by what compilers there are. Exit status 1: of what was found less than 99.9 % is right somewhere, or less than 85 % of
 the code was found again.
 """
 

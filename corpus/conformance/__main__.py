@@ -138,9 +138,14 @@ def failures(reader: str, found: dict[str, Outcome]) -> Iterator[dict[str, objec
 
 def of_linkers(results: dict[str, dict[str, list[str]]]) -> dict[str, object]:
     """Of each link that fails, its first fault."""
-    counts = [{"linker": name, "links": len(found), "ok": sum(not wrong for wrong in found.values())} for name, found in results.items()]
+    counts = [
+        {"linker": name, "links": len(found), "ok": sum(not wrong for wrong in found.values())} for name, found in results.items()
+    ]
     failed = [
-        {"linker": name, "link": link, "fault": wrong[0]} for name, found in results.items() for link, wrong in found.items() if wrong
+        {"linker": name, "link": link, "fault": wrong[0]}
+        for name, found in results.items()
+        for link, wrong in found.items()
+        if wrong
     ]
     return {"linkers": counts, "link_failures": failed}
 

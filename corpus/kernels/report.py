@@ -36,9 +36,9 @@ class Outcome(NamedTuple):
 def record(outcome: Outcome) -> dict[str, object]:
     """Samples are those of all three programs. `short`: from copies of a part of the stack; `in_vdso`: taken there."""
     kernel, found = outcome
-    counted = {}
+    counted: dict[str, object] = {}
     if "workloads" in found:
         counted = {key: sum(one[key] for one in found["workloads"].values()) for key in SUMS}
-    said = {key: found[key] for key in ("verified", "tracepoint", "refused", "failed") if key in found}
+    said: dict[str, object] = {key: found[key] for key in ("verified", "tracepoint", "refused", "failed") if key in found}
     release, machine = found.get("release", ""), found.get("machine", kernel.architecture)
     return {"suite": kernel.suite, "release": release, "machine": machine, **said, **counted, "fault": outcome.fault}
