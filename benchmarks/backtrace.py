@@ -5,7 +5,6 @@ Sections are added to the program and to copies of its libraries. Medians of 15 
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -90,8 +89,7 @@ def measure(home: Path, runs: int) -> Iterable[tuple[str, int, float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.backtrace", description=(__doc__ or "").partition("\n")[0])
-    measured.add_json_option(parser)
+    parser = measured.argument_parser("benchmarks.backtrace", __doc__)
     parser.add_argument("--runs", type=int, default=5, help="of each kind (default %(default)s; a run takes about four seconds)")
     options = parser.parse_args()
     taken: dict[tuple[str, int], list[float]] = defaultdict(list)

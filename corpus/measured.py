@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -16,14 +17,17 @@ from typing import TYPE_CHECKING
 from sframegen import __version__
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Mapping
 
 STARTED, LOAD_BEFORE = time.monotonic(), os.getloadavg()[0]
 
 
-def add_json_option(parser: argparse.ArgumentParser) -> None:
+def argument_parser(study: str, about: str | None) -> argparse.ArgumentParser:
+    """`about`: the docstring of the study."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog=f"python -m {study}", description=about, formatter_class=raw)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file, not to standard output")
+    return parser
 
 
 def write(path: Path | None, results: Mapping[str, object], version: str = __version__) -> None:

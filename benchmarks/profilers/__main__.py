@@ -6,7 +6,6 @@ named.
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import tempfile
@@ -26,10 +25,9 @@ SAMPLE_SECONDS = 4.0  # for each depth, and each process whose maps are measured
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.profilers", description=(__doc__ or "").partition("\n")[0])
+    parser = measured.argument_parser("benchmarks.profilers", __doc__)
     parser.add_argument("--share", type=float, default=1.0, help="of the time that each measurement takes (default %(default)s)")
     parser.add_argument("--only", choices=[one.name for one in TARGETS], action="append", help="this program; may be given again")
-    measured.add_json_option(parser)
     options = parser.parse_args()
     if build_kind() != "compiled":
         parser.error("this sframegen is interpreted: measure the compiled build")

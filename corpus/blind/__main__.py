@@ -1,13 +1,12 @@
 """Hides the CFI of real files, finds it again by their instructions, and compares both at every byte.
 
 NAME: a file that docs/measured/blind.json has, or a path; without any, all that are there: the machine's, the corpus', and
-libraries compiled by what compilers there are. Exit status 1: of what was found less than 99.9 % is right somewhere, or less than 85 % of
-the code was found again.
+libraries compiled by what compilers there are. Exit status 1: of what was found less than 99.9 % is right somewhere, or less
+than 85 % of the code was found again.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
@@ -36,12 +35,9 @@ def is_good(trial: Trial) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m corpus.blind", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = measured.argument_parser("corpus.blind", __doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="processes")
-    measured.add_json_option(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         files: Iterable[File] = chain(real_files(), compiled(Path(scratch)))

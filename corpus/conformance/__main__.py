@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import subprocess
@@ -151,8 +150,7 @@ def of_linkers(results: dict[str, dict[str, list[str]]]) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m corpus.conformance", description=__doc__)
-    measured.add_json_option(parser)
+    parser = measured.argument_parser("corpus.conformance", __doc__)
     parser.add_argument("--measured", action="store_true", help="write conformance/measured.json, which the suite's cases quote")
     options = parser.parse_args()
     peers = Peers()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 NAMED = 28  # characters of a function's name
 SHOWN = 12  # places of a file
+EQUATION = "(cfa, ra, fp) = "
 
 
 def results(every: Sequence[Found]) -> dict[str, object]:
@@ -47,8 +48,8 @@ def _records(every: Iterable[Found], name: str, names: dict[str, str]) -> Iterat
                 "places": len(places),
                 "bytes": sum(place.size for place in places),
                 "at": list(map(_at, places[:SHOWN])),
-                "cfi": _short(places[0].claim),
-                "code": _short(places[0].proof),
+                "cfi": places[0].claim.removeprefix(EQUATION),
+                "code": places[0].proof.removeprefix(EQUATION),
             }
 
 
@@ -57,10 +58,6 @@ def _at(place: Place) -> str:
     name, _, offset = place.name.rpartition("+")
     shown = f" {name}+{offset}" if name and not name.startswith(".") and len(name) <= NAMED else ""
     return f"{place.address:#x}{shown} ({place.size})"
-
-
-def _short(equation: str) -> str:
-    return equation.removeprefix("(cfa, ra, fp) = ")
 
 
 def packages(files: Iterable[str]) -> dict[str, str]:

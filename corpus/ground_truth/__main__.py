@@ -6,7 +6,6 @@ Exit status 1: a stack cannot be, and no guess is marked in it.
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import tempfile
@@ -25,10 +24,9 @@ SECONDS = 2.0
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m corpus.ground_truth", description=(__doc__ or "").partition("\n")[0])
+    parser = measured.argument_parser("corpus.ground_truth", __doc__)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="that each program runs (default %(default)s)")
     parser.add_argument("--only", action="append", help="programs of this kind: C, C++, Go...; may be given again")
-    measured.add_json_option(parser)
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     missing: dict[str, str] = {}

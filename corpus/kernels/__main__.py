@@ -6,7 +6,6 @@ kernel is refused that should not be, or is not refused that should be.
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -39,11 +38,10 @@ def tried(kernel: Kernel, initramfs: Path, timeout: float) -> Outcome:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m corpus.kernels", description=(__doc__ or "").partition("\n")[0])
+    parser = measured.argument_parser("corpus.kernels", __doc__)
     parser.add_argument("--only", choices=[kernel.name for kernel in KERNELS], action="append", help="may be given again")
     parser.add_argument("--timeout", type=float, default=TIMEOUT, help="seconds for each boot (default %(default)s)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="boots at the same time (default %(default)s)")
-    measured.add_json_option(parser)
     options = parser.parse_args()
 
     chosen = [kernel for kernel in KERNELS if not options.only or kernel.name in options.only]

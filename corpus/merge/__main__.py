@@ -6,7 +6,6 @@ libraries of corpus/samples.py: what is missing is left out, and said. Exit stat
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from corpus.samples import SAMPLES, sample_files
 from tests.support.peers import Peers
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
 
     from corpus.merge.damage import Tried
@@ -145,14 +145,13 @@ def _versions(peers: Peers) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m corpus.merge", description=(__doc__ or "").partition("\n")[0])
+    parser = measured.argument_parser("corpus.merge", __doc__)
     parser.add_argument("--objects", type=int, default=320, help="for this machine; a third for others (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="which sources are made (default %(default)s)")
     parser.add_argument("--machine", choices=MACHINES, action="append", help="only this one; may be given again")
     parser.add_argument("--only", choices=[*PARTS, "damage"], action="append", help="only this part; may be given again")
     parser.add_argument("-j", "--jobs", type=int, default=2, help="compilers at a time (default %(default)s)")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="work in this folder, and leave it to the next run")
-    measured.add_json_option(parser)
     options = parser.parse_args()
 
     rows: list[Row] = []

@@ -6,7 +6,6 @@ differs.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -27,12 +26,11 @@ MODES = ("sections", "--convert", "no .eh_frame")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m corpus.stacks", description=(__doc__ or "").partition("\n")[0])
+    parser = measured.argument_parser("corpus.stacks", __doc__)
     parser.add_argument("--share", type=float, default=1.0, help="of the stops of each workload (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="which moments (default %(default)s)")
     parser.add_argument("--mode", choices=MODES, action="append", help="only this one; may be given again")
     parser.add_argument("--only", choices=[one.name for one in WORKLOADS], action="append", help="may be given again")
-    measured.add_json_option(parser)
     options = parser.parse_args()
 
     rows: list[Row] = []

@@ -5,7 +5,6 @@ Exit status 1: a program breaks with the section and not without it, or `sframeg
 
 from __future__ import annotations
 
-import argparse
 import random
 import subprocess
 import sys
@@ -83,13 +82,12 @@ def results(jobs: Sequence[Job], at_once: int, scratch: Path) -> Iterator[Result
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m corpus.tools", description=(__doc__ or "").partition("\n")[0])
+    parser = measured.argument_parser("corpus.tools", __doc__)
     parser.add_argument("--files", metavar="PATTERN", default="*", help="only files whose `KIND: NAME` matches")
     parser.add_argument("--tools", metavar="PATTERN", default="*", help="only rows whose `TOOLS: INVOCATION` matches")
     parser.add_argument("--limit", type=int, metavar="N", help="only N of the jobs, drawn by the seed")
     parser.add_argument("--seed", type=int, default=1, help="which jobs are drawn (default %(default)s)")
     parser.add_argument("-j", "--jobs", type=int, default=2, help="jobs at a time (default %(default)s)")
-    measured.add_json_option(parser)
     options = parser.parse_args()
     manifest = tomllib.loads(MANIFEST.read_text())
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 import tempfile
@@ -25,13 +24,12 @@ Judged = list[tuple[str, Mutant, "Outcome"]]  # room, ...
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
+    parser = measured.argument_parser("tests.mutations", __doc__)
     parser.add_argument("--environment", type=Path, default=ROOT / ".venv-pure", help="an interpreted build (default: .venv-pure)")
     parser.add_argument("--root", type=Path, default=ROOT, help="where the folder `tests` is (default: the checkout)")
     parser.add_argument("--room", action="append", help=f"default: {', '.join(ROOMS)}")
     parser.add_argument("--count", type=int, default=200, help="mutants to draw (default: %(default)s)")
     parser.add_argument("--seed", type=int, help="default: another one each time, which is printed")
-    measured.add_json_option(parser)
     options = parser.parse_args()
     rooms = options.room or ROOMS
     seed = SystemRandom().randrange(10**6) if options.seed is None else options.seed

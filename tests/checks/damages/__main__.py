@@ -6,7 +6,6 @@ memory. FILE is a path, or a name of corpus/manifest.toml. Nothing is written bu
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from random import Random
@@ -55,12 +54,9 @@ def opened(given: str) -> Subject:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.checks.damages", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = measured.argument_parser("tests.checks.damages", __doc__)
     parser.add_argument("files", nargs="*", metavar="FILE", default=FILES, help=f"default: {' '.join(FILES)}")
     parser.add_argument("--times", type=int, default=25, help="of each kind and file (default %(default)s)")
-    measured.add_json_option(parser)
     options = parser.parse_args()
     counts = dict.fromkeys(DAMAGES, Count())
     names = []
