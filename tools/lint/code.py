@@ -165,7 +165,7 @@ def what_names_a_machine_is_listed_for_ports() -> Iterator[str]:
     listed = NAMES_ABIS | {"sframegen/elf/records.py", *re.findall(r"`([\w/.]+)`", steps)}
     for name in (name for name in product() if name not in listed and not name.startswith(MACHINE_FOLDERS)):
         places = ((node.lineno, text) for node, text in names_and_texts(name) if MACHINE_NAME.search(text))
-        yield from (f"{name}:{line}: {text!r} names a machine; docs/architecture.md does not list the file" for line, text in places)
+        yield from (f"{name}:{line}: {text!r} names a machine; docs/architecture.md lacks the file" for line, text in places)
 
 
 def names_and_texts(name: str) -> Iterator[tuple[ast.expr | ast.alias, str]]:

@@ -19,6 +19,7 @@ import tomllib
 import zipfile
 from hashlib import sha256
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packaging.requirements import Requirement
@@ -237,7 +238,7 @@ def row_of(found: dict[str, Any]) -> str:
     python = found["python"] + (", free-threaded" if found["free-threaded"] else "")
     cells = [found["machine"] + emulated, python, f"`{found['way']}`, {found['what']}"]
     if "failed" in found:
-        cells += ["", "", f"no: {found['failed']}"]
+        cells += ["", "", f"no: {shorten(found['failed'], 60, placeholder=' ...')}"]
     else:
         parts = [found["build"], *(f"no {part}" for part in PARTS if found[part] is not True)]
         tests = [f"{found['tests']} tests"] if "tests" in found else []
