@@ -1,4 +1,4 @@
-"""Figures as plots: one message each, in SVG files that follow the reader's light or dark theme."""
+"""Figures as plots: one message each, in SVG, for light and for dark pages."""
 
 from __future__ import annotations
 
@@ -23,22 +23,8 @@ if TYPE_CHECKING:
     Panels: TypeAlias = Mapping[str, Mapping[str, float]]
 
 WIDTH = 6.4  # inches: as wide as a page's text
-PAGE, TEXT, LINES = "#ffffff", "#1c2733", "#dde3e8"
-OURS, OTHERS, LEVEL_NONE, LEVEL_SIZE = "#1f6fc5", "#9aa4ae", "#c8a2e0", "#2b9a66"
-DARK = {
-    PAGE: "#131416",
-    TEXT: "#dfe4e9",
-    LINES: "#363d44",
-    OURS: "#5ea8f2",
-    OTHERS: "#6b7681",
-    LEVEL_NONE: "#8a64a8",
-    LEVEL_SIZE: "#4cc38a",
-}
-# matplotlib writes colours into style attributes, which only !important overrides.
-DARK_RULES = [
-    f'[style*="{part}: {light}"] {{ {part}: {dark} !important }}' for light, dark in DARK.items() for part in ("fill", "stroke")
-]
-DARK_STYLE = "\n".join(["@media (prefers-color-scheme: dark) {", *DARK_RULES, "}", ""])
+OURS = ("#1f6fc5", "#5ea8f2")
+OTHERS = ("#9aa4ae", "#6b7681")
 
 
 class Bars(NamedTuple):
@@ -71,55 +57,60 @@ BARS = {
     ),
 }
 SIZE_OF = ".eh_frame + .eh_frame_hdr"
-SIZES = {  # row: marker, colour
+SIZES = {  # row: marker, colours on light and dark pages
     "GNU's .sframe": ("D", OTHERS),
-    "--optimize none": ("o", LEVEL_NONE),
+    "--optimize none": ("o", ("#c8a2e0", "#8a64a8")),
     "--optimize fast": ("o", OURS),
-    "--optimize size": ("o", LEVEL_SIZE),
+    "--optimize size": ("o", ("#2b9a66", "#4cc38a")),
 }
-STYLE: dict[Any, Any] = {  # matplotlib's newer releases list the keys in its type
-    "figure.facecolor": PAGE,
-    "axes.facecolor": PAGE,
-    "axes.edgecolor": LINES,
-    "grid.color": LINES,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    **dict.fromkeys(["text.color", "axes.labelcolor", "xtick.color", "ytick.color"], TEXT),
-    "svg.fonttype": "none",
-    "svg.hashsalt": "sframegen",
-}
+PAGES = {"": ("#ffffff", "#1c2733", "#dde3e8"), "-dark": ("#131416", "#dfe4e9", "#363d44")}  # background, text, lines
 
 
 def draw(figures: Sequence[Figure], folder: Path) -> None:
-    """Write NAME.svg for each plot that the figures have rows for."""
-    with mpl.rc_context(STYLE):
-        for name, picture in pictures(figures).items():
-            _save(picture, folder / f"{name}.svg")
+    """Write NAME.svg and NAME-dark.svg for each plot that the figures have rows for."""
+    for suffix in PAGES:
+        with mpl.rc_context(_style(suffix)):
+            for name, picture in pictures(figures, suffix).items():
+                _save(picture, folder / f"{name}{suffix}.svg")
 
 
 def draw_bars(title: str, panels: Panels, ours: Collection[str], file: Path) -> None:
-    """Write FILE.svg: a panel for each title, with a bar for each label; those of `ours` stand out."""
-    with mpl.rc_context(STYLE):
-        _save(_bar_panels(title, panels, ours), file.with_name(f"{file.name}.svg"))
+    """Write FILE.svg and FILE-dark.svg: a panel for each title, with a bar for each label; those of `ours` stand out."""
+    for dark, suffix in enumerate(PAGES):
+        with mpl.rc_context(_style(suffix)):
+            _save(_bar_panels(title, panels, ours, dark), file.with_name(f"{file.name}{suffix}.svg"))
 
 
 def _save(picture: Picture, path: Path) -> None:
     picture.savefig(path, bbox_inches="tight", pad_inches=0.12, metadata={"Date": None, "Creator": None})
-    path.write_text(with_dark_colours("".join(f"{line.rstrip()}\n" for line in path.read_text().splitlines())))
+    path.write_text("".join(f"{line.rstrip()}\n" for line in path.read_text().splitlines()))
 
 
-def with_dark_colours(svg: str) -> str:
-    return svg.replace("</style>", f"\n{DARK_STYLE}</style>", 1)
-
-
-def pictures(figures: Sequence[Figure]) -> dict[str, Picture]:
-    rows = table_rows(figures)
-    found = {"size": _sizes(rows), "growth": _growth(rows)} | {name: _bars(rows, bars) for name, bars in BARS.items()}
+def pictures(figures: Sequence[Figure], suffix: str = "") -> dict[str, Picture]:
+    rows, dark = table_rows(figures), list(PAGES).index(suffix)
+    found = {"size": _sizes(rows, dark), "growth": _growth(rows, dark)} | {
+        name: _bars(rows, bars, dark) for name, bars in BARS.items()
+    }
     return {name: picture for name, picture in found.items() if picture is not None}
 
 
-def _sizes(rows: Sequence[Row]) -> Picture | None:
+def _style(suffix: str) -> dict[Any, Any]:  # matplotlib's newer releases list the keys in its type
+    page, text, line = PAGES[suffix]
+    return {
+        "figure.facecolor": page,
+        "axes.facecolor": page,
+        "axes.edgecolor": line,
+        "grid.color": line,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.axisbelow": True,
+        **dict.fromkeys(["text.color", "axes.labelcolor", "xtick.color", "ytick.color"], text),
+        "svg.fonttype": "none",
+        "svg.hashsalt": "sframegen",
+    }
+
+
+def _sizes(rows: Sequence[Row], dark: int) -> Picture | None:
     """A line for each file, and on it a dot for each section."""
     shares = {row.what: row.cells for row in rows if (row.part, row.of) == ("size", SIZE_OF)}
     files = list(dict.fromkeys(file for cells in shares.values() for file in cells))
@@ -127,10 +118,10 @@ def _sizes(rows: Sequence[Row]) -> Picture | None:
         return None
     picture = Picture(figsize=(WIDTH, 1.3 + 0.28 * len(files)), layout="constrained")
     axes = picture.subplots()
-    for what, (marker, colour) in SIZES.items():
+    for what, (marker, colours) in SIZES.items():
         cells = shares.get(what, {})
         places = [files.index(file) for file in cells]
-        axes.plot(list(cells.values()), places, marker, color=colour, markersize=7, label=what)
+        axes.plot(list(cells.values()), places, marker, color=colours[dark], markersize=7, label=what)
     axes.set_yticks(range(len(files)), files)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.05 * max(1, *(value for cells in shares.values() for value in cells.values())))
@@ -141,7 +132,7 @@ def _sizes(rows: Sequence[Row]) -> Picture | None:
     return picture
 
 
-def _growth(rows: Sequence[Row]) -> Picture | None:
+def _growth(rows: Sequence[Row], dark: int) -> Picture | None:
     """A dot for each file: seconds against bytes, and a line with the median cost of a byte in large files."""
     cells = {row.what: row.cells for row in rows if row.part == growth.PART}
     if not cells:
@@ -149,7 +140,7 @@ def _growth(rows: Sequence[Row]) -> Picture | None:
     sizes, seconds = list(cells[growth.FRAMES].values()), list(cells[growth.COST].values())
     picture = Picture(figsize=(WIDTH, 3.6), layout="constrained")
     axes = picture.subplots()
-    axes.loglog(sizes, seconds, "o", color=OURS, markersize=4, alpha=0.7)
+    axes.loglog(sizes, seconds, "o", color=OURS[dark], markersize=4, alpha=0.7)
     cost = median(taken / size for taken, size in zip(seconds, sizes, strict=True) if size >= growth.LARGE)
     ends = [min(sizes), max(sizes)]
     axes.loglog(ends, [cost * end for end in ends], "--", color=mpl.rcParams["text.color"], linewidth=0.8)
@@ -160,22 +151,22 @@ def _growth(rows: Sequence[Row]) -> Picture | None:
     return picture
 
 
-def _bars(rows: Sequence[Row], bars: Bars) -> Picture | None:
+def _bars(rows: Sequence[Row], bars: Bars, dark: int) -> Picture | None:
     cells = {row.what: row.cells for row in rows if row.part == bars.part and not row.of}
     values = {label: cells[what] for label, what in bars.rows.items() if what in cells}
     files = list(dict.fromkeys(file for of_files in values.values() for file in of_files))
     if not files:
         return None
     panels = {file: {label: of_files[file] for label, of_files in values.items() if file in of_files} for file in files}
-    return _bar_panels(bars.title, panels, bars.ours)
+    return _bar_panels(bars.title, panels, bars.ours, dark)
 
 
-def _bar_panels(title: str, panels: Panels, ours: Collection[str]) -> Picture:
+def _bar_panels(title: str, panels: Panels, ours: Collection[str], dark: int) -> Picture:
     bars = max(map(len, panels.values()))
     picture = Picture(figsize=(WIDTH, 0.5 + len(panels) * (0.45 + 0.22 * bars)), layout="constrained")
     places = picture.subplots(len(panels), squeeze=False)
     for (name, shown), axes in zip(panels.items(), places[:, 0], strict=True):
-        _panel(axes, name, shown, [OURS if label in ours else OTHERS for label in shown])
+        _panel(axes, name, shown, [(OURS if label in ours else OTHERS)[dark] for label in shown])
     picture.suptitle(title, fontsize="medium", fontweight="bold")
     return picture
 

@@ -67,11 +67,17 @@ def judge_all(judge: Judge, rooms: tuple[str, ...], drawn: list[Mutant]) -> Judg
 
 
 def table(judged: Judged) -> str:
-    """The figures of each room."""
+    """The figures of each room, and a line for each survivor."""
     counts = {room: Counter(outcome for of, _, outcome in judged if of == room) for room, _, _ in judged}
     lines = ["| modules | tests | mutants | killed | of these, out of time | share |", "| --- | --- | --- | --- | --- | --- |"]
     lines += [f"| `{room}` | `{tests_of(room)}` | {figures(count)} |" for room, count in counts.items()]
     lines.append(f"| **all** | | {figures(sum(counts.values(), Counter()))} |")
+    survivors = [mutant for _, mutant, outcome in judged if outcome == "survived"]
+    if survivors:
+        lines += ["", "| survivor | before | after |", "| --- | --- | --- |"]
+    for mutant in survivors:
+        code = " | ".join(f"`` {' '.join(text.split())} ``".replace("|", "\\|") for text in (mutant.before, mutant.after))
+        lines.append(f"| `{mutant.module}:{mutant.line}` | {code} |")
     return "\n".join(lines)
 
 
