@@ -258,7 +258,6 @@ corpus: | machine ## fetch the binaries that everything is tried on
 # By the study's name: what it writes, and its flags; what is fetched before it; program:package or file:package; its environment, if that is not
 # the one of the tests. corpus/README.md describes the studies.
 writes_benchmarks.backtrace := --report docs/reports/own-stack.md
-writes_benchmarks.linking := --docs docs/linking.md
 writes_benchmarks.profilers := --report docs/reports/profilers.md
 writes_corpus.blind := --docs docs/code.md
 writes_corpus.conformance := --report docs/reports/conformance.md --measured
