@@ -25,14 +25,22 @@ EH_FRAME = ".eh_frame + .eh_frame_hdr"
 PAGES = (  # that can be typed from top to bottom
     "README.md",
     pytest.param("docs/fleet.md", marks=pytest.mark.full),
-    "docs/gates.md",
     "docs/library.md",
     pytest.param("docs/profile.md", marks=needs_bpf),
     "docs/tutorial.md",
 )
 
 
-CONSOLE_ONLY = ("docs/backtrace.md", "docs/detached.md", "docs/index.md", "docs/registry.md")  # whose other examples are pieces
+CONSOLE_ONLY = (  # whose other examples are pieces
+    "docs/backtrace.md",
+    "docs/detached.md",
+    "docs/index.md",
+    "docs/linking.md",
+    "docs/merging.md",
+    "docs/packaging.md",
+    "docs/registry.md",
+    "docs/strip.md",
+)
 
 
 def shape(line: str) -> str:
