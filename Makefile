@@ -117,7 +117,7 @@ packaging/$(1) $(SUITE)
 endef
 
 .PHONY: deb
-deb: ## Debian packages of the last commit, built, checked, installed and tried in clean roots, as root: docs/distribution-packages.md; SUITE
+deb: ## Debian packages of the last commit, built, checked, installed and tried in clean roots, as root: docs/packaging.md; SUITE
 	$(call packager,build-deb)
 
 .PHONY: rpm
@@ -328,7 +328,7 @@ wheel: .venv-release/tools | release-machine ## the sdist and wheels of the last
 version = $(shell sed -n 's/^__version__ = "\(.*\)".*/\1/p' sframegen/__init__.py)
 
 .PHONY: release
-release: wheel conformance ## everything that is released of the last commit, with checksums, in dist: docs/releasing.md
+release: wheel conformance ## everything that is released of the last commit, with checksums, in dist: docs/testing.md
 	rm -f dist/*.cdx.json
 	cp build/conformance.tar.gz dist/sframegen-$(version)-conformance.tar.gz
 	.venv-release/bin/python -m tools.release.sbom

@@ -59,7 +59,7 @@ man_pages = commands.man_pages()
 CAPTIONED = re.compile(r"^## (.+)\n((?:(?!^## ).*\n?)*)", re.MULTILINE)
 FILE_NAME = re.compile(r"\[[\w-]+\.md(?:#[\w-]+)?\]\((?=[^)]+\.md)")
 LISTED = re.compile(r"^- \[[^]]+\]\(([\w/-]+)\.md\)", re.MULTILINE)
-LISTS = ("contributing", "upstream")  # of pages that the side bar shows below them
+LISTS = ("upstream/index",)  # of pages that the side bar shows below them
 
 
 def contents(pages: list[str], *options: str) -> str:
