@@ -23,15 +23,23 @@ EXAMPLE = re.compile(
 EH_FRAME = ".eh_frame + .eh_frame_hdr"
 PAGES = (  # that can be typed from top to bottom
     "README.md",
+    "docs/adding-sections.md",
+    "docs/coverage.md",
     pytest.param("docs/fleet.md", marks=pytest.mark.full),
     "docs/gates.md",
+    "docs/how-sframe-works.md",
+    "docs/injection.md",
     "docs/library.md",
+    "docs/objects.md",
     pytest.param("docs/profile.md", marks=needs_bpf),
+    "docs/registration.md",
+    "docs/size.md",
+    "docs/synthesize.md",
     "docs/tutorial.md",
 )
 
 
-CONSOLE_ONLY = ("docs/backtrace.md", "docs/detached.md", "docs/index.md", "docs/registry.md")  # whose other examples are pieces
+CONSOLE_ONLY = ("docs/backtrace.md", "docs/detached.md", "docs/index.md")  # whose other examples are pieces
 
 
 def shape(line: str) -> str:
