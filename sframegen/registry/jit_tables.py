@@ -1,4 +1,4 @@
-"""Tables of code made at run time, as docs/registration.md has them: an entry's meaning, and a reader of tables that grow meanwhile."""
+"""Tables of code made at run time, as docs/registration.md has them: their entries, and a reader of tables that grow meanwhile."""
 
 from __future__ import annotations
 
