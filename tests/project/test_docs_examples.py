@@ -23,10 +23,15 @@ EXAMPLE = re.compile(
 EH_FRAME = ".eh_frame + .eh_frame_hdr"
 PAGES = (  # that can be typed from top to bottom
     "README.md",
+    "docs/checking.md",
+    "docs/commands.md",
+    "docs/consumers.md",
     pytest.param("docs/fleet.md", marks=pytest.mark.full),
     "docs/gates.md",
+    "docs/json.md",
     "docs/library.md",
     pytest.param("docs/profile.md", marks=needs_bpf),
+    "docs/stack.md",
     "docs/tutorial.md",
 )
 
