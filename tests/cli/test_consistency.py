@@ -1,4 +1,4 @@
-"""All commands, also those of two words, are alike: docs/commands.md has the rules; these tests go through click's tree."""
+"""All commands, with those of two words, say things alike: docs/gates.md has the rules, and these tests go through click's tree."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from tests.support.peers import Compiler
 
-PAGE = (ROOT / "docs" / "commands.md").read_text()
-METAVARS = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", PAGE.partition("\n## Options\n")[2], re.MULTILINE))
+GATES = (ROOT / "docs" / "gates.md").read_text()
+METAVARS = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", GATES.partition("\n## Options\n")[2], re.MULTILINE))
 CLICKS_OWN = re.compile(r"\b(?:INTEGER|FLOAT|TEXT|BOOLEAN|FILENAME|DIRECTORY|RANGE)\b|x[<>]=?\d|\d<=?x")
 
 
@@ -239,7 +239,7 @@ def test_the_page_names_what_commands_for_trees_lack(path: str, lacking: set[str
     tree = {"add-section": "add-tree"}.get(path, f"{path}-tree")
     of_one, of_tree = ({name for option in options_of(f"sframegen {one}") for name in option.opts} for one in (path, tree))
     assert {name for name in of_one - of_tree if name.startswith("--")} == lacking
-    [rule] = re.findall(r"^- (`remove-tree` has .*?)^- ", PAGE, re.MULTILINE | re.DOTALL)
+    [rule] = re.findall(r"^- (`remove-tree` has .*?)^- ", GATES, re.MULTILINE | re.DOTALL)
     assert {name for name in lacking if f"`{name}`" not in rule} == set()
 
 

@@ -10,7 +10,6 @@ import argparse
 import sys
 from pathlib import Path
 from random import Random
-from textwrap import fill
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from tests.checks.damages import DAMAGES, NowhereError, Subject, tried, with_section
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 FILES = ("libc", "s390x-libc:none:2", "arm64-libc", "libstdcxx:none:2", "libcrypto")
 BEGIN, END = "<!-- damages -->", "<!-- end of damages -->"
-PAGE_WIDTH = 140
 
 
 class Count(NamedTuple):
@@ -62,7 +60,7 @@ def main() -> None:
     )
     parser.add_argument("files", nargs="*", metavar="FILE", default=FILES, help=f"default: {' '.join(FILES)}")
     parser.add_argument("--times", type=int, default=25, help="of each kind and file (default %(default)s)")
-    parser.add_argument("--docs", type=Path, metavar="FILE", help="write the totals into a document, between its markers")
+    parser.add_argument("--docs", type=Path, metavar="FILE", help="write the table into a document, between its markers")
     options = parser.parse_args()
     counts = dict.fromkeys(DAMAGES, Count())
     names = []
@@ -71,27 +69,22 @@ def main() -> None:
         names.append(subject.name)
         for name in DAMAGES:
             counts[name] += counted(name, subject, options.times)
-    total = sum(counts.values(), Count())
-    print(table(counts, total, options.times))
+    text = table(counts, names, options.times)
+    print(text)
     if options.docs:
         before, _, rest = options.docs.read_text().partition(BEGIN)
-        options.docs.write_text(f"{before}{BEGIN}\n{summary(total, len(counts), names)}\n{END}{rest.partition(END)[2]}")
+        options.docs.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
     sys.exit(any(count.named < count.applied for count in counts.values()))
 
 
-def summary(total: Count, kinds: int, names: list[str]) -> str:
-    found = f"{total.found:,} found, {total.named:,} under their name"
-    text = f"{kinds} kinds of damage, {total.applied:,} damaged files: {found}. Sections of {', '.join(names)}."
-    return fill(text, PAGE_WIDTH, break_on_hyphens=False)
-
-
-def table(counts: dict[str, Count], total: Count, times: int) -> str:
+def table(counts: dict[str, Count], names: list[str], times: int) -> str:
     lines = ["| damage | rule | done | found | under its name |", "| --- | --- | --- | --- | --- |"]
     for name, count in counts.items():
         rules = ", ".join(f"`{rule}`" for rule in DAMAGES[name].rules)
         lines.append(f"| {name} | {rules} | " + " | ".join(f"{number:,}" for number in count) + " |")
+    total = sum(counts.values(), Count())
     lines.append("| **all** | | " + " | ".join(f"**{number:,}**" for number in total) + " |")
-    return "\n".join([*lines, "", f"{len(counts)} kinds, each {times} times in each file where it can be done."])
+    return "\n".join([*lines, "", f"{len(counts)} kinds, each {times} times where it can be done, in: {', '.join(names)}."])
 
 
 if __name__ == "__main__":
