@@ -117,7 +117,7 @@ packaging/$(1) $(SUITE)
 endef
 
 .PHONY: deb
-deb: ## Debian packages of the last commit, built, checked, installed and tried in clean roots, as root: docs/distribution-packages.md; SUITE
+deb: ## Debian packages of the last commit, built, checked, installed and tried in clean roots, as root: docs/packaging.md; SUITE
 	$(call packager,build-deb)
 
 .PHONY: rpm
@@ -258,7 +258,6 @@ corpus: | machine ## fetch the binaries that everything is tried on
 # By the study's name: what it writes, and its flags; what is fetched before it; program:package or file:package; its environment, if that is not
 # the one of the tests. corpus/README.md describes the studies.
 writes_benchmarks.backtrace := --report docs/reports/own-stack.md
-writes_benchmarks.linking := --docs docs/linking.md
 writes_benchmarks.profilers := --report docs/reports/profilers.md
 writes_corpus.blind := --docs docs/code.md
 writes_corpus.conformance := --report docs/reports/conformance.md --measured
@@ -269,7 +268,7 @@ writes_corpus.merge := --report docs/reports/merging.md
 writes_corpus.projects := --report docs/reports/projects.md
 writes_corpus.stacks := --report docs/reports/stacks.md
 writes_corpus.survey := --report docs/reports/survey.md
-writes_corpus.tools := --report docs/reports/tools.md --docs docs/post-link.md
+writes_corpus.tools := --report docs/reports/tools.md
 writes_tests.checks.damages := --docs docs/checking.md
 writes_tests.fuzz := --corpus .fuzz --seconds 60
 writes_tests.mutations := --docs docs/testing.md
@@ -339,7 +338,7 @@ wheel: .venv-release/tools | release-machine ## the sdist and wheels of the last
 version = $(shell sed -n 's/^__version__ = "\(.*\)".*/\1/p' sframegen/__init__.py)
 
 .PHONY: release
-release: wheel conformance ## everything that is released of the last commit, with checksums, in dist: docs/releasing.md
+release: wheel conformance ## everything that is released of the last commit, with checksums, in dist: docs/testing.md
 	rm -f dist/*.cdx.json
 	cp build/conformance.tar.gz dist/sframegen-$(version)-conformance.tar.gz
 	.venv-release/bin/python -m tools.release.sbom

@@ -23,7 +23,7 @@ def markdown(rows: Sequence[Row], tried: Sequence[Tried], about: str) -> str:
     lines = [HEAD.read_text(), f"One run: {about}.", "", "## Results", ""]
     lines.append(f"{len(rows)} comparisons, {sum(row.outcome.fdes for row in rows):,} FDEs: {len(found)} differences.")
     lines += ["", *(f"- {row.part}, {row.machine}, {row.case}: {difference}" for row, difference in found), *[""] * bool(found)]
-    lines += ["Known differences, which are not counted above; [differences.md](../differences.md) describes the first:", ""]
+    lines += ["Known differences, which are not counted above; [merging.md](../merging.md) describes the first:", ""]
     lines += [*table(("places", "what"), ((f"{count:,}", what) for what, count in known.most_common())), ""]
     for part in dict.fromkeys(row.part for row in rows):
         lines += [f"## {part[0].upper()}{part[1:]}", ""]

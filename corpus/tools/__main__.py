@@ -25,7 +25,7 @@ from corpus.report_pages import write_or_print
 from corpus.tools.invocations import rows
 from corpus.tools.obtaining import of_pypi, of_suite
 from corpus.tools.subjects import compiled, of_packages
-from corpus.tools.tools_report import Result, markdown, summary
+from corpus.tools.tools_report import Result, markdown
 from corpus.tools.trial import BREAKS, Given, given, tried
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 MANIFEST = Path(__file__).with_name("tools.toml")
 SECONDS_OF_JOB = 300
-BEGIN, END = "<!-- corpus.tools writes this: begin -->", "<!-- end -->"
 
 
 class Job(NamedTuple):
@@ -93,7 +92,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="which jobs are drawn (default %(default)s)")
     parser.add_argument("-j", "--jobs", type=int, default=2, help="jobs at a time (default %(default)s)")
     parser.add_argument("--report", type=Path, help="write the report to this file, not to standard output")
-    parser.add_argument("--docs", type=Path, help="a document, in which the short tables are replaced")
     parser.add_argument("--json", type=Path, help="write all results to this file")
     options = parser.parse_args()
     started = time.monotonic()
@@ -121,9 +119,6 @@ def main() -> int:
     text = markdown(found, left_out, f"{run}, on {len(starts)} files, in {time.monotonic() - started:.0f} s.")
     if options.json:
         options.json.write_text(json.dumps([asdict(result) for result in found], indent=1) + "\n")
-    if options.docs:
-        before, _, rest = options.docs.read_text().partition(BEGIN)
-        options.docs.write_text(f"{before}{BEGIN}\n{summary(found)}{END}{rest.partition(END)[2]}")
     write_or_print(options.report, text)
     return int(any(result.is_fault for result in found))
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 HEAD = Path(__file__).with_name("head.md")
-VERSION = re.compile(r" \d\S*?(?=,|$)")
 ORDERS = (AFTER, BEFORE)
 DIRECTORY = re.compile(r"/\S*/")
 NUMBER = re.compile(r"0x[0-9a-f]+|\b\d{3,}\b")
@@ -81,28 +80,6 @@ def not_tried(left_out: Mapping[str, str]) -> list[str]:
     return ["## Not tried", "", *(f"- {name}: {why}" for name, why in left_out.items())]
 
 
-def summary(found: Sequence[Result]) -> str:
-    """Short tables: versions without faults share a row."""
-    lines = []
-    for order in ORDERS:
-        groups: dict[tuple[str, str], dict[str, list[Result]]] = {}
-        of_order = [r for r in found if r.order == order]
-        faulty = {r.tools for r in of_order if r.is_fault}
-        for r in of_order:
-            programs, versions = " and ".join(VERSION.sub("", r.tools).split(", ")), versions_of(r.tools)
-            groups.setdefault((programs, versions if r.tools in faulty else ""), {}).setdefault(versions, []).append(r)
-        rows = []
-        for (programs, _), by_version in groups.items():
-            together = [r for of_version in by_version.values() for r in of_version]
-            rows.append((programs, ", ".join(by_version), *(judged([r for r in together if r.kind == k]) for k in KINDS)))
-        lines += table((order, "versions", *KINDS), rows)
-    return "\n".join(lines)
-
-
-def versions_of(tools: str) -> str:
-    return " + ".join(dict.fromkeys(word.strip() for word in VERSION.findall(tools)))
-
-
 def grouped(found: Iterable[Result], order: str, name: Callable[[Result], Hashable]) -> dict[tuple[Hashable, str], list[Result]]:
     cells: dict[tuple[Hashable, str], list[Result]] = {}
     for r in found:
@@ -114,12 +91,3 @@ def grouped(found: Iterable[Result], order: str, name: Callable[[Result], Hashab
 def counted(found: Iterable[Result]) -> str:
     counts = Counter(f"{r.mark}{' with a fault' * bool(r.faults)}" for r in found)
     return ", ".join(f"{count} {mark}" for mark, count in counts.items()) or "-"
-
-
-def judged(found: Sequence[Result]) -> str:
-    marks = {r.mark for r in found}
-    if wrong := sum(r.is_fault for r in found):
-        return f"{wrong} of {len(found)} have faults"
-    if not marks:
-        return "-"
-    return marks.pop() if len(marks) == 1 and WORKS not in marks else "yes"

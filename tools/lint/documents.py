@@ -79,9 +79,16 @@ def figures_of_readme_are_on_the_page_that_is_linked_after_them() -> Iterator[st
                     yield f"README.md: {page} was measured with sframegen {oldest(page)}, not {version}"
 
 
+def pictures_follow_the_readers_theme() -> Iterator[str]:
+    for name in (name for name in tracked() if name.startswith("docs/") and name.endswith(".svg")):
+        if "prefers-color-scheme: dark" not in text_of(name):
+            yield f"{name}: no colours for dark pages"
+
+
 RULES = (
     links_lead_to_files,
     what_pages_name_is_there,
     reports_name_the_version_that_wrote_them,
     figures_of_readme_are_on_the_page_that_is_linked_after_them,
+    pictures_follow_the_readers_theme,
 )
