@@ -191,7 +191,7 @@ def type_of(value: dict[str, Any]) -> str:
     if "anyOf" in value:
         return " or ".join(map(type_of, value["anyOf"]))
     kinds = value["type"] if isinstance(value["type"], list) else [value["type"]]
-    items = f"list of {type_of(value['items'])}" if "items" in value else ""
+    items = f"list of {type_of(value['items'])}{'s' if 'type' in value['items'] else ''}" if "items" in value else ""
     return " or ".join(items if kind == "array" else kind for kind in kinds)
 
 
