@@ -67,14 +67,16 @@ def contents(pages: list[str], *options: str) -> str:
 
 
 def add_contents(_app: Sphinx, document: str, source: list[str]) -> None:
-    """The side bar lists what index.md does; the pages that LISTS and reference.md list are below these in it."""
+    """The side bar lists what index.md does; the pages that LISTS and commands.md list are below these in it."""
     if document == "index":
         for caption, text in CAPTIONED.findall(source[0]):
             if pages := LISTED.findall(text):
                 source[0] += contents(pages, f":caption: {caption}")
     elif document in LISTS:
         source[0] += contents(LISTED.findall(source[0]))
-    elif document == "reference":
+    elif document == "json":
+        source[0] += "\n".join(["", *commands.key_tables()])
+    elif document == "commands":
         pages = commands.reference_lines()
         source[0] += "\n".join(["", *(f"- [{title}]({page}.md): {line}" for page, title, line in pages), ""])
         source[0] += contents([page for page, _title, _line in pages])
