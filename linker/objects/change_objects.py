@@ -63,7 +63,8 @@ class Prepared(NamedTuple):
 def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool, debug_file: Path | None = None) -> Prepared:
     """Return the object with sections made from its CFI; no new ones if its SFrame sections already describe the same rules.
 
-    `debug_file`: a separate debug file, for code that `.eh_frame` does not describe. Raises RefusedError if they describe other rules, unless `replace` is set.
+    `debug_file`: a separate debug file, for code that `.eh_frame` does not describe. Raises RefusedError if they describe other
+    rules, unless `replace` is set.
     """
     from sframegen.conversion.convert import convert_sources  # noqa: PLC0415 - merges do not need the converter
     from sframegen.conversion.sources import find_sources  # noqa: PLC0415

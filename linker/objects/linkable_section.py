@@ -1,15 +1,15 @@
 """A relocatable object with the section of a linked image, which the image's linker script places in the next link.
 
 Later links may move output sections, but not the code within one. So each function's start is relative to a symbol at the start of
-its output section, such as `_stext` in a kernel, and nothing else in the section depends on addresses. The section has a name of its
-own, here and in the image, and the type of plain data: GNU ld decodes and encodes what goes into an output section named `.sframe`
-again, and before 2.46 it refuses Version 3.
+its output section, such as `_stext` in a kernel, and nothing else in the section depends on addresses. The section has a name of
+its own, here and in the image, and the type of plain data: GNU ld decodes and encodes what goes into an output section named
+`.sframe` again, and before 2.46 it refuses Version 3.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from linker.objects.function_places import start_relocation
 from sframegen.elf.ranges import align_up, holder
@@ -51,7 +51,8 @@ class Anchors:
         """Choose for each code section the shortest name of the global symbols at its start. Raises FormatError without symbols."""
         self._elf = elf
         code = [section for section in elf.sections if section.header.sh_flags & SHF.EXECINSTR and section.header.sh_size]
-        self._ranges = sorted((s.header.sh_addr, s.header.sh_addr + s.header.sh_size, s.name) for s in code)
+        self._sections = sorted(code, key=lambda section: section.header.sh_addr)
+        self._ranges = [(one.header.sh_addr, one.header.sh_addr + one.header.sh_size) for one in self._sections]
         starts = {section.header.sh_addr for section in code}
         table = next(symbol_tables(elf), None)
         if table is None:
@@ -68,9 +69,10 @@ class Anchors:
         number = holder(self._ranges, address)
         if number is None:
             raise self._elf.error(f"no section holds the function at {address:#x}")
-        start, _, section = self._ranges[number]
+        start, _ = self._ranges[number]
         if start not in self._names:
-            raise self._elf.error(f"no global symbol at its start {start:#x}: the linker script has to define one", section)
+            name = self._sections[number].name
+            raise self._elf.error(f"no global symbol at its start {start:#x}: the linker script has to define one", name)
         return self._names[start], address - start
 
 
@@ -87,7 +89,7 @@ def linkable_object(elf: ElfFile, encoder: Encoder) -> bytes:
     names = b"\0" + b"".join(name + b"\0" for name in (*(name.encode() for name in NAMES), *numbers))
     symbols = [Sym(0, 0, 0, 0, 0, 0)]
     symbols += [Sym(names.index(b"\0%s\0" % name) + 1, STB.GLOBAL << 4, 0, SHN.UNDEF, 0, 0) for name in numbers]
-    contents = [encoder.encode_unplaced(), packed(relocations, order), packed(symbols, order), names, b""]
+    contents = [bytes(encoder.encode_unplaced()), packed(relocations, order), packed(symbols, order), names, b""]
     data, places = bytearray(EHDR_SIZE), []
     for content in contents:
         data += bytes(align_up(len(data), ALIGN) - len(data))
@@ -121,7 +123,7 @@ def check_linkable(elf: ElfFile, encoder: Encoder, written: Path) -> list[str]:
     from elftools.elf.elffile import ELFFile  # noqa: PLC0415 - where it is used
 
     with written.open("rb") as stream:
-        file = ELFFile(stream)
+        file: Any = ELFFile(stream)
         section, rela, symbols = (file.get_section_by_name(name) for name in NAMES[:3])
         if section["sh_type"] != "SHT_PROGBITS" or section["sh_flags"] != SHF.ALLOC or section["sh_addralign"] != ALIGN:
             return [f"the header of {IMAGE_SECTION} is not the planned one"]

@@ -62,7 +62,9 @@ def new_section(placed: Placed, encoder: Encoder, group: Section | None = None) 
     function separately, over whatever follows.
     """
     if not is_module(placed.image):
-        encoder.flags &= ~F_FDE_SORTED  # only the linker knows the order of addresses; a module's sections are loaded in their order
+        encoder.flags &= (
+            ~F_FDE_SORTED
+        )  # only the linker knows the order of addresses; a module's sections are loaded in their order
     return NewSection(group if group and group.number else None, encoder.encode_unplaced(), _relocations(encoder, placed))
 
 

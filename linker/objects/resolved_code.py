@@ -97,12 +97,10 @@ def resolve_code(elf: ElfFile, placed: Placed) -> ElfFile:
         if (is_loaded or section.name in DEBUG_SECTIONS) and not section.header.sh_flags & SHF.COMPRESSED:
             _apply(elf, section, image.sections[section.number].header.sh_addr, externals, data)
     loads = [segment for segment in image.segments if segment.p_type != PT.LOAD]
-    for section in image.sections:
-        header = section.header
-        if header.sh_flags & SHF.ALLOC and header.sh_type != SHT.NOBITS and header.sh_size:
-            flags = PF.R | PF.X * bool(header.sh_flags & SHF.EXECINSTR) | PF.W * bool(header.sh_flags & SHF.WRITE)
-            address, size = header.sh_addr, header.sh_size
-            loads.append(Phdr(PT.LOAD, flags, header.sh_offset, address, address, size, size, 1))
+    for of in (section.header for section in image.sections):
+        if of.sh_flags & SHF.ALLOC and of.sh_type != SHT.NOBITS and of.sh_size:
+            flags = PF.R | PF.X * bool(of.sh_flags & SHF.EXECINSTR) | PF.W * bool(of.sh_flags & SHF.WRITE)
+            loads.append(Phdr(PT.LOAD, flags, of.sh_offset, of.sh_addr, of.sh_addr, of.sh_size, of.sh_size, 1))
     if len(loads) >= PN_XNUM:
         raise elf.error(f"{len(loads)} sections are too many to follow its instructions")
     header = image.header._replace(e_phoff=len(data), e_phentsize=PHDR_SIZE, e_phnum=len(loads))

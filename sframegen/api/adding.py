@@ -21,7 +21,7 @@ from sframegen.api.add_summary import Outcome, Summary, total
 from sframegen.api.by_kind import change_kind, read_kind
 from sframegen.api.common import check_linked, not_taken, planned, refuse, signed, verify_plan, with_written
 from sframegen.api.making import detached_already, made_of, nothing_to_add, summary_of
-from sframegen.api.options import Adding, Making, Running, Writing
+from sframegen.api.options import Adding, Making, Writing
 from sframegen.base.errors import ANOTHER, FormatError, Refusal, RefusedError, SframegenError
 from sframegen.detached.detached_file import is_detached
 from sframegen.elf.dynamic import DT, read_dynamic, role_of
@@ -30,12 +30,14 @@ from sframegen.format.layouts import LAYOUTS
 from sframegen.format.locate import read_sframe, unloaded_of
 from sframegen.format.model import OUTERMOST
 from sframegen.format.words import expressible
+from sframegen.program.workers import Running
 from sframegen.tables.compare import agree, spans
 from sframegen.tables.optimize import MAX_GAP
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
+
     from linker.existing.in_place import Exchange
     from linker.files.read_back import Reader
     from linker.files.target import Target
@@ -99,10 +101,10 @@ def add_section(
       than once.
 
     Raises FormatError if the file cannot be read, or is of a kind that has no section; RefusedError if it may not be changed;
-    VerificationError if the new file differs from the plan; and OSError. Raises ValueError for an unknown version, level, kernel,
-    reader or compression, for `compress` of a loaded section, for `detached` or `object_file` with `output` or `unloaded`, and for `jobs` below 1;
-    TypeError if `hard_links` is a single path. After an error the target is unchanged, except after an OSError that says that a
-    name in `hard_links` keeps the old file, or that the target is replaced.
+    VerificationError if the new file differs from the plan; and OSError. Raises ValueError for an unknown version, level or kernel,
+    for `detached` or `object_file` with `output` or `unloaded`, and for `jobs` below 1; TypeError if `hard_links` is a single path.
+    After an error the target is unchanged, except after an OSError that says that a name in `hard_links` keeps the old file, or
+    that the target is replaced.
     """
     making = Making(version, optimize, debug_file=debug_file, synthesize=synthesize)
     writing = Writing(

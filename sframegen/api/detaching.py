@@ -1,4 +1,4 @@
-"""Implements `detached` and `object_file` of add_section: the section is written to a file of its own, and the file is only read."""
+"""Implements `detached` and `object_file` of add_section: the section goes into another file; the given one is only read."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from sframegen.api.by_kind import read_bytes
-from sframegen.api.options import Running, check_flags, check_paths
+from sframegen.api.options import check_flags, check_paths
 from sframegen.base.errors import FormatError, naming
 from sframegen.checks.check import check_file
 from sframegen.checks.finding import CONSUMERS
@@ -17,6 +17,7 @@ from sframegen.detached.stores import Stores
 from sframegen.elf.file import ElfFile, map_file, open_elf
 from sframegen.elf.function_names import NamedAddresses
 from sframegen.format.locate import sframe_of
+from sframegen.program.workers import Running
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -225,7 +225,7 @@ ARM64_KERNEL_DEMANDS = (
         lambda f: f.header is not None and not f.header.flags & F_FDE_SORTED and not f.sorted_later,
     ),
     Demand(
-        "arm64-kernel", "arm64-kernel-outside-text", FAILS, "a function outside of _stext to _etext, or in a module's .init sections",
+        "arm64-kernel", "arm64-kernel-outside-text", FAILS, "a function before _stext, after _etext, or in a module's .init",
         lambda f: f.unwalked > 0, validated=True,
     ),
 )  # fmt: skip
@@ -253,7 +253,12 @@ def _is_for(consumer: Consumer, facts: Facts) -> bool:
 
 def takes(facts: Facts, name: str) -> bool:
     """True if the consumer finds the section, reads sections of that version, and does not reject this one."""
-    return _is_for(CONSUMERS[name], facts) and _finds(facts, name) and _reads(facts, name) and not any(demand.effect is Effect.REJECTS for demand in unmet(facts, name))
+    return (
+        _is_for(CONSUMERS[name], facts)
+        and _finds(facts, name)
+        and _reads(facts, name)
+        and not any(demand.effect is Effect.REJECTS for demand in unmet(facts, name))
+    )
 
 
 def _finds(facts: Facts, name: str) -> bool:

@@ -138,7 +138,9 @@ class Contradictions:
                 last, after = piece, part.end
         places = [stretch.start for stretch in shown]
         lines = source_lines(self.elf, places) if self.elf.relocated is not None else {}  # of objects
-        names = {place: f"{lines[place]}: {name}" if place in lines else name for place, name in place_names(self.elf, places).items()}
+        names = {
+            place: f"{lines[place]}: {name}" if place in lines else name for place, name in place_names(self.elf, places).items()
+        }
         findings = [self._finding(stretch, names) for stretch in shown]
         if rest:
             findings.append(

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from linker.objects.given_file import Objects
-    from sframegen.api.options import Running
     from sframegen.checks.finding import CheckReport, Consumer
     from sframegen.elf.file import ElfFile
+    from sframegen.program.workers import Running
 
 
 def check_objects(

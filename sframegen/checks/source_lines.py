@@ -8,7 +8,9 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
+
+    from elftools.dwarf.lineprogram import LineProgram
 
     from sframegen.elf.file import ElfFile
 
@@ -32,7 +34,7 @@ def source_lines(elf: ElfFile, addresses: Collection[int]) -> dict[int, str]:
     return found
 
 
-def _rows(program):  # type: ignore[no-untyped-def]
+def _rows(program: LineProgram | None) -> Iterator[tuple[int, str]]:
     """Yield (address, `file:line`) for each row of a line program; the text is "" at the end of a sequence."""
     if program is None:
         return

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sframegen.api.options import Running
 from sframegen.api.reading import check
 from sframegen.checks.finding import CONSUMERS, SHOWN, Severity
 from sframegen.cli.shared.command import Command, Example
@@ -16,6 +15,7 @@ from sframegen.cli.shared.file_kinds import is_package, refuse_package
 from sframegen.cli.shared.many_files import code_of_one, each
 from sframegen.cli.shared.output import FILES, SECTIONS, Run, note
 from sframegen.cli.trees.each_file import with_sections
+from sframegen.program.workers import Running
 
 if TYPE_CHECKING:
     from sframegen.checks.finding import CheckReport, Consumer

@@ -23,9 +23,9 @@ TEXT = (b"_stext", b"_etext")
 # Symbols around code of an arm64 kernel that runs at other addresses than it is linked for: as the names say, before the MMU is
 # on, after hibernation or kexec, on entry from user space, and in the hypervisor.
 ELSEWHERE = tuple(
-    (b"__%s_text_start" % name, b"__%s_text_end" % name)
-    for name in (b"idmap", b"hibernate_exit", b"entry_tramp", b"hyp", b"hyp_idmap")
-) + ((b"__relocate_new_kernel_start", b"__relocate_new_kernel_end"),)
+    (b"__%s_start" % name, b"__%s_end" % name)
+    for name in (b"idmap_text", b"hibernate_exit_text", b"entry_tramp_text", b"hyp_text", b"hyp_idmap_text", b"relocate_new_kernel")
+)
 
 
 def is_module(elf: ElfFile) -> bool:

@@ -82,8 +82,8 @@ class ElfFile:
         self.data = data
         self.status = status  # the file's status when it was opened; None for bytes that are not in a file
         self.descriptor = descriptor  # the open file's descriptor, which the opener closes
-        # For an object laid out in memory: floating code (see Sources), the relocated fields of CFI sections by number, and what its
-        # code refers to elsewhere.
+        # For an object laid out in memory: floating code (see Sources), the relocated fields of CFI sections by number, and what
+        # its code refers to elsewhere.
         self.floating: Sequence[Range] = ()
         self.relocated: Mapping[int, Relocated] | None = None
         self.externals = Externals()

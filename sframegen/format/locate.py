@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile, Section
     from sframegen.format.decode import SframeSection
 
-IMAGE_SECTION = ".image_sframe"  # of a kernel, or another image that a linker script lays out; GNU ld rewrites sections named .sframe
+IMAGE_SECTION = (
+    ".image_sframe"  # of a kernel, or another image that a linker script lays out; GNU ld rewrites sections named .sframe
+)
 NAMES = (".sframe", IMAGE_SECTION)
 ZEROS = re.compile(rb"\0*")
 

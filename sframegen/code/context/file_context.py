@@ -87,7 +87,7 @@ class FileContext:
         self.code = code
         self.starts = [start for start, _ in code]
         self.read_only = ReadOnly(elf)
-        self.imports = imports(elf) | elf.externals.pointers
+        self.imports = {**imports(elf), **elf.externals.pointers}
         of_others = dict.fromkeys([*self.imports.values(), *elf.externals.stubs.values()])
         self.names = {name: number for number, name in enumerate(of_others)}
         self.defined = {symbol.name: symbol.address for symbol in functions_of(elf)}

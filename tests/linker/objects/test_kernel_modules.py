@@ -38,7 +38,13 @@ MODULE = """
     int more(int n) { int room[2] = {n}; return outside(room) + 4; }
 """
 LASTING = ("leave", "cold", "work", "more")  # where a loader leaves them as long as the module is loaded
-FLAGS = ("-O1", "-g", "-c", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables")  # .debug_frame alone, as arm64 kernels are made
+FLAGS = (
+    "-O1",
+    "-g",
+    "-c",
+    "-fno-asynchronous-unwind-tables",
+    "-fno-unwind-tables",
+)  # .debug_frame alone, as arm64 kernels are made
 SIGNATURE = b"\x30" * 40 + bytes([0, 0, 2, 0, 0, 0, 0, 0]) + (40).to_bytes(4, "big") + b"~Module signature appended~\n"
 
 

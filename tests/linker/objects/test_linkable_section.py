@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner
@@ -59,7 +59,16 @@ class Image(NamedTuple):
 
     def link(self, name: str, *objects: Path) -> Path:
         out = self.script.with_name(name)
-        command = [f"{self.machine.prefix}ld", "-T", self.script, "--no-warn-rwx-segments", "-o", out, self.object, *objects]
+        command: list[str | Path] = [
+            f"{self.machine.prefix}ld",
+            "-T",
+            self.script,
+            "--no-warn-rwx-segments",
+            "-o",
+            out,
+            self.object,
+            *objects,
+        ]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         assert not done.stderr
         return out
@@ -125,7 +134,7 @@ def test_the_object_is_one_that_old_linkers_take(peers: Peers, tmp_path: Path) -
     section = tmp_path / "section.o"
     add_section(image(ARM64, peers, tmp_path, KERNEL, KERNEL_HYP).link("first"), object_file=section)
     with section.open("rb") as stream:
-        file = ELFFile(stream)
+        file: Any = ELFFile(stream)
         found = file.get_section_by_name(".image_sframe")
         assert (found["sh_type"], found["sh_flags"], found["sh_addralign"]) == ("SHT_PROGBITS", 2, 8)
         relocations = list(file.get_section_by_name(".rela.image_sframe").iter_relocations())
