@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,9 +19,10 @@ from sframegen.format.abi import abi_of
 from sframegen.format.decode import decode
 from sframegen.format.layouts import F_FDE_SORTED
 from tests.support.cross import ARM64, S390X
-from tests.support.peers import Compiler
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sframegen.format.decode import SframeSection
     from tests.support.cross import Machine
     from tests.support.peers import Peers

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -17,10 +15,11 @@ from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import functions_named
 from tests.support.cross import ARM64, S390X, Machine
-from tests.support.peers import Compiler
 
 if TYPE_CHECKING:
-    from tests.support.peers import Peers
+    from pathlib import Path
+
+    from tests.support.peers import Compiler, Peers
 
 SOURCE = """
     int outside(int *n) { return *n; }
@@ -162,10 +161,10 @@ def test_the_object_is_written_once(peers: Peers, tmp_path: Path) -> None:
     runner = CliRunner()
     written = runner.invoke(cli, ["add-section", "--object", str(section), str(first)])
     assert (written.exit_code, written.stderr) == (0, "")
-    status = os.stat(section)
+    status = section.stat()
     again = runner.invoke(cli, ["add-section", "--object", str(section), str(first)])
     assert "has it already" in again.stdout
-    assert os.stat(section) == status
+    assert section.stat() == status
 
 
 def test_objects_are_refused(compile_c: Compiler, tmp_path: Path) -> None:
