@@ -230,7 +230,7 @@ def test_without_operands_it_is_wrong_usage_or_none_are_needed(path: str) -> Non
 @for_each(
     ("path", "lacking"),
     [
-        ("add-section", {"--replace", "--detached", "--strict"}),
+        ("add-section", {"--replace", "--detached", "--object", "--strict"}),
         ("remove", set()),
     ],
 )
