@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         Example("Add a section to a program, in place", "sframegen add-section ./prog"),
         Example("Write a copy, and fail if less is covered", "sframegen add-section --min-coverage 99 -o prog.new ./prog"),
         Example("Write the section to a file of its own", "sframegen add-section --detached store ./prog"),
-        Example("Add one to a kernel module from its debug file", "sframegen add-section --debug-file foo.ko.debug foo.ko"),
         Example("Make one for the next link of a kernel", "sframegen add-section --object sframe.o vmlinux.tmp"),
     ],
 )

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     exclusive=[VERBOSE_OR_QUIET],
     examples=[
         Example("Check a program, for the Linux kernel only", "sframegen check --consumer kernel ./prog"),
-        Example("Check a kernel's own section, or that of its module", "sframegen check --consumer arm64-kernel vmlinux"),
         Example("Find wrong .cfi directives in an object", "sframegen check --instructions foo.o"),
         Example("Check all programs and libraries of a build root", "sframegen check --quiet build/root"),
         Example("Check what is in packages", "sframegen check --quiet pool/*.deb"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sframegen.elf.ranges import disjoint, without
-from sframegen.elf.records import EM, SHF
+from sframegen.elf.records import SHF
 from sframegen.elf.symbols import addresses_named
 
 if TYPE_CHECKING:
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 MODULE_SECTION = ".gnu.linkonce.this_module"  # holds struct module: in every kernel module, and in no other file
 INIT_SECTIONS = ".init"  # the first part of the names of sections that a kernel or its module loader frees
 TEXT = (b"_stext", b"_etext")
-# Of modules, by machine: who would read the section. Kernels of other machines have patches that read it.
-UNREAD = {
-    EM.X86_64: "x86-64 kernels walk their own stacks with ORC tables: none reads the section",
-    EM.S390: "no s390x kernel reads the section of a module",
-}
 # Symbols around code of an arm64 kernel that runs at other addresses than it is linked for: as the names say, before the MMU is
 # on, after hibernation or kexec, on entry from user space, and in the hypervisor.
 ELSEWHERE = tuple(
@@ -36,11 +31,6 @@ ELSEWHERE = tuple(
 def is_module(elf: ElfFile) -> bool:
     """Return True for a kernel module, an object that a kernel loads."""
     return elf.section(MODULE_SECTION) is not None
-
-
-def unread_by(elf: ElfFile) -> str:
-    """Say that no kernel of a module's machine reads its section; "" for other machines and files."""
-    return UNREAD.get(elf.header.e_machine, "") if is_module(elf) else ""
 
 
 def is_kernel(elf: ElfFile) -> bool:
