@@ -1,4 +1,4 @@
-"""What a build does when the step cannot be done: sframegen is missing, killed, or refuses the file; with --fatal, too."""
+"""What a build does when the step cannot be done: sframegen is missing, killed, or refuses the file; with --strict, too."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def try_all(judge: Judge, project: Project) -> Iterator[News]:
 
 
 def tried(judge: Judge, directory: Path, what: str, command: str, *, fatal: bool) -> News:
-    environment = {**judge.environment, **({"SFRAMEGEN_LINK_OPTIONS": "--fatal"} if fatal else {})}
+    options = "--min-kernel 5.17" + " --strict" * fatal  # later kernels would accept STATIC
+    environment = {**judge.environment, "SFRAMEGEN_LINK_OPTIONS": options}
     status, text = run(command, directory, environment)
     said = SAID.findall(text)
     runs = run(f"{PROGRAM} --version", directory, judge.environment)[0] == 0
@@ -84,7 +85,7 @@ def tried(judge: Judge, directory: Path, what: str, command: str, *, fatal: bool
     if len(said) != 1:
         news.differences.append(f"{what}: {len(said)} lines by sframegen: {text[-300:]}")
     if fatal and (status == 0 or (directory / PROGRAM).exists()):
-        news.differences.append(f"{what}: goes on, in spite of --fatal")
+        news.differences.append(f"{what}: goes on, in spite of --strict")
     if not fatal and (status or not runs or has_section(directory / PROGRAM)):
         news.differences.append(f"{what}: status {status}, the program {program}")
     return news

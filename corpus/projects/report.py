@@ -63,7 +63,7 @@ def markdown(judged: Sequence[Judged], cells: Sequence[Cell], news: Sequence[New
         lines += ["", "## Linkers", "", LINKERS, "", *linkers(cells)]
     if news:
         lines += ["", "## Failures", "", BAD_NEWS, ""]
-        head = ("sframegen", "--fatal", "exit status of the build", "message", "the program")
+        head = ("sframegen", "--strict", "exit status of the build", "message", "the program")
         lines += table(head, ((one.what, "yes" if one.fatal else "", one.status, f"`{one.said}`", one.program) for one in news))
     return "\n".join(lines) + "\n"
 

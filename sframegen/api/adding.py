@@ -89,7 +89,7 @@ def add_section(
     - `force`: also change a file that is signed, or that may be a dynamic loader.
     - `hard_links`: other names of the file; they become names of the new file.
     - `synthesize`: also describe code of a linked file without call frame information, if its instructions prove the rows.
-    - `min_kernel`: the oldest Linux that the result must run on, such as "5.18"; newer kernels allow more.
+    - `min_kernel`: the oldest Linux that the result must run on, by default "5.18"; newer kernels allow more.
     - `unloaded`: add a section that is not mapped at run time, for tools that read the file; no program header changes.
     - `compress`: "zstd" compresses a section that is unloaded or detached, if that makes it smaller.
     - `detached`: a directory; the section becomes a file of its own in it, named after the build-id, and `path` is only read.

@@ -4,7 +4,7 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -39,12 +39,12 @@ STDOUT = "-"  # the report's name that leaves stdout to the report alone
     exclusive=[VERBOSE_OR_QUIET],
     examples=[
         Example("Add sections to a build root, and keep the outcome", "sframegen add-tree --report sframe.json build/root"),
-        Example("Leave out plugins, and fail if a file is refused", "sframegen add-tree --exclude 'plugins/' --fatal build/root"),
+        Example("Leave out plugins, and fail if a file is refused", "sframegen add-tree --exclude 'plugins/' --strict build/root"),
     ],
 )
 @tree_options(
     click.option("--report", metavar="FILE", type=PathName(), help="Write the outcome for each file as JSON; - is stdout."),
-    min_coverage("Exit 1 if the sections cover less of all code."),
+    min_coverage("Exit 1 if a file is refused, or the sections cover less of all code."),
     adding(ADD_TREE),
 )
 def command(
@@ -66,8 +66,24 @@ def command(
     A GLOB without a slash matches names of files and directories. A GLOB with a slash matches paths relative to ROOT, in which **
     stands for any directories. Everything below a matching directory is left out.
     """
+    add_below(roots, tree=tree, report=report, min_coverage=min_coverage, making=making, writing=writing, common=common)
+
+
+def add_below(
+    roots: tuple[str, ...],
+    *,
+    tree: Tree,
+    report: str | None,
+    min_coverage: float | None,
+    making: Making,
+    writing: Writing,
+    common: CommonOptions,
+) -> NoReturn:
+    """Do the work of add-tree, and end the command."""
     if common.as_json and report == STDOUT:
         raise click.UsageError("--json and --report - exclude each other: both print on stdout")
+    if min_coverage is not None:  # code of refused files is not counted
+        tree = tree._replace(strict=True)
     run = Run()
     trees: dict[str, list[Entry]] = {root: [] for root in roots}
     for names, outcome in each_file(run, roots, _worker(making, writing), tree=tree, writing=writing, common=common):

@@ -1,4 +1,4 @@
-"""Removed names of commands, options and values, with their replacements. This module is to be deleted in 1.1."""
+"""Removed and renamed commands, options and values, with what to use instead. This module is to be deleted in 1.1."""
 
 from __future__ import annotations
 
@@ -59,6 +59,12 @@ REMOVED: dict[str, str] = {
     "stack --exe": "gdb, eu-stack or coredumpctl",
     "stack --sysroot": "gdb, eu-stack or coredumpctl",
     "table": "profile, which makes its tables itself",
+}
+# "command --option", with the present name; the old one still works
+RENAMED: dict[str, str] = {
+    **dict.fromkeys((f"{name} --format" for name in (*LEVELLED, "fleet run")), "--sframe-version"),
+    **dict.fromkeys((f"{name} --fatal" for name in ("add-tree", "link", "remove-tree")), "--strict"),
+    "add-section --strict": "--min-coverage=100",
 }
 
 

@@ -124,11 +124,10 @@ class Run:
         except BrokenPipeError:
             raise
         except REFUSALS as error:
-            sys.stdout.flush()
-            for line in getattr(error, "__notes__", ()):  # of another program, as it printed them
-                click.echo(printable(line), err=True)
             about = getattr(error, "file", "") or getattr(error, "filename", "") if named else ""
             self.refuse(str(about or path), in_words(error, path))
+            for line in getattr(error, "__notes__", ()):  # of another program, as it printed them
+                click.echo(printable(line), err=True)
 
     def refuse(self, path: str, message: str) -> None:
         self.reports.append(Refused(path, message))

@@ -548,8 +548,8 @@ def test_the_command_tells_what_it_did(linked: Link) -> None:
     assert "no-such-ld: No such file or directory; use --linker to name another" in failed.output
     failed = runner.invoke(cli, ["merge", "--linker", linked.peers.tool("ld"), "-o", out, *objects, objects[0]])
     assert failed.exit_code == 1
-    *lines, last = failed.output.splitlines()
-    assert last == f"sframegen: {linked.peers.tool('ld')}: -r failed: exit status 1"
+    first, *lines = failed.output.splitlines()
+    assert first == f"sframegen: {linked.peers.tool('ld')}: -r failed: exit status 1"
     assert any("multiple definition of" in line for line in lines)
     assert any(line.endswith("first defined here") for line in lines)
 
