@@ -156,4 +156,4 @@ def python_page() -> Iterator[str]:
     yield "## Types\n\nOf parameters, for type checkers.\n"
     for name, value in public.items():
         if allowed := get_args(value):
-            yield f"`sframegen.{name}`\n: {', '.join(f'`{one!r}`' for one in allowed)}\n"
+            yield f"`sframegen.{name}`\n: {', '.join(f'`{one!r}`' for one in allowed)}. {value.__doc__}\n"

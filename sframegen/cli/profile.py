@@ -13,9 +13,9 @@ import click
 from sframegen.base.text import shortened
 from sframegen.cli.removed_names import refuse_removed
 from sframegen.cli.shared.command import CombinedValue, Command, Example, PartOption
-from sframegen.cli.shared.common_options import JSON_OBJECT, NumberInRange, duration, tid
+from sframegen.cli.shared.common_options import JSON_OBJECT, NumberInRange, common_option, duration, tid
 from sframegen.cli.shared.output import SECTIONS, Run, note
-from sframegen.cli.shared.profile_output import OUTPUT, Outputs
+from sframegen.cli.shared.profile_output import OUTPUT, Outputs, title_of
 from sframegen.detached.stores import Stores
 from sframegen.profile.copied_session import BACKENDS, open_session
 from sframegen.profile.events.attributes import EventError
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from sframegen.profile.collected import Collected
     from sframegen.profile.copied_session import Session
     from sframegen.profile.events.names import Event
+    from sframegen.profile.report.named import Named
 
 PID_DIGITS = 9  # more than the kernel gives
 LIVE_AFTER = 1.0  # seconds before the line of live figures appears
@@ -120,6 +121,7 @@ part_of_plan = partial(click.option, cls=PartOption, value=CombinedValue("plan",
     help="Where to walk stacks: in the kernel (BPF), or in sframegen, from copies.  [default: in the kernel if allowed]",
 )
 @SECTIONS
+@common_option("-q", "--quiet", is_flag=True, help="Print no notes, and with --output only errors.")
 @JSON_OBJECT
 @click.pass_context
 def command(
@@ -154,7 +156,7 @@ def command(
         click.echo(json.dumps(facts.fields()) if common.as_json else "\n".join(facts.lines()))
         ctx.exit(0)
     run = Run()
-    outputs = Outputs(run, output, common.as_json)
+    outputs = Outputs(run, output, common.as_json, common.quiet)
     _require_library(detail)
     outputs.check()
     if run.status:
@@ -162,8 +164,9 @@ def command(
     plan = plan._replace(tids=frozenset(tid), stores=Stores(sections))
     status = 0
     with zeros_for_missing_pages(), run.file(""), Interrupts() as interrupts:
-        write = partial(_write, by=plan.by, detail=detail, debuginfod=debuginfod, outputs=outputs)
-        status = _profile(arguments, plan, backend, duration, interrupts, write)
+        title = partial(title_of, arguments=arguments, comm=plan.comm)
+        write = partial(_write, by=plan.by, detail=detail, debuginfod=debuginfod, outputs=outputs, title=title)
+        status = _profile(arguments, plan, backend, duration, interrupts, write, quiet=common.quiet)
     ctx.exit(status or run.status)
 
 
@@ -183,6 +186,8 @@ def _profile(
     duration: float | None,
     interrupts: Interrupts,
     write: Callable[[Collected], None],
+    *,
+    quiet: bool,
 ) -> int:
     """Profile these processes, the command, or all; return the exit status of the command, or of the signal that ended it."""
     with ExitStack() as opened:
@@ -198,19 +203,21 @@ def _profile(
             plan = plan._replace(targets=pids, after_exec=command is not None)
         session, why_copies = open_session(plan, backend)
         opened.enter_context(session)
-        if why_copies:
+        if why_copies and not quiet:
             note(why_copies)
         session.begin()
         if command:
             _resume(command, arguments[0])
-        sample(session, interrupts, command, duration)
+        sample(session, interrupts, command, duration, quiet=quiet)
         write(session.finish())
         if command:
             return command.finish(interrupts)
         return 128 + interrupts.number if interrupts.number else 0
 
 
-def sample(session: Session, interrupts: Interrupts, command: PausedCommand | None, duration: float | None) -> None:
+def sample(
+    session: Session, interrupts: Interrupts, command: PausedCommand | None, duration: float | None, *, quiet: bool = False
+) -> None:
     """Sample until the time is over, a signal comes, or there is nothing left to sample."""
     begin = time.monotonic()
     with LiveLine(session) as live:
@@ -218,7 +225,8 @@ def sample(session: Session, interrupts: Interrupts, command: PausedCommand | No
             if duration and time.monotonic() - begin >= duration:
                 break
             session.advance()  # never interrupted: it may hold records that are nowhere else
-            live.refresh()
+            if not quiet:
+                live.refresh()
 
 
 class LiveLine:
@@ -246,7 +254,9 @@ class LiveLine:
             click.echo("\r\033[K", err=True, nl=False)
 
 
-def _write(collected: Collected, *, by: str, detail: Detail, debuginfod: bool, outputs: Outputs) -> None:
+def _write(
+    collected: Collected, *, by: str, detail: Detail, debuginfod: bool, outputs: Outputs, title: Callable[[Named], str]
+) -> None:
     """Name what was collected, and write it to all outputs."""
     collected.stacks.room.rest()  # processes that read debug information need memory, and would keep what is free here
     fetch = Debuginfod() if debuginfod else None
@@ -255,6 +265,7 @@ def _write(collected: Collected, *, by: str, detail: Detail, debuginfod: bool, o
         named.notes += fetch.notes
         fetch.close()
     collected.stacks.close()
+    named.title = title(named)
     outputs.write(group_stacks(named, by))
 
 

@@ -159,7 +159,7 @@ def _remedies(facts: list[Fact], best: Backend, *, is_privileged: bool) -> list[
         if command := command_for_own_events():  # else a container or a policy forbids them
             remedies.append(f"{command} allows perf events of own processes")
     elif not fine["perf events of own processes, in the kernel too"]:
-        remedies.append("sysctl kernel.perf_event_paranoid=1 also allows samples in the kernel")
+        remedies.append("for kernel frames: sysctl kernel.perf_event_paranoid=1")
     return remedies
 
 

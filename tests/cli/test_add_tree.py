@@ -593,7 +593,7 @@ def test_check_of_a_directory(root: Path) -> None:
         add_section(root / file, verify=False)
     both = check(root)
     assert (both.exit_code, both.stderr) == (0, "")
-    assert [line.partition(": good;")[0] for line in both.stdout.splitlines()] == [
+    assert [line.partition(": OK: ")[0] for line in both.stdout.splitlines()] == [
         f"{root}/usr/bin/tree", f"{root}/usr/lib/libtree.so.1"
     ]  # fmt: skip
     assert [one["file"] for one in json.loads(check("--json", root / "usr/bin").stdout)] == [f"{root}/usr/bin/tree"]

@@ -123,7 +123,7 @@ def test_a_store_in_a_tree_survives_remove_tree(program: Path, tmp_path: Path) -
     assert run("remove-tree", tmp_path).exit_code == 0
     done = run("check", "--sections", tmp_path / "store", program)
     assert done.exit_code == 0
-    assert done.output.startswith(f"{program}: good")
+    assert done.output.startswith(f"{program}: OK: ")
 
 
 def test_check_says_with_what_to_compare_a_detached_section(program: Path, tmp_path: Path) -> None:

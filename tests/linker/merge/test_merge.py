@@ -540,7 +540,7 @@ def test_the_command_tells_what_it_did(linked: Link) -> None:
     objects = list(map(str, linked.objects))
     done = runner.invoke(cli, ["merge", "--map", str(linked.map), "-o", out, "-v", str(linked.program), *objects])
     assert done.exit_code == 0
-    assert done.output.startswith(f"{out}: 4 functions of 3 objects, ")
+    assert done.output.startswith(f"{out}: 4 FDEs of 3 objects, ")
     assert "not given, though linked: " in done.output
     assert runner.invoke(cli, ["merge", "--map", str(linked.map), "-o", out, str(linked.program)]).exit_code == 2
     failed = runner.invoke(cli, ["merge", "--linker", "no-such-ld", "-o", out, *objects])
