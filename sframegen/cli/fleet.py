@@ -162,7 +162,7 @@ def command() -> None:
     help="Exit 1 if a file is refused, or a check warns.",
 )
 @common_option("--json", "as_json", is_flag=True, help="Print the sums as a JSON object.")
-@common_option("-q", "--quiet", is_flag=True, help="Print nothing about packages that are refused or fail, and no sums.")
+@common_option("-q", "--quiet", is_flag=True, help="Do not print refused and failed packages, nor the sums.")
 @click.pass_context
 def run(
     ctx: click.Context,

@@ -81,7 +81,7 @@ part_of_plan = partial(click.option, cls=PartOption, value=CombinedValue("plan",
 )
 @click.argument("arguments", metavar="PID... | -- COMMAND...", nargs=-1, type=click.UNPROCESSED)
 @click.option("--system", is_flag=True, help="Sample all processes.")
-@part_of_plan("--off-cpu", is_flag=True, help="Count the time that threads do not run, by stack and reason.")
+@part_of_plan("--off-cpu", is_flag=True, help="Show where threads wait: time off the CPU, by stack and reason.")
 @part_of_plan("--wall", is_flag=True, help="Show on-CPU and off-CPU time together.")
 @click.option("--probe", "as_probe", is_flag=True, help="Print what this machine supports, and how to enable more.")
 @part_of_plan(
@@ -91,7 +91,7 @@ part_of_plan = partial(click.option, cls=PartOption, value=CombinedValue("plan",
     type=NumberInRange(int, 1, 1_000_000),
     default=99,
     show_default=True,
-    help="Samples per second on each CPU. Of events without a clock, such as page-faults, every Nth is a sample.",
+    help="Samples per second on each CPU. For events without a clock, such as page-faults, sample every Nth.",
 )
 @duration("Stop after this number of seconds.")
 @part_of_plan(
@@ -99,7 +99,7 @@ part_of_plan = partial(click.option, cls=PartOption, value=CombinedValue("plan",
     "--event",
     metavar="EVENT",
     callback=_event,
-    help="What to sample: cpu-clock, page-faults, cycles, ...; --probe prints those of this machine.  [default: cpu-clock]",
+    help="What to sample: cpu-clock, page-faults, cycles, ...; --probe lists those of this machine.  [default: cpu-clock]",
 )
 @part_of_plan("--comm", metavar="NAME", help="Sample only threads with this name.")
 @OUTPUT
@@ -112,7 +112,9 @@ part_of_plan = partial(click.option, cls=PartOption, value=CombinedValue("plan",
     show_default=True,
     help="How to group stacks.",
 )
-@part_of_detail("--lines", "by_line", is_flag=True, help="Show the lines of one function apart, in formats that do not anyway.")
+@part_of_detail(
+    "--lines", "by_line", is_flag=True, help="Show source lines as separate frames in formats that do not do so anyway."
+)
 @part_of_detail("--no-inlined", "inlined", flag_value=False, default=True, help="Do not show inlined functions as frames.")
 @click.option("--debuginfod", is_flag=True, help="Fetch missing debug files from the servers in $DEBUGINFOD_URLS.")
 @click.option(
@@ -280,7 +282,7 @@ def _check_threads(tids: frozenset[int]) -> None:
     """Warn of threads that do not exist, before the user waits for their samples; they may still begin."""
     for number in sorted(tids):
         if not is_process(number):  # /proc has threads, too
-            note(f"--tid {number}: there is no such thread")
+            note(f"--tid {number}: no such thread")
 
 
 def _pids(arguments: tuple[str, ...]) -> frozenset[int] | None:
@@ -291,7 +293,7 @@ def _pids(arguments: tuple[str, ...]) -> frozenset[int] | None:
             raise click.UsageError(f"{shortened(long[0])}: not a process id")
         return frozenset(map(int, arguments))
     if others[0] != arguments[0]:
-        raise click.UsageError(f"{others[0]}: not a process id, as {arguments[0]} is")
+        raise click.UsageError(f"{others[0]}: not a process id, and {arguments[0]} is one")
     if not arguments[0]:
         raise click.UsageError("the command name is empty")
     return None

@@ -170,5 +170,5 @@ def _privileges(*, has_capabilities: bool) -> str:
     if os.geteuid() != 0:
         return f"run as root, or in a virtual environment with a copy of Python, after `setcap {NEEDED}+ep` of that copy"
     if has_capabilities:
-        return "allow BPF to this process: a container or a policy forbids it even to root"
+        return "allow this process to use BPF: a container or a policy forbids it even for root"
     return f"give this root the capabilities {NEEDED}: a container withholds them"

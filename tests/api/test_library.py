@@ -255,7 +255,7 @@ def test_errors_say_where_also_from_another_process(error: sframegen.SframegenEr
 
 def test_a_limit_is_named_not_the_file_that_met_it() -> None:
     line = in_words(OSError(errno.EMFILE, "Too many open files", "/sys/devices/system/cpu/online"), "")
-    assert line == "more open files are needed than are allowed: raise the limit with `ulimit -n`"
+    assert line == "too many open files: raise the limit with `ulimit -n`"
     assert in_words(OSError(errno.ENOMEM, "Cannot allocate memory"), "a file") == "a file: not enough memory"
     assert [in_words(MemoryError(), path) for path in ("a file", "")] == ["a file: not enough memory", "not enough memory"]
 

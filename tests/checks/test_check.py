@@ -504,7 +504,7 @@ def test_files_without_a_section(compile_c: Compiler) -> None:
     assert run(made) == (1, f"{made}: 1 error\n  error: none: no SFrame section; sframegen add-section makes one\n")
     for flags in (["-nostdlib", "-static"], ["-c"]):
         bare = compile_c("void _start(void) { for (;;); }", "-fno-asynchronous-unwind-tables", *flags)
-        line = "  error: none: no SFrame section, and nothing to make one from: no call frame information\n"
+        line = "  error: none: no SFrame section, and none can be made: no call frame information\n"
         assert run(bare) == (1, f"{bare}: 1 error\n{line}")
 
 

@@ -261,7 +261,7 @@ def test_a_package_that_is_replaced_while_it_is_read(packages: dict[str, Path], 
         return visit(self, name, beginning, rest, size)
 
     monkeypatch.setattr(package_pass.Pass, "visit", replacing)
-    with pytest.raises(OSError, match="someone else changed it meanwhile"):
+    with pytest.raises(OSError, match="someone else has changed it in the meantime"):
         add_to_package(path, verify=False)
     assert path.read_bytes() == b"of someone else"
     assert not [name for name in everything(path.parent) if "sframegen" in name]

@@ -160,7 +160,7 @@ def _renamed(ctx: click.Context, args: Sequence[str], name: str) -> list[str] | 
     if present is None:
         return None
     at = next(number for number, word in enumerate(args) if word.partition("=")[0] == name)
-    click.echo(f"sframegen: {name} is {present} now; the old name works until 1.1", err=True)
+    click.echo(f"sframegen: {name} is now {present}; the old name works until 1.1", err=True)
     return [*args[:at], present + args[at].removeprefix(name), *args[at + 1 :]]
 
 

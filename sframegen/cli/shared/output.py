@@ -78,9 +78,9 @@ SECTIONS = click.option(
 
 OF_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of writing to an open file
 LIMITS = {
-    errno.EMFILE: "more open files are needed than are allowed: raise the limit with `ulimit -n`",
+    errno.EMFILE: "too many open files: raise the limit with `ulimit -n`",
     errno.ENFILE: "the machine has too many open files: raise fs.file-max with sysctl",
-    errno.EAGAIN: "more processes are needed than are allowed: raise the limit with `ulimit -u`",
+    errno.EAGAIN: "cannot start more processes: raise the limit with `ulimit -u`",
     errno.ENOMEM: "not enough memory",
 }  # errors that do not depend on the file
 PASSING = (click.ClickException, click.Abort, click.exceptions.Exit)  # exceptions that end a command

@@ -150,4 +150,4 @@ class Outputs(NamedTuple):
                 continue
             note(f"the profile is kept in {name}: go tool pprof shows it")
             return
-        note("the profile cannot be kept: no directory for temporary files can be written to")
+        note("the profile cannot be kept: no directory for temporary files is writable")

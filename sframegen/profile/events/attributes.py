@@ -161,7 +161,7 @@ def _in_words(number: int, attributes: EventAttributes, pid: int, name: str) -> 
         case errno.EINVAL if attributes.flags & EventFlag.FREQUENCY and attributes.period > (highest := _number(MAX_RATE) or 0) > 0:
             return f"{attributes.period:,} samples per second are more than kernel.perf_event_max_sample_rate allows: {highest:,}"
         case errno.EMFILE | errno.ENFILE:
-            return f"{name} events need more open files than are allowed: raise the limit with `ulimit -n`"
+            return f"{name} events need more open files than the limit allows: raise it with `ulimit -n`"
         case errno.ENOENT | errno.EOPNOTSUPP | errno.ENODEV:
             return f"this machine has no {name} events"
         case errno.ESRCH:

@@ -163,7 +163,7 @@ def note_lines(named: Named, width: int) -> Iterator[str]:
 
 def _why_nothing(frequency: int) -> str:
     if not frequency:
-        return "the event did not happen, or more seldom than it is sampled"
+        return "the event did not happen, or less often than it is sampled"
     return f"the processes waited, or ended before they had used the CPU for a sampling period ({1000 / frequency:.1f} ms)"
 
 

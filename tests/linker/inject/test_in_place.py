@@ -248,7 +248,7 @@ def test_a_section_of_the_start_files_alone_is_superseded(producer: Producer, pe
     subprocess.run(link, check=True)
     data = file.read_bytes()
     summary = sframegen.add_section(file)
-    assert (summary.functions, summary.functions_covered, summary.note) == (2, 2, "in place of a section of the start files alone")
+    assert (summary.functions, summary.functions_covered, summary.note) == (2, 2, "replaced a section of the start files alone")
     assert_one_section(file)
     assert sframegen.remove(file).still_has_one
     assert file.read_bytes() == data
