@@ -84,11 +84,11 @@ def command(
     .init and .fini, the program's entry, hand-written assembly. A single FILE uses all -j processes for this.
     """
     if recursive:
-        from sframegen.cli.add_tree import add_below  # noqa: PLC0415 - only for trees
-        from sframegen.cli.trees.each_file import Tree, directories  # noqa: PLC0415
+        from sframegen.cli import add_tree  # noqa: PLC0415 - only for trees
+        from sframegen.cli.trees.each_file import as_tree_command  # noqa: PLC0415
 
-        roots = directories(files, making.debug_file)
-        add_below(roots, tree=Tree(), report=None, min_coverage=min_coverage, making=making, writing=writing, common=common)
+        values = {"report": None, "min_coverage": min_coverage, "making": making, "writing": writing, "common": common}
+        as_tree_command(add_tree.command, files, making.debug_file, **values)
     run = Run()
 
     def add_to(path: str, to_write: Writing) -> Summary:

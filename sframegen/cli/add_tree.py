@@ -4,7 +4,7 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 
@@ -66,20 +66,6 @@ def command(
     A GLOB without a slash matches names of files and directories. A GLOB with a slash matches paths relative to ROOT, in which **
     stands for any directories. Everything below a matching directory is left out.
     """
-    add_below(roots, tree=tree, report=report, min_coverage=min_coverage, making=making, writing=writing, common=common)
-
-
-def add_below(
-    roots: tuple[str, ...],
-    *,
-    tree: Tree,
-    report: str | None,
-    min_coverage: float | None,
-    making: Making,
-    writing: Writing,
-    common: CommonOptions,
-) -> NoReturn:
-    """Do the work of add-tree, and end the command."""
     if common.as_json and report == STDOUT:
         raise click.UsageError("--json and --report - exclude each other: both print on stdout")
     if min_coverage is not None:  # code of refused files is not counted

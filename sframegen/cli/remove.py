@@ -47,10 +47,10 @@ def command(files: tuple[str, ...], *, recursive: bool, writing: Writing, common
     -r restores all programs and libraries below each directory, as remove-tree does, which has more options.
     """
     if recursive:
-        from sframegen.cli.remove_tree import remove_below  # noqa: PLC0415 - only for trees
-        from sframegen.cli.trees.each_file import Tree, directories  # noqa: PLC0415
+        from sframegen.cli import remove_tree  # noqa: PLC0415 - only for trees
+        from sframegen.cli.trees.each_file import as_tree_command  # noqa: PLC0415
 
-        remove_below(directories(files), tree=Tree(), writing=writing, common=common)
+        as_tree_command(remove_tree.command, files, writing=writing, common=common)
     run = Run()
 
     def remove_from(path: str, to_write: Writing) -> SectionRemoval:

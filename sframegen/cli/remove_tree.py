@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 
@@ -38,11 +38,6 @@ def command(roots: tuple[str, ...], *, tree: Tree, writing: Writing, common: Com
     Each file is restored byte for byte, unless another tool has rewritten it; then only the section is removed. Symbolic links are
     not followed; hard links stay linked. GLOBs are those of add-tree. A refused file is a warning.
     """
-    remove_below(roots, tree=tree, writing=writing, common=common)
-
-
-def remove_below(roots: tuple[str, ...], *, tree: Tree, writing: Writing, common: CommonOptions) -> NoReturn:
-    """Do the work of remove-tree, and end the command."""
     run = Run()
     counts: Counter[str] = Counter()
     for names, outcome in each_file(run, roots, partial(_remove, writing), tree=tree, writing=writing, common=common):

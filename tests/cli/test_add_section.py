@@ -371,6 +371,6 @@ def test_kernel_modules_are_told_why_they_get_none(compile_c: Compiler, tmp_path
     before = module.read_bytes()
     result = run(module)
     assert (result.exit_code, module.read_bytes()) == (0, before)
-    assert result.stdout.startswith(f"{module}: nothing to add: a kernel module; the kernel walks its own stacks by ORC tables")
+    assert result.stdout.startswith(f"{module}: nothing to add: a kernel module; the kernel walks its own stacks with ORC tables")
     assert run("-o", tmp_path / "copy.ko", module).exit_code == 0
     assert (tmp_path / "copy.ko").read_bytes() == before

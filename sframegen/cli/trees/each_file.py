@@ -74,12 +74,13 @@ def tree_options(*own: Decorator) -> Decorator:
     return options(*BEFORE, *own, *AFTER)
 
 
-def directories(files: tuple[str, ...], *others: StrPath | None) -> tuple[str, ...]:
-    """Return the operands of a command with -r. Raises BadParameter unless they, and `others` that are given, are directories."""
+def as_tree_command(command: click.Command, files: tuple[str, ...], debug_file: StrPath | None = None, **values: object) -> None:
+    """Run the command for trees in place of one with -r. Raises BadParameter for an operand that is not a directory."""
     ctx = click.get_current_context()
-    for path in (*files, *(other for other in others if other is not None)):
+    for path in files if debug_file is None else (*files, debug_file):
         Directory().convert(path, None, ctx)
-    return files
+    assert command.callback is not None
+    command.callback(files, tree=Tree(), **values)  # ends this one, too
 
 
 def each_file(
