@@ -122,22 +122,23 @@ class Command(click.Command):
                     formatter.write(f"{'':{formatter.current_indent}}{example.what}:\n")
                     formatter.write(f"{'':{formatter.current_indent}}    {example.line}\n")
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Print the options, below headings if there are many. An option without a heading of its own is among the first."""
-        options = [one for one in self.get_params(ctx) if isinstance(one, click.Option) and one.get_help_record(ctx)]
+    def option_groups(self, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
+        """Return the names and help of the options by heading; all are below one if they are few."""
+        options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
         headings = {name: heading for heading, names in HEADINGS.items() for name in names.split()} if len(options) > FEW else {}
         groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in ("Options", *HEADINGS)}
         for option in options:
-            record = option.get_help_record(ctx)
-            assert record is not None
             name = max(option.opts, key=len).removeprefix("--")
-            groups[headings.get(f"{self.name}:{name}") or headings.get(name, "Options")].append(record)
-        width = max((len(names) for records in groups.values() for names, _ in records), default=0)
+            if record := option.get_help_record(ctx):
+                groups[headings.get(f"{self.name}:{name}") or headings.get(name, "Options")].append(record)
+        return {heading: records for heading, records in groups.items() if records}
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups = self.option_groups(ctx)
+        widths = {heading: min(max(len(names) for names, _ in records), MAX_NAMES) for heading, records in groups.items()}
         for heading, records in groups.items():
-            if records:
-                with formatter.section(heading):
-                    own = max(len(names) for names, _ in records)
-                    formatter.write_dl(records, MAX_NAMES, 2 + max(min(width, MAX_NAMES) - own, 0))
+            with formatter.section(heading):
+                formatter.write_dl(records, MAX_NAMES, 2 + max(widths.values()) - widths[heading])
 
 
 def no_such(what: str, word: str, names: Iterable[str], ctx: click.Context) -> click.UsageError:
