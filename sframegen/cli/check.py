@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     help="Check for this reader: the kernel, glibc, GNU binutils, an arm64 kernel that walks its own stacks, or all that read such"
     " a file.",
 )
-@debug_file("to compare with too.")
+@debug_file("to compare with as well.")
 @SECTIONS
 @click.option("--instructions", is_flag=True, help="Also compare sections and call frame information with the instructions.")
 @click.option(
