@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     exclusive=[VERBOSE_OR_QUIET],
     examples=[
         Example("Check a program, for the Linux kernel only", "sframegen check --consumer kernel ./prog"),
-        Example("Find wrong .cfi directives in an object", "sframegen check --instructions foo.o"),
+        Example("Find wrong .cfi directives in an object", "sframegen check --instructions main.o"),
         Example("Check all programs and libraries of a build root", "sframegen check --quiet build/root"),
         Example("Check what is in packages", "sframegen check --quiet pool/*.deb"),
         Example("Print the rules that were broken", "sframegen check --json ./prog | jq '.[].findings[].rule'"),
