@@ -1,6 +1,6 @@
 """What `sframegen link` adds to a link of a small program: by itself, and in what a compiler takes.
 
-usage: python -m benchmarks.linking    Prints the table; docs/linking.md has what it says.
+Prints the table.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from benchmarks.figures import Figure, markdown
 from benchmarks.measure import in_turn
 from benchmarks.places import CACHE, versions
+from corpus import measured
 from sframegen.program.build import build_kind
 
 if TYPE_CHECKING:
@@ -49,10 +50,14 @@ def measure(rounds: int) -> Iterator[Figure]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15, help="counted runs of each command (default %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     options = parser.parse_args()
     if build_kind() != "compiled":
         parser.error("this sframegen is interpreted: measure the compiled build")
-    print(f"{markdown(list(measure(options.rounds)))}\n\n{versions()}; medians of {options.rounds} rounds.")
+    figures = list(measure(options.rounds))
+    print(markdown(figures))
+    if options.json:
+        measured.write(options.json, {**versions(), "rounds": options.rounds, "figures": figures})
 
 
 if __name__ == "__main__":

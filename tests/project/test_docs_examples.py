@@ -24,14 +24,22 @@ EXAMPLE = re.compile(
 EH_FRAME = ".eh_frame + .eh_frame_hdr"
 PAGES = (  # that can be typed from top to bottom
     "README.md",
+    "docs/adding-sections.md",
     "docs/checking.md",
     "docs/commands.md",
     "docs/consumers.md",
+    "docs/coverage.md",
     pytest.param("docs/fleet.md", marks=pytest.mark.full),
+    "docs/how-sframe-works.md",
+    "docs/injection.md",
     "docs/json.md",
     "docs/library.md",
+    "docs/objects.md",
     pytest.param("docs/profile.md", marks=needs_bpf),
+    "docs/registration.md",
+    "docs/size.md",
     "docs/stack.md",
+    "docs/synthesize.md",
     "docs/tutorial.md",
 )
 
@@ -43,7 +51,6 @@ CONSOLE_ONLY = (  # whose other examples are pieces
     "docs/linking.md",
     "docs/merging.md",
     "docs/packaging.md",
-    "docs/registry.md",
     "docs/strip.md",
 )
 
