@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace as changed_to
 from functools import partial
 from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.existing.add_or_replace import Base, Stored, base_of, change_for, is_written, plan_section
@@ -20,22 +21,24 @@ from sframegen.api.add_summary import Outcome, Summary, total
 from sframegen.api.by_kind import change_kind, read_kind
 from sframegen.api.common import check_linked, not_taken, planned, refuse, signed, verify_plan, with_written
 from sframegen.api.making import detached_already, made_of, nothing_to_add, summary_of
-from sframegen.api.options import Adding, Making, Running, Writing
+from sframegen.api.options import Adding, Making, Writing
 from sframegen.base.errors import ANOTHER, FormatError, Refusal, RefusedError, SframegenError
+from sframegen.conversion.kernel_code import is_module
 from sframegen.detached.detached_file import is_detached
 from sframegen.elf.dynamic import DT, read_dynamic, role_of
 from sframegen.elf.records import SHF
+from sframegen.format.abi import abi_of
 from sframegen.format.layouts import LAYOUTS
 from sframegen.format.locate import read_sframe, unloaded_of
 from sframegen.format.model import OUTERMOST
 from sframegen.format.words import expressible
+from sframegen.program.workers import Running
 from sframegen.tables.compare import agree, spans
 from sframegen.tables.optimize import MAX_GAP
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
-    from pathlib import Path
 
     from linker.existing.in_place import Exchange
     from linker.files.read_back import Reader
@@ -71,6 +74,7 @@ def add_section(
     unloaded: bool = False,
     compress: Compression | None = None,
     detached: str | os.PathLike[str] | None = None,
+    object_file: str | os.PathLike[str] | None = None,
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> Summary:
@@ -82,7 +86,8 @@ def add_section(
     - `output`: the file to write; `path` is left unchanged.
     - `verify`: read the new file back with another library before it replaces the old one.
     - `dry_run`: write nothing; the result has the plan.
-    - `debug_file`: a separate debug file, or a directory of them, for code that `.eh_frame` does not describe.
+    - `debug_file`: a separate debug file, or a directory of them, for code that `.eh_frame` does not describe; also of an object,
+      such as a kernel module.
     - `version`: the version of the format, 3 or 2.
     - `optimize`: how small to make the section: "none", "fast" or "size".
     - `replace`: replace an existing SFrame section, whoever produced it.
@@ -93,20 +98,21 @@ def add_section(
     - `unloaded`: add a section that is not mapped at run time, for tools that read the file; no program header changes.
     - `compress`: "zstd" compresses a section that is unloaded or detached, if that makes it smaller.
     - `detached`: a directory; the section becomes a file of its own in it, named after the build-id, and `path` is only read.
+    - `object_file`: a path; the section becomes a relocatable object for the next link of the image `path`, which is only read.
     - `jobs`: number of processes that read the instructions; above 1, they are forked.
     - `progress`: called with the bytes of code analysed so far and the current estimate of the total; a byte may be counted more
       than once.
 
     Raises FormatError if the file cannot be read, or is of a kind that has no section; RefusedError if it may not be changed;
-    VerificationError if the new file differs from the plan; and OSError. Raises ValueError for an unknown version, level, kernel,
-    reader or compression, for `compress` of a loaded section, for `detached` with `output` or `unloaded`, and for `jobs` below 1;
-    TypeError if `hard_links` is a single path. After an error the target is unchanged, except after an OSError that says that a
-    name in `hard_links` keeps the old file, or that the target is replaced.
+    VerificationError if the new file differs from the plan; and OSError. Raises ValueError for an unknown version, level or kernel,
+    for `detached` or `object_file` with `output` or `unloaded`, and for `jobs` below 1; TypeError if `hard_links` is a single path.
+    After an error the target is unchanged, except after an OSError that says that a name in `hard_links` keeps the old file, or
+    that the target is replaced.
     """
     making = Making(version, optimize, debug_file=debug_file, synthesize=synthesize)
     writing = Writing(
         output=output, verify=verify, dry_run=dry_run, hard_links=hard_links, force=force, replace=replace, min_kernel=min_kernel,
-        unloaded=unloaded, detached=detached, compress=compress,
+        unloaded=unloaded, detached=detached, compress=compress, object_file=object_file,
     )  # fmt: skip
     return add(path, Adding(making, writing, Running(jobs, progress)))
 
@@ -117,6 +123,10 @@ def add(path: StrPath, options: Adding) -> Summary:
         from sframegen.api.detaching import add_detached, refuse_objects  # noqa: PLC0415 - only for these
 
         return read_kind(path, partial(add_detached, options=options), refuse_objects)
+    if options.writing.object_file is not None:
+        from sframegen.api.detaching import add_for_linking, refuse_objects  # noqa: PLC0415 - only for these
+
+        return read_kind(path, partial(add_for_linking, options=options), refuse_objects)
     linked, objects = (partial(function, options=options) for function in (_add_to_linked, _add_to_objects))
     return change_kind(path, options.writing, linked, objects)
 
@@ -270,25 +280,19 @@ def _mark_unchanged(summary: Summary, section_bytes: int) -> Summary:
     return changed_to(summary, outcome=Outcome.UNCHANGED, section_bytes=section_bytes, note="has it already")
 
 
-MODULE_SECTION = ".gnu.linkonce.this_module"  # holds struct module: in every kernel module, and in no other object
-KERNEL_MODULE = (
-    "nothing to add: a kernel module; the kernel walks its own stacks with ORC tables or frame pointers, and uses SFrame sections "
-    "of processes only"
-)
-
-
 def _add_to_objects(objects: Objects, target: Target, options: Adding) -> Summary:
     making, writing = options.making, options.writing
     if making.synthesize:
         raise FormatError("only linked files can have synthesized rows")
     if writing.unloaded:
         raise FormatError("only linked files can have a section that is not loaded")
-    if making.debug_file is not None:
-        raise FormatError("an object has no separate debug file")
-    if any(one.section(MODULE_SECTION) for one in objects.members.values()):
-        module = Summary(str(target.path), note=KERNEL_MODULE)
-        return module if target.in_place else with_written(module, target.write(objects.copy, lambda *_: None))
-    prepared = {at: prepare(elf, making.layout, making.level, replace=writing.replace) for at, elf in objects.members.items()}
+    if making.debug_file is not None and objects.is_archive:
+        raise FormatError("an archive has no separate debug file")
+    prepare_one = partial(
+        prepare, layout=making.layout, level=making.level, replace=writing.replace,
+        debug_file=None if making.debug_file is None else Path(making.debug_file),
+    )  # fmt: skip
+    prepared = {at: prepare_one(elf) for at, elf in objects.members.items()}
     parts, changed = [], []
     for filled, sources, converted in prepared.values():
         part = summary_of(filled.elf.name, filled.placed.image, sources, converted)
@@ -299,6 +303,10 @@ def _add_to_objects(objects: Objects, target: Target, options: Adding) -> Summar
             changed.append(filled.elf)
     summary = total(str(target.path), parts)
     summary = changed_to(summary, warnings=summary.warnings + signed(changed, target, force=writing.force))
+    if summary.outcome is Outcome.NOTHING and not objects.is_archive:
+        summary = nothing_to_add(summary)
+    elif changed:
+        summary = changed_to(summary, note=abi_of(changed[0]).unread_modules if is_module(changed[0]) else summary.note)
     if not summary.section_bytes and target.in_place:
         return summary
     writers = {at: partial(write_object, one.filled) for at, one in prepared.items()}
