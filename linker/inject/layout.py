@@ -150,11 +150,8 @@ ADDRESS = 0
 ALIGN = 8
 
 
-def unloaded(elf: ElfFile, section_size: int, flags: int) -> LayoutDraft:
-    """Draft a layout with an unloaded section. `flags`: SHF_COMPRESSED or 0.
-
-    Raises FormatError or RefusedError with the reason if no section can be added.
-    """
+def unloaded(elf: ElfFile, section_size: int) -> LayoutDraft:
+    """Draft a layout with an unloaded section. Raises FormatError or RefusedError with the reason if none can be added."""
     check_header(elf, new_headers=0)
     check_sections(elf)
     check_end(elf)
@@ -162,5 +159,5 @@ def unloaded(elf: ElfFile, section_size: int, flags: int) -> LayoutDraft:
         message = "no section headers, through which alone a section that is not loaded is found"
         raise RefusedError(Refusal.NO_ROOM, message, file=elf.name)
     offset = align_up(len(elf.data), ALIGN)
-    section = Shdr(0, SHT.GNU_SFRAME, flags, ADDRESS, offset, section_size, 0, 0, ALIGN, 0)
+    section = Shdr(0, SHT.GNU_SFRAME, 0, ADDRESS, offset, section_size, 0, 0, ALIGN, 0)
     return LayoutDraft("unloaded", (), elf.header.e_phoff, elf.segments, [], section, offset + section_size, [], [], [])

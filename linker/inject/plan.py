@@ -44,7 +44,7 @@ class InjectionPlan(NamedTuple):
     original_size: int
     section_offset: int
     section_address: int
-    section_size: int  # in the file
+    section_size: int
     section_flags: int
     table_offset: int
     spare_size: int  # bytes to clear after the program header table
@@ -113,13 +113,10 @@ def plan_injection(
     return make_plan(elf, draft, patches, tuple(cleared))
 
 
-def plan_unloaded(elf: ElfFile, stored_size: int, flags: int, cleared: Iterable[tuple[int, int]] = ()) -> InjectionPlan:
-    """Plan to add an unloaded section of that size in the file; other parameters as for `plan_injection`.
-
-    `flags`: SHF_COMPRESSED or 0.
-    """
-    check_size(elf, stored_size)
-    return make_plan(elf, unloaded(elf, stored_size, flags), (), tuple(cleared))
+def plan_unloaded(elf: ElfFile, section_size: int, cleared: Iterable[tuple[int, int]] = ()) -> InjectionPlan:
+    """Plan to add an unloaded section of that size; other parameters as for `plan_injection`."""
+    check_size(elf, section_size)
+    return make_plan(elf, unloaded(elf, section_size), (), tuple(cleared))
 
 
 def check_size(elf: ElfFile, section_size: int) -> None:
@@ -207,10 +204,9 @@ def tag_patches(image: Image, draft: LayoutDraft) -> Iterator[Patch]:
 def describe(plan: InjectionPlan) -> list[str]:
     """Return the plan as lines of text, one fact each."""
     place = f"address {plan.section_address:#x}" if plan.is_loaded else "not loaded"
-    compressed = " of compressed contents" * bool(plan.section_flags & SHF.COMPRESSED)
     lines = [
         f"layout: {plan.layout}; file grows from {plan.original_size:#x} to {plan.size:#x} bytes",
-        f".sframe: {place}, offset {plan.section_offset:#x}, {plan.section_size:#x} bytes{compressed}",
+        f".sframe: {place}, offset {plan.section_offset:#x}, {plan.section_size:#x} bytes",
     ]
     lines += [f"new segment: {describe_segment(segment)}" for segment in plan.new_segments]
     lines += [f"gap: {size:#x} bytes before the original's offset {at:#x}" for at, size in plan.gaps]

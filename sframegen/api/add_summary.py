@@ -23,7 +23,7 @@ GROUPS = {
     "synthesized": "synthesized",
 }  # of fates, as users read them
 SUMS = (  # the numeric fields of a Summary that `total` adds up
-    "functions", "functions_covered", "code_bytes", "covered_bytes", "rows", "section_bytes", "compressed_bytes", "eh_frame_bytes",
+    "functions", "functions_covered", "code_bytes", "covered_bytes", "rows", "section_bytes", "eh_frame_bytes",
     "eh_frame_hdr_bytes", "synthesized_functions", "synthesized_bytes", "final_calls", "final_calls_without_padding",
 )  # fmt: skip
 
@@ -101,7 +101,6 @@ class Summary:
     section_bytes: int = 0  #: its size; 0 if there is none
     unloaded: bool = False  #: no segment has it
     detached: str = ""  #: path of the file of its own that has it, "" if none
-    compressed_bytes: int = 0  #: its size in the file if it is compressed, else 0
     eh_frame_bytes: int = 0  #: of the used parts of .eh_frame and .debug_frame
     eh_frame_hdr_bytes: int = 0  #: of .eh_frame_hdr
     cfi_sections: tuple[str, ...] = ()  #: names of the sections of these bytes
@@ -137,8 +136,7 @@ class Summary:
         what = f"{count_of(self.functions, 'function')}, " if self.code_bytes else "no CFI, "
         shares = shares_of(self.covered_bytes, self.code_bytes, self.fates)
         line = f"{file}: {what}{shares}, {count_of(self.rows, 'row')}; .sframe {count_of(self.section_bytes, 'byte')}"
-        line += f", {self.compressed_bytes:,} compressed" * bool(self.compressed_bytes) + ", not loaded" * self.unloaded
-        line += ", detached" * bool(self.detached)
+        line += ", not loaded" * self.unloaded + ", detached" * bool(self.detached)
         source_bytes = self.eh_frame_bytes + self.eh_frame_hdr_bytes
         if source_bytes:
             line += f", {self.section_bytes / source_bytes:.2f} of {' + '.join(self.cfi_sections)}"

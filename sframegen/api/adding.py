@@ -9,10 +9,11 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.existing.add_or_replace import Base, Stored, base_of, change_for, is_written, plan_section
+from linker.existing.add_or_replace import Base, base_of, change_for, has_unloaded, is_written, plan_section
 from linker.existing.in_place import sframe_extents
 from linker.inject.apply import write_all
 from linker.inject.image import kept_in_place
+from linker.inject.layout import ADDRESS
 from linker.inject.plan import plan_unloaded, risk_of
 from linker.objects.change_objects import check_object, prepare, write_object
 from linker.objects.given_file import open_given
@@ -24,7 +25,6 @@ from sframegen.api.options import Adding, Making, Running, Writing
 from sframegen.base.errors import ANOTHER, FormatError, Refusal, RefusedError, SframegenError
 from sframegen.detached.detached_file import is_detached
 from sframegen.elf.dynamic import DT, read_dynamic, role_of
-from sframegen.elf.records import SHF
 from sframegen.format.layouts import LAYOUTS
 from sframegen.format.locate import read_sframe, unloaded_of
 from sframegen.format.model import OUTERMOST
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from sframegen.api.options import StrPath
     from sframegen.conversion.convert import Converted
     from sframegen.conversion.coverage import Coverage
-    from sframegen.elf.compressed import Compression
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Extent
     from sframegen.format.encode import Encoder
@@ -69,7 +68,6 @@ def add_section(
     synthesize: bool = False,
     min_kernel: str | None = None,
     unloaded: bool = False,
-    compress: Compression | None = None,
     detached: str | os.PathLike[str] | None = None,
     jobs: int = 1,
     progress: Progress | None = None,
@@ -91,22 +89,21 @@ def add_section(
     - `synthesize`: also describe code of a linked file without call frame information, if its instructions prove the rows.
     - `min_kernel`: the oldest Linux that the result must run on, such as "5.18"; newer kernels allow more.
     - `unloaded`: add a section that is not mapped at run time, for tools that read the file; no program header changes.
-    - `compress`: "zstd" compresses a section that is unloaded or detached, if that makes it smaller.
     - `detached`: a directory; the section becomes a file of its own in it, named after the build-id, and `path` is only read.
     - `jobs`: number of processes that read the instructions; above 1, they are forked.
     - `progress`: called with the bytes of code analysed so far and the current estimate of the total; a byte may be counted more
       than once.
 
     Raises FormatError if the file cannot be read, or is of a kind that has no section; RefusedError if it may not be changed;
-    VerificationError if the new file differs from the plan; and OSError. Raises ValueError for an unknown version, level, kernel,
-    reader or compression, for `compress` of a loaded section, for `detached` with `output` or `unloaded`, and for `jobs` below 1;
-    TypeError if `hard_links` is a single path. After an error the target is unchanged, except after an OSError that says that a
-    name in `hard_links` keeps the old file, or that the target is replaced.
+    VerificationError if the new file differs from the plan; and OSError. Raises ValueError for an unknown version, level or kernel,
+    for `detached` with `output` or `unloaded`, and for `jobs` below 1; TypeError if `hard_links` is a single path. After an error
+    the target is unchanged, except after an OSError that says that a name in `hard_links` keeps the old file, or that the target
+    is replaced.
     """
     making = Making(version, optimize, debug_file=debug_file, synthesize=synthesize)
     writing = Writing(
         output=output, verify=verify, dry_run=dry_run, hard_links=hard_links, force=force, replace=replace, min_kernel=min_kernel,
-        unloaded=unloaded, detached=detached, compress=compress,
+        unloaded=unloaded, detached=detached,
     )  # fmt: skip
     return add(path, Adding(making, writing, Running(jobs, progress)))
 
@@ -138,7 +135,7 @@ class _NewSection(NamedTuple):
     """The section to add."""
 
     encoder: Encoder
-    stored: Stored | None  # None: it is loaded
+    unloaded: memoryview | None  # its bytes; None: it is loaded
     plan: InjectionPlan | Exchange
 
 
@@ -171,8 +168,7 @@ def _summarize_existing(given: _GivenFile, summary: Summary, converted: Converte
     size = sum(extent.size for extent in given.sections)
     if section is None:
         return _mark_unchanged(summary, size)
-    packed = size if section.header.sh_flags & SHF.COMPRESSED else 0
-    return _mark_unchanged(changed_to(summary, unloaded=True, compressed_bytes=packed), given.elf.contents_size(section))
+    return _mark_unchanged(changed_to(summary, unloaded=True), given.elf.contents_size(section))
 
 
 def _is_of_start_files(elf: ElfFile, coverage: Coverage) -> bool:
@@ -201,9 +197,9 @@ def _is_of_start_files(elf: ElfFile, coverage: Coverage) -> bool:
 def _plan_new(given: _GivenFile, converted: Converted, options: Adding) -> _NewSection:
     writing = options.writing
     encoder = converted.encoder(given.base.elf, options.making.level)
-    stored = Stored.of(encoder, writing.compress, given.elf.byte_order) if writing.unloaded else None
+    unloaded = encoder.encode(ADDRESS) if writing.unloaded else None
     try:
-        return _NewSection(encoder, stored, plan_section(given.base, encoder, writing.safe | writing.forced, stored))
+        return _NewSection(encoder, unloaded, plan_section(given.base, encoder, writing.safe | writing.forced, unloaded))
     except SframegenError as error:
         raise error if writing.unloaded else _with_remedy(error, given.base, encoder) from None
 
@@ -212,7 +208,7 @@ def _with_remedy(error: SframegenError, base: Base, encoder: Encoder) -> Sframeg
     """Return the error, as a refusal that suggests `unloaded` if an unloaded section is possible and no other remedy exists."""
     if not isinstance(error, RefusedError) or error.reason is Refusal.NO_ROOM:
         with suppress(SframegenError):
-            plan_unloaded(base.elf, len(Stored.of(encoder, None, base.elf.byte_order).data), 0)
+            plan_unloaded(base.elf, len(encoder.encode(ADDRESS)))
             return RefusedError(Refusal.NO_ROOM_LOADED, error.message, error.place, error.offset, error.file)
     return error
 
@@ -221,8 +217,8 @@ def _add_figures(given: _GivenFile, new: _NewSection, summary: Summary, options:
     """Return the summary with the new section's figures, and warnings about it."""
     size, rows = new.encoder.size_bytes, len(new.encoder.table.row_start)
     summary = changed_to(summary, outcome=Outcome.ADDED, section_bytes=size, rows=rows)
-    if new.stored is not None:
-        return changed_to(summary, unloaded=True, compressed_bytes=new.stored.compressed_bytes)
+    if new.unloaded is not None:
+        return changed_to(summary, unloaded=True)
     warnings = summary.warnings + not_taken(given.base.elf, options.making.layout)
     if options.writing.forced and (risk := risk_of(role_of(given.base.elf, read_dynamic(given.base.elf)))):
         warnings += (risk,)
@@ -234,9 +230,9 @@ def _write(given: _GivenFile, new: _NewSection, summary: Summary, target: Target
     elf, base = given.elf, given.base
     if writing.dry_run and not given.sections:  # the bytes of the section do not matter
         return _add_plan(elf, new, summary, target, writing)
-    change = change_for(new.plan, base, new.encoder, new.stored)
+    change = change_for(new.plan, base, new.encoder)
     if given.sections:
-        if is_written(elf, base, change) if new.stored is None else new.stored.is_in(elf):
+        if is_written(elf, base, change) if new.unloaded is None else has_unloaded(elf, new.unloaded):
             return with_written(_mark_unchanged(summary, new.encoder.size_bytes), target.copy(elf))
         if not writing.replace:
             raise _other_section(elf, unloaded=writing.unloaded)

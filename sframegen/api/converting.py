@@ -6,10 +6,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from linker.existing.add_or_replace import Stored, base_of, change_for, plan_section
+from linker.existing.add_or_replace import base_of, change_for, plan_section
 from linker.existing.in_place import SEVERAL, find_slot, plan_exchange, verify_exchange
 from linker.existing.original import check_undo, original_of
 from linker.inject.apply import Change, write_all
+from linker.inject.layout import ADDRESS
 from sframegen.api.add_summary import Plan, json_of
 from sframegen.api.by_kind import change_kind
 from sframegen.api.common import findings_of, planned, refuse, with_written
@@ -20,7 +21,6 @@ from sframegen.base.text import count_of, most_first, printable
 from sframegen.conversion.convert import borders_of
 from sframegen.detached.detached_file import Companion, is_detached
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import SHF
 from sframegen.format.encode import EMPTY
 from sframegen.format.layouts import F_FDE_SORTED
 from sframegen.format.locate import is_sframe_section, read_pieces, read_sframe, unloaded_of
@@ -108,7 +108,7 @@ def convert(
 ) -> VersionChange:
     """Write the SFrame section of an ELF file in another version of the format, or smaller; in place, or in a new file `output`.
 
-    A section that is not loaded stays so, and compressed if it was.
+    A section that is not loaded stays so.
 
     Sections that a linker wrote one after the other, of any version, or unsorted, become one sorted section. What the version
     cannot express is left out and counted. A file whose section is complete, has the version and holds nothing that readers of the
@@ -242,9 +242,6 @@ def _add_again(elf: ElfFile, encoder: Encoder, unloaded: Section | None) -> _Ste
     if sum(map(is_sframe_section, elf.sections)) > 1:
         raise elf.error(SEVERAL)
     base = base_of(elf)
-    stored = None
-    if unloaded is not None:
-        stored = Stored.of(encoder, "zstd" if unloaded.header.sh_flags & SHF.COMPRESSED else None, elf.byte_order)
-    plan = plan_section(base, encoder, stored=stored)
-    write = partial(write_all, elf, change_for(plan, base, encoder, stored), record=base.record)
+    plan = plan_section(base, encoder, unloaded=encoder.encode(ADDRESS) if unloaded else None)
+    write = partial(write_all, elf, change_for(plan, base, encoder), record=base.record)
     return _Step(plan, base.given, write, partial(findings_of, plan, base))

@@ -7,11 +7,11 @@ from dataclasses import replace as changed_to
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from linker.existing.add_or_replace import Stored
 from linker.files.copying import same_bytes
 from linker.files.location import locate, make_directory
 from linker.files.read_back import choose_reader
 from linker.files.rename_into_place import write_new
+from linker.inject.layout import ADDRESS
 from linker.inject.verify import verify_detached
 from sframegen.api.add_summary import Outcome, Plan
 from sframegen.api.common import check_linked, refuse
@@ -55,15 +55,14 @@ def add_detached(elf: ElfFile, options: Adding) -> Summary:
     if not len(converted.table):
         return nothing_to_add(summary)
     encoder = converted.encoder(elf, options.making.level)
-    section = Stored.of(encoder, options.writing.compress, elf.byte_order)
-    data = detached_file(elf, identity, section.data, section.flags)
+    section = encoder.encode(ADDRESS)
+    data = detached_file(elf, identity, section)
     target = os.path.join(os.fspath(store), path_in_store(identity.build_id))  # noqa: PTH118 - as text, for messages
     summary = changed_to(
         summary,
         outcome=Outcome.ADDED,
         detached=target,
-        section_bytes=len(section.contents),
-        compressed_bytes=section.compressed_bytes,
+        section_bytes=len(section),
         rows=len(encoder.table.row_start),
     )
     if options.writing.verify:
@@ -76,15 +75,15 @@ def add_detached(elf: ElfFile, options: Adding) -> Summary:
     return changed_to(planned, output=target)
 
 
-def _findings(data: bytes, elf: ElfFile, identity: Identity, section: Stored, reader: Reader) -> list[str]:
+def _findings(data: bytes, elf: ElfFile, identity: Identity, section: memoryview, reader: Reader) -> list[str]:
     """Return findings about the bytes to be written, by the library reader and by our own reader of stores."""
     descriptor = os.memfd_create("detached", os.MFD_CLOEXEC)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.flush()
-        findings = verify_detached(elf, section.data, section.flags, Path(f"/proc/self/fd/{descriptor}"), reader)
+        findings = verify_detached(elf, section, Path(f"/proc/self/fd/{descriptor}"), reader)
     try:
-        if not same_bytes(section_in(memoryview(data), "detached section", identity), memoryview(section.contents)):
+        if not same_bytes(section_in(memoryview(data), "detached section", identity), section):
             findings.append("its section reads back differently")
     except FormatError as error:
         findings.append(str(error))

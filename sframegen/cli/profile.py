@@ -22,7 +22,6 @@ from sframegen.profile.events.attributes import EventError
 from sframegen.profile.events.names import BY_NAME, CLOCKS, CPU_CLOCK, event_named
 from sframegen.profile.paused_command import PausedCommand
 from sframegen.profile.probe import probe
-from sframegen.profile.report.debuginfod import Debuginfod
 from sframegen.profile.report.label_trees import group_stacks
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.report.source_lines import Detail
@@ -30,7 +29,6 @@ from sframegen.profile.sampling_plan import Grouping, ProfilePlan, is_process
 from sframegen.program.libraries import PLACES
 from sframegen.program.missing_pages import zeros_for_missing_pages
 from sframegen.program.signals import Interrupts
-from sframegen.stack.names.debug_files import DebugFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,7 +111,6 @@ part_of_plan = partial(click.option, cls=PartOption, value=CombinedValue("plan",
 )
 @part_of_detail("--lines", "by_line", is_flag=True, help="Show the lines of one function apart, in formats that do not anyway.")
 @part_of_detail("--no-inlined", "inlined", flag_value=False, default=True, help="Do not show inlined functions as frames.")
-@click.option("--debuginfod", is_flag=True, help="Fetch missing debug files from the servers in $DEBUGINFOD_URLS.")
 @click.option(
     "--backend",
     type=click.Choice(BACKENDS),
@@ -128,7 +125,6 @@ def command(
     *,
     plan: ProfilePlan,
     detail: Detail,
-    debuginfod: bool,
     system: bool,
     as_probe: bool,
     duration: float | None,
@@ -162,7 +158,7 @@ def command(
     plan = plan._replace(tids=frozenset(tid), stores=Stores(sections))
     status = 0
     with zeros_for_missing_pages(), run.file(""), Interrupts() as interrupts:
-        write = partial(_write, by=plan.by, detail=detail, debuginfod=debuginfod, outputs=outputs)
+        write = partial(_write, by=plan.by, detail=detail, outputs=outputs)
         status = _profile(arguments, plan, backend, duration, interrupts, write)
     ctx.exit(status or run.status)
 
@@ -246,14 +242,10 @@ class LiveLine:
             click.echo("\r\033[K", err=True, nl=False)
 
 
-def _write(collected: Collected, *, by: str, detail: Detail, debuginfod: bool, outputs: Outputs) -> None:
+def _write(collected: Collected, *, by: str, detail: Detail, outputs: Outputs) -> None:
     """Name what was collected, and write it to all outputs."""
     collected.stacks.room.rest()  # processes that read debug information need memory, and would keep what is free here
-    fetch = Debuginfod() if debuginfod else None
-    named = name_stacks(collected, detail, DebugFiles(fetch))
-    if fetch:
-        named.notes += fetch.notes
-        fetch.close()
+    named = name_stacks(collected, detail)
     collected.stacks.close()
     outputs.write(group_stacks(named, by))
 

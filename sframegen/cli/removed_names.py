@@ -17,7 +17,7 @@ REMOVED: dict[str, str] = {
         for name in ("add-section", "add-tree", "convert", "remove", "remove-tree")
         for option in ("-p", "--preserve-timestamps")
     },
-    **dict.fromkeys((f"{name} --compress" for name in ("add-section", "add-tree")), "compress= of the library's add_section"),
+    **dict.fromkeys((f"{name} --compress" for name in ("add-section", "add-tree")), "objcopy --compress-sections of LLVM"),
     **dict.fromkeys((f"{name} --update-checksums" for name in ("add-tree", "remove-tree")), IN_PACKAGES),
     **dict.fromkeys((f"{name} --exclude-from" for name in ("add-tree", "remove-tree")), "--exclude, once for each"),
     "add-section --per-function": "lookup, or dump",
@@ -33,6 +33,7 @@ REMOVED: dict[str, str] = {
     "profile --by cgroup": "--by pid",
     "profile --cgroup": "the process ids in cgroup.procs of its folder: their descendants are sampled, too",
     "profile --collapse-runtime": "nothing: search the flame graph for the interpreter",
+    "profile --debuginfod": "debuginfod-find debuginfo FILE, which keeps what it fetches where profile looks for it",
     "profile --every": "an agent that profiles all the time, such as Parca's",
     "profile --filter": "bpftrace, or perf record --filter",
     "profile --idle": "mpstat, or the idle time in /proc/stat",

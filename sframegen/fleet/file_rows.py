@@ -106,8 +106,7 @@ def _fill(row: FileRow, summary: Summary) -> None:
     row.executable_bytes = sum(sum(counts.values()) for counts in summary.fates.values())
     row.code_bytes, row.covered_bytes = summary.code_bytes, summary.covered_bytes
     row.functions, row.functions_covered = summary.functions, summary.functions_covered
-    row.rows, row.section_bytes = summary.rows, summary.section_bytes
-    row.stored_bytes = summary.compressed_bytes or summary.section_bytes
+    row.rows, row.section_bytes, row.stored_bytes = summary.rows, summary.section_bytes, summary.section_bytes
     row.eh_frame_bytes, row.eh_frame_hdr_bytes = summary.eh_frame_bytes, summary.eh_frame_hdr_bytes
     if summary.plan is not None:
         row.new_file_bytes = summary.plan.file_size or 0

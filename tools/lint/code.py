@@ -48,7 +48,6 @@ NETWORK = re.compile(
 USES_NETWORK = {  # SECURITY.md names them
     "sframegen/fleet/dask_cluster.py",
     "sframegen/fleet/sources/fetching.py",
-    "sframegen/profile/report/debuginfod.py",
 }
 
 # One function for each of several things, under one name: what they are given and return is the same.

@@ -95,10 +95,10 @@ NO_FUNCTION = NamedFunction(None, None)
 HIDDEN = "the kernel hides its function addresses; run as root or set kernel.kptr_restrict=0 to see names"
 
 
-def name_stacks(collected: Collected, detail: Detail | None = None, debug_files: DebugFiles | None = None) -> Named:
+def name_stacks(collected: Collected, detail: Detail | None = None) -> Named:
     """Return the stacks with names. `detail`: what to read from debug information; None: nothing."""
     stacks, files = collected.stacks, collected.files.values()
-    namer = _Namer(collected, detail, debug_files or DebugFiles())
+    namer = _Namer(collected, detail)
     named = Named(
         collected.event,
         collected.backend,
@@ -181,8 +181,8 @@ def _with_debug_sections(file: TracedFile | None) -> ElfFile | None:
 class _Namer:
     """Names all frames, file after file, so that only the tables of one file are in memory at a time."""
 
-    def __init__(self, collected: Collected, detail: Detail | None, debug_files: DebugFiles) -> None:
-        self._collected, self._detail, self._debug_files = collected, detail, debug_files
+    def __init__(self, collected: Collected, detail: Detail | None) -> None:
+        self._collected, self._detail, self._debug_files = collected, detail, DebugFiles()
         self._names: FileNames | None = None  # of the file whose frames are being named
         self._sites: dict[tuple[NamedFunction, int], int] = {}  # of that file: by function, and whether guessed
         self._maps: dict[int, PerfMap] = {}

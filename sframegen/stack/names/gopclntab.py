@@ -4,7 +4,6 @@ Go calls it pclntab. Its layouts, by the first four bytes; the addresses are tho
 
 | since Go | header after 8 bytes | addresses | names |
 | --- | --- | --- | --- |
-| 1.2 | words: functions | words | in the table itself |
 | 1.16 | words: functions, files, offsets of names, units, files, values, functions | words | in their own part |
 | 1.18 | the same with the start of text before the offsets | 4 bytes, from the start of text | the same |
 | 1.20 | the same | the same | the same |
@@ -46,25 +45,24 @@ IS_FIRST, WRITES_SP = 1, 2  # of a function's flags
 MAX_FRAME = 1 << 31
 WORD = 8  # bytes of an address: of all machines here
 MAX_TRIES = 64  # places that look like a header
-HEADER = re.compile(rb"(?:[\xf0\xf1\xfa\xfb]\xff\xff\xff|\xff\xff\xff[\xf0\xf1\xfa\xfb])\x00\x00[\x01\x02\x04]\x08", re.DOTALL)
+HEADER = re.compile(rb"(?:[\xf0\xf1\xfa]\xff\xff\xff|\xff\xff\xff[\xf0\xf1\xfa])\x00\x00[\x01\x02\x04]\x08", re.DOTALL)
 
 
 class GoLayout(NamedTuple):
-    """`words`: numbers of the header's words with the offsets of names, units, files, values, functions; None: all at 0.
+    """`words`: numbers of the header's words with the offsets of names, units, files, values, functions.
 
     `relative`: addresses have 4 bytes and count from the start of text. `flags_at`: the byte of a function's flags in its record,
-    after the address; None before there were any.
+    after the address.
     """
 
     magic: int
     since: str
-    words: tuple[int, int, int, int, int] | None
+    words: tuple[int, int, int, int, int]
     relative: bool
-    flags_at: int | None = None
+    flags_at: int
 
 
 GO_LAYOUTS = (
-    GoLayout(0xFFFFFFFB, "1.2", None, relative=False),
     GoLayout(0xFFFFFFFA, "1.16", (2, 3, 4, 5, 6), relative=False, flags_at=33),
     GoLayout(0xFFFFFFF0, "1.18", (3, 4, 5, 6, 7), relative=True, flags_at=33),
     GoLayout(0xFFFFFFF1, "1.20", (3, 4, 5, 6, 7), relative=True, flags_at=37),
@@ -127,8 +125,7 @@ class GoTable:
         self._base = 0
         if layout.relative:
             self._base = self.header_word(TEXT_START) if text_start is None else text_start
-        places = (0, 0, 0, 0, 8 + self._word) if layout.words is None else tuple(map(self.header_word, layout.words))
-        self._names, self._units, self._files, self._values, self._functions = places
+        self._names, self._units, self._files, self._values, self._functions = map(self.header_word, layout.words)
         self.count = self.header_word(0)
         if self.count > MAX_FUNCTIONS or self._functions + (2 * self.count + 1) * self._step > len(data):
             raise FormatError(f"{self.count:,} functions do not fit", ".gopclntab", 8, name)
@@ -214,8 +211,7 @@ class GoTable:
         return (found for found in map(self._at, range(self.count)) if found.start < found.end)
 
     def _at(self, number: int) -> _Found:
-        base = 0 if self.layout.words is None else self._functions
-        return _Found(self._start(number), self._start(number + 1), base + self._entries[2 * number + 1])
+        return _Found(self._start(number), self._start(number + 1), self._functions + self._entries[2 * number + 1])
 
     def _number(self, at: int, size: int) -> int | None:
         """Return the unsigned number at an offset; None outside of the table."""
@@ -235,12 +231,6 @@ class GoTable:
         return printable(raw.partition(b"\0")[0].decode(errors="replace"))
 
     def _source(self, found: _Found, file: int) -> str:
-        if self.layout.words is None:  # numbers of a list of offsets, which begins with its length
-            at = self._number(self._functions + (2 * self.count + 1) * self._word, 4)
-            length = None if at is None else self._number(at, 4)
-            if at is None or length is None or not 0 < file < length:
-                return ""
-            return self._text(0, self._number(at + 4 * file, 4))
         unit = self._field(found, 8)
         if unit is None:
             return ""
@@ -280,8 +270,7 @@ class GoTable:
                 return
 
     def _flags(self, found: _Found) -> int:
-        at = self.layout.flags_at
-        return 0 if at is None else self._number(found.record + self._step + at, 1) or 0
+        return self._number(found.record + self._step + self.layout.flags_at, 1) or 0
 
     def _varint(self, at: int) -> tuple[int | None, int]:
         """Return an unsigned number of at most 32 bits, and where it ends."""

@@ -126,7 +126,7 @@ def inject(source: Path, target: Path, size: int = 3001, min_kernel: str | None 
 def inject_bytes(data: bytes, size: int = 28, *, unloaded: bool = False) -> bytes:
     elf = ElfFile(memoryview(data))
     out = io.BytesIO()
-    plan = plan_unloaded(elf, size, 0) if unloaded else plan_injection(elf, size)
+    plan = plan_unloaded(elf, size) if unloaded else plan_injection(elf, size)
     write_all(elf, change_of(plan, elf, section_of(size)[:size]), out)
     return out.getvalue()
 
