@@ -51,7 +51,7 @@ REMOVED: dict[str, str] = {
     "profile --user": "the process ids that pgrep -u prints",
     "profile-diff": "go tool pprof -base BEFORE AFTER",
     "profile-report": "go tool pprof FILE...",
-    "register": "the calls of sframegen.registry: docs/registry.md",
+    "register": "nothing: no kernel has these calls",
     **dict.fromkeys(
         (f"stack {option}" for option in ("-n", "--count", "-d", "--duration", "--interval", "--until-exit")), "profile"
     ),

@@ -1,4 +1,4 @@
-"""The structures of the interfaces, each declared once: fields, layout, size."""
+"""The structures of the tables, each declared once: fields, layout, size."""
 
 from __future__ import annotations
 
@@ -9,15 +9,6 @@ from sframegen.elf.records import MARKS
 
 if TYPE_CHECKING:
     from sframegen.elf.records import ByteOrder
-
-
-class SframeSetup(NamedTuple):
-    """struct sframe_setup, of sframe_register and sframe_unregister."""
-
-    sframe_start: int
-    sframe_size: int
-    text_start: int
-    text_size: int
 
 
 class CodeJitInfo(NamedTuple):
@@ -68,7 +59,6 @@ class JitNode(NamedTuple):
 
 
 LAYOUTS: dict[type[Any], tuple[str, int]] = {
-    SframeSetup: ("4Q", 32),
     CodeJitInfo: ("3Q", 24),
     JitTable: ("3Q2I", 32),
     JitEntry: ("2I3iB3x", 24),
@@ -80,7 +70,7 @@ RECORDS: dict[tuple[type[Any], ByteOrder], struct.Struct] = {
 }
 assert all(code.size == LAYOUTS[record][1] for (record, _), code in RECORDS.items())
 
-R = TypeVar("R", SframeSetup, CodeJitInfo, JitTable, JitEntry, JitList, JitNode)
+R = TypeVar("R", CodeJitInfo, JitTable, JitEntry, JitList, JitNode)
 
 
 def struct_size(kind: type[R]) -> int:

@@ -31,7 +31,7 @@ PAGES = (  # that can be typed from top to bottom
 )
 
 
-CONSOLE_ONLY = ("docs/backtrace.md", "docs/detached.md", "docs/index.md", "docs/registry.md")  # whose other examples are pieces
+CONSOLE_ONLY = ("docs/backtrace.md", "docs/detached.md", "docs/index.md")  # whose other examples are pieces
 
 
 def shape(line: str) -> str:

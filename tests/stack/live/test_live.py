@@ -360,7 +360,8 @@ def test_a_section_that_is_not_loaded(is_compressed: bool, compile_c: Compiler, 
     program = compiled(compile_c, tmp_path, RECURSION, *STATIC)
     with Program(program) as running:
         expected, _ = Names(running.pid).first()
-    original = program.read_bytes()
+    bare = tmp_path / "bare"
+    sframegen.remove(program, output=bare, verify=False)
     sframegen.add_section(program, unloaded=True, replace=True, verify=False)
     if is_compressed:
         compress_section(program)
@@ -369,7 +370,7 @@ def test_a_section_that_is_not_loaded(is_compressed: bool, compile_c: Compiler, 
     assert {frame.how for frame in thread.frames if frame.how} == {RuleSource.SFRAME}
     assert names == expected
     assert thread.end is End.OUTERMOST
-    program.write_bytes(original)
+    program.write_bytes(bare.read_bytes())
     with Program(program) as running:
         sframegen.add_section(program, unloaded=True, replace=True, verify=False)
         assert RuleSource.SFRAME not in {frame.how for frame in Names(running.pid).first()[1].frames}

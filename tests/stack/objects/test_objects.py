@@ -15,7 +15,7 @@ from sframegen.format.abi import ABIS, AMD64, S390X, Abi
 from sframegen.format.decode import open_section
 from sframegen.format.encode import Encoder
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
-from sframegen.registry.regions import Region, Registry, SectionDescriber
+from sframegen.registry.regions import Region, Registry
 from sframegen.stack import snapshot as memory
 from sframegen.stack.abi.machines import ThreadRegisters, conventions_of
 from sframegen.stack.live.process import parse_mappings
@@ -414,7 +414,7 @@ def test_code_without_a_file_is_walked_by_what_is_registered() -> None:
     tracer = Tracer(registry=registry)
     assert [thread.end for thread in tracer.trace(snapshot.now)] == [End.NO_FRAME_POINTER]
     section = open_section(section_bytes(AMD64, code + 0x800, code), code + 0x800)
-    registry.register(Region(code, code + 0x800, "jit", SectionDescriber(section)))
+    registry.register(Region(code, code + 0x800, "jit", section))
     (thread,) = tracer.trace(snapshot.now)
     assert ([frame.how for frame in thread.frames], thread.end) == (
         [RuleSource.REGISTERED, RuleSource.REGISTERED, RuleSource.SFRAME],
