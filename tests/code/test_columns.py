@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import re
 import weakref
-from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -25,7 +24,6 @@ from sframegen.format.abi import AARCH64, AMD64
 from tests.support.analysed import analyse
 from tests.support.cross import ARM64
 from tests.support.loops import for_each
-from tools.rooms import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -280,21 +278,6 @@ def test_padding_belongs_to_the_row_before_it_only_where_the_next_follows() -> N
     assert isinstance(near, list)
     assert max(row.end for row in apart if row.start < START + len(first)) == START + 3
     assert max(row.end for row in near if row.start < START + len(first)) == START + len(first)
-
-
-ENUMERATION = re.compile(r"^cdef enum:  # ([\w.]+)\n((?:    \w+ = \d+\n)+)", re.MULTILINE)
-
-
-@for_each("module", ["sframegen.code.function.marks", "sframegen.code.isa.effects", "sframegen.conversion.split"])
-def test_numbers_stand_for_the_same_in_compiled_code(module: str) -> None:
-    """A comment after `cdef enum:` in a .pxd names the enumeration of its module, or the module, that has these numbers."""
-    found = ENUMERATION.findall((ROOT / f"{module.replace('.', '/')}.pxd").read_text())
-    assert found
-    for name, body in found:
-        numbers = import_module(name) if "." in name else getattr(import_module(module), name)
-        assert {key: int(getattr(numbers, key)) for key in re.findall(r"\w+(?= =)", body)} == {
-            key: int(number) for key, number in re.findall(r"(\w+) = (\d+)", body)
-        }
 
 
 def test_literals_of_compiled_loops() -> None:
