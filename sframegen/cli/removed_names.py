@@ -22,6 +22,7 @@ REMOVED: dict[str, str] = {
     **dict.fromkeys((f"{name} --exclude-from" for name in ("add-tree", "remove-tree")), "--exclude, once for each"),
     "add-section --per-function": "lookup, or dump",
     "check --no-second-reader": "nothing: only --second-reader reads twice",
+    "fleet report": "summary.json, or files.parquet in pandas or DuckDB",
     "fleet run --consumer": "check --consumer, on the packages",
     "fleet run --insecure": "--scheduler tls://HOST:PORT, or tcp://127.0.0.1:PORT with a port that SSH forwards",
     "fleet run --mode detached": "add-section --detached, on unpacked files",

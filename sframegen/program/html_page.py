@@ -18,12 +18,12 @@ ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
 def html_page(template: Path, parts: dict[str, str]) -> Iterator[str]:
     """Return the page in pieces. `template`: x.html, with @NAME@ for each part, and for those of x.css and x.js beside it."""
     style, script = (template.with_suffix(ending).read_text() for ending in (".css", ".js"))
-    parts |= {"STYLE": style, "SCRIPT": script, "STYLE_HASH": allowing_hash(style), "SCRIPT_HASH": allowing_hash(script)}
+    parts |= {"STYLE": style, "SCRIPT": script, "STYLE_HASH": _allowing_hash(style), "SCRIPT_HASH": _allowing_hash(script)}
     for number, part in enumerate(template.read_text().split("@")):
         yield parts[part] if number % 2 else part
 
 
-def allowing_hash(text: str) -> str:
+def _allowing_hash(text: str) -> str:
     """Return the hash with which a content security policy allows an element."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 

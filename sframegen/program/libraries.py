@@ -31,12 +31,10 @@ DEPENDENCIES = (
 )
 ON_A_CLUSTER = "fleet run on a cluster"
 FLEET = (
-    Library("altair", "altair", "fleet report"),
     Library("distributed", "distributed", ON_A_CLUSTER),
     Library("fsspec", "fsspec", "fleet run"),
-    Library("pyarrow", "pyarrow", "fleet run, fleet report"),
+    Library("pyarrow", "pyarrow", "fleet run"),
     Library("python-debian", "debian", "fleet run"),
-    Library("vl-convert-python", "vl_convert", "fleet report"),
 )
 PLACES = Library("symbolic", "symbolic", "source lines and inlined functions of profile")
 NAMES = Library("pycxxfilt", "pycxxfilt", "names of functions in C++ and Rust")

@@ -175,7 +175,7 @@ def has_fleet() -> bool:
     """True if the packages of the extra are here."""
     from importlib.util import find_spec  # noqa: PLC0415 - only for these races
 
-    return all(find_spec(name) for name in ("fsspec", "pyarrow", "altair"))
+    return all(find_spec(name) for name in ("fsspec", "pyarrow"))
 
 
 def fleet(mode: str, output: str = "OUT") -> Callable[[Scene, bool], object]:
@@ -205,13 +205,6 @@ def fleet(mode: str, output: str = "OUT") -> Callable[[Scene, bool], object]:
             directory.forget("00" * 32)
 
     return change
-
-
-def fleet_and_report(scene: Scene, is_odd: bool) -> None:
-    from sframegen.fleet.report_page import make_report  # noqa: PLC0415 - it needs the extra
-
-    fleet("survey")(scene, is_odd)
-    make_report(str(scene.output / "run"), str(scene.tree / "d/program"))
 
 
 def with_package(prepare: Callable[[Scene], tuple[Path, Path]]) -> Callable[[Scene], tuple[Path, Path]]:
@@ -267,7 +260,6 @@ FLEET_RACES = {
             ("seen", "survey"),
         )
     },
-    "a directory: fleet report -o": Race(with_package(a_directory), fleet_and_report, copies=True, cost=200),
 }
 
 # Each command of the command line: the races that it is in, or why there is none.
@@ -281,7 +273,6 @@ COMMANDS: dict[str, tuple[str, ...] | str] = {
     "convert": ("content planted: convert",),
     "doctor": "reads its own installation, and writes only to directories that it makes for itself alone",
     "dump": ("a FIFO: dump",),
-    "fleet report": ("a directory: fleet report -o",),
     "fleet run": tuple(name for name in FLEET_RACES if ": fleet run" in name),
     "integration": "prints paths in its own installation; opens no file",
     "link": ("a file: link", "a directory: link --install"),
