@@ -27,7 +27,7 @@ from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.report.source_lines import Detail
 from sframegen.profile.sampling_plan import Grouping, ProfilePlan, is_process
 from sframegen.program.libraries import PLACES
-from sframegen.program.missing_pages import zeros_for_missing_pages
+from sframegen.program.own_memory import zeros_for_missing_pages
 from sframegen.program.signals import Interrupts
 
 if TYPE_CHECKING:

@@ -18,11 +18,10 @@ from sframegen.profile.events.attributes import EventError
 from sframegen.profile.following.follower import Follower
 from sframegen.profile.limits import MAX_FILES, WORKERS
 from sframegen.profile.sampling_plan import is_process, with_descendants
-from sframegen.profile.stack_walks import TABLES_AT_THE_END, WAIT, WALKING, StackWalks
+from sframegen.profile.stack_walks import NO_TABLE_IN_TIME, TABLES_AT_THE_END, WAIT, WALKING, StackWalks
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.profile.this_machine import all_pids, allow_many_files, going_first
-from sframegen.profile.waiting_stacks import NO_TABLE_IN_TIME
 from sframegen.program.helper import helpers
 from sframegen.stack.live.process import host_abi
 from sframegen.stack.names.demangle import begin_demangling

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sframegen.base.errors import FormatError
-from sframegen.fleet.sources import apt_index, fetching
+from sframegen.fleet.sources import fetching
 from sframegen.fleet.sources.items import Item, absolute, is_url, place_below, without_secrets
 from sframegen.fleet.sources.listing import items_of, items_of_one
 from tests.fleet.package_makers import Handler, served, write_tar

@@ -14,7 +14,7 @@ from sframegen.profile.following.follower import MappingResolver
 from sframegen.profile.following.processes import Processes
 from sframegen.profile.packed_frames import OffCpu
 from sframegen.profile.sampling_plan import ProfilePlan
-from sframegen.profile.waiting_stacks import NO_TABLE_IN_TIME
+from sframegen.profile.stack_walks import NO_TABLE_IN_TIME
 from sframegen.profile.walk.copied_stack import Start
 from sframegen.stack.walking.frames import End
 

@@ -29,10 +29,9 @@ from sframegen.profile.following.follower import MappingResolver
 from sframegen.profile.following.processes import Processes
 from sframegen.profile.packed_frames import unpacked_frame
 from sframegen.profile.sampling_plan import Grouping, ProfilePlan
-from sframegen.profile.stack_walks import StackWalks
+from sframegen.profile.stack_walks import NO_TABLE_IN_TIME, StackWalks
 from sframegen.profile.tables.make_table import Origin
 from sframegen.profile.tables.table_builder import Built
-from sframegen.profile.waiting_stacks import NO_TABLE_IN_TIME
 from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.walking.frames import End
 from tests.profile.walk.test_copied_stack import BIAS, CODE, RETURN_AT_SP, SP, place, stack_of, start_of, table_of_rules

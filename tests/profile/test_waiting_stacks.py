@@ -13,9 +13,8 @@ from sframegen.profile.bpf.kernel_records import Unfinished, Unwalked
 from sframegen.profile.following.files import CodeSpan
 from sframegen.profile.limits import MAX_COPY, MAX_DEPTH
 from sframegen.profile.packed_frames import OffCpu
-from sframegen.profile.stack_walks import StackWalks
+from sframegen.profile.stack_walks import StackWalks, Waiting, WaitingStacks
 from sframegen.profile.stacks import growing
-from sframegen.profile.waiting_stacks import Waiting, WaitingStacks
 from sframegen.profile.walk.copied_stack import Start
 from sframegen.stack.walking.frames import End
 

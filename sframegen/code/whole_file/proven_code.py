@@ -6,9 +6,12 @@ from bisect import bisect_left, bisect_right
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from sframegen.base.errors import FormatError
 from sframegen.base.text import count_of
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.sources import find_sources
+from sframegen.format.abi import abi_of
+from sframegen.format.encode import Encoder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,3 +92,16 @@ def with_others(functions: FunctionTable, found: FunctionTable, ranges: Sequence
         out.append(start, size, kinds.setdefault(kind, len(kinds)), [(offset, numbers[rule]) for offset, rule in rows])
     out.kinds, out.rules = list(kinds), list(rules)
     return out
+
+
+def section_from_cfi(file: ElfFile, *, proves: bool) -> memoryview | None:
+    """Return the bytes of the section, made for link-time address 0; None if nothing can be expressed.
+
+    `proves`: also rules of code without CFI, which its instructions prove.
+    """
+    try:
+        abi = abi_of(file)
+        converted = proven(file, abi)[0] if proves else convert_sources(find_sources(file), file.executable_ranges(), abi)
+        return Encoder(converted.table, abi, encoded=converted.encoded).encode(0) if len(converted.table) else None
+    except FormatError:
+        return None

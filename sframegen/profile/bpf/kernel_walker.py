@@ -11,16 +11,16 @@ from time import monotonic, monotonic_ns, sleep
 from typing import TYPE_CHECKING
 
 from sframegen.profile.bpf.extents import Extents
-from sframegen.profile.bpf.kernel_needs import check_kernel, has_tracepoint
+from sframegen.profile.bpf.kernel_needs import check_kernel, has_tracepoint, switch_has_state
 from sframegen.profile.bpf.kernel_records import NOTHING, Counted, CountKey, KernelRecord, NewStack, Statistic, decode_record
 from sframegen.profile.bpf.libbpf import LoadError, Map, Program, filled_table, mapped, possible_cpus, read_object
 from sframegen.profile.bpf.record_ring import RecordRing, RingReader
-from sframegen.profile.bpf.settings import MEMOS, packed_settings, ring_bytes
 from sframegen.profile.events.attributes import EventAttributes, EventFlag, open_event
 from sframegen.profile.events.cpu_rings import online_cpus
 from sframegen.profile.limits import MAX_FILES
 from sframegen.profile.packed_frames import OffCpu, is_off_cpu
 from sframegen.profile.sampling_plan import SECOND
+from sframegen.stack.abi.machines import HOSTS, conventions_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
@@ -363,3 +363,34 @@ class KernelWalker:
         form = f"={self.cpus}Q"
         found = ((number, self._statistics.get(_U32.pack(number))) for number in range(max(Statistic) + 1))
         return Counter({number: sum(struct.unpack(form, counts)) for number, counts in found if counts})
+
+
+MIB = 1 << 20
+LEAST_RING, LARGEST_RING = MIB, 64 * MIB
+BYTES_OF_A_COPY, SECONDS_IN_RING = 16 << 10, 2  # of samples in new processes: we may wait that long for a processor
+EVENTS_A_SECOND = 250  # on each CPU, where they are not sampled by time
+MEMOS = 1 << 12  # stacks of threads that were off the CPU last: a power of two
+COMM_BYTES = 16
+_SETTINGS = struct.Struct("=QQII5B3x16s")
+
+
+def ring_bytes(hertz: int, cpus: int) -> int:
+    """Return the size of the ring buffer, a power of two."""
+    wanted = (hertz or EVENTS_A_SECOND) * cpus * BYTES_OF_A_COPY * SECONDS_IN_RING
+    return max(LEAST_RING, min(LARGEST_RING, 1 << (wanted - 1).bit_length()))
+
+
+def packed_settings(plan: ProfilePlan, cpus: int) -> bytes:
+    """Return struct settings of walker.h."""
+    return _SETTINGS.pack(
+        conventions_of(HOSTS[os.uname().machine]).ra_mask,
+        plan.sample_time,
+        cpus,
+        MEMOS if plan.has_times else 1,
+        plan.targets is None,
+        plan.kernel,
+        plan.tells_threads,
+        plan.comm is not None,
+        switch_has_state(),
+        (plan.comm or "").encode(errors="surrogateescape")[: COMM_BYTES - 1],
+    )

@@ -13,7 +13,7 @@ from sframegen.elf.file import ElfFile, map_descriptor
 from sframegen.elf.notes import build_id_of
 from sframegen.profile.following.mapped_file import MappedFiles
 from sframegen.profile.limits import MAX_FILES
-from sframegen.program.unused_memory import drop_pages
+from sframegen.program.own_memory import drop_pages
 from sframegen.stack.mappings import VDSO
 
 if TYPE_CHECKING:

@@ -77,7 +77,7 @@ class FileNames:
 
     def rest(self) -> None:
         """Release the memory of the file's pages to the kernel's cache, until they are read again."""
-        from sframegen.program.unused_memory import drop_pages  # noqa: PLC0415 - for long profiles
+        from sframegen.program.own_memory import drop_pages  # noqa: PLC0415 - for long profiles
 
         drop_pages(self._file.data)
 

@@ -104,7 +104,7 @@ class LoadedObjects:
         self._converts = convert
         self._converted: dict[tuple[Hashable, bool], memoryview | None] = {}  # sections by file, and whether with proven rules
         if convert:
-            import sframegen.stack.objects.section_from_cfi  # noqa: F401, PLC0415 - slow: not while a process is stopped
+            import sframegen.code.whole_file.proven_code  # noqa: F401, PLC0415 - slow: not while a process is stopped
         self.pending: list[LoadedObject] = []  # to convert while the process runs
         self._room = MAX_SECTIONS
         self.moved = MovedCode()
@@ -246,7 +246,7 @@ class LoadedObjects:
         loaded.tried = True
         if not self._converts or loaded.file is None or loaded.damage:
             return
-        from sframegen.stack.objects.section_from_cfi import section_from_cfi  # noqa: PLC0415 - see __init__
+        from sframegen.code.whole_file.proven_code import section_from_cfi  # noqa: PLC0415 - see __init__
 
         key = identity(loaded.file), proves
         if key not in self._converted:
