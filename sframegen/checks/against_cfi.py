@@ -21,7 +21,7 @@ from sframegen.elf.records import SHF
 from sframegen.elf.symbols import function_symbols_before
 from sframegen.format.columns import Functions
 from sframegen.format.equations import equation
-from sframegen.format.model import OUTERMOST, FdeType, Rule, Where
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Rule, Where
 from sframegen.format.words import Reason, RuleWords
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
     from sframegen.format.decode import SframeSection
     from sframegen.format.layouts import Layout
-    from sframegen.format.model import FunctionTable
 
 REASONS, VERDICTS = tuple(Reason), tuple(Verdict)
 SIGNAL, KEY_B = 1, 2  # flavours

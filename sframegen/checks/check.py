@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sframegen.base.errors import FormatError
 from sframegen.checks.against_cfi import ALL_REGISTERS, compare
 from sframegen.checks.consumers import accepted, takes
-from sframegen.checks.finding import NO_SECTION, Finding, ReportDraft, Severity
+from sframegen.checks.finding import NO_SECTION, CheckReport, Consumer, Finding, ReportDraft, Severity
 from sframegen.checks.placement import in_file
 from sframegen.checks.specification.wellformed import examine
 from sframegen.checks.unusable import unusable
@@ -18,16 +18,14 @@ from sframegen.conversion.sources import find_sources
 from sframegen.detached.detached_file import ADDRESS, Companion, is_detached
 from sframegen.elf.records import ET
 from sframegen.format.abi import abi_of
-from sframegen.format.decode import open_section
+from sframegen.format.decode import SframeSection, open_section
 from sframegen.format.locate import sframe_of, unloaded_of
 from sframegen.program.libraries import imported
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sframegen.checks.finding import CheckReport, Consumer
     from sframegen.elf.file import ElfFile
-    from sframegen.format.decode import SframeSection
     from sframegen.program.workers import Progress
 
 ALONE = f"{Companion.DETACHED_SECTION}, with nothing to compare it with: check the file that it is for, with this store"

@@ -10,10 +10,10 @@ from sframegen.base.text import count_of
 from sframegen.checks.against_cfi import SHOWN, place_names
 from sframegen.checks.finding import Finding, Instruction, Severity
 from sframegen.checks.tracks import SILENT, Claim, Track
-from sframegen.code.decoding.decoded_code import decode
+from sframegen.code.decoding.decoded_code import DecodedCode, decode
 from sframegen.code.function.analysis import rule_of_state
 from sframegen.code.function.hazards import clones, copies
-from sframegen.code.isa.effects import CALLERS, Flow, Mark
+from sframegen.code.isa.effects import CALLERS, Flow, FrameState, Mark
 from sframegen.code.isa.machines import isa_of
 from sframegen.format.equations import equation, register_name
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterator
 
-    from sframegen.code.decoding.decoded_code import DecodedCode
-    from sframegen.code.isa.effects import FrameState
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi

@@ -13,7 +13,7 @@ from linker.objects.object_view import ObjectView
 from sframegen.base.errors import FormatError
 from sframegen.checks.against_cfi import AllSections, compare
 from sframegen.checks.check import no_section
-from sframegen.checks.finding import NO_SECTION, Finding, ReportDraft, Severity, Verdict
+from sframegen.checks.finding import NO_SECTION, CheckReport, Finding, ReportDraft, Severity, Verdict
 from sframegen.checks.placement import FLAGS
 from sframegen.checks.specification.rule_list import RULES
 from sframegen.checks.specification.wellformed import examine
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from linker.objects.given_file import Objects
-    from sframegen.checks.finding import CheckReport
     from sframegen.elf.file import ElfFile
 
 

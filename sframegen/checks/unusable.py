@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.text import count_of
 from sframegen.checks.finding import Finding, Severity
-from sframegen.format.model import AT_CFA, FdeType
+from sframegen.format.model import AT_CFA, FdeType, FunctionTable, Rule, Where
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
-    from sframegen.format.model import FunctionTable, Rule, Where
 
 
 class Limit(NamedTuple):

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self, get_type_hints
 
 from sframegen.api.add_summary import percent
 from sframegen.base.text import count_of, printable
-from sframegen.fleet.result_rows import SCHEMA_KEY, SCHEMA_VERSION, FileRow, PackageRow, RowOutcome
+from sframegen.fleet.result_rows import SCHEMA_KEY, SCHEMA_VERSION, FileRow, PackageResult, PackageRow, RowOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sframegen.fleet.output_directory import OutputDirectory
-    from sframegen.fleet.result_rows import PackageResult
 
 ROW_GROUP = 20_000
 PACKAGE_SUMS = (

@@ -18,14 +18,13 @@ from sframegen.elf.notes import build_id_of
 from sframegen.elf.records import ET, strings_at
 from sframegen.fleet.producers import producer_of
 from sframegen.fleet.result_rows import FileRow, RowOutcome, one_line
-from sframegen.fleet.run_options import Mode
+from sframegen.fleet.run_options import Mode, RunOptions
 from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from sframegen.api.add_summary import Summary
-    from sframegen.fleet.run_options import RunOptions
 
 COVERED = (api.Verdict.EQUAL, api.Verdict.WRONG)
 DESCRIBED = (*COVERED, api.Verdict.ABSENT, api.Verdict.INEXPRESSIBLE)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from sframegen import __version__
 from sframegen.base.errors import FormatError
 from sframegen.base.text import count_of
-from sframegen.fleet.collecting import collect
-from sframegen.fleet.output_directory import OutputDirectory
-from sframegen.fleet.result_rows import RowOutcome
-from sframegen.fleet.run_options import Job
+from sframegen.fleet.collecting import RunTotals, collect
+from sframegen.fleet.output_directory import Keys, OutputDirectory
+from sframegen.fleet.result_rows import FileRow, Finished, PackageResult, RowOutcome
+from sframegen.fleet.run_options import Engine, Job, RunOptions
 from sframegen.fleet.sources import items
 from sframegen.fleet.sources.fetching import seen
 from sframegen.fleet.sources.items import Item, without_secrets
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from sframegen.fleet.collecting import RunTotals
-    from sframegen.fleet.output_directory import Keys
-    from sframegen.fleet.result_rows import FileRow, Finished, PackageResult
-    from sframegen.fleet.run_options import Engine, RunOptions
     from sframegen.program.workers import Progress
 
 NOT_DONE = (RowOutcome.REFUSED, RowOutcome.FAILED)

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from linker.files.location import OwnDirectory
+from linker.files.location import Location, OwnDirectory
 from linker.files.rename_into_place import writing_new
 from sframegen.base.errors import FormatError
 from sframegen.fleet.result_rows import FileRow, Finished, PackageResult, PackageRow, RowOutcome, one_line
@@ -17,7 +17,6 @@ from sframegen.fleet.result_rows import FileRow, Finished, PackageResult, Packag
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from linker.files.location import Location
     from sframegen.fleet.sources.items import Item
 
 KEY_BYTES = 32

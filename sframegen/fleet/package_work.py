@@ -14,14 +14,13 @@ from sframegen.base.errors import SframegenError
 from sframegen.base.one_file import FaultError, only_refusals
 from sframegen.fleet.file_rows import PackageFiles
 from sframegen.fleet.result_rows import Finished, PackageResult, PackageRow, RowOutcome, one_line
-from sframegen.fleet.run_options import Mode
+from sframegen.fleet.run_options import Mode, RunOptions
 from sframegen.fleet.sources.fetching import digest, fetched, seen, shared_state
 from sframegen.packages import kinds
 from sframegen.packages.each_elf_file import UnchangedError
 
 if TYPE_CHECKING:
     from sframegen.fleet.output_directory import OutputDirectory
-    from sframegen.fleet.run_options import RunOptions
     from sframegen.fleet.sources.items import Item
     from sframegen.packages.package_pass import PassReport
 

@@ -7,7 +7,7 @@ import posixpath
 import re
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from linker.objects.archive import HEADER, members, rewritten
+from linker.objects.archive import HEADER, Member, members, rewritten
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import map_descriptor
 from sframegen.packages.compression import MAGIC_SIZE, compressed, compression_at, compression_of, decompressed
@@ -17,7 +17,6 @@ from sframegen.packages.tar_archives import BLOCK, Admission, TarEntry, entries,
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from linker.objects.archive import Member
     from sframegen.packages.package_pass import ChangedFile, PassReport, Visit
 
 

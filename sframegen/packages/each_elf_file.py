@@ -8,7 +8,7 @@ from functools import partial
 from shutil import copyfileobj
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NamedTuple, TypeVar
 
-from linker.files.target import Written
+from linker.files.target import Target, Written
 from sframegen.api.options import Writing
 from sframegen.base.errors import Refusal, RefusedError, SframegenError, VerificationError, naming
 from sframegen.base.one_file import FaultError, only_refusals
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from linker.files.target import Target
     from sframegen.api.add_summary import Summary
     from sframegen.api.options import StrPath
     from sframegen.api.removing import SectionRemoval

@@ -43,7 +43,7 @@ from sframegen.profile.kernel_session import KernelSession
 from sframegen.profile.limits import WORKERS
 from sframegen.profile.packed_frames import KERNEL_FILE, FileFrame
 from sframegen.profile.probe import probe
-from sframegen.profile.sampling_plan import SECOND, is_process, with_descendants
+from sframegen.profile.sampling_plan import SECOND, ProfilePlan, is_process, with_descendants
 from sframegen.profile.stack_walks import WAIT, WALKING, StackWalks
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from sframegen.format.abi import Abi
-    from sframegen.profile.sampling_plan import ProfilePlan
 
 BACKEND = "walked from copies of stacks (perf events)"
 EVERYBODY = -1  # the pid of an event for all processes on a CPU

@@ -9,17 +9,15 @@ from array import array
 from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
-from sframegen.profile.bpf.kernel_records import NOTHING, Counted, NewStack, Unfinished
-from sframegen.profile.collected import MICROSECOND, Unit
+from sframegen.profile.bpf.kernel_records import NOTHING, Counted, CountKey, NewStack, Unfinished, Unwalked
+from sframegen.profile.collected import MICROSECOND, Collected, Unit
 from sframegen.profile.following.follower import read_memory
 from sframegen.profile.limits import MAX_COPY
 from sframegen.profile.packed_frames import is_off_cpu
 
 if TYPE_CHECKING:
     from sframegen.base.columns import Column
-    from sframegen.profile.bpf.kernel_records import CountKey, Unwalked
     from sframegen.profile.bpf.kernel_walker import KernelWalker
-    from sframegen.profile.collected import Collected
     from sframegen.profile.following.processes import Processes
     from sframegen.profile.sampling_plan import ProfilePlan
     from sframegen.stack.walking.frames import End

@@ -9,15 +9,11 @@ import time
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from linker.files.location import below, locate, make_directory
+from linker.files.location import Location, below, locate, make_directory
 from linker.files.rename_into_place import write_new
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import map_descriptor
-
-if TYPE_CHECKING:
-    from linker.files.location import Location
 
 LIMIT = 1 << 30  # bytes of all files in one directory
 SETTLED = 2_000_000_000  # nanoseconds

@@ -7,7 +7,7 @@ import select
 import time
 from collections import Counter
 from contextlib import ExitStack, closing, suppress
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from sframegen.base.text import count_of
 from sframegen.profile.bpf.kernel_records import LOST, NewArea, NewStack, Unfinished
@@ -17,7 +17,7 @@ from sframegen.profile.counted_stacks import RAN_AGAIN, CountedStacks, with_stac
 from sframegen.profile.events.attributes import EventError
 from sframegen.profile.following.follower import Follower
 from sframegen.profile.limits import MAX_FILES, WORKERS
-from sframegen.profile.sampling_plan import is_process, with_descendants
+from sframegen.profile.sampling_plan import ProfilePlan, is_process, with_descendants
 from sframegen.profile.stack_walks import NO_TABLE_IN_TIME, TABLES_AT_THE_END, WAIT, WALKING, StackWalks
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
@@ -27,10 +27,6 @@ from sframegen.stack.live.process import host_abi
 from sframegen.stack.names.demangle import begin_demangling
 from sframegen.stack.snapshot import StackError
 from sframegen.stack.walking.frames import End
-
-if TYPE_CHECKING:
-    from sframegen.profile.sampling_plan import ProfilePlan
-
 
 LONG, SHARE = 0.05, 10  # seconds of CPU time: publishing a process that takes longer may use only one tenth of the time
 

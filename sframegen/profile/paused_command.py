@@ -8,13 +8,9 @@ import select
 import signal
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from sframegen.program import patience
-from sframegen.program.signals import ENDING
-
-if TYPE_CHECKING:
-    from sframegen.program.signals import Interrupts
+from sframegen.program.signals import ENDING, Interrupts
 
 CANNOT_RUN = 127
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4

@@ -8,14 +8,12 @@ from sframegen.base.errors import FormatError
 from sframegen.elf.records import SHN
 from sframegen.elf.symbols import SymbolTable, symbol_tables
 from sframegen.registry.jit_tables import ADDRESSES, Budget, JitDescriber, JitTables
-from sframegen.registry.regions import Region, RegistryError
-from sframegen.registry.structures import CodeJitInfo, JitList, JitNode, decode_struct, struct_size
+from sframegen.registry.regions import Memory, Region, Registry, RegistryError
+from sframegen.registry.structures import CodeJitInfo, JitList, JitNode, R, decode_struct, struct_size
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
-    from sframegen.registry.regions import Memory, Registry
-    from sframegen.registry.structures import R
 
 SYMBOL = b"__sframegen_jit_tables"
 LIST_VERSIONS = (1,)

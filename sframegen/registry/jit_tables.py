@@ -16,15 +16,13 @@ from sframegen.elf.records import MARKS
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Match, Rule, Where
 from sframegen.program import patience
 from sframegen.program.signals import ENDING
-from sframegen.registry.regions import BudgetError
-from sframegen.registry.structures import JitEntry, JitTable, decode_struct, struct_size
+from sframegen.registry.regions import BudgetError, Memory
+from sframegen.registry.structures import CodeJitInfo, JitEntry, JitTable, decode_struct, struct_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from sframegen.format.abi import Abi
-    from sframegen.registry.regions import Memory
-    from sframegen.registry.structures import CodeJitInfo
 
 # The info byte. Unnamed bits are 0.
 CFA_SP = 0x01  # CFA = SP + cfa_off, else FP + cfa_off; the same bit as in SFrame

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from sframegen.elf.records import MARKS
-
-if TYPE_CHECKING:
-    from sframegen.elf.records import ByteOrder
+from sframegen.elf.records import MARKS, ByteOrder
 
 
 class CodeJitInfo(NamedTuple):

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sframegen.base.text import printable
-from sframegen.stack.walking.frames import COMPLETE, RuleSource
+from sframegen.stack.walking.frames import COMPLETE, Frame, RuleSource, Thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from sframegen.stack.names.frame_names import Symbols
     from sframegen.stack.objects.loaded_objects import LoadedObjects
-    from sframegen.stack.walking.frames import Frame, Thread
 
 UNKNOWN = "??"
 GUESSED = " [guess]"  # frames reached through a frame pointer of code without a rule

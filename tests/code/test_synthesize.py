@@ -469,8 +469,7 @@ def test_command_line(compile_c: Compiler, tmp_path: Path) -> None:
 
 
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("parallel_tasks", "passes"):
-        monkeypatch.setattr(f"sframegen.code.whole_file.{module}.TASK_BYTES", 64)
+    monkeypatch.setattr("sframegen.code.whole_file.passes.TASK_BYTES", 64)
 
 
 def test_processes_find_the_same(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sframegen.base.errors import FormatError
-from sframegen.fleet.sources import fetching
+from sframegen.fleet.sources import fetching, listing
 from sframegen.fleet.sources.items import Item, absolute, is_url, place_below, without_secrets
 from sframegen.fleet.sources.listing import items_of, items_of_one
 from tests.fleet.package_makers import Handler, served, write_tar
@@ -58,15 +58,15 @@ def test_a_build_root_is_for_another_command(tmp_path: Path) -> None:
 
 def test_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = (write_tar(tmp_path / f"{name}/p.tar", {"f": b"x"}) for name in ("one", "two"))
-    listing = tmp_path / "list"
-    listing.write_text(f"# what there is\n{one}\n\n  https://user:secret@host.example/pool/x.deb?token=secret\n/../{two}\n")
-    items = list(items_of_one(str(listing)))
+    given = tmp_path / "list"
+    given.write_text(f"# what there is\n{one}\n\n  https://user:secret@host.example/pool/x.deb?token=secret\n/../{two}\n")
+    items = list(items_of_one(str(given)))
     assert items[0].name == str(one)[1:]
     assert items[1].name.startswith("host.example/pool/")
     assert items[1].name.endswith("/x.deb")
     assert "secret" not in items[1].name + items[1].source
     assert items[2].name == str(two)[1:]
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(listing.read_bytes())))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.read_bytes())))
     assert list(items_of_one("-")) == items
 
 
@@ -163,7 +163,7 @@ def test_a_hostile_name_in_an_index_costs_its_package(tmp_path: Path, filename: 
 def test_what_is_no_source_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes, why: str
 ) -> None:
-    monkeypatch.setattr(apt_index, "MAX_UNPACKED_BYTES", 4 << 20)
+    monkeypatch.setattr(listing, "MAX_UNPACKED_BYTES", 4 << 20)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(FormatError, match=why):
         list(items_of_one(str(tmp_path / name)))

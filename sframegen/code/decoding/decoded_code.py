@@ -6,16 +6,14 @@ from array import array
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
-from sframegen.code.decoding.numbering import CHUNK, MAX_NUMBERS, frames_of
-from sframegen.code.isa.disassembly import disassembler
+from sframegen.code.decoding.numbering import CHUNK, MAX_NUMBERS, Frames, frames_of
+from sframegen.code.isa.disassembly import Instruction, disassembler
 from sframegen.code.isa.effects import DIRECT, SLOT, Flow, Mark, Point
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sframegen.base.columns import Bytes
-    from sframegen.code.decoding.numbering import Frames
-    from sframegen.code.isa.disassembly import Instruction
     from sframegen.code.isa.instruction_set import Isa
 
 MAX_EFFECTS = MAX_NUMBERS + (1 << 14)  # limit for a piece; small pieces have fewer instructions

@@ -6,10 +6,9 @@ from threading import local
 from typing import TYPE_CHECKING
 
 from sframegen.code.decoding.instruction_columns import InstructionReader, Meanings
-from sframegen.code.isa.effects import NOTHING, Lose, Register, after, after_call, facts_of, join
+from sframegen.code.isa.effects import NOTHING, FrameState, Lose, Register, after, after_call, facts_of, join
 
 if TYPE_CHECKING:
-    from sframegen.code.isa.effects import FrameState
     from sframegen.code.isa.instruction_set import Isa
 
 MAX_NUMBERS = 1 << 14  # effects and states that functions share: a few hundred bytes each

@@ -7,13 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
-from sframegen.elf.records import MACHINE_NAMES
-from sframegen.format.abi import ABIS
+from sframegen.elf.records import MACHINE_NAMES, ByteOrder
+from sframegen.format.abi import ABIS, Abi
 
 if TYPE_CHECKING:
     from sframegen.code.isa.instruction_set import Isa, Stubs
-    from sframegen.elf.records import ByteOrder
-    from sframegen.format.abi import Abi
 
 
 class CodeMachine(NamedTuple):

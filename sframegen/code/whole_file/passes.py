@@ -12,14 +12,14 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.code.context.file_context import FileContext
+from sframegen.code.context.file_context import Assumptions, FileContext
 from sframegen.code.context.function_starts import pointed_at, relocated_pointers
 from sframegen.code.context.plt import find_plt
-from sframegen.code.function.analysis import Units
+from sframegen.code.function.analysis import Entries, Unit, Units
 from sframegen.code.function.marks import FunctionMark
-from sframegen.code.isa.effects import is_entry
+from sframegen.code.isa.effects import FrameState, is_entry
 from sframegen.code.whole_file.boundaries import called, chunks, sweep
-from sframegen.code.whole_file.evidence import Results
+from sframegen.code.whole_file.evidence import Evidence, Results
 from sframegen.code.whole_file.function_ranges import FunctionRanges
 from sframegen.code.whole_file.interprocedural import (
     KnownStarts,
@@ -41,11 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from typing import TypeVar
 
-    from sframegen.code.context.file_context import Assumptions
-    from sframegen.code.function.analysis import Entries, Unit
     from sframegen.code.function.findings import FindingColumns
-    from sframegen.code.isa.effects import FrameState
-    from sframegen.code.whole_file.evidence import Evidence
     from sframegen.elf.file import ElfFile
     from sframegen.program.workers import Progress
 

@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
 from sframegen.base.text import count_of
-from sframegen.conversion.convert import convert_sources
+from sframegen.conversion.convert import Converted, convert_sources
 from sframegen.conversion.sources import find_sources
-from sframegen.format.abi import abi_of
+from sframegen.format.abi import Abi, abi_of
 from sframegen.format.encode import Encoder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sframegen.conversion.convert import Converted
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
-    from sframegen.format.abi import Abi
     from sframegen.format.model import FunctionTable
 
 MAX_SILENT = 4 << 20  # bytes of code without CFI: about a second for each MiB

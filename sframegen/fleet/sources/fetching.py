@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from linker.files.location import locate
 from linker.files.rights import umask
 from sframegen.base.errors import FormatError
-from sframegen.fleet.sources.items import is_url, local_path, without_secrets
+from sframegen.fleet.sources.items import Item, is_url, local_path, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from sframegen.fleet.sources.items import Item
 
 PIECE = 1 << 22  # bytes to read at a time
 MAX_PACKAGE_BYTES = 16 << 30

@@ -19,14 +19,13 @@ from sframegen.profile.events.attributes import EventAttributes, EventFlag, open
 from sframegen.profile.events.cpu_rings import online_cpus
 from sframegen.profile.limits import MAX_FILES
 from sframegen.profile.packed_frames import OffCpu, is_off_cpu
-from sframegen.profile.sampling_plan import SECOND
+from sframegen.profile.sampling_plan import SECOND, ProfilePlan
 from sframegen.stack.abi.machines import HOSTS, conventions_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
     from sframegen.profile.following.files import CodeSpan
-    from sframegen.profile.sampling_plan import ProfilePlan
     from sframegen.profile.tables.decoded_table import DecodedTable
 
 COUNTS = 1 << 16  # stacks in each of the two maps of counts

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.elf.records import PT
+from sframegen.elf.records import PT, Phdr
 from sframegen.profile.events.attributes import (
     CLOCK_MONOTONIC,
     FOLLOWING,
@@ -23,22 +23,18 @@ from sframegen.profile.events.attributes import (
 )
 from sframegen.profile.events.cpu_rings import GAP, CpuRings, online_cpus
 from sframegen.profile.events.event_records import MmapRecord, RecordReader
-from sframegen.profile.following.files import CodeSpan, TracedFiles
+from sframegen.profile.following.files import CodeSpan, TracedFile, TracedFiles
 from sframegen.profile.following.mapped_file import FileKey, MappedPlace, key_of_row
-from sframegen.profile.following.processes import Processes
+from sframegen.profile.following.processes import Processes, ProcessSpans
 from sframegen.program.helper import helpers
 from sframegen.stack.live.process import parse_mappings, part_of_memory
-from sframegen.stack.mappings import MAX_VDSO, VDSO
+from sframegen.stack.mappings import MAX_VDSO, VDSO, Mapping
 from sframegen.stack.walking.frames import ADDRESS_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sframegen.elf.file import ElfFile
-    from sframegen.elf.records import Phdr
-    from sframegen.profile.following.files import TracedFile
-    from sframegen.profile.following.processes import ProcessSpans
-    from sframegen.stack.mappings import Mapping
     from sframegen.stack.snapshot import MovedCode
 
 

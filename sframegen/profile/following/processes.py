@@ -10,14 +10,13 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from sframegen.profile.events.event_records import CommRecord, MmapRecord, SampleRecord, TaskRecord
+from sframegen.profile.events.event_records import CommRecord, EventRecord, MmapRecord, SampleRecord, TaskRecord
 from sframegen.profile.following.files import CodeSpan
 from sframegen.stack.snapshot import MovedCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from sframegen.profile.events.event_records import EventRecord
 
 HISTORY = 5_000_000_000  # nanoseconds, by which samples may come later than records of newer events
 VERSIONS_KEPT = 60_000_000_000  # nanoseconds for which old mappings of a living process are kept

@@ -25,7 +25,7 @@ from sframegen.profile.packed_frames import (
     off_cpu_label,
     unpacked_frame,
 )
-from sframegen.profile.report.named import MISSING, FrameKind, Named, NamedFrame
+from sframegen.profile.report.named import MISSING, FrameKind, FramePlaces, Named, NamedFrame
 from sframegen.profile.report.runtime_frames import RUNTIME_CODE, notes_on_unnamed, read_name
 from sframegen.profile.report.source_lines import Detail, FileAddresses, SourceLines
 from sframegen.profile.report.tree_passes import CUT_OFF, WHOLE, Chains, flag_callers, flag_rows, rename_nodes, rename_rows
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.profile.collected import Collected, Stacks
     from sframegen.profile.following.files import TracedFile
-    from sframegen.profile.report.named import FramePlaces
 
 
 KALLSYMS = Path("/proc/kallsyms")

@@ -7,13 +7,12 @@ from array import array
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.profile.report.named import FrameKind, NamedFrame
+from sframegen.profile.report.named import FrameKind, Named, NamedFrame
 from sframegen.profile.report.tree_passes import mark_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sframegen.profile.report.named import Named
 
 PYTHON = re.compile(r"py::(?P<function>.*?):(?P<path>[^:]*)")
 # `JS:*name file:///x.js:1:2`, `LazyCompile:~name /x.js:1`: the sign is how it was compiled.

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sframegen.base.errors import FormatError
 from sframegen.elf.records import PT
-from sframegen.profile.kept_files import is_settled, name_of_unchanged
+from sframegen.profile.kept_files import KeptFiles, is_settled, name_of_unchanged
 from sframegen.program.libraries import imported
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from sframegen.elf.file import ElfFile
-    from sframegen.profile.kept_files import KeptFiles
 
 ENDING = ".symcache"
 MAX_FRAMES = 64  # of one address

@@ -13,13 +13,12 @@ from sframegen.base.text import count_of, most_first
 from sframegen.profile.collected import Unit
 from sframegen.profile.report.formats.row_kinds import TableNumbers
 from sframegen.profile.report.label_trees import LabelTrees, all_rows, counts_of_groups
-from sframegen.profile.report.named import FrameKind
+from sframegen.profile.report.named import FrameKind, Named
 from sframegen.stack.walking.frames import COMPLETE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.profile.report.named import Named
 
 ROWS, STACKS, LINES, GROUPS = 20, 5, 5, 10
 MAX_TIES = 1000  # stacks with as many samples as the last that is shown

@@ -22,7 +22,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.columns import ascends, order_of, zeros
-from sframegen.format.model import OUTERMOST, FdeType
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Rule
 from sframegen.profile.machines import LINK_REGISTER
 from sframegen.profile.tables.paginate import Paginator, RuleNumbers
 from sframegen.stack.walking.step import numbers_of
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from sframegen.base.columns import Column
     from sframegen.elf.ranges import Range
-    from sframegen.format.model import FunctionTable, Rule
 
 PAGE_BITS = 8
 ROW_RULE_SHIFT = 16

@@ -7,13 +7,12 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
-from sframegen.code.function.hazards import MAX_FUNCTION, installations_in, jumps_in
+from sframegen.code.function.hazards import MAX_FUNCTION, Installation, installations_in, jumps_in
 from sframegen.stack.objects.readable_code import readable_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sframegen.code.function.hazards import Installation
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
     from sframegen.format.model import FunctionTable

@@ -17,11 +17,11 @@ from sframegen.conversion.sources import find_sources
 from sframegen.detached.detached_file import ADDRESS
 from sframegen.detached.stores import Stores
 from sframegen.elf.records import ET
-from sframegen.format.abi import abi_of
+from sframegen.format.abi import Abi, abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of
 from sframegen.profile.machines import PROFILED
-from sframegen.profile.tables.decoded_table import table_of, with_function_code
+from sframegen.profile.tables.decoded_table import DecodedTable, table_of, with_function_code
 from sframegen.profile.tables.go_frames import with_go_functions
 from sframegen.profile.tables.handler_installations import without_installations
 from sframegen.profile.tables.saved_cfas import with_saved_cfas
@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
-    from sframegen.format.abi import Abi
     from sframegen.format.model import FunctionTable
-    from sframegen.profile.tables.decoded_table import DecodedTable
     from sframegen.profile.tables.table_cache import TableCache
 
 

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 from cfi import reader
 from cfi.expression import evaluate
 from cfi.opcodes import RuleKind
-from cfi.rules import RegisterRule
+from cfi.rules import CfiRule, RegisterRule
 from sframegen.conversion.translate import Translator
 from sframegen.format.layouts import V3
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
 from sframegen.format.words import Reason, RuleWords
 
 if TYPE_CHECKING:
-    from cfi.rules import CfiRule
     from sframegen.conversion.convert import Converted
     from sframegen.conversion.sources import Sources
     from sframegen.format.abi import Abi

@@ -1,7 +1,7 @@
 """Where stacks end: in the code that runs first in a process, and in runtimes and C libraries, whatever their CFI says.
 
-A process begins at the entry address of the ELF header. A new thread begins in the code after the system call that made it, a coroutine
-in the code that glibc's makecontext has pushed. Their bytes are found with symbols or without.
+A process begins at the entry address of the ELF header, a new thread in the code after the system call that made it, a coroutine in
+the code that glibc's makecontext has pushed. Their bytes are found with symbols or without.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from sframegen.base.errors import FormatError
 from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.elf.dynamic import Role, read_dynamic, role_of
-from sframegen.format.model import OUTERMOST, Kind
+from sframegen.format.model import OUTERMOST, FunctionTable, Kind
 from sframegen.stack.objects.go_ends import StackEnd, go_ends
 from sframegen.stack.objects.readable_code import found_in_code
 from sframegen.stack.walking.step import OTHER_STACK
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
-    from sframegen.format.model import FunctionTable
 
 
 def with_stack_ends(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from sframegen.base.errors import FormatError
 from sframegen.program.forked import Answer
 from sframegen.program.helper import NoAnswerError, helpers
-from sframegen.stack.abi.machines import HOSTS, NT_PRFPREG, NT_PRSTATUS, conventions_of, registers_of
+from sframegen.stack.abi.machines import HOSTS, NT_PRFPREG, NT_PRSTATUS, ThreadRegisters, conventions_of, registers_of
 from sframegen.stack.live import proc, ptrace
 from sframegen.stack.live.open_aside import open_elf_aside
 from sframegen.stack.mappings import DELETED, Mapping, Mappings
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
-    from sframegen.stack.abi.machines import ThreadRegisters
 
 ROW = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (.)(.)(.). ([0-9a-f]+) (\S+) (\d+) *(.*)")
 

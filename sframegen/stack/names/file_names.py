@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
 from sframegen.base.text import printable
-from sframegen.elf.symbols import MANGLED, FunctionColumns
+from sframegen.elf.symbols import MANGLED, FunctionColumns, Symbol
 from sframegen.format.abi import abi_of
 from sframegen.stack.names.debug_files import DebugFiles, has_all_symbols, mini_debug_file
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from sframegen.elf.file import ElfFile
-    from sframegen.elf.symbols import Symbol
     from sframegen.stack.names.gopclntab import GoTable
 
 MAX_KNOWN = 1 << 15  # addresses that `learn` goes on with

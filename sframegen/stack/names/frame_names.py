@@ -10,7 +10,7 @@ from sframegen.base.text import printable
 from sframegen.stack.mappings import DELETED
 from sframegen.stack.names.file_names import FileNames
 from sframegen.stack.objects.loaded_image import identity
-from sframegen.stack.walking.frames import ADDRESS_MASK
+from sframegen.stack.walking.frames import ADDRESS_MASK, Frame, Thread
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.stack.names.perf_map import PerfMap
     from sframegen.stack.objects.loaded_objects import LoadedObject, LoadedObjects
-    from sframegen.stack.walking.frames import Frame, Thread
 
 
 class NamedPlace(NamedTuple):

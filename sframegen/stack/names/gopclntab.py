@@ -23,13 +23,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
 from sframegen.base.text import printable
-from sframegen.elf.records import PF, PT, RECORDS, SHT, Rela
+from sframegen.elf.records import PF, PT, RECORDS, SHT, ByteOrder, Rela
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sframegen.elf.file import ElfFile
-    from sframegen.elf.records import ByteOrder
 
 SECTIONS = (".gopclntab", ".data.rel.ro.gopclntab")
 SIGNS = (".go.buildinfo", ".note.go.buildid", ".gosymtab", ".noptrdata")  # sections of programs that the Go linker made

@@ -9,25 +9,20 @@ from sframegen.base.errors import FormatError
 from sframegen.detached.detached_file import ADDRESS
 from sframegen.detached.stores import Stores
 from sframegen.elf.records import PT
-from sframegen.format.abi import abi_of
-from sframegen.format.decode import open_section
+from sframegen.format.abi import Abi, abi_of
+from sframegen.format.decode import SframeSection, open_section
 from sframegen.format.locate import unloaded_of
-from sframegen.stack.mappings import Mappings
-from sframegen.stack.objects.loaded_image import identity, identity_in_memory, read_loaded_image
-from sframegen.stack.snapshot import MovedCode
+from sframegen.stack.mappings import Mapping, Mappings
+from sframegen.stack.objects.loaded_image import LoadedImage, identity, identity_in_memory, read_loaded_image
+from sframegen.stack.snapshot import MovedCode, Snapshot
 from sframegen.stack.walking.frames import End, RuleSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from sframegen.elf.file import ElfFile, Section
-    from sframegen.format.abi import Abi
-    from sframegen.format.decode import SframeSection
     from sframegen.format.model import Match
-    from sframegen.stack.mappings import Mapping
     from sframegen.stack.objects.go_ends import StackEnd
-    from sframegen.stack.objects.loaded_image import LoadedImage
-    from sframegen.stack.snapshot import Snapshot
     from sframegen.stack.walking.walk import CodeRule
 
 Answers: TypeAlias = "tuple[dict[int, CodeRule | End], dict[int, CodeRule | End]]"  # by PC: of calls; where the PC is exact

@@ -12,7 +12,7 @@ from sframegen.profile.report.formats.row_kinds import TableNumbers
 from sframegen.profile.report.label_trees import LabelTrees, rows_by_group
 from sframegen.profile.report.table import totals
 from sframegen.profile.report.tree_passes import add_up, at_least
-from sframegen.profile.stacks.call_tree import ROOT
+from sframegen.profile.stacks.call_tree import ROOT, CallTree
 from sframegen.program.html_page import html_page, json_element
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from sframegen.base.columns import Column
     from sframegen.profile.report.named import Named
-    from sframegen.profile.stacks.call_tree import CallTree
 
 TEMPLATE = Path(__file__).with_suffix(".html")
 
