@@ -14,14 +14,13 @@ from cfi import scan
 from cfi.machine import CfiMachine, Cursor
 from cfi.opcodes import PROGRAM, RuleKind
 from cfi.rules import UNKNOWN_START, CfiRule, Cie, FdeFault, FdeTable, RegisterRule
-from cfi.section import MAX_REPORTED, MAX_STATES, RUN_FAULTS, SCAN_FAULTS, TOO_MANY_STATES
+from cfi.section import MAX_REPORTED, MAX_STATES, RUN_FAULTS, SCAN_FAULTS, TOO_MANY_STATES, CfiSection, FollowedRegisters
 from sframegen.base.columns import Entries, Fdes, Programs, Rows, room, zeros
 from sframegen.base.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from cfi.section import CfiSection, FollowedRegisters
     from sframegen.base.columns import Bytes, Column
 
 

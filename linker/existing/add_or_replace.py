@@ -11,14 +11,13 @@ from linker.files.copying import FilePart, same_bytes
 from linker.inject.apply import Change, change_of
 from linker.inject.layout import ADDRESS
 from linker.inject.plan import InjectionPlan, plan_injection, plan_unloaded
-from linker.inject.undo_record import final_contents
+from linker.inject.undo_record import Undo, Write, final_contents
 from sframegen.base.errors import FormatError, SframegenError
 from sframegen.elf.records import SHT
 from sframegen.format.locate import unloaded_of
 
 if TYPE_CHECKING:
     from linker.inject.kernel_versions import KernelChange
-    from linker.inject.undo_record import Undo, Write
     from sframegen.elf.file import ElfFile
     from sframegen.format.encode import Encoder
 

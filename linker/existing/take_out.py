@@ -7,7 +7,7 @@ become zeros. Its section header is removed unless a symbol names a later sectio
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from linker.existing.in_place import own_loads, sframe_extents
 from linker.inject import undo_record
@@ -15,15 +15,12 @@ from linker.inject.image import image_end
 from linker.inject.section_table import renumbered_header
 from linker.inject.undo_record import Write
 from sframegen.elf.dynamic import read_dynamic
-from sframegen.elf.file import Section
+from sframegen.elf.file import ElfFile, Section
 from sframegen.elf.ranges import Extent, gaps, join, overlapping
 from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT, UNUSED_SECTION, UNUSED_SEGMENT, Phdr, packed
 from sframegen.elf.symbols import SymbolTable, symbol_tables
 from sframegen.format.layouts import MAGIC
 from sframegen.format.locate import is_sframe_section
-
-if TYPE_CHECKING:
-    from sframegen.elf.file import ElfFile
 
 
 class Removal(NamedTuple):

@@ -11,14 +11,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from linker.files.location import close_quietly
-from linker.files.rights import Rights, give_rights
+from linker.files.location import Location, close_quietly
+from linker.files.rights import Rights, Source, give_rights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    from linker.files.location import Location
-    from linker.files.rights import Source
 
 
 GET_FLAGS, APPEND_ONLY = 0x80086601, 0x20  # FS_IOC_GETFLAGS, FS_APPEND_FL

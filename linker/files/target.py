@@ -9,20 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
 
-from linker.files.copying import LARGE, CopyAhead, copy_file
-from linker.files.location import enter_location
+from linker.files.copying import LARGE, CopyAhead, FilePart, copy_file
+from linker.files.location import Location, enter_location
 from linker.files.lock import close_locked, open_locked
-from linker.files.read_back import choose_reader
+from linker.files.read_back import Reader, choose_reader
 from linker.files.rename_into_place import write_atomically
 from linker.files.rights import Rights, Source
 from sframegen.elf.file import ElfFile, map_descriptor, open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from linker.files.copying import FilePart
-    from linker.files.location import Location
-    from linker.files.read_back import Reader
 
     StrPath = str | os.PathLike[str]
 

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from linker.files.copying import FilePart, copy_file
 from linker.inject import undo_record
-from linker.inject.gaps import moved, spread
+from linker.inject.gaps import Gaps, moved, spread
 from linker.inject.undo_record import Write
 from sframegen.elf.records import SHN, packed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from linker.inject.gaps import Gaps
     from linker.inject.plan import InjectionPlan
     from sframegen.elf.file import ElfFile
 

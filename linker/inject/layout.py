@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from linker.inject.gaps import Gap, moved_end, total_size
-from linker.inject.image import MAX_ADDRESS, check_end, check_header, check_sections
+from linker.inject.gaps import Gap, Gaps, moved_end, total_size
+from linker.inject.image import MAX_ADDRESS, Image, check_end, check_header, check_sections
 from linker.inject.movable import MOVABLE_SEGMENTS
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import PF, PHDR_SIZE, PT, SHF, SHT, Phdr, Shdr
 
 if TYPE_CHECKING:
-    from linker.inject.gaps import Gaps
-    from linker.inject.image import Image
     from sframegen.elf.file import ElfFile
 
 

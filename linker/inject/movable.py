@@ -6,15 +6,13 @@ import itertools
 from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
-from sframegen.elf.dynamic import DT
+from sframegen.elf.dynamic import DT, Dyn
 from sframegen.elf.notes import notes_at
 from sframegen.elf.ranges import Extent, gaps, join, overlapping
-from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT, names_of
+from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT, Phdr, names_of
 
 if TYPE_CHECKING:
-    from sframegen.elf.dynamic import Dyn
     from sframegen.elf.file import ElfFile, Section
-    from sframegen.elf.records import Phdr
 
 FIRST_PAGE = 0x1000  # bytes: core files keep this part of mapped files, and kernels look for the build-id in it
 NEW_HEADERS = 3  # at most: PT_LOAD, PT_GNU_SFRAME, and a second PT_LOAD in the tail layout

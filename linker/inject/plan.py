@@ -9,10 +9,10 @@ from linker.files.copying import FilePart
 from linker.inject import undo_record
 from linker.inject.before_layout import before, is_possible
 from linker.inject.front_layout import front
-from linker.inject.gaps import moved, spread
-from linker.inject.image import read_image
+from linker.inject.gaps import Gaps, moved, spread
+from linker.inject.image import Image, read_image
 from linker.inject.kernel_versions import KernelChange
-from linker.inject.layout import NoRoomError, no_room, tail, unloaded
+from linker.inject.layout import Layout, LayoutDraft, Move, NoRoomError, no_room, tail, unloaded
 from linker.inject.movable import MOVABLE_TAGS, SEGMENT_NAMES, TAG_NAMES
 from linker.inject.section_table import NO_TABLE, Patch, new_table, value_patches
 from sframegen.base.errors import Refusal, RefusedError, SframegenError
@@ -23,9 +23,6 @@ from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, SHF, Phdr
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from linker.inject.gaps import Gaps
-    from linker.inject.image import Image
-    from linker.inject.layout import Layout, LayoutDraft, Move
     from sframegen.elf.file import ElfFile, Section
 
 # patchelf relies on the order of sections: if the first one has moved, it overwrites the second one when it adds program

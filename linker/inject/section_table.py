@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.inject.gaps import moved, moved_empty
-from linker.inject.layout import WORD
-from sframegen.elf.file import Section
+from linker.inject.layout import WORD, LayoutDraft, Move
+from sframegen.elf.file import ElfFile, Section
 from sframegen.elf.records import SHF, SHN, SHT, SYM_SIZE, Shdr
 from sframegen.elf.symbols import ST_SHNDX_OFFSET, ST_VALUE_OFFSET, SymbolTable, symbol_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from linker.inject.layout import LayoutDraft, Move
-    from sframegen.elf.file import ElfFile
 
 MAX_SYMBOLS = 1 << 16  # symbols that may be patched; real files have a handful
 

@@ -21,14 +21,12 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.files.copying import FilePart
-from linker.inject.gaps import Gap, moved, moved_back, opened_gaps, parts_of, total_size
-from sframegen.elf.ranges import Extent, holder, join
+from linker.inject.gaps import Gap, Gaps, moved, moved_back, opened_gaps, parts_of, total_size
+from sframegen.elf.ranges import Extent, Range, holder, join
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from linker.inject.gaps import Gaps
-    from sframegen.elf.ranges import Range
 
 MAGIC = b"SFrmUndo"
 ENTRY = struct.Struct("<QQ")

@@ -14,20 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from linker.merge.maps import read_map
-from linker.objects.laid_out import is_code
+from linker.objects.laid_out import Placed, is_code
 from sframegen.base.errors import FormatError
 from sframegen.elf.ranges import holder
 from sframegen.elf.records import SHN
-from sframegen.tables.gather import DEAD
+from sframegen.tables.gather import DEAD, Merger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from linker.merge.inputs import CodeSection, InputObject
     from linker.merge.maps import HasCode, Placement
-    from linker.objects.laid_out import Placed
     from sframegen.elf.file import ElfFile
-    from sframegen.tables.gather import Merger
 
 # Bytes that a linker may change for each relocation: the field, and instructions around it that it simplifies (TLS, GOT).
 CHANGED_BY_RELOCATION = 16

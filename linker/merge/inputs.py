@@ -20,14 +20,13 @@ from sframegen.base.errors import FormatError, naming
 from sframegen.elf.file import ElfFile, map_file
 from sframegen.elf.records import ET, RELA_SIZE
 from sframegen.elf.relocations import relocation_rows
-from sframegen.format.abi import abi_of
+from sframegen.format.abi import Abi, abi_of
 from sframegen.format.decode import open_section
 from sframegen.tables.gather import DEAD, Merger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from sframegen.format.abi import Abi
     from sframegen.program.workers import Progress
 
     Version: TypeAlias = tuple[int, int, int, int, int]

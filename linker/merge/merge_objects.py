@@ -10,7 +10,7 @@ from sframegen.base.errors import FormatError, naming
 from sframegen.code.context.plt import find_plt
 from sframegen.conversion.final_calls import symbol_places
 from sframegen.format.abi import abi_of
-from sframegen.format.model import AT_CFA
+from sframegen.format.model import AT_CFA, FunctionTable
 from sframegen.format.words import EncodedRules, RuleWords, expressible
 from sframegen.tables.gather import Merger
 from sframegen.tables.lower import lower
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from linker.merge.inputs import Inputs
     from sframegen.format.encode import Encoder
     from sframegen.format.layouts import Layout
-    from sframegen.format.model import FunctionTable
     from sframegen.tables.levels import Level
 
 

@@ -14,7 +14,7 @@ from sframegen.base.errors import ANOTHER, FormatError, Refusal, RefusedError
 from sframegen.elf.file import ElfFile
 from sframegen.elf.records import EHDR_SIZE, ET
 from sframegen.format.abi import abi_of
-from sframegen.format.decode import decode
+from sframegen.format.decode import SframeSection, decode
 from sframegen.tables.compare import agree, difference
 from sframegen.tables.gather import gather
 from sframegen.tables.optimize import MAX_GAP
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from sframegen.conversion.convert import Converted
     from sframegen.conversion.sources import Sources
-    from sframegen.format.decode import SframeSection
     from sframegen.format.layouts import Layout
     from sframegen.format.model import FunctionTable
     from sframegen.tables.levels import Level

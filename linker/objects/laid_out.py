@@ -14,7 +14,7 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from cfi.expression import PC_PERIOD
-from sframegen.elf.file import ElfFile, Relocated
+from sframegen.elf.file import ElfFile, Relocated, Section
 from sframegen.elf.ranges import START, align_up, holder
 from sframegen.elf.records import (
     EHDR_SIZE,
@@ -42,7 +42,6 @@ from sframegen.elf.symbols import ST_VALUE_OFFSET, SymbolTable
 from sframegen.format.layouts import F_FDE_FUNC_START_PCREL, HEADER_SIZE
 
 if TYPE_CHECKING:
-    from sframegen.elf.file import Section
     from sframegen.format.abi import Abi
 
 FIRST_ADDRESS = 1 << 20

@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.objects.function_places import described_sections
-from linker.objects.laid_out import is_code, is_sframe, place
+from linker.objects.function_places import Described, described_sections
+from linker.objects.laid_out import Placed, is_code, is_sframe, place
 from sframegen.base.errors import FormatError
 from sframegen.base.text import printable
 from sframegen.elf.function_names import FunctionNames, names_with_offsets
@@ -15,18 +15,15 @@ from sframegen.elf.ranges import holder
 from sframegen.elf.records import SHN
 from sframegen.elf.symbols import function_symbols, functions_named
 from sframegen.format.abi import abi_of
-from sframegen.format.model import look_up_in
+from sframegen.format.model import FunctionTable, Match, look_up_in
 from sframegen.tables.gather import DEAD, Merger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from linker.objects.function_places import Described
     from linker.objects.given_file import Objects
-    from linker.objects.laid_out import Placed
     from sframegen.elf.file import ElfFile, Section
     from sframegen.format.decode import SframeSection
-    from sframegen.format.model import FunctionTable, Match
 
 REMEDY = "give a function's name, or SECTION+OFFSET"
 

@@ -11,7 +11,7 @@ from cfi.machine import Cursor
 from cfi.section import CfiSection
 from sframegen.base.errors import FormatError
 from sframegen.elf.dynamic import DF_TEXTREL, DT, read_dynamic
-from sframegen.elf.file import Relocated, open_elf
+from sframegen.elf.file import ElfFile, Relocated, Section, open_elf
 from sframegen.elf.notes import build_id_of, debug_link_of
 from sframegen.elf.records import ET, MAX_ADDRESS, PF, PT, RECORDS, SHF, SHN, SHT, SYM_SIZE, Sym
 from sframegen.elf.relocations import columns
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import TypeAlias
 
-    from sframegen.elf.file import ElfFile, Section
     from sframegen.elf.ranges import Range
 
     Bases: TypeAlias = tuple[int, int, Callable[[int], int]]

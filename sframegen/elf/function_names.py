@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
 from sframegen.base.text import printable
-from sframegen.elf.symbols import copied_table, functions_named
+from sframegen.elf.symbols import Symbol, copied_table, functions_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from sframegen.elf.file import ElfFile
-    from sframegen.elf.symbols import Symbol
 
 
 HEXADECIMAL = re.compile(r"(0[xX])?[0-9a-fA-F]{1,16}")

@@ -6,13 +6,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.section import FollowedRegisters
-from sframegen.elf.records import EHDR_SIZE, EM, ET
+from sframegen.elf.records import EHDR_SIZE, EM, ET, ByteOrder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sframegen.elf.file import ElfFile
-    from sframegen.elf.records import ByteOrder
 
 
 class Relocation(NamedTuple):

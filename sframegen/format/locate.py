@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sframegen.elf.records import ET, PT, SHF, SHT
-from sframegen.format.decode import decode, open_section
+from sframegen.format.decode import SframeSection, decode, open_section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sframegen.elf.file import ElfFile, Section
-    from sframegen.format.decode import SframeSection
 
 ZEROS = re.compile(rb"\0*")
 

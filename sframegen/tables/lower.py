@@ -7,14 +7,13 @@ from itertools import groupby, islice
 from operator import eq
 from typing import TYPE_CHECKING
 
-from sframegen.format.layouts import MAX_FUNCTION_ROWS
+from sframegen.format.layouts import MAX_FUNCTION_ROWS, Layout
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind
 from sframegen.format.words import EncodedRules, Reason, RuleWords, why_inexpressible
 from sframegen.tables.narrow import narrow
 
 if TYPE_CHECKING:
     from sframegen.format.abi import Abi
-    from sframegen.format.layouts import Layout
 
     Row = tuple[int, int]  # offset from the function's start, rule
 
