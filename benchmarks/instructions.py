@@ -25,8 +25,8 @@ from sframegen.code.decoding.numbering import CHUNK
 from sframegen.code.isa.disassembly import disassembler
 from sframegen.code.isa.machines import isa_of
 from sframegen.code.whole_file.passes import survey, survey_silent
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert
-from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.format.abi import abi_of
 

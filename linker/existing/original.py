@@ -39,7 +39,7 @@ class Original(NamedTuple):
 
 def original_of(elf: ElfFile) -> Original | None:
     """Return the file's original; None if it has no undo record, or one that no longer fits the file."""
-    record = undo_record.read(elf.data)
+    record = undo_record.read_verified(elf.data)
     if record is None or not record.original_size:
         return None
     try:
@@ -165,7 +165,7 @@ def may_change(original: ElfFile, elf: ElfFile) -> list[Extent]:
     ranges = [Extent(0, FIRST_PAGE), program_headers(elf), headers, *metadata(original)]
     ranges += [s.header.extent for s in original.sections if is_sframe_section(s)]
     ranges += [s.extent for s in original.segments if s.p_type == PT.GNU_SFRAME]
-    superseded = undo_record.parse(original.data)
+    superseded = undo_record.read_unverified(original.data)
     if superseded is not None and superseded.start >= image_end(original):
         ranges.append(Extent(superseded.start, len(original.data)))
     return join(ranges)

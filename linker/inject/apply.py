@@ -83,7 +83,7 @@ def change_of(
         Write(plan.section_offset, section),
         *(section_writes(plan, elf) if plan.sections else ()),
     ]
-    record = undo_record.record((given or elf).data, writes, plan.gaps, plan.undo_offset)
+    record = undo_record.make_record((given or elf).data, writes, plan.gaps, plan.undo_offset)
     return Change([*writes, Write(plan.undo_offset, record)], plan.gaps)
 
 

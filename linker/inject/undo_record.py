@@ -80,7 +80,7 @@ def overwritten(original_size: int, writes: Iterable[tuple[int, int]], gaps: Gap
     return [(moved_back(gaps, item.start), item.size) for item in ranges if holder(new, item.start) is None]
 
 
-def record(original: memoryview, writes: Iterable[Write], gaps: Gaps = (), start: int | None = None) -> bytes:
+def make_record(original: memoryview, writes: Iterable[Write], gaps: Gaps = (), start: int | None = None) -> bytes:
     """Return the record of a file made from `original` by only opening these gaps, then applying these writes in order.
 
     Writes must not cross the original's end, or an end of a gap. `start`: the record's offset, by default after all writes.
@@ -139,9 +139,9 @@ def checksum(pieces: Iterable[bytes | bytearray | memoryview]) -> int:
     return crc
 
 
-def read(data: memoryview) -> Undo | None:
+def read_verified(data: memoryview) -> Undo | None:
     """Return the record of a changed file; None without one, or if bytes that it covers have changed since."""
-    found = parse(data)
+    found = read_unverified(data)
     if found is None:
         return None
     original_size, count, crc, size, _ = TRAILER.unpack_from(data, len(data) - TRAILER.size)
@@ -150,7 +150,7 @@ def read(data: memoryview) -> Undo | None:
     return found if checksum([*covered, body, TRAILER.pack(original_size, count, 0, size, MAGIC)]) == crc else None
 
 
-def parse(data: memoryview) -> Undo | None:
+def read_unverified(data: memoryview) -> Undo | None:
     """Return the record at the end of a file, even if the file has changed since."""
     if len(data) < TRAILER.size:
         return None

@@ -47,8 +47,10 @@ if TYPE_CHECKING:
     from sframegen.conversion.coverage import Coverage
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Extent
+    from sframegen.format.decode import SframeSection
     from sframegen.format.encode import Encoder
     from sframegen.format.layouts import FormatVersion, Layout
+    from sframegen.format.model import FunctionTable
     from sframegen.program.workers import Progress
     from sframegen.tables.levels import LevelName
 
@@ -151,7 +153,7 @@ def _add_to_linked(elf: ElfFile, target: Target, options: Adding) -> Summary:
     if not len(converted.table):
         return with_written(nothing_to_add(summary), target.copy(elf))
     if given.is_anothers and not options.writing.replace:
-        if options.writing.unloaded or not _is_of_start_files(elf, converted.coverage):
+        if options.writing.unloaded or not _covers_only_start_files(elf, converted.coverage):
             return with_written(_summarize_existing(given, summary, converted, options), target.copy(elf))
         options = options._replace(writing=changed_to(options.writing, replace=True))
         summary = changed_to(summary, note="in place of a section of the start files alone")
@@ -171,11 +173,8 @@ def _summarize_existing(given: _GivenFile, summary: Summary, converted: Converte
     return _mark_unchanged(changed_to(summary, unloaded=True), given.elf.contents_size(section))
 
 
-def _is_of_start_files(elf: ElfFile, coverage: Coverage) -> bool:
-    """Return True if the loaded section only covers start files, as linkers add it, and the new one has all of its rules.
-
-    The old rules do not count where the new one is "outermost frame", which the old section's version cannot express.
-    """
+def _covers_only_start_files(elf: ElfFile, coverage: Coverage) -> bool:
+    """Return True if the loaded section covers only start files, as linkers add it, and the new one has these rules and more."""
     starts = {elf.header.e_entry, *(entry.value for entry in read_dynamic(elf) if entry.tag in (DT.INIT, DT.FINI))}
     try:
         section = read_sframe(elf)
@@ -183,13 +182,17 @@ def _is_of_start_files(elf: ElfFile, coverage: Coverage) -> bool:
             return False
     except FormatError:
         return False
-    ignored = () if expressible((OUTERMOST,), section.abi, LAYOUTS[section.header.version]) else (OUTERMOST,)
-    if sum(section.table.size) >= coverage.covered_bytes:
-        return False
-    now = list(spans(coverage.table))
-    for start, end, said in spans(section.table):
-        at = bisect_right(now, start, key=itemgetter(0)) - 1
-        if at < 0 or end > now[at][1] or not (now[at][2] == said or now[at][2].rule in ignored):
+    return sum(section.table.size) < coverage.covered_bytes and _keeps_rules(section, coverage.table)
+
+
+def _keeps_rules(old: SframeSection, new: FunctionTable) -> bool:
+    """Return True if `new` has all rules of the old section, or "outermost frame" where the old version cannot express that."""
+    better = () if expressible((OUTERMOST,), old.abi, LAYOUTS[old.header.version]) else (OUTERMOST,)
+    new_spans = list(spans(new))
+    for start, end, row in spans(old.table):
+        at = bisect_right(new_spans, start, key=itemgetter(0)) - 1
+        _, new_end, new_row = new_spans[at] if at >= 0 else (0, 0, row)
+        if end > new_end or not (new_row == row or new_row.rule in better):
             return False
     return True
 
@@ -286,19 +289,19 @@ def _add_to_objects(objects: Objects, target: Target, options: Adding) -> Summar
         return module if target.in_place else with_written(module, target.write(objects.copy, lambda *_: None))
     prepared = {at: prepare(elf, making.layout, making.level, replace=writing.replace) for at, elf in objects.members.items()}
     parts, changed = [], []
-    for filled, sources, converted in prepared.values():
-        part = summary_of(filled.elf.name, filled.placed.image, sources, converted)
-        size = sum(len(new.contents) for new in filled.sections)
-        outcome = Outcome.ADDED if filled.sections else Outcome.UNCHANGED if len(filled.table) else Outcome.NOTHING
-        parts.append(changed_to(part, outcome=outcome, section_bytes=size, rows=len(filled.table.row_start)))
-        if filled.sections:
-            changed.append(filled.elf)
+    for change, sources, converted in prepared.values():
+        part = summary_of(change.elf.name, change.placed.image, sources, converted)
+        size = sum(len(new.contents) for new in change.sections)
+        outcome = Outcome.ADDED if change.sections else Outcome.UNCHANGED if len(change.table) else Outcome.NOTHING
+        parts.append(changed_to(part, outcome=outcome, section_bytes=size, rows=len(change.table.row_start)))
+        if change.sections:
+            changed.append(change.elf)
     summary = total(str(target.path), parts)
     summary = changed_to(summary, warnings=summary.warnings + signed(changed, target, force=writing.force))
     if not summary.section_bytes and target.in_place:
         return summary
-    writers = {at: partial(write_object, one.filled) for at, one in prepared.items()}
-    checks = {at: partial(check_object, one.filled) for at, one in prepared.items()}
+    writers = {at: partial(write_object, one.change) for at, one in prepared.items()}
+    checks = {at: partial(check_object, one.change) for at, one in prepared.items()}
 
     def check(written: Path, _reader: Reader) -> None:
         refuse(objects.check(checks, open_given(str(written))))

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sframegen.api.add_summary import Summary
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.coverage import why_empty
-from sframegen.conversion.sources import find_sources
 from sframegen.detached.detached_file import Companion
 from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
     from sframegen.api.options import Making, Running
+    from sframegen.conversion.cfi_sections import Sources
     from sframegen.conversion.convert import Converted
-    from sframegen.conversion.sources import Sources
     from sframegen.elf.file import ElfFile
 
 

@@ -12,7 +12,7 @@ from linker.inject.apply import write_all
 from linker.merge.by_map import Counts, map_of_linked, map_of_object
 from linker.merge.inputs import Inputs, read_all
 from linker.merge.merge_objects import merge_objects
-from linker.objects.change_objects import Filled, check_object, write_object
+from linker.objects.change_objects import ObjectChange, check_object, write_object
 from linker.objects.laid_out import place
 from linker.objects.new_sections import new_section
 from sframegen.api.add_summary import Plan, json_of
@@ -163,7 +163,7 @@ def merge_sections(objects: Sequence[StrPath], link: Link, making: Making, writi
     inputs = Inputs(objects, progress)
     if link.executable is not None and link.map_file is not None:
         return _merge_into(link.executable, making, writing, Linked(inputs, Path(link.map_file), file))
-    from linker.merge.partial_link import check_regular_files, partial_link  # noqa: PLC0415 - not with a map
+    from linker.merge.merge_objects import check_regular_files, partial_link  # noqa: PLC0415 - not with a map
     from sframegen.program.signals import PrivateDirectory  # noqa: PLC0415 - as above
 
     check_regular_files(objects)
@@ -208,9 +208,9 @@ def _into_object(elf: ElfFile, target: Target, making: Making, linked: Linked) -
     placed = place(elf, abi_of(elf), anchors_only=True)
     level = making.level._replace(share=False)
     encoder = merge_objects(linked.inputs, map_of_object(linked.map_file, placed), making.layout, level, counts)
-    filled = Filled(elf, elf, None, placed, encoder.table, [new_section(placed, encoder)], undoable=False)
+    change = ObjectChange(elf, elf, None, placed, encoder.table, [new_section(placed, encoder)], undoable=False)
 
     def check(written: Path, _reader: Reader) -> None:
-        refuse(check_object(filled, open_elf(written)))
+        refuse(check_object(change, open_elf(written)))
 
-    return with_written(make_result(linked.file, counts), target.write(partial(write_object, filled), check))
+    return with_written(make_result(linked.file, counts), target.write(partial(write_object, change), check))

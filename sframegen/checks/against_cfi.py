@@ -27,8 +27,8 @@ from sframegen.format.words import Reason, RuleWords
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from sframegen.conversion.cfi_sections import Sources
     from sframegen.conversion.resolve import Pieces
-    from sframegen.conversion.sources import Sources
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
     from sframegen.format.decode import SframeSection

@@ -12,9 +12,9 @@ from sframegen.checks.placement import in_file
 from sframegen.checks.specification.wellformed import examine
 from sframegen.checks.unusable import unusable
 from sframegen.code.isa.machines import isa_of
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.coverage import why_empty
-from sframegen.conversion.sources import find_sources
 from sframegen.detached.detached_file import ADDRESS, Companion, is_detached
 from sframegen.elf.records import ET
 from sframegen.format.abi import abi_of

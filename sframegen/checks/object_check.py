@@ -17,7 +17,7 @@ from sframegen.checks.finding import NO_SECTION, CheckReport, Finding, ReportDra
 from sframegen.checks.placement import FLAGS
 from sframegen.checks.specification.rule_list import RULES
 from sframegen.checks.specification.wellformed import examine
-from sframegen.conversion.sources import find_sources
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.elf.records import SHF
 from sframegen.format.abi import abi_of
 from sframegen.format.layouts import LAYOUTS

@@ -102,7 +102,7 @@ def command(
 def _worker(making: Making, writing: Writing) -> Callable[[Location, list[Location]], tuple[str, Summary] | None]:
     """Return the work on a file, which returns its build-id and Summary; None for a separate debug file or detached section."""
     from sframegen.api.adding import add  # noqa: PLC0415 - takes longer than to see that there is no file for it
-    from sframegen.conversion.sources import has_debug_frame  # noqa: PLC0415
+    from sframegen.conversion.cfi_sections import has_debug_frame  # noqa: PLC0415
 
     def work(file: Location, hard_links: list[Location]) -> tuple[str, Summary] | None:
         descriptor = file.open()

@@ -11,10 +11,10 @@ from cfi.expression import PC_PERIOD
 from sframegen.base.columns import ascends, order_of, room, zeros
 from sframegen.base.errors import FormatError
 from sframegen.base.text import count_of
+from sframegen.conversion.cfi_sections import Sources, find_sources
 from sframegen.conversion.coverage import Coverage
 from sframegen.conversion.final_calls import symbol_places
 from sframegen.conversion.resolve import IGNORED, Pieces, resolve
-from sframegen.conversion.sources import Sources, find_sources
 from sframegen.conversion.split import Cies, Fate, RuleFates, Splitter, Unsaid, bounds, split
 from sframegen.conversion.translate import RepeatedPattern, Translator
 from sframegen.elf.columns import spans_of

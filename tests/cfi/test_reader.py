@@ -19,7 +19,7 @@ from cfi.reader import read
 from cfi.rules import UNKNOWN_START, RegisterRule
 from cfi.section import MAX_REMEMBERED, MAX_REPORTED, MAX_STATES, FollowedRegisters
 from sframegen.base.errors import FormatError
-from sframegen.conversion.sources import find_sources
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.elf.file import open_elf
 from tests import ROOT
 from tests.support.inputs.cfi_writer import INITIAL, Frames, sleb, uleb

@@ -19,7 +19,7 @@ from sframegen.checks import against_cfi
 from sframegen.checks.against_cfi import Truth, compare
 from sframegen.checks.finding import Verdict
 from sframegen.cli.commands import cli
-from sframegen.conversion.sources import Sources, find_sources
+from sframegen.conversion.cfi_sections import Sources, find_sources
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PT, RECORDS, SHDR_SIZE, SHT, Phdr, Shdr
 from sframegen.elf.symbols import functions_named

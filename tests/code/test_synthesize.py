@@ -23,8 +23,8 @@ from sframegen.code.isa.machines import isa_of
 from sframegen.code.whole_file.boundaries import WINDOW, called
 from sframegen.code.whole_file.passes import survey_silent
 from sframegen.code.whole_file.synthesize import synthesize
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert, convert_sources
-from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import functions_of
 from sframegen.format.abi import AMD64, abi_of

@@ -18,7 +18,7 @@ from linker.existing.add_or_replace import base_of, change_for, plan_section
 from linker.inject.apply import write_all
 from linker.objects.change_objects import prepare, write_object
 from sframegen.conversion import convert
-from sframegen.conversion.sources import find_sources
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import ET, PT, SHF, SHT, Phdr
 from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi, abi_of
@@ -240,7 +240,7 @@ def with_object_section(data: bytes) -> bytes:
     """The object as add-section makes it."""
     prepared = prepare(ElfFile(memoryview(data), "object"), V3, LEVELS["none"], replace=False)
     out = io.BytesIO()
-    write_object(prepared.filled, out)
+    write_object(prepared.change, out)
     return out.getvalue()
 
 

@@ -29,7 +29,7 @@ MORE_PARAMETERS = ("sframegen/api/", "sframegen/cli/")  # whose options are para
 TELLS_VERSIONS_APART = {"sframegen/format/layouts.py", "sframegen/format/abi.py"}
 VERSION_NAMES = {"version", "abi", "abi_arch"}
 # What only one machine has lies in these folders, in modules of the same names; no module but the table of ABIs names one.
-MACHINE_FOLDERS = ("sframegen/elf/code_bytes", "sframegen/stack/abi", "sframegen/code/isa")
+MACHINE_FOLDERS = ("sframegen/stack/abi", "sframegen/code/isa")
 NAMES_ABIS = {"sframegen/format/abi.py"}
 MACHINE_NAME = re.compile(r"x86|\bx64\b|amd64|aarch64|arm64|s390", re.IGNORECASE)
 ABI_NAME = re.compile(r"\.(EM|AMD64|AARCH64(_BE)?|S390X)$")

@@ -22,7 +22,7 @@ from sframegen.tables.compare import RepeatedRules, RuleClaim, spans
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from sframegen.conversion.sources import Sources
+    from sframegen.conversion.cfi_sections import Sources
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi

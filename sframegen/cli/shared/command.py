@@ -124,3 +124,12 @@ class Group(Command, click.Group):
             click.echo(ctx.get_help(), err=True)
             ctx.exit(2)
         return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            from sframegen.cli.removed_names import refuse_removed  # noqa: PLC0415 - not for each run
+
+            refuse_removed(*ctx.command_path.split()[1:], args[0])
+            raise

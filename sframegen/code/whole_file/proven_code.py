@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
 from sframegen.base.text import count_of
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import Converted, convert_sources
-from sframegen.conversion.sources import find_sources
 from sframegen.format.abi import Abi, abi_of
 from sframegen.format.encode import Encoder
 

@@ -31,9 +31,9 @@ from sframegen.profile.report.source_lines import Detail, FileAddresses, SourceL
 from sframegen.profile.report.tree_passes import CUT_OFF, WHOLE, Chains, flag_callers, flag_rows, rename_nodes, rename_rows
 from sframegen.profile.stacks.call_tree import ROOT
 from sframegen.stack.mappings import DELETED
-from sframegen.stack.names.debug_files import DebugFiles
 from sframegen.stack.names.file_names import FileNames, NamedFunction
 from sframegen.stack.names.perf_map import PerfMap
+from sframegen.stack.names.symbol_files import DebugFiles
 from sframegen.stack.walking.frames import COMPLETE, End
 
 if TYPE_CHECKING:

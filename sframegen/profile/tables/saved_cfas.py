@@ -18,8 +18,8 @@ from sframegen.format.model import FunctionTable, Kind, Rule, Where
 from sframegen.format.words import Reason, RuleWords
 
 if TYPE_CHECKING:
+    from sframegen.conversion.cfi_sections import Sources
     from sframegen.conversion.convert import Converted
-    from sframegen.conversion.sources import Sources
     from sframegen.format.abi import Abi
 
 MORE = range(1, 1 << 8)

@@ -14,7 +14,7 @@ from sframegen.base.errors import FormatError
 from sframegen.base.text import printable
 from sframegen.elf.symbols import MANGLED, FunctionColumns, Symbol
 from sframegen.format.abi import abi_of
-from sframegen.stack.names.debug_files import DebugFiles, has_all_symbols, mini_debug_file
+from sframegen.stack.names.symbol_files import DebugFiles, has_all_symbols, mini_debug_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -136,7 +136,7 @@ def _go_table(file: ElfFile) -> GoTable | None:
 def _described(file: ElfFile) -> tuple[array[int], array[int]]:
     """Return ascending starts, and sizes, of functions with CFI; not those of SFrame, which joins neighbours."""
     from cfi import reader  # noqa: PLC0415 - here and below: most files have symbols
-    from sframegen.conversion.sources import find_sources  # noqa: PLC0415
+    from sframegen.conversion.cfi_sections import find_sources  # noqa: PLC0415
 
     try:
         abi = abi_of(file)

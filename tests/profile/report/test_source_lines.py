@@ -15,8 +15,8 @@ from sframegen.profile.report import source_lines
 from sframegen.profile.report.source_lines import Detail, FileAddresses, SourceFrame, SourceLines
 from sframegen.program import patience
 from sframegen.program.patience import Patience
-from sframegen.stack.names.debug_files import DebugFiles
 from sframegen.stack.names.gopclntab import GO_LAYOUTS
+from sframegen.stack.names.symbol_files import DebugFiles
 from tests.stack.names.test_gopclntab import TEXT, with_section, written
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import pytest
 
 from sframegen import add_section
 from sframegen.base.errors import FormatError
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert_sources
-from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import ET
 from sframegen.format.abi import abi_of

@@ -36,7 +36,7 @@ from tests.support.zstandard import compress_section
 
 if TYPE_CHECKING:
     from sframegen.elf.symbols import FunctionColumns
-    from sframegen.stack.names.debug_files import DebugFiles
+    from sframegen.stack.names.symbol_files import DebugFiles
     from tests.support.peers import Compiler
 
 pytestmark = [pytest.mark.sampled, pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64")]

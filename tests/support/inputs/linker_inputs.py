@@ -133,7 +133,7 @@ def inject_bytes(data: bytes, size: int = 28, *, unloaded: bool = False) -> byte
 
 def restored(changed: bytes) -> bytes:
     """Return the original that a changed file's record restores."""
-    record = undo_record.read(memoryview(changed))
+    record = undo_record.read_verified(memoryview(changed))
     assert record is not None
     out = io.BytesIO()
     write_all(ElfFile(memoryview(changed)), Change(()), out, record=record)

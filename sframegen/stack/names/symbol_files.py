@@ -1,4 +1,4 @@
-"""Finds the debug file of a stripped file, which has its other symbols, on this machine or inside the file itself."""
+"""Finds the file with the symbols that a stripped file lacks: its debug file on this machine, or one inside the file itself."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ import pytest
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import build_id_of
 from sframegen.elf.symbols import functions_named
-from sframegen.stack.names import debug_files
-from sframegen.stack.names.debug_files import DebugFiles, mini_debug_file
+from sframegen.stack.names import symbol_files
 from sframegen.stack.names.file_names import FileNames
+from sframegen.stack.names.symbol_files import DebugFiles, mini_debug_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -130,6 +130,6 @@ def test_mini_debug_information_that_is_damaged_or_too_large(split: Split, monke
         subprocess.run(["strip", split.program], check=True)
         assert mini_debug_file(with_mini(split, data)) is None
         assert split.name(DebugFiles(directory=str(split.folder / "none"))) is None
-    monkeypatch.setattr(debug_files, "MAX_MINI", 100)
+    monkeypatch.setattr(symbol_files, "MAX_MINI", 100)
     shutil.copy(split.whole, split.program)
     assert mini_debug_file(with_mini(split, packed)) is None

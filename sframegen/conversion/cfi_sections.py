@@ -1,4 +1,4 @@
-"""Finds a file's call frame information: `.eh_frame`, `.debug_frame`, a separate debug file."""
+"""Finds the sections with a file's call frame information: `.eh_frame`, `.debug_frame`, also in a separate debug file."""
 
 from __future__ import annotations
 
