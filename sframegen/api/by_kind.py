@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from linker.objects.given_file import Objects, given
 from sframegen.base.errors import naming
-from sframegen.elf.file import map_file
+from sframegen.elf.file import ElfFile, map_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from linker.files.target import Target
     from sframegen.api.options import StrPath, Writing
-    from sframegen.elf.file import ElfFile
 
 T = TypeVar("T")
 

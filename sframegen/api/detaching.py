@@ -8,27 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from linker.files.copying import same_bytes
-from linker.files.location import locate, make_directory
-from linker.files.read_back import choose_reader
+from linker.files.location import Location, locate, make_directory
+from linker.files.read_back import Reader, choose_reader
 from linker.files.rename_into_place import write_new
 from linker.inject.layout import ADDRESS
 from linker.inject.verify import verify_detached
-from sframegen.api.add_summary import Outcome, Plan
+from sframegen.api.add_summary import Outcome, Plan, Summary
 from sframegen.api.common import check_linked, refuse
 from sframegen.api.making import detached_already, made_of, nothing_to_add
 from sframegen.base.errors import FormatError, Refusal, RefusedError
 from sframegen.base.text import count_of
-from sframegen.detached.detached_file import detached_file, identity_of, is_detached, path_in_store, section_in
-from sframegen.elf.file import map_descriptor
+from sframegen.detached.detached_file import Identity, detached_file, identity_of, is_detached, path_in_store, section_in
+from sframegen.elf.file import ElfFile, map_descriptor
 
 if TYPE_CHECKING:
-    from linker.files.location import Location
-    from linker.files.read_back import Reader
     from linker.objects.given_file import Objects
-    from sframegen.api.add_summary import Summary
     from sframegen.api.options import Adding
-    from sframegen.detached.detached_file import Identity
-    from sframegen.elf.file import ElfFile
 
 MODE = 0o644
 

@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sframegen.api.add_summary import Summary
-from sframegen.conversion.cfi_sections import find_sources
-from sframegen.conversion.convert import convert_sources
+from sframegen.conversion.cfi_sections import Sources, find_sources
+from sframegen.conversion.convert import Converted, convert_sources
 from sframegen.conversion.coverage import why_empty
 from sframegen.detached.detached_file import Companion
 from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
     from sframegen.api.options import Making, Running
-    from sframegen.conversion.cfi_sections import Sources
-    from sframegen.conversion.convert import Converted
     from sframegen.elf.file import ElfFile
 
 

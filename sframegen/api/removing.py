@@ -11,7 +11,7 @@ from linker.existing.original import original_of
 from linker.existing.take_out import plan_removal, unchanged
 from linker.inject.apply import Change, write_all
 from linker.objects.change_objects import plan_object_removal
-from linker.objects.given_file import open_given
+from linker.objects.given_file import Objects, open_given
 from sframegen.api.add_summary import Plan, json_of, plan_of
 from sframegen.api.by_kind import change_kind
 from sframegen.api.common import refuse, with_written
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from linker.files.read_back import Reader
     from linker.files.target import Target
-    from linker.objects.given_file import Objects
     from sframegen.api.options import StrPath
     from sframegen.elf.file import ElfFile
 

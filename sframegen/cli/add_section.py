@@ -7,22 +7,20 @@ from typing import TYPE_CHECKING
 import click
 
 from linker.files.target import is_stdout
-from sframegen.api.add_summary import fates_table, total_fates
+from sframegen.api.add_summary import Summary, fates_table, total_fates
 from sframegen.api.adding import add
 from sframegen.api.options import Adding, Running
 from sframegen.base.text import count_of
 from sframegen.cli.shared.adding_options import ADD_SECTION, adding
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSE_OR_QUIET, min_coverage, verbose
+from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSE_OR_QUIET, CommonOptions, min_coverage, verbose
 from sframegen.cli.shared.file_kinds import is_package
 from sframegen.cli.shared.many_files import changes, code_of_one, print_change
 from sframegen.cli.shared.output import FILES, Run, next_step
 from sframegen.cli.shared.write_options import RESULTS, VERIFICATION, dry_run
 
 if TYPE_CHECKING:
-    from sframegen.api.add_summary import Summary
     from sframegen.api.options import Making, StrPath, Writing
-    from sframegen.cli.shared.common_options import CommonOptions
 
 
 @click.command(

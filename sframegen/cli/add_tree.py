@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sframegen.api.add_summary import percent
-from sframegen.api.options import Adding
+from sframegen.api.add_summary import Summary, percent
+from sframegen.api.options import Adding, Making, Writing
 from sframegen.cli.shared.adding_options import ADD_TREE, adding
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import VERBOSE_OR_QUIET, min_coverage
+from sframegen.cli.shared.common_options import VERBOSE_OR_QUIET, CommonOptions, min_coverage
 from sframegen.cli.shared.output import PathName, Refused, Run, next_step, note
-from sframegen.cli.trees.each_file import each_file, tree_options
+from sframegen.cli.trees.each_file import Tree, each_file, tree_options
 from sframegen.cli.trees.tree_report import REFUSED, Entry, Totals, to_json, write
 from sframegen.detached.detached_file import companion_of
 from sframegen.elf.file import ElfFile, map_descriptor
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from linker.files.location import Location
-    from sframegen.api.add_summary import Summary
-    from sframegen.api.options import Making, Writing
-    from sframegen.cli.shared.common_options import CommonOptions
-    from sframegen.cli.trees.each_file import Tree
     from sframegen.cli.trees.tree_files import Name
 
 STDOUT = "-"  # the report's name that leaves stdout to the report alone

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from sframegen.cli.shared.adding_options import FLEET, adding, keywords_of
 from sframegen.cli.shared.command import Command, Example, Group
-from sframegen.cli.shared.common_options import SECONDS, common_option, jobs, min_coverage
+from sframegen.cli.shared.common_options import SECONDS, CommonOptions, common_option, jobs, min_coverage
 from sframegen.cli.shared.output import PathName, Run, note
 from sframegen.program.libraries import FLEET as EXTRA
 from sframegen.program.libraries import ON_A_CLUSTER, imported
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from sframegen.api.options import Making, Writing
-    from sframegen.cli.shared.common_options import CommonOptions
     from sframegen.fleet.run_options import Engine, Job
 
 SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from linker.files.location import locate
-from sframegen.api.options import Adding
+from sframegen.api.options import Adding, Making, Writing
 from sframegen.base.one_file import REFUSALS, only_refusals
 from sframegen.base.text import printable
 from sframegen.cli.linking.link_output import output_of, state_of
@@ -28,7 +28,6 @@ from sframegen.format.abi import is_linked
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sframegen.api.options import Making, Writing
 
 NOT_FOUND = 127  # exit status, as of shells, if the linker is not found
 MAX_MESSAGE = 2000  # bytes; fits into a pipe

@@ -13,13 +13,13 @@ import click
 from sframegen.base.text import shortened
 from sframegen.cli.removed_names import refuse_removed
 from sframegen.cli.shared.command import CombinedValue, Command, Example, PartOption
-from sframegen.cli.shared.common_options import JSON_OBJECT, NumberInRange, duration, tid
+from sframegen.cli.shared.common_options import JSON_OBJECT, CommonOptions, NumberInRange, duration, tid
 from sframegen.cli.shared.output import SECTIONS, Run, note
 from sframegen.cli.shared.profile_output import OUTPUT, Outputs
 from sframegen.detached.stores import Stores
-from sframegen.profile.copied_session import BACKENDS, open_session
+from sframegen.profile.copied_session import BACKENDS, Session, open_session
 from sframegen.profile.events.attributes import EventError
-from sframegen.profile.events.names import BY_NAME, CLOCKS, CPU_CLOCK, event_named
+from sframegen.profile.events.names import BY_NAME, CLOCKS, CPU_CLOCK, Event, event_named
 from sframegen.profile.paused_command import PausedCommand
 from sframegen.profile.probe import probe
 from sframegen.profile.report.label_trees import group_stacks
@@ -33,10 +33,7 @@ from sframegen.program.signals import Interrupts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sframegen.cli.shared.common_options import CommonOptions
     from sframegen.profile.collected import Collected
-    from sframegen.profile.copied_session import Session
-    from sframegen.profile.events.names import Event
 
 PID_DIGITS = 9  # more than the kernel gives
 LIVE_AFTER = 1.0  # seconds before the line of live figures appears

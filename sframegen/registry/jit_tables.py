@@ -297,25 +297,5 @@ def refresh_chains(chains: Iterable[JitTables], budget: Budget) -> None:
             tables.refresh(budget)
 
 
-class JitDescriber(JitTables):
-    """Tables of a running process: each look-up reads new entries, and reads the entry of its answer again."""
-
-    def look_up(self, pc: int) -> Match | None:
-        """Return the row that covers `pc` now; None without one, or if the code was removed. Raises FormatError."""
-        self.refresh()
-        number = self._find(pc)
-        return None if number is None or self._is_removed(number) else self._match_of(number)
-
-    def _is_removed(self, number: int) -> bool:
-        """Return True if the code was removed. Raises FormatError if anything else of the entry has changed."""
-        table = self._tables[bisect_right(self._tables, number, key=lambda table: table.first) - 1]
-        at = TABLE_SIZE + (number - table.first) * table.header.fre_stride
-        raw = self._read(table.address, at, struct_size(JitEntry))
-        now = decode_struct(JitEntry, raw, self._abi.byte_order)
-        if now._replace(info=now.info & ~REMOVED) != (self._sizes[number], self._offsets[number], *self._fields[number][0]):
-            raise _table_error(table.address, "an entry has changed", at)
-        return bool(now.info & REMOVED)
-
-
 def _table_error(table: int, message: str, at: int) -> FormatError:
     return FormatError(message, f"JIT table at {table:#x}", at)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sframegen.code.decoding import decoded_code, instruction_columns, numbering
+from sframegen.code.decoding import decoded_code, instruction_columns
 from sframegen.code.decoding.decoded_code import decode
 from sframegen.code.function import analysis, blocks
 from sframegen.code.function.analysis import Surroundings
@@ -124,7 +124,7 @@ ALIKE = [
 def test_instructions_that_begin_alike_are_told_apart(monkeypatch: pytest.MonkeyPatch, alike: str) -> None:
     codes = [bytes.fromhex(code) for code in alike.split()]
     for first in codes:
-        monkeypatch.setattr(numbering, "_current", numbering._Current())
+        monkeypatch.setattr(decoded_code, "_current", decoded_code._Current())
         for code in [first * 2, *codes, b"".join(codes), first[:-1], first]:
             assert by_columns(decode(code, START, isa_of(AMD64))) == plain(code, AMD64)
 
@@ -164,7 +164,7 @@ int three(int n) { return pointers[n](n) + one(n); }
 """
 
 
-@for_each("chunk", [numbering.CHUNK, 64, 24])
+@for_each("chunk", [decoded_code.CHUNK, 64, 24])
 @pytest.mark.parametrize("machine", ["x86-64", "AArch64"])
 def test_compiled_code_in_chunks_of_any_size(
     compile_c: Compiler, monkeypatch: pytest.MonkeyPatch, machine: str, chunk: int
@@ -198,8 +198,8 @@ def test_forgetting_what_was_met_changes_nothing(monkeypatch: pytest.MonkeyPatch
     entries = START, START + 0x100, START + 0x200
     before = found(*parts, entries=entries)
     assert before[0]
-    monkeypatch.setattr(numbering, "MAX_NUMBERS", -1)
-    monkeypatch.setattr(numbering, "MAX_STEPS", 1)
+    monkeypatch.setattr(decoded_code, "MAX_NUMBERS", -1)
+    monkeypatch.setattr(decoded_code, "MAX_STEPS", 1)
     isa = isa_of(AMD64)
     assert decode(CODE, START, isa).frames is not decode(CODE, START, isa).frames
     assert found(*parts, entries=entries) == before
@@ -208,7 +208,7 @@ def test_forgetting_what_was_met_changes_nothing(monkeypatch: pytest.MonkeyPatch
 def test_what_was_met_of_much_code_is_not_kept() -> None:
     """Nothing but the piece has the frames, and no collector of circles is needed to be rid of them."""
     isa = isa_of(AMD64)
-    piece = decode(CODE * (numbering.SMALL // len(CODE) + 1), START, isa)
+    piece = decode(CODE * (decoded_code.SMALL // len(CODE) + 1), START, isa)
     assert piece.frames is not decode(CODE, START, isa).frames
     gone = weakref.ref(piece.frames)
     gc.disable()
@@ -220,11 +220,10 @@ def test_what_was_met_of_much_code_is_not_kept() -> None:
 
 
 def test_code_that_does_too_much_different_to_the_stack_is_not_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numbering, "_current", numbering._Current())  # those before read larger chunks
-    monkeypatch.setattr(numbering, "CHUNK", 64)
+    monkeypatch.setattr(decoded_code, "_current", decoded_code._Current())  # those before read larger chunks
     monkeypatch.setattr(decoded_code, "CHUNK", 64)
     monkeypatch.setattr(decoded_code, "MAX_EFFECTS", 20)
-    monkeypatch.setattr(numbering, "MAX_NUMBERS", 0)
+    monkeypatch.setattr(decoded_code, "MAX_NUMBERS", 0)
     code = b"".join(b"\x48\x81\xec" + number.to_bytes(4, "little") for number in range(8, 800, 8))  # sub rsp, number
     piece = decode(code, START, isa_of(AMD64))
     assert 20 <= len(piece) < 40

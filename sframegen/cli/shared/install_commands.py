@@ -12,12 +12,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from sframegen.program.libraries import library_of, required
+from sframegen.program.libraries import Library, library_of, required
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sframegen.program.libraries import Library
 
 OWN_ENVIRONMENT = "~/.local/share/sframegen"  # the environment to make if pip may not change the system's Python
 CHECKOUT = "  # in a checkout of sframegen"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from sframegen.code.context.file_context import FileContext, TargetsOf
-    from sframegen.code.decoding.numbering import Frames
+    from sframegen.code.decoding.decoded_code import Frames
     from sframegen.code.isa.instruction_set import Isa
     from sframegen.format.abi import Abi
 

@@ -66,7 +66,7 @@ class DebugFiles:
         return ElfFile(debug.data, debug.name) if is_copy else debug  # of a copy, nothing is kept for the file
 
     def _matches(self, elf: ElfFile, debug: ElfFile) -> bool:
-        from sframegen.conversion.sources import belongs  # noqa: PLC0415 - most files have no such file
+        from sframegen.conversion.cfi_sections import belongs  # noqa: PLC0415 - most files have no such file
 
         try:
             if build_id_of(elf):
