@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.text import count_of
 from sframegen.checks.finding import Finding, Severity
-from sframegen.format.model import AT_CFA, FdeType, FunctionTable, Rule, Where
+from sframegen.format.model import AT_CFA, FdeType, FunctionTable, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -72,14 +72,9 @@ def _limit_of_rule(rule: Rule, abi: Abi) -> Limit | None:
         return REGISTER
     if rule.cfa.deref:
         return MEMORY
-    if any(map(_is_from_register, (rule.ra, rule.fp))):
+    if any(where and where.register is not None for where in (rule.ra, rule.fp)):  # even SP or FP: only the topmost frame has them
         return REGISTER
     return UNCHANGED if rule.fp == AT_CFA else None
-
-
-def _is_from_register(where: Where | None) -> bool:
-    """True if RA or FP comes from a register, even SP or FP, which works only in the topmost frame."""
-    return where is not None and where.register is not None
 
 
 def _limited_ranges(table: FunctionTable, limits: list[Limit | None]) -> Iterator[tuple[Limit, int, int]]:

@@ -15,7 +15,7 @@ from sframegen.elf.code_areas import CodeArea, areas_of, code_segments
 from sframegen.elf.columns import Areas, Spans
 from sframegen.elf.ranges import Range, disjoint, holder
 from sframegen.elf.records import SHF, SHT
-from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable
 from sframegen.format.words import Reason
 
 if TYPE_CHECKING:
@@ -132,14 +132,10 @@ class Coverage:
         """The bytes of each fate in the code that FDEs describe."""
         table = self.table
         counts = zeros("Q", len(FATES))
-        by_kind = bytes(map(_fate_of_kind, table.kinds))
+        by_kind = bytes(COVERED_SIGNAL if kind.signal else int(kind.fde_type is FdeType.FLEX) for kind in table.kinds)
         by_rule = bytes(COVERED_OUTERMOST * (rule == OUTERMOST) for rule in table.rules)
         tally(self.pieces, table.columns(), by_kind, by_rule, self.unsaid, FIRST_REASON, counts)
         return counts
-
-
-def _fate_of_kind(kind: Kind) -> int:
-    return COVERED_SIGNAL if kind.signal else int(kind.fde_type is FdeType.FLEX)
 
 
 def _by_group(counts: Iterable[int]) -> Fates:

@@ -16,7 +16,7 @@ from sframegen import __version__
 from sframegen.base.errors import FormatError
 from sframegen.base.text import count_of
 from sframegen.fleet.collecting import RunTotals, collect
-from sframegen.fleet.output_directory import Keys, OutputDirectory
+from sframegen.fleet.output_directory import OutputDirectory, write_key
 from sframegen.fleet.result_rows import FileRow, Finished, PackageResult, RowOutcome
 from sframegen.fleet.run_options import Engine, Job, RunOptions
 from sframegen.fleet.sources import items
@@ -150,7 +150,7 @@ class FleetRun:
         listing.seek(0)
         return FileNotFoundError not in errors and (self.total + self.excluded > 0 or not errors)
 
-    def _without_known(self, listing: BinaryIO, keys: Keys) -> Iterator[tuple[int, Item]]:
+    def _without_known(self, listing: BinaryIO, keys: int) -> Iterator[tuple[int, Item]]:
         """Yield (number, item) for the items left for workers; record the results of the others."""
         for number, line in enumerate(listing):
             item = items.item_from_json(json.loads(line))
@@ -177,8 +177,8 @@ class FleetRun:
     def _without_content(self, item: Item, outcome: RowOutcome, reason: str) -> Finished:
         return self.output.write_no_content(self.options.key_without_content(item), item, outcome, reason)
 
-    def _finished(self, keys: Keys, number: int, item: Item, finished: Finished) -> None:
-        keys[number] = finished.key
+    def _finished(self, keys: int, number: int, item: Item, finished: Finished) -> None:
+        write_key(keys, number, finished.key)
         self.outcomes[finished.outcome] += 1
         self.earlier += not finished.is_new
         if finished.outcome in NOT_DONE:

@@ -87,7 +87,9 @@ def _pass(item: Item, content: BinaryIO, row: PackageRow, files: PackageFiles, o
     row.package_bytes = os.fstat(content.fileno()).st_size
     try:
         passed, row.new_package_bytes = _rewrite(item, content, files, output)
-        row.new_sha256 = _new_sha256(item, output) if row.new_package_bytes else ""
+        if row.new_package_bytes:
+            with output.file(f"packages/{item.name}") as file:
+                row.new_sha256 = digest(file)
     except SframegenError as error:
         row.outcome = RowOutcome.REFUSED
         row.reason = one_line(str(error).removeprefix(f"{item.name}: "))
@@ -130,11 +132,6 @@ def _rewrite(item: Item, source: BinaryIO, files: PackageFiles, output: OutputDi
             location.unlink()  # of an earlier run, from another content
         status = location.status()
     return passed[0], 0 if status is None else status.st_size
-
-
-def _new_sha256(item: Item, output: OutputDirectory) -> str:
-    with output.file(f"packages/{item.name}") as file:
-        return digest(file)
 
 
 # -- memory

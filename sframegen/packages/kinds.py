@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from importlib import import_module
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
 
 from linker.objects.archive import is_debian
@@ -29,7 +30,7 @@ class PackageKind(NamedTuple):
     """
 
     name: str
-    passer: Callable[[], Passer]  # imports it: most runs need none
+    passer: str  # module and name, imported only for packages of this kind
     endings: str  # a regular expression for lower-case names: of remote files, nothing else is known
     has: Callable[[str, bytes, bool], bool]  # takes name, beginning, and whether the ending fits; True for a file of the kind
 
@@ -43,28 +44,10 @@ def _is_tar(name: str, beginning: bytes, is_named: bool) -> bool:
     return beginning[257:262] == b"ustar" or is_old or (is_named and beginning.startswith(COMPRESSED))
 
 
-def _wheel_passer() -> Passer:
-    from sframegen.packages.wheels import pass_wheel  # noqa: PLC0415 - here and below: only for packages of this kind
-
-    return pass_wheel
-
-
-def _deb_passer() -> Passer:
-    from sframegen.packages.debs import pass_deb  # noqa: PLC0415
-
-    return pass_deb
-
-
-def _tar_passer() -> Passer:
-    from sframegen.packages.tar_archives import pass_archive  # noqa: PLC0415
-
-    return pass_archive
-
-
 KINDS = (
-    PackageKind("wheel", _wheel_passer, "whl", lambda _, data, named: named and data.startswith(ZIP)),
-    PackageKind("deb", _deb_passer, "deb", lambda _, data, __: is_debian(data)),
-    PackageKind("tar", _tar_passer, r"tar(?:\.(?:gz|xz|bz2|zst))?|t(?:gz|xz|bz2|zst)", _is_tar),
+    PackageKind("wheel", "wheels.pass_wheel", "whl", lambda _, data, named: named and data.startswith(ZIP)),
+    PackageKind("deb", "debs.pass_deb", "deb", lambda _, data, __: is_debian(data)),
+    PackageKind("tar", "tar_archives.pass_archive", r"tar(?:\.(?:gz|xz|bz2|zst))?|t(?:gz|xz|bz2|zst)", _is_tar),
 )
 
 
@@ -93,4 +76,6 @@ def pass_through(source: BinaryIO, name: str, visit: Visit, target: BinaryIO | N
         if kind is None:
             raise FormatError(f"not a package (known kinds: {', '.join(one.name for one in KINDS)})")
         source.seek(0)
-        return kind.passer()(source, visit, target, force=force)
+        module, _, function = kind.passer.partition(".")
+        passer: Passer = getattr(import_module(f"sframegen.packages.{module}"), function)
+        return passer(source, visit, target, force=force)

@@ -263,11 +263,6 @@ class CopiedSession:
             clock=CLOCK_MONOTONIC,
         )
 
-    def _may_drop(self) -> bool:
-        """Return False if dropping samples of other processes costs more than missing the first period of each thread."""
-        hertz = self.plan.event.hertz(self.plan.frequency)
-        return 0 < hertz * len(self._cpus) <= MOST_BY_CPU
-
     def _find_allowed(self, wish: EventAttributes) -> EventAttributes:
         """Return the attributes that the kernel allows, on a CPU or else on this process; its own code is excluded if need be."""
         by_cpu = replace(wish, flags=wish.flags & ~(EventFlag.INHERIT | EventFlag.ENABLE_ON_EXEC))
@@ -275,7 +270,9 @@ class CopiedSession:
             wish, flags=wish.flags | EventFlag.EXCLUDE_KERNEL, sample_type=wish.sample_type & ~SampleType.CALLCHAIN
         )  # fmt: skip
         tried = [(by_cpu, EVERYBODY, self._cpus[0]), (wish, 0, -1)]
-        for attributes, pid, cpu in tried[not self._may_drop() :]:
+        # Dropping too many samples of other processes would cost more than missing the first period of each thread.
+        may_drop = 0 < self.plan.event.hertz(self.plan.frequency) * len(self._cpus) <= MOST_BY_CPU
+        for attributes, pid, cpu in tried[not may_drop :]:
             try:
                 os.close(open_event(attributes, pid, cpu, name=self.plan.event.name))
             except EventError as error:
@@ -369,15 +366,10 @@ def unfinished_of(record: SampleRecord, layout: RegisterLayout, *, kernel: bool)
     """Return a sample as a walk that has not begun. `kernel`: include frames of the kernel."""
     start = layout.start(record.registers)
     if kernel:
-        start = start._replace(frames=_kernel_frames(record.callchain))
+        in_kernel = (address for address in record.callchain if address >> KERNEL_HALF and address < FIRST_CONTEXT)
+        start = start._replace(frames=tuple(FileFrame(KERNEL_FILE, address).packed() for address in in_kernel))
     sp, stack = start.values[layout.sp], bytes(record.stack)
     return Unfinished(record.time, record.pid, record.tid, "", End.NO_PROCESS, start, sp, stack, 0)
-
-
-def _kernel_frames(chain: Sequence[int]) -> tuple[int, ...]:
-    return tuple(
-        FileFrame(KERNEL_FILE, address).packed() for address in chain if address >> KERNEL_HALF and address < FIRST_CONTEXT
-    )
 
 
 Session: TypeAlias = KernelSession | CopiedSession

@@ -183,7 +183,7 @@ def fleet(mode: str, output: str = "OUT") -> Callable[[Scene, bool], object]:
 
     def change(scene: Scene, _: bool) -> None:
         from sframegen.fleet.collecting import collect  # noqa: PLC0415 - here and below: they need the extra
-        from sframegen.fleet.output_directory import OutputDirectory  # noqa: PLC0415
+        from sframegen.fleet.output_directory import OutputDirectory, write_key  # noqa: PLC0415
         from sframegen.fleet.package_work import work_on  # noqa: PLC0415
         from sframegen.fleet.result_rows import RowOutcome  # noqa: PLC0415
         from sframegen.fleet.run_options import Mode, RunOptions  # noqa: PLC0415
@@ -196,9 +196,9 @@ def fleet(mode: str, output: str = "OUT") -> Callable[[Scene, bool], object]:
                 if item.refused:
                     continue
                 try:
-                    keys[number] = work_on(item, options, directory).key
+                    write_key(keys, number, work_on(item, options, directory).key)
                 except OSError as error:
-                    keys[number] = directory.write_no_content(
+                    write_key(keys, number, directory.write_no_content()
                         options.key_without_content(item), item, RowOutcome.FAILED, str(error)
                     ).key
             collect(directory, lambda _: None)

@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
+import time
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ import pytest
 from sframegen import api
 from sframegen.fleet.collecting import ParquetTable
 from sframegen.fleet.fleet_run import FleetRun
-from sframegen.fleet.one_machine import OneMachine, run_directory
+from sframegen.fleet.one_machine import OneMachine
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_process import PackageProcess
 from sframegen.fleet.package_work import work_on
@@ -283,25 +283,26 @@ def test_another_content_than_the_client_saw_is_not_converted(pool: Path, tmp_pa
             work_on(item._replace(state=here.state), options, output)
 
 
-def test_directories_of_killed_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    program = (
-        "import os; from sframegen.fleet.one_machine import run_directory as r\nwith r() as d: open(d + '/x', 'x'); os._exit(1)"
-    )
-    environment = os.environ | {"TMPDIR": str(tmp_path)}
-    assert subprocess.run([sys.executable, "-P", "-c", program], env=environment, check=False).returncode == 1
-    (left,) = tmp_path.iterdir()
-    (left / "deep").mkdir()
-    (left / "deep/file").touch()
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "sframegen-fleet-link").symlink_to(tmp_path / "kept")
-    with run_directory() as first, run_directory() as second:
-        assert {path.name for path in tmp_path.iterdir()} == {
-            "kept",
-            "sframegen-fleet-link",
-            *(os.path.basename(path) for path in (first, second)),  # noqa: PTH119
-        }
-    assert {path.name for path in tmp_path.iterdir()} == {"kept", "sframegen-fleet-link"}
+def test_a_killed_run_leaves_no_temporary_files(tmp_path: Path) -> None:
+    program = """
+import os, sys
+from sframegen.fleet.one_machine import OneMachine
+from sframegen.fleet.output_directory import OutputDirectory
+from sframegen.fleet.run_options import Job, Mode, RunOptions
+with OutputDirectory.opened(sys.argv[1], make=True) as output:
+    with OneMachine(Job(RunOptions(Mode.SURVEY), output, "", print), 2) as engine:
+        for _ in range(2):
+            engine._new_process()._start()
+        os.kill(os.getpid(), 9)
+"""
+    (tmp_path / "temporary").mkdir()
+    environment = os.environ | {"TMPDIR": str(tmp_path / "temporary")}
+    command = [sys.executable, "-P", "-c", program, str(tmp_path / "output")]
+    assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
+    deadline = time.monotonic() + 60
+    while [*(tmp_path / "temporary").iterdir()] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not [*(tmp_path / "temporary").iterdir()]
 
 
 def test_the_outcomes_of_a_package(tmp_path: Path, some_programs: list[bytes]) -> None:

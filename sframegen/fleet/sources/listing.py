@@ -228,7 +228,8 @@ def apt_items(index: str) -> Iterator[Item]:
     from debian.deb822 import Packages  # noqa: PLC0415 - of the extra `fleet`
 
     index = local_path(index)
-    base = _apt_base(index)
+    above, dists, _ = index.rpartition("/dists/")
+    base = above if dists else _directory(index)  # of the names in it; a flat repository has them beside the index
     fields = ["Filename", "Size", "SHA256"]
     with index_file(index, MAX_INDEX_BYTES) as file:
         lines = _lines(file, without_secrets(index))
@@ -236,12 +237,6 @@ def apt_items(index: str) -> Iterator[Item]:
             filename = paragraph.get("Filename", "").removeprefix("./")
             if filename:
                 yield _item(base, filename, paragraph.get("SHA256", ""), paragraph.get("Size", ""))
-
-
-def _apt_base(index: str) -> str:
-    """Return the base of the index's file names: above /dists/, or in a flat repository the index's own directory."""
-    above, dists, _ = index.rpartition("/dists/")
-    return above if dists else _directory(index)
 
 
 def _directory(path: str) -> str:

@@ -137,7 +137,9 @@ class KernelWalker:
             self.follow()
         plan = self.plan
         if plan.has_times and not self._everywhere:
-            self._attach_everywhere()
+            self._everywhere += [self._program.attach(name) for name in SWITCH_PROGRAMS]
+            if plan.comm is None:  # the program cannot look at the names of others
+                self._program.run_for_all(ASLEEP_PROGRAM)
         if not plan.on_cpu:
             return
         flags = EventFlag.FREQUENCY * plan.event.by_frequency
@@ -152,12 +154,6 @@ class KernelWalker:
             except LoadError:
                 os.close(fd)
                 raise
-
-    def _attach_everywhere(self) -> None:
-        """Attach the programs that count off-CPU time, on all CPUs at once."""
-        self._everywhere += [self._program.attach(name) for name in SWITCH_PROGRAMS]
-        if self.plan.comm is None:  # the program cannot look at the names of others
-            self._program.run_for_all(ASLEEP_PROGRAM)
 
     def detach(self) -> None:
         """End sampling, and the thread that reads records; records and counts can still be taken."""

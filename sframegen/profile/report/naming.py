@@ -39,7 +39,6 @@ from sframegen.stack.walking.frames import COMPLETE, End
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from sframegen.elf.file import ElfFile
     from sframegen.profile.collected import Collected, Stacks
     from sframegen.profile.following.files import TracedFile
 
@@ -172,11 +171,6 @@ def _rename(stacks: Stacks, chains: Chains, named: Named) -> None:
         room.drop(mapped)
 
 
-def _with_debug_sections(file: TracedFile | None) -> ElfFile | None:
-    """Return the file, unless it is a copy without debug sections."""
-    return None if file is None or file.is_copy else file.elf
-
-
 class _Namer:
     """Names all frames, file after file, so that only the tables of one file are in memory at a time."""
 
@@ -239,11 +233,11 @@ class _Namer:
             return
         asked: list[FileAddresses] = []
         for number, frames in frames_of.items():
-            elf = _with_debug_sections(files.get(number))
-            if elf is None:
+            file = files.get(number)
+            if file is None or file.is_copy or file.elf is None:  # a copy has no debug sections
                 yield number
             else:
-                asked.append(FileAddresses(number, elf, array("Q", (first[frame] & PACKED_ADDRESS for frame in frames))))
+                asked.append(FileAddresses(number, file.elf, array("Q", (first[frame] & PACKED_ADDRESS for frame in frames))))
         yield from self._lines.learn(asked, self._debug_files, self._detail)
 
     @cached_property
@@ -268,16 +262,14 @@ class _Namer:
         if number == OFF_CPU_FILE:
             found = NamedFrame(off_cpu_label(address), "", "", None, FrameKind.OFF_CPU)
         elif number == KERNEL_FILE:
-            found = self._in_kernel(address | KERNEL_BITS)
+            address |= KERNEL_BITS
+            name, module = self._kernel.at(address)
+            found = NamedFrame(printable(name or module), printable(module), printable(module), address, FrameKind.KERNEL)
         elif pid:
             found = self._in_runtime_code(pid, address)
         else:
             found = self._in_file(number, address)
         return found._replace(guessed=True) if guessed else found
-
-    def _in_kernel(self, address: int) -> NamedFrame:
-        name, module = self._kernel.at(address)
-        return NamedFrame(printable(name or module), printable(module), printable(module), address, FrameKind.KERNEL)
 
     def perf_map(self, pid: int) -> PerfMap:
         """Return the perf map of a process; for an ended process, it has names only if its PerfMap was made before."""

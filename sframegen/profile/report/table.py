@@ -141,18 +141,16 @@ def totals(named: Named) -> Iterator[str]:
         if named.guessed:
             yield f"with guessed frames: {_amount(named.guessed, named)} ({_percent(named.guessed, named)} %)"
     elif not named.lost:
-        yield f"nothing was sampled: {_why_nothing(named.frequency)}"
+        why = "the event did not happen, or more seldom than it is sampled"
+        if named.frequency:
+            period = f"{1000 / named.frequency:.1f} ms"
+            why = f"the processes waited, or ended before they had used the CPU for a sampling period ({period})"
+        yield f"nothing was sampled: {why}"
     for reason, count in most_first(incomplete(named)):
         yield f"incomplete: {_amount(count, named)} ({_percent(count, named)} %): {reason}"
     for reason, count in most_first(named.lost):
         yield f"lost: {count_of(count, 'sample')}: {reason}"
     yield from named.notes
-
-
-def _why_nothing(frequency: int) -> str:
-    if not frequency:
-        return "the event did not happen, or more seldom than it is sampled"
-    return f"the processes waited, or ended before they had used the CPU for a sampling period ({1000 / frequency:.1f} ms)"
 
 
 def _amount(number: int, named: Named) -> str:
