@@ -198,9 +198,8 @@ def fleet(mode: str, output: str = "OUT") -> Callable[[Scene, bool], object]:
                 try:
                     write_key(keys, number, work_on(item, options, directory).key)
                 except OSError as error:
-                    write_key(keys, number, directory.write_no_content()
-                        options.key_without_content(item), item, RowOutcome.FAILED, str(error)
-                    ).key
+                    key = options.key_without_content(item)
+                    write_key(keys, number, directory.write_no_content(key, item, RowOutcome.FAILED, str(error)).key)
             collect(directory, lambda _: None)
             directory.forget("00" * 32)
 
