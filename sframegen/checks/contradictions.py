@@ -125,7 +125,8 @@ class Contradictions:
         after = 0  # end of the last part, with its padding
         for part in filter(None, map(self._drop_uncertain, parts)):
             for piece in self._without_padding(part):
-                goes_on = last and piece.start <= after and _rule_of(last) == _rule_of(piece) and self._same_function(last, piece)
+                goes_on = last and piece.start <= after and _rule_of(last) == _rule_of(piece)
+                goes_on = last and goes_on and self._function(last.start) == self._function(piece.start)
                 if goes_on and not rest:
                     shown[-1] = shown[-1]._replace(end=piece.end)
                 elif not goes_on and len(shown) < SHOWN:
@@ -202,9 +203,6 @@ class Contradictions:
 
     def _function(self, address: int) -> int:
         return bisect_right(self.functions, address, key=lambda one: one[0]) - 1
-
-    def _same_function(self, one: ContradictedRange, other: ContradictedRange) -> bool:
-        return self._function(one.start) == self._function(other.start)
 
     def _piece(self, address: int) -> DecodedCode:
         """Return the decoded function that holds the address."""

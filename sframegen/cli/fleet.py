@@ -180,7 +180,7 @@ def run(
     """Work on all packages of each SOURCE, and write a table of their ELF files to DIR/files.parquet.
 
     A SOURCE is a package, a directory, a file with a path or URL in each line (- is standard input), a URL that fsspec
-    reads (https:, s3:, gs: and others; one that ends with / is a directory), or a Packages index of APT.
+    reads (https:, s3:, gs: and others), or a Packages index of APT.
 
     A run that is interrupted continues when the same command runs again: what is done is not done again, unless options or the
     version of sframegen change. Packages that failed are tried again.

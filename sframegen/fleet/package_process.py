@@ -179,8 +179,6 @@ def _end_with_parent(pipe: int) -> None:
     poll.register(pipe, 0)  # the end of the other side
     poll.poll()
     shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
-    with suppress(OSError):  # others have files there: the last one removes it
-        os.rmdir(os.path.dirname(os.environ["TMPDIR"]))  # noqa: PTH106, PTH120 - as text
     os.killpg(0, signal.SIGKILL)
 
 

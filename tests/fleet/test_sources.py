@@ -169,13 +169,11 @@ def test_what_is_no_source_is_one_line(
         list(items_of_one(str(tmp_path / name)))
 
 
-def test_remote_directories(tmp_path: Path) -> None:
+def test_a_directory_of_a_server_is_not_listed(tmp_path: Path) -> None:
     write_tar(tmp_path / "pool/a.tar", {"f": b"x"})
-    write_tar(tmp_path / "pool/deep/b.tar", {"f": b"x"})
-    (tmp_path / "pool/notes.txt").write_text("x")
-    with served(tmp_path) as (url, _):
-        assert names(f"{url}/pool/") == ["a.tar", "deep/b.tar"]
-    assert names(f"file://{tmp_path}/pool") == ["a.tar", "deep/b.tar"]
+    with pytest.raises(FormatError, match="give a list of the URLs"):
+        names("https://user:secret@host.example/pool/")
+    assert names(f"file://{tmp_path}/pool/") == ["a.tar"]
 
 
 def test_a_download_ends_at_the_size_of_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,11 +309,3 @@ def test_a_name_in_an_index_leads_below_the_repository_or_nowhere(base: str, nam
     found, expected = yarl.URL(last), yarl.URL(base.rsplit("::", maxsplit=1)[-1])
     assert (found.scheme, found.authority, found.query_string, found.fragment) == (expected.scheme, expected.authority, "", "")
     assert found.path == f"{expected.path.rstrip('/')}/{name}"
-
-
-def test_a_chain_in_the_listing_of_a_server_costs_its_package(tmp_path: Path) -> None:
-    (tmp_path / "index.html").write_text('<a href="simplecache::memory:x.deb">x</a> <a href="good.deb">y</a>')
-    with served(tmp_path) as (url, _):
-        good, bad = sorted(items_of_one(f"{url}/"), key=lambda item: item.refused)
-    assert (good.name, good.refused) == ("good.deb", "")
-    assert "another file system" in bad.refused

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 def is_package(path: str) -> bool:
     """Return True for a package; False if the file cannot be read. Raises FormatError for similar files that are not handled."""
-    from sframegen.packages.kinds import BEGINNING, kind_of  # noqa: PLC0415 - here and below: not for each look-up
-    from sframegen.packages.unhandled import IMAGE, LAYOUT  # noqa: PLC0415
+    from sframegen.packages.kinds import BEGINNING, IMAGE, LAYOUT, kind_of  # noqa: PLC0415 - not for each look-up
 
     try:
         beginning = beginning_of(path, path, BEGINNING)

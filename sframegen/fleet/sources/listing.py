@@ -6,17 +6,15 @@ import os
 import re
 import sys
 from typing import TYPE_CHECKING, BinaryIO
-from urllib.parse import unquote
 
 from linker.files.location import below, locate
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import beginning_of
 from sframegen.elf.records import EHDR_SIZE
-from sframegen.fleet.sources.fetching import filesystem, in_one_line, index_file, opened_file
+from sframegen.fleet.sources.fetching import index_file, opened_file
 from sframegen.fleet.sources.items import (
     Item,
     absolute,
-    check_no_chain,
     checked,
     clean,
     is_url,
@@ -29,7 +27,7 @@ from sframegen.fleet.sources.items import (
 from sframegen.format.abi import is_linked
 from sframegen.packages import kinds
 from sframegen.packages.compression import MAGIC_SIZE, compression_of, decompressed
-from sframegen.packages.unhandled import IMAGE, LAYOUT, why_unhandled
+from sframegen.packages.kinds import IMAGE, LAYOUT, why_unhandled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -89,40 +87,8 @@ def _of_url(url: str) -> Iterator[Item]:
     if is_index(path):
         return apt_items(url)
     if url.endswith("/"):
-        return _of_remote_directory(url)
+        raise FormatError("a directory of a server: give a list of the URLs of its packages", file=without_secrets(url))
     return iter([checked(Item(name_of_place(url), url))])
-
-
-def _of_remote_directory(url: str) -> Iterator[Item]:
-    """Yield the files below a remote directory whose names are those of packages."""
-    system, root = filesystem(url)
-    with in_one_line(url):
-        walk = system.walk(root)
-    while True:
-        with in_one_line(url):
-            step = next(walk, None)
-        if step is None:
-            return
-        directory, directories, files = step
-        directories.sort() if isinstance(directories, list) else None
-        for name in sorted(files):
-            path = f"{directory.rstrip('/')}/{name}"
-            if any(kind.is_named(name) for kind in kinds.KINDS):
-                yield _remote(system, path, root)
-            elif why := why_unhandled(name):
-                yield refused_item(
-                    path.removeprefix(root.rstrip("/")).lstrip("/"), without_secrets(system.unstrip_protocol(path)), why
-                )
-
-
-def _remote(system: object, path: str, root: str) -> Item:
-    url = system.unstrip_protocol(path)  # type: ignore[attr-defined] # of fsspec
-    name = path.removeprefix(root.rstrip("/")).lstrip("/")
-    try:
-        check_no_chain(path)
-    except FormatError as error:
-        return refused_item(name, without_secrets(url), str(error))
-    return checked(Item(clean(unquote(name.partition("?")[0])) or name_of_place(url), url))
 
 
 def _of_file(path: str) -> Iterator[Item]:

@@ -148,20 +148,17 @@ def _decode_answer(asked: FileAddresses, answer: SourceFrameColumns | Exception)
     texts = _texts(answer)
     found: FramesByAddress = {}
     at = 0
-    known: dict[tuple[int, ...], tuple[SourceFrame, ...]] = {}
+    known: dict[bytes, tuple[SourceFrame, ...]] = {}
     for address, depth in zip(asked.addresses, answer.depths, strict=True):
-        numbers = tuple(answer.numbers[at : at + 3 * depth])
+        numbers = answer.numbers[at : at + 3 * depth]
         at += 3 * depth
-        if numbers not in known:
-            known[numbers] = tuple(_frames_of(numbers, texts))
-        found[address] = known[numbers]
+        if (key := numbers.tobytes()) not in known:
+            columns = zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
+            known[key] = tuple(
+                SourceFrame(texts[name][1], texts[source][0], line, number > 0) for number, (name, source, line) in enumerate(columns)
+            )
+        found[address] = known[key]
     return found
-
-
-def _frames_of(numbers: tuple[int, ...], texts: list[tuple[str, str]]) -> Iterable[SourceFrame]:
-    for at in range(0, len(numbers), 3):
-        function, source, line = numbers[at : at + 3]
-        yield SourceFrame(texts[function][1], texts[source][0], line, at > 0)
 
 
 def _texts(answer: SourceFrameColumns) -> list[tuple[str, str]]:

@@ -21,10 +21,9 @@ from sframegen.format.abi import Abi, abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of
 from sframegen.profile.machines import PROFILED
+from sframegen.profile.tables.corrected_rules import with_saved_cfas, without_installations
 from sframegen.profile.tables.decoded_table import DecodedTable, table_of, with_function_code
 from sframegen.profile.tables.go_frames import with_go_functions
-from sframegen.profile.tables.handler_installations import without_installations
-from sframegen.profile.tables.saved_cfas import with_saved_cfas
 from sframegen.profile.tables.stack_ends import with_creators, with_first_code, with_stack_ends
 
 if TYPE_CHECKING:

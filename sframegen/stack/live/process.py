@@ -117,7 +117,8 @@ class Process:
                 return None
             except (OSError, FormatError):
                 continue
-            if not is_copy and _is_of(elf, mapping):
+            # Some file systems have a device number in stat that differs from that of mappings.
+            if not is_copy and elf.status is not None and _text_of(elf.status.st_dev) == mapping.device:
                 self._answering.add(mapping.device)
             elf.name = name
             return elf
@@ -201,11 +202,6 @@ def _part(address: int, size: int, memory: int) -> bytes:
         return os.pread(memory, size, address)
     except (OSError, OverflowError):
         return b""
-
-
-def _is_of(elf: ElfFile, mapping: Mapping) -> bool:
-    """Return True if stat and the mapping agree on the file's device; some file systems have different numbers in both."""
-    return elf.status is not None and _text_of(elf.status.st_dev) == mapping.device
 
 
 @cache

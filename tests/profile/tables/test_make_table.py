@@ -52,7 +52,7 @@ def agrees(elf: ElfFile, origin: Origin, look_up: Callable[[int], Match | None])
     covered = 0
     for pc in pcs_of(elf):
         found, rule = look_up(pc), find_rule(made.table, pc)
-        if rule and rule.flags & RuleFlag.CFA_DEREF and rule.ra_register:  # no section says that: saved_cfas.py
+        if rule and rule.flags & RuleFlag.CFA_DEREF and rule.ra_register:  # no section says that: corrected_rules.py
             assert found is None
             continue
         expected = packed_rule(found.rule, signal=found.kind.signal) if found else NO_RULE
