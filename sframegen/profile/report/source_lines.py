@@ -155,7 +155,7 @@ def _decode_answer(asked: FileAddresses, answer: SourceFrameColumns | Exception)
         if (key := numbers.tobytes()) not in known:
             columns = zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
             known[key] = tuple(
-                SourceFrame(texts[name][1], texts[source][0], line, number > 0) for number, (name, source, line) in enumerate(columns)
+                SourceFrame(texts[name][1], texts[source][0], line, place > 0) for place, (name, source, line) in enumerate(columns)
             )
         found[address] = known[key]
     return found

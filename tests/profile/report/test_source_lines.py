@@ -106,6 +106,6 @@ def test_debug_information_that_cannot_be_read_is_noted(program: Path, tmp_path:
 
 def test_lines_of_go_need_no_library(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_lines, "has_library", lambda: False)
-    elf = open_elf(with_section(compile_c("int main(void) { return 0; }"), written(GO_LAYOUTS[2]), ".gopclntab", tmp_path))
+    elf = open_elf(with_section(compile_c("int main(void) { return 0; }"), written(GO_LAYOUTS[-1]), ".gopclntab", tmp_path))
     assert learned(elf, tmp_path, TEXT, 1).at(7, TEXT) == (SourceFrame("", "/src/main.go", 12, inlined=False),)
     shutil.rmtree(tmp_path / "kept", ignore_errors=True)
