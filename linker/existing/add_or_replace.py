@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.existing.in_place import Exchange, find_slot, plan_exchange, sframe_extents
-from linker.existing.original import altered, original_of
+from linker.existing.original import file_with_writes, original_of
 from linker.existing.take_out import plan_removal
 from linker.files.copying import FilePart, same_bytes
 from linker.inject.apply import Change, change_of
@@ -54,7 +54,7 @@ def base_of(elf: ElfFile) -> Base:
         return Base(given, given, [], record)
     cleared = plan_removal(given).writes
     parts, restored = (record.parts, record.old) if record else ([FilePart(0, 0, len(given.data))], [])
-    return Base(given, altered(elf, parts, [*restored, *cleared]), cleared, record)
+    return Base(given, file_with_writes(elf, parts, [*restored, *cleared]), cleared, record)
 
 
 def plan_section(

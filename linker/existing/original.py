@@ -43,7 +43,7 @@ def original_of(elf: ElfFile) -> Original | None:
     if record is None or not record.original_size:
         return None
     try:
-        original = altered(elf, record.parts, record.old)
+        original = file_with_writes(elf, record.parts, record.old)
         return Original(original, record) if is_plausible(original, elf, record) else None
     except FormatError:
         return None
@@ -64,7 +64,7 @@ def check_undo(given: ElfFile, result: Path) -> list[str]:
     return [] if restored else ["its undo record does not restore the original"]
 
 
-def altered(elf: ElfFile, parts: Sequence[FilePart], writes: Iterable[tuple[int, bytes | memoryview]]) -> ElfFile:
+def file_with_writes(elf: ElfFile, parts: Sequence[FilePart], writes: Iterable[tuple[int, bytes | memoryview]]) -> ElfFile:
     """Return a memory-mapped file made of these parts, with these writes applied.
 
     A single part at the start takes memory for changed pages only. Several parts are copied into memory.

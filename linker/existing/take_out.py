@@ -34,7 +34,7 @@ class Removal(NamedTuple):
         return "\n".join(map(str, self.writes))
 
 
-def unchanged(elf: ElfFile) -> Removal:
+def removal_of_nothing(elf: ElfFile) -> Removal:
     return Removal(elf.segments, elf.sections, [])
 
 
@@ -42,7 +42,7 @@ def plan_removal(elf: ElfFile) -> Removal:
     """Plan to remove the SFrame section and its headers. Bytes of other sections, or without SFrame magic, stay."""
     segments = [UNUSED_SEGMENT if s.p_type == PT.GNU_SFRAME else s for s in elf.segments]
     sections = without_headers(elf)
-    kept = claimed(elf, segments, sections)
+    kept = ranges_in_headers(elf, segments, sections)
     compressed = {s.header.sh_offset for s in elf.sections if is_sframe_section(s) and s.header.sh_flags & SHF.COMPRESSED}
     cleared = [
         Extent(*hole)
@@ -94,7 +94,7 @@ def are_numbered(elf: ElfFile, sections: range) -> bool:
     return any(s.header.sh_type == SHT.GROUP for s in elf.sections) or any(number is not None for number in known)
 
 
-def claimed(elf: ElfFile, segments: list[Phdr], sections: list[Section]) -> list[Extent]:
+def ranges_in_headers(elf: ElfFile, segments: list[Phdr], sections: list[Section]) -> list[Extent]:
     """Return the ranges that headers name, except PT_LOADs."""
     header = elf.header
     ranges = [

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.elf.file import Section, open_elf
 from sframegen.elf.records import Phdr, Shdr
-from sframegen.program.libraries import imported
+from sframegen.program.libraries import import_library
 from sframegen.program.signals import signals_held
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _lief_loads() -> bool:
 
 def _load(reader: Reader) -> None:
     with signals_held():
-        imported(*LIBRARIES[reader])
+        import_library(*LIBRARIES[reader])
 
 
 def read_back(path: Path, reader: Reader) -> ReadBack | None:

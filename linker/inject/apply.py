@@ -38,12 +38,12 @@ def write_all(
     gaps = change.gaps
     copy(elf, out, spread(gaps, record.parts if record else [FilePart(0, 0, len(elf.data))]))
     old = (Write(offset, data) for offset, data in record.old) if record else ()
-    for offset, data in (*placed(gaps, old), *change.writes):
+    for offset, data in (*writes_in_new_file(gaps, old), *change.writes):
         out.seek(offset)
         out.write(data)
 
 
-def placed(gaps: Gaps, writes: Iterable[Write]) -> Iterator[Write]:
+def writes_in_new_file(gaps: Gaps, writes: Iterable[Write]) -> Iterator[Write]:
     """Yield writes at offsets in the original as writes at offsets in the new file."""
     for offset, data in writes:
         for start, to, size in spread(gaps, [FilePart(0, offset, len(data))]):
@@ -75,7 +75,7 @@ def change_of(
         if header.e_shstrndx == elf.shstrndx:
             header = header._replace(e_shstrndx=plan.names_number)
     writes = [
-        *placed(plan.gaps, cleared),
+        *writes_in_new_file(plan.gaps, cleared),
         Write(0, packed([header], elf.byte_order)),
         *table,
         *(Write(item.to_offset, elf.data[item.from_offset : item.from_offset + item.size]) for item in plan.moves),

@@ -78,12 +78,12 @@ class InjectionPlan(NamedTuple):
 
     def overwritten(self) -> list[tuple[int, int]]:
         """Return (offset, size) of each overwritten range of the original without its earlier section, ascending."""
-        return undo_record.overwritten(self.original_size, self._written(), self.gaps)
+        return undo_record.overwritten_ranges(self.original_size, self._written(), self.gaps)
 
     def changed(self) -> list[tuple[int, int]]:
         """Return the overwritten ranges and the ranges that are cleared before."""
         cleared = [(part.to, part.size) for part in spread(self.gaps, [FilePart(at, at, size) for at, size in self.cleared])]
-        return undo_record.overwritten(self.original_size, [*self._written(), *cleared], self.gaps)
+        return undo_record.overwritten_ranges(self.original_size, [*self._written(), *cleared], self.gaps)
 
     def _written(self) -> list[tuple[int, int]]:
         ranges = [(0, EHDR_SIZE)]

@@ -73,7 +73,7 @@ def record_size(ranges: Iterable[tuple[int, int]], gaps: Gaps = ()) -> int:
     return TRAILER.size + ENTRY.size * len(gaps) + sum(ENTRY.size + size for _, size in ranges)
 
 
-def overwritten(original_size: int, writes: Iterable[tuple[int, int]], gaps: Gaps = ()) -> list[tuple[int, int]]:
+def overwritten_ranges(original_size: int, writes: Iterable[tuple[int, int]], gaps: Gaps = ()) -> list[tuple[int, int]]:
     """Return (offset, size) of each range of the original that writes of (offset, size) in the new file change, ascending."""
     ranges = join(Extent(offset, offset + size) for offset, size in writes)
     new = [*opened_gaps(gaps), (original_size + total_size(gaps), END)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from linker.merge.object_scan import FIELDS, UNUSUAL, ObjectScan
 from linker.objects.archive import is_archive, members
-from linker.objects.function_places import Described, described_sections, start_relocation
+from linker.objects.function_places import DescribedSection, described_sections, start_relocation
 from linker.objects.laid_out import is_code
 from sframegen.base.columns import zeros
 from sframegen.base.errors import FormatError, naming
@@ -54,14 +54,14 @@ class UsualObject(NamedTuple):
     name: str
     abi: Abi
     code: list[CodeSection]
-    part: Described
+    part: DescribedSection
     is_relocatable: bool = True
 
     @property
     def elf(self) -> ElfFile:
         return ElfFile(self.data, self.name)
 
-    def described(self) -> Iterable[Described]:
+    def described(self) -> Iterable[DescribedSection]:
         return (self.part,)
 
     def contents(self, code: CodeSection) -> memoryview:
@@ -88,7 +88,7 @@ class OtherObject:
             if is_code(section)
         ]
 
-    def described(self) -> Iterable[Described]:
+    def described(self) -> Iterable[DescribedSection]:
         return described_sections(self.elf)
 
     def contents(self, code: CodeSection) -> memoryview:
@@ -130,7 +130,7 @@ class ObjectReader:
         numbers, offsets = zeros("H", functions), zeros("Q", functions)
         if not scan.places(section.index_at, layout.index_size, section.relative, kind, numbers, offsets):
             return None
-        return UsualObject(data, name, abi, code, Described(section, numbers, offsets))
+        return UsualObject(data, name, abi, code, DescribedSection(section, numbers, offsets))
 
 
 class Inputs:

@@ -8,7 +8,7 @@ from linker.files.copying import copy_file, same_bytes
 from linker.inject import undo_record
 from linker.inject.apply import Change, write_all
 from linker.inject.undo_record import Undo, Write
-from linker.objects.laid_out import Placed, groups, is_sframe, place
+from linker.objects.laid_out import LaidOutObject, groups, is_sframe, lay_out
 from linker.objects.new_sections import NewSection, new_sections, object_writes, old_sections
 from sframegen.base.errors import ANOTHER, FormatError, Refusal, RefusedError
 from sframegen.elf.file import ElfFile
@@ -35,7 +35,7 @@ class ObjectChange(NamedTuple):
     elf: ElfFile  # the file that was read
     base: ElfFile  # the original, if add-section made `elf`, else `elf` itself: the new object's record restores it
     record: Undo | None  # turns `elf` into `base`; None: they are the same
-    placed: Placed  # `base`, laid out
+    placed: LaidOutObject  # `base`, laid out
     table: FunctionTable  # the functions of the sections, at the addresses in `placed`
     sections: list[NewSection]
     undoable: bool = True  # the new object has a record
@@ -49,7 +49,7 @@ class ObjectChange(NamedTuple):
         return [*writes, *([Write(end, undo_record.make_record(self.base.data, writes))] if self.undoable else [])]
 
 
-class Prepared(NamedTuple):
+class ConvertedObject(NamedTuple):
     """An object with sections made from its own call frame information."""
 
     change: ObjectChange
@@ -57,7 +57,7 @@ class Prepared(NamedTuple):
     converted: Converted
 
 
-def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool) -> Prepared:
+def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool) -> ConvertedObject:
     """Return the object with sections made from its CFI; no new ones if its SFrame sections already describe the same rules.
 
     Raises RefusedError if they describe other rules, unless `replace` is set.
@@ -67,13 +67,13 @@ def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool) -> Pre
 
     abi = abi_of(elf)
     base, record = original_object(elf) or (elf, None)
-    placed = place(base, abi)
+    placed = lay_out(base, abi)
     sources = find_sources(placed.image)
     converted = convert_sources(sources, placed.image.executable_ranges(), abi, layout)
     table = converted.table
     if len(table):
         table = converted.encoder(placed.image, level._replace(share=False)).table
-    present = list(sections_of(placed.image if base is elf else place(elf, abi).image))
+    present = list(sections_of(placed.image if base is elf else lay_out(elf, abi).image))
     sections: list[NewSection] = []
     if len(table):
         described = gather(section.table for section in present)
@@ -85,7 +85,7 @@ def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool) -> Pre
             raise RefusedError(Refusal.OTHER_SECTION, ANOTHER, file=elf.name)
         else:
             sections = new_sections(base, placed, table, converted.encoded)
-    return Prepared(ObjectChange(elf, base, record, placed, table, sections), sources, converted)
+    return ConvertedObject(ObjectChange(elf, base, record, placed, table, sections), sources, converted)
 
 
 def write_object(change: ObjectChange, out: BinaryIO) -> None:
@@ -111,7 +111,7 @@ def check_object(change: ObjectChange, written: ElfFile) -> list[str]:
             findings.append(f"section {section.number} {section.name} has changed")
     if written.data[64 : len(base.data)] != base.data[64:]:
         findings.append("bytes of the original have changed")
-    placed = place(written, abi_of(base))
+    placed = lay_out(written, abi_of(base))
     before, after = ([one for one in found.sections if one[2] not in old] for found in (change.placed, placed))
     address, lost = difference(change.table, gather(section.table for section in sections_of(placed.image)))
     if before != after or address is not None or lost:

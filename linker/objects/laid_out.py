@@ -53,7 +53,7 @@ CFI_SECTIONS = (".eh_frame", ".debug_frame")
 
 
 @dataclass
-class Placed:
+class LaidOutObject:
     """An object laid out in memory. `image`: it with its new addresses. `sections`: (start, end, number) of executable ones."""
 
     image: ElfFile
@@ -103,7 +103,7 @@ class Placed:
         return found
 
 
-def place(elf: ElfFile, abi: Abi, *, anchors_only: bool = False) -> Placed:
+def lay_out(elf: ElfFile, abi: Abi, *, anchors_only: bool = False) -> LaidOutObject:
     """Lay an object out in memory. Raises FormatError if its tables contradict one another.
 
     `anchors_only`: do not relocate call frame information and SFrame sections, for callers that do not read them.
@@ -126,7 +126,7 @@ def place(elf: ElfFile, abi: Abi, *, anchors_only: bool = False) -> Placed:
     image = ElfFile(memoryview(_with_headers(elf, addresses, code, data)), elf.name)
     image.relocated = relocated
     image.floating = [(start, end) for start, end, number in placed if _floats(elf.sections[number])]
-    return Placed(image, tables[0] if tables else None, placed, anchors)
+    return LaidOutObject(image, tables[0] if tables else None, placed, anchors)
 
 
 def check_disjoint(elf: ElfFile) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from linker.inject.undo_record import Write
 from linker.objects.function_places import start_relocation
-from linker.objects.laid_out import Placed, groups, is_sframe, members_of
+from linker.objects.laid_out import LaidOutObject, groups, is_sframe, members_of
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import RELA_SIZE, SHF, SHN, SHT, UNUSED_SECTION, Rela, Shdr, pack_words, packed
 from sframegen.format.encode import Encoder
@@ -36,7 +36,7 @@ class NewSection(NamedTuple):
     relocations: bytes
 
 
-def new_sections(elf: ElfFile, placed: Placed, table: FunctionTable, encoded: EncodedRules) -> list[NewSection]:
+def new_sections(elf: ElfFile, placed: LaidOutObject, table: FunctionTable, encoded: EncodedRules) -> list[NewSection]:
     """Return the new SFrame sections. `table`: functions at the addresses that `placed` gave them.
 
     The section for functions in no group comes last: when it collects garbage, GNU ld takes only the last of an object's sections
@@ -54,7 +54,7 @@ def new_sections(elf: ElfFile, placed: Placed, table: FunctionTable, encoded: En
     ]
 
 
-def new_section(placed: Placed, encoder: Encoder, group: Section | None = None) -> NewSection:
+def new_section(placed: LaidOutObject, encoder: Encoder, group: Section | None = None) -> NewSection:
     """Return the section with all functions of the encoder.
 
     No two functions may share rows: GNU ld makes room for as many bytes as the objects have, and then writes the rows of each
@@ -73,7 +73,7 @@ def _contents(encoder: Encoder) -> memoryview:
     return section
 
 
-def _relocations(encoder: Encoder, placed: Placed) -> bytes:
+def _relocations(encoder: Encoder, placed: LaidOutObject) -> bytes:
     """Return a relocation for each function start, against the symbol of its FDE's relocation."""
     layout = encoder.layout
     kind = start_relocation(encoder.abi.sframe_id, layout.start_width)

@@ -19,8 +19,8 @@ from linker.objects.change_objects import check_object, prepare, write_object
 from linker.objects.given_file import open_given
 from sframegen.api.add_summary import Outcome, Summary, total
 from sframegen.api.by_kind import change_kind, read_kind
-from sframegen.api.common import check_linked, not_taken, planned, refuse, signed, verify_plan, with_written
-from sframegen.api.making import detached_already, made_of, nothing_to_add, summary_of
+from sframegen.api.common import check_linked, check_signatures, not_taken, plan_for_result, refuse, verify_plan, with_written
+from sframegen.api.making import convert_file, nothing_to_add, summary_of, summary_of_detached
 from sframegen.api.options import Adding, Making, Running, Writing
 from sframegen.base.errors import ANOTHER, FormatError, Refusal, RefusedError, SframegenError
 from sframegen.detached.detached_file import is_detached
@@ -145,11 +145,11 @@ def _add_to_linked(elf: ElfFile, target: Target, options: Adding) -> Summary:
     """Add a section to a linked file, unless it has the same one or there is nothing to add."""
     check_linked(elf)
     if is_detached(elf):
-        return with_written(detached_already(str(target.path)), target.copy(elf))
+        return with_written(summary_of_detached(str(target.path)), target.copy(elf))
     given = _GivenFile(elf, base_of(elf), sframe_extents(elf))
     if (options.writing.replace or not given.sections) and not options.making.synthesize:  # synthesizing forks processes
         target.begin_copy(elf, kept_in_place(given.base.elf))
-    summary, converted = made_of(given.base.elf, str(target.path), options.making, options.running)
+    summary, converted = convert_file(given.base.elf, str(target.path), options.making, options.running)
     if not len(converted.table):
         return with_written(nothing_to_add(summary), target.copy(elf))
     if given.is_anothers and not options.writing.replace:
@@ -245,8 +245,8 @@ def _write(given: _GivenFile, new: _NewSection, summary: Summary, target: Target
 
 
 def _add_plan(elf: ElfFile, new: _NewSection, summary: Summary, target: Target, writing: Writing) -> Summary:
-    warnings = summary.warnings + signed([elf], target, force=writing.force)
-    return changed_to(summary, plan=planned(new.plan), warnings=warnings)
+    warnings = summary.warnings + check_signatures([elf], target, force=writing.force)
+    return changed_to(summary, plan=plan_for_result(new.plan), warnings=warnings)
 
 
 def _other_section(elf: ElfFile, *, unloaded: bool) -> RefusedError:
@@ -297,7 +297,7 @@ def _add_to_objects(objects: Objects, target: Target, options: Adding) -> Summar
         if change.sections:
             changed.append(change.elf)
     summary = total(str(target.path), parts)
-    summary = changed_to(summary, warnings=summary.warnings + signed(changed, target, force=writing.force))
+    summary = changed_to(summary, warnings=summary.warnings + check_signatures(changed, target, force=writing.force))
     if not summary.section_bytes and target.in_place:
         return summary
     writers = {at: partial(write_object, one.change) for at, one in prepared.items()}

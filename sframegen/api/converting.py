@@ -13,7 +13,7 @@ from linker.inject.apply import Change, write_all
 from linker.inject.layout import ADDRESS
 from sframegen.api.add_summary import Plan, json_of
 from sframegen.api.by_kind import change_kind
-from sframegen.api.common import findings_of, planned, refuse, with_written
+from sframegen.api.common import findings_of, plan_for_result, refuse, with_written
 from sframegen.api.options import Conversion, Writing
 from sframegen.base.columns import ascends
 from sframegen.base.errors import FormatError, Refusal, RefusedError
@@ -185,7 +185,7 @@ def _convert(elf: ElfFile, target: Target, conversion: Conversion) -> VersionCha
         rows=len(encoder.table.row_start),
         section_bytes=encoder.size_bytes,
         left_out={reason.value: count for reason, count in left_out.items()},
-        plan=planned(replacement.plan),
+        plan=plan_for_result(replacement.plan),
     )
 
     def check(written: Path, reader: Reader) -> None:

@@ -15,7 +15,7 @@ from linker.inject.layout import ADDRESS
 from linker.inject.verify import verify_detached
 from sframegen.api.add_summary import Outcome, Plan, Summary
 from sframegen.api.common import check_linked, refuse
-from sframegen.api.making import detached_already, made_of, nothing_to_add
+from sframegen.api.making import convert_file, nothing_to_add, summary_of_detached
 from sframegen.base.errors import FormatError, Refusal, RefusedError
 from sframegen.base.text import count_of
 from sframegen.detached.detached_file import Identity, detached_file, identity_of, is_detached, path_in_store, section_in
@@ -41,12 +41,12 @@ def add_detached(elf: ElfFile, options: Adding) -> Summary:
     assert store is not None
     check_linked(elf)
     if is_detached(elf):
-        return detached_already(file)
+        return summary_of_detached(file)
     identity = identity_of(elf)
     if identity is None:
         message = "no build-id to name its detached section by; link with --build-id"
         raise RefusedError(Refusal.NO_BUILD_ID, message, file=file)
-    summary, converted = made_of(elf, file, options.making, options.running)
+    summary, converted = convert_file(elf, file, options.making, options.running)
     if not len(converted.table):
         return nothing_to_add(summary)
     encoder = converted.encoder(elf, options.making.level)

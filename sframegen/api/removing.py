@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from linker.existing.in_place import own_loads, sframe_extents
 from linker.existing.original import original_of
-from linker.existing.take_out import plan_removal, unchanged
+from linker.existing.take_out import plan_removal, removal_of_nothing
 from linker.inject.apply import Change, write_all
 from linker.objects.change_objects import plan_object_removal
 from linker.objects.given_file import Objects, open_given
@@ -118,7 +118,11 @@ def _remove_from_linked(elf: ElfFile, target: Target, *, force: bool) -> Section
     if original is not None:
         has_one, size = bool(sframe_extents(original.elf)), len(original.elf.data)
         removal = replace(removal, restored=True, identical=True, still_has_one=has_one, size=size)
-        result, plan, write = original.elf, unchanged(original.elf), partial(write_all, elf, Change(()), record=original.record)
+        result, plan, write = (
+            original.elf,
+            removal_of_nothing(original.elf),
+            partial(write_all, elf, Change(()), record=original.record),
+        )
     elif own_loads(elf) or unloaded_of(elf) is not None or force:
         result, plan = elf, plan_removal(elf)
         removal, write = replace(removal, plan=plan_of(plan)), partial(write_all, elf, Change(plan.writes))

@@ -20,7 +20,7 @@ from sframegen.elf.records import ET
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import SframeSection, open_section
 from sframegen.format.locate import sframe_of, unloaded_of
-from sframegen.program.libraries import imported
+from sframegen.program.libraries import import_library
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,7 +125,7 @@ def _compare(
     draft.code, draft.warnings = truth.code, sources.warnings
     draft.findings += truth.findings
     if second_reader and sources.sections:
-        imported("elftools.dwarf.callframe", "RegisterRule")
+        import_library("elftools.dwarf.callframe", "RegisterRule")
         from sframegen.checks.second.agreement import second_reading  # noqa: PLC0415 - pyelftools, where it is used
 
         second = second_reading(elf, section, sources, truth, abi, progress)

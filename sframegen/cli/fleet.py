@@ -16,7 +16,7 @@ from sframegen.cli.shared.command import Command, Example, Group
 from sframegen.cli.shared.common_options import SECONDS, CommonOptions, common_option, jobs, min_coverage
 from sframegen.cli.shared.output import PathName, Run, note
 from sframegen.program.libraries import FLEET as EXTRA
-from sframegen.program.libraries import ON_A_CLUSTER, imported
+from sframegen.program.libraries import ON_A_CLUSTER, import_library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -85,7 +85,7 @@ def _needs_extra(scheduler: str | None) -> None:
         note(f"sframegen fleet run needs {projects}; to install {'it' if len(absent) == 1 else 'them'}: {getting(absent)}")
         click.get_current_context().exit(1)
     for one in libraries:
-        imported(one.module)
+        import_library(one.module)
 
 
 @click.group(

@@ -31,9 +31,9 @@ def main() -> None:
             from sframegen.cli.commands import run_command  # noqa: PLC0415
         except Exception:  # a damaged click may raise anything
             if sys.argv[1:2] != ["doctor"]:
-                from sframegen.program.libraries import imported  # noqa: PLC0415
+                from sframegen.program.libraries import import_library  # noqa: PLC0415
 
-                imported("click", "Command")
+                import_library("click", "Command")
                 raise
             from contextlib import suppress  # noqa: PLC0415
 

@@ -20,7 +20,7 @@ from sframegen.fleet.output_directory import OutputDirectory, write_key
 from sframegen.fleet.result_rows import FileRow, Finished, PackageResult, RowOutcome
 from sframegen.fleet.run_options import Engine, Job, RunOptions
 from sframegen.fleet.sources import items
-from sframegen.fleet.sources.fetching import seen
+from sframegen.fleet.sources.fetching import identify_content
 from sframegen.fleet.sources.items import Item, without_secrets
 from sframegen.fleet.sources.listing import items_of
 
@@ -167,7 +167,7 @@ class FleetRun:
         if not (item.is_local or item.sha256):
             return item
         try:
-            here = seen(item)
+            here = identify_content(item)
         except FormatError as error:
             return self._without_content(item, RowOutcome.REFUSED, str(error).removeprefix(f"{item.place}: "))
         except OSError as error:

@@ -15,7 +15,7 @@ from sframegen.base.one_file import FaultError, only_refusals
 from sframegen.fleet.file_rows import PackageFiles
 from sframegen.fleet.result_rows import Finished, PackageResult, PackageRow, RowOutcome, one_line
 from sframegen.fleet.run_options import Mode, RunOptions
-from sframegen.fleet.sources.fetching import digest, fetched, seen, shared_state
+from sframegen.fleet.sources.fetching import digest, fetched, identify_content, shared_state
 from sframegen.packages import kinds
 from sframegen.packages.each_elf_file import UnchangedError
 
@@ -67,7 +67,7 @@ def _work_on(item: Item, options: RunOptions, output: OutputDirectory) -> Finish
 def _identity(item: Item) -> str:
     """Return the item's identity. Raises OSError if this machine does not see the same content as the run's client."""
     try:
-        here = seen(item)
+        here = identify_content(item)
     except OSError as error:
         if not item.state:
             raise

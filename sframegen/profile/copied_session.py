@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 from sframegen.base.errors import FormatError, SframegenError
-from sframegen.profile.bpf.kernel_records import Unfinished, Unwalked
+from sframegen.profile.bpf.kernel_records import UnfinishedWalk, UnwalkedStack
 from sframegen.profile.bpf.libbpf import LoadError
 from sframegen.profile.collected import Collected, notes_on_files
 from sframegen.profile.counted_stacks import CountedStacks
@@ -349,7 +349,7 @@ class CopiedSession:
             self.collected.keep_names(record.pid, spans)
         reason = why_lost(record) if spans is not None else End.NO_PROCESS.words
         if spans is None or reason:
-            self._counted.lose(Unwalked(record.pid, record.tid), reason)
+            self._counted.lose(UnwalkedStack(record.pid, record.tid), reason)
         else:
             unfinished = unfinished_of(record, self._layout, kernel=self.plan.kernel)
             self._walks.walk(unfinished._replace(task=self._counted.task(record.pid, record.tid)), spans)
@@ -362,14 +362,14 @@ def why_lost(record: SampleRecord) -> str:
     return "" if len(record.stack) else NO_STACK
 
 
-def unfinished_of(record: SampleRecord, layout: RegisterLayout, *, kernel: bool) -> Unfinished:
+def unfinished_of(record: SampleRecord, layout: RegisterLayout, *, kernel: bool) -> UnfinishedWalk:
     """Return a sample as a walk that has not begun. `kernel`: include frames of the kernel."""
     start = layout.start(record.registers)
     if kernel:
         in_kernel = (address for address in record.callchain if address >> KERNEL_HALF and address < FIRST_CONTEXT)
         start = start._replace(frames=tuple(FileFrame(KERNEL_FILE, address).packed() for address in in_kernel))
     sp, stack = start.values[layout.sp], bytes(record.stack)
-    return Unfinished(record.time, record.pid, record.tid, "", End.NO_PROCESS, start, sp, stack, 0)
+    return UnfinishedWalk(record.time, record.pid, record.tid, "", End.NO_PROCESS, start, sp, stack, 0)
 
 
 Session: TypeAlias = KernelSession | CopiedSession

@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing, suppress
 from typing import Self
 
 from sframegen.base.text import count_of
-from sframegen.profile.bpf.kernel_records import LOST, NewArea, NewStack, Unfinished
+from sframegen.profile.bpf.kernel_records import LOST, NewArea, NewStack, UnfinishedWalk
 from sframegen.profile.bpf.kernel_walker import KernelWalker
 from sframegen.profile.collected import Collected, notes_on_files
 from sframegen.profile.counted_stacks import RAN_AGAIN, CountedStacks, with_stack
@@ -41,7 +41,7 @@ class Publications:
         self._published: dict[int, int] = {}  # nanoseconds: when a process was last published
         self._not_before: dict[int, float] = {}  # for processes with very many mappings
 
-    def need(self, record: Unfinished) -> None:
+    def need(self, record: UnfinishedWalk) -> None:
         """Note a sample that is to be walked here: its process becomes due, unless it was published since."""
         self.sampled.add(record.pid)
         # While mappings are read for publishing, no sample is walked in the kernel: those say nothing of what is published now.
@@ -107,7 +107,7 @@ class KernelSession:
         self.plan = plan
         self.collected = Collected(plan.event_label, BACKEND, plan.hertz, plan.unit)
         self.collected.notes += plan.event.notes(plan.frequency) * plan.on_cpu
-        self._new: list[Unfinished] = []  # samples to walk here that were read last
+        self._new: list[UnfinishedWalk] = []  # samples to walk here that were read last
         self._drained = 0  # nanoseconds, up to which all records were applied
         self._check_at = self._release_at = 0.0
         self._samples_on = False
@@ -227,7 +227,7 @@ class KernelSession:
             match record:
                 case NewStack():
                     self._counted.add(record)
-                case Unfinished():
+                case UnfinishedWalk():
                     self._wait_for(record)
                 case NewArea():
                     self.follower.processes.unmapped(record.pid, record.start, record.end, record.nanoseconds)
@@ -259,7 +259,7 @@ class KernelSession:
             self._walks.forget(number)
             self._walker.drop_table(number)
 
-    def _wait_for(self, record: Unfinished) -> None:
+    def _wait_for(self, record: UnfinishedWalk) -> None:
         self._publications.need(record)
         found = with_stack(record, self._walker) if record.asleep else record
         if found:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
-    from sframegen.profile.bpf.kernel_records import Unfinished, Unwalked
+    from sframegen.profile.bpf.kernel_records import UnfinishedWalk, UnwalkedStack
     from sframegen.profile.bpf.kernel_walker import KernelWalker
     from sframegen.profile.counted_stacks import CountedStacks
     from sframegen.profile.following.files import TracedFile, TracedFiles
@@ -135,7 +135,7 @@ class StackWalks:
 
     # -- stacks
 
-    def walk(self, record: Unfinished, spans: ProcessSpans) -> None:
+    def walk(self, record: UnfinishedWalk, spans: ProcessSpans) -> None:
         """Walk a stack and count it, or keep it until the table that it needs is there."""
         end, number = record.end, record.missing
         if end is not End.NO_TABLE or number not in self._building or self._files.by_number[number].ready:
@@ -177,7 +177,7 @@ TOO_MANY_WAIT = "too many stacks waited for tables"
 class Waiting(NamedTuple):
     """A waiting stack. `spans`: of its process when it was sampled. `number`: of the file whose table it waits for."""
 
-    record: Unfinished
+    record: UnfinishedWalk
     spans: ProcessSpans
     number: int
 
@@ -190,7 +190,7 @@ class _Kept(NamedTuple):
     stack: int
     spans: ProcessSpans
     number: int
-    unwalked: Unwalked
+    unwalked: UnwalkedStack
 
 
 SLOT = MAX_COPY + (1 << 14)  # bytes in the file: with registers, and the frames that were walked
@@ -214,7 +214,7 @@ class WaitingStacks:
     def __len__(self) -> int:
         return len(self._stacks) + len(self._due)
 
-    def add(self, one: Waiting) -> list[Unwalked]:
+    def add(self, one: Waiting) -> list[UnwalkedStack]:
         """Add a stack. Return the stacks dropped for it: the oldest beyond the limit, and this one if there is no room."""
         record = pickle.dumps(one.record)
         slot = self._free.pop() if self._free else self._slots
@@ -256,7 +256,7 @@ class WaitingStacks:
             self._forget(kept)
             yield Waiting(pickle.loads(record), kept.spans, kept.number)  # noqa: S301 - our own: nobody else has the file
 
-    def drop(self) -> list[Unwalked]:
+    def drop(self) -> list[UnwalkedStack]:
         """Forget all stacks, and return them."""
         dropped = [*self._due, *self._stacks]
         self._due.clear()

@@ -53,7 +53,7 @@ def requirements() -> dict[str, str]:
     return {PROJECT.match(one)[0]: one for one in needed}  # type: ignore[index] # each has a name
 
 
-def required(projects: Iterable[str]) -> list[str]:
+def pip_requirements(projects: Iterable[str]) -> list[str]:
     """Return the arguments for pip to install these projects in the required releases."""
     known = requirements()
     return [known.get(project, project) for project in projects]
@@ -65,7 +65,7 @@ def library_of(module: str | None) -> Library | None:
     return next((one for one in (*DEPENDENCIES, *FLEET, *SYMBOLS) if f"{name}.".startswith(f"{one.module}.")), None)
 
 
-def imported(module: str, *names: str) -> Any:  # noqa: ANN401 - a module without types, for one
+def import_library(module: str, *names: str) -> Any:  # noqa: ANN401 - a module without types, for one
     """Import and return a library's module. `names`: attributes that it must have; else it is damaged, or another project's.
 
     Raises ImportError, whatever the library raises, and MemoryError.

@@ -25,13 +25,13 @@ def lower(table: FunctionTable, abi: Abi, layout: Layout) -> tuple[FunctionTable
     functions with one start the last stays. Rows that repeat the previous row are dropped.
     """
     words = RuleWords(abi, layout)
-    lowered = _Lowered(table, words)
+    lowered = _LoweredFunctions(table, words)
     for function, start, end in table.found_ranges():
         lowered.add(function, start, end)
     return narrow(lowered.out, EncodedRules(lowered.out.rules, words)), dict(lowered.lost)
 
 
-class _Lowered:
+class _LoweredFunctions:
     """The converted functions. They are added in the order of their addresses."""
 
     def __init__(self, table: FunctionTable, words: RuleWords) -> None:

@@ -25,7 +25,7 @@ from sframegen.fleet.package_process import PackageProcess
 from sframegen.fleet.package_work import work_on
 from sframegen.fleet.result_rows import Finished, PackageRow, RowOutcome
 from sframegen.fleet.run_options import Mode, RunOptions
-from sframegen.fleet.sources.fetching import seen
+from sframegen.fleet.sources.fetching import identify_content
 from sframegen.fleet.sources.items import Item
 from tests import ROOT
 from tests.fleet.package_makers import served, write_tar
@@ -271,7 +271,7 @@ def test_a_mistyped_source_leaves_the_tables(pool: Path, tmp_path: Path) -> None
 
 def test_another_content_than_the_client_saw_is_not_converted(pool: Path, tmp_path: Path) -> None:
     item, options = Item("x", str(pool / "01.tar")), RunOptions(Mode.REWRITE)
-    here = seen(item)
+    here = identify_content(item)
     with OutputDirectory.opened(str(tmp_path / "out"), make=True) as output:
         assert work_on(item._replace(state=here.state), options, output).outcome is RowOutcome.ADDED
         os.utime(item.place, ns=(0, 0))

@@ -11,7 +11,7 @@ import pytest
 from sframegen.base.errors import FormatError
 from sframegen.format.abi import AARCH64, AMD64
 from sframegen.format.model import OUTERMOST
-from sframegen.profile.bpf.kernel_records import Unfinished, Unwalked
+from sframegen.profile.bpf.kernel_records import UnfinishedWalk, UnwalkedStack
 from sframegen.profile.collected import Collected
 from sframegen.profile.copied_session import (
     NO_64_BITS,
@@ -92,7 +92,7 @@ class Run:
         self.walks = StackWalks(abi, files, self.processes, cast("TableBuilder", self.builder), counted)
 
     def walk(self, pc: int = place(0), stack: bytes = STACK, spans: list[CodeSpan] | None = None, pid: int = PID) -> None:
-        record = Unfinished(5, pid, pid, "", End.NO_PROCESS, start_of({7: SP}, pc), SP, stack, 0)
+        record = UnfinishedWalk(5, pid, pid, "", End.NO_PROCESS, start_of({7: SP}, pc), SP, stack, 0)
         self.walks.walk(record, tuple(self.spans if spans is None else spans))
 
     def give(self, number: int, table: DecodedTable | None, *, final: bool = True) -> None:
@@ -219,7 +219,7 @@ def test_a_sample_that_cannot_be_walked_has_a_reason() -> None:
 def test_what_is_lost_is_counted() -> None:
     run = Run()
     counted = CountedStacks(ProfilePlan(), run.processes, run.collected)
-    counted.lose(Unwalked(PID, PID), NO_STACK)
+    counted.lose(UnwalkedStack(PID, PID), NO_STACK)
     assert run.collected.lost == {NO_STACK: 1}
 
 

@@ -97,13 +97,6 @@ def imports_run_down() -> Iterator[str]:
         yield f"tools/rooms.py: a circle of imports: {' <- '.join(around)}"
 
 
-def no_module_hides_a_public_name() -> Iterator[str]:
-    """`import sframegen.find` would make the function `sframegen.find` a module."""
-    from sframegen.api import __all__ as public  # type: ignore[attr-defined]  # noqa: PLC0415 - the checkout's
-
-    yield from (f"{name}: hides the public name" for name in product() if re.sub(r"^sframegen/(\w+)\.py$", r"\1", name) in public)
-
-
 def messages_of_the_library_have_no_options() -> Iterator[str]:
     """Callers in Python have parameters: `RefusedError.reason` is what the command line makes an option of."""
     for name in (name for name in product() if not name.startswith("sframegen/cli/")):
@@ -231,7 +224,6 @@ def nothing_that_decides_in_the_conformance_suite_asks_sframegen() -> Iterator[s
 
 RULES = (
     imports_run_down,
-    no_module_hides_a_public_name,
     messages_of_the_library_have_no_options,
     only_listed_modules_use_the_network,
     versions_and_abis_are_rows_of_tables,

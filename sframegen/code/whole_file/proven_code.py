@@ -41,7 +41,7 @@ def with_proven_code(functions: FunctionTable, elf: ElfFile, abi: Abi, described
 
     `described`: ranges of those of the functions whose rules are known without a proof, and that the file's CFI may not have.
     """
-    found, silent = proven(elf, abi, described)
+    found, silent = convert_with_proven_code(elf, abi, described)
     if silent > MAX_SILENT:
         return ProvenCode(functions, f"{count_of(silent, 'byte')} of code {TOO_LARGE}")
     ranges = sorted(one for ranges in found.coverage.synthesized for one in ranges)
@@ -49,7 +49,7 @@ def with_proven_code(functions: FunctionTable, elf: ElfFile, abi: Abi, described
     return ProvenCode(added, PROVEN, found.coverage.proven) if len(added) > len(functions) else ProvenCode(added)
 
 
-def proven(elf: ElfFile, abi: Abi, described: Sequence[Range] = ()) -> tuple[Converted, int]:
+def convert_with_proven_code(elf: ElfFile, abi: Abi, described: Sequence[Range] = ()) -> tuple[Converted, int]:
     """Convert a file's CFI, and add proven functions if it is silent on at most MAX_SILENT bytes; return how many these are.
 
     Raises FormatError if executable segments overlap.
@@ -99,7 +99,9 @@ def section_from_cfi(file: ElfFile, *, proves: bool) -> memoryview | None:
     """
     try:
         abi = abi_of(file)
-        converted = proven(file, abi)[0] if proves else convert_sources(find_sources(file), file.executable_ranges(), abi)
+        converted = (
+            convert_with_proven_code(file, abi)[0] if proves else convert_sources(find_sources(file), file.executable_ranges(), abi)
+        )
         return Encoder(converted.table, abi, encoded=converted.encoded).encode(0) if len(converted.table) else None
     except FormatError:
         return None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.profile.bpf.extents import Extents
 from sframegen.profile.bpf.kernel_needs import check_kernel, has_tracepoint, switch_has_state
-from sframegen.profile.bpf.kernel_records import NOTHING, Counted, CountKey, KernelRecord, NewStack, Statistic, decode_record
+from sframegen.profile.bpf.kernel_records import NOTHING, CountKey, KernelRecord, NewStack, SampleCount, Statistic, decode_record
 from sframegen.profile.bpf.libbpf import LoadError, Map, Program, filled_table, mapped, possible_cpus, read_object
 from sframegen.profile.bpf.record_ring import RecordRing, RingReader
 from sframegen.profile.events.attributes import EventAttributes, EventFlag, open_event
@@ -102,7 +102,7 @@ class KernelWalker:
         self._links: dict[int, int] = {}  # by CPU
         self._everywhere: list[int] = []  # links of programs that are not attached to one CPU
         self._ended = 0  # nanoseconds: when threads off the CPU were looked at for the last time
-        self._taken: dict[CountKey, Counted] = {}
+        self._taken: dict[CountKey, SampleCount] = {}
         self._new_stacks, self._switched = 0, 0.0
         self._ready = READY
         self._user_epoch = USER_EPOCHS
@@ -317,9 +317,9 @@ class KernelWalker:
 
     def _add(self, key: CountKey, samples: int, nanoseconds: int) -> None:
         before = self._taken.get(key, NOTHING)
-        self._taken[key] = Counted(before.samples + samples, before.nanoseconds + nanoseconds)
+        self._taken[key] = SampleCount(before.samples + samples, before.nanoseconds + nanoseconds)
 
-    def take_counts(self) -> dict[CountKey, Counted]:
+    def take_counts(self) -> dict[CountKey, SampleCount]:
         """Return new counts by stack, all of them after `detach`; none until their stacks have come."""
         if self.lacks_records:
             return {}

@@ -19,7 +19,7 @@ from sframegen.profile.kept_files import KeptFiles, is_settled, name_of_unchange
 from sframegen.profile.limits import WORKERS
 from sframegen.program import patience
 from sframegen.program.forked import Forked, end_with_parent, limit_memory, nowhere
-from sframegen.program.libraries import imported
+from sframegen.program.libraries import import_library
 from sframegen.program.pool import Pool
 from sframegen.program.workers import attempt
 from sframegen.stack.names.demangle import demangle_all
@@ -281,7 +281,7 @@ def source_frames_in(file: ElfFile, addresses: Sequence[int], kept: KeptFiles | 
 
 class _Symcache:
     def __init__(self, file: ElfFile, kept: KeptFiles | None) -> None:
-        self._library = imported("symbolic", "Archive", "SymCache")
+        self._library = import_library("symbolic", "Archive", "SymCache")
         self._base = next((load.p_vaddr for load in file.segments if load.p_type == PT.LOAD), 0)  # of symcache addresses
         name = "" if kept is None or file.status is None else name_of_unchanged(file.status, self._version()) + ENDING
         data = kept.load(name) if kept and name else None
@@ -334,4 +334,4 @@ def _cut(places: list[Any]) -> Iterable[Any]:
 
 def _borrow(data: memoryview) -> Any:  # noqa: ANN401 - a char[] of cffi
     """Return the bytes in the library's form, without a copy; it keeps them alive as long as needed."""
-    return imported("cffi", "FFI").FFI().from_buffer(data)
+    return import_library("cffi", "FFI").FFI().from_buffer(data)

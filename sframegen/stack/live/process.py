@@ -149,7 +149,7 @@ class Process:
     def _snapshot(self, mappings: Mappings, threads: list[StoppedThread], refused: dict[int, str]) -> Snapshot:
         return Snapshot(self.abi, mappings, KeptMemory(self.read, self.abi.byte_order), self.file_of, threads, refused)
 
-    def _thread(self, tid: int, threads: ptrace.Stopped) -> StoppedThread:
+    def _thread(self, tid: int, threads: ptrace.StoppedThreads) -> StoppedThread:
         try:
             name = proc.proc_contents(f"/proc/{self.pid}/task/{tid}/comm").decode(errors="replace").removesuffix("\n")
         except OSError:

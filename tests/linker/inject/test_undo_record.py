@@ -34,7 +34,7 @@ def test_the_last_of_overlapping_writes_counts() -> None:
     ],
 )
 def test_what_is_overwritten_is_in_no_gap(offset: int, found: list[tuple[int, int]]) -> None:
-    assert undo_record.overwritten(100, [(offset, 4)], GAPS) == found
+    assert undo_record.overwritten_ranges(100, [(offset, 4)], GAPS) == found
 
 
 def test_zeros_around_new_bytes_are_covered() -> None:
@@ -74,7 +74,7 @@ def test_a_record_is_read_back(start: int | None) -> None:
     assert found == Undo(100, [(4, ORIGINAL[4:7])], start or 129, GAPS)
     assert found.parts == [FilePart(16, 0, 40), FilePart(64, 40, 60)]
     assert found.covered == [(20, 23), (0, 16), (56, 64), (124, start or 129)]
-    size = undo_record.record_size(undo_record.overwritten(100, [(at, len(data)) for at, data in WRITES], GAPS), GAPS)
+    size = undo_record.record_size(undo_record.overwritten_ranges(100, [(at, len(data)) for at, data in WRITES], GAPS), GAPS)
     assert size == len(changed) - found.start
 
 
