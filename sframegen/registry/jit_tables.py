@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
 from sframegen.elf.records import MARKS
-from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Match, Rule, Where
+from sframegen.format.model import OUTERMOST, Kind, Match, Rule, Where
 from sframegen.program import patience
 from sframegen.program.signals import ENDING
 from sframegen.registry.regions import BudgetError, Memory
@@ -127,22 +127,12 @@ class JitTables:
         """Return the row that covered `pc` at the last `refresh`. Raises FormatError if that failed."""
         if self._damage:
             raise self._damage
-        number = self._find(pc)
-        return None if number is None else self._match_of(number)
-
-    def functions(self) -> FunctionTable:
-        """Return a function for each entry that was not removed at the last `refresh`. Raises FormatError if that failed."""
-        if self._damage:
-            raise self._damage
-        table = FunctionTable(kinds=[Kind(), Kind(signal=True)])
-        numbers: dict[Rule, int] = {}
-        text_start = self._info.text_start
-        for at, (start, size, (fields, rule)) in enumerate(zip(self._offsets, self._sizes, self._fields, strict=True)):
-            if at not in self._removed:
-                number = numbers.setdefault(rule, len(numbers))
-                table.append(text_start + start, size, bool(fields[3] & IS_SIGNAL), [(0, number)])
-        table.rules = list(numbers)
-        return table
+        offset = pc - self._info.text_start
+        number = bisect_right(self._offsets, offset) - 1
+        if number < 0 or offset >= self._offsets[number] + self._sizes[number] or number in self._removed:
+            return None
+        fields, rule = self._fields[number]
+        return Match(pc - offset + self._offsets[number], self._sizes[number], Kind(signal=bool(fields[3] & IS_SIGNAL)), 0, rule)
 
     def refresh(self, budget: Budget | None = None) -> None:
         """Read new entries. If tables contradict earlier reads, read all again from the first, once. Raises FormatError.
@@ -269,19 +259,6 @@ class JitTables:
             self._fields.append(known)
         self._end = end
         table.used += size
-
-    def _find(self, pc: int) -> int | None:
-        """Return the number of the entry that covers an address, if it was not removed when it was read."""
-        offset = pc - self._info.text_start
-        number = bisect_right(self._offsets, offset) - 1
-        if number < 0:
-            return None
-        return number if offset < self._offsets[number] + self._sizes[number] and number not in self._removed else None
-
-    def _match_of(self, number: int) -> Match:
-        fields, rule = self._fields[number]
-        start = self._info.text_start + self._offsets[number]
-        return Match(start, self._sizes[number], Kind(signal=bool(fields[3] & IS_SIGNAL)), 0, rule)
 
     def _read(self, table: int, at: int, size: int) -> bytes:
         raw = self._memory.read(table + at, size) if size and table + at + size <= ADDRESSES else b""
