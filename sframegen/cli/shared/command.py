@@ -188,13 +188,13 @@ class Group(Command, click.Group):
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
+        name, names = args[0], self.list_commands(ctx)
+        if name in names or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
-        except click.UsageError:
-            from sframegen.cli.removed_names import refuse_removed  # noqa: PLC0415 - not for each run
+        from sframegen.cli.removed_names import refuse_removed  # noqa: PLC0415 - not for each run
 
-            refuse_removed(*ctx.command_path.split()[1:], args[0])
-            raise
+        refuse_removed(*ctx.command_path.split()[1:], name)
+        raise no_such("command", name, names, ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)
