@@ -35,10 +35,10 @@ MACHINE_NAME = re.compile(r"x86|\bx64\b|amd64|aarch64|arm64|s390", re.IGNORECASE
 ABI_NAME = re.compile(r"\.(EM|AMD64|AARCH64(_BE)?|S390X)$")
 
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
-# Of objcopy, GNU as, perf, ld, the dynamic loader, and programs that start containers.
+# Of objcopy, GNU as, perf, ld, and the dynamic loader.
 OPTIONS_OF_OTHERS = {
     *("--decompress-debug-sections", "--gsframe", "--call-graph", "--build-id", "--no-as-needed", "--version-script", "--list"),
-    *("--perf-basic-prof", "--pid"),
+    "--perf-basic-prof",
 }
 NETWORK = re.compile(
     r"^ *(?:import|from) (?:urllib\.request|http|fsspec|distributed|ftplib|smtplib|ssl)\b"
