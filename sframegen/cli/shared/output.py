@@ -31,7 +31,6 @@ HINTS = {
     Refusal.NO_ROOM_LOADED: "use --unloaded to add a section for tools that read the file",
     Refusal.NO_ROOM_IN_PLACE: "use sframegen add-section --replace to make a new one",
     Refusal.NO_LINKER: "use --linker to name another",
-    Refusal.NO_MEMORY_TO_VERIFY: "use --no-verify to skip it",
 }
 
 
