@@ -6,7 +6,6 @@ import errno
 import mmap
 import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
 
 from linker.existing.in_place import own_loads
 from linker.files.copying import LARGE, copy_parts, same_range
@@ -16,6 +15,7 @@ from linker.inject.image import MAX_PROGRAM_HEADERS, image_end
 from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS
 from linker.inject.plan import SPARE_HEADERS
 from sframegen.base.errors import FormatError
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.file import ElfFile, open_regular, opened_elf
 from sframegen.elf.ranges import Extent, gaps, holder, join, overlapping
 from sframegen.elf.records import PF, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT

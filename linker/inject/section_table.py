@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
 from linker.inject.gaps import moved, moved_empty
 from linker.inject.layout import WORD
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.file import Section
 from sframegen.elf.records import SHF, SHN, SHT, SYM_SIZE, Shdr
 from sframegen.elf.symbols import ST_SHNDX_OFFSET, ST_VALUE_OFFSET, SymbolTable, symbol_tables

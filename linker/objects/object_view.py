@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
 
 from linker.objects.function_places import described_sections
 from linker.objects.laid_out import is_code, is_sframe, place
 from sframegen.base.errors import FormatError
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.base.text import printable
 from sframegen.elf.function_names import FunctionNames, names_with_offsets
 from sframegen.elf.ranges import holder

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import replace as changed_to
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
 
 from linker.existing.add_or_replace import Base, Stored, base_of, change_for, is_written, plan_section
 from linker.existing.in_place import sframe_extents
@@ -22,6 +21,7 @@ from sframegen.api.common import check_linked, not_taken, planned, refuse, signe
 from sframegen.api.making import detached_already, made_of, nothing_to_add, summary_of
 from sframegen.api.options import Adding, Making, Running, Writing
 from sframegen.base.errors import ANOTHER, FormatError, Refusal, RefusedError, SframegenError
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.detached.detached_file import is_detached
 from sframegen.elf.dynamic import DT, read_dynamic, role_of
 from sframegen.elf.records import SHF

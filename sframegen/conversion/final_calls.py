@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import cast
+
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 
 try:
     import cython

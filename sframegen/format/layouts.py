@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
+
+from sframegen.base.quick_typing import NamedTuple
 
 MAGIC = 0xDEE2
 

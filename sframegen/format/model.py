@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import islice
 from operator import gt
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import cast
 
 from sframegen.base.columns import room
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.format.columns import Functions
 
 if TYPE_CHECKING:

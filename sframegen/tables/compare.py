@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from itertools import chain, pairwise, zip_longest
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TypeAlias
 
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.format.model import OUTERMOST, FdeType, Rule
 
 if TYPE_CHECKING:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import click
 
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.cli.shared.command import options
 from sframegen.cli.shared.common_options import debug_file
 from sframegen.cli.shared.output import Directory
