@@ -142,13 +142,10 @@ def main() -> None:
     for part in PARTS:
         if not options.only or part.__name__ in options.only:
             with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-                rows += [
-                    [row.what, f"{row.value:.2f} {row.unit}", f"{row.goal:g} {row.unit}"]
-                    for row in part(Path(scratch), options.rounds)
-                ]
-    print(
-        f"{padded([['what', 'measured', 'goal'], *rows])}\n\n{measured_with()}, {os.cpu_count()} cores; medians of {options.rounds} rounds."
-    )
+                found = part(Path(scratch), options.rounds)
+                rows += [[row.what, f"{row.value:.2f} {row.unit}", f"{row.goal:g} {row.unit}"] for row in found]
+    about = f"{measured_with()}, {os.cpu_count()} cores; medians of {options.rounds} rounds."
+    print(f"{padded([['what', 'measured', 'goal'], *rows])}\n\n{about}")
 
 
 if __name__ == "__main__":

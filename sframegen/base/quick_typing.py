@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import namedtuple
 
+__all__ = ["TYPE_CHECKING", "NamedTuple"]
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NamedTuple as NamedTuple
+    from typing import NamedTuple
 else:
 
     class MakesTuple(type):
