@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Self
-
 from linker.existing.in_place import Exchange, find_slot, plan_exchange, sframe_extents
 from linker.existing.original import altered, original_of
 from linker.existing.take_out import plan_removal
@@ -13,7 +11,7 @@ from linker.inject.layout import ADDRESS, ALIGN
 from linker.inject.plan import InjectionPlan, plan_injection, plan_unloaded
 from linker.inject.undo_record import final_contents
 from sframegen.base.errors import FormatError, SframegenError
-from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple, Self
 from sframegen.elf.compressed import compress
 from sframegen.elf.records import SHF, SHT
 from sframegen.format.locate import unloaded_of

@@ -8,11 +8,10 @@ import os
 import struct
 from contextlib import suppress
 from threading import Event, Lock, Thread
-from typing import BinaryIO, Self, TypeVar
 
 from linker.files.rename_into_place import is_unchanged, nameless_file, opened_directory
 from linker.files.rights import Source
-from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
+from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -11,9 +11,8 @@ import sys
 import warnings
 from functools import cache
 from operator import itemgetter
-from typing import Any, Literal
 
-from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
+from sframegen.base.quick_typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from sframegen.elf.file import Section
 from sframegen.elf.records import PN_XNUM, SHN, UNUSED_SECTION, Ehdr, Phdr, R, Shdr
 from sframegen.program.libraries import imported

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import BinaryIO
-
 from linker.files.copying import copy_file, same_bytes
 from linker.inject import undo_record
 from linker.inject.apply import Change, write_all
@@ -11,7 +9,7 @@ from linker.inject.undo_record import Undo, Write
 from linker.objects.laid_out import Placed, groups, is_sframe, place
 from linker.objects.new_sections import NewSection, new_sections, object_writes, old_sections
 from sframegen.base.errors import ANOTHER, FormatError, Refusal, RefusedError
-from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
+from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from sframegen.elf.file import ElfFile
 from sframegen.elf.records import EHDR_SIZE, ET
 from sframegen.format.abi import abi_of

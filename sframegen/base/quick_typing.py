@@ -1,11 +1,13 @@
-"""TYPE_CHECKING and NamedTuple of typing, whose own spends most of its time on the types of fields, which nothing asks for."""
+"""Names of typing, with a quick NamedTuple: typing's spends most of its time on the types of fields, which nothing asks for."""
 
 from __future__ import annotations
 
 from collections import namedtuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn, Protocol, Self, TextIO, TypeAlias, TypeVar, cast, get_args
 
-__all__ = ["TYPE_CHECKING", "NamedTuple"]
-TYPE_CHECKING = False
+__all__ = ["TYPE_CHECKING", "Any", "BinaryIO", "Literal", "NamedTuple", "NoReturn", "Protocol", "Self", "TextIO", "TypeAlias"]
+__all__ += ["TypeVar", "cast", "get_args"]
+
 if TYPE_CHECKING:
     from typing import NamedTuple
 else:

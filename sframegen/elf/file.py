@@ -11,10 +11,9 @@ from bisect import bisect_right
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import count
-from typing import BinaryIO
 
 from sframegen.base.errors import FormatError
-from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
+from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from sframegen.elf.compressed import ELFCOMPRESS_ZLIB, expand
 from sframegen.elf.records import (
     CHDR_SIZE,

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import islice
 from operator import gt
-from typing import cast
 
 from sframegen.base.columns import room
-from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple, cast
 from sframegen.format.columns import Functions
 
 if TYPE_CHECKING:

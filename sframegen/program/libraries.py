@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import sys
 from importlib import import_module
-from typing import Any
 
-from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
+from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

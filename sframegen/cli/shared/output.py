@@ -7,14 +7,13 @@ import os
 import shlex
 import sys
 from contextlib import contextmanager
-from typing import Any, NoReturn, Protocol
 
 import click
 
 from linker.inject.kernel_versions import KernelChange
 from sframegen.base.errors import Refusal, RefusedError, SframegenError
 from sframegen.base.one_file import REFUSALS, only_refusals
-from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
+from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 from sframegen.base.text import printable, shortened
 from sframegen.detached.stores import VARIABLE, directories_of
 
