@@ -5,7 +5,7 @@ from __future__ import annotations
 from linker.existing.in_place import Exchange, find_slot, plan_exchange, sframe_extents
 from linker.existing.original import altered, original_of
 from linker.existing.take_out import plan_removal
-from linker.files.copying import FilePart, same_bytes
+from linker.files.copying import FilePart
 from linker.inject.apply import Change, change_of
 from linker.inject.layout import ADDRESS, ALIGN
 from linker.inject.plan import InjectionPlan, plan_injection, plan_unloaded
@@ -51,7 +51,7 @@ class Stored(NamedTuple):
         if section is None or (section.header.sh_flags, section.header.sh_addr) != (self.flags, ADDRESS):
             return False
         try:
-            return same_bytes(elf.contents(section), memoryview(self.contents))
+            return elf.contents(section).tobytes() == self.contents.tobytes()
         except FormatError:  # a damaged section is a different one
             return False
 

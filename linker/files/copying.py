@@ -120,14 +120,6 @@ def supported(call: Callable[..., T], *arguments: int | bytes) -> T | None:
         return None
 
 
-def same_bytes(one: memoryview, other: memoryview) -> bool:
-    """Return True if both views hold the same bytes. Compares eight at a time: memoryviews compare item by item, slowly."""
-    if len(one) != len(other):
-        return False
-    whole = len(one) & -8
-    return one[:whole].cast("Q") == other[:whole].cast("Q") and one[whole:] == other[whole:]
-
-
 def same_range(one: ElfFile, start: int, other: ElfFile, to: int, size: int) -> bool:
     """Return True if `size` bytes from offset `start` of a file on are those from `to` on in the other, and in both files."""
     parts = ((at, min(COMPARED, size - at)) for at in range(0, size, COMPARED))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from linker.files.copying import same_bytes, same_range
+from linker.files.copying import same_range
 from linker.files.read_back import read_back, without_name_offset
 from linker.inject.gaps import is_grown, moved, moved_back, moved_empty, moved_segment, parts_of
 from linker.inject.image import find_build_id
@@ -283,7 +283,8 @@ def check_moves(plan: InjectionPlan, original: ElfFile, result: ElfFile) -> Iter
         there = result.at(item.to_address, item.size)
         for start, end in gaps(patched, item.to_offset, item.to_offset + item.size):
             at = item.from_offset + start - item.to_offset
-            if not same_bytes(original.data[at : at + end - start], there[start - item.to_offset : end - item.to_offset]):
+            now = there[start - item.to_offset : end - item.to_offset].tobytes()
+            if original.data[at : at + end - start].tobytes() != now:
                 yield f"{', '.join(item.names)} changed when it moved to {item.to_address:#x}"
     for patch in plan.patches:
         if int.from_bytes(result.data[patch.offset : patch.offset + patch.size], result.byte_order) != patch.new:

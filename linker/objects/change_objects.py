@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linker.files.copying import copy_file, same_bytes
+from linker.files.copying import copy_file
 from linker.inject import undo_record
 from linker.inject.apply import Change, write_all
 from linker.inject.undo_record import Undo, Write
@@ -155,7 +155,7 @@ class ObjectRemoval(NamedTuple):
 def _restores(elf: ElfFile, original: ElfFile) -> bool:
     """Return True if the record in `elf` restores `original`, byte for byte."""
     found = original_object(elf)
-    return found is not None and same_bytes(found[0].data, original.data)
+    return found is not None and found[0].data.tobytes() == original.data.tobytes()
 
 
 def sframe_bytes(elf: ElfFile) -> int:

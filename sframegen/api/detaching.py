@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from linker.existing.add_or_replace import Stored
-from linker.files.copying import same_bytes
 from linker.files.location import locate, make_directory
 from linker.files.read_back import choose_reader
 from linker.files.rename_into_place import write_new
@@ -84,7 +83,7 @@ def _findings(data: bytes, elf: ElfFile, identity: Identity, section: Stored, re
         file.flush()
         findings = verify_detached(elf, section.data, section.flags, Path(f"/proc/self/fd/{descriptor}"), reader)
     try:
-        if not same_bytes(section_in(memoryview(data), "detached section", identity), memoryview(section.contents)):
+        if section_in(memoryview(data), "detached section", identity).tobytes() != section.contents.tobytes():
             findings.append("its section reads back differently")
     except FormatError as error:
         findings.append(str(error))
@@ -114,4 +113,4 @@ def _has(place: Location, data: bytes) -> bool:
         there, _ = map_descriptor(descriptor, place.path)
     finally:
         os.close(descriptor)
-    return same_bytes(there, memoryview(data))
+    return there.tobytes() == data
