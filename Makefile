@@ -117,7 +117,7 @@ packaging/$(1) $(SUITE)
 endef
 
 .PHONY: deb
-deb: ## Debian packages of the last commit, built, checked, installed and tried in clean roots, as root: docs/distribution-packages.md; SUITE
+deb: ## Debian packages of the last commit, built, checked, installed and tried in clean roots, as root: docs/packaging.md; SUITE
 	$(call packager,build-deb)
 
 .PHONY: rpm
@@ -232,10 +232,10 @@ man: .venv/docs-tools ## the man pages, in build/man
 
 # What is measured has to be named because some of it is large; BENCH_FLAGS: `python -m benchmarks.run --help` lists them.
 measured := bash libc libcrypto libLLVM librustc_driver libxul
-BENCH_FLAGS ?= --docs docs
+BENCH_FLAGS ?= --json docs/measured/performance.json
 
 .PHONY: bench
-bench: .venv/docs-tools peers test-machine | machine ## sizes, times, memory against other tools': docs/performance.md and its full report
+bench: .venv/docs-tools peers test-machine | machine ## sizes, times, memory against other tools': docs/measured.md
 	@packages=(); \
 	for program in gcc npm; do command -v "$$program" >/dev/null || packages+=("$$program"); done; \
 	$(install_packages)
@@ -255,28 +255,18 @@ corpus: | machine ## fetch the binaries that everything is tried on
 
 # --- Studies -----------------------------------------------------------------------------------------------------------------------
 
-# By the study's name: what it writes, and its flags; what is fetched before it; program:package or file:package; its environment, if that is not
-# the one of the tests. corpus/README.md describes the studies.
-writes_benchmarks.backtrace := --report docs/reports/own-stack.md
-writes_benchmarks.linking := --docs docs/linking.md
-writes_benchmarks.profilers := --report docs/reports/profilers.md
-writes_corpus.blind := --docs docs/code.md
-writes_corpus.conformance := --report docs/reports/conformance.md --measured
-writes_corpus.contradictions := --docs docs/reports/contradictions.md
-writes_corpus.ground_truth := --report docs/reports/ground-truth.md
-writes_corpus.kernels := --report docs/reports/kernels.md
-writes_corpus.merge := --report docs/reports/merging.md
-writes_corpus.projects := --report docs/reports/projects.md
-writes_corpus.stacks := --report docs/reports/stacks.md
-writes_corpus.survey := --report docs/reports/survey.md
-writes_corpus.tools := --report docs/reports/tools.md --docs docs/post-link.md
-writes_tests.checks.damages := --docs docs/checking.md
+# By the study's name: whether its results are kept, as JSON; what is fetched before it; program:package or file:package; its environment, if that
+# is not the one of the tests. corpus/README.md describes the studies.
+kept := $(addprefix benchmarks.,backtrace linking profilers) tests.checks.damages tests.mutations $(addprefix corpus.,blind conformance \
+    contradictions ground_truth kernels merge projects run stacks survey tools)
+writes = $(if $(filter $(STUDY),$(kept)),--json docs/measured/$(lastword $(subst ., ,$(STUDY))).json) $(writes_$(STUDY))
+writes_corpus.conformance := --measured
 writes_tests.fuzz := --corpus .fuzz --seconds 60
-writes_tests.mutations := --docs docs/testing.md
 
 fetches := $(PYTHON) -m corpus.fetch
 before_benchmarks.backtrace := ldconfig -p | grep -q 'libunwind\.so\.1 ' || \
     tools/install-packages $$(apt-cache pkgnames libunwind- | grep -E '^libunwind-[0-9]+$$' | sort -V | tail -n 1)
+before_benchmarks.everyday := $(fetches) bash libLLVM libxul
 before_benchmarks.linking := tools/get-gcc
 before_benchmarks.profilers := tools/get-peers --profilers && $(fetches) libc libLLVM libxul
 before_corpus.blind := $(fetches) && $(fetches) libLLVM
@@ -308,7 +298,7 @@ study: named-study $(environment) peers test-machine ## a study, benchmark or lo
 	for pair in $(needs_$(STUDY)); do [[ -e $${pair%%:*} ]] || command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
 	$(install_packages)
 	$(before_$(STUDY))
-	$(dir $(firstword $(environment)))bin/python -m $(STUDY) $(writes_$(STUDY)) $(FLAGS)
+	$(dir $(firstword $(environment)))bin/python -m $(STUDY) $(writes) $(FLAGS)
 
 # --- Releasing it ------------------------------------------------------------------------------------------------------------------
 
@@ -339,7 +329,7 @@ wheel: .venv-release/tools | release-machine ## the sdist and wheels of the last
 version = $(shell sed -n 's/^__version__ = "\(.*\)".*/\1/p' sframegen/__init__.py)
 
 .PHONY: release
-release: wheel conformance ## everything that is released of the last commit, with checksums, in dist: docs/releasing.md
+release: wheel conformance ## everything that is released of the last commit, with checksums, in dist: docs/testing.md
 	rm -f dist/*.cdx.json
 	cp build/conformance.tar.gz dist/sframegen-$(version)-conformance.tar.gz
 	.venv-release/bin/python -m tools.release.sbom

@@ -5,9 +5,7 @@ Sections are added to the program and to copies of its libraries. Medians of 15 
 
 from __future__ import annotations
 
-import argparse
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -17,8 +15,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from corpus.report_pages import write_or_print
-from corpus.run.report import table
+from corpus import measured
 from sframegen import add_section
 
 if TYPE_CHECKING:
@@ -39,17 +36,6 @@ WALKERS = (
     "frame pointers",
 )
 FIRST_LOOK_UP, FIRST_CALL, PAGE, THREADS = "first look-up", "first call", "page", ("1", "8")
-HEAD = """# What a stack trace of the own process costs
-
-`make study STUDY=benchmarks.backtrace` writes this document. One program walks its stack with each of these in turn. The
-numbers are medians of 15 rounds, and of the runs, whose number is {runs}. The program and its libraries have sections. It is built
-with frame pointers, which only their own row uses; the C library has none, so that they end before it. framehop is not here: only
-Rust's registry has it.
-
-![Nanoseconds for each frame, of sframe_backtrace, backtrace, _Unwind_Backtrace, unw_backtrace](own-stack.svg)
-
-{machine}
-"""
 
 
 def build(home: Path) -> Path:
@@ -103,41 +89,37 @@ def measure(home: Path, runs: int) -> Iterable[tuple[str, int, float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.backtrace", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--report", type=Path, help="write a page to this file, and its picture beside it, not to standard output")
+    parser = measured.argument_parser("benchmarks.backtrace", __doc__)
     parser.add_argument("--runs", type=int, default=5, help="of each kind (default %(default)s; a run takes about four seconds)")
     options = parser.parse_args()
     taken: dict[tuple[str, int], list[float]] = defaultdict(list)
-    load = os.getloadavg()[0]
     with TemporaryDirectory() as home:
         for name, depth, nanoseconds in measure(Path(home), options.runs):
             taken[name, depth].append(nanoseconds)
     found = {key: median(values) for key, values in taken.items()}
-    machine = f"{os.cpu_count()} cores, {platform.machine()}; load average {load:.1f} before, {os.getloadavg()[0]:.1f} after it."
-    write_or_print(options.report, "\n".join([HEAD.format(runs=options.runs, machine=machine), *tables(found)]))
-    if options.report:
+    measured.write(options.json, {"runs": options.runs, **records(found)})
+    if options.json:
         from benchmarks.plot import draw_bars  # noqa: PLC0415 - matplotlib, which only pictures need
 
-        draw_bars("Nanoseconds for each frame", panels(found), OURS, options.report.with_suffix(""))
+        draw_bars("Nanoseconds for each frame", panels(found), OURS, options.json.with_name("own-stack.svg"))
 
 
-def tables(found: Mapping[tuple[str, int], float]) -> Iterable[str]:
-    depths = [f"{depth + SURROUNDING} frames" for depth in DEPTHS]
+def records(found: Mapping[tuple[str, int], float]) -> dict[str, object]:
+    """Nanoseconds for each frame, by depth of the stack, except for first calls: microseconds for the whole trace."""
 
-    def rows(names: Iterable[str], unit: float = 1.0) -> list[tuple[str, ...]]:
-        return [(name, *(f"{found[name, depth] / unit:,.1f}" for depth in DEPTHS)) for name in names if (name, DEPTHS[0]) in found]
+    def rows(names: Iterable[str], unit: float = 1.0) -> list[dict[str, object]]:
+        return [
+            {"name": name} | {f"{depth + SURROUNDING} frames": round(found[name, depth] / unit, 1) for depth in DEPTHS}
+            for name in names
+            if (name, DEPTHS[0]) in found
+        ]
 
-    yield "## Nanoseconds for each frame\n"
-    yield "**first look-up**: of each PC, in a process that has taken traces before. To ask the kernel whether a page is readable"
-    yield f"takes {median(found[PAGE, depth] for depth in DEPTHS):,.0f} ns; of a thread's own stack, only its first trace asks.\n"
-    yield from table(("", *depths), rows([*WALKERS, FIRST_LOOK_UP]))
-    yield "## The first trace in a process, microseconds\n"
-    yield "All of it, page faults included.\n"
-    yield from table(("", *depths), rows([f"{FIRST_CALL}, {count} more libraries" for count in (0, MANY_LIBRARIES)], 1000.0))
-    yield "## Threads\n"
-    yield "Nanoseconds of each thread's own CPU time for each frame, 35 functions deep.\n"
-    threads = [(name, f"{each:,.1f}") for (name, _), each in found.items() if name.endswith(" threads")]
-    yield from table(("", "ns for each frame"), threads)
+    return {
+        "ns_for_a_frame": rows([*WALKERS, FIRST_LOOK_UP]),
+        "us_for_the_first_trace": rows([f"{FIRST_CALL}, {count} more libraries" for count in (0, MANY_LIBRARIES)], 1000.0),
+        "ns_to_ask_whether_a_page_is_readable": round(median(found[PAGE, depth] for depth in DEPTHS)),
+        "ns_for_a_frame_by_threads": {name: round(each, 1) for (name, _), each in found.items() if name.endswith(" threads")},
+    }
 
 
 def panels(found: Mapping[tuple[str, int], float]) -> dict[str, dict[str, float]]:

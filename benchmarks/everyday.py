@@ -19,7 +19,7 @@ from benchmarks.figures import padded
 from benchmarks.linking import SOURCE
 from benchmarks.measure import Figures, in_turn, run
 from benchmarks.places import CACHE, corpus_file, peer
-from corpus.report_pages import measured_with
+from sframegen import __version__
 from sframegen.program.build import build_kind
 from tests.support.inputs.linker_inputs import with_many_sections
 
@@ -144,7 +144,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
                 found = part(Path(scratch), options.rounds)
                 rows += [[row.what, f"{row.value:.2f} {row.unit}", f"{row.goal:g} {row.unit}"] for row in found]
-    about = f"{measured_with()}, {os.cpu_count()} cores; medians of {options.rounds} rounds."
+    about = f"sframegen {__version__}, {os.cpu_count()} cores; medians of {options.rounds} rounds."
     print(f"{padded([['what', 'measured', 'goal'], *rows])}\n\n{about}")
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-BEGIN, END = "<!-- make bench writes this: begin -->", "<!-- end -->"
+END = "<!-- end -->"
 
 
 class Figure(NamedTuple):
@@ -80,18 +79,7 @@ def _text(value: float, *, share: bool) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def to_json(about: str, figures: Iterable[Figure]) -> str:
-    """`about`: what the figures were measured with and on. A line each figure."""
-    lines = ",\n".join(json.dumps(one._asdict()) for one in figures)
-    return f'{{"about": {json.dumps(about)}, "figures": [\n{lines}\n]}}\n'
-
-
-def from_json(text: str) -> tuple[str, list[Figure]]:
-    read = json.loads(text)
-    return read["about"], [Figure(**one) for one in read["figures"]]
-
-
-def written_into(document: str, text: str, mark: str = BEGIN) -> str:
+def written_into(document: str, text: str, mark: str) -> str:
     """The document with the text between its markers, of which `mark` is the first. Raises ValueError where it has none."""
     before, begin, rest = document.partition(mark)
     _, end, after = rest.partition(END)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import sframegen.cli.start  # noqa: F401 - the collector of garbage as the program has it
 from benchmarks.figures import Figure, markdown
-from benchmarks.places import corpus_file, versions
+from benchmarks.places import corpus_file
 from sframegen.checks.against_code import functions_of
 from sframegen.code.context.function_starts import starts
 from sframegen.code.context.plt import find_plt
@@ -119,7 +119,7 @@ def main() -> None:
     options = parser.parse_args()
     paths = options.files or [corpus_file(name) for name in FILES]
     figures = list(measure(paths, options.rounds, int(options.megabytes * 1e6)))
-    print(f"{markdown(figures)}\n\n{versions()}; medians of {options.rounds} rounds.")
+    print(markdown(figures))
 
 
 if __name__ == "__main__":

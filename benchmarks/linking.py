@@ -1,6 +1,6 @@
 """What `sframegen link` adds to a link of a small program: by itself, and in what a compiler takes.
 
-usage: python -m benchmarks.linking [--docs docs/linking.md]    Prints the table, or writes it into the document.
+Prints the table.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.figures import Figure, markdown, written_into
+from benchmarks.figures import Figure, markdown
 from benchmarks.measure import in_turn
 from benchmarks.places import CACHE, versions
+from corpus import measured
 from sframegen.program.build import build_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SOURCE = "#include <stdio.h>\nint main(int count, char **words) { return count < 2 ? 0 : puts(words[1]); }\n"
-BEGIN = "<!-- benchmarks.linking writes this: begin -->"
 LINKERS = ("bfd", "gold", "lld", "mold")
 
 
@@ -50,14 +50,14 @@ def measure(rounds: int) -> Iterator[Figure]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15, help="counted runs of each command (default %(default)s)")
-    parser.add_argument("--docs", type=Path, metavar="FILE", help="write the table into a document, between its markers")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     options = parser.parse_args()
     if build_kind() != "compiled":
         parser.error("this sframegen is interpreted: measure the compiled build")
-    text = f"{markdown(list(measure(options.rounds)))}\n\n{versions()}; medians of {options.rounds} rounds."
-    print(text)
-    if options.docs:
-        options.docs.write_text(written_into(options.docs.read_text(), text, BEGIN))
+    figures = list(measure(options.rounds))
+    print(markdown(figures))
+    if options.json:
+        measured.write(options.json, {**versions(), "rounds": options.rounds, "figures": figures})
 
 
 if __name__ == "__main__":

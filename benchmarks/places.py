@@ -8,8 +8,6 @@ import platform
 import sys
 from pathlib import Path
 
-from corpus.report_pages import measured_with
-
 CACHE = Path(
     os.environ.get("SFRAMEGEN_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "sframegen")
 ).absolute()
@@ -41,17 +39,14 @@ def corpus_file(name: str) -> Path:
     return corpus / str(lock[name]["file"])
 
 
-def versions() -> str:
-    """What is measured, with what, on what machine."""
+def versions() -> dict[str, str]:
+    """Of what is measured against, and the processor."""
     packages = dict(line.split() for file in (PEERS, CACHE / "gcc") for line in (file / "versions").read_text().splitlines())
     found = {
-        name: next(version for package, version in packages.items() if package.startswith(name))
-        for name in ("binutils", "gcc-", "llvm-")
+        name: next(version for package, version in packages.items() if package.startswith(package_name))
+        for name, package_name in (("binutils", "binutils"), ("gcc", "gcc-"), ("llvm", "llvm-"))
     }
     model = next(
         (line.partition(": ")[2] for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), ""
     )
-    return (
-        f"{measured_with()}, GNU binutils {found['binutils']}, GCC {found['gcc-']}, LLVM {found['llvm-']}, "
-        f"Python {platform.python_version()}; {os.cpu_count()} cores {model or platform.machine()}"
-    )
+    return found | {"processor": model or platform.machine()}

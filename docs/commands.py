@@ -1,23 +1,29 @@
-"""Reference pages from the program itself: the text of `--help` and of docstrings, as Markdown. conf.py writes them.
+"""Reference pages from the program itself: the text of `--help` and of docstrings, the rules of `check`, the keys of `--json`.
 
-The man pages are made of the same Markdown.
+They are Markdown, which conf.py writes. The man pages are made of the same Markdown.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from inspect import cleandoc, isclass, isfunction
-from typing import TYPE_CHECKING, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 import sframegen.api
+from sframegen.checks.consumers import CONSUMERS, DEMANDS, EFFECTS
+from sframegen.checks.specification.rule_list import RULES
 from sframegen.cli.commands import COMMANDS, EXIT_STATUSES, GROUPS, cli
 from sframegen.cli.shared.command import Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from sframegen.checks.consumers import Demand
+    from sframegen.checks.specification.rule_list import SpecificationRule
 
 PROGRAM = "sframegen"
 KEEPS_LINES = "\b\n"  # click's mark
@@ -94,6 +100,8 @@ def command_page(name: str) -> Iterator[str]:
     yield from paragraphs(command.help or "")
     yield from options(context)
     yield from examples(command)
+    if name == "check":
+        yield from rules_of_check()
     if isinstance(command, click.Group):
         for part in command.list_commands(context):
             yield from part_of(context, part)
@@ -141,6 +149,50 @@ def marked(text: str) -> str:
     plain = CODE.split(text)
     code = [*CODE.findall(text), ""]
     return "".join(OPTION.sub(r"`\g<0>`", re.sub(r"[\\*_<>\[\]]", r"\\\g<0>", p)) + c for p, c in zip(plain, code, strict=True))
+
+
+def rules_of_check() -> Iterator[str]:
+    """Each rule of the specification and of its readers, with its severity and the fault if it is broken."""
+    yield "## Rules of the specification\n"
+    for rule in RULES.values():
+        yield f"`{rule.name}`\n: {marked(text_of_rule(rule))}\n"
+    yield "## Rules of the readers\n"
+    for demand in DEMANDS:
+        yield f"`{demand.name}`\n: {marked(text_of_demand(demand))}\n"
+
+
+def text_of_rule(rule: SpecificationRule) -> str:
+    versions = "" if rule.versions == (1, 2, 3) else f", version {' and '.join(map(str, rule.versions))}"
+    return f"{rule.severity.name.lower()}{versions}: {rule.says}"
+
+
+def text_of_demand(demand: Demand) -> str:
+    effect, severity = EFFECTS[demand.effect]
+    validated = ", or rejects the section where it validates" if demand.validated else ""
+    return f"{severity.name.lower()}: {CONSUMERS[demand.consumer].title} {effect}{validated}: {demand.says}"
+
+
+def key_tables() -> Iterator[str]:
+    """The objects of docs/json-schema.json, each with a table of its keys."""
+    yield "## Objects\n"
+    schema = json.loads((Path(__file__).parent / "json-schema.json").read_text())
+    for name, each in schema["$defs"].items():
+        yield f"### {name}\n\n{each['description']}.\n\n| key | type | |\n| --- | --- | --- |"
+        for key, value in each["properties"].items():
+            yield f"| `{key}` | {type_of(value)} | {value.get('description', '')} |"
+        yield ""
+
+
+def type_of(value: dict[str, Any]) -> str:
+    """Of a key's value, in words: `list of strings or null`."""
+    if "$ref" in value:
+        name = value["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name})"
+    if "anyOf" in value:
+        return " or ".join(map(type_of, value["anyOf"]))
+    kinds = value["type"] if isinstance(value["type"], list) else [value["type"]]
+    items = f"list of {type_of(value['items'])}{'s' if 'type' in value['items'] else ''}" if "items" in value else ""
+    return " or ".join(items if kind == "array" else kind for kind in kinds)
 
 
 def python_page() -> Iterator[str]:

@@ -58,9 +58,8 @@ man_pages = commands.man_pages()
 
 CAPTIONED = re.compile(r"^## (.+)\n((?:(?!^## ).*\n?)*)", re.MULTILINE)
 FILE_NAME = re.compile(r"\[[\w-]+\.md(?:#[\w-]+)?\]\((?=[^)]+\.md)")
-PICTURE = re.compile(r"(?P<picture>!\[[^]]*\]\((?P<name>[\w-]+)\.svg\))")
 LISTED = re.compile(r"^- \[[^]]+\]\(([\w/-]+)\.md\)", re.MULTILINE)
-LISTS = ("contributing", "reports", "upstream")  # of pages that the side bar shows below them
+LISTS = ("upstream/index",)  # of pages that the side bar shows below them
 
 
 def contents(pages: list[str], *options: str) -> str:
@@ -68,29 +67,19 @@ def contents(pages: list[str], *options: str) -> str:
 
 
 def add_contents(_app: Sphinx, document: str, source: list[str]) -> None:
-    """The side bar lists what index.md does; the pages that LISTS and reference.md list are below these in it."""
+    """The side bar lists what index.md does; the pages that LISTS and commands.md list are below these in it."""
     if document == "index":
         for caption, text in CAPTIONED.findall(source[0]):
             if pages := LISTED.findall(text):
                 source[0] += contents(pages, f":caption: {caption}")
     elif document in LISTS:
         source[0] += contents(LISTED.findall(source[0]))
-    elif document == "reference":
+    elif document == "json":
+        source[0] += "\n".join(["", *commands.key_tables()])
+    elif document == "commands":
         pages = commands.reference_lines()
         source[0] += "\n".join(["", *(f"- [{title}]({page}.md): {line}" for page, title, line in pages), ""])
         source[0] += contents([page for page, _title, _line in pages])
-
-
-def add_dark_pictures(_app: Sphinx, document: str, source: list[str]) -> None:
-    """Where NAME-dark.svg stands beside NAME.svg, each is shown on the pages that it is for."""
-
-    def both(found: re.Match[str]) -> str:
-        picture, name = found["picture"], found["name"]
-        if not (HERE / document).with_name(f"{name}-dark.svg").exists():
-            return picture
-        return f"{picture}{{.only-light}} {picture.replace(f'({name}.svg)', f'({name}-dark.svg)')}{{.only-dark}}"
-
-    source[0] = PICTURE.sub(both, source[0])
 
 
 def name_titles(_app: Sphinx, _document: str, source: list[str]) -> None:
@@ -107,6 +96,5 @@ def drop_empty_links(app: Sphinx, tree: nodes.document, _document: str) -> None:
 
 def setup(app: Sphinx) -> None:
     app.connect("source-read", add_contents)
-    app.connect("source-read", add_dark_pictures)
     app.connect("source-read", name_titles)
     app.connect("doctree-resolved", drop_empty_links)

@@ -1,24 +1,22 @@
-"""Compares `sframegen profile` with other profilers: docs/reports/profilers.md.
+"""Compares `sframegen profile` with other profilers: corpus/README.md.
 
-The head of the report says what is measured, and how. Needs root, and what `make study STUDY=benchmarks.profilers` installs: a
-profiler or a program that is missing is left out and named.
+Needs root, and what `make study STUDY=benchmarks.profilers` installs: a profiler or a program that is missing is left out and
+named.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import tempfile
-import time
 from pathlib import Path
 
 from benchmarks.profilers import complete, map_memory, overhead, per_sample
-from benchmarks.profilers.document import Results, markdown, versions
+from benchmarks.profilers.document import Results, records, versions
 from benchmarks.profilers.running import samply_allowed
 from benchmarks.profilers.samplers import SAMPLERS, missing
 from benchmarks.profilers.targets import TARGETS
-from corpus.report_pages import write_or_print
+from corpus import measured
 from sframegen.program.build import build_kind
 
 STACKS_SECONDS = 10.0  # in which all profilers sample a program
@@ -27,10 +25,9 @@ SAMPLE_SECONDS = 4.0  # for each depth, and each process whose maps are measured
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.profilers", description=(__doc__ or "").partition("\n")[0])
+    parser = measured.argument_parser("benchmarks.profilers", __doc__)
     parser.add_argument("--share", type=float, default=1.0, help="of the time that each measurement takes (default %(default)s)")
     parser.add_argument("--only", choices=[one.name for one in TARGETS], action="append", help="this program; may be given again")
-    parser.add_argument("--report", type=Path, help="write the report to this file, not to standard output")
     options = parser.parse_args()
     if build_kind() != "compiled":
         parser.error("this sframegen is interpreted: measure the compiled build")
@@ -38,7 +35,7 @@ def main() -> None:
         parser.error("perf events of all processes, and programs in the kernel, need root")
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would the profilers
-    started, share, load = time.monotonic(), options.share, os.getloadavg()[0]
+    share = options.share
     targets = [one for one in TARGETS if not options.only or one.name in options.only]
     samplers = [one for one in SAMPLERS if not missing(one)]
     notes = [f"{one.name}: {why}." for one in SAMPLERS if (why := missing(one))]
@@ -66,11 +63,8 @@ def main() -> None:
                 *map_memory.large(seconds, folder("mapped"), failures),
             ],
         )
-    nice = f", nice {niceness}" if (niceness := os.nice(0)) else ""
-    took = f"load average {load:.1f} before it{nice}; {time.monotonic() - started:.0f} s"
-    about = f"`python -m benchmarks.profilers --share {share:g}`, {versions()}; {took}"
-    text = markdown(results, [*notes, *filter(None, [said]), *dict.fromkeys(failures)], about)
-    write_or_print(options.report, text)
+    notes += [*filter(None, [said]), *dict.fromkeys(failures)]
+    measured.write(options.json, {**versions(), "nice": os.nice(0), "notes": notes, **records(results)})
 
 
 if __name__ == "__main__":

@@ -1,25 +1,23 @@
 """Hides the CFI of real files, finds it again by their instructions, and compares both at every byte.
 
-NAME: a file of the table in docs/code.md, or a path; without any, all that are there: the machine's, the corpus', and libraries
-compiled by what compilers there are. Exit status 1: of what was found less than 99.9 % is right somewhere, or less than 85 % of
-the code was found again.
+NAME: a file that docs/measured/blind.json has, or a path; without any, all that are there: the machine's, the corpus', and
+libraries compiled by what compilers there are. Exit status 1: of what was found less than 99.9 % is right somewhere, or less
+than 85 % of the code was found again.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import platform
 import sys
 import tempfile
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from corpus import measured
 from corpus.blind.files import File, compiled, real_files
-from corpus.blind.report import markdown, write
+from corpus.blind.report import record, speed
 from corpus.blind.trial import try_blind
-from corpus.report_pages import linux
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,12 +35,9 @@ def is_good(trial: Trial) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m corpus.blind", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = measured.argument_parser("corpus.blind", __doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="processes")
-    parser.add_argument("--docs", type=Path, help="the document whose table is replaced")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         files: Iterable[File] = chain(real_files(), compiled(Path(scratch)))
@@ -53,14 +48,10 @@ def main() -> int:
         for file in files:
             trial = try_blind(file, options.jobs)
             trials.append(trial)
-            print(markdown([trial], [], file.name), flush=True)
+            print(record(trial), file=sys.stderr, flush=True)
             if file.name in TIMED:
                 pairs.append((try_blind(file, 1), trial if options.jobs > 1 else try_blind(file, 2)))
-    about = f"{linux()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    text = markdown(trials, pairs, about)
-    print(text)
-    if options.docs:
-        write(options.docs, text)
+    measured.write(options.json, {"files": list(map(record, trials)), "speed": [speed(one, two) for one, two in pairs]})
     return int(not all(map(is_good, trials)))
 
 

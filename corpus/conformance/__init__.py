@@ -1,1 +1,1 @@
-"""The conformance suite on the readers and linkers of others: docs/reports/conformance.md."""
+"""The conformance suite on the readers and linkers of others: docs/measured/conformance.json."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import subprocess
@@ -16,9 +15,8 @@ from conformance.__main__ import as_text, write_suite
 from conformance.known_readers import MEASURED
 from conformance.linked.mergers import all_links
 from conformance.suite import all_cases
+from corpus import measured
 from corpus.conformance.dumps import CrashError, Tool, ToolReader, gnu, llvm
-from corpus.conformance.not_run import NOT_RUN
-from corpus.report_pages import write_or_print
 from tests.checks.readers.libsframe import LibSframe
 from tests.support.peers import Peers, cache_directory
 
@@ -27,7 +25,7 @@ import run
 import run_links
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from conformance.case import Case
 
@@ -35,18 +33,6 @@ LIBSFRAME_VERSIONS = (2, 3)
 MOST_FEATURES = 12  # of a version and machine that get a line each
 KINDS = ("ok", "skipped", "refuses a valid section", "answers wrongly", "crashes or reads outside")
 OK, SKIPPED, REFUSES, WRONG, CRASHES = KINDS
-HEAD = """# Conformance of readers and linkers
-
-`make study STUDY=corpus.conformance` writes this page: the [suite](../conformance.md) on readers and linkers that Debian has. Each
-reader gets each section in a small file of its own. **ok**: it answers as the specification says, or refuses what it may refuse.
-Sections of versions that it does not read are skipped.
-libsframe gets the bytes with an unreadable page after them; readelf prints its rows.
-What a reader does after it has read outside its section depends on what lies there: a few such outcomes change from run to run.
-
-To repeat one: `make conformance`, then `readelf --sframe build/conformance/files/SECTION.elf`, or
-`python3 build/conformance/run_links.py --linker LINKER LINK`. Texts for the projects are in `docs/upstream/`.
-
-"""
 
 
 class Outcome(NamedTuple):
@@ -125,24 +111,18 @@ def feature(name: str) -> str:
     return re.sub(r"^v\d-(?:amd64|aarch64-be|aarch64|s390x)-", "", name)
 
 
-def table(rows: Iterable[tuple[Any, ...]]) -> str:
-    return "".join("| " + " | ".join(map(str, row)) + " |\n" for row in rows)
+def of_readers(results: dict[str, dict[str, Outcome]]) -> dict[str, object]:
+    counts = [{"reader": name, **_counted(found)} for name, found in results.items()]
+    return {"readers": counts, "failures": [record for name, found in results.items() for record in failures(name, found)]}
 
 
-def reader_pages(results: dict[str, dict[str, Outcome]]) -> str:
-    head = ("reader", *KINDS)
-    rows = [(name, *(sum(one.kind == kind for one in found.values()) for kind in KINDS)) for name, found in results.items()]
-    text = f"## Readers\n\n{len(all_cases())} sections.\n\n" + table([head, ("---", *(["---:"] * len(KINDS))), *rows])
-    for name, found in results.items():
-        failed = {case: one for case, one in found.items() if one.kind in (REFUSES, WRONG, CRASHES)}
-        if not failed:
-            continue
-        text += f"\n### {name}\n\n{failure_table(failed)}"
-    return text
+def _counted(found: dict[str, Outcome]) -> dict[str, int]:
+    return {kind: sum(one.kind == kind for one in found.values()) for kind in KINDS}
 
 
-def failure_table(failed: dict[str, Outcome]) -> str:
-    """A line for each feature; for a version and machine of which many fail in one way, one for all of them."""
+def failures(reader: str, found: dict[str, Outcome]) -> Iterator[dict[str, object]]:
+    """A record for each feature; for a version and machine of which many fail in one way, one for all of them."""
+    failed = {case: one for case, one in found.items() if one.kind in (REFUSES, WRONG, CRASHES)}
     whole = Counter((case.version, case.machine.name, failed[case.name].kind) for case in all_cases() if case.name in failed)
     groups: dict[tuple[Any, ...], list[str]] = {}
     for case in all_cases():
@@ -150,30 +130,27 @@ def failure_table(failed: dict[str, Outcome]) -> str:
             one = (case.version, case.machine.name, failed[case.name].kind)
             key = one if whole[one] > MOST_FEATURES and one[2] != CRASHES else (case.version, feature(case.name), one[2])
             groups.setdefault(key, []).append(case.name)
-    rows = [
-        (f"`{names[0]}`", len(names), key[2], failed[names[0]].detail.replace("|", "\\|")[:200]) for key, names in groups.items()
+    for key, names in groups.items():
+        detail = failed[names[0]].detail[:200]
+        yield {"reader": reader, "first_section": names[0], "sections": len(names), "does": key[2], "detail": detail}
+
+
+def of_linkers(results: dict[str, dict[str, list[str]]]) -> dict[str, object]:
+    """Of each link that fails, its first fault."""
+    counts = [
+        {"linker": name, "links": len(found), "ok": sum(not wrong for wrong in found.values())} for name, found in results.items()
     ]
-    return table([("the first section", "such sections", "does", "detail"), ("---", "---:", "---", "---"), *rows])
-
-
-def linker_pages(results: dict[str, dict[str, list[str]]]) -> str:
-    rows = [(name, len(found), sum(not wrong for wrong in found.values())) for name, found in results.items()]
-    text = "\n## Linkers\n\n"
-    text += table([("linker", "links", "ok"), ("---", "---:", "---:"), *rows])
-    for name, found in results.items():
-        failed = [(f"`{link}`", wrong[0].replace("|", "\\|")) for link, wrong in found.items() if wrong]
-        if failed:
-            text += f"\n### {name}\n\n" + table([("link", "the first fault"), ("---", "---"), *failed])
-    return text
-
-
-def not_run() -> str:
-    return "\n## Not run\n\n" + table([("reader or linker", "why"), ("---", "---"), *NOT_RUN])
+    failed = [
+        {"linker": name, "link": link, "fault": wrong[0]}
+        for name, found in results.items()
+        for link, wrong in found.items()
+        if wrong
+    ]
+    return {"linkers": counts, "link_failures": failed}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m corpus.conformance", description=__doc__)
-    parser.add_argument("--report", type=Path, help="write this page")
+    parser = measured.argument_parser("corpus.conformance", __doc__)
     parser.add_argument("--measured", action="store_true", help="write conformance/measured.json, which the suite's cases quote")
     options = parser.parse_args()
     peers = Peers()
@@ -193,7 +170,7 @@ def main() -> None:
             for name, cases in readers.items()
         }
         MEASURED.write_text(as_text({name: cases for name, cases in found.items() if cases}))
-    write_or_print(options.report, HEAD + reader_pages(readers) + linker_pages(linked) + not_run())
+    measured.write(options.json, {"sections": len(all_cases()), **of_readers(readers), **of_linkers(linked)})
 
 
 if __name__ == "__main__":

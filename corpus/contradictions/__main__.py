@@ -1,39 +1,34 @@
 """Holds the CFI of all programs and libraries of a machine against their instructions: `python -m corpus.contradictions [PATH...]`.
 
 Of PATHs; without any, of /usr, /opt and the corpus. What is found is kept in a file, a line for each that was looked at; those that
-are in it are not looked at again. Prints each place where the CFI is contradicted with the instructions around it, then tables of
-all by kind.
+are in it are not looked at again. Prints each place where the CFI is contradicted, with the instructions around it.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from pathlib import Path
 
-from corpus.contradictions.found import corpus_files, files, look, read, written
-from corpus.contradictions.report import markdown, write
+from corpus import measured
+from corpus.contradictions.found import look, read, written
+from corpus.contradictions.report import results
+from corpus.linked_files import corpus_files, linked_files
 from sframegen.program.workers import outcomes
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m corpus.contradictions", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = measured.argument_parser("corpus.contradictions", __doc__)
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--kept", type=Path, default=Path("contradictions.jsonl"), help="the file of what is found")
     parser.add_argument("--up-to", type=int, default=1 << 40, metavar="BYTES", help="larger files are left out")
-    parser.add_argument("--docs", type=Path, help="the document whose tables are replaced")
     options = parser.parse_args()
     options.kept.touch()
     known = {found.file: found for found in read(options.kept.read_text().splitlines())}
-    wanted = [
-        file
-        for file in files(options.paths or [Path("/usr"), Path("/opt"), *corpus_files()])
-        if file.stat().st_size <= options.up_to
-    ]
+    paths = options.paths or [Path("/usr"), Path("/opt"), *corpus_files()]
+    sizes = {file: file.stat().st_size for file in linked_files(paths)}
+    wanted = sorted((file for file, size in sizes.items() if size <= options.up_to), key=sizes.__getitem__)
     missing = [file for file in wanted if str(file) not in known]
     with options.kept.open("a") as kept:
         for number, outcome in outcomes(look, missing, options.jobs):
@@ -47,10 +42,7 @@ def main() -> int:
         for place in one.places:
             print(f"{one.file}: {place.address:#x} {place.name}, {place.size}: CFI {place.claim}; code {place.proof}")
             print(*(f"    {line}" for line in place.instructions), sep="\n")
-    text = markdown(found)
-    print(text)
-    if options.docs:
-        write(options.docs, text)
+    measured.write(options.json, results(found))
     return 0
 
 

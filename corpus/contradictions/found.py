@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sframegen
 from sframegen.base.errors import FormatError
-from sframegen.elf.file import open_elf
-from sframegen.elf.records import ET
-from tests.support.peers import cache_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,30 +35,6 @@ class Found(NamedTuple):
     code: dict[str, int]  #: bytes that the CFI describes, by what the instructions make of them
     places: list[Place]
     refused: str = ""  #: why it could not be looked at
-
-
-def files(paths: Iterable[Path]) -> Iterator[Path]:
-    """Programs and libraries, the small ones first; names of one file are one."""
-    found: dict[tuple[int, int], tuple[int, Path]] = {}
-    for path in paths:
-        for file in [path] if path.is_file() else path.rglob("*"):
-            try:
-                if file.is_symlink() or not file.is_file() or file.open("rb").read(4) != b"\x7fELF":
-                    continue
-                stat = file.stat()
-                if open_elf(file).header.e_type in (ET.EXEC, ET.DYN):
-                    found.setdefault((stat.st_dev, stat.st_ino), (stat.st_size, file))
-            except (OSError, FormatError):
-                continue
-    return (file for _, file in sorted(found.values()))
-
-
-def corpus_files() -> Iterator[Path]:
-    """Those that corpus/fetch got."""
-    corpus = cache_directory() / "corpus"
-    lock = corpus / "lock.json"
-    if lock.exists():
-        yield from (corpus / str(one["file"]) for one in json.loads(lock.read_text()).values())
 
 
 def look(file: Path) -> Found:

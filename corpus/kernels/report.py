@@ -1,21 +1,13 @@
-"""The results of a run, in Markdown: docs/reports/kernels.md."""
+"""What came of one kernel: a record of docs/measured/kernels.json."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from corpus.kernels.debian_kernels import Kernel
 
-COLUMNS = (
-    *("Debian's", "kernel", "machine", "verified", "re-used addresses"),
-    *("samples", "complete", "equal", "from short copies", "in the vDSO"),
-)
 SUMS = ("samples", "complete", "equal", "short", "in_vdso")
-HEAD = Path(__file__).with_name("head.md")
 
 
 class Outcome(NamedTuple):
@@ -41,25 +33,12 @@ class Outcome(NamedTuple):
         )
 
 
-def markdown(outcomes: Sequence[Outcome], about: str) -> str:
-    lines = [
-        HEAD.read_text(),
-        about,
-        "",
-        f"| {' | '.join(COLUMNS)} |",
-        f"|{' --- |' * len(COLUMNS)}",
-    ]
-    for kernel, found in outcomes:
-        names = (kernel.suite, found.get("release", "?"), found.get("machine", kernel.architecture))
-        if "workloads" in found:
-            sums = [sum(one[key] for one in found["workloads"].values()) for key in SUMS]
-            cells = (f"{found['verified']:,}", "tracepoint" if found["tracepoint"] else "no tracepoint", *sums)
-        else:
-            cells = ("refused" if "refused" in found else "failed", *("",) * (1 + len(SUMS)))
-        lines.append(f"| {' | '.join(map(str, (*names, *cells)))} |")
-    refused = {one.found["refused"] for one in outcomes if "refused" in one.found}
-    if refused:
-        lines += ["", "What is printed for those that are refused:", "", *(f"    {message}" for message in sorted(refused))]
-    faults = [f"- {one.kernel.name}: {one.fault}" for one in outcomes if one.fault]
-    lines += ["", "Not as it should be:", "", *faults] if faults else ["", "All is as it should be."]
-    return "\n".join(lines) + "\n"
+def record(outcome: Outcome) -> dict[str, object]:
+    """Samples are those of all three programs. `short`: from copies of a part of the stack; `in_vdso`: taken there."""
+    kernel, found = outcome
+    counted: dict[str, object] = {}
+    if "workloads" in found:
+        counted = {key: sum(one[key] for one in found["workloads"].values()) for key in SUMS}
+    said: dict[str, object] = {key: found[key] for key in ("verified", "tracepoint", "refused", "failed") if key in found}
+    release, machine = found.get("release", ""), found.get("machine", kernel.architecture)
+    return {"suite": kernel.suite, "release": release, "machine": machine, **said, **counted, "fault": outcome.fault}

@@ -1,33 +1,31 @@
 """Compiles objects, links them in many ways, and compares what sframegen merge and linkers make of them: corpus/README.md.
 
-The head of the report, docs/reports/merging.md, says what is compared. Needs the tools of tools/get-peers, gcc and
-g++, for arm64 and s390x the cross compilers, for some parts mold, clang, rustc and the libraries of corpus/samples.py: what is
-missing is left out, and said. Exit status 1: something differs.
+Needs the tools of tools/get-peers, gcc and g++, for arm64 and s390x the cross compilers, for some parts mold, clang, rustc and the
+libraries of corpus/samples.py: what is missing is left out, and said. Exit status 1: something differs.
 """
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from corpus import measured
 from corpus.merge import links
 from corpus.merge.compare import described
 from corpus.merge.damage import try_all
 from corpus.merge.parts import Set, relocatable, stripped, with_gnu_ld, with_lto, with_mold_3, with_others, without_sframe
-from corpus.merge.report import markdown
+from corpus.merge.report import results
 from corpus.merge.sources import Source, sources
 from corpus.merge.toolchain import WITH_SFRAME, Toolchain
-from corpus.report_pages import write_or_print
 from corpus.samples import SAMPLES, sample_files
 from tests.support.peers import Peers
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
 
     from corpus.merge.damage import Tried
@@ -147,17 +145,15 @@ def _versions(peers: Peers) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m corpus.merge", description=(__doc__ or "").partition("\n")[0])
+    parser = measured.argument_parser("corpus.merge", __doc__)
     parser.add_argument("--objects", type=int, default=320, help="for this machine; a third for others (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="which sources are made (default %(default)s)")
     parser.add_argument("--machine", choices=MACHINES, action="append", help="only this one; may be given again")
     parser.add_argument("--only", choices=[*PARTS, "damage"], action="append", help="only this part; may be given again")
     parser.add_argument("-j", "--jobs", type=int, default=2, help="compilers at a time (default %(default)s)")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="work in this folder, and leave it to the next run")
-    parser.add_argument("--report", type=Path, help="write the report to this file, not to standard output")
     options = parser.parse_args()
 
-    started = time.monotonic()
     rows: list[Row] = []
     tried: list[Tried] = []
     with tempfile.TemporaryDirectory(prefix="corpus-merge-") as scratch:
@@ -165,16 +161,13 @@ def main() -> int:
         for machine in options.machine or MACHINES:
             for row in run.machine(machine):
                 rows.append(row)
-                if sys.stderr.isatty() or options.report:
+                if sys.stderr.isatty() or options.json:
                     result = "; ".join(row.outcome.differences) or "equal"
                     print(f"{row.part}, {row.machine}, {row.case}: {result}"[:300], file=sys.stderr, flush=True)
         if "damage" in (options.only or ["damage"]):
             tried = try_all(Toolchain(run.peers, "x86-64", "", run.scratch / "damaged"))
-    took = f"{time.monotonic() - started:.0f} s"
-    about = f"`python -m corpus.merge --objects {options.objects} --seed {options.seed}`, {_versions(run.peers)}; {took}"
-    about += "".join(f"; {one}: left out" for one in run.left_out)
-    text = markdown(rows, tried, about)
-    write_or_print(options.report, text)
+    said = {"objects": options.objects, "seed": options.seed, "linkers": _versions(run.peers), "left_out": run.left_out}
+    measured.write(options.json, said | results(rows, tried))
     return int(any(row.outcome.differences for row in rows))
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -20,14 +19,15 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from corpus.linked_files import linked_files
+from tests.support.peers import cache_directory
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-LINKED = {b"\2\0", b"\0\2", b"\3\0", b"\0\3"}  # ET_EXEC and ET_DYN in either byte order
 LEVELS = ("none", "fast", "size")
 FILES_AT_A_TIME = 200
 SYNTHESIZED_BYTES = 4 << 20  # reading the instructions of larger files takes minutes
-CORPUS = Path(os.environ.get("SFRAMEGEN_CACHE", "~/.cache/sframegen")).expanduser() / "corpus"
 MAIN = '#include <stdio.h>\nint twice(int); int main(void) { return printf("%d\\n", twice(21)) < 0; }'
 TWICE = "int twice(int x) { volatile char room[64]; room[0] = (char)x; return 2 * room[0]; }"
 
@@ -106,19 +106,6 @@ class Recorder:
             self.keep("merge", [merged, one])
 
 
-def default_files() -> list[Path]:
-    corpus = sorted(file for file in CORPUS.rglob("*") if is_linked(file))
-    return corpus + sorted(file for file in Path("/usr/bin").iterdir() if is_linked(file))
-
-
-def is_linked(file: Path) -> bool:
-    if file.is_symlink() or not file.is_file():
-        return False
-    with file.open("rb") as opened:
-        head = opened.read(18)
-    return head[:4] == b"\x7fELF" and head[16:18] in LINKED
-
-
 def batches(files: Iterable[Path], scratch: Path) -> Iterable[list[Path]]:
     """Links to the files under names of their own, a limited number at a time."""
     batch: list[Path] = []
@@ -156,7 +143,7 @@ def main() -> int:
         scratch = Path(folder)
         recorder = Recorder(given.sframegen, scratch)
         (scratch / "given").mkdir()
-        for batch in batches(given.paths or default_files(), scratch / "given"):
+        for batch in batches(given.paths or linked_files([cache_directory() / "corpus", Path("/usr/bin")]), scratch / "given"):
             recorder.follow_steps(batch, STEPS)
         recorder.merge("ld", "gcc")
     given.json.write_text(json.dumps(recorder.digests, indent=1, sort_keys=True))

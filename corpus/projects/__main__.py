@@ -1,65 +1,43 @@
-"""Builds real projects without and with the post-link step, and compares: docs/reports/projects.md.
+"""Builds real projects without and with the post-link step, and compares: corpus/README.md.
 
-Also what the step does with each linker and kind of link, and what a build does when sframegen is missing, killed, or refuses a
-file. Needs the tools of tools/get-peers, the build systems of the projects, and Debian's archive for their sources, which are kept
-in CACHE/projects. Exit status 1: something is not as it should be.
+Needs the tools of tools/get-peers, the build systems of the projects, and Debian's archive for their sources, which are kept in
+CACHE/projects. Exit status 1: something is not as it should be.
 """
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-from corpus.projects.badnews import PROJECT, try_all
+from corpus import measured
 from corpus.projects.judge import Judge
-from corpus.projects.linkers import matrix
 from corpus.projects.manifest import MANIFEST, environment, projects
-from corpus.projects.report import markdown
-from corpus.report_pages import write_or_print
 from tests.support.peers import Peers
-
-PARTS = ("linkers", "bad-news")
 
 
 def main() -> int:
     known = {project.name: project for project in projects(MANIFEST.read_text())}
-    parser = argparse.ArgumentParser(prog="python -m corpus.projects", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", choices=[[], *known, *PARTS], help=f"only these: {', '.join([*known, *PARTS])}"
-    )
+    parser = measured.argument_parser("corpus.projects", __doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *known], help=f"only these: {', '.join(known)}")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="work in this new folder, and leave what was built there")
-    parser.add_argument("--report", type=Path, help="write the report to this file, not to standard output")
     options = parser.parse_args()
-    names = options.names or [*known, *PARTS]
 
-    started = time.monotonic()
     program = shutil.which("sframegen", path=str(Path(sys.executable).parent)) or shutil.which("sframegen")
     if program is None:
         parser.error("sframegen is not installed")
     peers = Peers()
-    around = environment(program)
     with tempfile.TemporaryDirectory(prefix="corpus-projects-") as temporary:
         scratch = (options.keep or Path(temporary)).absolute()
-        judge = Judge(program, peers.tool("readelf"), around, scratch)
+        judge = Judge(program, peers.tool("readelf"), environment(program), scratch)
         judged = []
-        for name in names:
-            if name in known:
-                judged.append(judge.judge(known[name]))
-                one = judged[-1]
-                print(f"{name} {one.version}: {'; '.join(one.differences) or 'as it should be'}", file=sys.stderr, flush=True)
-        cells = list(matrix(judge, peers)) if "linkers" in names else []
-        news = list(try_all(judge, known[PROJECT])) if "bad-news" in names else []
+        for name in options.names or known:
+            judged.append(one := judge.judge(known[name]))
+            print(f"{name} {one.version}: {'; '.join(one.differences) or 'as it should be'}", file=sys.stderr, flush=True)
     versions = dict(line.split() for line in (peers.directory / "versions").read_text().splitlines())
-    about = f"`corpus/projects`, GNU binutils {versions['binutils']}; {time.monotonic() - started:.0f} s"
-    text = markdown(judged, cells, news, about)
-    write_or_print(options.report, text)
-    return int(
-        any(one.differences for one in judged) or any(one.differences for one in cells) or any(one.differences for one in news)
-    )
+    measured.write(options.json, {"binutils": versions["binutils"], "projects": [one.record() for one in judged]})
+    return int(any(one.differences for one in judged))
 
 
 if __name__ == "__main__":

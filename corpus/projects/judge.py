@@ -37,6 +37,24 @@ class Judged:
     notes: list[str] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
 
+    def record(self) -> dict[str, object]:
+        """CPU seconds are those of configure and the first build, without and with the step."""
+        return {
+            "project": self.project.name,
+            "version": self.version,
+            "build_system": self.project.system,
+            "sources": self.sources,
+            "linked_files": self.outputs,
+            "functions": self.functions,
+            "section_bytes": self.section_bytes,
+            "tests_passed": self.passed or "all",
+            "restored": self.restored,
+            "not_reproducible": self.varying,
+            "cpu_seconds": [round(seconds) for seconds in self.seconds],
+            "notes": self.notes,
+            "differences": self.differences,
+        }
+
 
 class Judge:
     def __init__(self, sframegen: str, readelf: str, environment: Mapping[str, str], scratch: Path) -> None:
@@ -116,9 +134,3 @@ def compared(plain: Build, made: Build) -> list[str]:
     if again := made.changed - plain.changed:
         found.append(f"a second build changes {', '.join(sorted(again))}"[:300])
     return found
-
-
-def clear(scratch: Path, project: Project) -> None:
-    for path in scratch.glob(f"{project.name}.*"):
-        if path.is_dir():
-            shutil.rmtree(path)

@@ -32,7 +32,6 @@ class Project:
     sources: str
     build: str
     test: str
-    document: str
     changed: dict[str, str] = field(metadata={"key": "with"})
     outputs: int
     before: str = ""

@@ -7,67 +7,30 @@ something was found that may not be.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import random
-import stat
 import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from corpus import measured
+from corpus.linked_files import corpus_files, linked_files
 from corpus.processes import each_in_a_process
-from corpus.report_pages import write_or_print
 from corpus.run.behaviour import Behaviour
 from corpus.run.examine import Examiner, Result
-from corpus.run.report import markdown
-from tests.support.peers import Peers, cache_directory
+from corpus.run.report import summed
+from tests.support.peers import Peers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-LINKED = {b"\2\0", b"\0\2", b"\3\0", b"\0\3"}  # ET_EXEC and ET_DYN in either byte order
 LARGEST_JUDGED_BYTES = 32 << 20  # readelf's text of a larger file takes minutes to judge; tests/real/test_real.py has some
 SECONDS_FOR_ONE = 900  # a loop that does not end is a finding, not the end of the run
 
 
 def machine_paths() -> list[Path]:
     return [Path("/usr/bin"), Path("/usr/sbin"), *sorted(Path("/usr").glob("lib*"))]
-
-
-def corpus_paths() -> list[Path]:
-    corpus = cache_directory() / "corpus"
-    lock_file = corpus / "lock.json"
-    lock = json.loads(lock_file.read_text()) if lock_file.exists() else {}
-    return [corpus / locked["file"] for _, locked in sorted(lock.items())]
-
-
-def linked_files(paths: Iterable[Path]) -> Iterator[Path]:
-    """Programs and libraries among and below the paths: each once, by the first of its names, not by symbolic links."""
-    seen = set()
-    for path in paths:
-        for file in below(path) if path.is_dir() else [path.resolve()]:
-            status = file.lstat()
-            if stat.S_ISREG(status.st_mode) and (status.st_dev, status.st_ino) not in seen and is_linked(file):
-                seen.add((status.st_dev, status.st_ino))
-                yield file
-
-
-def below(directory: Path) -> Iterator[Path]:
-    for parent, directories, names in os.walk(directory):
-        directories.sort()
-        yield from (Path(parent, name) for name in sorted(names))
-
-
-def is_linked(file: Path) -> bool:
-    try:
-        with file.open("rb") as stream:
-            head = stream.read(18)
-    except OSError:
-        return False
-    return head[:4] == b"\x7fELF" and head[16:] in LINKED
 
 
 def examined(files: Sequence[Path], judged: set[Path], examiner: Examiner, jobs: int, scratch: Path) -> Iterator[Result]:
@@ -86,7 +49,7 @@ def with_progress(results: Iterable[Result], count: int) -> Iterator[Result]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m corpus.run", description=(__doc__ or "").partition("\n")[0])
+    parser = measured.argument_parser("corpus.run", __doc__)
     parser.add_argument(
         "paths", nargs="*", type=Path, metavar="PATH", help="files and folders; default: the machine and the corpus"
     )
@@ -96,26 +59,21 @@ def main() -> int:
         "--sample", type=int, default=20, metavar="N", help="judge the rules of every Nth (default %(default)s; 0: none)"
     )
     parser.add_argument("--seed", type=int, default=1, help="which files are drawn (default %(default)s)")
-    parser.add_argument("--report", type=Path, help="write the report to this file, not to standard output")
-    parser.add_argument("--json", type=Path, help="write all results to this file")
     options = parser.parse_args()
 
-    files = list(linked_files(options.paths or [*machine_paths(), *corpus_paths()]))
+    files = list(linked_files(options.paths or [*machine_paths(), *corpus_files()]))
     chance = random.Random(options.seed)  # noqa: S311 - the same draw at each run is what it is for
     if options.limit is not None and options.limit < len(files):
         files = sorted(chance.sample(files, options.limit))
     small = [file for file in files if file.stat().st_size <= LARGEST_JUDGED_BYTES]
-    judged = set(chance.sample(small, -(-len(small) // options.sample))) if options.sample else set()
+    to_judge = set(chance.sample(small, -(-len(small) // options.sample))) if options.sample else set()
 
     behaviour = Behaviour()
     with tempfile.TemporaryDirectory(prefix="corpus-run-") as scratch:
-        running = examined(files, judged, Examiner(behaviour, Peers()), options.jobs, Path(scratch))
+        running = examined(files, to_judge, Examiner(behaviour, Peers()), options.jobs, Path(scratch))
         by_file = {result.file: result for result in with_progress(running, len(files))}
     results = [by_file[str(file)] for file in files]
-    text = markdown(results, behaviour)
-    if options.json:
-        options.json.write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")
-    write_or_print(options.report, text)
+    measured.write(options.json, summed(results, behaviour))
     return int(any(result.differences for result in results))
 
 

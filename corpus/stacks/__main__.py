@@ -1,22 +1,21 @@
 """Stops programs at random moments, and compares the stacks that sframegen stack and gdb see there: corpus/README.md.
 
-The head of the report, docs/reports/stacks.md, says what is stopped, in which modes, and what is compared. Needs gdb, gcc and g++,
-and for copies root or user namespaces: what is missing is left out and reported. Exit status 1: a stack differs.
+Needs gdb, gcc and g++, and for copies root or user namespaces: what is missing is left out and reported. Exit status 1: a stack
+differs.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from corpus.report_pages import write_or_print
+from corpus import measured
 from corpus.stacks.copies import Copies
 from corpus.stacks.debugger import Gdb
-from corpus.stacks.report import markdown, versions
+from corpus.stacks.report import results
 from corpus.stacks.stops import Mode, Stopper
 from corpus.stacks.workloads import WORKLOADS
 
@@ -27,15 +26,13 @@ MODES = ("sections", "--convert", "no .eh_frame")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m corpus.stacks", description=(__doc__ or "").partition("\n")[0])
+    parser = measured.argument_parser("corpus.stacks", __doc__)
     parser.add_argument("--share", type=float, default=1.0, help="of the stops of each workload (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="which moments (default %(default)s)")
     parser.add_argument("--mode", choices=MODES, action="append", help="only this one; may be given again")
     parser.add_argument("--only", choices=[one.name for one in WORKLOADS], action="append", help="may be given again")
-    parser.add_argument("--report", type=Path, help="write the report to this file, not to standard output")
     options = parser.parse_args()
 
-    started = time.monotonic()
     rows: list[Row] = []
     left_out: list[str] = []
     with tempfile.TemporaryDirectory(prefix="corpus-stacks-") as scratch:
@@ -68,10 +65,7 @@ def main() -> int:
                 )
                 for difference in row.differences[:10]:
                     print(f"    {difference}", file=sys.stderr, flush=True)
-    command = f"python -m corpus.stacks --share {options.share:g} --seed {options.seed}"
-    about = f"`{command}`, {versions()}; {time.monotonic() - started:.0f} s"
-    text = markdown(rows, about, left_out)
-    write_or_print(options.report, text)
+    measured.write(options.json, results(rows, left_out))
     return int(any(row.differences for row in rows))
 
 

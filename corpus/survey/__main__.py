@@ -1,11 +1,11 @@
-"""Surveys the packages of survey.toml with `sframegen fleet run`, and reports: docs/reports/survey.md.
+"""Surveys the packages of survey.toml with `sframegen fleet run`, and reports: corpus/README.md.
 
 Exit status 1: a file that was looked at again with others' tools is not as the survey says, or a package failed.
 """
 
 from __future__ import annotations
 
-import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -14,12 +14,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from corpus import measured
 from corpus.fetch.__main__ import cache_directory
-from corpus.report_pages import write_page
 from corpus.survey.judged_files import judge, sample
 from corpus.survey.survey_packages import MANIFEST, fetched
-from corpus.survey.survey_report import Results, markdown
-from corpus.survey.survey_rows import files_of, packages_of
+from corpus.survey.survey_report import files_of, growth, packages_of, summed
 from sframegen.fleet.result_rows import RowOutcome
 
 if TYPE_CHECKING:
@@ -32,10 +31,9 @@ FLEET = (sys.executable, "-P", "-m", "sframegen", "fleet")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m corpus.survey", description=(__doc__ or "").partition("\n")[0])
+    parser = measured.argument_parser("corpus.survey", __doc__)
     parser.add_argument("--manifest", type=Path, default=MANIFEST)
     parser.add_argument("--output", type=Path, default=cache_directory() / "survey" / "results", help="where results are left")
-    parser.add_argument("--report", type=Path, help="write the summary to this file")
     parser.add_argument("--page", type=Path, help="write the page to this file")
     parser.add_argument("--rewrite-up-to", metavar="MB", type=float, default=1, help="also rewrite packages up to this size")
     parser.add_argument("--judge", metavar="N", type=int, default=60, help="files to look at again")
@@ -55,13 +53,18 @@ def main() -> int:
     subprocess.run([*FLEET, "report", str(surveyed), *page], check=True)
 
     judged = judge_all(surveyed, packages, options.judge, options.seed)
-    results = Results(groups, surveyed, rewritten, options.rewrite_up_to, judged)
-    text = markdown(results)
-    if options.report:
-        write_page(options.report, text, results.run["sframegen"])
-    else:
-        print(text)
-    failed = any(row.outcome == RowOutcome.FAILED for row in packages_of(surveyed))
+    what_ran = json.loads((surveyed / "run.json").read_bytes())  # may have been another version than this one: --from-results
+    rows = packages_of(surveyed)
+    results = {
+        "run_on": what_ran["started"][:10],
+        **summed(groups, rows, files_of(surveyed)),
+        "rewritten": growth(packages_of(rewritten)),
+        "judged_files": len(judged),
+        "judged_code_bytes": sum(one.code_bytes for one in judged),
+        "judged_differences": [f"{one.path}: {fault}" for one in judged for fault in one.faults],
+    }
+    measured.write(options.json, results, what_ran["sframegen"])
+    failed = any(row.outcome == RowOutcome.FAILED for row in rows)
     return int(failed or any(one.faults for one in judged))
 
 

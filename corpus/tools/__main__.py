@@ -1,17 +1,14 @@
-"""Runs files that other tools changed before or after add-section, and compares: docs/reports/tools.md.
+"""Runs files that other tools changed before or after add-section, and compares: corpus/README.md.
 
 Exit status 1: a program breaks with the section and not without it, or `sframegen check` does not say so, or the like.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import subprocess
 import sys
 import tempfile
-import time
 import tomllib
 from dataclasses import asdict
 from fnmatch import fnmatchcase
@@ -19,13 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from corpus import measured
 from corpus.fetch.__main__ import FetchError
 from corpus.processes import each_in_a_process
-from corpus.report_pages import write_or_print
 from corpus.tools.invocations import rows
 from corpus.tools.obtaining import of_pypi, of_suite
 from corpus.tools.subjects import compiled, of_packages
-from corpus.tools.tools_report import Result, markdown, summary
+from corpus.tools.tools_report import Result, summed
 from corpus.tools.trial import BREAKS, Given, given, tried
 
 if TYPE_CHECKING:
@@ -37,7 +34,6 @@ if TYPE_CHECKING:
 
 MANIFEST = Path(__file__).with_name("tools.toml")
 SECONDS_OF_JOB = 300
-BEGIN, END = "<!-- corpus.tools writes this: begin -->", "<!-- end -->"
 
 
 class Job(NamedTuple):
@@ -86,17 +82,13 @@ def results(jobs: Sequence[Job], at_once: int, scratch: Path) -> Iterator[Result
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m corpus.tools", description=(__doc__ or "").partition("\n")[0])
+    parser = measured.argument_parser("corpus.tools", __doc__)
     parser.add_argument("--files", metavar="PATTERN", default="*", help="only files whose `KIND: NAME` matches")
     parser.add_argument("--tools", metavar="PATTERN", default="*", help="only rows whose `TOOLS: INVOCATION` matches")
     parser.add_argument("--limit", type=int, metavar="N", help="only N of the jobs, drawn by the seed")
     parser.add_argument("--seed", type=int, default=1, help="which jobs are drawn (default %(default)s)")
     parser.add_argument("-j", "--jobs", type=int, default=2, help="jobs at a time (default %(default)s)")
-    parser.add_argument("--report", type=Path, help="write the report to this file, not to standard output")
-    parser.add_argument("--docs", type=Path, help="a document, in which the short tables are replaced")
-    parser.add_argument("--json", type=Path, help="write all results to this file")
     options = parser.parse_args()
-    started = time.monotonic()
     manifest = tomllib.loads(MANIFEST.read_text())
     try:
         chosen = list(providers(manifest))
@@ -112,19 +104,13 @@ def main() -> int:
         starts, left_out = prepared(subjects, scratch)
         tried_rows = [row for row in rows(chosen) if fnmatchcase(row.name, options.tools)]
         jobs = [Job(start, row) for start in starts for row in tried_rows]
-        run = f"{len(jobs):,} jobs"
+        possible = len(jobs)
         if options.limit is not None and options.limit < len(jobs):
             jobs = random.Random(options.seed).sample(jobs, options.limit)  # noqa: S311 - the same draw at each run
-            run = f"{len(jobs):,} of {run}, drawn with the seed {options.seed}"
         places = {(row.tools, row.invocation.name): place for place, row in enumerate(tried_rows)}
         found = sorted(results(jobs, options.jobs, scratch), key=lambda result: places[result.tools, result.invocation])
-    text = markdown(found, left_out, f"{run}, on {len(starts)} files, in {time.monotonic() - started:.0f} s.")
-    if options.json:
-        options.json.write_text(json.dumps([asdict(result) for result in found], indent=1) + "\n")
-    if options.docs:
-        before, _, rest = options.docs.read_text().partition(BEGIN)
-        options.docs.write_text(f"{before}{BEGIN}\n{summary(found)}{END}{rest.partition(END)[2]}")
-    write_or_print(options.report, text)
+    run = {"jobs": len(jobs), "possible_jobs": possible, "seed": options.seed, "files": len(starts)}
+    measured.write(options.json, run | summed(found, left_out))
     return int(any(result.is_fault for result in found))
 
 

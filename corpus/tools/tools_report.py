@@ -1,4 +1,4 @@
-"""The results, in Markdown."""
+"""The results, as docs/measured/tools.json has them."""
 
 from __future__ import annotations
 
@@ -6,23 +6,18 @@ import platform
 import re
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from corpus.run.report import table
-from corpus.tools.trial import AFTER, BEFORE, BREAKS, LOST, NO_BETTER, REFUSED, TOOL_REFUSES, WORKS
+from corpus.tools.trial import AFTER, BEFORE, BREAKS, REFUSED, TOOL_REFUSES, WORKS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-HEAD = Path(__file__).with_name("head.md")
 VERSION = re.compile(r" \d\S*?(?=,|$)")
 ORDERS = (AFTER, BEFORE)
 DIRECTORY = re.compile(r"/\S*/")
 NUMBER = re.compile(r"0x[0-9a-f]+|\b\d{3,}\b")
-REPEATED = "To repeat a job: `python -m corpus.tools --files 'KIND: FILE' --tools 'TOOLS: INVOCATION'`."
 KINDS = ("non-PIE", "PIE", "static", "static-PIE", "library")
-MARKS = (WORKS, BREAKS, TOOL_REFUSES, REFUSED, LOST, NO_BETTER)
 
 
 @dataclass
@@ -51,69 +46,42 @@ class Result:
         return f"{self.order}: {NUMBER.sub('N', DIRECTORY.sub('', told))}"
 
 
-def markdown(found: Sequence[Result], left_out: Mapping[str, str], run: str) -> str:
-    """`run`: a sentence about it."""
-    lines = [HEAD.read_text(), "## Results", "", f"{run} On {platform.freedesktop_os_release()['PRETTY_NAME']}.", ""]
-    counts = [(m, *(sum(r.mark == m and r.order == o for r in found) for o in ORDERS)) for m in MARKS]
-    counts.append(("with a fault", *(sum(r.is_fault and r.order == o for r in found) for o in ORDERS)))
-    lines += table(("", *ORDERS), counts)
-    names = list(dict.fromkeys((r.tools, r.invocation) for r in found))
-    for order in ORDERS:
-        cells = grouped(found, order, lambda r: (r.tools, r.invocation))
-        lines += [f"## {order}", ""]
-        lines += table(("tools", "", *KINDS), ((*name, *(counted(cells.get((name, k), ())) for k in KINDS)) for name in names))
-    return "\n".join([*lines, *faults(found), *not_tried(left_out)]) + "\n"
+def summed(found: Sequence[Result], left_out: Mapping[str, str]) -> dict[str, object]:
+    """`uses`: verdicts by kind of file, of each use of a tool; `tools`: of all uses, versions without faults together."""
+    return {
+        "system": platform.freedesktop_os_release()["PRETTY_NAME"],
+        "verdicts": {order: Counter(r.mark for r in found if r.order == order) for order in ORDERS},
+        "faulty": {order: sum(r.is_fault for r in found if r.order == order) for order in ORDERS},
+        "faults": [{"fault": r.kind_of_fault, "tools": r.tools, "use": r.invocation, "file": f"{r.kind}: {r.subject}"}
+                   for r in found if r.is_fault],
+        "tools": [record for order in ORDERS for record in of_tools(order, [r for r in found if r.order == order])],
+        "uses": [record for order in ORDERS for record in of_uses(order, [r for r in found if r.order == order])],
+        "not_tried": left_out,
+    }  # fmt: skip
 
 
-def faults(found: Sequence[Result]) -> list[str]:
-    groups: dict[str, dict[str, list[str]]] = {}
+def of_uses(order: str, found: Sequence[Result]) -> Iterator[dict[str, object]]:
+    uses: dict[tuple[str, str], dict[str, Counter[str]]] = {}
     for r in found:
-        if r.is_fault:
-            groups.setdefault(r.kind_of_fault, {}).setdefault(f"{r.tools}: {r.invocation}", []).append(f"`{r.kind}: {r.subject}`")
-    lines = ["## Faults", "", REPEATED if groups else "None.", ""]
-    for kind, of_rows in sorted(groups.items(), key=lambda group: -sum(map(len, group[1].values()))):
-        lines += [f"### {kind}", "", f"{sum(map(len, of_rows.values()))} jobs:", ""]
-        lines += [f"- {row}; {', '.join(names)}" for row, names in of_rows.items()] + [""]
-    return lines
+        uses.setdefault((r.tools, r.invocation), {}).setdefault(r.kind, Counter())[r.mark + " with a fault" * bool(r.faults)] += 1
+    for (tools, use), kinds in uses.items():
+        yield {"order": order, "tools": tools, "use": use, **kinds}
 
 
-def not_tried(left_out: Mapping[str, str]) -> list[str]:
-    return ["## Not tried", "", *(f"- {name}: {why}" for name, why in left_out.items())]
-
-
-def summary(found: Sequence[Result]) -> str:
-    """Short tables: versions without faults share a row."""
-    lines = []
-    for order in ORDERS:
-        groups: dict[tuple[str, str], dict[str, list[Result]]] = {}
-        of_order = [r for r in found if r.order == order]
-        faulty = {r.tools for r in of_order if r.is_fault}
-        for r in of_order:
-            programs, versions = " and ".join(VERSION.sub("", r.tools).split(", ")), versions_of(r.tools)
-            groups.setdefault((programs, versions if r.tools in faulty else ""), {}).setdefault(versions, []).append(r)
-        rows = []
-        for (programs, _), by_version in groups.items():
-            together = [r for of_version in by_version.values() for r in of_version]
-            rows.append((programs, ", ".join(by_version), *(judged([r for r in together if r.kind == k]) for k in KINDS)))
-        lines += table((order, "versions", *KINDS), rows)
-    return "\n".join(lines)
+def of_tools(order: str, found: Sequence[Result]) -> Iterator[dict[str, object]]:
+    groups: dict[tuple[str, str], dict[str, list[Result]]] = {}
+    faulty = {r.tools for r in found if r.is_fault}
+    for r in found:
+        programs, versions = " and ".join(VERSION.sub("", r.tools).split(", ")), versions_of(r.tools)
+        groups.setdefault((programs, versions if r.tools in faulty else ""), {}).setdefault(versions, []).append(r)
+    for (programs, _), by_version in groups.items():
+        together = [r for of_version in by_version.values() for r in of_version]
+        verdicts = {kind: judged([r for r in together if r.kind == kind]) for kind in KINDS}
+        yield {"order": order, "tools": programs, "versions": list(by_version), **verdicts}
 
 
 def versions_of(tools: str) -> str:
     return " + ".join(dict.fromkeys(word.strip() for word in VERSION.findall(tools)))
-
-
-def grouped(found: Iterable[Result], order: str, name: Callable[[Result], Hashable]) -> dict[tuple[Hashable, str], list[Result]]:
-    cells: dict[tuple[Hashable, str], list[Result]] = {}
-    for r in found:
-        if r.order == order:
-            cells.setdefault((name(r), r.kind), []).append(r)
-    return cells
-
-
-def counted(found: Iterable[Result]) -> str:
-    counts = Counter(f"{r.mark}{' with a fault' * bool(r.faults)}" for r in found)
-    return ", ".join(f"{count} {mark}" for mark, count in counts.items()) or "-"
 
 
 def judged(found: Sequence[Result]) -> str:

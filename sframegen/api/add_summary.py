@@ -160,7 +160,7 @@ class Summary:
         return [*lines, f"  written: {printable(self.output)}"] if self.output else lines
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `--json` prints; docs/json.md has the keys."""
+        """The object that `--json` prints; docs/json-schema.json has the keys."""
         result = json_of(replace(self, package=None), self.plan)
         if self.package is not None:
             result["package"] = self.package.to_json()

@@ -92,7 +92,7 @@ class VersionChange:
         return [*lines, f"  written: {printable(self.output)}"] if self.output else lines
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `--json` prints; docs/json.md has the keys."""
+        """The object that `--json` prints; docs/json-schema.json has the keys."""
         return json_of(self, self.plan)
 
 

@@ -108,7 +108,7 @@ class Merged:
         return lines + [f"  does not describe its section: {shortened(printable(name))}" for name in self.silent]
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `--json` prints; docs/json.md has the keys."""
+        """The object that `--json` prints; docs/json-schema.json has the keys."""
         return json_of(self, self.plan)
 
 

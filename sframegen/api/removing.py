@@ -70,7 +70,7 @@ class SectionRemoval:
         return f"{file}: .sframe of {self.section_bytes:,} bytes taken out; not restored: no valid undo record"
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `--json` prints; docs/json.md has the keys."""
+        """The object that `--json` prints; docs/json-schema.json has the keys."""
         return json_of(self, self.plan)
 
 

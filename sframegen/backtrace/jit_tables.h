@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
-/* The rules of code that the process itself makes at run time: it writes their tables (docs/jit.md). */
+/* The rules of code that the process itself makes at run time: it writes their tables (docs/registration.md). */
 #ifndef SFRAMEGEN_JIT_TABLES_H
 #define SFRAMEGEN_JIT_TABLES_H
 

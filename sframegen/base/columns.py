@@ -1,4 +1,4 @@
-"""Typed columns and tables of them for the compiled modules (docs/compiled.md), and numbers in bytes. Compiled."""
+"""Typed columns and tables of them for the compiled modules (docs/architecture.md), and numbers in bytes. Compiled."""
 
 from __future__ import annotations
 

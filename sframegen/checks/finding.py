@@ -166,7 +166,7 @@ class CheckReport:
         return replace(self, findings=_sort_worst_first(findings), package=package)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that `--json` prints; docs/json.md has the keys."""
+        """Return the object that `--json` prints; docs/json-schema.json has the keys."""
         code = {verdict.name.lower(): count for verdict, count in self.code.items()}
         findings = [
             finding._asdict()

@@ -50,7 +50,7 @@ REMOVED: dict[str, str] = {
     "profile --user": "the process ids that pgrep -u prints",
     "profile-diff": "go tool pprof -base BEFORE AFTER",
     "profile-report": "go tool pprof FILE...",
-    "register": "the calls of sframegen.registry: docs/registry.md",
+    "register": "the calls of sframegen.registry: docs/registration.md",
     **dict.fromkeys(
         (f"stack {option}" for option in ("-n", "--count", "-d", "--duration", "--interval", "--until-exit")), "profile"
     ),

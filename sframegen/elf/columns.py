@@ -1,4 +1,4 @@
-"""Address tables for the compiled modules: ranges, and executable areas with their bytes (docs/compiled.md). Compiled."""
+"""Address tables for the compiled modules: ranges, and executable areas with their bytes (docs/architecture.md). Compiled."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tables in the form that compiled modules take: one object for each table, with typed columns as attributes. Compiled.
 
 The types are in `columns.pxd`. An object borrows its columns: while it exists, the arrays cannot grow or shrink. Make such objects
-for one call, and drop them. docs/compiled.md says how to add a class.
+for one call, and drop them. docs/architecture.md says how to add a class.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which section describes which code of a process: the registry, and the proposed calls that register code in it.
 
-The public names are in `__init__.pyi`, and are imported when they are first used: docs/registry.md, docs/jit.md.
+The public names are in `__init__.pyi`, and are imported when they are first used: docs/registration.md.
 """
 
 from __future__ import annotations

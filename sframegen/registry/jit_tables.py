@@ -1,4 +1,4 @@
-"""Tables of code made at run time: the meaning of an entry, and a reader of tables that grow while it reads. See docs/jit.md."""
+"""Tables of code made at run time, as docs/registration.md has them: their entries, and a reader of tables that grow meanwhile."""
 
 from __future__ import annotations
 

@@ -343,14 +343,14 @@ def test_compiled_programs_of_gnu_as_and_ld(compile_c: Compiler, flags: tuple[st
     report = sframegen.check(file)
     assert (report.version, report.code[Verdict.WRONG], report.code[Verdict.ABSENT]) == (3, 8, 0)
     (finding,) = [finding for finding in report.findings if finding.severity is sframegen.Severity.ERROR]
-    assert finding.message == (  # docs/differences.md
+    assert finding.message == (  # docs/merging.md
         ".plt.got+0x0, 8 bytes: (cfa, ra, fp) = (rsp + 16, *(cfa - 8), rbp); "
         "the CFI says (cfa, ra, fp) = (rsp + 8, *(cfa - 8), rbp)"
     )
 
 
 def verdict_of(example: Example) -> Verdict:
-    """Of the last row that GNU as wrote, or did not write, for a program of docs/differences.md."""
+    """Of the last row that GNU as wrote, or did not write, for a program of tests/differential/gnu_as.txt."""
     if example.kind == "Registers that stack tracers do not have":
         return Verdict.EQUAL  # true, and of no use
     if example.kind == "FDEs without rows":

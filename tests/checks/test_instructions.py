@@ -728,11 +728,9 @@ def test_many_files(library: Callable[..., Path], tmp_path: Path) -> None:
     for number, source in enumerate((X86, X86.replace(fault.old, fault.new))):
         (tmp_path / "files" / f"lib{number}.so").write_bytes(library(source).read_bytes())
     (tmp_path / "files" / "text").write_text("no ELF file")
-    document = tmp_path / "page.md"
-    document.write_text("before\n<!-- contradictions -->\nold\n<!-- end of contradictions -->\nbehind\n")
 
     def run() -> str:
-        options = ["--kept", str(tmp_path / "kept"), "--docs", str(document), "--jobs", "2", str(tmp_path / "files")]
+        options = ["--kept", str(tmp_path / "kept"), "--json", str(tmp_path / "json"), "--jobs", "2", str(tmp_path / "files")]
         command = [sys.executable, "-m", "corpus.contradictions", *options]
         return subprocess.run(command, env=with_checkout(), check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout
 
@@ -740,13 +738,12 @@ def test_many_files(library: Callable[..., Path], tmp_path: Path) -> None:
     kept = (tmp_path / "kept").read_text()
     assert len(kept.splitlines()) == 2
     assert "lib1.so: 0x" in text
-    assert "2 programs and libraries" in text
-    assert "1 places are contradicted, in 1 of them" in text
-    row = next(line for line in document.read_text().splitlines() if line.startswith("| `lib1.so`"))
-    assert f"f{fault.place[1:]} ({fault.size}) | `{fault.claim}` | `{fault.proof}` |" in row
-    assert "old" not in document.read_text()
-    assert document.read_text().startswith("before\n<!-- contradictions -->\nMeasured with sframegen ")
-    assert document.read_text().endswith("<!-- end of contradictions -->\nbehind\n")
+    found = json.loads((tmp_path / "json").read_text())
+    assert found["sframegen"] == sframegen.__version__
+    assert [found[key] for key in ("files", "contradicted_files", "contradicted_places")] == [2, 1, 1]
+    [record] = found["contradicted"]
+    assert record["at"][0].endswith(f"f{fault.place[1:]} ({fault.size})")
+    assert [record[key] for key in ("file", "cfi", "code")] == ["lib1.so", fault.claim, fault.proof]
     assert run() == text
     assert (tmp_path / "kept").read_text() == kept
 

@@ -298,18 +298,6 @@ def test_the_walk_knows_rules_by_their_place() -> None:
     assert text.count("self.note(") == len(noted)
 
 
-def table_of_rules() -> str:
-    rows = [("rule", "severity", "versions", "fault"), ("---",) * 4]
-    for rule in RULES.values():
-        versions = "all" if rule.versions == (1, 2, 3) else ", ".join(map(str, rule.versions))
-        rows.append((f"`{rule.name}`", rule.severity.name.lower(), versions, rule.says))
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
-
-
-def test_the_document_lists_the_rules() -> None:
-    assert table_of_rules() in (ROOT / "docs/checking.md").read_text()
-
-
 def test_names_are_unique() -> None:
     lists = (rule_list.HEADER, rule_list.WALKED, rule_list.WORDS, rule_list.FILE)
     assert len(RULES) == sum(map(len, lists))

@@ -184,7 +184,7 @@ def test_amd64(form: Form, peers: Peers, compile_c: Compiler) -> None:
     file = compile_c(SOURCE, "-O1", "-fPIC", "-Wa,--gsframe", *form.flags.split(), peer_binutils=True)
     found = judge(MACHINES["AMD64"], file, form, peers)
     assert found.wrong == set()
-    # What GNU ld has wrong is in docs/differences.md.
+    # What GNU ld has wrong is in docs/merging.md.
     last = found.places[".plt"].stop - 16 if form.descriptor else 0
     assert found.wrong_cfi == ({last + 10} if form.descriptor and IBT not in form.flags else set())
     got = found.places.get(".plt.got", range(0))
@@ -227,7 +227,7 @@ def test_s390x(form: Form, peers: Peers, tmp_path: Path) -> None:
     assert {(rule.ra, rule.fp) for rule in found.table.rules} == {(None, None)}
     mine, gnu = functions(found.table, found.places, ".plt"), functions(found.gnu, found.places, ".plt")
     assert len(mine) == 2
-    assert gnu == (mine if NO_PIE in form.flags else {})  # the others: docs/differences.md
+    assert gnu == (mine if NO_PIE in form.flags else {})  # the others: docs/merging.md
 
 
 @for_each("flags", [SHARED, "-static -DMAIN"])

@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from sframegen.base.errors import FormatError
 from sframegen.cli.commands import cli
 from sframegen.conversion.convert import convert
+from sframegen.conversion.coverage import FATES
 from sframegen.conversion.sources import find_sources
 from sframegen.elf.code_bytes.padding import FAIL, padding_states
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import EM, PHDR_SIZE, PT, SHT, Phdr
 from sframegen.format.abi import AMD64, abi_of
 from sframegen.format.words import Reason
+from tests import ROOT
 from tests.support.inputs.cfi_writer import Frames
 from tests.support.inputs.linker_inputs import Writer, without_sections
 from tests.support.loops import for_each
@@ -380,3 +382,15 @@ def test_verbose_prints_all_fates_and_a_total(compile_c: Compiler) -> None:
     assert lines[lines.index("all 2 files:") + 1] == f"  {sum(sizes):,} executable bytes"
     tail = lines[lines.index("all 2 files:") + 2 :]
     assert sum(int(line.split()[0].replace(",", "")) for line in tail) == sum(sizes)
+
+
+# -- the page
+
+
+def test_docs_name_every_reason_and_fate() -> None:
+    page = (ROOT / "docs" / "coverage.md").read_text()
+    table = page.partition("| reason | example |\n| --- | --- |\n")[2].partition("\n\n")[0]
+    reasons = re.findall(r"^\| (.+?) \|", table, re.MULTILINE)
+    assert reasons == [reason.value for reason in Reason]
+    fates = page.partition("| group in `fates` |")[2].partition("\n\n")[0]
+    assert [name for _, name in FATES if name not in reasons and f"`{name}`" not in fates] == []

@@ -185,7 +185,7 @@ def shape(target: Target, body: list[str]) -> str:
     return "; ".join(words)
 
 
-# what docs/differences.md calls a difference: by Reading.difference, and by the shape of what is left after shrinking
+# what gnu_as.txt calls a difference: by Reading.difference, and by the shape of what is left after shrinking
 KINDS = {
     "Functions left out": (r"left out: (?!gave up).*", ".*"),
     "FDEs without rows": (r"no rows: .*", ".*"),

@@ -1,4 +1,4 @@
-"""docs/build-systems.md: its examples give sections with every link, once; a failure stops only builds that ask for it."""
+"""docs/linking.md: its examples give sections with every link, once; a failure stops only builds that ask for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sframegen.cli.commands import cli
 from sframegen.cli.integration import HERE, PLACES
 from tests import ROOT
 
-DOCUMENT = (ROOT / "docs" / "build-systems.md").read_text()
+DOCUMENT = (ROOT / "docs" / "linking.md").read_text()
 START = "from sframegen.cli.start import"
 SOURCES = {
     "say.c": "int say(void) { return 7; }\n",

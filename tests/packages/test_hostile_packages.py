@@ -311,7 +311,7 @@ def test_dangerous_debs(library: bytes, tmp_path: Path) -> None:
 
 
 def test_the_page_has_the_limits() -> None:
-    page = " ".join((ROOT / "docs/packages.md").read_text().split())
+    page = " ".join((ROOT / "docs/packaging.md").read_text().split())
     limits = (
         f"More than {package_pass.MAX_ENTRIES:,} entries",
         f"a file of more than {package_pass.MAX_ENTRY_BYTES >> 30} GiB",

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -23,15 +24,35 @@ EXAMPLE = re.compile(
 EH_FRAME = ".eh_frame + .eh_frame_hdr"
 PAGES = (  # that can be typed from top to bottom
     "README.md",
+    "docs/adding-sections.md",
+    "docs/checking.md",
+    "docs/commands.md",
+    "docs/consumers.md",
+    "docs/coverage.md",
     pytest.param("docs/fleet.md", marks=pytest.mark.full),
-    "docs/gates.md",
+    "docs/how-sframe-works.md",
+    "docs/injection.md",
+    "docs/json.md",
     "docs/library.md",
+    "docs/objects.md",
     pytest.param("docs/profile.md", marks=needs_bpf),
+    "docs/registration.md",
+    "docs/size.md",
+    "docs/stack.md",
+    "docs/synthesize.md",
     "docs/tutorial.md",
 )
 
 
-CONSOLE_ONLY = ("docs/backtrace.md", "docs/detached.md", "docs/index.md", "docs/registry.md")  # whose other examples are pieces
+CONSOLE_ONLY = (  # whose other examples are pieces
+    "docs/backtrace.md",
+    "docs/detached.md",
+    "docs/index.md",
+    "docs/linking.md",
+    "docs/merging.md",
+    "docs/packaging.md",
+    "docs/strip.md",
+)
 
 
 def shape(line: str) -> str:
@@ -84,3 +105,10 @@ def test_examples_do_what_the_page_shows(page: str, tmp_path: Path) -> None:
             for command in re.split(r"^\$ ", example["console"], flags=re.MULTILINE)[1:]:
                 line, *shown = command.splitlines()
                 assert_shown(line, run("sh", "-c", line), shown, exactly=exactly)
+
+
+def test_the_picture_of_a_terminal_shows_readmes_first_example() -> None:
+    """Lines may be broken at spaces, never within a number or a name."""
+    [shown] = re.findall(r"^```console\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    lines = re.findall(r"<text.*?</text>", (ROOT / "docs/first-minute.svg").read_text())
+    assert " ".join(unescape(re.sub(r"<.*?>", "", line)) for line in lines).split() == shown.split()

@@ -293,15 +293,11 @@ def test_damaged_structures_are_refused_or_taken(option: CodeOption | None) -> N
             region.describer.look_up(region.start)
 
 
-# --- What docs/registry.md and docs/jit.md publish --------------------------------------------------------------------------------
-
-
-def examples(page: str) -> list[str]:
-    return [text.partition("```")[0] for text in (DOCS / page).read_text().split("```python\n")[1:]]
+# --- What docs/registration.md publishes -----------------------------------------------------------------------------------------
 
 
 def test_public_names_are_those_that_the_document_lists() -> None:
-    lines = [line.split("|")[1] for line in (DOCS / "registry.md").read_text().splitlines() if line.startswith("| `")]
+    lines = [line.split("|")[1] for line in (DOCS / "registration.md").read_text().splitlines() if line.startswith("| `")]
     listed = {name for line in lines for name in re.findall(r"`(\w+)(?:\([^)]*\))?`", line)}
     assert listed == set(sframegen.registry.__all__)  # type: ignore[attr-defined]
     assert all(getattr(sframegen.registry, name).__name__ == name for name in listed)
@@ -313,12 +309,3 @@ def test_importing_the_registry_loads_no_interface() -> None:
     command = [sys.executable, "-c", "import sys, sframegen.registry; print(*sys.modules)"]
     loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     assert [name for name in loaded if name.startswith("sframegen.registry.")] == []
-
-
-def test_example_of_a_registration() -> None:
-    start, text_start = 0x60_0000, 0x40_0000
-    section = section_bytes(start + 32, (text_start, text_start + 64))
-    names = {"start": start, "section": section, "text_start": text_start, "text_size": 4096, "pc": text_start + 65}
-    example = next(text for text in examples("registry.md") if "sframe_register" in text)
-    exec(example, names)
-    assert names["found"].rule == RULE  # type: ignore[attr-defined]

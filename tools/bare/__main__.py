@@ -49,7 +49,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.bare", description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="roots with TEXT in their line")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--first", action="store_true", help="only what leads to the first flame graph")
+    what.add_argument("--first", action="store_true", help="only what leads to the first section and flame graph")
     what.add_argument("--release", action="store_true", help="all of `make test`, and wheels, instead of a few tests")
     parser.add_argument("--turn", type=int, metavar="N", help="one of the roots: each in turn")
     options = parser.parse_args()

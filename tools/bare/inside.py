@@ -1,8 +1,8 @@
 """What tools.bare runs in each root, as its root user. Exit status 1: a command failed.
 
 usage: inside.py USER CHECKOUT UMASK first|release|TESTS
-`first`: only what leads to the first flame graph. `release`: `make test`, and wheels. TESTS: what `make test` tries there. The
-commands are README's and the ones that errors give as remedies, which are therefore tried, too.
+`first`: only what leads to the first section and flame graph. `release`: `make test`, and wheels. TESTS: what `make test` tries
+there. The commands are README's and the ones that errors give as remedies, which are therefore tried, too.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ def main() -> None:
     shutil.copy("pip.conf", "/etc/pip.conf")
     home = Path("/root" if name == "root" else f"/home/{name}")
     user = User(name, home, Path(checkout), int(umask, 8), ROOT.temporary if name == "root" else home / "tmp")
-    [first, tests] = set_ups(Path(checkout, "README.md").read_text())
+    readme = Path(checkout, "README.md").read_text()
+    [first, tests] = set_ups(readme)
     if name != "root":
         with Path("/etc/passwd").open("a") as users, Path("/etc/group").open("a") as groups:
             users.write(f"{name}:x:{ID}:{ID}::{home}:/bin/bash\n")
@@ -107,7 +108,7 @@ def main() -> None:
         user.temporary.mkdir(0o700)  # where nobody else can write
         subprocess.run(["chown", "-R", f"{ID}:{ID}", home, Path(checkout).parts[0]], check=True)
     ROOT.run("apt-get -qq update")
-    user = user._replace(checkout=first_flame_graph(user, first))
+    user = user._replace(checkout=first_results(user, first, example(readme)))
     if extent == "first":
         return
     Path(user.checkout, ".venv/installed").touch()  # else make would install it once more
@@ -130,25 +131,40 @@ def unattended(command: str) -> str:
 
 
 def set_ups(readme: str) -> list[list[str]]:
-    """README's commands after which there is a flame graph, and those that test a checkout."""
+    """README's commands after which there are a section and a flame graph, and those that test a checkout."""
     blocks = re.findall(r"^    (sudo apt-get install .*\n(?:    .*\n)*)", readme, re.MULTILINE)
     return [[line.split("  #")[0].strip() for line in block.splitlines()] for block in blocks]
 
 
-def first_flame_graph(user: User, commands: list[str]) -> Path:
-    """Run the commands in a new clone, and print how long that took. Return the clone, or end if there is no flame graph."""
+def example(readme: str) -> str:
+    """README's first example, in a directory of its own."""
+    [block] = re.findall(r"^```console\n(.*?)^```$", readme, re.DOTALL | re.MULTILINE)
+    commands = re.findall(r"^\$ (.*)", block, re.MULTILINE)
+    return "\n".join(['export PATH="$PWD/.venv/bin:$PATH"', "mkdir example && cd example", *commands])
+
+
+def first_results(user: User, commands: list[str], example: str) -> Path:
+    """Run the commands and the example in a new clone, and print how long that took. Return the clone."""
     [asked, *commands] = commands
     ROOT.run(unattended(asked.removeprefix("sudo ")))
     clone = user.home / user.checkout
     began, before = time.monotonic(), processor_seconds()
     user.run(f"git clone --quiet . {shlex.quote(str(clone))}")
-    Path(clone, "program.c").write_text(PROGRAM)
-    user._replace(checkout=clone).run("gcc -O2 -o program program.c")
+    in_clone = user._replace(checkout=clone)
     for command in commands:
-        if command.startswith("sudo ") and PERMITTED not in printed_by(clone / ".venv/bin/sframegen", "profile", "--probe"):
-            print("-- no flame graph: perf events are forbidden here", flush=True)
-            return clone
-        (ROOT if command.startswith("sudo ") else user)._replace(checkout=clone).run(command.removeprefix("sudo "))
+        if not command.startswith("sudo "):
+            in_clone.run(command)
+    print(f"-- {time.monotonic() - began:.0f} s from git clone to the first section", flush=True)
+    in_clone.run(example)
+    in_clone.run("./bash.sframe -c 'echo still runs'")
+    Path(clone, "program.c").write_text(PROGRAM)
+    in_clone.run("gcc -O2 -o program program.c")
+    if PERMITTED not in printed_by(clone / ".venv/bin/sframegen", "profile", "--probe"):
+        print("-- no flame graph: perf events are forbidden here", flush=True)
+        return clone
+    for command in commands:
+        if command.startswith("sudo "):
+            ROOT._replace(checkout=clone).run(command.removeprefix("sudo "))
     seconds = time.monotonic() - began
     if "busy_function" not in Path(clone, "p.html").read_text():
         raise SystemExit("p.html has no function of the program")

@@ -1,7 +1,8 @@
-"""Rules on README, docs/ and the documents beside README: what they name is there, and their figures are those of the reports."""
+"""Rules on README, docs/ and the documents beside README: what they name is there, and their figures are measured ones."""
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,6 @@ FOLDER = r"(?:benchmarks|cfi|conformance|corpus|debian|docs|linker|packaging|sfr
 PLACE = re.compile(rf"(?<![\w./~-])({FOLDER}/[\w/.-]*(?:/(?=`)|\.\w+))")
 NO_PLACE = re.compile("[A-Z]{3}|riscv64|/.debhelper/|^docs/reference/")  # of any file or machine; made
 FIGURE = re.compile(r"(?<!Linux )(?<!libLLVM )(?<![\d.])(?:\d{1,3}(?:,\d{3})+|\d+\.\d+|\d+(?= times| ms\b))")
-MEASURED_WITH = re.compile(r"^Measured with sframegen (\d+(?:\.\d+)+)[.,]", re.MULTILINE)  # corpus/report_pages.py writes it
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
 
@@ -37,7 +37,7 @@ def links_lead_to_files() -> Iterator[str]:
 
 def what_pages_name_is_there() -> Iterator[str]:
     targets = set(re.findall(r"^([\w-]+):", text_of("Makefile"), re.MULTILINE))
-    for name in (name for name in pages() if name != "CHANGELOG.md" and not name.startswith("docs/reports/")):
+    for name in (name for name in pages() if name != "CHANGELOG.md"):
         for match in TARGET.finditer(text_of(name)):
             if (target := match[1] or match[2]) not in targets:
                 yield f"{name}: make {target}: Makefile has no such target"
@@ -47,26 +47,26 @@ def what_pages_name_is_there() -> Iterator[str]:
     yield from (f"tools/bare/__main__.py: {place}: not there" for place in SMOKE.split() if not (ROOT / place).exists())
 
 
-def oldest(name: str) -> str:
-    """The version of a report's oldest part."""
-    return min(MEASURED_WITH.findall(text_of(name)), key=minor, default="")
-
-
 def minor(version: str) -> list[int]:
-    return [int(number) for number in version.split(".")[:2]]
+    return [int(number) for number in version.split(".")[:2] if number]
 
 
-def reports_name_the_version_that_wrote_them() -> Iterator[str]:
-    for name in (name for name in pages() if name.startswith("docs/reports/")):
-        version = oldest(name)
-        if not version or minor(version) > minor(sframegen.__version__):
-            yield f"{name}: no line `Measured with sframegen {sframegen.__version__}.`, or an older version"
+def results_of_studies_are_on_the_page_and_name_their_version() -> Iterator[str]:
+    """Those of corpus/measured.py."""
+    page = text_of("docs/measured.md")
+    for name in (name for name in tracked() if re.fullmatch(r"docs/measured/.*\.json", name)):
+        if f"]({name.removeprefix('docs/')})" not in page:
+            yield f"{name}: docs/measured.md does not link it"
+        results = json.loads(text_of(name))
+        versions = [(one.get("date"), minor(one.get("sframegen", ""))) for one in results.get("studies", [results])]
+        if not all(date and [] < version <= minor(sframegen.__version__) for date, version in versions):
+            yield f"{name}: no date, or no sframegen of a version up to {sframegen.__version__}"
 
 
 def figures_of_readme_are_on_the_page_that_is_linked_after_them() -> Iterator[str]:
     """As they are, or rounded."""
     for paragraph in re.split(r"\n\n|\n(?=- )", without_blocks("README.md")):
-        for said, page in re.findall(r"(.*?)\]\((docs/[\w/-]+\.md)\)", paragraph, re.DOTALL):
+        for said, page in re.findall(r"(.*?)\]\((docs/[\w/-]+\.md)(?:#[\w-]+)?\)", paragraph, re.DOTALL):
             if page not in tracked():  # as links_lead_to_files() says
                 continue
             there = {number.replace(",", "") for number in NUMBER.findall(text_of(page))}
@@ -74,14 +74,23 @@ def figures_of_readme_are_on_the_page_that_is_linked_after_them() -> Iterator[st
                 digits = len(figure.partition(".")[2])
                 if figure.replace(",", "") not in there and not any(f"{float(one):.{digits}f}" == figure for one in there):
                     yield f"README.md: {figure}: not in {page}"
-            for version in re.findall(r"measured with sframegen ([\d.]+\d)", said):
-                if version != oldest(page):
-                    yield f"README.md: {page} was measured with sframegen {oldest(page)}, not {version}"
+            yield from (
+                f"README.md: {page} has nothing that was measured with sframegen {version}"
+                for version in re.findall(r"measured with sframegen ([\d.]+\d)", said)
+                if version not in text_of(page)
+            )
+
+
+def pictures_follow_the_readers_theme() -> Iterator[str]:
+    for name in (name for name in tracked() if name.startswith("docs/") and name.endswith(".svg")):
+        if "prefers-color-scheme: dark" not in text_of(name):
+            yield f"{name}: no colours for dark pages"
 
 
 RULES = (
     links_lead_to_files,
     what_pages_name_is_there,
-    reports_name_the_version_that_wrote_them,
+    results_of_studies_are_on_the_page_and_name_their_version,
     figures_of_readme_are_on_the_page_that_is_linked_after_them,
+    pictures_follow_the_readers_theme,
 )

@@ -19,6 +19,7 @@ import tomllib
 import zipfile
 from hashlib import sha256
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packaging.requirements import Requirement
@@ -227,8 +228,8 @@ def trials(given: Sequence[Path]) -> Iterator[Trial]:
 
 
 PARTS = ("`--synthesize`",)  # which needs capstone; as inside.py calls it
-HEAD = """| machine | Python | with | seconds to install | seconds to the first section | load | MB | what works |
-| --- | --- | --- | --- | --- | --- | --- | --- |"""
+HEAD = """| machine | Python | with | seconds to install | MB | what works |
+| --- | --- | --- | --- | --- | --- |"""
 
 
 def row_of(found: dict[str, Any]) -> str:
@@ -237,12 +238,11 @@ def row_of(found: dict[str, Any]) -> str:
     python = found["python"] + (", free-threaded" if found["free-threaded"] else "")
     cells = [found["machine"] + emulated, python, f"`{found['way']}`, {found['what']}"]
     if "failed" in found:
-        cells += ["", "", "", "", f"no: {found['failed']}"]
+        cells += ["", "", f"no: {shorten(found['failed'], 60, placeholder=' ...')}"]
     else:
-        parts = [found["build"], *(part if found[part] is True else f"no {part}" for part in PARTS)]
+        parts = [found["build"], *(f"no {part}" for part in PARTS if found[part] is not True)]
         tests = [f"{found['tests']} tests"] if "tests" in found else []
-        cells += [f"{found['install']:.1f}", f"{found['first']:.2f}", f"{found['load']:.1f}", f"{found['bytes'] / 1e6:.0f}"]
-        cells.append(", ".join([*parts, *tests]))
+        cells += [f"{found['install']:.1f}", f"{found['bytes'] / 1e6:.0f}", ", ".join([*parts, *tests])]
     return f"| {' | '.join(cells)} |"
 
 

@@ -1,4 +1,4 @@
-"""Options that several commands have: the same name, short name and value in each. docs/gates.md has the rules."""
+"""Options that several commands have: the same name, short name and value in each (tests/cli/test_consistency.py)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 /* Tables that say how to unwind code made at run time, for programs that make it. C11 or later, C++11 or later; GCC or Clang.
 
-   docs/jit.md of sframegen describes the format. One writer at a time for each table and for the list; any number of readers,
-   in other processes too, at any time. Nothing here allocates or locks. */
+   docs/registration.md of sframegen describes the format. One writer at a time for each table and for the list; any number of
+   readers, in other processes too, at any time. Nothing here allocates or locks. */
 #ifndef SFRAMEGEN_JIT_H
 #define SFRAMEGEN_JIT_H
 

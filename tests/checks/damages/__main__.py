@@ -1,17 +1,17 @@
-"""Damages the sections of real files in every way of tests/checks/damages, and shows what `check` found: a table, a row each kind.
+"""Damages the sections of real files in every way of tests/checks/damages, and shows what `check` found of each kind.
 
 A file is given as FILE, FILE:LEVEL or FILE:LEVEL:VERSION; it gets a section of that level of optimisation (fast) and version (3) in
-memory. FILE is a path, or a name of corpus/manifest.toml. Nothing is written but the document.
+memory. FILE is a path, or a name of corpus/manifest.toml. Nothing is written but --json.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from corpus import measured
 from tests.checks.damages import DAMAGES, NowhereError, Subject, tried, with_section
 from tests.support.peers import corpus_file
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from sframegen.tables.levels import LevelName
 
 FILES = ("libc", "s390x-libc:none:2", "arm64-libc", "libstdcxx:none:2", "libcrypto")
-BEGIN, END = "<!-- damages -->", "<!-- end of damages -->"
 
 
 class Count(NamedTuple):
@@ -55,12 +54,9 @@ def opened(given: str) -> Subject:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.checks.damages", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = measured.argument_parser("tests.checks.damages", __doc__)
     parser.add_argument("files", nargs="*", metavar="FILE", default=FILES, help=f"default: {' '.join(FILES)}")
     parser.add_argument("--times", type=int, default=25, help="of each kind and file (default %(default)s)")
-    parser.add_argument("--docs", type=Path, metavar="FILE", help="write the table into a document, between its markers")
     options = parser.parse_args()
     counts = dict.fromkeys(DAMAGES, Count())
     names = []
@@ -69,22 +65,9 @@ def main() -> None:
         names.append(subject.name)
         for name in DAMAGES:
             counts[name] += counted(name, subject, options.times)
-    text = table(counts, names, options.times)
-    print(text)
-    if options.docs:
-        before, _, rest = options.docs.read_text().partition(BEGIN)
-        options.docs.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+    rows = [{"damage": name, "rules": DAMAGES[name].rules, **count._asdict()} for name, count in counts.items()]
+    measured.write(options.json, {"files": names, "times": options.times, **sum(counts.values(), Count())._asdict(), "kinds": rows})
     sys.exit(any(count.named < count.applied for count in counts.values()))
-
-
-def table(counts: dict[str, Count], names: list[str], times: int) -> str:
-    lines = ["| damage | rule | done | found | under its name |", "| --- | --- | --- | --- | --- |"]
-    for name, count in counts.items():
-        rules = ", ".join(f"`{rule}`" for rule in DAMAGES[name].rules)
-        lines.append(f"| {name} | {rules} | " + " | ".join(f"{number:,}" for number in count) + " |")
-    total = sum(counts.values(), Count())
-    lines.append("| **all** | | " + " | ".join(f"**{number:,}**" for number in total) + " |")
-    return "\n".join([*lines, "", f"{len(counts)} kinds, each {times} times where it can be done, in: {', '.join(names)}."])
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.profile.bpf import kernel_needs, kernel_records, kernel_walker, libbpf, object_files
-from sframegen.profile.bpf.kernel_needs import DEADLOCKING, MINIMUM, NEEDS, check_kernel
+from sframegen.profile.bpf.kernel_needs import DEADLOCKING, MINIMUM, check_kernel
 from sframegen.profile.bpf.kernel_records import Statistic
 from sframegen.profile.bpf.libbpf import LoadError
 from sframegen.profile.limits import MAX_DEPTH, MAX_FILES
@@ -59,12 +59,6 @@ def test_an_older_kernel_is_refused() -> None:
     with pytest.raises(LoadError, match="this one lacks the user registers of a task"):
         check_kernel("5.14.21")
     assert MINIMUM == (5, 15)
-
-
-def test_the_page_lists_what_the_program_needs() -> None:
-    page = (ROOT / "docs/profile.md").read_text()
-    rows = [f"| {what} | {major}.{minor} |" for what, (major, minor) in NEEDS.items()]
-    assert "\n".join(["| --- | --- |", *rows, ""]) in page
 
 
 def test_the_page_names_the_kernels() -> None:

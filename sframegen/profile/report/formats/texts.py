@@ -1,4 +1,4 @@
-"""Text formats: our own JSON (docs/json.md), and folded stacks.
+"""Text formats: our own JSON (docs/json-schema.json), and folded stacks.
 
 Folded stacks are lines that flamegraph.pl and many others read: `group;outermost;...;innermost 12`.
 """
