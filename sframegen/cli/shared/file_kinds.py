@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from linker.objects.archive import is_archive
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 
 def is_package(path: str) -> bool:
     """Return True for a package; False if the file cannot be read. Raises FormatError for similar files that are not handled."""
-    from sframegen.packages.kinds import BEGINNING, kind_of  # noqa: PLC0415 - here and below: not for each look-up
+    with suppress(OSError, FormatError):
+        if beginning_of(path, path, 4) == b"\x7fELF":
+            return False
+    from sframegen.packages.kinds import BEGINNING, kind_of  # noqa: PLC0415 - here and below: not for each program
     from sframegen.packages.unhandled import IMAGE, LAYOUT  # noqa: PLC0415
 
     try:
