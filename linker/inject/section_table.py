@@ -146,4 +146,5 @@ def renumbered_header(header: Shdr, numbers: Mapping[int, int]) -> Shdr:
     """Return a section header that refers to other sections by their new numbers; 0 stands for a removed section."""
     has_number = header.sh_flags & SHF.INFO_LINK or header.sh_type in (SHT.RELA, SHT.REL)
     info = numbers.get(header.sh_info, header.sh_info) if has_number else header.sh_info
-    return header._replace(sh_link=numbers.get(header.sh_link, header.sh_link), sh_info=info)
+    link = numbers.get(header.sh_link, header.sh_link)
+    return header if (link, info) == (header.sh_link, header.sh_info) else header._replace(sh_link=link, sh_info=info)

@@ -226,8 +226,8 @@ def check_new_sections(plan: InjectionPlan, original: ElfFile, written: ReadBack
             same = new.header.sh_offset == plan.names_offset
         else:
             address, offset = place_of(plan, old.header)
-            there = new.header._replace(sh_name=old.header.sh_name)
-            same = there == renumbered_header(old.header, numbers)._replace(sh_addr=address, sh_offset=offset)
+            there = renumbered_header(old.header, numbers)._replace(sh_name=0, sh_addr=address, sh_offset=offset)
+            same = new.header == there
         if not same or new.name != old.name:
             yield f"section {old.number} {old.name} changed, which is not in the plan"
 
