@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MODULE_SECTION = ".gnu.linkonce.this_module"  # holds struct module: in every kernel module, and in no other object
 KERNEL_MODULE = (
-    "nothing to add: a kernel module; the kernel walks its own stacks by ORC tables or frame pointers, and takes SFrame sections "
+    "nothing to add: a kernel module; the kernel walks its own stacks with ORC tables or frame pointers, and uses SFrame sections "
     "of processes only"
 )
 

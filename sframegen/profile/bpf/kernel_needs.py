@@ -55,8 +55,7 @@ def check_namespace() -> None:
     with suppress(OSError):
         if PID_NAMESPACE.stat().st_ino != FIRST_NAMESPACE:
             raise LoadError(
-                "this is a container with its own process IDs (a PID namespace): run on the host, or start the container "
-                "with those of the host"
+                "this container has its own PID namespace: run on the host, or start the container in the namespace of the host"
             )
 
 
