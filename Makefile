@@ -259,6 +259,7 @@ writes_tests.fuzz := --corpus .fuzz --seconds 60
 fetches := $(PYTHON) -m corpus.fetch
 before_benchmarks.backtrace := ldconfig -p | grep -q 'libunwind\.so\.1 ' || \
     tools/install-packages $$(apt-cache pkgnames libunwind- | grep -E '^libunwind-[0-9]+$$' | sort -V | tail -n 1)
+before_benchmarks.everyday := $(fetches) bash libLLVM libxul
 before_benchmarks.linking := tools/get-gcc
 before_benchmarks.profilers := tools/get-peers --profilers && $(fetches) libc libLLVM libxul
 before_corpus.blind := $(fetches) && $(fetches) libLLVM

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
 from linker.existing.in_place import Exchange, find_slot, plan_exchange, sframe_extents
 from linker.existing.original import file_with_writes, original_of
 from linker.existing.take_out import plan_removal
-from linker.files.copying import FilePart, same_bytes
+from linker.files.copying import FilePart
 from linker.inject.apply import Change, change_of
 from linker.inject.layout import ADDRESS
 from linker.inject.plan import InjectionPlan, plan_injection, plan_unloaded
 from linker.inject.undo_record import Undo, Write, final_contents
 from sframegen.base.errors import FormatError, SframegenError
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.records import SHT
 from sframegen.format.locate import unloaded_of
 
@@ -28,7 +27,7 @@ def has_unloaded(elf: ElfFile, contents: memoryview) -> bool:
     if section is None or (section.header.sh_flags, section.header.sh_addr) != (0, ADDRESS):
         return False
     try:
-        return same_bytes(elf.contents(section), contents)
+        return elf.contents(section).tobytes() == contents.tobytes()
     except FormatError:  # a damaged section is a different one
         return False
 

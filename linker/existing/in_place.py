@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
 from linker.inject import undo_record
 from linker.inject.undo_record import Write
 from sframegen.base.errors import Refusal, RefusedError
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.ranges import Extent, gaps, join
 from sframegen.elf.records import PF, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT, Phdr, packed
 from sframegen.format.locate import is_sframe_section, loaded_size

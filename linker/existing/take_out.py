@@ -7,13 +7,13 @@ become zeros. Its section header is removed unless a symbol names a later sectio
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import NamedTuple
 
 from linker.existing.in_place import own_loads, sframe_extents
 from linker.inject import undo_record
 from linker.inject.image import image_end
 from linker.inject.section_table import renumbered_header
 from linker.inject.undo_record import Write
+from sframegen.base.quick_typing import NamedTuple
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.file import ElfFile, Section
 from sframegen.elf.ranges import Extent, gaps, join, overlapping

@@ -9,10 +9,10 @@ import stat
 import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from linker.files.location import Location, close_quietly
 from linker.files.rights import Rights, Source, give_rights
+from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

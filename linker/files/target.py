@@ -7,7 +7,6 @@ import stat
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
 
 from linker.files.copying import LARGE, CopyAhead, FilePart, copy_file
 from linker.files.location import Location, enter_location
@@ -15,6 +14,7 @@ from linker.files.lock import close_locked, open_locked
 from linker.files.read_back import Reader, choose_reader
 from linker.files.rename_into_place import write_atomically
 from linker.files.rights import Rights, Source
+from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
 from sframegen.elf.file import ElfFile, map_descriptor, open_regular
 
 if TYPE_CHECKING:

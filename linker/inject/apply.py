@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
-
 from linker.files.copying import FilePart, copy_file
 from linker.inject import undo_record
 from linker.inject.gaps import Gaps, moved, spread
 from linker.inject.undo_record import Write
+from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from sframegen.elf.records import SHN, packed
 
 if TYPE_CHECKING:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
 from linker.files.signatures import appended_size
 from linker.inject.movable import FIRST_PAGE, NEW_HEADERS, movable_pieces, valid_align
 from sframegen.base.errors import Refusal, RefusedError
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.dynamic import Dyn, Role, read_dynamic, role_of
 from sframegen.elf.notes import check_notes, sound_notes
 from sframegen.elf.ranges import Extent

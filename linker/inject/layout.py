@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
-
 from linker.inject.gaps import Gap, Gaps, moved_end, total_size
 from linker.inject.image import MAX_ADDRESS, Image, check_end, check_header, check_sections
 from linker.inject.movable import MOVABLE_SEGMENTS
 from sframegen.base.errors import Refusal, RefusedError
+from sframegen.base.quick_typing import TYPE_CHECKING, Literal, NamedTuple
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import PF, PHDR_SIZE, PT, SHF, SHT, Phdr, Shdr
 

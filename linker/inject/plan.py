@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
 
 from linker.files.copying import FilePart
 from linker.inject import undo_record
@@ -16,6 +15,7 @@ from linker.inject.layout import Layout, LayoutDraft, Move, NoRoomError, no_room
 from linker.inject.movable import MOVABLE_TAGS, SEGMENT_NAMES, TAG_NAMES
 from linker.inject.section_table import NO_TABLE, Patch, new_table, value_patches
 from sframegen.base.errors import Refusal, RefusedError, SframegenError
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.dynamic import Role
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, SHF, Phdr

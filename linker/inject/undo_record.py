@@ -18,10 +18,10 @@ from __future__ import annotations
 import struct
 import zlib
 from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
 
 from linker.files.copying import FilePart
 from linker.inject.gaps import Gap, Gaps, moved, moved_back, opened_gaps, parts_of, total_size
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.ranges import Extent, Range, holder, join
 
 if TYPE_CHECKING:

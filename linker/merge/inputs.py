@@ -9,7 +9,6 @@ import os
 from contextlib import suppress
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from linker.merge.object_scan import FIELDS, UNUSUAL, ObjectScan
 from linker.objects.archive import is_archive, members
@@ -17,6 +16,7 @@ from linker.objects.function_places import DescribedSection, described_sections,
 from linker.objects.laid_out import is_code
 from sframegen.base.columns import zeros
 from sframegen.base.errors import FormatError, naming
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from sframegen.elf.file import ElfFile, map_file
 from sframegen.elf.records import ET, RELA_SIZE
 from sframegen.elf.relocations import relocation_rows

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
-
-from linker.files.copying import copy_file, same_bytes
+from linker.files.copying import copy_file
 from linker.inject import undo_record
 from linker.inject.apply import Change, write_all
 from linker.inject.undo_record import Undo, Write
 from linker.objects.laid_out import LaidOutObject, groups, is_sframe, lay_out
 from linker.objects.new_sections import NewSection, new_sections, object_writes, old_sections
 from sframegen.base.errors import ANOTHER, FormatError, Refusal, RefusedError
+from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from sframegen.elf.file import ElfFile
 from sframegen.elf.records import EHDR_SIZE, ET
 from sframegen.format.abi import abi_of
@@ -155,7 +154,7 @@ class ObjectRemoval(NamedTuple):
 def _restores(elf: ElfFile, original: ElfFile) -> bool:
     """Return True if the record in `elf` restores `original`, byte for byte."""
     found = original_object(elf)
-    return found is not None and same_bytes(found[0].data, original.data)
+    return found is not None and found[0].data.tobytes() == original.data.tobytes()
 
 
 def sframe_bytes(elf: ElfFile) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
 
 from linker.objects.laid_out import check_disjoint, is_sframe, starts_count_from
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.records import SHN, SHT, Rela
 from sframegen.elf.relocations import relocation_rows
 from sframegen.elf.symbols import SymbolTable

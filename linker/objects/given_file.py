@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from linker.files.copying import copy_file
 from linker.objects.archive import is_archive, is_debian, members, rewritten_archive
 from sframegen.base.errors import FormatError
+from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from sframegen.elf.file import ElfFile, map_file
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import ET

@@ -7,11 +7,11 @@ as a whole, and refuse a section outside of it that refers to what was dropped.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
 
 from linker.inject.undo_record import Write
 from linker.objects.function_places import start_relocation
 from linker.objects.laid_out import LaidOutObject, groups, is_sframe, members_of
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import RELA_SIZE, SHF, SHN, SHT, UNUSED_SECTION, Rela, Shdr, pack_words, packed
 from sframegen.format.encode import Encoder

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
 
 from linker.objects.function_places import DescribedSection, described_sections
 from linker.objects.laid_out import LaidOutObject, is_code, is_sframe, lay_out
 from sframegen.base.errors import FormatError
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.base.text import printable
 from sframegen.elf.function_names import FunctionNames, names_with_offsets
 from sframegen.elf.ranges import holder

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
 
+from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple
 from sframegen.base.text import count_of, most_first, printable
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ SUMS = (  # the numeric fields of a Summary that `total` adds up
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """What changes in a file. `str()` is a line for each change."""
 
     lines: tuple[str, ...]  #: each change, as text for people
@@ -63,8 +62,7 @@ class Outcome(StrEnum):
     NOTHING = "nothing to add"  #: no call frame information, or none that SFrame can express
 
 
-@dataclass(frozen=True)
-class Package:
+class Package(NamedTuple):
     """A package whose programs and libraries were given sections. Sizes are in bytes."""
 
     kind: str  #: "wheel", "deb", "tar", ...
@@ -83,7 +81,7 @@ class Package:
         return f"{self.kind}{given}{refused}{sizes}"
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(replace(self, files=())) | {"files": [file.to_json() for file in self.files]}
+        return self._asdict() | {"files": [file.to_json() for file in self.files]}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import replace as changed_to
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
 
 from linker.existing.add_or_replace import Base, base_of, change_for, has_unloaded, is_written, plan_section
 from linker.existing.in_place import sframe_extents
@@ -15,14 +14,13 @@ from linker.inject.apply import write_all
 from linker.inject.image import kept_in_place
 from linker.inject.layout import ADDRESS
 from linker.inject.plan import plan_unloaded, risk_of
-from linker.objects.change_objects import check_object, prepare, write_object
-from linker.objects.given_file import open_given
-from sframegen.api.add_summary import Outcome, Summary, total
+from sframegen.api.add_summary import Outcome, Summary
 from sframegen.api.by_kind import change_kind, read_kind
-from sframegen.api.common import check_linked, check_signatures, not_taken, plan_for_result, refuse, verify_plan, with_written
-from sframegen.api.making import convert_file, nothing_to_add, summary_of, summary_of_detached
+from sframegen.api.common import check_linked, check_signatures, not_taken, plan_for_result, verify_plan, with_written
+from sframegen.api.making import convert_file, nothing_to_add, summary_of_detached
 from sframegen.api.options import Adding, Making, Running, Writing
 from sframegen.base.errors import ANOTHER, FormatError, Refusal, RefusedError, SframegenError
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.detached.detached_file import is_detached
 from sframegen.elf.dynamic import DT, read_dynamic, role_of
 from sframegen.format.layouts import LAYOUTS
@@ -35,10 +33,8 @@ from sframegen.tables.optimize import MAX_GAP
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
-    from pathlib import Path
 
     from linker.existing.in_place import Exchange
-    from linker.files.read_back import Reader
     from linker.files.target import Target
     from linker.inject.plan import InjectionPlan
     from linker.objects.given_file import Objects
@@ -116,8 +112,13 @@ def add(path: StrPath, options: Adding) -> Summary:
         from sframegen.api.detaching import add_detached, refuse_objects  # noqa: PLC0415 - only for these
 
         return read_kind(path, partial(add_detached, options=options), refuse_objects)
-    linked, objects = (partial(function, options=options) for function in (_add_to_linked, _add_to_objects))
-    return change_kind(path, options.writing, linked, objects)
+
+    def objects(found: Objects, target: Target) -> Summary:
+        from sframegen.api.adding_to_objects import add_to_objects  # noqa: PLC0415 - only for these
+
+        return add_to_objects(found, target, options)
+
+    return change_kind(path, options.writing, partial(_add_to_linked, options=options), objects)
 
 
 class _GivenFile(NamedTuple):
@@ -267,43 +268,3 @@ def _agrees(elf: ElfFile, coverage: Coverage, layout: Layout) -> bool:
 
 def _mark_unchanged(summary: Summary, section_bytes: int) -> Summary:
     return changed_to(summary, outcome=Outcome.UNCHANGED, section_bytes=section_bytes, note="has it already")
-
-
-MODULE_SECTION = ".gnu.linkonce.this_module"  # holds struct module: in every kernel module, and in no other object
-KERNEL_MODULE = (
-    "nothing to add: a kernel module; the kernel walks its own stacks with ORC tables or frame pointers, and uses SFrame sections "
-    "of processes only"
-)
-
-
-def _add_to_objects(objects: Objects, target: Target, options: Adding) -> Summary:
-    making, writing = options.making, options.writing
-    if making.synthesize:
-        raise FormatError("only linked files can have synthesized rows")
-    if writing.unloaded:
-        raise FormatError("only linked files can have a section that is not loaded")
-    if making.debug_file is not None:
-        raise FormatError("an object has no separate debug file")
-    if any(one.section(MODULE_SECTION) for one in objects.members.values()):
-        module = Summary(str(target.path), note=KERNEL_MODULE)
-        return module if target.in_place else with_written(module, target.write(objects.copy, lambda *_: None))
-    prepared = {at: prepare(elf, making.layout, making.level, replace=writing.replace) for at, elf in objects.members.items()}
-    parts, changed = [], []
-    for change, sources, converted in prepared.values():
-        part = summary_of(change.elf.name, change.placed.image, sources, converted)
-        size = sum(len(new.contents) for new in change.sections)
-        outcome = Outcome.ADDED if change.sections else Outcome.UNCHANGED if len(change.table) else Outcome.NOTHING
-        parts.append(changed_to(part, outcome=outcome, section_bytes=size, rows=len(change.table.row_start)))
-        if change.sections:
-            changed.append(change.elf)
-    summary = total(str(target.path), parts)
-    summary = changed_to(summary, warnings=summary.warnings + check_signatures(changed, target, force=writing.force))
-    if not summary.section_bytes and target.in_place:
-        return summary
-    writers = {at: partial(write_object, one.change) for at, one in prepared.items()}
-    checks = {at: partial(check_object, one.change) for at, one in prepared.items()}
-
-    def check(written: Path, _reader: Reader) -> None:
-        refuse(objects.check(checks, open_given(str(written))))
-
-    return with_written(summary, target.write(partial(objects.write, writers), check))

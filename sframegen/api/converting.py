@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from linker.existing.add_or_replace import base_of, change_for, plan_section
 from linker.existing.in_place import SEVERAL, find_slot, plan_exchange, verify_exchange
@@ -17,6 +16,7 @@ from sframegen.api.common import findings_of, plan_for_result, refuse, with_writ
 from sframegen.api.options import Conversion, Writing
 from sframegen.base.columns import ascends
 from sframegen.base.errors import FormatError, Refusal, RefusedError
+from sframegen.base.quick_typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from sframegen.base.text import count_of, most_first, printable
 from sframegen.conversion.convert import borders_of
 from sframegen.detached.detached_file import Companion, is_detached

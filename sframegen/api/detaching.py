@@ -7,7 +7,6 @@ from dataclasses import replace as changed_to
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from linker.files.copying import same_bytes
 from linker.files.location import Location, locate, make_directory
 from linker.files.read_back import Reader, choose_reader
 from linker.files.rename_into_place import write_new
@@ -78,7 +77,7 @@ def _findings(data: bytes, elf: ElfFile, identity: Identity, section: memoryview
         file.flush()
         findings = verify_detached(elf, section, Path(f"/proc/self/fd/{descriptor}"), reader)
     try:
-        if not same_bytes(section_in(memoryview(data), "detached section", identity), section):
+        if section_in(memoryview(data), "detached section", identity).tobytes() != section.tobytes():
             findings.append("its section reads back differently")
     except FormatError as error:
         findings.append(str(error))
@@ -108,4 +107,4 @@ def _has(place: Location, data: bytes) -> bool:
         there, _ = map_descriptor(descriptor, place.path)
     finally:
         os.close(descriptor)
-    return same_bytes(there, memoryview(data))
+    return there.tobytes() == data

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from linker.existing.add_or_replace import base_of, change_for, plan_section
 from linker.inject.apply import write_all
@@ -19,6 +18,7 @@ from sframegen.api.add_summary import Plan, json_of
 from sframegen.api.common import check_signatures, not_taken, plan_for_result, refuse, verify_plan, with_written
 from sframegen.api.options import Making, Writing, check_path, check_paths
 from sframegen.base.errors import SframegenError, naming
+from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple
 from sframegen.base.text import count_of, most_first, printable, shortened
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import ET

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from linker.files.target import Target
 from linker.inject.kernel_versions import KernelChange, safe_on
+from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple
 from sframegen.format.layouts import V3, WRITABLE
 from sframegen.program.workers import MOST_WORKERS
 from sframegen.tables.levels import LEVELS

@@ -7,9 +7,9 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import compress
-from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.columns import ascends, order_of, zeros
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.base.text import count_of, printable
 from sframegen.checks import sweep
 from sframegen.checks.finding import Finding, Severity, Verdict

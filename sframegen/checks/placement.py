@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.checks.finding import Finding
 from sframegen.checks.specification.rule_list import KEPT, RULES
 from sframegen.elf.dynamic import dynamic_segment

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import accumulate, compress
-from typing import TYPE_CHECKING, NamedTuple
 
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.base.text import count_of
 from sframegen.checks.finding import Finding, Severity
 from sframegen.format.model import AT_CFA, FdeType, FunctionTable, Rule

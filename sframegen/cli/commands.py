@@ -10,7 +10,6 @@ from io import StringIO
 
 import click
 
-import sframegen
 from sframegen.base.text import printable, shortened
 from sframegen.cli.shared.command import Example, Group
 from sframegen.cli.shared.early_end import EndedError, ended_in_one_line
@@ -74,9 +73,9 @@ class LazyGroup(Group):
 def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
     if not value:
         return
-    from sframegen.program.build import build_kind  # noqa: PLC0415 - only needed here
+    from sframegen.program.build import version_line  # noqa: PLC0415 - only needed here
 
-    click.echo(f"sframegen {sframegen.__version__} ({build_kind()})")
+    click.echo(version_line())
     ctx.exit()
 
 

@@ -116,6 +116,8 @@ def command(
     except (OSError, ValueError) as error:
         note(f"{arguments[0]}: {getattr(error, 'strerror', None) or error}")
         ctx.exit(NOT_FOUND)
+    from sframegen.api.adding import add as add_section  # noqa: PLC0415 - while the linker runs
+
     status, _ = _wait_for(linker)
     if status < 0:
         _die(-status)
@@ -124,8 +126,6 @@ def command(
 
     def add() -> None:
         if is_linked(beginning_of(output, output, EHDR_SIZE)):
-            from sframegen.api.adding import add as add_section  # noqa: PLC0415 - takes longer than most links
-
             summary = add_section(output, Adding(making, replace(writing, replace=True)))
             for warning in summary.warnings:
                 note(f"{output}: warning: {warning}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import zlib
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.machine import Cursor
 from cfi.section import CfiSection
 from sframegen.base.errors import FormatError
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.dynamic import DF_TEXTREL, DT, read_dynamic
 from sframegen.elf.file import ElfFile, Relocated, Section, open_elf
 from sframegen.elf.notes import build_id_of, debug_link_of

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from array import array
 from operator import add
-from typing import TYPE_CHECKING, NamedTuple
 
 from cfi import reader
 from cfi.expression import PC_PERIOD
 from sframegen.base.columns import ascends, order_of, room, zeros
 from sframegen.base.errors import FormatError
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.base.text import count_of
 from sframegen.conversion.cfi_sections import Sources, find_sources
 from sframegen.conversion.coverage import Coverage

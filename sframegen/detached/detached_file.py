@@ -12,9 +12,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.file import ElfFile
 from sframegen.elf.notes import build_id_of
 from sframegen.elf.ranges import align_up

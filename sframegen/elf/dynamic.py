@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
 
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.records import DYN_SIZE, ET, PT, RECORDS, DynEntry, Phdr
 from sframegen.elf.relocations import columns
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError, naming
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.records import NHDR_SIZE, NT_GNU_BUILD_ID, PT, RECORDS, SHT, ByteOrder, Nhdr
 
 if TYPE_CHECKING:

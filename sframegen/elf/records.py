@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from sframegen.base.errors import FormatError
+from sframegen.base.quick_typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from sframegen.elf.ranges import Extent
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from array import array
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cfi.machine import Cursor
 from sframegen.base.errors import FormatError
+from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple
 from sframegen.elf.records import RECORDS, RELA_SIZE, SHT, ByteOrder, Rela
 
 if TYPE_CHECKING:

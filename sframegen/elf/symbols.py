@@ -8,9 +8,9 @@ from bisect import bisect_left, bisect_right
 from functools import cached_property
 from itertools import compress, groupby, islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sframegen.base.columns import zeros
+from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple
 from sframegen.elf.function_scan import last_functions
 from sframegen.elf.ranges import Range, holder
 from sframegen.elf.records import RECORDS, SHF, SHN, SHT, STT, SYM_SIZE, Sym, read_words

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from sframegen import api
-from sframegen.base.errors import Refusal, RefusedError, SframegenError, VerificationError
+from sframegen.base.errors import RefusedError, SframegenError, VerificationError
 from sframegen.base.one_file import FaultError, only_refusals
 from sframegen.conversion.coverage import why_empty
 from sframegen.detached.detached_file import companion_of
@@ -49,8 +49,6 @@ class PackageFiles:
             with only_refusals():
                 return self._convert(row, given, changed)
         except RefusedError as error:
-            if error.reason is Refusal.NO_MEMORY_TO_VERIFY:
-                raise MemoryError from error
             row.reason = one_line(f"{error.reason.value}: {error.message.removeprefix(f'{error.reason.value}: ')}")
         except VerificationError as error:
             row.reason = one_line(f"verification: {error.message}")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.section import FollowedRegisters
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.records import EHDR_SIZE, EM, ET, ByteOrder
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from array import array
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple, cast
 
 from sframegen.base.columns import ascends, order_of, room
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple, cast
 from sframegen.format.columns import Functions
 
 if TYPE_CHECKING:

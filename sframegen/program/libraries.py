@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,8 +26,8 @@ class Library(NamedTuple):
 DEPENDENCIES = (
     Library("click", "click", "every command except doctor", "python3-click"),
     Library("capstone", "capstone", "synthesizing rows, and checking instructions", "python3-capstone"),
-    Library("lief", "lief", "reading back large files and many"),
-    Library("pyelftools", "elftools", "reading back, and check", "python3-pyelftools"),
+    Library("lief", "lief", "reading back hundreds of files"),
+    Library("pyelftools", "elftools", "reading back, and a second reading of the CFI in check", "python3-pyelftools"),
     *[Library("backports.zstd", "backports.zstd", "what Zstandard has compressed")] * (sys.version_info < (3, 14)),
 )
 ON_A_CLUSTER = "fleet run on a cluster"

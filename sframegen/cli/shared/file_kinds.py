@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from linker.objects.archive import is_archive
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
 def is_package(path: str) -> bool:
     """Return True for a package; False if the file cannot be read. Raises FormatError for similar files that are not handled."""
-    from sframegen.packages.kinds import BEGINNING, IMAGE, LAYOUT, kind_of  # noqa: PLC0415 - not for each look-up
+    with suppress(OSError, FormatError):
+        if beginning_of(path, path, 4) == b"\x7fELF":
+            return False
+    from sframegen.packages.kinds import BEGINNING, IMAGE, LAYOUT, kind_of  # noqa: PLC0415 - here and below: not for each program
 
     try:
         beginning = beginning_of(path, path, BEGINNING)

@@ -140,9 +140,9 @@ def all_of(
     in this process, even one at a time: a file that is truncated while it is read kills its reader.
     """
     results: Iterator[Outcome[T]]
+    if verify:
+        import_for_many(len(files))
     if apart := apart or min(jobs, len(files)) > 1:
-        if verify:
-            import_for_many(len(files))
         results = outcomes(work, files, jobs, by_size(files, jobs))
     else:
         results = one_by_one(work, files)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
 from linker.existing.in_place import sframe_extents
 from sframegen.base.errors import FormatError
 from sframegen.base.one_file import FaultError
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple, TypeVar
 from sframegen.cli.shared.command import CombinedValue, PartOption, options
 from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, CommonOptions, verbose
 from sframegen.cli.shared.file_kinds import refuse_package

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.records import MACHINE_NAMES, ByteOrder
 from sframegen.format.abi import ABIS, Abi
 
