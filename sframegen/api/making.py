@@ -14,8 +14,9 @@ from sframegen.detached.detached_file import Companion
 from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
-    from sframegen.api.options import Making, Running
+    from sframegen.api.options import Making
     from sframegen.elf.file import ElfFile
+    from sframegen.program.workers import Running
 
 
 def summary_of(file: str, elf: ElfFile, sources: Sources, converted: Converted) -> Summary:

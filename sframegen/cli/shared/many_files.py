@@ -15,12 +15,11 @@ import click
 from linker.files.location import locate
 from linker.files.read_back import import_for_many
 from linker.files.target import is_stdout
-from sframegen.api.options import Running, Writing
 from sframegen.base.one_file import DiedError
 from sframegen.cli.shared.file_kinds import refuse_directory
 from sframegen.cli.shared.output import Report, Run, note
 from sframegen.program import patience
-from sframegen.program.workers import attempt, outcomes
+from sframegen.program.workers import Running, attempt, outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from click._termui_impl import ProgressBar
 
     from sframegen.api.add_summary import Plan
+    from sframegen.api.options import Writing
     from sframegen.cli.shared.common_options import CommonOptions
     from sframegen.program.workers import Outcome
 
