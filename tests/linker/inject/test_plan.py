@@ -290,7 +290,7 @@ REFUSALS = {
     "is aligned to 0x1001": with_segment(small_file(), 3, p_align=0x1001),
     "no addresses are left": with_segment(small_file(), 4, p_vaddr=(1 << 63) - 0x5000),
     "has 1,168 program headers": with_header(small_file() + bytes(1168 * PHDR_SIZE), e_phnum=1168),
-    "has no table of names": with_header(small_file(), e_shstrndx=0),
+    "has no table of section names": with_header(small_file(), e_shstrndx=0),
     "a dynamic loader": small_file(library=True).replace(struct.pack("<QQ", 1, 1), struct.pack("<QQ", 14, 1)),
 }
 
