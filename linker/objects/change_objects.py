@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from linker.files.copying import copy_file
 from linker.inject import undo_record
 from linker.inject.apply import Change, write_all
 from linker.inject.undo_record import Undo, Write
-from linker.objects.laid_out import Placed, groups, is_sframe, place
+from linker.objects.laid_out import Placed, groups, is_sframe, place, place_debug_file
 from linker.objects.new_sections import NewSection, new_sections, object_writes, old_sections
 from sframegen.base.errors import ANOTHER, FormatError, Refusal, RefusedError
 from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple
@@ -20,6 +22,7 @@ from sframegen.tables.optimize import MAX_GAP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from sframegen.conversion.convert import Converted
     from sframegen.conversion.sources import Sources
@@ -57,10 +60,11 @@ class Prepared(NamedTuple):
     converted: Converted
 
 
-def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool) -> Prepared:
+def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool, debug_file: Path | None = None) -> Prepared:
     """Return the object with sections made from its CFI; no new ones if its SFrame sections already describe the same rules.
 
-    Raises RefusedError if they describe other rules, unless `replace` is set.
+    `debug_file`: a separate debug file, for code that `.eh_frame` does not describe. Raises RefusedError if they describe other
+    rules, unless `replace` is set.
     """
     from sframegen.conversion.convert import convert_sources  # noqa: PLC0415 - merges do not need the converter
     from sframegen.conversion.sources import find_sources  # noqa: PLC0415
@@ -68,7 +72,7 @@ def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool) -> Pre
     abi = abi_of(elf)
     base, record = original_object(elf) or (elf, None)
     placed = place(base, abi)
-    sources = find_sources(placed.image)
+    sources = find_sources(placed.image, debug_file, partial(place_debug_file, of=placed))
     converted = convert_sources(sources, placed.image.executable_ranges(), abi, layout)
     table = converted.table
     if len(table):

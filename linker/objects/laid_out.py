@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_right
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from struct import Struct
@@ -17,6 +18,7 @@ from cfi.expression import PC_PERIOD
 from sframegen.elf.file import ElfFile, Relocated
 from sframegen.elf.ranges import START, align_up, holder
 from sframegen.elf.records import (
+    EH_FRAMES,
     EHDR_SIZE,
     ET,
     MARKS,
@@ -39,6 +41,7 @@ from sframegen.elf.records import (
 )
 from sframegen.elf.relocations import columns, relocation_rows
 from sframegen.elf.symbols import ST_VALUE_OFFSET, SymbolTable
+from sframegen.format.abi import abi_of
 from sframegen.format.layouts import F_FDE_FUNC_START_PCREL, HEADER_SIZE
 
 if TYPE_CHECKING:
@@ -48,9 +51,10 @@ if TYPE_CHECKING:
 FIRST_ADDRESS = 1 << 20
 GAP = 64  # bytes between sections: more than the padding that functions of one FDE may have between them
 MAX_SPAN = 1 << 31  # what a 32-bit pc-relative field reaches
+NOWHERE = 1 << 40  # far from all code, for the sections of a debug file that its object does not have
 FLAGS_AT = 3  # offset in an SFrame section
 FIELDS = {(size, order): Struct(mark + code) for size, code in ((4, "I"), (8, "Q")) for order, mark in MARKS.items()}
-CFI_SECTIONS = (".eh_frame", ".debug_frame")
+CFI_SECTIONS = (*EH_FRAMES, ".debug_frame")
 
 
 @dataclass
@@ -104,16 +108,36 @@ class Placed:
         return found
 
 
-def place(elf: ElfFile, abi: Abi, *, anchors_only: bool = False) -> Placed:
+def place_debug_file(debug: ElfFile, of: Placed) -> ElfFile:
+    """Return an object's separate debug file, with each section at the address of the object's section of that name and size.
+
+    Sections whose name and size are not unique in either file are at an address without code. Raises FormatError as `place` does.
+    """
+
+    def key(section: Section) -> tuple[str, int]:
+        return section.name, section.header.sh_size
+
+    counts = [Counter(map(key, file.sections)) for file in (debug, of.image)]
+    known = {key(section): section.header.sh_addr for section in of.image.sections if section.header.sh_flags & SHF.ALLOC}
+    addresses = [0] * len(debug.sections)
+    for section in debug.sections:
+        if section.header.sh_flags & SHF.ALLOC:
+            is_unique = all(count[key(section)] == 1 for count in counts)
+            addresses[section.number] = known[key(section)] if is_unique else NOWHERE
+    return place(debug, abi_of(debug), addresses=addresses).image
+
+
+def place(elf: ElfFile, abi: Abi, *, anchors_only: bool = False, addresses: list[int] | None = None) -> Placed:
     """Lay an object out in memory. Raises FormatError if its tables contradict one another.
 
-    `anchors_only`: do not relocate call frame information and SFrame sections, for callers that do not read them.
+    `anchors_only`: do not relocate call frame information and SFrame sections, for callers that do not read them. `addresses`: of
+    the sections, by number; None: this function chooses them.
     """
     tables = [section for section in elf.sections if section.header.sh_type == SHT.SYMTAB]
     if len(tables) > 1:
         raise elf.error(f"{len(tables)} symbol tables, expected one")
     check_disjoint(elf)
-    addresses = _addresses(elf)
+    addresses = _addresses(elf) if addresses is None else addresses
     data = bytearray(elf.data)
     symbols = _place_symbols(elf, tables[0], addresses, data) if tables else []
     code = [section for section in elf.sections if is_code(section)]

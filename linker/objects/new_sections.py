@@ -12,6 +12,7 @@ from linker.inject.undo_record import Write
 from linker.objects.function_places import start_relocation
 from linker.objects.laid_out import Placed, groups, is_sframe, members_of
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
+from sframegen.conversion.kernel_code import is_module
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import RELA_SIZE, SHF, SHN, SHT, UNUSED_SECTION, Rela, Shdr, pack_words, packed
 from sframegen.format.encode import Encoder
@@ -40,9 +41,9 @@ def new_sections(elf: ElfFile, placed: Placed, table: FunctionTable, encoded: En
     """Return the new SFrame sections. `table`: functions at the addresses that `placed` gave them.
 
     The section for functions in no group comes last: when it collects garbage, GNU ld takes only the last of an object's sections
-    for SFrame, and keeps all that others refer to.
+    for SFrame, and keeps all that others refer to. A kernel module gets one section: its loader knows no groups, and reads one.
     """
-    group_of = groups(elf)
+    group_of = {} if is_module(elf) else groups(elf)
     functions: dict[int, list[int]] = defaultdict(list)
     for function, start in enumerate(table.start):
         group = group_of.get(placed.section_at(start))
@@ -60,17 +61,11 @@ def new_section(placed: Placed, encoder: Encoder, group: Section | None = None) 
     No two functions may share rows: GNU ld makes room for as many bytes as the objects have, and then writes the rows of each
     function separately, over whatever follows.
     """
-    encoder.flags &= ~F_FDE_SORTED  # only the linker knows the order of addresses
-    return NewSection(group if group and group.number else None, _contents(encoder), _relocations(encoder, placed))
-
-
-def _contents(encoder: Encoder) -> memoryview:
-    """Return the encoded section with zeros for function starts, which the relocations fill in."""
-    section = encoder.encode(0)
-    layout, count = encoder.layout, len(encoder.table)
-    for at in range(HEADER_SIZE, HEADER_SIZE + layout.start_width):  # a byte of all of them at a time
-        section[at : at + count * layout.index_size : layout.index_size] = bytes(count)
-    return section
+    if not is_module(placed.image):
+        encoder.flags &= (
+            ~F_FDE_SORTED
+        )  # only the linker knows the order of addresses; a module's sections are loaded in their order
+    return NewSection(group if group and group.number else None, encoder.encode_unplaced(), _relocations(encoder, placed))
 
 
 def _relocations(encoder: Encoder, placed: Placed) -> bytes:

@@ -17,7 +17,7 @@ from sframegen.api.add_summary import Outcome, Summary
 from sframegen.api.by_kind import change_kind, read_kind
 from sframegen.api.common import check_linked, not_taken, planned, signed, verify_plan, with_written
 from sframegen.api.making import detached_already, made_of, nothing_to_add
-from sframegen.api.options import Adding, Making, Running, Writing
+from sframegen.api.options import Adding, Making, Writing
 from sframegen.base.errors import ANOTHER, FormatError, Refusal, RefusedError, SframegenError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.detached.detached_file import is_detached
@@ -27,6 +27,7 @@ from sframegen.format.layouts import LAYOUTS
 from sframegen.format.locate import read_sframe, unloaded_of
 from sframegen.format.model import OUTERMOST
 from sframegen.format.words import expressible
+from sframegen.program.workers import Running
 from sframegen.tables.compare import agree, spans
 from sframegen.tables.optimize import MAX_GAP
 
@@ -67,6 +68,7 @@ def add_section(
     unloaded: bool = False,
     compress: Compression | None = None,
     detached: str | os.PathLike[str] | None = None,
+    object_file: str | os.PathLike[str] | None = None,
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> Summary:
@@ -78,7 +80,8 @@ def add_section(
     - `output`: the file to write; `path` is left unchanged.
     - `verify`: read the new file back with another library before it replaces the old one.
     - `dry_run`: write nothing; the result has the plan.
-    - `debug_file`: a separate debug file, or a directory of them, for code that `.eh_frame` does not describe.
+    - `debug_file`: a separate debug file, or a directory of them, for code that `.eh_frame` does not describe; also of an object,
+      such as a kernel module.
     - `version`: the version of the format, 3 or 2.
     - `optimize`: how small to make the section: "none", "fast" or "size".
     - `replace`: replace an existing SFrame section, whoever produced it.
@@ -89,20 +92,21 @@ def add_section(
     - `unloaded`: add a section that is not mapped at run time, for tools that read the file; no program header changes.
     - `compress`: "zstd" compresses a section that is unloaded or detached, if that makes it smaller.
     - `detached`: a directory; the section becomes a file of its own in it, named after the build-id, and `path` is only read.
+    - `object_file`: a path; the section becomes a relocatable object for the next link of the image `path`, which is only read.
     - `jobs`: number of processes that read the instructions; above 1, they are forked.
     - `progress`: called with the bytes of code analysed so far and the current estimate of the total; a byte may be counted more
       than once.
 
     Raises FormatError if the file cannot be read, or is of a kind that has no section; RefusedError if it may not be changed;
-    VerificationError if the new file differs from the plan; and OSError. Raises ValueError for an unknown version, level, kernel,
-    reader or compression, for `compress` of a loaded section, for `detached` with `output` or `unloaded`, and for `jobs` below 1;
-    TypeError if `hard_links` is a single path. After an error the target is unchanged, except after an OSError that says that a
-    name in `hard_links` keeps the old file, or that the target is replaced.
+    VerificationError if the new file differs from the plan; and OSError. Raises ValueError for an unknown version, level or kernel,
+    for `detached` or `object_file` with `output` or `unloaded`, and for `jobs` below 1; TypeError if `hard_links` is a single path.
+    After an error the target is unchanged, except after an OSError that says that a name in `hard_links` keeps the old file, or
+    that the target is replaced.
     """
     making = Making(version, optimize, debug_file=debug_file, synthesize=synthesize)
     writing = Writing(
         output=output, verify=verify, dry_run=dry_run, hard_links=hard_links, force=force, replace=replace, min_kernel=min_kernel,
-        unloaded=unloaded, detached=detached, compress=compress,
+        unloaded=unloaded, detached=detached, compress=compress, object_file=object_file,
     )  # fmt: skip
     return add(path, Adding(making, writing, Running(jobs, progress)))
 
@@ -113,6 +117,10 @@ def add(path: StrPath, options: Adding) -> Summary:
         from sframegen.api.detaching import add_detached, refuse_objects  # noqa: PLC0415 - only for these
 
         return read_kind(path, partial(add_detached, options=options), refuse_objects)
+    if options.writing.object_file is not None:
+        from sframegen.api.detaching import add_for_linking, refuse_objects  # noqa: PLC0415 - only for these
+
+        return read_kind(path, partial(add_for_linking, options=options), refuse_objects)
 
     def objects(found: Objects, target: Target) -> Summary:
         from sframegen.api.adding_to_objects import add_to_objects  # noqa: PLC0415 - only for these

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace as changed_to
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from linker.objects.change_objects import check_object, prepare, write_object
 from linker.objects.given_file import open_given
 from sframegen.api.add_summary import Outcome, Summary, total
 from sframegen.api.common import refuse, signed, with_written
-from sframegen.api.making import summary_of
+from sframegen.api.making import nothing_to_add, summary_of
 from sframegen.base.errors import FormatError
+from sframegen.conversion.kernel_code import is_module
+from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from linker.files.read_back import Reader
     from linker.files.target import Target
     from linker.objects.given_file import Objects
     from sframegen.api.options import Adding
-
-MODULE_SECTION = ".gnu.linkonce.this_module"  # holds struct module: in every kernel module, and in no other object
-KERNEL_MODULE = (
-    "nothing to add: a kernel module; the kernel walks its own stacks with ORC tables or frame pointers, and uses SFrame sections "
-    "of processes only"
-)
 
 
 def add_to_objects(objects: Objects, target: Target, options: Adding) -> Summary:
@@ -35,12 +30,13 @@ def add_to_objects(objects: Objects, target: Target, options: Adding) -> Summary
         raise FormatError("only linked files can have synthesized rows")
     if writing.unloaded:
         raise FormatError("only linked files can have a section that is not loaded")
-    if making.debug_file is not None:
-        raise FormatError("an object has no separate debug file")
-    if any(one.section(MODULE_SECTION) for one in objects.members.values()):
-        module = Summary(str(target.path), note=KERNEL_MODULE)
-        return module if target.in_place else with_written(module, target.write(objects.copy, lambda *_: None))
-    prepared = {at: prepare(elf, making.layout, making.level, replace=writing.replace) for at, elf in objects.members.items()}
+    if making.debug_file is not None and objects.is_archive:
+        raise FormatError("an archive has no separate debug file")
+    prepare_one = partial(
+        prepare, layout=making.layout, level=making.level, replace=writing.replace,
+        debug_file=None if making.debug_file is None else Path(making.debug_file),
+    )  # fmt: skip
+    prepared = {at: prepare_one(elf) for at, elf in objects.members.items()}
     parts, changed = [], []
     for filled, sources, converted in prepared.values():
         part = summary_of(filled.elf.name, filled.placed.image, sources, converted)
@@ -51,6 +47,10 @@ def add_to_objects(objects: Objects, target: Target, options: Adding) -> Summary
             changed.append(filled.elf)
     summary = total(str(target.path), parts)
     summary = changed_to(summary, warnings=summary.warnings + signed(changed, target, force=writing.force))
+    if summary.outcome is Outcome.NOTHING and not objects.is_archive:
+        summary = nothing_to_add(summary)
+    elif changed:
+        summary = changed_to(summary, note=abi_of(changed[0]).unread_modules if is_module(changed[0]) else summary.note)
     if not summary.section_bytes and target.in_place:
         return summary
     writers = {at: partial(write_object, one.filled) for at, one in prepared.items()}

@@ -1,8 +1,9 @@
-"""Implements `detached` of add_section: the section is written to a store, and the file is only read."""
+"""Implements `detached` and `object_file` of add_section: the section goes into another file; the given one is only read."""
 
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from dataclasses import replace as changed_to
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -12,6 +13,7 @@ from linker.files.location import locate, make_directory
 from linker.files.read_back import choose_reader
 from linker.files.rename_into_place import write_new
 from linker.inject.verify import verify_detached
+from linker.objects.linkable_section import check_linkable, linkable_object
 from sframegen.api.add_summary import Outcome, Plan
 from sframegen.api.common import check_linked, refuse
 from sframegen.api.making import detached_already, made_of, nothing_to_add
@@ -21,6 +23,8 @@ from sframegen.detached.detached_file import detached_file, identity_of, is_deta
 from sframegen.elf.file import map_descriptor
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from linker.files.location import Location
     from linker.files.read_back import Reader
     from linker.objects.given_file import Objects
@@ -33,7 +37,7 @@ MODE = 0o644
 
 
 def refuse_objects(_: Objects) -> NoReturn:
-    raise FormatError("only linked files can have a detached section")
+    raise FormatError("only linked files can have their section in another file")
 
 
 def add_detached(elf: ElfFile, options: Adding) -> Summary:
@@ -75,13 +79,46 @@ def add_detached(elf: ElfFile, options: Adding) -> Summary:
     return changed_to(planned, output=target)
 
 
-def _findings(data: bytes, elf: ElfFile, identity: Identity, section: Stored, reader: Reader) -> list[str]:
-    """Return findings about the bytes to be written, by the library reader and by our own reader of stores."""
+def add_for_linking(elf: ElfFile, options: Adding) -> Summary:
+    """Write the section of a linked image as an object for its next link. One that has the same bytes already is left unchanged.
+
+    Raises FormatError, VerificationError and OSError.
+    """
+    assert options.writing.object_file is not None
+    target = os.fspath(options.writing.object_file)
+    check_linked(elf)
+    summary, converted = made_of(elf, elf.name, options.making, options.running)
+    if not len(converted.table):
+        return nothing_to_add(summary)
+    encoder = converted.encoder(elf, options.making.level)
+    data = linkable_object(elf, encoder)
+    size, rows = encoder.size_bytes, len(encoder.table.row_start)
+    summary = changed_to(summary, outcome=Outcome.ADDED, section_bytes=size, rows=rows)
+    if options.writing.verify:
+        with _in_memory(data) as path:
+            refuse(check_linkable(elf, encoder, path))
+    planned = changed_to(summary, plan=Plan((f"new file: {target}, {count_of(len(data), 'byte')}",)))
+    if options.writing.dry_run:
+        return planned
+    if not _write(target, data):
+        return changed_to(summary, outcome=Outcome.UNCHANGED, note="has it already")
+    return changed_to(planned, output=target)
+
+
+@contextmanager
+def _in_memory(data: bytes) -> Iterator[Path]:
+    """Write a file in memory, and yield its path."""
     descriptor = os.memfd_create("detached", os.MFD_CLOEXEC)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.flush()
-        findings = verify_detached(elf, section.data, section.flags, Path(f"/proc/self/fd/{descriptor}"), reader)
+        yield Path(f"/proc/self/fd/{descriptor}")
+
+
+def _findings(data: bytes, elf: ElfFile, identity: Identity, section: Stored, reader: Reader) -> list[str]:
+    """Return findings about the bytes to be written, by the library reader and by our own reader of stores."""
+    with _in_memory(data) as path:
+        findings = verify_detached(elf, section.data, section.flags, path, reader)
     try:
         if section_in(memoryview(data), "detached section", identity).tobytes() != section.contents.tobytes():
             findings.append("its section reads back differently")

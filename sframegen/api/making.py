@@ -14,10 +14,11 @@ from sframegen.detached.detached_file import Companion
 from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
-    from sframegen.api.options import Making, Running
+    from sframegen.api.options import Making
     from sframegen.conversion.convert import Converted
     from sframegen.conversion.sources import Sources
     from sframegen.elf.file import ElfFile
+    from sframegen.program.workers import Running
 
 
 def summary_of(file: str, elf: ElfFile, sources: Sources, converted: Converted) -> Summary:

@@ -15,12 +15,11 @@ from linker.inject.kernel_versions import KernelChange, safe_on
 from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple, get_args
 from sframegen.elf.compressed import Compression
 from sframegen.format.layouts import V3, WRITABLE
-from sframegen.program.workers import MOST_WORKERS
+from sframegen.program.workers import Running
 from sframegen.tables.levels import LEVELS
 
 if TYPE_CHECKING:
     from sframegen.format.layouts import FormatVersion, Layout
-    from sframegen.program.workers import Progress
     from sframegen.tables.levels import Level, LevelName
 
     StrPath = str | os.PathLike[str]
@@ -65,8 +64,11 @@ class Writing:
     unloaded: bool = False
     detached: StrPath | None = None
     compress: Compression | None = None
+    object_file: StrPath | None = None
 
     def __post_init__(self) -> None:
+        if self.object_file is not None and (self.unloaded or self.detached is not None or self.output is not None):
+            raise ValueError("object_file leaves the file unchanged: it takes neither output, unloaded nor detached")
         if self.compress is not None and self.compress not in get_args(Compression):
             raise ValueError(f"unknown compression {self.compress!r}, only {_all(get_args(Compression))}")
         if self.compress is not None and not self.unloaded and self.detached is None:
@@ -96,20 +98,6 @@ class Writing:
             dry_run=self.dry_run,
             hard_links=self.hard_links,
         )
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Running:
-    """Options about the number of processes, and the function called with their progress."""
-
-    jobs: int = 1
-    progress: Progress | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.jobs, int):
-            raise TypeError(f"jobs is {self.jobs!r}: give a whole number")
-        if not 1 <= self.jobs <= MOST_WORKERS:
-            raise ValueError(f"jobs is {self.jobs}: at least 1, at most {MOST_WORKERS:,}")
 
 
 class Adding(NamedTuple):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sframegen.api.by_kind import read_bytes
-from sframegen.api.options import Running, check_flags, check_paths
+from sframegen.api.options import check_flags, check_paths
 from sframegen.base.errors import FormatError, naming
 from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from sframegen.checks.check import check_file
@@ -17,6 +17,7 @@ from sframegen.detached.stores import Stores
 from sframegen.elf.file import ElfFile, map_file, open_elf
 from sframegen.elf.function_names import NamedAddresses
 from sframegen.format.locate import sframe_of
+from sframegen.program.workers import Running
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,9 +65,10 @@ def check(
 
     `path` is a path, the bytes of a file, or a file object in binary mode, which is read to its end.
 
-    All sections of an object, or of the objects of an archive, are checked together, without consumers: these read linked files.
+    All sections of an object, or of the objects of an archive, are checked together, without consumers: these read linked files,
+    except kernels, which read those of their modules.
 
-    - `consumer`: who is going to read the section: "kernel", "glibc", "gnu" or "all".
+    - `consumer`: who is going to read the section: "kernel", "glibc", "gnu", "arm64-kernel" or "all".
     - `debug_file`: a separate debug file, or a directory of them, whose call frame information is used as well.
     - `sections`: directories with detached sections, for a file that has none itself.
     - `instructions`: also compare the section and the call frame information with the instructions.
@@ -77,7 +79,7 @@ def check(
       once.
 
     Faults of the section are findings, and so is a missing section. Raises FormatError if the file cannot be read or is of a
-    kind that has no section, if `instructions`, `debug_file` or `second_reader` are given for a file that is not linked, or
+    kind that has no section, if `second_reader` is given for a file that is not linked, `debug_file` for an archive, or
     `instructions` for an ABI whose instructions are not read; OSError; ValueError for an unknown consumer and for `jobs` below 1;
     and TypeError if `sections` is a single path, or `path` is none of these.
     """
@@ -87,8 +89,6 @@ def check(
     if consumer not in CONSUMERS:
         raise ValueError(f"unknown consumer {consumer!r}, only {', '.join(CONSUMERS)}")
     no_objects = {
-        "instructions are checked in linked files only: jumps and calls of an object lead nowhere yet": instructions,
-        "an object has no separate debug file": debug_file is not None,
         "the second reader reads the call frame information of linked files only": second_reader,
     }
 
@@ -110,7 +110,7 @@ def check(
         for why_not, is_asked in no_objects.items():
             if is_asked:
                 raise FormatError(why_not)
-        return check_objects(objects)
+        return check_objects(objects, None if debug_file is None else Path(debug_file), consumer, running if instructions else None)
 
     name, data = file_content(path)
     with naming(name):

@@ -97,7 +97,10 @@ class InstructionVerdicts:
 
 
 def functions_of(elf: ElfFile, converted: Converted, table: FunctionTable | None = None) -> list[Range]:
-    """Return the ranges of FDEs, and elsewhere of a section's functions. PLTs are left out: their stubs are not functions."""
+    """Return the ranges of FDEs, and elsewhere of a section's functions. PLTs are left out: their stubs are not functions.
+
+    Functions of an object are left out, too, if what they refer to could not be resolved.
+    """
     headers = [section.header for section in elf.sections if section.name.startswith((".plt", ".iplt"))]
     pieces = converted.coverage.pieces
     spans = list(zip(pieces.start, pieces.end, strict=True))
@@ -112,9 +115,12 @@ def functions_of(elf: ElfFile, converted: Converted, table: FunctionTable | None
                 spans += pairwise(edges)
     found: list[Range] = []
     code = elf.executable_ranges()
+    unresolved = sorted(elf.externals.unresolved)
     for start, end in sorted(spans):
         is_plt = any(low.sh_addr <= start < low.sh_addr + low.sh_size for low in headers)
         inside = any(low <= start and end <= high for low, high in code)
+        if bisect_left(unresolved, start) != bisect_left(unresolved, end):
+            continue
         if inside and not is_plt and (not found or found[-1][1] <= start):
             found.append((start, end))
     return found

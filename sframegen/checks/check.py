@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
 from sframegen.checks.against_cfi import ALL_REGISTERS, compare
-from sframegen.checks.consumers import accepted, takes
+from sframegen.checks.consumers import accepted, readers, takes
 from sframegen.checks.finding import NO_SECTION, Finding, ReportDraft, Severity
 from sframegen.checks.placement import in_file
 from sframegen.checks.specification.wellformed import examine
@@ -14,8 +14,10 @@ from sframegen.checks.unusable import unusable
 from sframegen.code.isa.machines import isa_of
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.coverage import why_empty
+from sframegen.conversion.kernel_code import is_kernel, unwalked_code
 from sframegen.conversion.sources import find_sources
 from sframegen.detached.detached_file import ADDRESS, Companion, is_detached
+from sframegen.elf.ranges import count_in
 from sframegen.elf.records import ET
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import open_section
@@ -94,16 +96,19 @@ def _check_section(
 ) -> SframeSection | None:
     """Check the section by itself, and return it; None if it is for another ABI than its file."""
     facts = examine(data, address, executable=elf.executable_ranges(), byte_order=elf.byte_order)
-    facts.loaded = loaded
-    draft.findings += [*facts.findings, *accepted(facts, consumer)]
+    facts.loaded, facts.of_kernel = loaded, is_kernel(elf)
     section = open_section(data, address)
+    if facts.of_kernel:
+        facts.unwalked = count_in(unwalked_code(elf), section.table.start)
+    draft.findings += [*facts.findings, *accepted(facts, consumer)]
     draft.version, draft.functions, draft.section_bytes = section.header.version, section.header.num_fdes, len(data)
     abi = abi_of(elf)
     if section.abi.sframe_id != abi.sframe_id:
         return None
     table = section.table
-    if consumer in ("all", "kernel") and takes(facts, "kernel"):
-        draft.unusable, notes = unusable(table, elf.executable_ranges(), abi)
+    kernel = "arm64-kernel" if facts.of_kernel else "kernel"
+    if kernel in readers(facts, consumer) and takes(facts, kernel):
+        draft.unusable, notes = unusable(table, elf.executable_ranges(), abi, kernel)
         draft.findings += notes
     return section
 

@@ -44,6 +44,7 @@ class Consumer(NamedTuple):
     versions: tuple[int, ...]  # versions that it reads
     source: str
     reads_files: bool = False  # False: it reads only loaded sections
+    of_kernels: bool = False  # True: it reads those of the kernel and its modules, False: of programs and libraries
 
 
 # libsframe's room for the data words of one FRE, glibc's limit on their number.
@@ -53,6 +54,7 @@ CONSUMERS = {
     "kernel": Consumer("the Linux kernel", (3,), "unwind_user patches for 7.x, with CONFIG_SFRAME_VALIDATION or without"),
     "glibc": Consumer("glibc", (2,), "backtrace() of 2.42 to 2.44"),
     "gnu": Consumer("GNU binutils", (2, 3), "libsframe 2.47, with which readelf, objdump and ld read", reads_files=True),
+    "arm64-kernel": Consumer("the arm64 kernel's unwinder", (3,), "series for arm64 of May 2026, v6", of_kernels=True),
 }
 
 
@@ -101,7 +103,7 @@ def _body(header: SframeHeader) -> int:
 
 FAILS, GIVES_UP, CRASHES, READS_OUT, DROPS, REJECTS = Effect
 
-DEMANDS = (
+PROGRAM_DEMANDS = (
     Demand("kernel", "kernel-magic", REJECTS, "no magic number in its byte order", ("header-size", "magic", "version")),
     Demand("kernel", "kernel-byte-order", REJECTS, "the other byte order", _wrong_order),
     Demand("kernel", "kernel-sorted", REJECTS, "not flagged as sorted", _header(lambda h: not h.flags & F_FDE_SORTED)),
@@ -210,6 +212,26 @@ DEMANDS = (
     Demand("gnu", "gnu-words", FAILS, "more than 6 data words", lambda f: f.most_words > LIBSFRAME_WORDS),
 )  # fmt: skip
 
+# The unwinder of arm64 kernels reads with the same code as the kernel reads sections of processes, but the code is no mapping, a
+# failure never drops the section, and functions outside of the text that is looked up are never found.
+ARM64_KERNEL_DEMANDS = (
+    *(
+        one._replace(consumer="arm64-kernel", name=f"arm64-{one.name}", effect=FAILS if one.effect is DROPS else one.effect)
+        for one in PROGRAM_DEMANDS
+        if one.consumer == "kernel" and one.name not in ("kernel-one-text", "kernel-outside-code", "kernel-sorted")
+    ),
+    Demand(
+        "arm64-kernel", "arm64-kernel-sorted", REJECTS, "not flagged as sorted",
+        lambda f: f.header is not None and not f.header.flags & F_FDE_SORTED and not f.sorted_later,
+    ),
+    Demand(
+        "arm64-kernel", "arm64-kernel-outside-text", FAILS, "a function before _stext, after _etext, or in a module's .init",
+        lambda f: f.unwalked > 0, validated=True,
+    ),
+)  # fmt: skip
+
+DEMANDS = PROGRAM_DEMANDS + ARM64_KERNEL_DEMANDS
+
 
 def accepted(facts: Facts, consumers: str = "all") -> list[Finding]:
     """Return the findings about one consumer, or all: their reactions to a section with these facts.
@@ -217,12 +239,26 @@ def accepted(facts: Facts, consumers: str = "all") -> list[Finding]:
     A version that a consumer does not read, or a section that it does not find, is one finding: an error if only it is asked for.
     """
     unused = Severity.NOTE if consumers == "all" else Severity.ERROR
-    return [finding for name in CONSUMERS if consumers in ("all", name) for finding in _findings(facts, name, unused)]
+    return [finding for name in readers(facts, consumers) for finding in _findings(facts, name, unused)]
+
+
+def readers(facts: Facts, consumers: str) -> list[str]:
+    """Return the consumers that are meant: those that read the sections of files of that kind, or the one that is named."""
+    return [name for name, one in CONSUMERS.items() if consumers == name or (consumers == "all" and _is_for(one, facts))]
+
+
+def _is_for(consumer: Consumer, facts: Facts) -> bool:
+    return consumer.reads_files or consumer.of_kernels == facts.of_kernel
 
 
 def takes(facts: Facts, name: str) -> bool:
     """True if the consumer finds the section, reads sections of that version, and does not reject this one."""
-    return _finds(facts, name) and _reads(facts, name) and not any(demand.effect is Effect.REJECTS for demand in unmet(facts, name))
+    return (
+        _is_for(CONSUMERS[name], facts)
+        and _finds(facts, name)
+        and _reads(facts, name)
+        and not any(demand.effect is Effect.REJECTS for demand in unmet(facts, name))
+    )
 
 
 def _finds(facts: Facts, name: str) -> bool:
@@ -235,6 +271,9 @@ def _reads(facts: Facts, name: str) -> bool:
 
 def _findings(facts: Facts, name: str, unused: Severity) -> list[Finding]:
     consumer = CONSUMERS[name]
+    if not _is_for(consumer, facts):
+        files = "kernels and their modules" if consumer.of_kernels else "programs and libraries"
+        return [Finding(f"{name}-other-kind", unused, f"{consumer.title} reads the sections of {files} only", name)]
     if not _finds(facts, name):
         return [Finding(f"{name}-not-loaded", unused, f"{consumer.title} uses only sections that are loaded", name)]
     if facts.layout is not None and not _reads(facts, name):
@@ -260,7 +299,7 @@ def rejected_anyhow(executable: Sequence[Range], version: int) -> list[Finding]:
     """Return findings if consumers reject any section of this version in a file with code in these ranges."""
     facts = Facts(size=0, address=0, executable=executable)
     readers = {name for name, consumer in CONSUMERS.items() if version in consumer.versions}
-    demands = [demand for demand in DEMANDS if demand.broken is _several_texts and demand.consumer in readers]
+    demands = [demand for demand in PROGRAM_DEMANDS if demand.broken is _several_texts and demand.consumer in readers]
     return [_finding(demand) for demand in demands if _is_broken(demand, facts)]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen.base.text import count_of
 from sframegen.checks.against_cfi import SHOWN, place_names
 from sframegen.checks.finding import Finding, Instruction, Severity
+from sframegen.checks.lines_of_objects import source_lines
 from sframegen.checks.tracks import SILENT, Claim, Track
 from sframegen.code.decoding.decoded_code import decode
 from sframegen.code.function.analysis import rule_of_state
@@ -135,7 +136,11 @@ class Contradictions:
                 else:
                     rest += piece.end - piece.start
                 last, after = piece, part.end
-        names = place_names(self.elf, [stretch.start for stretch in shown])
+        places = [stretch.start for stretch in shown]
+        lines = source_lines(self.elf, places) if self.elf.relocated is not None else {}  # of objects
+        names = {
+            place: f"{lines[place]}: {name}" if place in lines else name for place, name in place_names(self.elf, places).items()
+        }
         findings = [self._finding(stretch, names) for stretch in shown]
         if rest:
             findings.append(
@@ -263,6 +268,8 @@ class Contradictions:
         listing = []
         for number in range(max(here - AROUND, 0), min(here + AROUND + 1, len(piece))):
             at, _, mnemonic, operands = piece.instruction(number)
+            for stub, name in self.elf.externals.stubs.items():
+                operands = operands.replace(f"{stub:#x}", name)
             listing.append(Instruction(at, f"{mnemonic} {operands}".rstrip(), number == here))
             if mnemonic == UNKNOWN and number >= here:  # later instructions may be wrong, too
                 break

@@ -12,8 +12,10 @@ from sframegen.base.text import count_of, printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-Consumer = Literal["kernel", "glibc", "gnu", "all"]
-Consumer.__doc__ = "A reader of sections to check for: the Linux kernel, glibc, GNU binutils, or all of them."
+Consumer = Literal["kernel", "glibc", "gnu", "arm64-kernel", "all"]
+Consumer.__doc__ = (
+    "A reader of sections to check for: the Linux kernel, glibc, GNU binutils, arm64 kernels for their own, or all of them."
+)
 CONSUMERS: tuple[Consumer, ...] = get_args(Consumer)
 
 

@@ -1,77 +1,126 @@
 """Checks the SFrame sections of objects like those of linked files, as if each object were linked alone.
 
-Only linkers read an object's sections, so the demands of other consumers are not checked here.
+Only linkers read an object's sections, and kernels those of their modules, so the demands of other consumers are not checked here.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
-from linker.objects.laid_out import is_code, is_sframe
+from linker.objects.laid_out import is_code, is_sframe, place_debug_file
 from linker.objects.object_view import ObjectView
+from linker.objects.resolved_code import resolve_code
 from sframegen.base.errors import FormatError
-from sframegen.checks.against_cfi import AllSections, compare
+from sframegen.checks.against_cfi import ALL_REGISTERS, AllSections, compare
 from sframegen.checks.check import no_section
+from sframegen.checks.consumers import accepted
 from sframegen.checks.finding import NO_SECTION, Finding, ReportDraft, Severity, Verdict
 from sframegen.checks.placement import FLAGS
 from sframegen.checks.specification.rule_list import RULES
 from sframegen.checks.specification.wellformed import examine
+from sframegen.code.isa.machines import isa_of
+from sframegen.conversion.convert import convert_sources
+from sframegen.conversion.kernel_code import is_module, unwalked_code
 from sframegen.conversion.sources import find_sources
+from sframegen.elf.ranges import count_in, holder
 from sframegen.elf.records import SHF
 from sframegen.format.abi import abi_of
+from sframegen.format.decode import decode
 from sframegen.format.layouts import LAYOUTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from linker.objects.given_file import Objects
-    from sframegen.checks.finding import CheckReport
+    from sframegen.checks.finding import CheckReport, Consumer
     from sframegen.elf.file import ElfFile
+    from sframegen.program.workers import Running
 
 
-def check_objects(objects: Objects) -> CheckReport:
-    """Check an object, or each object of an archive, whose name then begins each message."""
+def check_objects(
+    objects: Objects,
+    debug_file: Path | None = None,
+    consumer: Consumer = "all",
+    running: Running | None = None,
+) -> CheckReport:
+    """Check an object, or each object of an archive, whose name then begins each message. `debug_file`: that of a single object.
+
+    `running`: also compare with the instructions. Raises FormatError for an ABI whose instructions are not supported.
+    """
+    if debug_file is not None and objects.is_archive:
+        raise FormatError("an archive has no separate debug file")
     total = ReportDraft(objects.file)
-    parts = [check_object(elf) for elf in objects.members.values()]
+    parts = [check_object(elf, debug_file, consumer, running) for elf in objects.members.values()]
     code: Counter[Verdict] = Counter()
+    instructions: dict[str, Counter[str]] = {}
     for part in parts:
         member = part.file.removeprefix(objects.file)
         total.version = min(filter(None, (total.version, part.version)), default=0)
         total.functions += part.functions
         total.section_bytes += part.section_bytes
         code.update(part.code)
+        for who, counts in part.instructions.items():
+            instructions.setdefault(who, Counter()).update(counts)
         total.findings += [one._replace(message=f"{member[1:-1]}: {one.message}") if member else one for one in part.findings]
         total.warnings += part.warnings
     if not parts:
         total.findings.append(Finding("none", Severity.WARNING, "it contains no objects; nothing to check"))
     total.code = {verdict: code[verdict] for verdict in Verdict if verdict in code}
+    total.instructions = {who: dict(counts) for who, counts in instructions.items()}
     return total.report()
 
 
-def check_object(elf: ElfFile) -> CheckReport:
+def check_object(
+    elf: ElfFile, debug_file: Path | None = None, consumer: Consumer = "all", running: Running | None = None
+) -> CheckReport:
     """Check one object, and return its report. Sections that cannot be read or laid out are findings."""
     draft = ReportDraft(elf.name)
     sections = [section for section in elf.sections if is_sframe(section)]
     if not sections and not any(map(is_code, elf.sections)):
         return draft.report()
+    if running is not None:
+        isa_of(abi_of(elf))
     draft.section_bytes = sum(section.header.sh_size for section in sections)
     try:
         view = ObjectView(elf)
-        if not sections:
-            draft.findings.append(Finding(NO_SECTION, Severity.ERROR, no_section(view.placed.image)))
-            return draft.report()
-        draft.findings += list(well_formed(view))
-        _compare(view, draft)
+        if sections:
+            draft.findings += list(well_formed(view, consumer))
+            _compare(view, draft, debug_file)
+        else:
+            severity = Severity.ERROR if running is None else Severity.NOTE  # the CFI is compared with the instructions
+            draft.findings.append(Finding(NO_SECTION, severity, no_section(view.placed.image)))
+        if running is not None:
+            _check_instructions(view, draft, debug_file, running)
     except FormatError as error:
         draft.add_error("unreadable", str(error))
     return draft.report()
 
 
-def well_formed(view: ObjectView) -> Iterator[Finding]:
+def _check_instructions(view: ObjectView, draft: ReportDraft, debug_file: Path | None, running: Running) -> None:
+    from sframegen.checks.against_code import hold  # noqa: PLC0415 - capstone takes longer to import than most files to check
+
+    image, abi = resolve_code(view.elf, view.placed), abi_of(view.elf)
+    sources = find_sources(view.placed.image, debug_file, partial(place_debug_file, of=view.placed))
+    converted = convert_sources(sources, image.executable_ranges(), abi._replace(base_registers=ALL_REGISTERS))
+    held = hold(image, abi, converted, view.functions if draft.section_bytes else None, running.jobs, running.progress)
+    draft.warnings, draft.instructions = sources.warnings, held.code
+    for finding in held.findings:
+        start, *_ = view.placed.sections[holder(view.placed.sections, finding.address or 0) or 0]
+        listing = tuple(one._replace(address=one.address - start) for one in finding.instructions)  # offsets in the section
+        draft.findings.append(finding._replace(address=None, instructions=listing))
+
+
+def well_formed(view: ObjectView, consumer: Consumer) -> Iterator[Finding]:
     """Yield the findings about each section by itself."""
     image = view.placed.image
-    for section in filter(is_sframe, image.sections):
+    sections = list(filter(is_sframe, image.sections))
+    if is_module(image) and len(sections) > 1:
+        message = f"a kernel reads only the first of {len(sections)} sections"
+        yield Finding("arm64-kernel-several", Severity.ERROR, message, "arm64-kernel")
+    for section in sections:
         flags = section.header.sh_flags & FLAGS
         if flags != SHF.ALLOC:
             rule = RULES["section-flags"]
@@ -79,17 +128,22 @@ def well_formed(view: ObjectView) -> Iterator[Finding]:
         facts = examine(
             image.contents(section), section.header.sh_addr, executable=image.executable_ranges(), byte_order=image.byte_order
         )
+        if is_module(image):
+            facts.of_kernel = facts.sorted_later = True
+            starts = decode(image.contents(section), section.header.sh_addr, image.name).table.start
+            facts.unwalked = count_in(unwalked_code(image), starts)
+            yield from accepted(facts, consumer)
         for finding in facts.findings:
             place = None if finding.address is None else view.place_of_address(finding.address)
             yield finding._replace(address=None, message=f"{place}: {finding.message}" if place else finding.message)
 
 
-def _compare(view: ObjectView, draft: ReportDraft) -> None:
+def _compare(view: ObjectView, draft: ReportDraft, debug_file: Path | None) -> None:
     merged = view.merged
     draft.version, draft.functions = min(merged.versions), sum(len(one.numbers) for one in view.described)
     image = view.placed.image
-    sources = find_sources(image)
     try:
+        sources = find_sources(image, debug_file, partial(place_debug_file, of=view.placed))
         truth = compare(image, AllSections(view.functions, LAYOUTS[draft.version]), sources, abi_of(image))
     except FormatError as error:
         draft.findings.append(Finding("cfi-unreadable", Severity.ERROR, f"nothing to compare it with: {error}"))

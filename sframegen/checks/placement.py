@@ -8,11 +8,12 @@ from sframegen.base.errors import FormatError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.checks.finding import Finding
 from sframegen.checks.specification.rule_list import KEPT, RULES
+from sframegen.conversion.kernel_code import is_kernel
 from sframegen.elf.dynamic import dynamic_segment
 from sframegen.elf.records import ET, MARKS, PF, PT, SHF, SHT
 from sframegen.format.abi import BY_MACHINE, BY_SFRAME_ID
 from sframegen.format.layouts import MAGIC
-from sframegen.format.locate import is_sframe_section, unloaded_of
+from sframegen.format.locate import IMAGE_SECTION, is_sframe_section, unloaded_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 PAGE = 0x1000  # bytes
 FLAGS = SHF.ALLOC | SHF.WRITE | SHF.EXECINSTR | SHF.COMPRESSED
 Broken = tuple[str, str]  # (name of the broken rule, detail)
+# Rules that do not hold for an image whose linker script places the section; a kernel finds its own by symbols.
+FOR_PROGRAMS = {"no-segment", "section-type", "mapped-writable"}
 
 
 class SectionPlace(NamedTuple):
@@ -37,8 +40,11 @@ def in_file(elf: ElfFile) -> list[Finding]:
     """Return the findings about a linked file; none about objects, whose sections are not in a segment. Does not raise."""
     if elf.header.e_type == ET.REL:
         return []
+    is_image = elf.section(IMAGE_SECTION) is not None or is_kernel(elf)
     findings = [
-        Finding(name, RULES[name].severity, RULES[name].says + (f": {detail}" if detail else "")) for name, detail in _check(elf)
+        Finding(name, RULES[name].severity, RULES[name].says + (f": {detail}" if detail else ""))
+        for name, detail in _check(elf)
+        if not (is_image and name in FOR_PROGRAMS)
     ]
     return findings[:KEPT]
 

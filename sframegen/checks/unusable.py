@@ -48,8 +48,11 @@ class Unusable(NamedTuple):
     notes: list[Finding]
 
 
-def unusable(table: FunctionTable, code: Sequence[Range], abi: Abi) -> Unusable:
-    """Return the code in the table that the kernel cannot use. `code`: (start, end) of the executable ranges, ascending."""
+def unusable(table: FunctionTable, code: Sequence[Range], abi: Abi, consumer: str = "kernel") -> Unusable:
+    """Return the code in the table that the kernel cannot use. `code`: (start, end) of the executable ranges, ascending.
+
+    `consumer`: what the findings name, the kernel as a reader of processes, or as one of its own sections.
+    """
     executable = _Code(code)
     counts = dict.fromkeys((limit.name for limit in LIMITS), 0)
     first: dict[str, int] = {}
@@ -59,7 +62,7 @@ def unusable(table: FunctionTable, code: Sequence[Range], abi: Abi) -> Unusable:
         if count:
             first[limit.name] = min(start, first.get(limit.name, start))
     notes = [
-        Finding(name, severity, f"{count_of(counts[name], 'byte')} of code {says}", "kernel", address=first[name])
+        Finding(name, severity, f"{count_of(counts[name], 'byte')} of code {says}", consumer, address=first[name])
         for name, says, severity in LIMITS
         if name in first
     ]

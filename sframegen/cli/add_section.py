@@ -9,7 +9,7 @@ import click
 from linker.files.target import is_stdout
 from sframegen.api.add_summary import fates_table, total_fates
 from sframegen.api.adding import add
-from sframegen.api.options import Adding, Running
+from sframegen.api.options import Adding
 from sframegen.base.text import count_of
 from sframegen.cli.shared.adding_options import ADD_SECTION, adding
 from sframegen.cli.shared.command import Command, Example
@@ -18,6 +18,7 @@ from sframegen.cli.shared.file_kinds import is_package
 from sframegen.cli.shared.many_files import changes, code_of_one, print_change
 from sframegen.cli.shared.output import FILES, Run, next_step
 from sframegen.cli.shared.write_options import RECURSIVE, RESULTS, VERIFICATION, dry_run
+from sframegen.program.workers import Running
 
 if TYPE_CHECKING:
     from sframegen.api.add_summary import Summary
@@ -30,13 +31,14 @@ if TYPE_CHECKING:
     cls=Command,
     exclusive=[
         VERBOSE_OR_QUIET,
-        *(("--detached", other) for other in ("--output", "--unloaded", "--replace")),
-        *(("--recursive", other) for other in ("--output", "--detached")),
+        *((one, other) for one in ("--detached", "--object") for other in ("--output", "--unloaded", "--replace", "--recursive")),
+        *(("--recursive", "--output"), ("--detached", "--object")),
     ],
     examples=[
         Example("Add a section to a program, in place", "sframegen add-section ./prog"),
         Example("Write a copy, and fail if less is covered", "sframegen add-section --min-coverage 99 -o prog.new ./prog"),
         Example("Write the section to a file of its own", "sframegen add-section --detached store ./prog"),
+        Example("Make one for the next link of a kernel", "sframegen add-section --object sframe.o vmlinux.tmp"),
         Example("Add sections to all files below a directory", "sframegen add-section -r build/root"),
     ],
 )
@@ -78,7 +80,11 @@ def command(
     Packages (wheels, .deb, tar archives) keep all but their programs and libraries, which get sections; a refused one is a
     warning. A signed package is refused without --force.
 
-    Objects, and the objects of archives, get sections with relocations, as an assembler would write them.
+    Objects, and the objects of archives, get sections with relocations, as an assembler would write them. A kernel module gets one
+    section, without functions of its .init sections; a signed one is refused without --force. Unpack .ko.xz and .ko.zst first.
+
+    --object writes the section of a linked image, such as vmlinux before its last links, to an object for its next link: see
+    docs/kernels.md.
 
     --synthesize adds rows for code of linked files that has no call frame information, if its instructions prove them: PLT,
     .init and .fini, the program's entry, hand-written assembly. A single FILE uses all -j processes for this.

@@ -18,7 +18,7 @@ from sframegen.conversion.sources import find_sources
 from sframegen.conversion.split import Cies, Fate, RuleFates, Splitter, Unsaid, bounds, split
 from sframegen.conversion.translate import RepeatedPattern, Translator
 from sframegen.elf.columns import spans_of
-from sframegen.elf.ranges import Range, disjoint, remaining, without
+from sframegen.elf.ranges import START, Range, count_in, disjoint, remaining, without
 from sframegen.format.layouts import V3
 from sframegen.format.model import FdeType, FunctionTable, Kind, Rule
 from sframegen.format.words import EncodedRules, Reason, RuleWords
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 REASONS = tuple(Reason)
 NOT_BARRED = 255
+OUTSIDE = IGNORED[1]
+UNWALKED = "in code that the kernel frees or runs at another address"
 FLAVOURS = range(4)  # signal + 2 * key B
 KINDS = [
     *(Kind(fde_type, signal=bool(flavour & 1), key_b=bool(flavour & 2)) for flavour in FLAVOURS for fde_type in FdeType),
@@ -96,8 +98,10 @@ def convert(
 def convert_sources(sources: Sources, code: list[Range], abi: Abi, layout: Layout = V3) -> Converted:
     """Convert all sections of a file. If a section that is not required cannot be read, add a warning, and use the required ones.
 
-    FDEs that cannot be read are a warning, too. Raises FormatError for a required section that cannot be read.
+    FDEs that cannot be read are a warning, too; those of code that a kernel's unwinder does not look up are counted as ignored.
+    Raises FormatError for a required section that cannot be read.
     """
+    code = without(code, sources.unwalked)
     try:
         converted = convert(sources.sections, code, abi, layout, sources.floating)
     except FormatError as error:
@@ -108,6 +112,13 @@ def convert_sources(sources: Sources, code: list[Range], abi: Abi, layout: Layou
     if converted.coverage.faulty_fdes:
         fdes, first = count_of(converted.coverage.faulty_fdes, "FDE"), converted.coverage.faults[0]
         sources.warnings.append(f"{fdes} cannot be read, the code is left out: for {first.start:#x}, {first}")
+    coverage = converted.coverage
+    unwalked = count_in(sources.unwalked, map(START, coverage.ignored_ranges))
+    if unwalked:
+        coverage.ignored_fdes[UNWALKED] = unwalked
+        coverage.ignored_fdes[OUTSIDE] -= unwalked
+        if not coverage.ignored_fdes[OUTSIDE]:
+            del coverage.ignored_fdes[OUTSIDE]
     return converted
 
 

@@ -10,10 +10,11 @@ from cfi.machine import Cursor
 from cfi.section import CfiSection
 from sframegen.base.errors import FormatError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
+from sframegen.conversion.kernel_code import unwalked_code
 from sframegen.elf.dynamic import DF_TEXTREL, DT, read_dynamic
 from sframegen.elf.file import Relocated, open_elf
 from sframegen.elf.notes import build_id_of, debug_link_of
-from sframegen.elf.records import ET, MAX_ADDRESS, PF, PT, RECORDS, SHF, SHN, SHT, SYM_SIZE, Sym
+from sframegen.elf.records import EH_FRAMES, ET, MAX_ADDRESS, PF, PT, RECORDS, SHF, SHN, SHT, SYM_SIZE, Sym
 from sframegen.elf.relocations import columns
 from sframegen.format.abi import ABSOLUTE_64, abi_of
 
@@ -34,7 +35,8 @@ CRC_CHUNK = 1 << 20
 class Sources(NamedTuple):
     """The CFI sections of a file, in order of precedence, and the size of `.eh_frame_hdr`, to compare a `.sframe` with.
 
-    `floating`: code of an object that a linker can place at any address modulo PC_PERIOD.
+    `floating`: code of an object that a linker can place at any address modulo PC_PERIOD. `unwalked`: code of a kernel that its
+    unwinder does not look up, and whose functions are left out.
     """
 
     sections: list[CfiSection]
@@ -42,14 +44,19 @@ class Sources(NamedTuple):
     required: int  # number of sections, from the first, that must be readable; for others there is a warning
     warnings: list[str]
     floating: Sequence[Range] = ()
+    unwalked: Sequence[Range] = ()
 
 
-def find_sources(elf: ElfFile, debug_file: Path | None = None) -> Sources:
+def find_sources(
+    elf: ElfFile, debug_file: Path | None = None, lay_out: Callable[[ElfFile], ElfFile] = lambda debug: debug
+) -> Sources:
     """Find `.eh_frame`, then `.debug_frame` of the file itself, then those of its debug file (a file, or a directory to search).
+
+    `lay_out`: returns a debug file with the addresses of `elf`; for that of an object, whose sections have none.
 
     Raises FormatError if a required section cannot be read, or `debug_file` has no .debug_frame or is not for this file.
     """
-    sections = _sections_named(elf, ".eh_frame") if elf.sections else _eh_frame_by_segment(elf)
+    sections = _sections_named(elf, *EH_FRAMES) if elf.sections else _eh_frame_by_segment(elf)
     required = len(sections)
     warnings: list[str] = []
     try:
@@ -59,7 +66,7 @@ def find_sources(elf: ElfFile, debug_file: Path | None = None) -> Sources:
             raise
         warnings.append(f"{error}; not used")
     if debug_file is not None:
-        found = _debug_frames(_open_debug_file(elf, debug_file))
+        found = _debug_frames(lay_out(_open_debug_file(elf, debug_file)))
         if not found:
             raise elf.error(f"{debug_file} has no .debug_frame")
         sections += found
@@ -67,7 +74,7 @@ def find_sources(elf: ElfFile, debug_file: Path | None = None) -> Sources:
         required = len(sections)
     header = elf.section(".eh_frame_hdr")
     size = header.header.sh_size if header else sum(s.p_filesz for s in elf.segments if s.p_type == PT.GNU_EH_FRAME)
-    return Sources(sections, size, required, warnings, elf.floating)
+    return Sources(sections, size, required, warnings, elf.floating, unwalked_code(elf))
 
 
 def _sections_named(elf: ElfFile, *names: str) -> list[CfiSection]:
@@ -84,7 +91,7 @@ def _sections_named(elf: ElfFile, *names: str) -> list[CfiSection]:
 
 
 def _cfi_section(elf: ElfFile, section: Section, bases: Bases) -> CfiSection:
-    eh, address = section.name == ".eh_frame", section.header.sh_addr
+    eh, address = section.name in EH_FRAMES, section.header.sh_addr
     made = CfiSection(section.name, elf.contents(section), address, elf.byte_order, eh, *bases)
     if elf.relocated is not None:
         fields = elf.relocated.get(section.number, Relocated(set(), set()))

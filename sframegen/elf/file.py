@@ -11,6 +11,7 @@ from bisect import bisect_right
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import count
+from types import MappingProxyType
 
 from sframegen.base.errors import FormatError
 from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple
@@ -42,12 +43,26 @@ if TYPE_CHECKING:
 
     from sframegen.elf.ranges import Range
 
+# By magic number: how to unpack compressed kernel modules, which are the ELF files that are kept so.
+UNPACKERS = {b"\xfd7zXZ\0": "unxz", b"\x28\xb5\x2f\xfd": "unzstd", b"\x1f\x8b": "gunzip"}
+
 
 class Relocated(NamedTuple):
     """The relocated fields of one section, by offset: fields that were filled in, and fields whose value is unknown."""
 
     filled: set[int]
     unknown: set[int]
+
+
+class Externals(NamedTuple):
+    """What an object does not define, in an image of it: the names of functions and of pointers to them, by invented address.
+
+    `unresolved`: addresses of fields that the relocation was not applied to.
+    """
+
+    stubs: Mapping[int, str] = MappingProxyType({})
+    pointers: Mapping[int, str] = MappingProxyType({})
+    unresolved: frozenset[int] = frozenset()
 
 
 class Section(NamedTuple):
@@ -68,9 +83,11 @@ class ElfFile:
         self.data = data
         self.status = status  # the file's status when it was opened; None for bytes that are not in a file
         self.descriptor = descriptor  # the open file's descriptor, which the opener closes
-        # For an object laid out in memory: floating code (see Sources), and the relocated fields of CFI sections by number.
+        # For an object laid out in memory: floating code (see Sources), the relocated fields of CFI sections by number, and what
+        # its code refers to elsewhere.
         self.floating: Sequence[Range] = ()
         self.relocated: Mapping[int, Relocated] | None = None
+        self.externals = Externals()
         self.byte_order = self._identify()
         self.header = self.record(Ehdr, 0, "ELF header")
         self.shnum, self.shstrndx, self.phnum = self._counts()
@@ -168,7 +185,8 @@ class ElfFile:
     def _identify(self) -> ByteOrder:
         ident = bytes(self.data[:16])
         if ident[:4] != b"\x7fELF":
-            raise self.error("not an ELF file")
+            tool = next((tool for magic, tool in UNPACKERS.items() if ident.startswith(magic)), None)
+            raise self.error("not an ELF file" if tool is None else f"compressed: unpack it with {tool} first")
         if len(self.data) < EHDR_SIZE:
             raise self.error(f"expected {EHDR_SIZE} bytes, have {len(self.data)}", "ELF header", 0)
         if ident[4] != 2:

@@ -75,6 +75,11 @@ def holder(ranges: Sequence[R], place: int) -> int | None:
     return number if number >= 0 and place < ranges[number][1] else None
 
 
+def count_in(ranges: Sequence[R], places: Iterable[int]) -> int:
+    """Return how many of the places some range holds."""
+    return sum(holder(ranges, place) is not None for place in places)
+
+
 def is_within(one: Range, ranges: Sequence[Range]) -> bool:
     """Return True if one of the ranges contains all of `one`."""
     number = holder(ranges, one[0])

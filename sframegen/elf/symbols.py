@@ -224,6 +224,24 @@ def functions_named(elf: ElfFile, name: bytes) -> Iterator[Symbol]:
         yield from (symbol for symbol in functions_of(elf) if symbol.is_named(name))
 
 
+def addresses_named(elf: ElfFile, names: Iterable[bytes]) -> dict[bytes, int]:
+    """Return the addresses of the defined symbols with these names, of any type; of several with one name, the last one's."""
+    section = next(symbol_tables(elf), None)
+    if section is None:
+        return {}
+    table = SymbolTable(elf, section)
+    by_offset = {at: name for name in names for at in _places_of(name + b"\0", table.names)}
+    found = ((row[0], row[4]) for row in table.rows() if row[0] in by_offset and row[3])  # row: st_name, ..., st_shndx, st_value
+    return {by_offset[name]: address for name, address in found}
+
+
+def _places_of(part: bytes, whole: bytes) -> Iterator[int]:
+    at = whole.find(part)
+    while at >= 0:
+        yield at
+        at = whole.find(part, at + 1)
+
+
 def function_symbols(elf: ElfFile) -> list[Symbol]:
     """Return the functions by address; of several at one address, the first in the table."""
     found: dict[int, Symbol] = {}

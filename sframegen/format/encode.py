@@ -118,6 +118,14 @@ class Encoder:
         write_blocks(*columns, output, HEADER_SIZE + header.freoff)
         return out
 
+    def encode_unplaced(self) -> memoryview:
+        """Return the section's bytes with zeros for function starts, which relocations fill in."""
+        section = self.encode(0)
+        count, size = len(self.table), self.layout.index_size
+        for at in range(HEADER_SIZE, HEADER_SIZE + self.layout.start_width):  # a byte of all of them at a time
+            section[at : at + count * size : size] = bytes(count)
+        return section
+
 
 def kind_bytes(kinds: list[Kind]) -> bytes:
     """Return three bytes for each kind: sfda_func_info without the FRE type, sfda_func_info2, sfda_func_rep_size."""

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile, Section
     from sframegen.format.decode import SframeSection
 
+IMAGE_SECTION = (
+    ".image_sframe"  # of a kernel, or another image that a linker script lays out; GNU ld rewrites sections named .sframe
+)
+NAMES = (".sframe", IMAGE_SECTION)
 ZEROS = re.compile(rb"\0*")
 
 
@@ -35,9 +39,9 @@ def sframe_of(elf: ElfFile) -> tuple[memoryview, int] | None:
 
 
 def is_sframe_section(section: Section) -> bool:
-    """True for a section of type SHT_GNU_SFRAME, or named .sframe with bytes in the file."""
+    """True for a section of type SHT_GNU_SFRAME, or with one of the names, and bytes in the file."""
     kind = section.header.sh_type
-    return kind == SHT.GNU_SFRAME or (section.name == ".sframe" and kind != SHT.NOBITS)
+    return kind == SHT.GNU_SFRAME or (section.name in NAMES and kind != SHT.NOBITS)
 
 
 def loaded_size(elf: ElfFile) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from sframegen.base.one_file import REFUSALS, only_refusals
@@ -16,6 +17,20 @@ if TYPE_CHECKING:
     Outcome = tuple[int, T | Exception]  # (item number, its result, or the exception that says why it is refused)
 
 MOST_WORKERS = 1 << 22  # processes that Linux can have
+
+
+@dataclass(frozen=True)
+class Running:
+    """Options about the number of processes, and the function called with their progress."""
+
+    jobs: int = 1
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.jobs, int):
+            raise TypeError(f"jobs is {self.jobs!r}: give a whole number")
+        if not 1 <= self.jobs <= MOST_WORKERS:
+            raise ValueError(f"jobs is {self.jobs}: at least 1, at most {MOST_WORKERS:,}")
 
 
 def attempt(work: Callable[[I], T], item: I) -> T | Exception:

@@ -493,7 +493,7 @@ def test_strict_makes_errors_of_warnings(peers: Peers, tmp_path: Path) -> None:
     assert (status, "1 error: " in output) == (1, True)
     assert run("--consumer", "glibc", "--strict", file)[0] == 0
     assert run("--consumer", "kernel", file)[0] == 1  # which does not read the version
-    with pytest.raises(ValueError, match="unknown consumer 'linux', only kernel, glibc, gnu, all"):
+    with pytest.raises(ValueError, match="unknown consumer 'linux', only kernel, glibc, gnu, arm64-kernel, all"):
         sframegen.check(file, consumer="linux")  # type: ignore[arg-type]
 
 

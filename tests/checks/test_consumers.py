@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sframegen.checks.consumers import CONSUMERS, DEMANDS, EFFECTS, Demand, Effect, accepted, takes, unmet
+from sframegen.checks.consumers import CONSUMERS, DEMANDS, EFFECTS, Demand, Effect, accepted, readers, takes, unmet
 from sframegen.checks.finding import Severity
 from sframegen.checks.specification.rule_list import RULES
 from sframegen.checks.specification.wellformed import Facts, examine
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 MUTANTS = 300
 BIG = "AArch64 big-endian V3"
-VERSION = {"kernel": 3, "glibc": 2, "gnu": 3}
+VERSION = {"kernel": 3, "glibc": 2, "gnu": 3, "arm64-kernel": 3}
 # Demands that are not a rule of the specification.
 OTHERS: dict[str, Callable[[Editor], object]] = {
     "kernel-sorted": lambda e: e.set_header(flags=4),
@@ -72,6 +72,7 @@ OTHERS: dict[str, Callable[[Editor], object]] = {
     "gnu-period": DAMAGES["mask-without-period"],
     "gnu-words": lambda e: e.set(e.rows(0) + 1, 7 << 1),
 }
+OTHERS |= {f"arm64-{name}": damage for name, damage in OTHERS.items() if name.startswith("kernel-")}
 
 
 def judge(data: bytes, base: Base, **changed: object) -> Facts:
@@ -81,9 +82,18 @@ def judge(data: bytes, base: Base, **changed: object) -> Facts:
 
 def broken(demand: Demand) -> Facts:
     """A section in which it is."""
+    facts = damaged(demand)
+    facts.of_kernel = CONSUMERS[demand.consumer].of_kernels
+    facts.unwalked = int(demand.name == "arm64-kernel-outside-text")
+    return facts
+
+
+def damaged(demand: Demand) -> Facts:
     base = base_named(BIG if "foreign" in demand.name else f"AMD64 V{VERSION[demand.consumer]}")
     if demand.name.endswith("byte-order"):
         return judge(base.data, base, byte_order="big")
+    if demand.name == "arm64-kernel-outside-text":
+        return judge(base.data, base)
     if demand.name == "kernel-one-text":
         return judge(base.data, base, executable=[(0x1000, 0x1080), (0x1080, 0x40000)])
     editor = Editor(base)
@@ -108,7 +118,7 @@ def test_sound_sections_are_accepted_by_all(base: Base) -> None:
     facts = judge(base.data, base)
     found = accepted(facts)
     assert [finding for finding in found if finding.severity > Severity.NOTE] == []
-    unread = [name for name, consumer in CONSUMERS.items() if base.data[2] not in consumer.versions]
+    unread = [name for name in readers(facts, "all") if base.data[2] not in CONSUMERS[name].versions]
     assert [(finding.consumer, finding.rule) for finding in found] == [(name, f"{name}-version") for name in unread]
     assert [finding.severity for name in unread for finding in accepted(facts, name)] == [Severity.ERROR] * len(unread)
 
@@ -136,7 +146,7 @@ def test_a_section_that_is_not_loaded_is_for_readers_of_files() -> None:
     found = accepted(facts)
     assert {finding.rule for finding in found} == {"kernel-not-loaded", "glibc-not-loaded", "gnu-sorted"}
     assert {finding.severity for finding in found if finding.consumer != "gnu"} == {Severity.NOTE}
-    assert [takes(facts, name) for name in CONSUMERS] == [False, False, True]
+    assert [name for name in CONSUMERS if takes(facts, name)] == ["gnu"]
     assert [(one.rule, one.severity) for one in accepted(facts, "kernel")] == [("kernel-not-loaded", Severity.ERROR)]
 
 
@@ -271,12 +281,24 @@ def test_demands_name_rules_of_the_table() -> None:
     assert len(set(names)) == len(names)
     for demand in DEMANDS:
         assert demand.name.startswith(f"{demand.consumer}-")
-        assert re.fullmatch(r"[a-z]+(-[a-z]+)*", demand.name)
+        assert re.fullmatch(r"[a-z]+(64)?(-[a-z]+)*", demand.name)
         assert isinstance(demand.broken, tuple) is (demand.name not in OTHERS and demand.name not in CONTEXT)
         assert not isinstance(demand.broken, tuple) or set(demand.broken) <= set(RULES)
 
 
-CONTEXT = {"kernel-byte-order", "glibc-byte-order", "kernel-one-text"}
+CONTEXT = {
+    *("kernel-byte-order", "glibc-byte-order", "kernel-one-text"), *("arm64-kernel-byte-order", "arm64-kernel-outside-text")
+}  # fmt: skip
+
+
+def test_each_reader_has_its_kind_of_file() -> None:
+    base = base_named("AArch64 V3")
+    program, kernel = judge(base.data, base), judge(base.data, base)
+    kernel.of_kernel = True
+    assert readers(program, "all") == ["kernel", "glibc", "gnu"]
+    assert readers(kernel, "all") == ["gnu", "arm64-kernel"]
+    for facts, name in ((program, "arm64-kernel"), (kernel, "kernel"), (kernel, "glibc")):
+        assert [(one.rule, one.severity) for one in accepted(facts, name)] == [(f"{name}-other-kind", Severity.ERROR)]
 
 
 def test_the_document_names_the_readers_and_what_the_kernel_cannot_use() -> None:

@@ -72,6 +72,7 @@ IN_PLACE: Call = {
     "unloaded": False,
     "compress": None,
     "detached": None,
+    "object_file": None,
     "hard_links": [],
     "jobs": 1,
     "progress": None,
@@ -89,6 +90,7 @@ IN_PLACE: Call = {
         (("--force", "app"), [("app", {"force": True})]),
         (("--unloaded", "app"), [("app", {"unloaded": True})]),
         (("--detached", "store", "app"), [("app", {"detached": "store"})]),
+        (("--object", "sframe.o", "app"), [("app", {"object_file": "sframe.o"})]),
         (("--min-kernel", "6.7", "app"), [("app", {"min_kernel": "6.7"})]),
         (("--synthesize", "app"), [("app", {"synthesize": True})]),
         (("--debug-file", "app.debug", "app"), [("app", {"debug_file": "app.debug"})]),
@@ -361,16 +363,3 @@ def test_hard_links_of_one_run_follow_the_file(compile_c: Compiler, tmp_path: Pa
     assert names[2].read_bytes() == program.read_bytes()
     assert sframe_of(open_elf(names[1])) is not None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "three", "two"]
-
-
-def test_kernel_modules_are_told_why_they_get_none(compile_c: Compiler, tmp_path: Path) -> None:
-    """Even one with call frame information, as modules with debug information have."""
-    source = '__attribute__((section(".gnu.linkonce.this_module"))) char module[64] = {1}; int init(int n) { return n + 1; }'
-    module = tmp_path / "module.ko"
-    module.write_bytes(compile_c(source, "-O2", "-c", name="module.ko").read_bytes())
-    before = module.read_bytes()
-    result = run(module)
-    assert (result.exit_code, module.read_bytes()) == (0, before)
-    assert result.stdout.startswith(f"{module}: nothing to add: a kernel module; the kernel walks its own stacks with ORC tables")
-    assert run("-o", tmp_path / "copy.ko", module).exit_code == 0
-    assert (tmp_path / "copy.ko").read_bytes() == before

@@ -63,6 +63,9 @@ class Facts:
     expected_order: ByteOrder | None = None  # the file's byte order
     byte_order: ByteOrder | None = None
     loaded: bool = True
+    of_kernel: bool = False  # the section of a kernel or of its module
+    sorted_later: bool = False  # a kernel sorts its functions when it loads the module
+    unwalked: int = 0  # functions outside of the text that a kernel's unwinder looks up
     header: SframeHeader | None = None
     layout: Layout | None = None
     counts: dict[str, int] = field(default_factory=dict)

@@ -15,12 +15,11 @@ import click
 from linker.files.location import locate
 from linker.files.read_back import import_for_many
 from linker.files.target import is_stdout
-from sframegen.api.options import Running
 from sframegen.base.one_file import DiedError
 from sframegen.cli.shared.file_kinds import refuse_directory
 from sframegen.cli.shared.output import Report, note
 from sframegen.program import patience
-from sframegen.program.workers import attempt, outcomes
+from sframegen.program.workers import Running, attempt, outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

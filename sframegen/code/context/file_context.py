@@ -87,12 +87,13 @@ class FileContext:
         self.code = code
         self.starts = [start for start, _ in code]
         self.read_only = ReadOnly(elf)
-        self.imports = imports(elf)
-        self.names = {name: number for number, name in enumerate(dict.fromkeys(self.imports.values()))}  # of other files
+        self.imports = {**imports(elf), **elf.externals.pointers}
+        of_others = dict.fromkeys([*self.imports.values(), *elf.externals.stubs.values()])
+        self.names = {name: number for number, name in enumerate(of_others)}
         self.defined = {symbol.name: symbol.address for symbol in functions_of(elf)}
         self.named = {address for name, address in self.defined.items() if never_returns(name)}
-        self.stubs = stubs
-        self.stub_targets: dict[int, Callee] = {}
+        self.stubs = stubs | elf.externals.stubs.keys()
+        self.stub_targets: dict[int, Callee] = {address: self._named(name) for address, name in elf.externals.stubs.items()}
         self.never_return: set[int] = set()  #: functions that the analysis found
         self.answers: dict[int, bool] = {}  #: cached answers of `returns`, by target or ~slot
         self.by_name: dict[Callee, bool] = {}  #: cached answers of `known_by_name`

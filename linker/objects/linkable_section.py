@@ -1,0 +1,135 @@
+"""A relocatable object with the section of a linked image, which the image's linker script places in the next link.
+
+Later links may move output sections, but not the code within one. So each function's start is relative to a symbol at the start of
+its output section, such as `_stext` in a kernel, and nothing else in the section depends on addresses. The section has a name of
+its own, here and in the image, and the type of plain data: GNU ld decodes and encodes what goes into an output section named
+`.sframe` again, and before 2.46 it refuses Version 3.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+from linker.objects.function_places import start_relocation
+from sframegen.elf.ranges import align_up, holder
+from sframegen.elf.records import (
+    EHDR_SIZE,
+    ET,
+    MARKS,
+    RELA_SIZE,
+    SHDR_SIZE,
+    SHF,
+    SHN,
+    SHT,
+    STB,
+    SYM_SIZE,
+    UNUSED_SECTION,
+    Rela,
+    Shdr,
+    Sym,
+    packed,
+)
+from sframegen.elf.symbols import SymbolTable, addresses_named, symbol_tables
+from sframegen.format.layouts import HEADER_SIZE
+from sframegen.format.locate import IMAGE_SECTION
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sframegen.elf.file import ElfFile
+    from sframegen.format.encode import Encoder
+
+NAMES = (IMAGE_SECTION, f".rela{IMAGE_SECTION}", ".symtab", ".strtab", ".note.GNU-stack")
+ALIGN = 8
+
+
+class Anchors:
+    """Symbols at the starts of an image's code sections, as relocations name them."""
+
+    def __init__(self, elf: ElfFile) -> None:
+        """Choose for each code section the shortest name of the global symbols at its start. Raises FormatError without symbols."""
+        self._elf = elf
+        code = [section for section in elf.sections if section.header.sh_flags & SHF.EXECINSTR and section.header.sh_size]
+        self._sections = sorted(code, key=lambda section: section.header.sh_addr)
+        self._ranges = [(one.header.sh_addr, one.header.sh_addr + one.header.sh_size) for one in self._sections]
+        starts = {section.header.sh_addr for section in code}
+        table = next(symbol_tables(elf), None)
+        if table is None:
+            raise elf.error("no symbol table: give the image that its first link made, before it is stripped")
+        symbols = SymbolTable(elf, table)
+        found: dict[int, list[bytes]] = {}
+        for name, info, _, section, value, _ in symbols.rows():
+            if value in starts and info >> 4 != STB.LOCAL and SHN.UNDEF < section < SHN.LORESERVE:
+                found.setdefault(value, []).append(symbols.name_bytes(name))
+        self._names = {start: min(names, key=lambda name: (len(name), name)) for start, names in found.items()}
+
+    def of(self, address: int) -> tuple[bytes, int]:
+        """Return (symbol, addend) for an address in code. Raises FormatError if no symbol is at the start of its section."""
+        number = holder(self._ranges, address)
+        if number is None:
+            raise self._elf.error(f"no section holds the function at {address:#x}")
+        start, _ = self._ranges[number]
+        if start not in self._names:
+            name = self._sections[number].name
+            raise self._elf.error(f"no global symbol at its start, {start:#x}: define one in the linker script", name)
+        return self._names[start], address - start
+
+
+def linkable_object(elf: ElfFile, encoder: Encoder) -> bytes:
+    """Return the object. Raises FormatError if a function's section has no symbol at its start."""
+    order, layout, anchors = elf.byte_order, encoder.layout, Anchors(elf)
+    kind = start_relocation(encoder.abi.sframe_id, layout.start_width)
+    numbers: dict[bytes, int] = {}
+    relocations = []
+    for function, start in enumerate(encoder.table.start):
+        symbol, addend = anchors.of(start)
+        number = numbers.setdefault(symbol, len(numbers) + 1)
+        relocations.append(Rela(HEADER_SIZE + function * layout.index_size, number << 32 | kind, addend))
+    names = b"\0" + b"".join(name + b"\0" for name in (*(name.encode() for name in NAMES), *numbers))
+    symbols = [Sym(0, 0, 0, 0, 0, 0)]
+    symbols += [Sym(names.index(b"\0%s\0" % name) + 1, STB.GLOBAL << 4, 0, SHN.UNDEF, 0, 0) for name in numbers]
+    contents = [bytes(encoder.encode_unplaced()), packed(relocations, order), packed(symbols, order), names, b""]
+    data, places = bytearray(EHDR_SIZE), []
+    for content in contents:
+        data += bytes(align_up(len(data), ALIGN) - len(data))
+        places.append((len(data), len(content)))
+        data += content
+    described = (  # type, flags, link, info, alignment, entry size
+        (SHT.PROGBITS, SHF.ALLOC, 0, 0, ALIGN, 0),
+        (SHT.RELA, SHF.INFO_LINK, 3, 1, ALIGN, RELA_SIZE),
+        (SHT.SYMTAB, 0, 4, 1, ALIGN, SYM_SIZE),
+        (SHT.STRTAB, 0, 0, 0, 1, 0),
+        (SHT.PROGBITS, 0, 0, 0, 1, 0),
+    )
+    headers = [UNUSED_SECTION]
+    for name, place, (section_type, flags, *rest) in zip(NAMES, places, described, strict=True):
+        headers.append(Shdr(names.index(b"\0%s\0" % name.encode()) + 1, section_type, flags, 0, *place, *rest))
+    data += bytes(align_up(len(data), ALIGN) - len(data))
+    data[:EHDR_SIZE] = packed(
+        [
+            elf.header._replace(
+                e_type=ET.REL, e_entry=0, e_phoff=0, e_phentsize=0, e_phnum=0, e_shoff=len(data), e_shentsize=SHDR_SIZE,
+                e_shnum=len(headers), e_shstrndx=4,
+            )
+        ],
+        order,
+    )  # fmt: skip
+    return bytes(data) + packed(headers, order)
+
+
+def check_linkable(elf: ElfFile, encoder: Encoder, written: Path) -> list[str]:
+    """Return findings about a written object, as pyelftools reads it: its contents, and where each start leads in the image."""
+    from elftools.elf.elffile import ELFFile  # noqa: PLC0415 - where it is used
+
+    with written.open("rb") as stream:
+        file: Any = ELFFile(stream)
+        section, rela, symbols = (file.get_section_by_name(name) for name in NAMES[:3])
+        if section["sh_type"] != "SHT_PROGBITS" or section["sh_flags"] != SHF.ALLOC or section["sh_addralign"] != ALIGN:
+            return [f"the header of {IMAGE_SECTION} is not the planned one"]
+        names = [symbol.name.encode() for symbol in symbols.iter_symbols()]
+        addresses = addresses_named(elf, names)
+        rows = struct.iter_unpack(f"{MARKS[elf.byte_order]}QQq", rela.data())
+        starts = [addresses[names[info >> 32]] + addend for _, info, addend in rows]
+        findings = ["the function starts are not the planned ones"] * (starts != encoder.table.start.tolist())
+        return findings + [f"{IMAGE_SECTION} is not the planned one"] * (section.data() != bytes(encoder.encode_unplaced()))

@@ -1,0 +1,198 @@
+"""add-section and check on kernel modules: what an arm64 kernel's module loader and its unwinder find in them."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from linker.objects.laid_out import place
+from sframegen import Verdict, add_section, check, remove
+from sframegen.base.errors import FormatError, RefusedError
+from sframegen.cli.commands import cli
+from sframegen.elf.file import open_elf
+from sframegen.elf.records import SHF, SHT
+from sframegen.elf.symbols import functions_named
+from sframegen.format.abi import abi_of
+from sframegen.format.decode import decode
+from sframegen.format.layouts import F_FDE_SORTED
+from tests.support.cross import ARM64, S390X
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sframegen.format.decode import SframeSection
+    from tests.support.cross import Machine
+    from tests.support.peers import Compiler, Peers
+
+MODULE = """
+    __attribute__((section(".gnu.linkonce.this_module"))) char this_module[64] = {1};
+    int outside(int *);
+    #define IN(section_name) __attribute__((noinline, section(section_name)))
+    IN(".exit.text") int leave(int n) { int room[9] = {n}; return outside(room) + 1; }
+    IN(".init.text") int enter(int n) { int room[5] = {n}; return outside(room) + 2; }
+    IN(".text.unlikely") int cold(int n) { int room[7] = {n}; return outside(room) + 3; }
+    int work(int n) { int room[3] = {n}; return outside(room) + cold(n); }
+    int more(int n) { int room[2] = {n}; return outside(room) + 4; }
+"""
+LASTING = ("leave", "cold", "work", "more")  # where a loader leaves them as long as the module is loaded
+FLAGS = (
+    "-O1",
+    "-g",
+    "-c",
+    "-fno-asynchronous-unwind-tables",
+    "-fno-unwind-tables",
+)  # .debug_frame alone, as arm64 kernels are made
+SIGNATURE = b"\x30" * 40 + bytes([0, 0, 2, 0, 0, 0, 0, 0]) + (40).to_bytes(4, "big") + b"~Module signature appended~\n"
+
+
+@pytest.fixture(params=[ARM64, S390X], ids=lambda machine: machine.name)
+def machine(request: pytest.FixtureRequest) -> Machine:
+    found: Machine = request.param
+    return found
+
+
+@pytest.fixture
+def compiled(machine: Machine, peers: Peers, tmp_path: Path) -> Path:
+    return machine.compiler(peers, tmp_path)(MODULE, *FLAGS, name="module.o")
+
+
+@pytest.fixture
+def module(machine: Machine, compiled: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "module.ko"
+    subprocess.run([f"{machine.prefix}ld", "-r", "--build-id", "-o", path, compiled], check=True)
+    return path
+
+
+def objcopy(machine: Machine, *arguments: str | Path) -> None:
+    subprocess.run([f"{machine.prefix}objcopy", *arguments], check=True)
+
+
+def sections(path: Path) -> list[SframeSection]:
+    elf = open_elf(path)
+    image = place(elf, abi_of(elf)).image
+    return [decode(image.contents(one), one.header.sh_addr) for one in image.sections if one.header.sh_type == SHT.GNU_SFRAME]
+
+
+def described(path: Path) -> set[str]:
+    """Names of the functions that the module's only section describes; its functions must ascend as the loader places them."""
+    elf = open_elf(path)
+    image = place(elf, abi_of(elf)).image
+    [section] = sections(path)
+    assert section.header.flags & F_FDE_SORTED
+    assert list(section.table.start) == sorted(section.table.start)
+    names = (*LASTING, "enter")
+    return {name for name in names for symbol in functions_named(image, name.encode()) if section.rule_at(symbol.address)}
+
+
+def test_all_lasting_code_is_in_one_section_in_the_loaders_order(module: Path) -> None:
+    before = module.read_bytes()
+    summary = add_section(module)
+    assert described(module) == set(LASTING)
+    assert summary.ignored_fdes == {"in code that the kernel frees or runs at another address": 1}
+    header = next(one.header for one in open_elf(module).sections if one.header.sh_type == SHT.GNU_SFRAME)
+    assert (header.sh_flags, header.sh_addralign) == (SHF.ALLOC, 8)
+    assert not check(module, consumer="arm64-kernel").findings
+    remove(module)
+    assert module.read_bytes() == before
+
+
+def test_fields_under_relocations_are_zero(module: Path) -> None:
+    """An x86-64 kernel refuses other modules."""
+    add_section(module)
+    elf = open_elf(module)
+    [section] = [one for one in elf.sections if one.header.sh_type == SHT.GNU_SFRAME]
+    data, count = elf.contents(section), sections(module)[0].header.num_fdes
+    assert {bytes(data[at : at + 8]) for at in range(28, 28 + 16 * count, 16)} == {bytes(8)}
+
+
+@pytest.mark.parametrize("change", ["--only-keep-debug", "--strip-unneeded"])
+def test_a_debug_file_of_other_section_numbers(machine: Machine, module: Path, tmp_path: Path, change: str) -> None:
+    debug, plain, out = tmp_path / "module.ko.debug", tmp_path / "plain.ko", tmp_path / "out.ko"
+    # One more section before all others moves every number; linkers' scripts cannot, so the module is linked again with it.
+    script = tmp_path / "first.ld"
+    script.write_text("SECTIONS { .first 0 : { LONG(1) } }\n")
+    subprocess.run([f"{machine.prefix}ld", "-r", "-T", script, "-o", debug, module], check=True)
+    numbers = [[one.name for one in open_elf(path).sections].index(".text") for path in (module, debug)]
+    assert numbers[0] != numbers[1]
+    if change == "--only-keep-debug":
+        objcopy(machine, change, debug)
+    objcopy(machine, "--strip-debug", module, plain)
+    assert add_section(plain, output=out).section_bytes == 0
+    add_section(plain, output=out, debug_file=debug)
+    assert described(out) == set(LASTING)
+    report = check(out, debug_file=debug)
+    assert (report.findings, report.code[Verdict.WRONG], report.code[Verdict.ABSENT]) == ((), 0, 0)
+    with_debug = tmp_path / "with-debug.ko"
+    add_section(module, output=with_debug)
+    assert sections(out)[0].table == sections(with_debug)[0].table
+
+
+def test_sections_of_one_name_and_size_are_not_guessed(machine: Machine, module: Path, tmp_path: Path) -> None:
+    debug, plain, out = tmp_path / "module.ko.debug", tmp_path / "plain.ko", tmp_path / "out.ko"
+    objcopy(machine, "--rename-section", ".exit.text=.text.unlikely", module, debug)  # as large as the other one
+    sizes = {one.header.sh_size for one in open_elf(debug).sections if one.name == ".text.unlikely"}
+    assert len(sizes) == 1
+    objcopy(machine, "--strip-debug", debug, plain)
+    add_section(plain, output=out, debug_file=debug)
+    assert described(out) == {"work", "more"}
+
+
+def test_the_debug_file_of_another_module(machine: Machine, compiled: Path, module: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.ko"
+    subprocess.run([f"{machine.prefix}ld", "-r", "--build-id=0x1234", "-o", other, compiled], check=True)
+    with pytest.raises(FormatError, match="is not its debug file"):
+        add_section(module, debug_file=other)
+
+
+def test_a_signed_module(module: Path) -> None:
+    signed = module.read_bytes() + SIGNATURE
+    module.write_bytes(signed)
+    with pytest.raises(RefusedError, match="a signature appended to it"):
+        add_section(module)
+    result = CliRunner().invoke(cli, ["add-section", str(module)])
+    assert (result.exit_code, module.read_bytes()) == (1, signed)
+    assert "sign it again" in result.stderr
+    assert add_section(module, force=True).section_bytes
+    assert described(module) == set(LASTING)
+
+
+def test_a_function_that_the_kernel_never_looks_up(machine: Machine, module: Path, tmp_path: Path) -> None:
+    """As GNU as writes it: with all functions."""
+    path, name = tmp_path / "object.o", ".gnu.linkonce.this_module"
+    objcopy(machine, "--rename-section", f"{name}=.other", module, path)
+    add_section(path)
+    objcopy(machine, "--rename-section", f".other={name}", path)
+    found = {finding.rule for finding in check(path, consumer="arm64-kernel").findings}
+    assert "arm64-kernel-outside-text" in found
+
+
+def test_eh_frame_that_a_kernel_frees(machine: Machine, peers: Peers, tmp_path: Path) -> None:
+    """Kernels that patch PAC into a shadow call stack read a module's .eh_frame once, under another name."""
+    made = machine.compiler(peers, tmp_path)(MODULE, "-O1", "-c", "-fasynchronous-unwind-tables", name="module.o")
+    path = tmp_path / "module.ko"
+    objcopy(machine, "--rename-section", ".eh_frame=.init.eh_frame", made, path)
+    assert add_section(path).cfi_sections == (".init.eh_frame",)
+    assert described(path) == set(LASTING)
+    assert not check(path, consumer="arm64-kernel").findings
+
+
+def test_kernels_that_read_no_section_are_named(machine: Machine, module: Path, compile_c: Compiler, tmp_path: Path) -> None:
+    assert add_section(module).note == ("" if machine is ARM64 else "no s390x kernel reads the section of a module")
+    assert "ORC" in add_section(compile_c(MODULE, "-c", name="other.o"), output=tmp_path / "other.ko").note
+    objcopy(machine, "--rename-section", ".gnu.linkonce.this_module=.other", module, tmp_path / "object.o")
+    assert not add_section(tmp_path / "object.o", replace=True).note
+
+
+def test_a_module_without_call_frame_information(machine: Machine, module: Path, tmp_path: Path) -> None:
+    objcopy(machine, "--strip-debug", module, tmp_path / "plain.ko")
+    assert add_section(tmp_path / "plain.ko").note == "nothing to add: no call frame information"
+
+
+def test_packed_modules_are_told_how(tmp_path: Path, module: Path) -> None:
+    subprocess.run(["xz", "-k", module], check=True)
+    result = CliRunner().invoke(cli, ["add-section", str(tmp_path / "module.ko.xz")])
+    assert result.exit_code == 1
+    assert "unxz" in result.stderr

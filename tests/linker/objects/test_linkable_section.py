@@ -1,0 +1,172 @@
+"""add-section --object: the section of an image that a linker script lays out, right in a later link that moves its parts."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from click.testing import CliRunner
+from elftools.elf.elffile import ELFFile
+
+from sframegen import Verdict, add_section, check, read
+from sframegen.base.errors import FormatError
+from sframegen.cli.commands import cli
+from sframegen.elf.file import open_elf
+from sframegen.elf.symbols import functions_named
+from tests.support.cross import ARM64, S390X, Machine
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.peers import Compiler, Peers
+
+SOURCE = """
+    int outside(int *n) { return *n; }
+    #define IN(section_name) __attribute__((noinline, section(section_name)))
+    IN(".init.text") int enter(int n) { int room[5] = {n}; return outside(room) + 2; }
+    IN(".hyp.text") int elsewhere(int n) { int room[4] = {n}; return outside(room) + 5; }
+    int work(int n) { int room[3] = {n}; return outside(room) + 1; }
+    int start(int n) { return work(n) + enter(n) + elsewhere(n); }
+"""
+FLAGS = ("-O1", "-g", "-c", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fno-inline", "-fno-pic", "-mcmodel=large")
+SCRIPT = """
+    ENTRY(start)
+    PHDRS { text PT_LOAD FLAGS(5); rest PT_LOAD FLAGS(7); }
+    SECTIONS {
+        . = 0xffff800080000000;
+        .text : { TEXT *(.text*) HYP(*(.hyp.text)) END } : text
+        .rodata : { *(.rodata*) } : rest
+        .image_sframe : { KEEP(*(.image_sframe)) }
+        .init.text : { INIT *(.init.text) }
+        .data : { *(.data*) }
+        .bss : { *(.bss*) }
+    }
+"""
+KERNEL = {"TEXT": "_stext = .;", "END": "_etext = .;", "INIT": "_sinittext = .;"}
+KERNEL_HYP = ("HYP(*(.hyp.text))", "__hyp_text_start = .; *(.hyp.text) __hyp_text_end = .;")
+FIRMWARE = {"TEXT": "firmware_text = .;", "END": "", "INIT": "firmware_init = .;"}
+HYP = ("HYP(*(.hyp.text))", "*(.hyp.text)")
+
+
+class Image(NamedTuple):
+    """An object, and how to link it by a script."""
+
+    machine: Machine
+    object: Path
+    script: Path
+
+    def link(self, name: str, *objects: Path) -> Path:
+        out = self.script.with_name(name)
+        command: list[str | Path] = [
+            f"{self.machine.prefix}ld",
+            "-T",
+            self.script,
+            "--no-warn-rwx-segments",
+            "-o",
+            out,
+            self.object,
+            *objects,
+        ]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        assert not done.stderr
+        return out
+
+
+def image(machine: Machine, peers: Peers, directory: Path, words: dict[str, str], hyp: tuple[str, str]) -> Image:
+    flags = [flag for flag in FLAGS if machine is ARM64 or "mcmodel" not in flag]
+    made = machine.compiler(peers, directory)(SOURCE, *flags, name="image.o")
+    text = SCRIPT.replace(*hyp)
+    for word, meaning in words.items():
+        text = text.replace(f"{word} ", f"{meaning} ")
+    script = directory / "image.ld"
+    script.write_text(text)
+    return Image(machine, made, script)
+
+
+def described(path: Path) -> set[str]:
+    elf, section = open_elf(path), read(path)
+    names = ("outside", "enter", "elsewhere", "work", "start")
+    return {name for name in names for symbol in functions_named(elf, name.encode()) if section.rule_at(symbol.address)}
+
+
+@pytest.mark.parametrize("machine", [ARM64, S390X], ids=lambda machine: machine.name)
+def test_a_later_link_moves_what_follows(machine: Machine, peers: Peers, tmp_path: Path) -> None:
+    """The section grows .rodata, so that .init.text is elsewhere in the second link."""
+    firmware = image(machine, peers, tmp_path, FIRMWARE, HYP)
+    first = firmware.link("first")
+    before, section = first.read_bytes(), tmp_path / "section.o"
+    summary = add_section(first, object_file=section)
+    assert (summary.output, first.read_bytes()) == (str(section), before)
+    second = firmware.link("second", section)
+    places = [next(functions_named(open_elf(path), b"enter")).address for path in (first, second)]
+    assert places[0] != places[1]
+    assert described(second) == {"outside", "enter", "elsewhere", "work", "start"}
+    code = check(second).code
+    assert (code[Verdict.WRONG], code[Verdict.ABSENT]) == (0, 0)
+    assert code[Verdict.EQUAL] == summary.covered_bytes
+
+
+def test_a_kernel_has_what_its_unwinder_looks_up(peers: Peers, tmp_path: Path) -> None:
+    kernel = image(ARM64, peers, tmp_path, KERNEL, KERNEL_HYP)
+    first, section = kernel.link("first"), tmp_path / "section.o"
+    summary = add_section(first, object_file=section)
+    assert summary.ignored_fdes == {"in code that the kernel frees or runs at another address": 2}
+    vmlinux = kernel.link("vmlinux", section)
+    assert described(vmlinux) == {"outside", "work", "start"}
+    assert [one.rule for one in check(vmlinux).findings if one.severity] == []
+    assert [one.rule for one in check(vmlinux, consumer="arm64-kernel").findings if one.severity] == []
+
+
+def test_code_that_changed_between_the_links_is_found(peers: Peers, tmp_path: Path) -> None:
+    kernel = image(ARM64, peers, tmp_path, KERNEL, KERNEL_HYP)
+    section, more = tmp_path / "section.o", tmp_path / "more"
+    add_section(kernel.link("first"), object_file=section)
+    more.mkdir()
+    other = ARM64.compiler(peers, more)("int first(int n) { return n * 3; }", *FLAGS, name="more.o")
+    vmlinux = kernel._replace(object=other).link("vmlinux", kernel.object, section)
+    result = CliRunner().invoke(cli, ["check", "--consumer", "arm64-kernel", str(vmlinux)])
+    assert result.exit_code == 1
+
+
+def test_the_object_is_one_that_old_linkers_take(peers: Peers, tmp_path: Path) -> None:
+    section = tmp_path / "section.o"
+    add_section(image(ARM64, peers, tmp_path, KERNEL, KERNEL_HYP).link("first"), object_file=section)
+    with section.open("rb") as stream:
+        file: Any = ELFFile(stream)
+        found = file.get_section_by_name(".image_sframe")
+        assert (found["sh_type"], found["sh_flags"], found["sh_addralign"]) == ("SHT_PROGBITS", 2, 8)
+        relocations = list(file.get_section_by_name(".rela.image_sframe").iter_relocations())
+        symbols = file.get_section_by_name(".symtab")
+        assert {symbols.get_symbol(one["r_info_sym"]).name for one in relocations} == {"_stext"}
+        assert all(found.data()[one["r_offset"] : one["r_offset"] + 8] == bytes(8) for one in relocations)
+
+
+def test_a_section_without_symbol_at_its_start(peers: Peers, tmp_path: Path) -> None:
+    first = image(ARM64, peers, tmp_path, FIRMWARE | {"INIT": "LONG(0) firmware_init = .;"}, HYP).link("first")
+    with pytest.raises(FormatError, match=r"\.init\.text: no global symbol at its start"):
+        add_section(first, object_file=tmp_path / "section.o")
+    assert not (tmp_path / "section.o").exists()
+
+
+def test_a_stripped_image(peers: Peers, tmp_path: Path) -> None:
+    first = image(ARM64, peers, tmp_path, FIRMWARE, HYP).link("first")
+    subprocess.run([f"{ARM64.prefix}strip", "--keep-section=.debug_frame", first], check=True)
+    with pytest.raises(FormatError, match="no symbol table: give the image that its first link made"):
+        add_section(first, object_file=tmp_path / "section.o")
+
+
+def test_the_object_is_written_once(peers: Peers, tmp_path: Path) -> None:
+    first, section = image(ARM64, peers, tmp_path, FIRMWARE, HYP).link("first"), tmp_path / "section.o"
+    runner = CliRunner()
+    written = runner.invoke(cli, ["add-section", "--object", str(section), str(first)])
+    assert (written.exit_code, written.stderr) == (0, "")
+    status = section.stat()
+    again = runner.invoke(cli, ["add-section", "--object", str(section), str(first)])
+    assert "has it already" in again.stdout
+    assert section.stat() == status
+
+
+def test_objects_are_refused(compile_c: Compiler, tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="only linked files"):
+        add_section(compile_c("int f(void) { return 1; }", "-c", name="one.o"), object_file=tmp_path / "section.o")
