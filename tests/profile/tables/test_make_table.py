@@ -113,7 +113,7 @@ def test_a_damaged_section_is_not_used(python: Path, added: Path, at: int, value
     ("at", "value", "why"),
     [
         (18, 0, "e_machine 0 (little-endian) is not supported, only AMD64, AArch64, AArch64 big-endian, s390x"),
-        (16, ET.REL, "no program or library of x86-64 or AArch64"),
+        (16, ET.REL, "not a program or library for x86-64 or AArch64"),
     ],
 )
 def test_files_of_other_kinds(at: int, value: int, why: str) -> None:
