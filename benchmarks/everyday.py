@@ -1,6 +1,6 @@
 """What people meet every day: the start of a command, small files, links, a check, memory; each beside its goal.
 
-usage: python -m benchmarks.everyday [--rounds 9] [--only TEXT]    Prints a table. Needs what `make bench` fetches, gcc and make.
+usage: python -m benchmarks.everyday [--rounds 9] [--only PART]    Prints a table. Times and memory are medians; needs gcc and make.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.figures import padded
 from benchmarks.linking import SOURCE
 from benchmarks.measure import Figures, in_turn, run
 from benchmarks.places import CACHE, corpus_file, peer
-from sframegen import __version__
+from corpus import measured
 from sframegen.program.build import build_kind
 from tests.support.inputs.linker_inputs import with_many_sections
 
@@ -132,20 +132,22 @@ PARTS: tuple[Callable[[Path, int], Iterator[Row]], ...] = (starts, small_files, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9, help="counted runs of each command (default %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     parser.add_argument(
         "--only", choices=[part.__name__ for part in PARTS], action="append", help="measure this; may be given again"
     )
     options = parser.parse_args()
     if build_kind() != "compiled":
         parser.error("this sframegen is interpreted: measure the compiled build")
-    rows = []
+    rows: list[Row] = []
     for part in PARTS:
         if not options.only or part.__name__ in options.only:
             with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-                found = part(Path(scratch), options.rounds)
-                rows += [[row.what, f"{row.value:.2f} {row.unit}", f"{row.goal:g} {row.unit}"] for row in found]
-    about = f"sframegen {__version__}, {os.cpu_count()} cores; medians of {options.rounds} rounds."
-    print(f"{padded([['what', 'measured', 'goal'], *rows])}\n\n{about}")
+                rows += part(Path(scratch), options.rounds)
+    cells = [[row.what, f"{row.value:.2f} {row.unit}", f"{row.goal:g} {row.unit}"] for row in rows]
+    print(padded([["what", "measured", "goal"], *cells]))
+    if options.json:
+        measured.write(options.json, {"rounds": options.rounds, "rows": [row._asdict() for row in rows]})
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The keywords of the public functions as option values, which are checked when they are created.
 
 A ValueError names an unknown or impossible value, a TypeError one of the wrong type. The docstrings of the public functions say
-what the keywords mean.
+what the keywords mean. Nothing compares or prints these values: without functions for that, they take half the time to import.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     StrPath = str | os.PathLike[str]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Making:
     """Options about the contents of the section."""
 
@@ -49,7 +49,7 @@ class Making:
         return LEVELS[self.optimize]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Writing:
     """Options about the output, how it is written, and which changes are allowed."""
 
@@ -107,7 +107,7 @@ class Adding(NamedTuple):
         return vars(self.making) | vars(self.writing) | vars(self.running)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Conversion:
     """Options of `convert`. `version` None: keep the section's own; `optimize` None: "fast", and it need not get smaller."""
 
