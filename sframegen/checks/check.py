@@ -95,10 +95,10 @@ def _check_section(
     """Check the section by itself, and return it; None if it is for another ABI than its file."""
     facts = examine(data, address, executable=elf.executable_ranges(), byte_order=elf.byte_order)
     facts.loaded, facts.of_kernel = loaded, is_kernel(elf)
-    section = open_section(data, address)
     if facts.of_kernel:
-        facts.unwalked = count_in(unwalked_code(elf), section.table.start)
+        facts.unwalked = count_unwalked(elf, data, address)
     draft.findings += [*facts.findings, *accepted(facts, consumer)]
+    section = open_section(data, address)
     draft.version, draft.functions, draft.section_bytes = section.header.version, section.header.num_fdes, len(data)
     abi = abi_of(elf)
     if section.abi.sframe_id != abi.sframe_id:
@@ -109,6 +109,14 @@ def _check_section(
         draft.unusable, notes = unusable(table, elf.executable_ranges(), abi, kernel)
         draft.findings += notes
     return section
+
+
+def count_unwalked(elf: ElfFile, data: memoryview, address: int) -> int:
+    """Return how many functions a kernel's unwinder does not look up; 0 for a damaged section, about which there are findings."""
+    try:
+        return count_in(unwalked_code(elf), open_section(data, address).table.start)
+    except FormatError:
+        return 0
 
 
 def _compare(

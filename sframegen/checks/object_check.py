@@ -14,7 +14,7 @@ from linker.objects.object_view import ObjectView
 from linker.objects.resolved_code import resolve_code
 from sframegen.base.errors import FormatError
 from sframegen.checks.against_cfi import ALL_REGISTERS, AllSections, compare
-from sframegen.checks.check import no_section
+from sframegen.checks.check import count_unwalked, no_section
 from sframegen.checks.consumers import accepted
 from sframegen.checks.finding import NO_SECTION, CheckReport, Consumer, Finding, ReportDraft, Severity, Verdict
 from sframegen.checks.placement import FLAGS
@@ -23,11 +23,10 @@ from sframegen.checks.specification.wellformed import examine
 from sframegen.code.isa.machines import isa_of
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert_sources
-from sframegen.conversion.kernel_code import is_module, unwalked_code
-from sframegen.elf.ranges import count_in, holder
+from sframegen.conversion.kernel_code import is_module
+from sframegen.elf.ranges import holder
 from sframegen.elf.records import SHF
 from sframegen.format.abi import abi_of
-from sframegen.format.decode import decode
 from sframegen.format.layouts import LAYOUTS
 
 if TYPE_CHECKING:
@@ -129,8 +128,7 @@ def well_formed(view: ObjectView, consumer: Consumer) -> Iterator[Finding]:
         )
         if is_module(image):
             facts.of_kernel = facts.sorted_later = True
-            starts = decode(image.contents(section), section.header.sh_addr, image.name).table.start
-            facts.unwalked = count_in(unwalked_code(image), starts)
+            facts.unwalked = count_unwalked(image, image.contents(section), section.header.sh_addr)
             yield from accepted(facts, consumer)
         for finding in facts.findings:
             place = None if finding.address is None else view.place_of_address(finding.address)

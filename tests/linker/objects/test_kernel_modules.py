@@ -196,3 +196,12 @@ def test_packed_modules_are_told_how(tmp_path: Path, module: Path) -> None:
     result = CliRunner().invoke(cli, ["add-section", str(tmp_path / "module.ko.xz")])
     assert result.exit_code == 1
     assert "unxz" in result.stderr
+
+
+def test_a_damaged_section_has_all_findings(module: Path) -> None:
+    add_section(module)
+    header = next(one.header for one in open_elf(module).sections if one.header.sh_type == SHT.GNU_SFRAME)
+    data = bytearray(module.read_bytes())
+    data[header.sh_offset] ^= 0xFF
+    module.write_bytes(data)
+    assert {"magic", "arm64-kernel-magic"} <= {finding.rule for finding in check(module).findings}
