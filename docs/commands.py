@@ -80,8 +80,8 @@ def program_page() -> Iterator[str]:
         yield f"### {group}\n"
         for name, line in lines.items():
             yield f"[{name}]({name}.md)\n: {marked(line)}\n"
-    yield from options(context_of(PROGRAM))
     yield from examples(cli)
+    yield from options(context_of(PROGRAM))
     yield "## Exit status\n"
     for status, meaning in EXIT_STATUSES.items():
         yield f"{status}\n: {marked(meaning)}\n"
@@ -98,8 +98,8 @@ def command_page(name: str) -> Iterator[str]:
     yield f"`{' '.join([PROGRAM, name, *command.collect_usage_pieces(context)])}`\n"
     yield "## Description\n"
     yield from paragraphs(command.help or "")
-    yield from options(context)
     yield from examples(command)
+    yield from options(context)
     if name == "check":
         yield from rules_of_check()
     if isinstance(command, click.Group):
@@ -118,15 +118,19 @@ def part_of(group: click.Context, name: str) -> Iterator[str]:
     yield f"## {PROGRAM} {group.info_name} {name}\n"
     yield f"`{' '.join([context.command_path, *command.collect_usage_pieces(context)])}`\n"
     yield from paragraphs(command.help or "")
-    yield from options(context, level="###")
     yield from examples(command, level="###")
+    yield from options(context, level="###")
 
 
 def options(context: click.Context, level: str = "##") -> Iterator[str]:
     yield f"{level} Options\n"
-    parameters = [parameter for parameter in context.command.get_params(context) if isinstance(parameter, click.Option)]
-    for names, text in filter(None, [parameter.get_help_record(context) for parameter in parameters]):
-        yield f"`{names}`\n: {marked(text)}\n"
+    assert isinstance(context.command, Command)
+    groups = context.command.option_groups(context)
+    for heading, records in groups.items():
+        if len(groups) > 1:
+            yield f"{level}# {heading}\n"
+        for names, text in records:
+            yield f"`{names}`\n: {marked(text)}\n"
 
 
 def examples(command: click.Command, level: str = "##") -> Iterator[str]:
@@ -208,4 +212,4 @@ def python_page() -> Iterator[str]:
     yield "## Types\n\nOf parameters, for type checkers.\n"
     for name, value in public.items():
         if allowed := get_args(value):
-            yield f"`sframegen.{name}`\n: {', '.join(f'`{one!r}`' for one in allowed)}\n"
+            yield f"`sframegen.{name}`\n: {', '.join(f'`{one!r}`' for one in allowed)}. {value.__doc__}\n"

@@ -108,7 +108,7 @@ def compile_objects(tools: Toolchain) -> Path:
         (folder / f"{name}.c").write_text(text)
         tools.must(*tools.driver("c"), "-O2", "-fPIC", "-Wa,--gsframe", "-c", f"{name}.c", cwd="damage")
     tools.must(*tools.driver("c"), "-O2", "-fPIC", "-c", "-o", "older.o", "bad.c", cwd="damage")
-    tools.sframegen("add-section", "--format", "2", "older.o", cwd="damage")
+    tools.sframegen("add-section", "--sframe-version", "2", "older.o", cwd="damage")
     return folder
 
 

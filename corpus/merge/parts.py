@@ -315,7 +315,7 @@ def without_sframe(
             merged = objects.path(objects.merged(file, objects.objects))
             outcome = rule_for_rule(objects.reader, expected, merged, names)
             converted = objects.path(f"{file}.converted")
-            objects.must("convert", "--format", "3", "--optimize", "none", "-o", converted, file)
+            objects.must("convert", "--sframe-version", "3", "--optimize", "none", "-o", converted, file)
             outcome.differences += (f"convert: {one}" for one in fde_for_fde(objects.reader, converted, merged).differences)
             return outcome
 

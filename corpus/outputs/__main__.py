@@ -42,9 +42,9 @@ class Step(NamedTuple):
 
 STEPS = (
     *(Step(f"add {level}", ("add-section", "--no-verify", "--optimize", level)) for level in LEVELS),
-    Step("add version 2", ("add-section", "--no-verify", "--format", "2")),
-    Step("convert to 2", ("convert", "--no-verify", "--format", "2"), "add none"),
-    Step("convert to 3", ("convert", "--no-verify", "--format", "3"), "add version 2"),
+    Step("add version 2", ("add-section", "--no-verify", "--sframe-version", "2")),
+    Step("convert to 2", ("convert", "--no-verify", "--sframe-version", "2"), "add none"),
+    Step("convert to 3", ("convert", "--no-verify", "--sframe-version", "3"), "add version 2"),
     Step("remove", ("remove", "--no-verify"), "add fast"),
     Step("synthesize", ("add-section", "--no-verify", "--synthesize")),
 )

@@ -301,7 +301,7 @@ def _check_trusted(link: os.stat_result, directory: int) -> None:
     if link.st_uid not in ours or others_write(directory):  # sticky or not: a link of root's may come by link(2) or rename(2)
         raise OSError(
             errno.ELOOP,
-            "a symbolic link that another user controls, or can have put there, is in its path; name the file that it leads to",
+            "its path contains a symbolic link that another user controls or could have made; name the file that it leads to",
         )
 
 

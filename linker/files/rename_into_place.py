@@ -74,7 +74,7 @@ def write_atomically(
                 give_name(descriptor, directory, temporary)
             with step("cannot be replaced", target):
                 if rights is Rights.IN_PLACE and not (target.is_at(source.status) and is_unchanged(source)):
-                    raise OSError(errno.ESTALE, "someone else changed it meanwhile")
+                    raise OSError(errno.ESTALE, "someone else has changed it in the meantime")
                 os.replace(temporary, target.name, src_dir_fd=directory, dst_dir_fd=directory)
             if replaced is not None:
                 sync(directory, target)
@@ -184,9 +184,7 @@ def opened_directory(location: Location) -> Iterator[int]:
         descriptor = location.open_directory()
     try:
         if is_append_only(descriptor):
-            raise StepError(
-                errno.EPERM, "its directory keeps all files that come into it: chattr -a, or name another one", location.path
-            )
+            raise StepError(errno.EPERM, "its directory is append-only: run chattr -a, or name another one", location.path)
         yield descriptor
     finally:
         close_quietly(descriptor)
@@ -214,7 +212,7 @@ def step(failure: str, location: Location) -> Iterator[None]:
 
 def sync(directory: int, location: Location) -> None:
     """Make a rename in the directory durable."""
-    with step("replaced, but it may not outlast a crash of the system", location):
+    with step("replaced, but a crash of the system may undo that", location):
         os.fsync(directory)
 
 

@@ -169,7 +169,7 @@ def check_sections(elf: ElfFile) -> None:
             if section.header.sh_size and section.header.sh_offset < EHDR_SIZE:
                 raise elf.error("overlaps the ELF header", section.name)
     if elf.sections and (elf.shstrndx == 0 or elf.sections[elf.shstrndx].header.sh_flags & SHF.ALLOC):
-        raise elf.error("has no table of names that could grow", "section header table")
+        raise elf.error("has no table of section names that could grow", "section header table")
 
 
 def image_end(elf: ElfFile) -> int:
@@ -198,7 +198,7 @@ def check_end(elf: ElfFile) -> None:
             kind = next((f", {name}" for magic, name in PAYLOADS.items() if content.startswith(magic)), "")
             raise RefusedError(
                 Refusal.APPENDED_DATA,
-                f"{end - start} bytes follow the ELF image at {start:#x}{kind}: they would not be found after a section; "
+                f"{end - start} bytes follow the ELF image at {start:#x}{kind}: a new section would hide them; "
                 "add it before they are appended",
                 file=elf.name,
             )

@@ -22,6 +22,7 @@ class KernelChange(Enum):
     SEGMENT_IN_A_LOADER = Kernel(6, 7)  #: after its .bss: that of each PT_LOAD is cleared separately, for interpreters too
 
 
+MIN_KERNEL = "5.18"  # unless an older one is asked for
 VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})([.+~-][\w.+~-]*)?", re.ASCII)  # accepts the output of uname -r
 
 
@@ -36,8 +37,6 @@ def kernel_of(version: str) -> Kernel:
 
 
 def safe_on(min_kernel: str | None) -> frozenset[KernelChange]:
-    """Return the changes that `min_kernel` and all later kernels accept; none if it is not given."""
-    if min_kernel is None:
-        return frozenset()
-    kernel = kernel_of(min_kernel)
+    """Return the changes that `min_kernel`, by default MIN_KERNEL, and all later kernels accept."""
+    kernel = kernel_of(MIN_KERNEL if min_kernel is None else min_kernel)
     return frozenset(change for change in KernelChange if change.value <= kernel)

@@ -159,7 +159,7 @@ def unloaded(elf: ElfFile, section_size: int, flags: int) -> LayoutDraft:
     check_sections(elf)
     check_end(elf)
     if not elf.sections:
-        message = "no section headers, through which alone a section that is not loaded is found"
+        message = "no section headers: without them, nobody finds a section that is not loaded"
         raise RefusedError(Refusal.NO_ROOM, message, file=elf.name)
     offset = align_up(len(elf.data), ALIGN)
     section = Shdr(0, SHT.GNU_SFRAME, flags, ADDRESS, offset, section_size, 0, 0, ALIGN, 0)

@@ -132,7 +132,7 @@ def risk_of(role: Role) -> str:
     if role not in (Role.LOADER, Role.UNSURE):
         return ""
     since = KernelChange.SEGMENT_IN_A_LOADER.value
-    return f"{role.value}: Linux before {since} starts no program with one that has a segment after its .bss"
+    return f"{role.value}: Linux before {since} cannot start programs with a loader that has a segment after its .bss"
 
 
 def choose_layout(image: Image, section_size: int, allowed: frozenset[KernelChange]) -> LayoutDraft:

@@ -91,7 +91,7 @@ def add_section(
     - `force`: also change a file that is signed, or that may be a dynamic loader.
     - `hard_links`: other names of the file; they become names of the new file.
     - `synthesize`: also describe code of a linked file without call frame information, if its instructions prove the rows.
-    - `min_kernel`: the oldest Linux that the result must run on, such as "5.18"; newer kernels allow more.
+    - `min_kernel`: the oldest Linux that the result must run on, by default "5.18"; newer kernels allow more.
     - `unloaded`: add a section that is not mapped at run time, for tools that read the file; no program header changes.
     - `compress`: "zstd" compresses a section that is unloaded or detached, if that makes it smaller.
     - `detached`: a directory; the section becomes a file of its own in it, named after the build-id, and `path` is only read.
@@ -164,7 +164,7 @@ def _add_to_linked(elf: ElfFile, target: Target, options: Adding) -> Summary:
         if options.writing.unloaded or not _is_of_start_files(elf, converted.coverage):
             return with_written(_summarize_existing(given, summary, converted, options), target.copy(elf))
         options = options._replace(writing=changed_to(options.writing, replace=True))
-        summary = changed_to(summary, note="in place of a section of the start files alone")
+        summary = changed_to(summary, note="replaced a section of the start files alone")
     new = _plan_new(given, converted, options)
     return _write(given, new, _add_figures(given, new, summary, options), target, options.writing)
 
@@ -259,7 +259,7 @@ def _add_plan(elf: ElfFile, new: _NewSection, summary: Summary, target: Target, 
 
 def _other_section(elf: ElfFile, *, unloaded: bool) -> RefusedError:
     is_loaded = unloaded_of(elf) is None
-    where = "has a loaded SFrame section already" if is_loaded else "has an SFrame section already, which is not loaded"
+    where = "already has a loaded SFrame section" if is_loaded else "already has an SFrame section that is not loaded"
     return RefusedError(Refusal.OTHER_SECTION, where if is_loaded == unloaded else ANOTHER, file=elf.name)
 
 

@@ -76,13 +76,13 @@ class VersionChange:
             return f"{file}: SFrame version {self.to_version} already{size}"
         other = f"{self.from_version} -> " if self.from_version != self.to_version else ""
         line = (
-            f"{file}: SFrame version {other}{self.to_version}, {count_of(self.functions, 'function')}, "
+            f"{file}: SFrame version {other}{self.to_version}, {count_of(self.functions, 'FDE')}, "
             f"{count_of(self.rows, 'row')}; .sframe {self.section_bytes_before:,} -> {self.section_bytes:,} bytes"
         )
         if self.pieces > 1:
             line += f"; {self.pieces} sections merged into one"
         if self.dead:
-            line += f"; {count_of(self.dead, 'function')} without code left out"
+            line += f"; {count_of(self.dead, 'FDE')} without code left out"
         lost = sum(self.left_out.values())
         return f"{line}; {lost:,} bytes of code left out" if lost else line
 

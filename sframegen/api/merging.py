@@ -84,7 +84,7 @@ class Merged:
     def one_line(self) -> str:
         """The line that the command prints by default."""
         line = (
-            f"{printable(self.output or self.file)}: {count_of(self.functions, 'function')} of {count_of(self.objects, 'object')}, "
+            f"{printable(self.output or self.file)}: {count_of(self.functions, 'FDE')} of {count_of(self.objects, 'object')}, "
             f"{count_of(self.rows, 'row')}; .sframe {count_of(self.section_bytes, 'byte')}"
         )
         lost, undescribed = sum(self.left_out.values()), sum(self.undescribed.values())

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 class SframegenError(Exception):
     """The base class of sframegen's errors. `str()` is one line: `app.so: .eh_frame+0x1a4: expected 4 bytes, have 2`."""
 
+    __module__ = "sframegen"  # here and below: as users import it
+
     message: str  #: what is wrong, without the place
     place: str  #: name of a section or table, or ""
     offset: int | None  #: bytes from the start of that place
@@ -33,9 +35,13 @@ class SframegenError(Exception):
 class FormatError(SframegenError):
     """Bad input: a damaged file, or one of the wrong kind."""
 
+    __module__ = "sframegen"
+
 
 class VerificationError(SframegenError):
     """The new file differs from the plan, a fault of sframegen; the old one is still there."""
+
+    __module__ = "sframegen"
 
 
 @contextmanager
@@ -72,6 +78,8 @@ ANOTHER = "already has a different SFrame section"
 
 class RefusedError(SframegenError):
     """A refusal to change good input, with the `reason`. Nothing was written."""
+
+    __module__ = "sframegen"
 
     reason: Refusal  #: why
 

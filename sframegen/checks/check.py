@@ -84,7 +84,7 @@ def no_section(elf: ElfFile, debug_file: Path | None = None) -> str:
         return f"no SFrame section, and none can be made: {_why(error, elf)}"
     if len(made.table):
         return "no SFrame section; sframegen add-section makes one"
-    return f"no SFrame section, and nothing to make one from: {why_empty(made.coverage.functions, made.coverage.ignored_fdes)}"
+    return f"no SFrame section, and none can be made: {why_empty(made.coverage.functions, made.coverage.ignored_fdes)}"
 
 
 def _locate(elf: ElfFile, detached: memoryview | None) -> tuple[memoryview, int] | None:

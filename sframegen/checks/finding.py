@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 Consumer = Literal["kernel", "glibc", "gnu", "arm64-kernel", "all"]
+Consumer.__doc__ = (
+    "A reader of sections to check for: the Linux kernel, glibc, GNU binutils, arm64 kernels for their own, or all of them."
+)
 CONSUMERS: tuple[Consumer, ...] = get_args(Consumer)
 
 
@@ -63,7 +66,12 @@ BY_SECOND = {"same": "the same", "other": "other", "left_out": "left out", "unju
 SAID = (Severity.ERROR, Severity.WARNING)
 NO_SECTION, ELSEWHERE = "none", "section-place"  # rules
 MOVED = "; another tool moved the section away from its headers: run add-section after that tool"
-IN_LINE = (Verdict.EQUAL, Verdict.WRONG, Verdict.ABSENT, Verdict.INEXPRESSIBLE)
+IN_LINE = {
+    Verdict.EQUAL: "match it",
+    Verdict.WRONG: "do not",
+    Verdict.ABSENT: "are not covered",
+    Verdict.INEXPRESSIBLE: "cannot be expressed",
+}  # of the bytes of code with CFI
 
 
 @dataclass(frozen=True)
@@ -121,21 +129,30 @@ class CheckReport:
                 found.append(f"{len(self.package.refused):,} refused")
             elif not self.package.files and not found:
                 found.append("nothing to check")
-        line = f"{printable(self.file)}: {', '.join(found) or 'good'}"
-        line += MOVED * any(finding.rule == ELSEWHERE for finding in self.findings)
+        line = f"{printable(self.file)}: {', '.join(found) or 'OK'}"
         if self.package is not None:
-            line += f"; {self.package.one_line()}"
+            line += f": {self.package.one_line()}"
         if self.version:
-            line += f"; SFrame version {self.version}, {count_of(self.functions, 'function')}"
-            line += ", not loaded" * any(finding.rule == "not-loaded" for finding in self.findings)
-            said = [f"{self.code[verdict]:,} {verdict.value}" for verdict in IN_LINE if self.code.get(verdict)]
-            line += f"; bytes of code: {', '.join(said)}" if said else ""
-        if any(self.second_reader.values()):
-            line += f"; by pyelftools: {', '.join(f'{n:,} {BY_SECOND[what]}' for what, n in self.second_reader.items() if n)}"
+            line += f": SFrame {self.version}, {count_of(self.functions, 'FDE')}"
+            line += ", not loaded" * any(finding.rule == "not-loaded" for finding in self.findings) + self._matching()
         for who, code in self.instructions.items():
             if any(code.values()):
                 line += f"; {WHOSE[who]} by the instructions: {', '.join(f'{n:,} {what}' for what, n in code.items() if n)}"
-        return line
+        return line + MOVED * any(finding.rule == ELSEWHERE for finding in self.findings)
+
+    def _matching(self) -> str:
+        """Return how much of the code matches the CFI."""
+        counts = {verdict: self.code.get(verdict, 0) for verdict in IN_LINE}
+        total, equal = sum(counts.values()), counts.pop(Verdict.EQUAL)
+        if not total:
+            return ""
+        amount = f"all {total:,}" if equal == total else f"{equal:,} of {total:,}"
+        others = [f", {count:,} {IN_LINE[verdict]}" for verdict, count in counts.items() if count]
+        text = f", {amount} bytes of code with CFI match it{''.join(others)}"
+        by_second = {what: count for what, count in self.second_reader.items() if count}
+        if by_second.keys() <= {"same"}:
+            return text + ", confirmed by pyelftools" * bool(by_second)
+        return f"{text}; by pyelftools: {', '.join(f'{count:,} {BY_SECOND[what]}' for what, count in by_second.items())}"
 
     def lines(self, least: Severity, *, shown: int | None = SHOWN) -> Iterator[str]:
         """Yield the lines of findings with at least that severity, at most `shown` of each rule; None for all."""

@@ -17,7 +17,7 @@ from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSE_OR_QUI
 from sframegen.cli.shared.file_kinds import is_package
 from sframegen.cli.shared.many_files import changes, code_of_one, print_change
 from sframegen.cli.shared.output import FILES, Run, next_step
-from sframegen.cli.shared.write_options import RESULTS, VERIFICATION, dry_run
+from sframegen.cli.shared.write_options import RECURSIVE, RESULTS, VERIFICATION, dry_run
 from sframegen.program.workers import Running
 
 if TYPE_CHECKING:
@@ -31,26 +31,23 @@ if TYPE_CHECKING:
     cls=Command,
     exclusive=[
         VERBOSE_OR_QUIET,
-        *((one, other) for one in ("--detached", "--object") for other in ("--output", "--unloaded", "--replace")),
-        ("--detached", "--object"),
+        *((one, other) for one in ("--detached", "--object") for other in ("--output", "--unloaded", "--replace", "--recursive")),
+        *(("--recursive", "--output"), ("--detached", "--object")),
     ],
     examples=[
         Example("Add a section to a program, in place", "sframegen add-section ./prog"),
         Example("Write a copy, and fail if less is covered", "sframegen add-section --min-coverage 99 -o prog.new ./prog"),
         Example("Write the section to a file of its own", "sframegen add-section --detached store ./prog"),
+        Example("Add sections to all files below a directory", "sframegen add-section -r build/root"),
     ],
 )
 @FILES
+@RECURSIVE
 @adding(
     ADD_SECTION,
     before={
         "optimize": (RESULTS, dry_run(), VERIFICATION),
-        "debug_file": (
-            click.option(
-                "--strict", is_flag=True, help="Exit 1 if nothing was added or any code was left out. Files are still written."
-            ),
-            min_coverage("Exit 1 if the section covers less of the code."),
-        ),
+        "debug_file": (min_coverage("Exit 1 if the section covers less of the code, or a file in a package or tree is refused."),),
     },
 )
 @verbose("Account for all executable bytes, and list what was left out.")
@@ -59,10 +56,10 @@ if TYPE_CHECKING:
 def command(
     files: tuple[str, ...],
     *,
+    recursive: bool,
     making: Making,
     writing: Writing,
     common: CommonOptions,
-    strict: bool,
     min_coverage: float | None,
 ) -> None:
     """Add an SFrame section to each FILE, made from its call frame information.
@@ -77,6 +74,8 @@ def command(
     --detached writes the sections to files of their own, and leaves FILEs unchanged; stack, profile, lookup and check find
     them with --sections DIR.
 
+    -r adds sections to all programs and libraries below each directory, as add-tree does, which has more options.
+
     Packages (wheels, .deb, tar archives) keep all but their programs and libraries, which get sections; a refused one is a
     warning. A signed package is refused without --force.
 
@@ -85,6 +84,12 @@ def command(
     --synthesize adds rows for code of linked files that has no call frame information, if its instructions prove them: PLT,
     .init and .fini, the program's entry, hand-written assembly. A single FILE uses all -j processes for this.
     """
+    if recursive:
+        from sframegen.cli import add_tree  # noqa: PLC0415 - only for trees
+        from sframegen.cli.trees.each_file import as_tree_command  # noqa: PLC0415
+
+        values = {"report": None, "min_coverage": min_coverage, "making": making, "writing": writing, "common": common}
+        as_tree_command(add_tree.command, files, making.debug_file, **values)
     run = Run()
 
     def add_to(path: str, to_write: Writing) -> Summary:
@@ -101,7 +106,8 @@ def command(
         summaries.append(summary)
         if common.prints_lines:
             print_change(summary, summary.details() if common.verbose else (), plan=writing.dry_run)
-        _judge(run, summary, strict=strict, min_coverage=min_coverage)
+        if min_coverage is not None:
+            _judge(run, summary, min_coverage)
     if common.verbose and not common.as_json and len(summaries) > 1:
         click.echo("\n".join([f"all {len(summaries)} files:", *fates_table(total_fates(summaries))]))
     if common.prints_lines and not run.status and not is_stdout(common.output):
@@ -116,13 +122,9 @@ def _print_next_step(summaries: list[Summary], store: StrPath | None) -> None:
         next_step(f"sframegen check --sections {shlex.quote(str(store))} {{}}", *(one.file for one in summaries if one.detached))
 
 
-def _judge(run: Run, summary: Summary, *, strict: bool, min_coverage: float | None) -> None:
-    missing = summary.code_bytes - summary.covered_bytes
-    if strict and not summary.section_bytes:
-        run.finding(f"{summary.file}: --strict: nothing was added")
-    elif strict and missing:
-        run.finding(f"{summary.file}: --strict: {missing:,} bytes of code were left out")
-    if strict and summary.package is not None and summary.package.refused:
-        run.finding(f"{summary.file}: --strict: {count_of(summary.package.refused, 'file')} in it refused")
-    if min_coverage is not None and summary.coverage < min_coverage:
-        run.finding(f"{summary.file}: --min-coverage: {summary.coverage:.4f} % is below {min_coverage:g} %")
+def _judge(run: Run, summary: Summary, min_coverage: float) -> None:
+    if summary.coverage < min_coverage:
+        short = "nothing was added" if not summary.section_bytes else f"{summary.coverage:.4f} % is below {min_coverage:g} %"
+        run.finding(f"{summary.file}: --min-coverage: {short}")
+    if summary.package is not None and summary.package.refused:
+        run.finding(f"{summary.file}: --min-coverage: {count_of(summary.package.refused, 'file')} in it refused")

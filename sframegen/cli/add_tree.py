@@ -39,12 +39,12 @@ STDOUT = "-"  # the report's name that leaves stdout to the report alone
     exclusive=[VERBOSE_OR_QUIET],
     examples=[
         Example("Add sections to a build root, and keep the outcome", "sframegen add-tree --report sframe.json build/root"),
-        Example("Leave out plugins, and fail if a file is refused", "sframegen add-tree --exclude 'plugins/' --fatal build/root"),
+        Example("Leave out plugins, and fail if a file is refused", "sframegen add-tree --exclude 'plugins/' --strict build/root"),
     ],
 )
 @tree_options(
     click.option("--report", metavar="FILE", type=PathName(), help="Write the outcome for each file as JSON; - is stdout."),
-    min_coverage("Exit 1 if the sections cover less of all code."),
+    min_coverage("Exit 1 if a file is refused, or the sections cover less of all code."),
     adding(ADD_TREE),
 )
 def command(
@@ -68,6 +68,8 @@ def command(
     """
     if common.as_json and report == STDOUT:
         raise click.UsageError("--json and --report - exclude each other: both print on stdout")
+    if min_coverage is not None:  # code of refused files is not counted
+        tree = tree._replace(strict=True)
     run = Run()
     trees: dict[str, list[Entry]] = {root: [] for root in roots}
     for names, outcome in each_file(run, roots, _worker(making, writing), tree=tree, writing=writing, common=common):

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Check for this reader: the kernel, glibc, GNU binutils, or all of them.",
 )
-@debug_file("to compare with too.")
+@debug_file("to compare with as well.")
 @SECTIONS
 @click.option("--instructions", is_flag=True, help="Also compare sections and call frame information with the instructions.")
 @click.option(

@@ -12,7 +12,7 @@ import click
 
 import sframegen
 from sframegen.base.text import printable, shortened
-from sframegen.cli.shared.command import Example, Group
+from sframegen.cli.shared.command import Example, Group, no_such
 from sframegen.cli.shared.early_end import EndedError, ended_in_one_line
 
 GROUPS = {  # what people want, and the commands for it
@@ -72,19 +72,12 @@ class LazyGroup(Group):
         from sframegen.cli.removed_names import refuse_removed  # noqa: PLC0415 - only needed here
 
         refuse_removed(name)
-        raise click.UsageError(f"No such command {name!r}.{_suggestion(name)}", ctx)
+        raise no_such("command", name, COMMANDS, ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
         for group, commands in GROUPS.items():
             with formatter.section(group):
                 formatter.write_dl(list(commands.items()), col_spacing=SPACING + LONGEST - max(map(len, commands)))
-
-
-def _suggestion(name: str) -> str:
-    from difflib import get_close_matches  # noqa: PLC0415 - only needed here
-
-    near = [command for command in COMMANDS if name and command.startswith(name)] or get_close_matches(name, COMMANDS)
-    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def _conversion(version: FormatVersion | None, optimize: LevelName | None) -> Conversion:
     if not (version or optimize):
-        raise click.UsageError("give --format, --optimize or both", click.get_current_context())
+        raise click.UsageError("give --sframe-version, --optimize or both", click.get_current_context())
     return Conversion(version, optimize)
 
 
@@ -43,8 +43,8 @@ CONVERSION = CombinedValue("conversion", _conversion)
     exclusive=[VERBOSE_OR_QUIET],
     examples=[
         Example("Make the section of a linker smaller", "sframegen convert --optimize fast ./prog"),
-        Example("Write a copy with version 2, for glibc 2.42", "sframegen convert --format 2 -o prog.v2 ./prog"),
-        Example("Print what version 2 would leave out", "sframegen convert --format 2 --dry-run -v prog lib.so"),
+        Example("Write a copy with version 2, for glibc 2.42", "sframegen convert --sframe-version 2 -o prog.v2 ./prog"),
+        Example("Print what version 2 would leave out", "sframegen convert --sframe-version 2 --dry-run -v prog lib.so"),
     ],
 )
 @FILES
@@ -65,8 +65,8 @@ def command(files: tuple[str, ...], *, conversion: Conversion, writing: Writing,
     version is left unchanged; with -o it is copied.
 
     --optimize makes the section smaller, whoever produced it, with the same rules. The bytes that become free stay in the file, as
-    zeros; code and data do not move. A section that would not become smaller is left unchanged. Without --format, it keeps its
-    version; without --optimize, the level is fast.
+    zeros; code and data do not move. A section that would not become smaller is left unchanged. Without --sframe-version, it
+    keeps its version; without --optimize, the level is fast.
     """
     run = Run()
     done: list[VersionChange] = []

@@ -155,14 +155,14 @@ def command() -> None:
     multiple=True,
     help="Leave out packages with these names. May be repeated.",
 )
-@min_coverage("Exit 1 if the section of a file covers less of its code.")
+@min_coverage("Exit 1 if a file is refused, or its section covers less of its code.")
 @click.option(
     "--strict",
     is_flag=True,
-    help="Exit 1 if code of a file was left out, or nothing was added to it, or a check warns.",
+    help="Exit 1 if a file is refused, or a check warns.",
 )
 @common_option("--json", "as_json", is_flag=True, help="Print the sums as a JSON object.")
-@common_option("-q", "--quiet", is_flag=True, help="Print nothing about packages that are refused or fail, and no sums.")
+@common_option("-q", "--quiet", is_flag=True, help="Do not print refused and failed packages, nor the sums.")
 @click.pass_context
 def run(
     ctx: click.Context,

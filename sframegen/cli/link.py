@@ -36,21 +36,44 @@ FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 # Counts runs within runs, by strokes: a linker may be a compiler driver that runs a linker, but must not run itself for ever.
 DEPTH, MAX_DEPTH = "SFRAMEGEN_LINK_DEPTH", 5
 
+OPTIONS = "SFRAMEGEN_LINK_OPTIONS"  # which shims put between their own options and `--`
+
+
+class LinkCommand(Command):
+    """A command that does not end a build because of wrong options in the environment, unless these ask for it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = os.environ.get(OPTIONS, "").split()
+        end = args.index("--") if "--" in args else 0
+        begin = end - len(words)
+        if not words or begin < 0 or args[begin:end] != words or not {"--strict", "--fatal"}.isdisjoint(args[:end]):
+            return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, list(args))
+        except click.ClickException as error:
+            note(f"warning: {OPTIONS} is ignored: {error.format_message()}")
+            ctx.params.clear()
+            return super().parse_args(ctx, args[:begin] + args[end:])
+
 
 @click.command(
     name="link",
-    cls=Command,
+    cls=LinkCommand,
     context_settings={"allow_interspersed_args": False},
     examples=[
         Example("Link, and add a section to the program", "sframegen link -- ld -o prog main.o"),
         Example("Let gcc link in this way", "sframegen link --install shims && gcc -B shims -o prog main.c"),
+        Example("Let Cargo link in this way", "sframegen link --install shims --as cc"),
     ],
 )
 @click.argument("arguments", metavar="LINKER [ARGS...]", nargs=-1, type=click.UNPROCESSED)
 @adding(LINK)
 @VERIFICATION
-@click.option("--fatal", is_flag=True, help="Remove the file and exit 1 if the section cannot be added; by default only warn.")
+@click.option("--strict", is_flag=True, help="Remove the file and exit 1 if it is refused; by default only warn.")
 @click.option("--install", metavar="DIR", type=PathName(), help="Write shims for linkers into DIR, for gcc -B DIR; link nothing.")
+@click.option(
+    "--as", "name", metavar="NAME", help="With --install: write only this shim, for LINKER or the program of that name on PATH."
+)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -58,8 +81,9 @@ def command(
     *,
     making: Making,
     writing: Writing,
-    fatal: bool,
+    strict: bool,
     install: str | None,
+    name: str | None,
 ) -> None:
     """Run a linker, then add an SFrame section to its output: `sframegen link -- ld -o prog main.o`.
 
@@ -69,11 +93,14 @@ def command(
 
     --install writes shims with the names of the linkers on PATH: DIR/ld, DIR/ld.lld and so on. Each runs its linker and adds the
     section, with the other options given here and those in $SFRAMEGEN_LINK_OPTIONS. DIR/sframegen-link is a prefix for any command
-    that links. With LINKER, only DIR/ld is written, for that linker.
+    that links. With LINKER, only DIR/ld is written, for that linker; with --as NAME, only DIR/NAME, for builds that link with a
+    compiler that they are told, such as those of Cargo and Bazel: `--install shims --as cc`.
     """
     if install is not None:
-        options = [*words_given(ctx, making, writing), *["--fatal"] * fatal]
-        ctx.exit(_install(Path(install), arguments, options))
+        options = [*words_given(ctx, making, writing), *["--strict"] * strict]
+        ctx.exit(_install(Path(install), arguments, name, options))
+    if name is not None:
+        raise click.UsageError("--as is for --install")
     if not arguments:
         raise click.UsageError("no LINKER: sframegen link -- LINKER ARGS...")
     depth = os.environ.get(DEPTH, "")
@@ -105,7 +132,7 @@ def command(
                 note(f"{output}: warning: {warning}")
 
     problem = _run_in_process(add, output)
-    if problem and fatal:
+    if problem and strict:
         with locate(output) as location:
             location.unlink()  # as linkers do when they fail: make would take it for finished
         note(problem)
@@ -168,13 +195,15 @@ def _die(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-def _install(directory: Path, arguments: tuple[str, ...], options: list[str]) -> int:
+def _install(directory: Path, arguments: tuple[str, ...], name: str | None, options: list[str]) -> int:
     from sframegen.cli.linking.link_shim import install  # noqa: PLC0415 - not for links
 
     if len(arguments) > 1:
         raise click.UsageError("--install takes one LINKER, and no arguments for it")
+    if name is not None and (not name or "/" in name):
+        raise click.UsageError(f"--as {name}: not a file name")
     run = Run()
     with run.file(str(directory)):
-        for shim, linker in install(directory, arguments[0] if arguments else None, options):
+        for shim, linker in install(directory, arguments[0] if arguments else name, name, options):
             click.echo(printable(f"{shim}: {linker}"))
     return run.status

@@ -13,9 +13,9 @@ import click
 from sframegen.base.text import shortened
 from sframegen.cli.removed_names import refuse_removed
 from sframegen.cli.shared.command import CombinedValue, Command, Example, PartOption
-from sframegen.cli.shared.common_options import JSON_OBJECT, NumberInRange, duration, tid
+from sframegen.cli.shared.common_options import JSON_OBJECT, NumberInRange, common_option, duration, tid
 from sframegen.cli.shared.output import SECTIONS, Run, note
-from sframegen.cli.shared.profile_output import OUTPUT, Outputs
+from sframegen.cli.shared.profile_output import OUTPUT, Outputs, title_of
 from sframegen.detached.stores import Stores
 from sframegen.profile.copied_session import BACKENDS, open_session
 from sframegen.profile.events.attributes import EventError
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from sframegen.profile.collected import Collected
     from sframegen.profile.copied_session import Session
     from sframegen.profile.events.names import Event
+    from sframegen.profile.report.named import Named
 
 PID_DIGITS = 9  # more than the kernel gives
 LIVE_AFTER = 1.0  # seconds before the line of live figures appears
@@ -80,7 +81,7 @@ part_of_plan = partial(click.option, cls=PartOption, value=CombinedValue("plan",
 )
 @click.argument("arguments", metavar="PID... | -- COMMAND...", nargs=-1, type=click.UNPROCESSED)
 @click.option("--system", is_flag=True, help="Sample all processes.")
-@part_of_plan("--off-cpu", is_flag=True, help="Count the time that threads do not run, by stack and reason.")
+@part_of_plan("--off-cpu", is_flag=True, help="Show where threads wait: time off the CPU, by stack and reason.")
 @part_of_plan("--wall", is_flag=True, help="Show on-CPU and off-CPU time together.")
 @click.option("--probe", "as_probe", is_flag=True, help="Print what this machine supports, and how to enable more.")
 @part_of_plan(
@@ -90,7 +91,7 @@ part_of_plan = partial(click.option, cls=PartOption, value=CombinedValue("plan",
     type=NumberInRange(int, 1, 1_000_000),
     default=99,
     show_default=True,
-    help="Samples per second on each CPU. Of events without a clock, such as page-faults, every Nth is a sample.",
+    help="Samples per second on each CPU. For events without a clock, such as page-faults, sample every Nth.",
 )
 @duration("Stop after this number of seconds.")
 @part_of_plan(
@@ -98,7 +99,7 @@ part_of_plan = partial(click.option, cls=PartOption, value=CombinedValue("plan",
     "--event",
     metavar="EVENT",
     callback=_event,
-    help="What to sample: cpu-clock, page-faults, cycles, ...; --probe prints those of this machine.  [default: cpu-clock]",
+    help="What to sample: cpu-clock, page-faults, cycles, ...; --probe lists those of this machine.  [default: cpu-clock]",
 )
 @part_of_plan("--comm", metavar="NAME", help="Sample only threads with this name.")
 @OUTPUT
@@ -111,7 +112,9 @@ part_of_plan = partial(click.option, cls=PartOption, value=CombinedValue("plan",
     show_default=True,
     help="How to group stacks.",
 )
-@part_of_detail("--lines", "by_line", is_flag=True, help="Show the lines of one function apart, in formats that do not anyway.")
+@part_of_detail(
+    "--lines", "by_line", is_flag=True, help="Show source lines as separate frames in formats that do not do so anyway."
+)
 @part_of_detail("--no-inlined", "inlined", flag_value=False, default=True, help="Do not show inlined functions as frames.")
 @click.option("--debuginfod", is_flag=True, help="Fetch missing debug files from the servers in $DEBUGINFOD_URLS.")
 @click.option(
@@ -120,6 +123,7 @@ part_of_plan = partial(click.option, cls=PartOption, value=CombinedValue("plan",
     help="Where to walk stacks: in the kernel (BPF), or in sframegen, from copies.  [default: in the kernel if allowed]",
 )
 @SECTIONS
+@common_option("-q", "--quiet", is_flag=True, help="Print no notes, and with --output only errors.")
 @JSON_OBJECT
 @click.pass_context
 def command(
@@ -154,7 +158,7 @@ def command(
         click.echo(json.dumps(facts.fields()) if common.as_json else "\n".join(facts.lines()))
         ctx.exit(0)
     run = Run()
-    outputs = Outputs(run, output, common.as_json)
+    outputs = Outputs(run, output, common.as_json, common.quiet)
     _require_library(detail)
     outputs.check()
     if run.status:
@@ -162,8 +166,9 @@ def command(
     plan = plan._replace(tids=frozenset(tid), stores=Stores(sections))
     status = 0
     with zeros_for_missing_pages(), run.file(""), Interrupts() as interrupts:
-        write = partial(_write, by=plan.by, detail=detail, debuginfod=debuginfod, outputs=outputs)
-        status = _profile(arguments, plan, backend, duration, interrupts, write)
+        title = partial(title_of, arguments=arguments, comm=plan.comm)
+        write = partial(_write, by=plan.by, detail=detail, debuginfod=debuginfod, outputs=outputs, title=title)
+        status = _profile(arguments, plan, backend, duration, interrupts, write, quiet=common.quiet)
     ctx.exit(status or run.status)
 
 
@@ -183,6 +188,8 @@ def _profile(
     duration: float | None,
     interrupts: Interrupts,
     write: Callable[[Collected], None],
+    *,
+    quiet: bool,
 ) -> int:
     """Profile these processes, the command, or all; return the exit status of the command, or of the signal that ended it."""
     with ExitStack() as opened:
@@ -198,19 +205,21 @@ def _profile(
             plan = plan._replace(targets=pids, after_exec=command is not None)
         session, why_copies = open_session(plan, backend)
         opened.enter_context(session)
-        if why_copies:
+        if why_copies and not quiet:
             note(why_copies)
         session.begin()
         if command:
             _resume(command, arguments[0])
-        sample(session, interrupts, command, duration)
+        sample(session, interrupts, command, duration, quiet=quiet)
         write(session.finish())
         if command:
             return command.finish(interrupts)
         return 128 + interrupts.number if interrupts.number else 0
 
 
-def sample(session: Session, interrupts: Interrupts, command: PausedCommand | None, duration: float | None) -> None:
+def sample(
+    session: Session, interrupts: Interrupts, command: PausedCommand | None, duration: float | None, *, quiet: bool = False
+) -> None:
     """Sample until the time is over, a signal comes, or there is nothing left to sample."""
     begin = time.monotonic()
     with LiveLine(session) as live:
@@ -218,7 +227,8 @@ def sample(session: Session, interrupts: Interrupts, command: PausedCommand | No
             if duration and time.monotonic() - begin >= duration:
                 break
             session.advance()  # never interrupted: it may hold records that are nowhere else
-            live.refresh()
+            if not quiet:
+                live.refresh()
 
 
 class LiveLine:
@@ -246,7 +256,9 @@ class LiveLine:
             click.echo("\r\033[K", err=True, nl=False)
 
 
-def _write(collected: Collected, *, by: str, detail: Detail, debuginfod: bool, outputs: Outputs) -> None:
+def _write(
+    collected: Collected, *, by: str, detail: Detail, debuginfod: bool, outputs: Outputs, title: Callable[[Named], str]
+) -> None:
     """Name what was collected, and write it to all outputs."""
     collected.stacks.room.rest()  # processes that read debug information need memory, and would keep what is free here
     fetch = Debuginfod() if debuginfod else None
@@ -255,6 +267,7 @@ def _write(collected: Collected, *, by: str, detail: Detail, debuginfod: bool, o
         named.notes += fetch.notes
         fetch.close()
     collected.stacks.close()
+    named.title = title(named)
     outputs.write(group_stacks(named, by))
 
 
@@ -269,7 +282,7 @@ def _check_threads(tids: frozenset[int]) -> None:
     """Warn of threads that do not exist, before the user waits for their samples; they may still begin."""
     for number in sorted(tids):
         if not is_process(number):  # /proc has threads, too
-            note(f"--tid {number}: there is no such thread")
+            note(f"--tid {number}: no such thread")
 
 
 def _pids(arguments: tuple[str, ...]) -> frozenset[int] | None:
@@ -280,7 +293,7 @@ def _pids(arguments: tuple[str, ...]) -> frozenset[int] | None:
             raise click.UsageError(f"{shortened(long[0])}: not a process id")
         return frozenset(map(int, arguments))
     if others[0] != arguments[0]:
-        raise click.UsageError(f"{others[0]}: not a process id, as {arguments[0]} is")
+        raise click.UsageError(f"{others[0]}: not a process id, and {arguments[0]} is one")
     if not arguments[0]:
         raise click.UsageError("the command name is empty")
     return None

@@ -10,7 +10,7 @@ from sframegen.cli.shared.common_options import JSON_LIST, QUIET
 from sframegen.cli.shared.file_kinds import is_package
 from sframegen.cli.shared.many_files import changes, print_change
 from sframegen.cli.shared.output import FILES, Run
-from sframegen.cli.shared.write_options import FORCE_FOREIGN, RESULTS, VERIFICATION, dry_run
+from sframegen.cli.shared.write_options import FORCE_FOREIGN, RECURSIVE, RESULTS, VERIFICATION, dry_run
 
 if TYPE_CHECKING:
     from sframegen.api.options import Writing
@@ -21,26 +21,36 @@ if TYPE_CHECKING:
 @click.command(
     name="remove",
     cls=Command,
+    exclusive=[("--recursive", "--output")],
     examples=[
         Example("Restore a program as it was before add-section", "sframegen remove ./prog"),
         Example("Print what would change", "sframegen remove --dry-run prog lib.so"),
+        Example("Restore all files below a directory", "sframegen remove -r build/root"),
     ],
 )
 @FILES
+@RECURSIVE
 @RESULTS
 @FORCE_FOREIGN
 @dry_run()
 @VERIFICATION
 @QUIET
 @JSON_LIST
-def command(files: tuple[str, ...], *, writing: Writing, common: CommonOptions) -> None:
+def command(files: tuple[str, ...], *, recursive: bool, writing: Writing, common: CommonOptions) -> None:
     """Remove the SFrame section from each FILE.
 
     FILE is restored as it was before add-section, byte for byte. If another tool, such as strip, has rewritten it, only the
     section and its headers are removed. A FILE without a section is left unchanged; with -o it is copied. FILE
     may also be an object, an archive or a package. In a package, each file is restored, and the package is packed again: its bytes
     may differ.
+
+    -r restores all programs and libraries below each directory, as remove-tree does, which has more options.
     """
+    if recursive:
+        from sframegen.cli import remove_tree  # noqa: PLC0415 - only for trees
+        from sframegen.cli.trees.each_file import as_tree_command  # noqa: PLC0415
+
+        as_tree_command(remove_tree.command, files, writing=writing, common=common)
     run = Run()
 
     def remove_from(path: str, to_write: Writing) -> SectionRemoval:

@@ -1,13 +1,13 @@
-"""Removed names of commands, options and values, with their replacements. This module is to be deleted in 1.1."""
+"""Removed and renamed commands, options and values, with what to use instead. This module is to be deleted in 1.1."""
 
 from __future__ import annotations
 
 import click
 
 LEVELLED = ("add-section", "add-tree", "convert", "link", "merge")
-CHOSEN = "--no-verify, or nothing: sframegen chooses the library that reads back"
+CHOSEN = ": sframegen chooses the library that reads results back; --no-verify does without"
 IN_PACKAGES = "add-section on the .deb before it is installed: it renews the package's md5sums"
-# "command", "command --option", "command --option value"
+# "command", "command --option", "command --option value"; what to use, or after a colon why nothing is needed
 REMOVED: dict[str, str] = {
     **dict.fromkeys((f"{name} --optimize share" for name in LEVELLED), "--optimize fast"),
     **dict.fromkeys((f"{name} --verify" for name in (*LEVELLED, "remove", "remove-tree")), CHOSEN),
@@ -21,7 +21,7 @@ REMOVED: dict[str, str] = {
     **dict.fromkeys((f"{name} --update-checksums" for name in ("add-tree", "remove-tree")), IN_PACKAGES),
     **dict.fromkeys((f"{name} --exclude-from" for name in ("add-tree", "remove-tree")), "--exclude, once for each"),
     "add-section --per-function": "lookup, or dump",
-    "check --no-second-reader": "nothing: only --second-reader reads twice",
+    "check --no-second-reader": ": only --second-reader reads twice",
     "fleet run --consumer": "check --consumer, on the packages",
     "fleet run --insecure": "--scheduler tls://HOST:PORT, or tcp://127.0.0.1:PORT with a port that SSH forwards",
     "fleet run --mode detached": "add-section --detached, on unpacked files",
@@ -29,19 +29,19 @@ REMOVED: dict[str, str] = {
     "fleet run --policy": "--exclude and --min-coverage",
     "fleet run --workers": "--jobs",
     "profile --event CATEGORY:NAME": "bpftrace, or perf record -e",
-    "profile --buffer-size": "nothing: the size follows --frequency",
+    "profile --buffer-size": ": the size follows --frequency",
     "profile --by cgroup": "--by pid",
     "profile --cgroup": "the process ids in cgroup.procs of its folder: their descendants are sampled, too",
-    "profile --collapse-runtime": "nothing: search the flame graph for the interpreter",
+    "profile --collapse-runtime": ": search the flame graph for the interpreter",
     "profile --every": "an agent that profiles all the time, such as Parca's",
     "profile --filter": "bpftrace, or perf record --filter",
     "profile --idle": "mpstat, or the idle time in /proc/stat",
-    "profile --inlined": "nothing: inlined functions are frames where debug information is at hand",
+    "profile --inlined": ": inlined functions are frames where debug information is at hand",
     "profile --keep": "an agent that profiles all the time, such as Parca's",
     "profile --list-events": "profile --probe, or perf list",
-    "profile --max-memory": "nothing: tables take at most 1 GiB in the kernel",
-    "profile --min-block": "nothing: short times are narrow frames",
-    "profile --no-lines": "nothing: only --lines shows the lines of one function apart",
+    "profile --max-memory": ": tables take at most 1 GiB in the kernel",
+    "profile --min-block": ": short times are narrow frames",
+    "profile --no-lines": ": only --lines shows the lines of one function apart",
     "profile --output .firefox.json": ".pb.gz: profiler.firefox.com opens it",
     "profile --output .pprof": ".pb.gz",
     "profile --output .speedscope.json": ".pb.gz or .folded: speedscope opens both",
@@ -60,6 +60,12 @@ REMOVED: dict[str, str] = {
     "stack --sysroot": "gdb, eu-stack or coredumpctl",
     "table": "profile, which makes its tables itself",
 }
+# "command --option", with the present name; the old one still works
+RENAMED: dict[str, str] = {
+    **dict.fromkeys((f"{name} --format" for name in (*LEVELLED, "fleet run")), "--sframe-version"),
+    **dict.fromkeys((f"{name} --fatal" for name in ("add-tree", "link", "remove-tree")), "--strict"),
+    "add-section --strict": "--min-coverage=100",
+}
 
 
 class RemovedError(click.ClickException):
@@ -72,4 +78,5 @@ def refuse_removed(*words: str) -> None:
     """Raise RemovedError if these words, together, are a removed name."""
     name = " ".join(words)
     if name in REMOVED:
-        raise RemovedError(f"{name} was removed; use {REMOVED[name]}")
+        instead = REMOVED[name]
+        raise RemovedError(f"{name} was removed{instead if instead.startswith(':') else f'; use {instead}'}")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sframegen.base.columns import Bytes
 
 Compression = Literal["zstd"]
+Compression.__doc__ = "How a section that is not loaded is compressed in the file."
 ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD = 1, 2
 
 # Call frame information shrinks to a quarter, or to a tenth if all functions are alike; zeros would shrink to a thousandth.

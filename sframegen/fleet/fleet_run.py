@@ -43,21 +43,21 @@ class CoverageDemand(NamedTuple):
     """The demands on each file."""
 
     minimum: float | None = None  #: per cent of the code with call frame information
-    strict: bool = False  #: nothing left out, and something added; no warning of a check
+    strict: bool = False  #: no refused file; with a check, no warning and no file without a section
     checked: bool = False  #: no error of a check, and no file that cannot be checked
 
     def failure(self, row: FileRow) -> str:
         """Return why a file falls short, or "". Debug files, which have no code, never do."""
         if row.outcome in NO_CODE and not row.executable_bytes:
             return ""
-        if self.checked and row.outcome in (RowOutcome.WRONG, RowOutcome.REFUSED):
+        if row.outcome is RowOutcome.REFUSED and (self.checked or self.strict or self.minimum is not None):
+            return row.reason
+        if row.outcome is RowOutcome.WRONG and self.checked:
             return row.reason
         if self.checked and self.strict and row.findings:
             return row.findings[0]
-        if self.strict and not row.section_bytes:
-            return row.reason if self.checked else f"nothing was added{f': {row.reason}' if row.reason else ''}"
-        if self.strict and row.covered_bytes < row.code_bytes:
-            return f"{row.code_bytes - row.covered_bytes:,} bytes of code were left out"
+        if self.checked and self.strict and not row.section_bytes:
+            return row.reason
         if self.minimum is not None and coverage_of(row) < self.minimum:
             return f"coverage: {coverage_of(row):.4f} % is below {self.minimum:g} %"
         return ""

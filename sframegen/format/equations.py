@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sframegen.format.abi import Abi
     from sframegen.format.model import Rule, Where
 
-OUTERMOST_TEXT = "outermost frame: ra undefined"
-
 
 def equation(rule: Rule, abi: Abi) -> str:
     """Return the equation of a rule. The left side is the caller's CFA, RA and FP; registers on the right have current values."""
-    if rule.cfa is None:
-        return OUTERMOST_TEXT
-    ra = _operand_text(rule.ra, abi.ra, abi) + (" signed" if rule.ra_signed else "")
-    return f"(cfa, ra, fp) = ({_operand_text(rule.cfa, abi.sp, abi)}, {ra}, {_operand_text(rule.fp, abi.fp, abi)})"
+    return rule.equation(partial(register_name, abi=abi), register_name(abi.ra, abi), register_name(abi.fp, abi))
 
 
 def rule_fields(rule: Rule, abi: Abi) -> dict[str, Any]:
@@ -36,15 +32,6 @@ def register_name(number: int, abi: Abi) -> str:
 
 def base_name(where: Where, abi: Abi) -> str:
     return "cfa" if where.register is None else register_name(where.register, abi)
-
-
-def _operand_text(where: Where | None, unchanged: int, abi: Abi) -> str:
-    if where is None:
-        return register_name(unchanged, abi)
-    value = base_name(where, abi)
-    if where.offset:
-        value += f" {'-' if where.offset < 0 else '+'} {abs(where.offset)}"
-    return f"*({value})" if where.deref else value
 
 
 def _parts_of_place(where: Where | None, abi: Abi) -> dict[str, Any] | None:

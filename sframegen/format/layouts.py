@@ -97,5 +97,6 @@ V3 = Layout(
 )  # fmt: skip
 
 LAYOUTS = {layout.version: layout for layout in (V1, V2, V3)}
-FormatVersion = Literal[2, 3]  # versions that sframegen writes
+FormatVersion = Literal[2, 3]
+FormatVersion.__doc__ = "A version of SFrame that sframegen writes; it reads version 1, too."
 WRITABLE: dict[int, Layout] = {version: LAYOUTS[version] for version in get_args(FormatVersion)}

@@ -14,7 +14,7 @@ from sframegen.base.columns import room
 from sframegen.format.columns import Functions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 ADDRESSES = 1 << 64
 
@@ -33,6 +33,12 @@ class Where(NamedTuple):
     offset: int  #: bytes
     deref: bool = False  #: True: the value is loaded from that address
 
+    def text(self, name_of: Callable[[int], str]) -> str:
+        value = "cfa" if self.register is None else name_of(self.register)
+        if self.offset:
+            value += f" {'-' if self.offset < 0 else '+'} {abs(self.offset)}"
+        return f"*({value})" if self.deref else value
+
 
 AT_CFA = Where(None, 0, deref=True)  # some readers take an offset of 0 in a default FDE for "unchanged"
 
@@ -44,6 +50,19 @@ class Rule(NamedTuple):
     ra: Where | None = None  #: the return address; None: still in its register
     fp: Where | None = None  #: the caller's frame pointer; None: still in its register
     ra_signed: bool = False  #: AArch64: the return address is signed
+
+    def equation(self, name_of: Callable[[int], str] = "r{}".format, ra: str = "ra", fp: str = "fp") -> str:
+        """Return the rule as an equation. `name_of`: the name of a register; `ra`, `fp`: of those that are unchanged."""
+        if self.cfa is None:
+            return "outermost frame: ra undefined"
+        cfa, ra, fp = (where.text(name_of) if where else name for where, name in ((self.cfa, ""), (self.ra, ra), (self.fp, fp)))
+        return f"(cfa, ra, fp) = ({cfa}, {ra}{' signed' * self.ra_signed}, {fp})"
+
+    def __str__(self) -> str:
+        return self.equation()
+
+    def __repr__(self) -> str:
+        return f"<Rule {self}>"
 
 
 OUTERMOST = Rule(None)
@@ -84,7 +103,7 @@ def column(code: str) -> array[int]:
     return array(code)
 
 
-@dataclass
+@dataclass(repr=False)
 class FunctionTable:
     """Functions by columns, in ascending order of address and without overlaps where sframegen made them.
 
@@ -103,6 +122,9 @@ class FunctionTable:
 
     def __len__(self) -> int:
         return len(self.start)
+
+    def __repr__(self) -> str:
+        return f"<FunctionTable: {len(self):,} functions, {len(self.row_start):,} rows, {len(self.rules):,} rules>"
 
     @classmethod
     def with_room(cls, functions: int, rows: int, kinds: list[Kind], rules: list[Rule]) -> FunctionTable:

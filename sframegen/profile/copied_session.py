@@ -78,7 +78,7 @@ NO_64_BITS = "32-bit code, for which there are no tables"
 NO_STACK = "the kernel copied nothing of the stack"
 FIRST_CONTEXT = (1 << 64) - 4096  # of a call chain: markers, not addresses
 KERNEL_HALF = 63  # bit of addresses
-USER_ONLY = "time in the kernel is not sampled: that needs root, CAP_PERFMON, or kernel.perf_event_paranoid of at most 1"
+USER_ONLY = "time in the kernel is not sampled: that needs root, CAP_PERFMON, or kernel.perf_event_paranoid of 1 or less"
 
 
 def copy_size(frequency: int, ring_bytes: int) -> int:
@@ -119,7 +119,7 @@ class CopiedSession:
 
     def __init__(self, plan: ProfilePlan) -> None:
         if plan.targets is None:
-            raise SframegenError(f"all processes can only be sampled with the kernel program, by {root_in_words()}")
+            raise SframegenError(f"only the kernel program can sample all processes, run by {root_in_words()}")
         self.plan = plan
         self.samples = 0
         with ExitStack() as opened:
@@ -393,7 +393,7 @@ def open_session(plan: ProfilePlan, backend: str | None = None) -> tuple[Session
     needs = plan.needs_kernel_program
     if backend == COPIES:
         if needs:
-            raise LoadError(f"{needs}: only with stacks that are walked in the kernel, not with {COPIES}")
+            raise LoadError(f"{needs}: not possible with --backend {COPIES}")
         return CopiedSession(plan), ""
     try:
         return KernelSession(plan), ""

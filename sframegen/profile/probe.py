@@ -159,7 +159,7 @@ def _remedies(facts: list[Fact], best: Backend, *, is_privileged: bool) -> list[
         if command := command_for_own_events():  # else a container or a policy forbids them
             remedies.append(f"{command} allows perf events of own processes")
     elif not fine["perf events of own processes, in the kernel too"]:
-        remedies.append("sysctl kernel.perf_event_paranoid=1 also allows samples in the kernel")
+        remedies.append("for kernel frames: sysctl kernel.perf_event_paranoid=1")
     return remedies
 
 
@@ -170,5 +170,5 @@ def _privileges(*, has_capabilities: bool) -> str:
     if os.geteuid() != 0:
         return f"run as root, or in a virtual environment with a copy of Python, after `setcap {NEEDED}+ep` of that copy"
     if has_capabilities:
-        return "allow BPF to this process: a container or a policy forbids it even to root"
+        return "allow this process to use BPF: a container or a policy forbids it even for root"
     return f"give this root the capabilities {NEEDED}: a container withholds them"

@@ -24,5 +24,6 @@ class Level(NamedTuple):
 # fast: FDEs have no more rows than a medium-sized function, so look-ups stay fast: joining adds rows, cutting large functions saves
 # as many. size: an FDE's rows are still few enough for a linear scan.
 LevelName = Literal["none", "fast", "size"]
+LevelName.__doc__ = "How small a section is made: one FDE for each function, small with fast look-ups, or as small as possible."
 _LEVELS = (Level(share=False), Level(True, 24, 1024, 1, 24), Level(True, 64, 65536, 3, 12, 6))
 LEVELS: dict[LevelName, Level] = dict(zip(get_args(LevelName), _LEVELS, strict=True))

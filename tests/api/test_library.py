@@ -23,6 +23,7 @@ import pytest
 import sframegen
 import sframegen.api
 from sframegen import Refusal
+from sframegen.base import errors
 from sframegen.base.errors import naming
 from sframegen.cli.shared.output import in_words
 from tests import ROOT
@@ -123,12 +124,22 @@ def test_functions_document_parameters_and_errors(name: str) -> None:
 @for_each("name", [name for name, value in PUBLIC.items() if isclass(value)])
 def test_values_document_fields(name: str) -> None:
     assert PUBLIC[name].__doc__
-    [body] = [node.body for node in ast.parse(getsource(PUBLIC[name])).body if isinstance(node, ast.ClassDef)]
-    lines = getsource(PUBLIC[name]).splitlines()
+    source = source_of(name)
+    [body] = [node.body for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    lines = source.splitlines()
     fields = [node.lineno for node in body if isinstance(node, (ast.AnnAssign, ast.Assign))]
     internal = ("layout: Layout", "place: str")  # of SframeSection
     undocumented = [line.strip() for line in (lines[number - 1] for number in fields) if "  #: " not in line]
-    assert [line for line in undocumented if line not in internal] == []
+    assert [line for line in undocumented if line not in internal and not line.startswith("__module__")] == []
+
+
+def source_of(name: str) -> str:
+    """That of a class; errors name another module than their own."""
+    if PUBLIC[name].__module__ != "sframegen":
+        return getsource(PUBLIC[name])
+    text = getsource(errors)
+    classes = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)}
+    return ast.get_source_segment(text, classes[name]) or ""
 
 
 class Results(NamedTuple):
@@ -244,7 +255,7 @@ def test_errors_say_where_also_from_another_process(error: sframegen.SframegenEr
 
 def test_a_limit_is_named_not_the_file_that_met_it() -> None:
     line = in_words(OSError(errno.EMFILE, "Too many open files", "/sys/devices/system/cpu/online"), "")
-    assert line == "more open files are needed than are allowed: raise the limit with `ulimit -n`"
+    assert line == "too many open files: raise the limit with `ulimit -n`"
     assert in_words(OSError(errno.ENOMEM, "Cannot allocate memory"), "a file") == "a file: not enough memory"
     assert [in_words(MemoryError(), path) for path in ("a file", "")] == ["a file: not enough memory", "not enough memory"]
 
@@ -359,3 +370,34 @@ def test_types_of_parameters_are_public() -> None:
         for value in types[name]:
             with pytest.raises(FileNotFoundError):
                 sframegen.add_section("none", **{call: value})
+
+
+def test_values_print_briefly(compile_c: Compiler, tmp_path: Path) -> None:
+    """A rule is its equation; without a section, registers have numbers. Tables do not print their columns."""
+    rule = sframegen.Rule(sframegen.Where(7, 16), sframegen.Where(None, -8, deref=True), ra_signed=True)
+    assert str(rule) == "(cfa, ra, fp) = (r7 + 16, *(cfa - 8) signed, fp)"
+    assert repr([rule]) == f"[<Rule {rule}>]"
+    assert str(sframegen.Rule(None)) == "outermost frame: ra undefined"
+    out = tmp_path / "out"
+    sframegen.add_section(compile_c("int main(void) { return 0; }"), output=out, verify=False)
+    section = sframegen.read(out)
+    rule = section.table.rules[0]
+    assert rule.cfa is not None
+    assert str(rule) == f"(cfa, ra, fp) = (r7 + {rule.cfa.offset}, *(cfa - 8), fp)"
+    assert section.equation(rule) == f"(cfa, ra, fp) = (rsp + {rule.cfa.offset}, *(cfa - 8), rbp)"
+    assert len(repr(section.table)) < 80
+
+
+def test_errors_are_of_the_package_that_users_import() -> None:
+    code = "import sframegen; sframegen.read(b'x')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1].startswith("sframegen.FormatError: ")
+    for name in ("SframegenError", "FormatError", "VerificationError", "RefusedError"):
+        assert getattr(sframegen, name).__module__ == "sframegen"
+    error = sframegen.RefusedError(sframegen.Refusal.SIGNED, "signed")
+    assert pickle.loads(pickle.dumps(error)).reason is sframegen.Refusal.SIGNED
+
+
+def test_types_of_parameters_say_what_they_are() -> None:
+    for name in ("Consumer", "FormatVersion", "LevelName", "Compression"):
+        assert len(getattr(sframegen, name).__doc__) > 20, name

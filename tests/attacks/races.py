@@ -120,16 +120,16 @@ def in_place(*names: str) -> Callable[[Scene, bool], object]:
 
 
 def whole_tree(scene: Scene, is_odd: bool) -> None:
-    command("add-tree", "--fatal", "-j1", "--format", "23"[is_odd], "TREE")(scene, is_odd)
+    command("add-tree", "--strict", "-j1", "--sframe-version", "23"[is_odd], "TREE")(scene, is_odd)
 
 
 def tree_and_back(scene: Scene, is_odd: bool) -> None:
-    command(*(("remove-tree",) if is_odd else ("add-tree", "--fatal")), "-j1", "TREE")(scene, is_odd)
+    command(*(("remove-tree",) if is_odd else ("add-tree", "--strict")), "-j1", "TREE")(scene, is_odd)
 
 
 def converted(scene: Scene, is_odd: bool) -> None:
     add_section(scene.tree / "x", replace=True, verify=False, version=3)
-    command("convert", "--no-verify", "--format", "2", "TREE/x")(scene, is_odd)
+    command("convert", "--no-verify", "--sframe-version", "2", "TREE/x")(scene, is_odd)
 
 
 def merged(scene: Scene, _: bool) -> None:
@@ -148,7 +148,7 @@ def linked(scene: Scene, _: bool) -> None:
         linker.write_text(f'#!/bin/sh\ncp {scene.program} {scene.output}/new && mv -fT {scene.output}/new "$2"\n')
         linker.chmod(0o755)
     subprocess.run(
-        [sys.executable, "-P", "-m", "sframegen", "link", "--fatal", "--", linker, "-o", scene.tree / "x"],
+        [sys.executable, "-P", "-m", "sframegen", "link", "--strict", "--", linker, "-o", scene.tree / "x"],
         check=False,
         capture_output=True,
     )

@@ -403,21 +403,43 @@ def damaged(program: Path, directory: Path) -> Path:
 
 
 def test_one_of_a_thing_is_singular() -> None:
-    assert sframegen.CheckReport("a", version=3, functions=1).one_line() == "a: good; SFrame version 3, 1 function"
+    assert sframegen.CheckReport("a", version=3, functions=1).one_line() == "a: OK: SFrame 3, 1 FDE"
     change = sframegen.VersionChange("a", 3, 2, functions=1, rows=1, section_bytes_before=57, section_bytes=52, dead=1)
-    assert (
-        change.one_line() == "a: SFrame version 3 -> 2, 1 function, 1 row; .sframe 57 -> 52 bytes; 1 function without code left out"
-    )
+    assert change.one_line() == "a: SFrame version 3 -> 2, 1 FDE, 1 row; .sframe 57 -> 52 bytes; 1 FDE without code left out"
+
+
+@for_each(
+    ("code", "second", "says"),
+    [
+        ({Verdict.EQUAL: 1234, Verdict.SILENT: 5}, {}, ", all 1,234 bytes of code with CFI match it"),
+        ({Verdict.EQUAL: 7}, {"same": 7, "other": 0}, ", all 7 bytes of code with CFI match it, confirmed by pyelftools"),
+        (
+            {Verdict.EQUAL: 7},
+            {"same": 6, "other": 1},
+            ", all 7 bytes of code with CFI match it; by pyelftools: 6 the same, 1 other",
+        ),
+        (
+            {Verdict.EQUAL: 1, Verdict.ABSENT: 2, Verdict.INEXPRESSIBLE: 4, Verdict.WRONG: 8},
+            {},
+            ", 1 of 15 bytes of code with CFI match it, 8 do not, 2 are not covered, 4 cannot be expressed",
+        ),
+        ({Verdict.UNDESCRIBED: 3}, {}, ""),
+    ],
+)
+def test_how_much_of_the_code_matches(code: dict[Verdict, int], second: dict[str, int], says: str) -> None:
+    report = sframegen.CheckReport("a", version=3, functions=2, code=code, second_reader=second)
+    assert report.one_line() == "a: OK: SFrame 3, 2 FDEs" + says
 
 
 def test_a_good_section_is_one_line(program: Path) -> None:
     status, output = run(program)
     report = sframegen.check(program)
     assert status == 0
-    said = [
-        f"{report.code[verdict]:,} {verdict.value}" for verdict in (Verdict.EQUAL, Verdict.INEXPRESSIBLE) if report.code[verdict]
-    ]
-    assert output == (f"{program}: good; SFrame version 3, {report.functions:,} functions; bytes of code: {', '.join(said)}\n")
+    equal, lost = report.code[Verdict.EQUAL], report.code[Verdict.INEXPRESSIBLE]
+    amount = f"{equal:,} of {equal + lost:,}" if lost else f"all {equal:,}"
+    others = f", {lost:,} cannot be expressed" * bool(lost)
+    match = f"{amount} bytes of code with CFI match it{others}"
+    assert output == f"{program}: OK: SFrame 3, {report.functions:,} FDEs, {match}\n"
     # glibc reads version 2; the kernel does not understand that _start is the outermost frame
     assert [(finding.rule, finding.severity) for finding in sframegen.check(program).findings] == [
         ("glibc-version", sframegen.Severity.NOTE),
@@ -430,8 +452,8 @@ def test_a_wrong_row_is_an_error(program: Path, tmp_path: Path) -> None:
     status, output = run(program, bad, "-j1")
     good, first, second = output.splitlines()
     assert status == 1
-    assert ": good;" in good
-    assert first.startswith(f"{bad}: 1 error; ")
+    assert ": OK: " in good
+    assert first.startswith(f"{bad}: 1 error: ")
     assert second.startswith("  error: cfi-rule (0x")
     assert ": twice, " in second
     assert run("-q", program) == (0, "")
@@ -466,9 +488,9 @@ def test_json(program: Path, tmp_path: Path) -> None:
 def test_strict_makes_errors_of_warnings(peers: Peers, tmp_path: Path) -> None:
     file = X86_64_PRODUCERS[1].link(ROWS_X86_64, tmp_path / "rows.so", peers)
     status, output = run("--consumer", "gnu", file)
-    assert (status, "1 warning;" in output) == (0, True)
+    assert (status, "1 warning: " in output) == (0, True)
     status, output = run("--consumer", "gnu", "--strict", file)
-    assert (status, "1 error;" in output) == (1, True)
+    assert (status, "1 error: " in output) == (1, True)
     assert run("--consumer", "glibc", "--strict", file)[0] == 0
     assert run("--consumer", "kernel", file)[0] == 1  # which does not read the version
     with pytest.raises(ValueError, match="unknown consumer 'linux', only kernel, glibc, gnu, arm64-kernel, all"):
@@ -482,7 +504,7 @@ def test_files_without_a_section(compile_c: Compiler) -> None:
     assert run(made) == (1, f"{made}: 1 error\n  error: none: no SFrame section; sframegen add-section makes one\n")
     for flags in (["-nostdlib", "-static"], ["-c"]):
         bare = compile_c("void _start(void) { for (;;); }", "-fno-asynchronous-unwind-tables", *flags)
-        line = "  error: none: no SFrame section, and nothing to make one from: no call frame information\n"
+        line = "  error: none: no SFrame section, and none can be made: no call frame information\n"
         assert run(bare) == (1, f"{bare}: 1 error\n{line}")
 
 

@@ -207,7 +207,7 @@ def test_right_cfi(source: str, library: Callable[..., Path], tmp_path: Path) ->
     assert both.instructions["section"] == both.instructions["cfi"] == report.instructions["cfi"]
     right, _, undecided = report.instructions["cfi"].values()
     says = f"{right} right" + f", {undecided} undecided" * (undecided > 0)
-    assert check(file) == (0, f"{file}: good; CFI by the instructions: {says}\n")
+    assert check(file) == (0, f"{file}: OK; CFI by the instructions: {says}\n")
 
 
 CASES = [

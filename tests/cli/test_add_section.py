@@ -149,8 +149,8 @@ def test_file_without_call_frame_information(calls: Any) -> None:
     calls(lambda path: Summary(path, note="no call frame information: nothing to add"))
     result = run("app")
     assert (result.exit_code, result.stdout) == (0, "app: no call frame information: nothing to add\n")
-    result = run("--strict", "-q", "app")
-    assert (result.exit_code, result.output) == (1, "sframegen: app: --strict: nothing was added\n")
+    result = run("--min-coverage", "100", "-q", "app")
+    assert (result.exit_code, result.output) == (1, "sframegen: app: --min-coverage: nothing was added\n")
     assert run("--min-coverage", "0.1", "app").exit_code == 1
     assert run("--min-coverage", "0", "app").exit_code == 0
 
@@ -158,13 +158,10 @@ def test_file_without_call_frame_information(calls: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "covered", "status"),
     [
-        (("--strict",), 345678, 0),
-        (("--strict",), 345677, 1),
         (("--min-coverage", "99"), 345600, 0),
         (("--min-coverage", "99.98"), 345600, 1),
         (("--min-coverage", "100"), 345678, 0),
         (("--min-coverage", "100"), 345677, 1),
-        (("--strict", "--min-coverage", "50"), 345677, 1),
     ],
 )
 def test_coverage_that_is_demanded(calls: Any, arguments: tuple[str, ...], covered: int, status: int) -> None:
@@ -294,7 +291,7 @@ def section_size(file: Path) -> int:
 
 def test_a_program_gets_its_section_in_place(plain: Path, peers: Peers) -> None:
     before = subprocess.run([plain], check=True, capture_output=True).stdout
-    result = run("--strict", "--min-coverage", "100", plain)
+    result = run("--min-coverage", "100", plain)
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith(f"{plain}: ")
     assert subprocess.run([plain], check=True, capture_output=True).stdout == before
@@ -324,7 +321,29 @@ def test_without_call_frame_information_the_output_is_a_copy(compile_c: Compiler
     assert (result.exit_code, result.stderr) == (0, "")
     assert "nothing to add" in result.stdout
     assert (tmp_path / "new").read_bytes() == bare.read_bytes()
-    assert run("--strict", "-o", tmp_path / "new", bare).exit_code == 1
+    assert run("--min-coverage", "100", "-o", tmp_path / "new", bare).exit_code == 1
+
+
+def test_a_tree(plain: Path, tmp_path: Path) -> None:
+    """Below a directory, as with add-tree: a refused file is a warning, which --min-coverage makes a failure."""
+    refused, tree = tmp_path / "tree/refused", tmp_path / "tree"
+    tree.mkdir()
+    refused.write_bytes(plain.read_bytes()[:70])
+    plain.rename(tree / "plain")
+    result = run("--recursive", tree)
+    assert result.exit_code == 0
+    assert "1 file given a section" in result.stdout
+    assert result.stderr.startswith(f"sframegen: warning: {refused}: ")
+    assert section_size(tree / "plain")
+    assert run("-q", "-r", "--min-coverage", "1", tree).stderr.startswith(f"sframegen: {refused}: ")
+    refused.unlink()
+    assert run("-q", "-r", "--min-coverage", "1", tree).exit_code == 0
+    result = CliRunner().invoke(cli, ["remove", "-r", str(tree)])
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith("1 file restored")
+    for command in ("add-section", "remove"):
+        result = CliRunner().invoke(cli, [command, "-r", str(tree / "plain")])
+        assert (result.exit_code, result.stdout) == (2, "")
 
 
 def test_hard_links_of_one_run_follow_the_file(compile_c: Compiler, tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def test_what_is_no_program_stays_in_silence(root: Path, compile_c: Compiler, pe
     (root / "usr/bin/loop").symlink_to("loop")
     (root / "usr/bin/up").symlink_to("..")
     before = state(root)
-    result = run("--fatal", root)
+    result = run("--strict", root)
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout == "0 files given a section, 0 unchanged, 0 without CFI, 0 refused\n"
     assert state(root) == before
@@ -313,7 +313,7 @@ def damaged(root: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize(("options", "status", "word"), [([], 0, "warning: "), (["--fatal"], 1, ""), (["-q"], 0, None)])
+@pytest.mark.parametrize(("options", "status", "word"), [([], 0, "warning: "), (["--strict"], 1, ""), (["-q"], 0, None)])
 def test_a_refused_file(root: Path, options: list[str], status: int, word: str | None) -> None:
     file = damaged(root)
     before = file.read_bytes()
@@ -352,8 +352,8 @@ def test_what_may_not_be_read_or_written(root: Path) -> None:
         f"sframegen: warning: {root}/usr/lib/deep: Permission denied",
         f"sframegen: warning: {root}/usr/lib/libtree.so.1: cannot create a file in its directory: Permission denied",
     ]
-    assert as_owner("--fatal", root).returncode == 1
-    assert as_owner("--fatal", "--exclude", "deep", "--exclude", "tree", "--exclude", "libtree*", root).returncode == 0
+    assert as_owner("--strict", root).returncode == 1
+    assert as_owner("--strict", "--exclude", "deep", "--exclude", "tree", "--exclude", "libtree*", root).returncode == 0
     for directory in (root / "usr/lib", root / "usr/lib/deep"):
         directory.chmod(0o755)
 
@@ -571,7 +571,7 @@ def test_remove_tree_gives_the_files_back(root: Path, peers: Peers, compile_c: C
     assert (root / "usr/bin/other").samefile(root / "usr/bin/tree")
 
 
-@pytest.mark.parametrize(("options", "status"), [([], 0), (["--fatal"], 1)])
+@pytest.mark.parametrize(("options", "status"), [([], 0), (["--strict"], 1)])
 def test_remove_tree_refuses_what_is_damaged(root: Path, options: list[str], status: int) -> None:
     run(root)
     file = damaged(root)
@@ -593,7 +593,7 @@ def test_check_of_a_directory(root: Path) -> None:
         add_section(root / file, verify=False)
     both = check(root)
     assert (both.exit_code, both.stderr) == (0, "")
-    assert [line.partition(": good;")[0] for line in both.stdout.splitlines()] == [
+    assert [line.partition(": OK: ")[0] for line in both.stdout.splitlines()] == [
         f"{root}/usr/bin/tree", f"{root}/usr/lib/libtree.so.1"
     ]  # fmt: skip
     assert [one["file"] for one in json.loads(check("--json", root / "usr/bin").stdout)] == [f"{root}/usr/bin/tree"]

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 import sframegen
 from sframegen.cli.commands import COMMANDS, cli
 from sframegen.cli.shared.adding_options import ROWS
-from sframegen.cli.shared.command import Command
+from sframegen.cli.shared.command import FEW, HEADINGS, Command
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -129,13 +129,50 @@ def test_help_has_no_names_of_click(path: str) -> None:
 
 
 @ALL
-def test_help_ends_with_examples(path: str) -> None:
+def test_help_has_examples_before_the_options(path: str) -> None:
     command = command_of(path)
     assert 2 <= len(command.examples) <= 5
     _, _, shown = CONTEXTS[path].get_help().partition("\nExamples:\n")
     lines = [line for example in command.examples for line in (f"  {example.what}:", f"      {example.line}")]
-    assert shown.rstrip("\n").splitlines() == lines
+    assert shown.splitlines()[: len(lines) + 1] == [*lines, ""]
+    assert shown.splitlines()[len(lines) + 1] in ("Options:", *(f"{heading}:" for heading in HEADINGS))
     assert max(map(len, lines)) <= 80
+
+
+@ALL
+def test_many_options_are_below_headings_each_below_one(path: str) -> None:
+    _, _, shown = CONTEXTS[path].get_help().partition("\nExamples:\n")
+    headings = [line[:-1] for line in shown.splitlines() if line[:-1] in HEADINGS]
+    options = [option for option in options_of(path) if not option.hidden]
+    assert (len(options) > FEW) == (len(headings) > 1) == ("\nOptions:\n" not in shown)
+    for option in options:
+        assert len(re.findall(rf"^  (?:-\w, )?{max(option.opts, key=len)}(?: |$)", shown, re.MULTILINE)) == 1
+
+
+@for_each(("command", "most"), [("add-section", 18), ("profile", 22)])
+def test_how_many_options_there_are(command: str, most: int) -> None:
+    assert len([option for option in options_of(f"sframegen {command}") if "--help" not in option.opts]) <= most
+
+
+@for_each(
+    ("words", "meant"),
+    [
+        ("check --nope", ""),
+        ("check --instructoins", "--instructions"),
+        ("check --instr", "--instructions"),
+        ("add-section --optimise", "--optimize"),
+        ("remove --forced", "--force"),
+        ("link --version", ""),
+        ("add-secton", "add-section"),
+        ("mumble", ""),
+    ],
+)
+def test_a_mistyped_name_suggests_a_near_one_or_none(words: str, meant: str) -> None:
+    path, *rest = words.split()
+    status, said = run(f"sframegen {path}", *rest, "file")
+    assert status == 2
+    assert ("Did you mean" in said) == bool(meant)
+    assert re.findall(r"Did you mean '?([\w-]+)'?\?", said) == [meant] * bool(meant)
 
 
 def parts_of(line: str) -> list[list[str]]:
@@ -201,7 +238,7 @@ def test_options_that_exclude_each_other_are_wrong_usage(path: str, one: str, ot
     given |= {"--jobs": "1", "--tid": "1", "--backend": "copies", "--output": "out.html"}
     given |= {"--scheduler": "tcp://127.0.0.1:1", "--event": "page-faults"}
     words = [word for name in (one, other) for word in [name, *([] if by_name[name].is_flag else [given.get(name, "store")])]]
-    required = {"convert": ["--format", "2"], "merge": ["-o", "out"], "fleet run": ["--output", "out"], "link": ["--", "ld"]}
+    required = {"convert": ["--optimize", "fast"], "merge": ["-o", "out"], "fleet run": ["--output", "out"], "link": ["--", "ld"]}
     extra = required.get(path.removeprefix("sframegen "), [])
     operands = ["build/root"] if path.endswith("-tree") else ["1"] if path == "sframegen stack" else ["/bin/true"]
     status, said = run(path, *words, *extra, *operands)
@@ -230,8 +267,8 @@ def test_without_operands_it_is_wrong_usage_or_none_are_needed(path: str) -> Non
 @for_each(
     ("path", "lacking"),
     [
-        ("add-section", {"--replace", "--detached", "--strict"}),
-        ("remove", set()),
+        ("add-section", {"--replace", "--detached", "--recursive"}),
+        ("remove", {"--recursive"}),
     ],
 )
 def test_commands_for_trees_lack_only_what_is_for_one_file(path: str, lacking: set[str]) -> None:

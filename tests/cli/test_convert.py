@@ -95,7 +95,7 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def test_down_and_up_again(file: Path, peers: Peers) -> None:
     original, before = file.read_bytes(), read_sframe(open_elf(file))
-    result = run("-v", "--optimize", "none", "--format", 2, file)
+    result = run("-v", "--optimize", "none", "--sframe-version", 2, file)
     assert result.exit_code == 0, result.output
     assert f"{file}: SFrame version 3 -> 2, " in result.stdout
     for reason in (Reason.FLEX, Reason.SIGNAL, Reason.OUTERMOST):
@@ -110,7 +110,7 @@ def test_down_and_up_again(file: Path, peers: Peers) -> None:
     assert printed.stdout == CliRunner().invoke(cli, ["dump", str(file)]).stdout
     assert subprocess.run([file], check=False, capture_output=True, text=True).returncode == 0
 
-    result = run("--optimize", "none", "--format", 3, file)
+    result = run("--optimize", "none", "--sframe-version", 3, file)
     assert result.exit_code == 0, result.output
     raised = read_sframe(open_elf(file))
     assert raised.header.version == 3
@@ -120,8 +120,8 @@ def test_down_and_up_again(file: Path, peers: Peers) -> None:
 
 
 def test_the_level_is_fast_unless_it_is_given(file: Path, tmp_path: Path) -> None:
-    assert run("--format", 2, "-o", tmp_path / "default", file).exit_code == 0
-    assert run("--format", 2, "--optimize", "fast", "-o", tmp_path / "fast", file).exit_code == 0
+    assert run("--sframe-version", 2, "-o", tmp_path / "default", file).exit_code == 0
+    assert run("--sframe-version", 2, "--optimize", "fast", "-o", tmp_path / "fast", file).exit_code == 0
     assert (tmp_path / "default").read_bytes() == (tmp_path / "fast").read_bytes()
 
 
@@ -192,24 +192,24 @@ def test_a_section_in_a_restorable_part_of_the_file_is_refused(built: Path, tmp_
     data = built.read_bytes()
     file = tmp_path / "file"
     file.write_bytes(data + undo_record.record(memoryview(data), [undo_record.Write(0, data[:64])]))
-    result = run("--format", 2, file)
+    result = run("--sframe-version", 2, file)
     assert result.exit_code == 1
     assert "what it would restore" in result.stderr
 
 
 def test_version_that_the_file_has_already(file: Path, tmp_path: Path) -> None:
     status, data = file.stat(), file.read_bytes()
-    result = run("--format", 3, file)
+    result = run("--sframe-version", 3, file)
     assert (result.exit_code, result.stdout) == (0, f"{file}: SFrame version 3 already\n")
     assert (file.stat().st_mtime_ns, file.stat().st_ino, file.read_bytes()) == (status.st_mtime_ns, status.st_ino, data)
-    assert run("--format", 3, "-o", tmp_path / "copy", file).exit_code == 0
+    assert run("--sframe-version", 3, "-o", tmp_path / "copy", file).exit_code == 0
     assert (tmp_path / "copy").read_bytes() == data
 
 
 def test_what_does_not_fit_is_refused_and_the_remedy_helps(peers: Peers, tmp_path: Path) -> None:
     file = producers.GNU[1].link(producers.ROWS_X86_64, tmp_path / "library", peers)
     data = file.read_bytes()
-    result = run("--optimize", "none", "--format", 3, file)
+    result = run("--optimize", "none", "--sframe-version", 3, file)
     assert result.exit_code == 1
     assert "do not fit into the section's place" in result.stderr
     assert "add-section --replace" in result.stderr
@@ -241,7 +241,7 @@ def test_sections_of_earlier_linkers_go_up_where_there_is_room(
     subprocess.run([maker.tool("ld", peers), "-shared", "-z", "muldefs", "-o", file, *objects], check=True)
     before = read_sframe(open_elf(file))
     assert before.header.version == maker.version
-    result = run("--optimize", "none", "--format", 3, file)
+    result = run("--optimize", "none", "--sframe-version", 3, file)
     assert result.exit_code == 0, result.output
     after = read_sframe(open_elf(file))
     assert after.header.version == 3
@@ -250,10 +250,10 @@ def test_sections_of_earlier_linkers_go_up_where_there_is_room(
 
 def test_output_dry_run_and_json(file: Path, tmp_path: Path) -> None:
     data = file.read_bytes()
-    result = run("--dry-run", "--format", 2, file)
+    result = run("--dry-run", "--sframe-version", 2, file)
     assert result.exit_code == 0
     assert "written over: " in result.stdout
-    result = run("--format", 2, "--json", "-o", tmp_path / "new", file)
+    result = run("--sframe-version", 2, "--json", "-o", tmp_path / "new", file)
     [document] = json.loads(result.stdout)
     new = tmp_path / "new"
     assert (document["from_version"], document["to_version"], document["output"]) == (3, 2, str(new))
@@ -261,14 +261,14 @@ def test_output_dry_run_and_json(file: Path, tmp_path: Path) -> None:
     assert document["section_bytes"] == find_slot(open_elf(new)).size
     assert (version_of(new), new.stat().st_mode) == (2, file.stat().st_mode)
     assert file.read_bytes() == data
-    several = json.loads(run("--format", 3, "--json", file, new).stdout)
+    several = json.loads(run("--sframe-version", 3, "--json", file, new).stdout)
     assert [item["from_version"] for item in several] == [3, 2]
-    assert run("-q", "--format", 2, file).output == ""
+    assert run("-q", "--sframe-version", 2, file).output == ""
 
 
 def test_hard_links(file: Path) -> None:
     (file.parent / "other").hardlink_to(file)
-    result = run("--format", 2, file)
+    result = run("--sframe-version", 2, file)
     assert result.exit_code == 0
     assert "1 other name (hard links)" in result.stderr
     assert version_of(file.parent / "other") == 3
@@ -278,7 +278,7 @@ def test_hard_links_of_one_run_follow_the_file(file: Path) -> None:
     names = [file, *(file.parent / name for name in ("other", "absent from the run"))]
     for name in names[1:]:
         name.hardlink_to(file)
-    result = run("--format", 2, *names[:2], file)
+    result = run("--sframe-version", 2, *names[:2], file)
     assert result.exit_code == 0, result.output
     assert len(result.stdout.splitlines()) == 1
     assert "1 other name (hard links)" in result.stderr
@@ -287,15 +287,15 @@ def test_hard_links_of_one_run_follow_the_file(file: Path) -> None:
 
 
 def test_usage_errors(file: Path) -> None:
-    assert [run(file).exit_code, run("--format", 1, file).exit_code, run("--format", 2).exit_code] == [2, 2, 2]
-    assert run("--format", 2, "-o", "x", file, file).exit_code == 2
+    assert [run(file).exit_code, run("--sframe-version", 1, file).exit_code, run("--sframe-version", 2).exit_code] == [2, 2, 2]
+    assert run("--sframe-version", 2, "-o", "x", file, file).exit_code == 2
 
 
 def test_refused_files_do_not_stop_the_others(file: Path, compile_c: Compiler, tmp_path: Path) -> None:
     plain = compile_c(PROGRAM, "-O2")
     made = compile_c(PROGRAM, "-c", "-Wa,--gsframe", name="program.o", peer_binutils=True)
     (tmp_path / "text").write_text("no ELF file")
-    result = run("--format", 2, plain, made, tmp_path / "text", tmp_path / "absent", file)
+    result = run("--sframe-version", 2, plain, made, tmp_path / "text", tmp_path / "absent", file)
     assert result.exit_code == 1
     reasons = [line.partition(": ")[2] for line in result.stderr.splitlines()]
     assert [reason.partition(": ")[0] for reason in reasons] == [
@@ -319,7 +319,7 @@ def small_file(path: Path, table: FunctionTable, abi: Abi = AMD64, layout: Layou
 
 
 def test_an_empty_section_is_refused(tmp_path: Path) -> None:
-    result = run("--format", 2, write_sframe_elf(tmp_path / "file", b"", AMD64, 0x3000))
+    result = run("--sframe-version", 2, write_sframe_elf(tmp_path / "file", b"", AMD64, 0x3000))
     assert (result.exit_code, result.stdout) == (1, "")
     assert "expected 28 bytes of header, have 0" in result.stderr
 
@@ -327,7 +327,7 @@ def test_an_empty_section_is_refused(tmp_path: Path) -> None:
 def test_nothing_left_is_refused(tmp_path: Path) -> None:
     drap = Rule(Where(10, 0), Where(None, -8, deref=True))
     file = small_file(tmp_path / "file", table_of(drap, Kind(FdeType.FLEX)))
-    result = run("--format", 2, file)
+    result = run("--sframe-version", 2, file)
     assert (result.exit_code, result.stdout) == (1, "")
     assert "nothing in its SFrame section can be expressed in version 2" in result.stderr
 
@@ -336,10 +336,10 @@ def test_foreign_byte_order_without_a_load_segment(tmp_path: Path) -> None:
     """There is no room after the section of a file that loads nothing."""
     file = small_file(tmp_path / "file", table_of(Rule(Where(15, 160)), Kind()), S390X)
     before = read_sframe(open_elf(file))
-    assert run("--format", 2, file).exit_code == 0
+    assert run("--sframe-version", 2, file).exit_code == 0
     after = read_sframe(open_elf(file))
     assert (after.header.version, difference(before.table, after.table)) == (2, (None, 0))
-    assert "do not fit" in run("--format", 3, file).stderr
+    assert "do not fit" in run("--sframe-version", 3, file).stderr
 
 
 @for_each("fault", ["other address", "compressed"])
@@ -351,7 +351,7 @@ def test_headers_that_cannot_be_trusted(fault: str, tmp_path: Path) -> None:
     data = bytearray(file.read_bytes())
     RECORDS[Shdr, "big"].pack_into(data, elf.header.e_shoff + 64, *changed)
     file.write_bytes(data)
-    result = run("--format", 2, file)
+    result = run("--sframe-version", 2, file)
     assert result.exit_code == 1
     assert ("do not agree" if fault == "other address" else "is compressed") in result.stderr
     assert file.read_bytes() == data
@@ -384,12 +384,12 @@ def test_verification_stops_what_went_wrong(spoil: str, finding: str, file: Path
 
     monkeypatch.setattr("sframegen.api.converting.write_all", write_all)
     data = file.read_bytes()
-    result = run("--optimize", "none", "--format", 2, file)
+    result = run("--optimize", "none", "--sframe-version", 2, file)
     assert result.exit_code == 1
     assert "verification failed, nothing was changed" in result.stderr
     assert finding in result.stderr
     assert file.read_bytes() == data
-    assert run("--no-verify", "--format", 2, file).exit_code == 0
+    assert run("--no-verify", "--sframe-version", 2, file).exit_code == 0
 
 
 @for_each("version", [2, 3])
@@ -404,7 +404,7 @@ def test_damaged_sections_are_converted_or_refused_in_one_line(version: int, add
         damaged = bytearray(data)
         damaged[place.offset + offset] ^= 1 << (offset * 5) % 8
         second.write_bytes(damaged)
-        result = run("--format", version, second)
+        result = run("--sframe-version", version, second)
         assert result.exception is None or isinstance(result.exception, SystemExit)
         assert (result.exit_code, len(result.stderr.splitlines())) in ((0, 0), (1, 1))
         assert "verification" not in result.stderr
@@ -415,7 +415,7 @@ def test_damaged_sections_are_converted_or_refused_in_one_line(version: int, add
 def test_add_section_writes_version_2(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     source = compile_c(PROGRAM, "-O2")
     two, three = tmp_path / "two", tmp_path / "three"
-    result = CliRunner().invoke(cli, ["add-section", "--format", "2", "--optimize", "none", "-o", str(two), str(source)])
+    result = CliRunner().invoke(cli, ["add-section", "--sframe-version", "2", "--optimize", "none", "-o", str(two), str(source)])
     assert result.exit_code == 0, result.output
     sframegen.add_section(source, output=three, optimize="none")
     assert (version_of(two), version_of(three)) == (2, 3)
@@ -483,4 +483,4 @@ def test_the_error_names_the_file(tmp_path: Path) -> None:
 def test_without_a_version_and_a_level_it_says_how_it_is_used() -> None:
     done = CliRunner().invoke(cli, ["convert", "/bin/true"])
     assert (done.exit_code, done.stderr.splitlines()[0]) == (2, "Usage: cli convert [OPTIONS] FILE...")
-    assert done.stderr.splitlines()[-1] == "Error: give --format, --optimize or both"
+    assert done.stderr.splitlines()[-1] == "Error: give --sframe-version, --optimize or both"

@@ -114,7 +114,7 @@ def test_once_is_enough(file: Path) -> None:
 def test_code_that_was_left_out_is_no_padding(linked: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No-ops between two functions of a section can be code for which it has no rule."""
     pause = next(symbol.address for symbol in function_symbols(open_elf(linked)) if symbol.name == "pause_")
-    assert run("--format", 2, "--optimize", "size", file).exit_code == 0
+    assert run("--sframe-version", 2, "--optimize", "size", file).exit_code == 0
     section = sframegen.read(file)
     assert (section.rule_at(pause + 1), section.rule_at(pause + 2)) == (None, None)
     assert section.rule_at(pause) == section.rule_at(pause + 3) != None  # noqa: E711

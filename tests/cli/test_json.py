@@ -88,7 +88,7 @@ def test_a_failed_merge_names_the_file_that_is_refused(arguments: str, compile_c
 
 def test_add_section(file: Path) -> None:
     assert_documented(printed("add-section", file), "add-section")
-    assert_documented(printed("add-section", "--dry-run", "--replace", "--format", "2", file), "add-section")
+    assert_documented(printed("add-section", "--dry-run", "--replace", "--sframe-version", "2", file), "add-section")
 
 
 def test_add_section_to_a_package(file: Path, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_add_section_to_a_package(file: Path, tmp_path: Path) -> None:
 def test_convert_and_remove(file: Path) -> None:
     printed("add-section", file)
     for dry_run in (["--dry-run"], []):
-        assert_documented(printed("convert", "--format", "2", *dry_run, file), "convert")
+        assert_documented(printed("convert", "--sframe-version", "2", *dry_run, file), "convert")
     for dry_run in (["--dry-run"], []):
         assert_documented(printed("remove", *dry_run, file), "remove")
 
@@ -177,7 +177,7 @@ def test_doctor() -> None:
 def test_the_page_names_the_commands_that_print_a_list(file: Path) -> None:
     """With one file, too; a refused file has its error, in its place."""
     lists = re.findall(r"`([\w-]+)`", re.findall(r"^These print a list: (.*?)\.$", PAGE, re.MULTILINE | re.DOTALL)[0])
-    options = {"convert": ["--format", "2"]}
+    options = {"convert": ["--sframe-version", "2"]}
     taking_files = [name for name in COMMANDS if re.search(r"(FILE|ROOT)\.\.\.", str(usage(name)))]
     assert sorted(lists) == sorted(taking_files)
     printed("add-section", file)

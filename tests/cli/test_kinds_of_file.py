@@ -77,7 +77,7 @@ def test_what_is_no_program_costs_one_line(jobs: str, program: Path, monkeypatch
     others = {
         "dangling": "No such file or directory",
         "missing": "No such file or directory",
-        "directory": "is a directory; use add-tree or remove-tree",
+        "directory": "is a directory; check, add-section -r and remove -r take directories",
         "fifo": "not a regular file",
         "/dev/null": "not a regular file",
     }
@@ -128,7 +128,7 @@ def nobody() -> Iterator[None]:
     [
         "add-section -j1 secret missing",
         "remove -j1 secret missing",
-        "convert -j1 --format 2 secret missing",
+        "convert -j1 --sframe-version 2 secret missing",
         "check -j1 secret missing",
         "dump secret missing",
         "lookup secret main",

@@ -141,8 +141,36 @@ def test_one_linker_as_ld(here: Path, peers: Peers, name: str) -> None:
     assert run("./prog").returncode == 0
 
 
+def test_a_compiler_as_the_linker(here: Path) -> None:
+    """As Cargo and Bazel link, which run `cc`, or a program that they are told."""
+    gcc = shutil.which("gcc")
+    for name, linker in (("cc", ()), ("compiler", ("--", gcc))):
+        done = run(*TOOL, "--install", name, "--as", name, *linker)
+        assert (done.returncode, done.stdout) == (0, f"{name}/{name}: {gcc if linker else shutil.which('cc')}\n")
+        assert [file.name for file in Path(name).iterdir()] == [name]
+        done = run(f"{name}/{name}", "-o", "prog", "source.c")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert good(here / "prog")
+        (here / "prog").unlink()
+
+
+@for_each("options", ["--oops", "--no-verify --sframe-version 1", "--fatally --install"])
+def test_wrong_options_of_the_environment(options: str, here: Path, shims: Path) -> None:
+    """One line, and the section is there; but who asks for --strict gets no program."""
+    env = os.environ | {"SFRAMEGEN_LINK_OPTIONS": options}
+    done = run("gcc", "-B", shims, "-o", "prog", "source.c", env=env)
+    assert done.returncode == 0
+    assert done.stderr.startswith("sframegen: warning: SFRAMEGEN_LINK_OPTIONS is ignored: ")
+    assert done.stderr.count("\n") == 1
+    assert good(here / "prog")
+    (here / "prog").unlink()
+    done = run("gcc", "-B", shims, "-o", "prog", "source.c", env=env | {"SFRAMEGEN_LINK_OPTIONS": f"--strict {options}"})
+    assert done.returncode
+    assert not (here / "prog").exists()
+
+
 def test_static_programs_and_options_of_the_environment(here: Path, shims: Path) -> None:
-    env = os.environ | {"SFRAMEGEN_LINK_OPTIONS": "--format 2 --no-verify"}
+    env = os.environ | {"SFRAMEGEN_LINK_OPTIONS": "--sframe-version 2 --no-verify"}
     done = run("gcc", "-B", shims, "-static", "-o", "prog", "source.c", env=env)
     assert (done.returncode, done.stderr) == (0, "")
     assert read(here / "prog").header.version == 2
@@ -213,7 +241,7 @@ def test_it_is_the_linker_s_file_with_a_section(here: Path, object_file: str) ->
 
 @pytest.mark.parametrize("options", [("-r",), ("--oformat", "binary")])
 def test_other_outputs_stay_as_they_are(here: Path, object_file: str, options: tuple[str, ...]) -> None:
-    done = link(object_file, *options, "-o", "prog", options=("--fatal",))
+    done = link(object_file, *options, "-o", "prog", options=("--strict",))
     assert (done.returncode, done.stderr) == (0, "")
     subprocess.run(["ld", "-e", "main", object_file, *options, "-o", "plain"], check=True)
     assert (here / "prog").read_bytes() == (here / "plain").read_bytes()
@@ -286,7 +314,7 @@ def test_a_refused_file_is_a_warning(here: Path, refused: Path) -> None:
 
 
 def test_a_refused_file_is_fatal_if_asked_for(here: Path, refused: Path) -> None:
-    done = run(*TOOL, "--fatal", "--", refused, "-o", "prog")
+    done = run(*TOOL, "--strict", "--", refused, "-o", "prog")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert done.stderr.startswith("sframegen: prog: ")
     assert not (here / "prog").exists()
@@ -317,7 +345,7 @@ from sframegen.cli.start import main
 def add(*_, **__):
     {work}
 adding.add = add
-sys.argv[1:] = ["link", *{["--fatal"] * fatal}, "--", "ld", "-e", "main", {object_file!r}]
+sys.argv[1:] = ["link", *{["--strict"] * fatal}, "--", "ld", "-e", "main", {object_file!r}]
 main()
 """
     done = run(sys.executable, "-c", code)
@@ -344,7 +372,7 @@ def test_a_linker_that_runs_itself(here: Path) -> None:
     assert (done.returncode, done.stderr) == (1, f"sframegen: {linker}: this linker is itself a shim for sframegen link\n")
 
 
-@pytest.mark.parametrize("arguments", [(), ("--nosuch", "--", "ld"), ("--install", "x", "--", "ld", "-o")])
+@pytest.mark.parametrize("arguments", [(), ("--nosuch", "--", "ld"), ("--install", "x", "--", "ld", "-o"), ("--as", "cc", "ld")])
 def test_wrong_usage(here: Path, arguments: tuple[str, ...]) -> None:
     assert CliRunner().invoke(cli, ["link", *arguments]).exit_code == 2
     assert [file.name for file in here.iterdir()] == ["source.c"]
@@ -424,8 +452,8 @@ def test_no_linker_to_install(here: Path, linker: str) -> None:
 
 
 def test_shims_have_the_options_that_they_were_made_with(here: Path, object_file: str) -> None:
-    run(*TOOL, "--format", "2", "--fatal", "--optimize", "size", "--no-verify", "--install", "shims")
-    assert "--format 2 --optimize size --no-verify --fatal" in (here / "shims" / "ld").read_text()
+    run(*TOOL, "--sframe-version", "2", "--strict", "--optimize", "size", "--no-verify", "--install", "shims")
+    assert "--sframe-version 2 --optimize size --no-verify --strict" in (here / "shims" / "ld").read_text()
     assert run("shims/ld", "-e", "main", object_file).returncode == 0
     assert read(here / "a.out").header.version == 2
 
@@ -447,7 +475,7 @@ def test_a_fatal_shim_without_sframegen_does_not_link(here: Path, object_file: s
     run(*TOOL, "--install", "shims")
     shim = here / "shims" / "ld"
     shim.write_text(shim.read_text().replace("__init__.py", "gone.py"))
-    done = run(shim, "-e", "main", object_file, env=os.environ | {"SFRAMEGEN_LINK_OPTIONS": "--format 3 --fatal"})
+    done = run(shim, "-e", "main", object_file, env=os.environ | {"SFRAMEGEN_LINK_OPTIONS": "--sframe-version 3 --strict"})
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "sframegen: sframegen has been uninstalled\n")
     assert not (here / "a.out").exists()
 

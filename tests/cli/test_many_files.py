@@ -161,7 +161,7 @@ def test_one_at_a_time_needs_no_other_process(arguments: tuple[str, ...]) -> Non
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     "options",
-    [("--json",), ("--dry-run", "--json"), ("-v", "--no-verify", "--strict")],
+    [("--json",), ("--dry-run", "--json"), ("-v", "--no-verify", "--min-coverage", "100")],
 )
 def test_all_that_users_see_is_as_with_one(program: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
     directory = tmp_path / "directory"
@@ -181,7 +181,7 @@ def test_all_that_users_see_is_as_with_one(program: Path, tmp_path: Path, option
     assert seen[0] == seen[1]
     (status, out, err), _ = seen[0]
     assert status == 1
-    refused = [line for line in err.splitlines() if "--strict" not in line]
+    refused = [line for line in err.splitlines() if "--min-coverage" not in line]
     assert [line.split(": ")[1] for line in refused] == [str(files[n]) for n in (1, 2, 4)]
     if "--json" in options:
         documents = json.loads(out)
@@ -197,7 +197,7 @@ def test_convert_does_it_too(program: Path, tmp_path: Path) -> None:
     files.insert(1, tmp_path / "absent")
     files.append(tmp_path / "link")
     files[-1].hardlink_to(files[0])
-    status, out, err = command("convert", "-j2", "--format", "2", "--json", *files)
+    status, out, err = command("convert", "-j2", "--sframe-version", "2", "--json", *files)
     assert (status, err) == (1, f"sframegen: {files[1]}: No such file or directory\n")
     documents = json.loads(out)
     assert [(document["file"], document.get("to_version")) for document in documents] == [

@@ -1,4 +1,4 @@
-"""Outputs of profiles that cannot be written."""
+"""Outputs of profiles: what a terminal and pages say, and files that cannot be written."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +16,7 @@ from sframegen.cli.commands import cli
 from sframegen.cli.shared import profile_output
 from sframegen.cli.shared.output import Run
 from sframegen.profile.report.formats.file_formats import write_profile
+from sframegen.profile.report.formats.flamegraph import flamegraph
 from tests.support.kernel_events import needs_bpf
 from tests.support.named_stacks import EXAMPLE, named
 from tests.support.pprof_messages import stacks_of
@@ -30,6 +32,37 @@ if TYPE_CHECKING:
 
 def run(*arguments: object) -> Result:
     return CliRunner().invoke(cli, [*map(str, arguments)])
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_notes_are_on_the_terminal_unless_it_is_to_be_quiet(
+    quiet: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = named(*EXAMPLE)
+    profile.notes = ["a file is damaged"] * 2
+    for files in ((), (str(tmp_path / "out.html"),)):
+        profile_output.Outputs(Run(), files, as_json=False, quiet=quiet).write(profile)
+        printed = capsys.readouterr()
+        notes = printed.err if files else printed.out[printed.out.index("SELF %") :]
+        assert notes.endswith("notes:\n  - a file is damaged\n") is not quiet
+        assert bool(printed.err) is bool(files and not quiet)
+        assert bool(printed.out) is not bool(files)
+
+
+def test_a_page_has_what_was_sampled_where_and_when_as_its_title(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    end = f", {os.uname().nodename}, 2023-11-14 22:13"
+    for arguments, comm, what in (
+        (("make", "-j", "a b"), None, "make -j 'a b'"),
+        (("7", "99"), None, "program [7], process [99]"),
+        ((), "worker", "threads named worker"),
+        ((), None, "all processes"),
+    ):
+        profile = named(*EXAMPLE)
+        profile.title = profile_output.title_of(profile, arguments, comm)
+        assert profile.title == what + end
+        assert f'"title": "{profile.title}"' in "".join(flamegraph(profile))
 
 
 def test_a_copy_that_finds_no_room_leaves_nothing(

@@ -33,7 +33,7 @@ WRITERS = (
     ("add-section", "--detached", "store"),
     ("remove",),
     ("remove", "--force"),
-    ("convert", "--format", "2"),
+    ("convert", "--sframe-version", "2"),
 )
 
 
@@ -96,7 +96,7 @@ def test_a_command_for_files_leaves_them_alone(
 
 
 @for_each("kind", KINDS)
-@for_each("command", [("add-tree", "--fatal"), ("remove-tree", "--fatal"), ("remove-tree", "--force")], ids=" ".join)
+@for_each("command", [("add-tree", "--strict"), ("remove-tree", "--strict"), ("remove-tree", "--force")], ids=" ".join)
 def test_a_command_for_trees_leaves_them_alone(command: tuple[str, ...], kind: str, program: Path, tmp_path: Path) -> None:
     companion = companion_beside(program, kind, tmp_path)
     before = companion.read_bytes()
@@ -123,7 +123,7 @@ def test_a_store_in_a_tree_survives_remove_tree(program: Path, tmp_path: Path) -
     assert run("remove-tree", tmp_path).exit_code == 0
     done = run("check", "--sections", tmp_path / "store", program)
     assert done.exit_code == 0
-    assert done.output.startswith(f"{program}: good")
+    assert done.output.startswith(f"{program}: OK: ")
 
 
 def test_check_says_with_what_to_compare_a_detached_section(program: Path, tmp_path: Path) -> None:

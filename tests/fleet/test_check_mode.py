@@ -68,7 +68,7 @@ def test_what_falls_short(files: dict[str, bytes], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--mode", "check", "--format", "2"], "--format has no effect with --mode check"),
+        (["--mode", "check", "--sframe-version", "2"], "--sframe-version has no effect with --mode check"),
         (["--mode", "check", "--synthesize"], "--synthesize has no effect with --mode check"),
     ],
 )

@@ -41,12 +41,13 @@ def test_patterns_of_names(name: str, patterns: list[str], is_out: bool) -> None
     [
         (CoverageDemand(minimum=90), row(), ""),
         (CoverageDemand(minimum=90.1), row(), "coverage: 90.0000 % is below 90.1 %"),
-        (CoverageDemand(strict=True), row(), "10 bytes of code were left out"),
-        (CoverageDemand(strict=True), row(covered=100), ""),
-        (CoverageDemand(strict=True), row(section_bytes=0, reason="x"), "nothing was added: x"),
+        (CoverageDemand(minimum=100), row(covered=100), ""),
+        (CoverageDemand(), row(outcome=RowOutcome.REFUSED, reason="x"), ""),
+        (CoverageDemand(strict=True), row(outcome=RowOutcome.REFUSED, reason="x"), "x"),
+        (CoverageDemand(strict=True), row(section_bytes=0, reason="x"), ""),
         (CoverageDemand(minimum=1), row(outcome=RowOutcome.NOTHING, code_bytes=0, covered=0), "coverage: 0.0000 % is below 1 %"),
         (CoverageDemand(minimum=1), row(outcome=RowOutcome.NOTHING, code_bytes=0, covered=0, executable_bytes=0), ""),
-        (CoverageDemand(minimum=1), row(outcome=RowOutcome.REFUSED, code_bytes=0, covered=0), "coverage: 0.0000 % is below 1 %"),
+        (CoverageDemand(minimum=1), row(outcome=RowOutcome.REFUSED, code_bytes=0, covered=0, reason="x"), "x"),
     ],
 )
 def test_who_falls_short(demand: CoverageDemand, given: FileRow, why: str) -> None:
@@ -76,10 +77,10 @@ def test_options_of_the_command(tmp_path: Path, compile_c: Compiler) -> None:
     for name in ("a", "b-dbg"):
         write_tar(tmp_path / f"pool/{name}.tar", {"bin/p": program})
     command = ["fleet", "run", str(tmp_path / "pool"), "-o", str(tmp_path / "out"), "-j", "1", "--exclude", "*-dbg*"]
-    assert CliRunner().invoke(cli, [*command, "--format", "2"]).exit_code == 0
+    assert CliRunner().invoke(cli, [*command, "--sframe-version", "2"]).exit_code == 0
     run = json.loads((tmp_path / "out/run.json").read_text())
     assert (run["packages"], run["packages_excluded"], run["options"]["version"]) == (1, 1, 2)
-    done = CliRunner().invoke(cli, [*command, "--strict", "--optimize", "none"])
+    done = CliRunner().invoke(cli, [*command, "--min-coverage", "100", "--optimize", "none"])
     assert done.exit_code == 1
-    assert "a.tar: bin/p: nothing was added" in done.output
-    assert CliRunner().invoke(cli, [*command, "--strict", "--synthesize"]).exit_code == 0
+    assert "a.tar: bin/p: coverage: 0.0000 % is below 100 %" in done.output
+    assert CliRunner().invoke(cli, [*command, "--strict"]).exit_code == 0

@@ -77,11 +77,15 @@ SCENARIOS = {
     ),
     "two files": Scenario([*ADD, "program", "other"], {"program": "program", "other": "other"}, ["program", "other"]),
     "hard links": Scenario([*ADD, "program", "link"], {"program": "program", "link": "program"}, ["program", "link"]),
-    "convert": Scenario(["convert", "--no-verify", "--format", "2", "converted"], {"converted": "converted"}, ["converted"]),
-    "replace": Scenario([*ADD, "--replace", "--format", "2", "converted"], {"converted": "converted"}, ["converted"]),
+    "convert": Scenario(
+        ["convert", "--no-verify", "--sframe-version", "2", "converted"], {"converted": "converted"}, ["converted"]
+    ),
+    "replace": Scenario([*ADD, "--replace", "--sframe-version", "2", "converted"], {"converted": "converted"}, ["converted"]),
     "remove": Scenario(["remove", "--no-verify", "converted"], {"converted": "converted"}, ["converted"]),
     "object": Scenario([*ADD, "object.o"], {"object.o": "object"}, ["object.o"], MORE_FAULTS),
-    "object with a section": Scenario([*ADD, "--replace", "--format", "2", "filled.o"], {"filled.o": "filled"}, ["filled.o"]),
+    "object with a section": Scenario(
+        [*ADD, "--replace", "--sframe-version", "2", "filled.o"], {"filled.o": "filled"}, ["filled.o"]
+    ),
     "section taken out of an object": Scenario(["remove", "--no-verify", "filled.o"], {"filled.o": "filled"}, ["filled.o"]),
     "archive": Scenario([*ADD, "lib.a"], {"lib.a": "archive"}, ["lib.a"], MORE_FAULTS),
     "section taken out of an archive": Scenario(["remove", "--no-verify", "full.a"], {"full.a": "full"}, ["full.a"]),

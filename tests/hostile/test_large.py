@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.support.peers import Compiler
 
 GIB = 1 << 30
-COMMANDS = {"add-section": True, "add-section --replace --optimize=none": True, "convert --format=2": True, "remove": False}
+COMMANDS = {"add-section": True, "add-section --replace --optimize=none": True, "convert --sframe-version=2": True, "remove": False}
 MARK = b"behind the hole"
 MEMORY_KB = 200_000  # at most; measured: 25,000
 # The command line, which prints at its end how much memory it had at most, files that it maps included.

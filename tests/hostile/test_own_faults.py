@@ -114,7 +114,7 @@ def test_a_memory_error_that_was_lost_is_one(files: Path) -> None:
 COMMANDS: dict[str, tuple[list[str], str, str]] = {
     "add-section": ([], ".plain", "good.plain: "),
     "check": ([], "", "good: "),
-    "convert": (["--format", "2"], "", "good: "),
+    "convert": (["--sframe-version", "2"], "", "good: "),
     "dump": ([], "", "Contents of the SFrame section"),
     "remove": ([], "", "good: "),
 }
@@ -201,7 +201,7 @@ def test_a_link_ends_well(files: Path) -> None:
     assert f"warning: {files}/linked: sframegen fault, please report it: IndexError: planted" in done.stderr
     assert "Traceback" not in done.stderr
     assert (files / "linked").read_bytes() == (files / "bad.plain").read_bytes()
-    faults_in(run("link", "--fatal", "--", linker, "-o", files / "linked", files / "bad.plain"), f"{files}/linked")
+    faults_in(run("link", "--strict", "--", linker, "-o", files / "linked", files / "bad.plain"), f"{files}/linked")
 
 
 # Where commands that are given no ELF file begin their work, and their arguments.

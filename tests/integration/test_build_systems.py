@@ -161,7 +161,7 @@ def test_example(tmp_path: Path, path: str, name: str) -> None:
     # or a failure, that time and the next
     (tmp_path / "main.c").write_text(SOURCES["main.c"] + SIGNED)
     for _ in range(2):
-        done = build.run(build.again, path, SFRAMEGEN_LINK_OPTIONS="--fatal", SFRAMEGEN_FLAGS="--fatal")
+        done = build.run(build.again, path, SFRAMEGEN_LINK_OPTIONS="--strict", SFRAMEGEN_FLAGS="--strict")
         assert done.returncode != 0
         assert re.search(r"sframegen: \S*main: .*signature", done.stdout)
         assert list(tmp_path.rglob("main")) == []
@@ -205,7 +205,7 @@ def test_sframegen_is_killed_or_gone(tmp_path: Path, path: str, name: str, old: 
     build.run(build.first, path)
     for shim in tmp_path.rglob("sframegen-link"):
         shim.write_text(shim.read_text().replace(old, new))
-    for options, status in {"": 0, "--fatal": 1}.items():
+    for options, status in {"": 0, "--strict": 1}.items():
         (tmp_path / "main.c").write_text(SOURCES["main.c"])
         done = build.run(build.again, path, SFRAMEGEN_LINK_OPTIONS=options)
         assert done.returncode == status
@@ -225,13 +225,13 @@ def cmake(directory: Path, path: str, text: str) -> subprocess.CompletedProcess[
 
 
 def test_cmake_targets_with_options(tmp_path: Path, path: str) -> None:
-    options = "FORMAT 2 OPTIMIZE size FATAL NO_VERIFY"
+    options = "SFRAME_VERSION 2 OPTIMIZE size STRICT NO_VERIFY"
     done = cmake(tmp_path, path, f"sframegen_add_section(main)\nsframegen_add_section(main {options})\n")
     assert done.returncode == 0, done.stdout
     assert read(tmp_path / "build" / "main").header.version == 2
     assert not good(tmp_path / "build" / "libsay.so")
     [launcher] = re.findall(r"\S+/sframegen-link", (tmp_path / "build" / "CMakeFiles" / "main.dir" / "link.txt").read_text())
-    assert '"--format 2 --optimize size --no-verify --fatal ' in Path(launcher).read_text()
+    assert '"--sframe-version 2 --optimize size --no-verify --strict ' in Path(launcher).read_text()
 
 
 def test_cmake_directories_below_and_what_the_project_does_afterwards(tmp_path: Path, path: str) -> None:
@@ -240,7 +240,7 @@ def test_cmake_directories_below_and_what_the_project_does_afterwards(tmp_path: 
         "add_library(plugin MODULE ../say.c)\nadd_library(archive STATIC ../say.c)\n"
         "add_custom_command(TARGET plugin POST_BUILD COMMAND cp $<TARGET_FILE:plugin> copy.so)\n"
     )
-    done = cmake(tmp_path, path, "sframegen_add_section_directory(FATAL)\nadd_subdirectory(below)\n")
+    done = cmake(tmp_path, path, "sframegen_add_section_directory(STRICT)\nadd_subdirectory(below)\n")
     assert done.returncode == 0, done.stdout
     assert good(tmp_path / "build" / "below" / "copy.so")
     assert not good(tmp_path / "build" / "main")

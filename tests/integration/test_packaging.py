@@ -263,7 +263,7 @@ def test_a_second_dh_sframe_changes_nothing(debian: Built, environment: dict[str
     [
         (["--", "-q"], {"DEB_BUILD_PROFILES": "nodoc nosframe"}, None),
         (["-v"], {"DEB_BUILD_OPTIONS": "parallel=3"}, "add-tree -j 3 "),
-        (["-plibframes1", "-v", "--", "--format", "2"], {}, "2 files given a section"),
+        (["-plibframes1", "-v", "--", "--sframe-version", "2"], {}, "2 files given a section"),
         (["-N", "libframes1", "--no-act", "-v"], {}, "add-tree -j 1 "),
     ],
 )
@@ -278,11 +278,11 @@ def test_dh_sframe_options(
     ("sframegen", "options", "fails"),
     [
         ("", [], False),
-        ("", ["--", "--fatal"], True),
+        ("", ["--", "--strict"], True),
         ("#!/bin/sh\nkill -9 $$\n", [], False),
         ("#!/bin/sh\nkill -9 $$\n", ["--", "--min-coverage=5"], True),
         ("#!/bin/sh\nexit 1\n", [], False),
-        ("#!/bin/sh\nexit 1\n", ["--", "--fatal"], True),
+        ("#!/bin/sh\nexit 1\n", ["--", "--strict"], True),
         ("#!/nowhere\n", [], False),
     ],
 )
@@ -381,7 +381,7 @@ def test_an_rpm_package_can_do_without(tmp_path: Path, environment: dict[str, st
     assert not any(map(has_section, elf_files(built.packages["frames"])))
 
 
-@pytest.mark.parametrize(("options", "fails"), [("", False), ("--fatal", True), ("--min-coverage 5", True)])
+@pytest.mark.parametrize(("options", "fails"), [("", False), ("--strict", True), ("--min-coverage 5", True)])
 def test_rpmbuild_fails_if_asked_to(tmp_path: Path, environment: dict[str, str], options: str, fails: bool) -> None:
     elsewhere = [part for part in os.environ["PATH"].split(":") if not Path(part, "sframegen").exists()]
     without = environment | {"PATH": ":".join(elsewhere)}
@@ -393,4 +393,4 @@ def test_rpmbuild_fails_if_asked_to(tmp_path: Path, environment: dict[str, str],
 @pytest.mark.parametrize("root", ["", "/", "absent"])
 def test_brp_sframe_without_a_build_root(environment: dict[str, str], tmp_path: Path, root: str) -> None:
     script = place(environment, "--rpm-dir") + "/brp-sframe"
-    assert run([script, "--fatal"], tmp_path, environment | {"RPM_BUILD_ROOT": root}) == ""
+    assert run([script, "--strict"], tmp_path, environment | {"RPM_BUILD_ROOT": root}) == ""

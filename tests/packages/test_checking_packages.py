@@ -61,12 +61,12 @@ def test_lines_name_package_and_file(files: dict[str, bytes], tmp_path: Path, mo
     done = CliRunner().invoke(cli, ["check", "x.deb", "good.deb"])
     assert done.exit_code == 1
     lines = done.stdout.splitlines()
-    assert lines[0].endswith(" errors, 1 refused; deb, 4 ELF files, 2 checked, 1 without a section")
-    good, bad = (line.partition(";")[0] for line in lines if line.startswith("x.deb: x/"))
-    assert good == "x.deb: x/good.so: good"
+    assert lines[0].endswith(" errors, 1 refused: deb, 4 ELF files, 2 checked, 1 without a section")
+    good, bad = (line.partition(": SFrame")[0] for line in lines if line.startswith("x.deb: x/"))
+    assert good == "x.deb: x/good.so: OK"
     assert bad.startswith("x.deb: x/wrong.so: ")
     assert bad.endswith(" errors")
-    assert "good.deb: good; deb, 1 ELF file, 1 checked" in lines
+    assert "good.deb: OK: deb, 1 ELF file, 1 checked" in lines
     assert [line.split(": ")[:3] for line in done.stderr.splitlines()] == [["sframegen", "x.deb", "x/cut.so"]]
     done = CliRunner().invoke(cli, ["check", "--quiet", "good.deb"])
     assert (done.exit_code, done.output) == (0, "")
@@ -93,7 +93,7 @@ def test_that_nothing_has_a_section_is_an_error(files: dict[str, bytes], tmp_pat
     assert check_package(without, instructions=True).worst() is not Severity.ERROR
     text = MAKERS["deb"](tmp_path, {"x/text": b"text"})
     assert check_package(text).worst() is None
-    assert check_package(text).one_line() == f"{text}: nothing to check; deb, 0 ELF files, 0 checked"
+    assert check_package(text).one_line() == f"{text}: nothing to check: deb, 0 ELF files, 0 checked"
 
 
 def test_debug_files_have_no_section(files: dict[str, bytes], tmp_path: Path, peers: Peers) -> None:

@@ -238,9 +238,9 @@ def test_an_elf_file_that_is_damaged_is_a_warning(library: bytes, tmp_path: Path
     assert result.exit_code == 0
     assert f"{path}: warning: bad.so: " in result.stderr
     assert "1 of 2 ELF files given a section, 1 refused" in result.stdout
-    result = CliRunner().invoke(cli, ["add-section", "--strict", str(path)])
+    result = CliRunner().invoke(cli, ["add-section", "--min-coverage", "1", str(path)])
     assert result.exit_code == 1
-    assert "--strict: 1 file in it refused" in result.stderr
+    assert "--min-coverage: 1 file in it refused" in result.stderr
 
 
 def test_a_fifo_with_the_name_of_a_package(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_a_package_that_is_replaced_while_it_is_read(packages: dict[str, Path], 
         return visit(self, name, beginning, rest, size)
 
     monkeypatch.setattr(package_pass.Pass, "visit", replacing)
-    with pytest.raises(OSError, match="someone else changed it meanwhile"):
+    with pytest.raises(OSError, match="someone else has changed it in the meantime"):
         add_to_package(path, verify=False)
     assert path.read_bytes() == b"of someone else"
     assert not [name for name in everything(path.parent) if "sframegen" in name]

@@ -33,7 +33,7 @@ GIVEN = {
     "a.cpio": (b"070701", "an initramfs"),
     "a.cpio.xz": (b"\xfd7zXZ\0", "an initramfs"),
 }
-COMMANDS = (("add-section",), ("remove",), ("check",), ("convert", "--format", "2"), ("dump",))
+COMMANDS = (("add-section",), ("remove",), ("check",), ("convert", "--sframe-version", "2"), ("dump",))
 
 
 @pytest.mark.parametrize("name", GIVEN)
@@ -62,9 +62,9 @@ def test_packages_and_image_layouts_are_refused_by_name(tmp_path: Path, monkeypa
     Path("layout/oci-layout").touch()
     for said, lines in {
         "a.rpm: an RPM package: run": ("lookup a.rpm main",),
-        "a.tar: a package: add-section, remove": ("dump a.tar", "lookup a.tar main", "convert --format 3 a.tar"),
+        "a.tar: a package: add-section, remove": ("dump a.tar", "lookup a.tar main", "convert --sframe-version 3 a.tar"),
         "layout: a container image: run": (
-            *("dump layout", "lookup layout main", "convert --format 3 layout"),
+            *("dump layout", "lookup layout main", "convert --sframe-version 3 layout"),
             *(f"{command} layout" for command in ("add-section", "remove", "check", "add-tree", "remove-tree")),
         ),
     }.items():

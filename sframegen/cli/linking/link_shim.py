@@ -32,7 +32,7 @@ if [ -x {{python}} ] && [ -e {{package}} ]; then
     exec {{python}} -I -c {{code}} link $options -- "$linker" "$@"
 fi
 case " $options " in
-*" --fatal "*) echo "sframegen: sframegen has been uninstalled" >&2; exit 1 ;;
+*" --strict "* | *" --fatal "*) echo "sframegen: sframegen has been uninstalled" >&2; exit 1 ;;
 esac
 echo "sframegen: warning: sframegen has been uninstalled; linked without the section" >&2
 exec "$linker" "$@"
@@ -59,12 +59,12 @@ def is_shim(path: Path) -> bool:
         return MARK.encode() in file.read(200)
 
 
-def install(directory: Path, linker: str | None, options: Iterable[str]) -> Iterator[tuple[Path, str]]:
-    """Write shims for the linkers on PATH and the launcher, or one named ld for `linker`; yield each with what it runs.
+def install(directory: Path, linker: str | None, link_name: str | None, options: Iterable[str]) -> Iterator[tuple[Path, str]]:
+    """Write shims for the linkers on PATH and the launcher, or one for `linker`, `link_name` or ld; yield each with what it runs.
 
     Raises OSError.
     """
-    wanted = {name: name for name in NAMES} if linker is None else {"ld": linker}
+    wanted = {name: name for name in NAMES} if linker is None else {link_name or "ld": linker}
     linkers = {name: path for name, source in wanted.items() if (path := find_linker(source, directory))}
     if not linkers:
         raise FileNotFoundError(2, "no such linker (shims do not count)", linker or "ld")

@@ -1,4 +1,4 @@
-"""The class of all commands: click's, with examples in the help, options that exclude one another, and combined options."""
+"""The class of all commands: click's, with examples and headings in the help, and options that exclude one another or combine."""
 
 from __future__ import annotations
 
@@ -12,6 +12,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+HEADINGS = {  # of long lists of options in the help, and the options below each; "command:option" in one command only
+    "What is sampled": "system comm tid event frequency duration off-cpu wall kernel",
+    "How stacks are shown": "by lines no-inlined debuginfod profile:sections",
+    "What is made": "mode map linker sframe-version optimize synthesize debug-file min-kernel unloaded",
+    "Where it is written": "recursive exclude one-file-system output detached install as replace force dry-run",
+    "What is checked": "consumer check:debug-file sections instructions second-reader no-verify min-coverage strict",
+    "How it runs": "backend probe scheduler jobs timeout memory",
+    "Output": "profile:output report verbose quiet json help",
+}
+FEW = 9  # options that need no headings
+MAX_NAMES = 30  # columns of an option's names in the help
+ALIKE = 0.75  # of two words: the one is taken for the other, mistyped
 
 
 class Example(NamedTuple):
@@ -63,9 +77,15 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = [word for argument in args for word in argument.split("=", 1)]
         try:
-            rest = super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, list(args))
         except click.UsageError as error:
+            unknown = error.option_name if isinstance(error, click.NoSuchOption) else ""
+            if unknown and (renamed := _renamed(ctx, args, unknown)):
+                return self.parse_args(ctx, renamed)
             _refuse_removed(ctx, words, error)
+            if unknown:
+                names = [name for option in self.get_params(ctx) for name in option.opts if name.startswith("--")]
+                raise no_such("option", unknown, names, ctx) from None
             raise
         if not ctx.resilient_parsing:
             given = self._given(ctx)
@@ -94,18 +114,60 @@ class Command(click.Command):
             for name in option.opts
         }
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        super().format_epilog(ctx, formatter)
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_help_text(ctx, formatter)
         if self.examples:
             with formatter.section("Examples"):
                 for example in self.examples:
                     formatter.write(f"{'':{formatter.current_indent}}{example.what}:\n")
                     formatter.write(f"{'':{formatter.current_indent}}    {example.line}\n")
 
+    def option_groups(self, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
+        """Return the names and help of the options by heading; all are below one if they are few."""
+        options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        headings = {name: heading for heading, names in HEADINGS.items() for name in names.split()} if len(options) > FEW else {}
+        groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in ("Options", *HEADINGS)}
+        for option in options:
+            name = max(option.opts, key=len).removeprefix("--")
+            if record := option.get_help_record(ctx):
+                groups[headings.get(f"{self.name}:{name}") or headings.get(name, "Options")].append(record)
+        return {heading: records for heading, records in groups.items() if records}
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups = self.option_groups(ctx)
+        widths = {heading: min(max(len(names) for names, _ in records), MAX_NAMES) for heading, records in groups.items()}
+        for heading, records in groups.items():
+            with formatter.section(heading):
+                formatter.write_dl(records, MAX_NAMES, 2 + max(widths.values()) - widths[heading])
+
+
+def no_such(what: str, word: str, names: Iterable[str], ctx: click.Context) -> click.UsageError:
+    """Return the error for an unknown name. It suggests the names that begin with the word, else similar ones, if there are any."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only needed here
+
+    bare = {name.removeprefix("--"): name for name in names}
+    begin = word.removeprefix("--")
+    found = [name for name in bare if begin and name.startswith(begin)] or get_close_matches(begin, bare, cutoff=ALIKE)
+    meant = f" Did you mean {' or '.join(repr(bare[name]) for name in found)}?" if found else ""
+    return click.UsageError(f"No such {what} {word!r}.{meant}", ctx)
+
+
+def _renamed(ctx: click.Context, args: Sequence[str], name: str) -> list[str] | None:
+    """Return the arguments with the present name of a renamed option in place of this one, and print a note; else None."""
+    from sframegen.cli.removed_names import RENAMED  # noqa: PLC0415 - here and below: not for each run
+
+    path = ctx.command_path.partition(" ")[2]
+    present = RENAMED.get(f"{path} {name}")
+    if present is None:
+        return None
+    at = next(number for number, word in enumerate(args) if word.partition("=")[0] == name)
+    click.echo(f"sframegen: {name} is now {present}; the old name works until 1.1", err=True)
+    return [*args[:at], present + args[at].removeprefix(name), *args[at + 1 :]]
+
 
 def _refuse_removed(ctx: click.Context, words: Sequence[str], error: click.UsageError) -> None:
     """Raise RemovedError if the error is about a removed option, or a removed value of an option."""
-    from sframegen.cli.removed_names import refuse_removed  # noqa: PLC0415 - not for each run
+    from sframegen.cli.removed_names import refuse_removed  # noqa: PLC0415
 
     path = ctx.command_path.partition(" ")[2]
     if isinstance(error, click.NoSuchOption):
@@ -124,3 +186,7 @@ class Group(Command, click.Group):
             click.echo(ctx.get_help(), err=True)
             ctx.exit(2)
         return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)

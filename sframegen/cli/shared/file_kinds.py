@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from linker.objects.archive import is_archive
 from sframegen.base.errors import FormatError
@@ -36,11 +37,19 @@ def refuse_package(path: str) -> None:
         raise FormatError("a package: add-section, remove and check take packages; unpack it, and give the files in it", file=path)
 
 
+def refuse_directory(path: str) -> NoReturn:
+    """Raise FormatError for a directory that is a package, else OSError."""
+    refuse_package(path)
+    raise IsADirectoryError(errno.EISDIR, "is a directory; check, add-section -r and remove -r take directories", path)
+
+
 def open_views(path: str) -> ElfFile | list[ObjectView]:
     """Return a linked file, or views of the objects that have SFrame sections. Raises FormatError if none has, or OSError."""
     try:
         return _views(path)
-    except (FormatError, IsADirectoryError):
+    except IsADirectoryError:
+        refuse_directory(path)
+    except FormatError:
         refuse_package(path)
         raise
 

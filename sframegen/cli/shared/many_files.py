@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from contextlib import ExitStack, contextmanager
@@ -17,7 +16,7 @@ from linker.files.location import locate
 from linker.files.read_back import import_for_many
 from linker.files.target import is_stdout
 from sframegen.base.one_file import DiedError
-from sframegen.cli.shared.file_kinds import refuse_package
+from sframegen.cli.shared.file_kinds import refuse_directory
 from sframegen.cli.shared.output import Report, note
 from sframegen.program import patience
 from sframegen.program.workers import Running, attempt, outcomes
@@ -63,8 +62,7 @@ def changes(
 
     def work(path: str) -> R:
         if Path(path).is_dir():
-            refuse_package(path)
-            raise IsADirectoryError(errno.EISDIR, "is a directory; use add-tree or remove-tree", path)
+            refuse_directory(path)
         hard_links = links[path]
         if isinstance(hard_links, OSError):
             raise hard_links

@@ -78,9 +78,9 @@ SECTIONS = click.option(
 
 OF_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of writing to an open file
 LIMITS = {
-    errno.EMFILE: "more open files are needed than are allowed: raise the limit with `ulimit -n`",
+    errno.EMFILE: "too many open files: raise the limit with `ulimit -n`",
     errno.ENFILE: "the machine has too many open files: raise fs.file-max with sysctl",
-    errno.EAGAIN: "more processes are needed than are allowed: raise the limit with `ulimit -u`",
+    errno.EAGAIN: "cannot start more processes: raise the limit with `ulimit -u`",
     errno.ENOMEM: "not enough memory",
 }  # errors that do not depend on the file
 PASSING = (click.ClickException, click.Abort, click.exceptions.Exit)  # exceptions that end a command
@@ -124,11 +124,10 @@ class Run:
         except BrokenPipeError:
             raise
         except REFUSALS as error:
-            sys.stdout.flush()
-            for line in getattr(error, "__notes__", ()):  # of another program, as it printed them
-                click.echo(printable(line), err=True)
             about = getattr(error, "file", "") or getattr(error, "filename", "") if named else ""
             self.refuse(str(about or path), in_words(error, path))
+            for line in getattr(error, "__notes__", ()):  # of another program, as it printed them
+                click.echo(printable(line), err=True)
 
     def refuse(self, path: str, message: str) -> None:
         self.reports.append(Refused(path, message))

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from sframegen.base.errors import SframegenError
+from sframegen.base.text import first_of
 from sframegen.cli.removed_names import refuse_removed
 from sframegen.cli.shared.output import PathName, next_to_view, note
 from sframegen.cli.start import closed
 from sframegen.profile.report.formats.file_formats import FORMATS, check_target, format_of, write_profile
 from sframegen.profile.report.formats.texts import summary
-from sframegen.profile.report.table import table, totals
+from sframegen.profile.report.table import note_lines, table, totals
 
 if TYPE_CHECKING:
     from sframegen.cli.shared.output import Run
@@ -57,6 +60,18 @@ def format_for(path: str) -> Format:
         raise click.UsageError(str(error)) from None
 
 
+def title_of(named: Named, arguments: tuple[str, ...], comm: str | None) -> str:
+    """Return what was sampled, where and when. `arguments`: a command or process ids; none: `comm`, or everything."""
+    names = {str(task.pid): task.process for task in named.tasks}
+    if not arguments:
+        what = f"threads named {comm}" if comm else "all processes"
+    elif all(map(str.isdecimal, arguments)):
+        what = first_of([f"{names.get(pid) or 'process'} [{pid}]" for pid in arguments])
+    else:
+        what = shlex.join(arguments)
+    return f"{what}, {os.uname().nodename}, {time.strftime('%Y-%m-%d %H:%M', time.localtime(named.started))}"
+
+
 def refuse_closed_stdout() -> None:
     """Raise UsageError if standard output is closed."""
     if STDOUT in closed:
@@ -69,6 +84,7 @@ class Outputs(NamedTuple):
     run: Run
     files: tuple[str, ...]
     as_json: bool
+    quiet: bool = False
 
     def check(self) -> None:
         """Check, before hours of sampling, that all outputs can be written. Raises UsageError for an unknown ending."""
@@ -98,20 +114,26 @@ class Outputs(NamedTuple):
             raise
         if failed:
             self._keep(named)
-        elif not self.as_json:
+        elif not (self.as_json or self.quiet):
             next_to_view(self.files)
 
     def _print(self, named: Named, *, whole: bool) -> None:
         if self.as_json:
             for part in summary(named):
                 click.echo(part, nl=False)
-        elif whole:
-            for line in table(named, shutil.get_terminal_size((WIDTH, 24)).columns):
-                click.echo(line)
         else:
-            for line in totals(named):
-                note(line)
+            self._print_lines(named, whole=whole)
         sys.stdout.flush()
+
+    def _print_lines(self, named: Named, *, whole: bool) -> None:
+        width = shutil.get_terminal_size((WIDTH, 24)).columns
+        for line in table(named, width) if whole else ():
+            click.echo(line)
+        if not self.quiet:
+            for line in () if whole else totals(named):
+                note(line)
+            for line in note_lines(named, width):
+                click.echo(line, err=not whole)
 
     def _keep(self, named: Named) -> None:
         """Write the profile where there may be room, and say where."""
@@ -128,4 +150,4 @@ class Outputs(NamedTuple):
                 continue
             note(f"the profile is kept in {name}: go tool pprof shows it")
             return
-        note("the profile cannot be kept: no directory for temporary files can be written to")
+        note("the profile cannot be kept: no directory for temporary files is writable")

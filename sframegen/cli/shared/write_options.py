@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from linker.files.target import STDOUT_NAMES
-from linker.inject.kernel_versions import safe_on
+from linker.inject import kernel_versions
 from sframegen.api.options import Making, Writing
 from sframegen.cli.shared.command import CombinedValue, PartOption, options
 from sframegen.cli.shared.common_options import JOBS, common_option
@@ -40,6 +40,7 @@ OUTPUT = common_option(
     type=OutputName(),
     help=f"Write to this file (-: standard output) and leave the given one unchanged. {OWNED}",
 )
+RECURSIVE = click.option("-r", "--recursive", is_flag=True, help="Take directories: all programs and libraries below them.")
 RESULTS = options(OUTPUT, JOBS)  # options of the commands that change each FILE
 making_option, writing_option = (partial(click.option, cls=PartOption, value=value) for value in (MAKING, WRITING))
 FORCE_FOREIGN = writing_option("--force", is_flag=True, help="Also remove sections that other tools produced, except from objects.")
@@ -61,11 +62,11 @@ def format_version(value: CombinedValue = MAKING, default: str | None = "3") -> 
     unless_given: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
     choice = click.Choice(list(VERSIONS))
     return click.option(
-        "--format",
+        "--sframe-version",
         "version",
         type=choice,
         callback=_version,
-        help="The SFrame version to write.",
+        help="Version of the SFrame format to write.",
         cls=PartOption,
         value=value,
         **unless_given,
@@ -88,7 +89,7 @@ def level(default: str | None, value: CombinedValue = MAKING) -> Decorator:
 
 def _kernel(_ctx: click.Context, _parameter: click.Parameter, version: str | None) -> str | None:
     try:
-        safe_on(version)
+        kernel_versions.safe_on(version)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
     return version
@@ -98,8 +99,8 @@ MIN_KERNEL = writing_option(
     "--min-kernel",
     metavar="VERSION",
     callback=_kernel,
-    help="The oldest Linux that the result must run on. Newer versions allow sections in static-PIEs of lld and mold"
-    " (5.18) and in dynamic loaders (6.7).",
+    help="The oldest Linux that the result must run on. 6.7 allows sections in dynamic loaders; before 5.18, static-PIE programs"
+    f" of lld and mold get none.  [default: {kernel_versions.MIN_KERNEL}]",
 )
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from linker.files.location import Location
-    from sframegen.api.options import Writing
+    from sframegen.api.options import StrPath, Writing
     from sframegen.cli.shared.command import Decorator
     from sframegen.cli.shared.common_options import CommonOptions
     from sframegen.cli.shared.output import Run
@@ -38,9 +38,9 @@ T = TypeVar("T")
 class Tree(NamedTuple):
     """Values of options for trees: the excluded files, and whether a refused file is a finding."""
 
-    globs: tuple[str, ...]
-    fatal: bool
-    one_file_system: bool
+    globs: tuple[str, ...] = ()
+    strict: bool = False
+    one_file_system: bool = False
 
     def exclusions(self) -> Exclusions:
         """Return the compiled patterns. Raises UsageError for an invalid one."""
@@ -59,7 +59,7 @@ BEFORE = (
     part_of_tree("--one-file-system", is_flag=True, help="Skip file systems mounted below a ROOT."),
 )
 AFTER = (
-    part_of_tree("--fatal", is_flag=True, help="Exit 1 if a file is refused; by default only warn."),
+    part_of_tree("--strict", is_flag=True, help="Exit 1 if a file is refused; by default only warn."),
     VERIFICATION,
     dry_run("Print the totals; change no file."),
     JOBS,
@@ -72,6 +72,15 @@ AFTER = (
 def tree_options(*own: Decorator) -> Decorator:
     """Return the decorator of the options of all commands for trees, with a command's own options among them."""
     return options(*BEFORE, *own, *AFTER)
+
+
+def as_tree_command(command: click.Command, files: tuple[str, ...], debug_file: StrPath | None = None, **values: object) -> None:
+    """Run the command for trees in place of one with -r. Raises BadParameter for an operand that is not a directory."""
+    ctx = click.get_current_context()
+    for path in files if debug_file is None else (*files, debug_file):
+        Directory().convert(path, None, ctx)
+    assert command.callback is not None
+    command.callback(files, tree=Tree(), **values)  # ends this one, too
 
 
 def each_file(
@@ -131,7 +140,7 @@ def _keep_times(location: Location, times: dict[tuple[int, int], tuple[int, int]
 def _refuse(run: Run, name: Name, error: Exception, tree: Tree, common: CommonOptions) -> Refused:
     text = in_words(error, name.full)
     run.reports.append(refused := Refused(name.full, text))
-    if tree.fatal or isinstance(error, FaultError):
+    if tree.strict or isinstance(error, FaultError):
         run.finding(text)
     elif not common.quiet:
         note(f"warning: {text}")

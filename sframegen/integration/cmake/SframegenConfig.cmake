@@ -3,7 +3,8 @@
 #   sframegen_add_section(TARGET... [OPTION...])     for executables, shared libraries and modules
 #   sframegen_add_section_directory([OPTION...])     for all that are made after it, in this directory and those below
 #
-# OPTION: FATAL, NO_VERIFY, FORMAT 3|2, OPTIMIZE LEVEL, as of `sframegen link`; the last call for a target or directory decides.
+# OPTION: STRICT, NO_VERIFY, SFRAME_VERSION 3|2, OPTIMIZE LEVEL, as of `sframegen link`; the last call for a target or directory
+# decides. FATAL and FORMAT, the old names of STRICT and SFRAME_VERSION, work until 1.1.
 # For generators of makefiles and ninja files, and for what compilers of C, C++, Objective-C link.
 
 if(SFRAMEGEN AND NOT EXISTS "${SFRAMEGEN}")
@@ -24,13 +25,16 @@ endif()
 
 # Makes a launcher with those options; returns its path, and the words that are not options.
 function(_sframegen_launcher launcher others)
-    cmake_parse_arguments(PARSE_ARGV 2 arg "FATAL;NO_VERIFY" "FORMAT;OPTIMIZE" "")
-    if(arg_FATAL)
-        list(APPEND options --fatal)
+    cmake_parse_arguments(PARSE_ARGV 2 arg "STRICT;NO_VERIFY;FATAL" "SFRAME_VERSION;OPTIMIZE;FORMAT" "")
+    if(arg_FATAL OR arg_FORMAT)
+        message(DEPRECATION "sframegen: FATAL is STRICT now, FORMAT is SFRAME_VERSION")
     endif()
-    if(arg_FORMAT)
-        list(APPEND options --format ${arg_FORMAT})
+    if(arg_STRICT OR arg_FATAL)
+        list(APPEND options --strict)
     endif()
+    foreach(version IN LISTS arg_SFRAME_VERSION arg_FORMAT)
+        list(APPEND options --sframe-version ${version})
+    endforeach()
     if(arg_OPTIMIZE)
         list(APPEND options --optimize ${arg_OPTIMIZE})
     endif()

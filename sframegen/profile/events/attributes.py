@@ -153,15 +153,15 @@ def _in_words(number: int, attributes: EventAttributes, pid: int, name: str) -> 
                     return f"process {pid}: {name} events of other users' processes need {root_in_words()} or CAP_PERFMON"
                 allowed = f"though kernel.perf_event_paranoid is {level}"
                 return f"{name} events are not allowed, {allowed}: a container or a policy forbids them"
-            own = "" if pid == -1 else ", for processes of the same user"
+            whose = "all processes" if pid == -1 else "your own processes"
             return (
-                f"{name} events are not allowed (kernel.perf_event_paranoid is {level}): "
-                f"they need {root_in_words()}, CAP_PERFMON, or a value of {needed} or less{own}"
+                f"{name} events of {whose} need {root_in_words()}, CAP_PERFMON, or kernel.perf_event_paranoid of {needed} or less"
+                f" (it is {'unreadable' if level is None else level})"
             )
         case errno.EINVAL if attributes.flags & EventFlag.FREQUENCY and attributes.period > (highest := _number(MAX_RATE) or 0) > 0:
             return f"{attributes.period:,} samples per second are more than kernel.perf_event_max_sample_rate allows: {highest:,}"
         case errno.EMFILE | errno.ENFILE:
-            return f"{name} events need more open files than are allowed: raise the limit with `ulimit -n`"
+            return f"{name} events need more open files than the limit allows: raise it with `ulimit -n`"
         case errno.ENOENT | errno.EOPNOTSUPP | errno.ENODEV:
             return f"this machine has no {name} events"
         case errno.ESRCH:

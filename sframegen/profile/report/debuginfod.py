@@ -78,7 +78,7 @@ class Debuginfod:
 
     def _drop(self, server: str, why: str) -> None:
         self._servers.remove(server)
-        self.notes.append(f"debuginfod: {server} is not used any more: {' '.join(why.split())}")
+        self.notes.append(f"debuginfod: {server} is no longer used: {' '.join(why.split())}")
 
 
 def _pieces(answer: HTTPResponse) -> Iterator[bytes]:

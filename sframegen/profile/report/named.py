@@ -124,6 +124,7 @@ class Named:
     tasks: SampledTasks = field(default_factory=SampledTasks)
     room: Room = field(default_factory=Room)
     by_line: bool = False  # lines of one function are shown apart
+    title: str = ""  # of pages: what was sampled, where and when
     by: str = ""
     groups: list[str] = field(default_factory=list)
     group_of: array[int] = field(default_factory=lambda: array("I"))

@@ -143,7 +143,7 @@ def find_source_frames(
 def _decode_answer(asked: FileAddresses, answer: SourceFrameColumns | Exception) -> FramesByAddress | str:
     if isinstance(answer, Exception):  # also of a process that ended
         why = (str(answer) or type(answer).__name__)[:MAX_WHY]
-        return why if isinstance(answer, FormatError) else f"{asked.file.name}: lines and inlined functions: {why}"
+        return why if isinstance(answer, FormatError) else f"{asked.file.name}: no source lines or inlined functions: {why}"
     texts = _texts(answer)
     found: FramesByAddress = {}
     at = 0
@@ -229,7 +229,7 @@ class SourceLines:
             yield number
         if late:
             why = f"all files together took longer than {limits.together:g} seconds"
-            self.notes.append(f"{count_of(len(late), 'file')} such as {late[0]}: lines and inlined functions: {why}")
+            self.notes.append(f"{count_of(len(late), 'file')} such as {late[0]}: no source lines or inlined functions: {why}")
 
 
 def _with_debug_information(file: ElfFile, debug_files: DebugFiles) -> ElfFile | None:

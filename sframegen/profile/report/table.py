@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from array import array
 from collections import Counter
 from heapq import nlargest
@@ -9,7 +10,7 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.columns import zeros
-from sframegen.base.text import count_of, most_first
+from sframegen.base.text import count_of, most_first, printable, shortened
 from sframegen.profile.collected import Unit
 from sframegen.profile.report.formats.row_kinds import TableNumbers
 from sframegen.profile.report.label_trees import LabelTrees, all_rows, counts_of_groups
@@ -62,7 +63,7 @@ def lines_of(named: Named) -> list[tuple[str, int]]:
 
 
 def table(named: Named, width: int = 100) -> Iterator[str]:
-    """Yield the table's lines, of at most `width` (at least 40) characters, except totals and notes, which end with reasons."""
+    """Yield the table's lines, of at most `width` (at least 40) characters, except totals, which end with reasons."""
     width = max(width, MIN_WIDTH)
     if len(named.places):
         yield from _functions(named, width)
@@ -147,12 +148,22 @@ def totals(named: Named) -> Iterator[str]:
         yield f"incomplete: {_amount(count, named)} ({_percent(count, named)} %): {reason}"
     for reason, count in most_first(named.lost):
         yield f"lost: {count_of(count, 'sample')}: {reason}"
-    yield from named.notes
+
+
+def note_lines(named: Named, width: int) -> Iterator[str]:
+    """Yield the notes below a heading, each once, wrapped to that width."""
+    if named.notes:
+        yield "notes:"
+    for note in dict.fromkeys(named.notes):
+        yield from textwrap.wrap(
+            shortened(printable(note)), max(width, MIN_WIDTH), initial_indent="  - ", subsequent_indent="    ",
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
 
 
 def _why_nothing(frequency: int) -> str:
     if not frequency:
-        return "the event did not happen, or more seldom than it is sampled"
+        return "the event did not happen, or less often than it is sampled"
     return f"the processes waited, or ended before they had used the CPU for a sampling period ({1000 / frequency:.1f} ms)"
 
 

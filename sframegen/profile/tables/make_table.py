@@ -107,7 +107,7 @@ def _make_and_store(elf: ElfFile, cache: TableCache | None, stores: Stores, *, p
     try:
         abi = abi_of(elf)
         if abi.byte_order != "little" or elf.header.e_type not in (ET.EXEC, ET.DYN):
-            return MadeTable(None, Origin.NOTHING, f"{elf.name}: no program or library of {' or '.join(PROFILED)}")
+            return MadeTable(None, Origin.NOTHING, f"{elf.name}: not a program or library for {' or '.join(PROFILED)}")
         state = stores.state_for(elf) if cache else ""  # before it is looked for: it may change meanwhile
         found = _in_section(elf, abi, notes) or _in_store(elf, abi, stores, notes)
         with naming(elf.name):

@@ -80,7 +80,7 @@ def test_success_ends_with_what_to_do_next(arguments: list[str], line: str) -> N
 @pytest.mark.usefixtures("on_terminal", "place")
 def test_after_convert() -> None:
     said("add-section", "-q", "prog")
-    assert said("convert", "--format", "2", "-o", "prog.v2", "prog") == ["next: sframegen check prog.v2"]
+    assert said("convert", "--sframe-version", "2", "-o", "prog.v2", "prog") == ["next: sframegen check prog.v2"]
 
 
 @pytest.mark.usefixtures("on_terminal", "place")

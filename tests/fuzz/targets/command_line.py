@@ -17,12 +17,12 @@ SEEDS = (
 COMMANDS = (
     ("dump", "--names"),
     ("dump", "--json"),
-    ("convert", "--format", "2", "--no-verify", "-o", "OUT"),
-    ("convert", "--format", "3", "-o", "OUT"),
+    ("convert", "--sframe-version", "2", "--no-verify", "-o", "OUT"),
+    ("convert", "--sframe-version", "3", "-o", "OUT"),
     ("remove", "--force", "--no-verify", "-o", "OUT"),
     ("add-section", "--dry-run", "-v"),
     ("add-section", "--no-verify", "--json", "--replace", "--force", "-o", "OUT"),
-    ("add-section", "--format", "2", "--optimize", "size", "-o", "OUT"),
+    ("add-section", "--sframe-version", "2", "--optimize", "size", "-o", "OUT"),
 )
 for name in cli.COMMANDS:
     import_module(f"sframegen.cli.{name.replace('-', '_')}")

@@ -184,7 +184,7 @@ def test_runs_at_the_same_time(compile_c: Compiler, tmp_path: Path) -> None:
     code = "from sframegen.cli.start import main; main()"
     runs = [
         subprocess.Popen(
-            [sys.executable, "-c", code, "add-section", "--no-verify", "--format", version, directory / "program"],
+            [sys.executable, "-c", code, "add-section", "--no-verify", "--sframe-version", version, directory / "program"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -123,7 +123,7 @@ def test_a_directory_that_keeps_all_files_gets_none(target: Path, monkeypatch: p
     append_only = (0x20).to_bytes(8, sys.byteorder)  # chattr +a, which not every file system has
     monkeypatch.setattr("linker.files.rename_into_place.fcntl.ioctl", lambda *_: append_only)
     for path in (target, target.with_name("new")):
-        with pytest.raises(OSError, match="keeps all files that come into it: chattr -a"):
+        with pytest.raises(OSError, match="append-only: run chattr -a"):
             put(path, write_new, source=target)
     assert only(target)
 
@@ -464,7 +464,7 @@ def test_what_changed_since_it_was_read_is_not_copied(original: Path, change: Ca
 
 @pytest.mark.parametrize("change", [replace, append, touch])
 def test_what_changed_since_then_is_not_replaced(target: Path, change: Callable[[Path], None]) -> None:
-    with pytest.raises(OSError, match="cannot be replaced: someone else changed it meanwhile") as error:
+    with pytest.raises(OSError, match="cannot be replaced: someone else has changed it in the meantime") as error:
         put(target, write_new, lambda _: change(target), source=target)
     assert error.value.filename == str(target)
     assert target.read_bytes() in (b"old content", b"old contentx")

@@ -90,7 +90,7 @@ def test_no_section_has_bytes_of_the_elf_header() -> None:
 
 
 def test_a_table_of_names_that_is_loaded_cannot_grow() -> None:
-    with pytest.raises(FormatError, match="has no table of names that could grow"):
+    with pytest.raises(FormatError, match="has no table of section names that could grow"):
         check_sections(elf_of(with_section(small_file(), ".shstrtab", sh_flags=SHF.ALLOC)))
 
 

@@ -126,7 +126,7 @@ def test_the_tail_layout(compile_c: Compiler, peers: Peers, tmp_path: Path) -> N
 def test_another_section_is_refused_with_the_remedy(compile_c: Compiler, tmp_path: Path) -> None:
     file = tmp_path / "file"
     sframegen.add_section(compile_c(PROGRAM, "-O2"), output=file, verify=False)
-    for options in (["--format", "2"], ["--optimize", "none"], ["--dry-run", "--optimize", "size"]):
+    for options in (["--sframe-version", "2"], ["--optimize", "none"], ["--dry-run", "--optimize", "size"]):
         result = unchanged(file, lambda options=options: add(*options, file))  # type: ignore[misc]
         assert (result.exit_code, result.stdout) == (1, "")
         assert result.stderr.startswith(f"sframegen: {file}: {REMEDY}")
@@ -136,15 +136,15 @@ def test_another_section_is_refused_with_the_remedy(compile_c: Compiler, tmp_pat
 def test_what_the_command_says(compile_c: Compiler, tmp_path: Path) -> None:
     file, copy = tmp_path / "file", tmp_path / "copy"
     sframegen.add_section(compile_c(PROGRAM, "-O2"), output=file, verify=False)
-    first = unchanged(file, lambda: add("--strict", file))
+    first = unchanged(file, lambda: add("--min-coverage", "100", file))
     assert first.stdout.endswith("; has it already\n")
     assert unchanged(file, lambda: add("--dry-run", file)).stdout == first.stdout
     assert unchanged(file, lambda: add("-o", copy, file)).exit_code == 0
     assert copy.read_bytes() == file.read_bytes()
-    lines = unchanged(file, lambda: add("--dry-run", "--replace", "--format", 2, file)).stdout.splitlines()
+    lines = unchanged(file, lambda: add("--dry-run", "--replace", "--sframe-version", 2, file)).stdout.splitlines()
     assert lines[1].startswith("layout: front")
-    assert unchanged(file, lambda: add("--dry-run", "--replace", "--json", "--format", 2, file)).exit_code == 0
-    assert add("--replace", "--format", 2, "-o", copy, file).exit_code == 0
+    assert unchanged(file, lambda: add("--dry-run", "--replace", "--json", "--sframe-version", 2, file)).exit_code == 0
+    assert add("--replace", "--sframe-version", 2, "-o", copy, file).exit_code == 0
     assert read_sframe(open_elf(copy)).header.version == 2
 
 
@@ -158,8 +158,10 @@ def test_after_other_tools_nothing_happens(tool: str, kind: str, compile_c: Comp
         return
     file = stripped_by(tool, compile_c(source_of(kind), *FLAGS, *KINDS[kind]), peers, tmp_path)
     assert unchanged(file, lambda: sframegen.add_section(file)).note == "has it already"
-    remedy = REMEDY if kind != "static-pie" else "--min-kernel 5.18"  # without which --replace has no room
-    assert remedy in unchanged(file, lambda: add("--format", 2, file)).stderr
+    assert REMEDY in unchanged(file, lambda: add("--sframe-version", 2, file)).stderr
+    if kind == "static-pie":  # for older kernels, --replace has no room
+        old = ("--sframe-version", 2, "--min-kernel", "5.17")
+        assert "--min-kernel 5.18" in unchanged(file, lambda: add(*old, file)).stderr
 
 
 @pytest.mark.parametrize("tool", STRIPPERS)
@@ -246,7 +248,7 @@ def test_a_section_of_the_start_files_alone_is_superseded(producer: Producer, pe
     subprocess.run(link, check=True)
     data = file.read_bytes()
     summary = sframegen.add_section(file)
-    assert (summary.functions, summary.functions_covered, summary.note) == (2, 2, "in place of a section of the start files alone")
+    assert (summary.functions, summary.functions_covered, summary.note) == (2, 2, "replaced a section of the start files alone")
     assert_one_section(file)
     assert sframegen.remove(file).still_has_one
     assert file.read_bytes() == data

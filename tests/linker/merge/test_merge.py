@@ -540,7 +540,7 @@ def test_the_command_tells_what_it_did(linked: Link) -> None:
     objects = list(map(str, linked.objects))
     done = runner.invoke(cli, ["merge", "--map", str(linked.map), "-o", out, "-v", str(linked.program), *objects])
     assert done.exit_code == 0
-    assert done.output.startswith(f"{out}: 4 functions of 3 objects, ")
+    assert done.output.startswith(f"{out}: 4 FDEs of 3 objects, ")
     assert "not given, though linked: " in done.output
     assert runner.invoke(cli, ["merge", "--map", str(linked.map), "-o", out, str(linked.program)]).exit_code == 2
     failed = runner.invoke(cli, ["merge", "--linker", "no-such-ld", "-o", out, *objects])
@@ -548,8 +548,8 @@ def test_the_command_tells_what_it_did(linked: Link) -> None:
     assert "no-such-ld: No such file or directory; use --linker to name another" in failed.output
     failed = runner.invoke(cli, ["merge", "--linker", linked.peers.tool("ld"), "-o", out, *objects, objects[0]])
     assert failed.exit_code == 1
-    *lines, last = failed.output.splitlines()
-    assert last == f"sframegen: {linked.peers.tool('ld')}: -r failed: exit status 1"
+    first, *lines = failed.output.splitlines()
+    assert first == f"sframegen: {linked.peers.tool('ld')}: -r failed: exit status 1"
     assert any("multiple definition of" in line for line in lines)
     assert any(line.endswith("first defined here") for line in lines)
 

@@ -114,7 +114,7 @@ def test_a_kernel_with_all_that_is_needed_is_not_refused(monkeypatch: pytest.Mon
 def test_a_container_with_other_process_numbers_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(kernel_needs, "BTF", tmp_path)
     monkeypatch.setattr(kernel_needs, "PID_NAMESPACE", tmp_path)
-    with pytest.raises(LoadError, match="a PID namespace"):
+    with pytest.raises(LoadError, match="its own PID namespace"):
         check_kernel("6.12.0")
 
 

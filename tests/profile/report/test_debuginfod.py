@@ -117,7 +117,7 @@ def test_a_server_with_a_fault_is_not_asked_again(
     assert fetch(build_id) is None
     assert len(server.asked) == (fault != "refused")
     [note] = fetch.notes
-    assert note.startswith(f"debuginfod: {url} is not used any more: ")
+    assert note.startswith(f"debuginfod: {url} is no longer used: ")
     assert not [*(tmp_path / "kept").iterdir()]
 
 

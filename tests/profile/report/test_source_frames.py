@@ -121,14 +121,14 @@ def test_one_that_takes_too_much_memory(monkeypatch: pytest.MonkeyPatch, compile
     monkeypatch.setattr(places_module, "source_frames_in", lambda *_: bytearray(1 << 28))
     question = FileAddresses(0, open_elf(compile_c(SOURCE, *FLAGS)), [1])
     [(_, why)] = find_source_frames([question], directory=tmp_path, limits=Limits(120, memory=1 << 26))
-    assert why == f"{question.file.name}: lines and inlined functions: MemoryError"
+    assert why == f"{question.file.name}: no source lines or inlined functions: MemoryError"
 
 
 def test_one_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch, compile_c: Compiler, tmp_path: Path) -> None:
     monkeypatch.setattr(places_module, "source_frames_in", lambda *_: time.sleep(60))
     elf = open_elf(compile_c(SOURCE, *FLAGS))
     [(_, why)] = find_source_frames([FileAddresses(0, elf, [1])], directory=tmp_path, limits=Limits(0.2))
-    assert why == f"{elf.name}: lines and inlined functions: it took longer than 0.2 seconds"
+    assert why == f"{elf.name}: no source lines or inlined functions: it took longer than 0.2 seconds"
 
 
 def test_all_together_take_no_longer_than_that(compile_c: Compiler, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_files_without_time_are_counted(program: Path, tmp_path: Path, monkeypat
     asked = [FileAddresses(number, open_elf(program), [1]) for number in (3, 4)]
     assert sorted(found.learn(asked, DebugFiles(), Detail(), directory=tmp_path)) == [3, 4]
     late = "all files together took longer than 0 seconds"
-    assert found.notes == [f"2 files such as {program}: lines and inlined functions: {late}"]
+    assert found.notes == [f"2 files such as {program}: no source lines or inlined functions: {late}"]
 
 
 def start_of(program: Path) -> int:

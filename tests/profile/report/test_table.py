@@ -5,7 +5,7 @@ from __future__ import annotations
 from sframegen.profile.report.formats.texts import folded
 from sframegen.profile.report.label_trees import group_stacks
 from sframegen.profile.report.named import FrameKind, NamedFrame
-from sframegen.profile.report.table import costs, table, totals
+from sframegen.profile.report.table import costs, note_lines, table, totals
 from tests.support.named_stacks import EXAMPLE, named, stack, stack_of
 
 GOLDEN = """\
@@ -28,14 +28,12 @@ GOLDEN = """\
 complete: 9 (90.0 %)
 with guessed frames: 1 (10.0 %)
 incomplete: 1 (10.0 %): no rule describes this code, and no frame pointer leads on
-lost: 3 samples: the ring buffer was full
-a file is damaged"""
+lost: 3 samples: the ring buffer was full"""
 
 
 def test_golden() -> None:
     profile = named(*EXAMPLE)
     profile.lost["the ring buffer was full"] = 3
-    profile.notes.append("a file is damaged")
     assert "\n".join(table(profile)) == GOLDEN
 
 
@@ -69,10 +67,15 @@ def test_lines_are_cut_to_the_width() -> None:
     assert any(line.endswith("…") for line in table(profile, 80))
 
 
-def test_reasons_are_not_cut() -> None:
+def test_notes_are_below_one_heading_each_once_and_wrapped() -> None:
     profile = named(*EXAMPLE)
-    profile.notes.append("/usr/lib" + "/folder" * 30 + "/libwork.so: Permission denied")
-    assert list(table(profile, 80))[-1].endswith("Permission denied")
+    assert list(note_lines(profile, 80)) == []
+    path, words = "/usr/lib" + "/folder" * 30 + "/libwork.so:", "some more words of a note " * 5
+    profile.notes += [f"{path} Permission denied", words, words]
+    lines = list(note_lines(profile, 80))
+    assert lines[:3] == ["notes:", f"  - {path}", "    Permission denied"]
+    assert " ".join(line.strip() for line in lines[3:]) == f"- {words.strip()}"
+    assert max(map(len, lines[3:])) <= 80
 
 
 def test_recursion_is_one_name_with_its_depth() -> None:

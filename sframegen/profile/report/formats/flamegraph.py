@@ -48,11 +48,11 @@ def _data(named: Named) -> dict[str, Any]:
         depths.append(depth)
         numbers.append(frames.of(frame))
         samples.append(count)
-    notes = [*totals(named), *([f"not drawn: less than {named.unit.words(least)}"] if least > 1 else [])]
+    notes = [*totals(named), *named.notes, *([f"not drawn: less than {named.unit.words(least)}"] if least > 1 else [])]
     objects: TableNumbers[str] = TableNumbers()
     paths: TableNumbers[str] = TableNumbers()
     return {
-        "title": shortened(printable(f"{named.event}: {named.unit.words(named.samples)}")),
+        "title": shortened(printable(named.title or f"{named.event}: {named.unit.words(named.samples)}")),
         "notes": [shortened(printable(line)) for line in notes if line],
         "depths": list(depths),
         "frames": list(numbers),

@@ -81,7 +81,7 @@ class _Profile:
         if self._period:
             cpu = self._type("cpu", "nanoseconds")
             types, period = types + message(1, cpu), message(11, cpu) + integer(12, self._period)
-        comments = packed_numbers(13, [self._strings.of(line) for line in totals(named) if line])
+        comments = packed_numbers(13, [self._strings.of(line) for line in (*totals(named), *named.notes) if line])
         times = integer(9, int(named.started * NANOSECONDS)) + integer(10, int(named.seconds * NANOSECONDS))
         return types + times + period + comments + integer(14, self._strings.of(kind[0]))
 
