@@ -93,7 +93,7 @@ def built(builds: Path, build: Build, peers: Peers, *, step: bool) -> Path:
     else:
         subprocess.run([*make, "tinyconfig"], cwd=linux, check=True)
         options = [word for name in ENABLED for word in ("-e", name)] + [word for name in AS_MODULES for word in ("-m", name)]
-        script = ["scripts/config", "--file", folder.resolve() / ".config", "-d", "DEBUG_INFO_NONE", *options]
+        script: list[str | Path] = ["scripts/config", "--file", folder.resolve() / ".config", "-d", "DEBUG_INFO_NONE", *options]
         subprocess.run(script, cwd=linux, check=True)
         subprocess.run([*make, "olddefconfig"], cwd=linux, check=True)
     subprocess.run([*make, "Image", "modules"], cwd=linux, check=True, env=environment)
@@ -140,9 +140,10 @@ def boot(folder: Path, section: tuple[int, bytes], scratch: Path) -> tuple[list[
         end = time.monotonic() + BOOT_SECONDS
         while BOOTED not in log.read_text(errors="replace") and time.monotonic() < end:
             time.sleep(0.2)
-        machine.communicate(f"memsave {section[0]:#x} {len(section[1])} {dump}\nquit\n")
+        machine.communicate(f"memsave {section[0]:#x} {len(section[1])} \"{dump}\"\nquit\n")
     lines = log.read_text(errors="replace").splitlines()
-    shown = [re.sub(r"^\[.*?\] |\d", "", line) for line in lines]
+    said = [re.sub(r"^\[.*?\] |\d", "", line) for line in lines]
+    shown = [line for line in said if not line.startswith(" ")]  # those may come too late for the console
     return shown, dump.exists() and dump.read_bytes() == section[1]
 
 

@@ -54,7 +54,7 @@ def image_in_memory(path: Path, made: Path | None = None, name: str = SECTION) -
     Only that object is relocated: against the image's symbols.
     """
     with path.open("rb") as stream:
-        elf = ELFFile(stream)
+        elf: Any = ELFFile(stream)
         table = elf.get_section_by_name(".symtab").iter_symbols()
         symbols = {one.name: one["st_value"] for one in table if one["st_shndx"] != "SHN_UNDEF"}
         own = elf.get_section_by_name(name)
@@ -90,7 +90,8 @@ def results(root: Path, pcs: int, random: Random, scratch: Path, peers: Peers) -
     """`root`: a folder with Debian's unpacked packages; only arm64's vmlinux is judged."""
     [vmlinux] = root.glob("usr/lib/debug/lib/modules/*/vmlinux")
     made = scratch / "section.o"
-    command = [sys.executable, "-P", "-m", "sframegen", "add-section", "--object", made]  # -P: what is installed is compiled
+    # -P: what is installed, which is compiled
+    command: list[str | Path] = [sys.executable, "-P", "-m", "sframegen", "add-section", "--object", made]
     [said] = json.loads(subprocess.check_output([*command, "--json", vmlinux]))
     ours, theirs = cost([*command, "--replace", vmlinux]), cost([peers.tool("readelf"), "-wF", vmlinux])
     loaded = image_in_memory(vmlinux, made)

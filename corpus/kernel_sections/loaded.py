@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from elftools.elf.elffile import ELFFile
 
@@ -139,10 +139,11 @@ def _relocated(elf: ELFFile, number: int, places: dict[int, int]) -> bytes:
     """Return a section's contents with its relocations. Raises KeyError, struct.error for what a kernel refuses."""
     data = bytearray(elf.get_section(number).data())
     mark = "<" if elf.little_endian else ">"
+    table: Any
     for table in elf.iter_sections():
         if table["sh_type"] != "SHT_RELA" or table["sh_info"] != number:
             continue
-        symbols = elf.get_section(table["sh_link"])
+        symbols: Any = elf.get_section(table["sh_link"])
         for one in table.iter_relocations():
             size, relative = FIELDS[MACHINES[elf["e_machine"]]][one["r_info_type"]]
             symbol = symbols.get_symbol(one["r_info_sym"])
