@@ -140,7 +140,7 @@ def boot(folder: Path, section: tuple[int, bytes], scratch: Path) -> tuple[list[
         end = time.monotonic() + BOOT_SECONDS
         while BOOTED not in log.read_text(errors="replace") and time.monotonic() < end:
             time.sleep(0.2)
-        machine.communicate(f"memsave {section[0]:#x} {len(section[1])} \"{dump}\"\nquit\n")
+        machine.communicate(f'memsave {section[0]:#x} {len(section[1])} "{dump}"\nquit\n')
     lines = log.read_text(errors="replace").splitlines()
     said = [re.sub(r"^\[.*?\] |\d", "", line) for line in lines]
     shown = [line for line in said if not line.startswith(" ")]  # those may come too late for the console
@@ -184,7 +184,7 @@ def beside_gas(ours: Loaded, theirs: Loaded, scratch: Path, peers: Peers) -> dic
         fills = piece and FILLERS[ours.machine].fullmatch(piece.data[start - piece.address : end - piece.address])
         kind = "same" if one == two else "ours alone" if not two else "theirs alone" if not one else "DIFFERS"
         kind += (" (padding)" if fills and kind == "ours alone" else "") + where
-        found[kind] += (end - start) * (one or two > 0)
+        found[kind] += (end - start) * bool(one or two)
         if kind not in ("same", "ours alone (padding)"):
             examples.setdefault(kind, f"{start:#x}..{end:#x}: {rules.values[one]}, {rules.values[two]}")
     return {

@@ -116,13 +116,13 @@ def place_debug_file(debug: ElfFile, of: Placed) -> ElfFile:
     def key(section: Section) -> tuple[str, int]:
         return section.name, section.header.sh_size
 
-    counts = [Counter(map(key, file.sections)) for file in (debug, of.image)]
-    known = {key(section): section.header.sh_addr for section in of.image.sections if section.header.sh_flags & SHF.ALLOC}
+    loaded = [[section for section in file.sections if section.header.sh_flags & SHF.ALLOC] for file in (debug, of.image)]
+    counts = [Counter(map(key, sections)) for sections in loaded]
+    known = {key(section): section.header.sh_addr for section in loaded[1]}
     addresses = [0] * len(debug.sections)
-    for section in debug.sections:
-        if section.header.sh_flags & SHF.ALLOC:
-            is_unique = all(count[key(section)] == 1 for count in counts)
-            addresses[section.number] = known[key(section)] if is_unique else NOWHERE
+    for section in loaded[0]:
+        is_unique = all(count[key(section)] == 1 for count in counts)
+        addresses[section.number] = known[key(section)] if is_unique else NOWHERE
     return place(debug, abi_of(debug), addresses=addresses).image
 
 

@@ -140,6 +140,15 @@ def test_sections_of_one_name_and_size_are_not_guessed(machine: Machine, module:
     assert described(out) == {"work", "more"}
 
 
+def test_a_section_that_only_the_debug_file_loads(machine: Machine, module: Path, tmp_path: Path) -> None:
+    debug = tmp_path / "module.debug"
+    objcopy(machine, "--only-keep-debug", module, debug)
+    subprocess.run([f"{machine.prefix}strip", "--strip-debug", module], check=True)
+    objcopy(machine, "--set-section-flags", ".data=contents", module)
+    add_section(module, debug_file=debug)
+    assert described(module) == set(LASTING)
+
+
 def test_the_debug_file_of_another_module(machine: Machine, compiled: Path, module: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.ko"
     subprocess.run([f"{machine.prefix}ld", "-r", "--build-id=0x1234", "-o", other, compiled], check=True)
