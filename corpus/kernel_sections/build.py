@@ -16,6 +16,7 @@ from elftools.elf.elffile import ELFFile
 from corpus.fetch.__main__ import download
 from corpus.kernel_sections.image import SECTION, image_in_memory
 from corpus.kernel_sections.judge import judged
+from sframegen import check
 from tests.support.oracles import cfi_text, sframe_text
 from tests.support.oracles.compare import FILLERS
 from tests.support.oracles.libsframe import Decoder
@@ -51,7 +52,7 @@ class Build(NamedTuple):
 
 BUILDS = (
     Build("gcc", (f"CROSS_COMPILE={PREFIX}",)),
-    Build("clang", ("LLVM=-19",)),
+    Build("clang", ("LLVM=-19", "KCFLAGS=-fasynchronous-unwind-tables -fforce-dwarf-frame")),
     Build("gas", ("KCFLAGS=-Wa,--gsframe-3",), gas=True),
 )
 
@@ -208,6 +209,7 @@ def results(builds: Path, pcs: int, random: Random, scratch: Path, peers: Peers)
             "section_bytes": len(loaded.section[1]),
             "debug_frame_bytes": len(loaded.debug_frame),
             **seen._asdict(),
+            "instructions": check(folder / "vmlinux", instructions=True).instructions["cfi"],
             "without_cfi": without_cfi(folder / "vmlinux", loaded, path, peers),
         }
         passes = sorted(folder.glob(".tmp_vmlinux[1-9].syms"))

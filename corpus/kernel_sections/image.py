@@ -93,7 +93,7 @@ def results(root: Path, pcs: int, random: Random, scratch: Path, peers: Peers) -
     # -P: what is installed, which is compiled
     command: list[str | Path] = [sys.executable, "-P", "-m", "sframegen", "add-section", "--object", made]
     [said] = json.loads(subprocess.check_output([*command, "--json", vmlinux]))
-    ours, theirs = cost([*command, "--replace", vmlinux]), cost([peers.tool("readelf"), "-wF", vmlinux])
+    ours, theirs = cost([*command, vmlinux]), cost([peers.tool("readelf"), "-wF", vmlinux])
     loaded = image_in_memory(vmlinux, made)
     found = judged(loaded, scratch / "image", pcs, random, peers)
     faults = list(found.differences)
