@@ -186,7 +186,7 @@ def beside_gas(ours: Loaded, theirs: Loaded, scratch: Path, peers: Peers) -> dic
         kind = "same" if one == two else "ours alone" if not two else "theirs alone" if not one else "DIFFERS"
         kind += (" (padding)" if fills and kind == "ours alone" else "") + where
         found[kind] += (end - start) * bool(one or two)
-        if kind not in ("same", "ours alone (padding)"):
+        if one != two and kind != "ours alone (padding)":
             examples.setdefault(kind, f"{start:#x}..{end:#x}: {rules.values[one]}, {rules.values[two]}")
     return {
         "bytes": {kind: count for kind, count in found.items() if count},
