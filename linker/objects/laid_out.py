@@ -136,6 +136,9 @@ def place(elf: ElfFile, abi: Abi, *, anchors_only: bool = False, addresses: list
     if len(tables) > 1:
         raise elf.error(f"{len(tables)} symbol tables, expected one")
     check_disjoint(elf)
+    for section in elf.sections:
+        if section.header.sh_type != SHT.NOBITS:
+            elf.slice(section.header.sh_offset, section.header.sh_size, section.name)
     addresses = _addresses(elf) if addresses is None else addresses
     data = bytearray(elf.data)
     symbols = _place_symbols(elf, tables[0], addresses, data) if tables else []
@@ -215,8 +218,6 @@ def _addresses(elf: ElfFile) -> list[int]:
     here = FIRST_ADDRESS
     for section in sorted(elf.sections, key=is_sframe):
         header = section.header
-        if header.sh_type != SHT.NOBITS:
-            elf.slice(header.sh_offset, header.sh_size, section.name)
         here = align_up(here, min(max(header.sh_addralign, 16), 4096))
         addresses[section.number] = here if header.sh_flags & SHF.ALLOC else 0  # CIE pointers of .debug_frame count from its start
         if header.sh_flags & SHF.ALLOC:

@@ -187,7 +187,10 @@ def test_many_sections_cost_what_they_are(tmp_path: Path) -> None:
             f'.section .text.{n},"ax"; .type f{n}, @function; f{n}: {body}; .size f{n}, . - f{n}\n' for n in range(count)
         )
         subprocess.run(["gcc", "-c", "-o", made, "-x", "assembler", "-"], input=text, text=True, check=True)
-        return work(lambda _: check(made, instructions=True), b"")[0]
+        return work(run, b"")[0]
+
+    def run(_: bytes) -> None:
+        check(made, instructions=True)
 
     made = tmp_path / "many.o"
     before = lines(200)

@@ -107,22 +107,22 @@ def _ranges(reader: _Reader) -> Iterator[tuple[_Row, int, list[_Name]]]:
             length, width = reader.number(8), 8
         begin = reader.skip(length)
         reader.at, reader.end = begin, begin + length
-        version = reader.number(2)
-        if 2 <= version <= 5:
-            reader.skip(2 if version == 5 else 0)  # sizes of an address and a segment selector
-            yield from _program(reader, version, width, reader.number(width) + reader.at)
+        revision = reader.number(2)  # of DWARF
+        if 2 <= revision <= 5:
+            reader.skip(2 if revision == 5 else 0)  # sizes of an address and a segment selector
+            yield from _program(reader, revision, width, reader.number(width) + reader.at)
         reader.at = reader.end
 
 
-def _program(reader: _Reader, version: int, width: int, start: int) -> Iterator[tuple[_Row, int, list[_Name]]]:
+def _program(reader: _Reader, revision: int, width: int, start: int) -> Iterator[tuple[_Row, int, list[_Name]]]:
     step = reader.number(1)
-    reader.skip(1 if version < 4 else 2)  # what else is in an instruction; whether rows begin statements
+    reader.skip(1 if revision < 4 else 2)  # what else is in an instruction; whether rows begin statements
     line_base = (reader.number(1) + 128) % 256 - 128
     line_range, opcode_base = reader.number(1), reader.number(1)
     lengths = [reader.number(1) for _ in range(opcode_base - 1)]
     if not line_range:
         raise ValueError
-    files = _names(reader, width) if version == 5 else _old_names(reader)
+    files = _names(reader, width) if revision == 5 else _old_names(reader)
     address, file, line = 0, 1, 1
     last: _Row | None = None
     reader.at = start
