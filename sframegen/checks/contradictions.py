@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen.base.text import count_of
 from sframegen.checks.against_cfi import SHOWN, place_names
 from sframegen.checks.finding import Finding, Instruction, Severity
-from sframegen.checks.line_table import source_lines
+from sframegen.checks.lines_of_objects import source_lines
 from sframegen.checks.tracks import SILENT, Claim, Track
 from sframegen.code.decoding.decoded_code import decode
 from sframegen.code.function.analysis import rule_of_state
