@@ -18,6 +18,7 @@ from cfi.expression import PC_PERIOD
 from sframegen.elf.file import ElfFile, Relocated
 from sframegen.elf.ranges import START, align_up, holder
 from sframegen.elf.records import (
+    EH_FRAMES,
     EHDR_SIZE,
     ET,
     MARKS,
@@ -53,7 +54,7 @@ MAX_SPAN = 1 << 31  # what a 32-bit pc-relative field reaches
 NOWHERE = 1 << 40  # far from all code, for the sections of a debug file that its object does not have
 FLAGS_AT = 3  # offset in an SFrame section
 FIELDS = {(size, order): Struct(mark + code) for size, code in ((4, "I"), (8, "Q")) for order, mark in MARKS.items()}
-CFI_SECTIONS = (".eh_frame", ".debug_frame")
+CFI_SECTIONS = (*EH_FRAMES, ".debug_frame")
 
 
 @dataclass

@@ -73,7 +73,7 @@ class Anchors:
         start, _ = self._ranges[number]
         if start not in self._names:
             name = self._sections[number].name
-            raise self._elf.error(f"no global symbol at its start {start:#x}: the linker script has to define one", name)
+            raise self._elf.error(f"no global symbol at its start, {start:#x}: define one in the linker script", name)
         return self._names[start], address - start
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from linker.objects.laid_out import FIELDS, GAP
 from sframegen.elf.file import ElfFile, Externals
 from sframegen.elf.ranges import align_up
-from sframegen.elf.records import EM, PF, PHDR_SIZE, PN_XNUM, PT, RECORDS, SHF, SHT, Ehdr, Phdr
+from sframegen.elf.records import MACHINE_NAMES, PF, PHDR_SIZE, PN_XNUM, PT, RECORDS, SHF, SHT, Ehdr, Phdr
 from sframegen.elf.relocations import relocation_rows
 from sframegen.elf.symbols import SymbolTable
 
@@ -80,7 +80,7 @@ AARCH64 = {
     280: Field(4, _relative, ((5, 19, 2),)),  # CONDBR19
     **{kind: Field(4, _relative, ((0, 26, 2),)) for kind in (282, 283)},  # JUMP26, CALL26
 }
-TYPES = {EM.X86_64: X86_64, EM.AARCH64: AARCH64}
+TYPES = {"x86_64": X86_64, "aarch64": AARCH64}
 
 
 def resolve_code(elf: ElfFile, placed: Placed) -> ElfFile:
@@ -139,7 +139,7 @@ class _Externals:
 
 
 def _apply(elf: ElfFile, section: Section, base: int, externals: _Externals, data: bytearray) -> None:
-    fields = TYPES.get(elf.header.e_machine, {})
+    fields = TYPES.get(MACHINE_NAMES.get(elf.header.e_machine, ""), {})
     for offset, info, addend in relocation_rows(elf, section):
         field = fields.get(info & 0xFFFFFFFF)
         if field is None:  # the types that are left lead no jump or call anywhere

@@ -23,9 +23,11 @@ from sframegen.api.common import check_linked, not_taken, planned, refuse, signe
 from sframegen.api.making import detached_already, made_of, nothing_to_add, summary_of
 from sframegen.api.options import Adding, Making, Writing
 from sframegen.base.errors import ANOTHER, FormatError, Refusal, RefusedError, SframegenError
+from sframegen.conversion.kernel_code import is_module
 from sframegen.detached.detached_file import is_detached
 from sframegen.elf.dynamic import DT, read_dynamic, role_of
 from sframegen.elf.records import SHF
+from sframegen.format.abi import abi_of
 from sframegen.format.layouts import LAYOUTS
 from sframegen.format.locate import read_sframe, unloaded_of
 from sframegen.format.model import OUTERMOST
@@ -84,7 +86,8 @@ def add_section(
     - `output`: the file to write; `path` is left unchanged.
     - `verify`: read the new file back with another library before it replaces the old one.
     - `dry_run`: write nothing; the result has the plan.
-    - `debug_file`: a separate debug file, or a directory of them, for code that `.eh_frame` does not describe.
+    - `debug_file`: a separate debug file, or a directory of them, for code that `.eh_frame` does not describe; also of an object,
+      such as a kernel module.
     - `version`: the version of the format, 3 or 2.
     - `optimize`: how small to make the section: "none", "fast" or "size".
     - `replace`: replace an existing SFrame section, whoever produced it.
@@ -300,6 +303,10 @@ def _add_to_objects(objects: Objects, target: Target, options: Adding) -> Summar
             changed.append(filled.elf)
     summary = total(str(target.path), parts)
     summary = changed_to(summary, warnings=summary.warnings + signed(changed, target, force=writing.force))
+    if summary.outcome is Outcome.NOTHING and not objects.is_archive:
+        summary = nothing_to_add(summary)
+    elif changed:
+        summary = changed_to(summary, note=abi_of(changed[0]).unread_modules if is_module(changed[0]) else summary.note)
     if not summary.section_bytes and target.in_place:
         return summary
     writers = {at: partial(write_object, one.filled) for at, one in prepared.items()}

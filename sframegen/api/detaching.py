@@ -38,7 +38,7 @@ MODE = 0o644
 
 
 def refuse_objects(_: Objects) -> NoReturn:
-    raise FormatError("only linked files can have a section in a file of its own")
+    raise FormatError("only linked files can have their section in another file")
 
 
 def add_detached(elf: ElfFile, options: Adding) -> Summary:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         Example("Add a section to a program, in place", "sframegen add-section ./prog"),
         Example("Write a copy, and fail if less is covered", "sframegen add-section --min-coverage 99 -o prog.new ./prog"),
         Example("Write the section to a file of its own", "sframegen add-section --detached store ./prog"),
+        Example("Make one for the next link of a kernel", "sframegen add-section --object sframe.o vmlinux.tmp"),
         Example("Add sections to all files below a directory", "sframegen add-section -r build/root"),
     ],
 )
@@ -79,7 +80,11 @@ def command(
     Packages (wheels, .deb, tar archives) keep all but their programs and libraries, which get sections; a refused one is a
     warning. A signed package is refused without --force.
 
-    Objects, and the objects of archives, get sections with relocations, as an assembler would write them.
+    Objects, and the objects of archives, get sections with relocations, as an assembler would write them. A kernel module gets one
+    section, without functions of its .init sections; a signed one is refused without --force. Unpack .ko.xz and .ko.zst first.
+
+    --object writes the section of a linked image, such as vmlinux before its last links, to an object for its next link: see
+    docs/kernels.md.
 
     --synthesize adds rows for code of linked files that has no call frame information, if its instructions prove them: PLT,
     .init and .fini, the program's entry, hand-written assembly. A single FILE uses all -j processes for this.

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     exclusive=[VERBOSE_OR_QUIET],
     examples=[
         Example("Check a program, for the Linux kernel only", "sframegen check --consumer kernel ./prog"),
+        Example("Find wrong .cfi directives in an object", "sframegen check --instructions main.o"),
         Example("Check all programs and libraries of a build root", "sframegen check --quiet build/root"),
         Example("Check what is in packages", "sframegen check --quiet pool/*.deb"),
         Example("Print the rules that were broken", "sframegen check --json ./prog | jq '.[].findings[].rule'"),
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     type=click.Choice(CONSUMERS),
     default="all",
     show_default=True,
-    help="Check for this reader: the kernel, glibc, GNU binutils, or all of them.",
+    help="Check for this reader: the kernel, glibc, GNU binutils, an arm64 kernel that walks its own stacks, or all that read such"
+    " a file.",
 )
 @debug_file("to compare with as well.")
 @SECTIONS
@@ -73,10 +75,11 @@ def command(
     A directory or package stands for the programs and libraries in it that have a section. If a package has some, and none of them
     has a section, that is an error.
 
-    Objects and archives are checked against the specification and the call frame information.
+    Objects and archives are checked against the specification and the call frame information; kernel modules also for the kernel
+    that loads them.
 
-    --instructions also compares the section and the call frame information with the instructions; files without a section are then
-    not an error.
+    --instructions also compares the section and the call frame information with the instructions, in objects too; files without a
+    section are then not an error. In objects with line numbers (-g), findings name the source line.
     """
     run = Run()
     paths = _expand_directories(run, files)

@@ -14,7 +14,7 @@ from sframegen.conversion.kernel_code import unwalked_code
 from sframegen.elf.dynamic import DF_TEXTREL, DT, read_dynamic
 from sframegen.elf.file import Relocated, open_elf
 from sframegen.elf.notes import build_id_of, debug_link_of
-from sframegen.elf.records import ET, MAX_ADDRESS, PF, PT, RECORDS, SHF, SHN, SHT, SYM_SIZE, Sym
+from sframegen.elf.records import EH_FRAMES, ET, MAX_ADDRESS, PF, PT, RECORDS, SHF, SHN, SHT, SYM_SIZE, Sym
 from sframegen.elf.relocations import columns
 from sframegen.format.abi import ABSOLUTE_64, abi_of
 
@@ -56,7 +56,7 @@ def find_sources(
 
     Raises FormatError if a required section cannot be read, or `debug_file` has no .debug_frame or is not for this file.
     """
-    sections = _sections_named(elf, ".eh_frame") if elf.sections else _eh_frame_by_segment(elf)
+    sections = _sections_named(elf, *EH_FRAMES) if elf.sections else _eh_frame_by_segment(elf)
     required = len(sections)
     warnings: list[str] = []
     try:
@@ -91,7 +91,7 @@ def _sections_named(elf: ElfFile, *names: str) -> list[CfiSection]:
 
 
 def _cfi_section(elf: ElfFile, section: Section, bases: Bases) -> CfiSection:
-    eh, address = section.name == ".eh_frame", section.header.sh_addr
+    eh, address = section.name in EH_FRAMES, section.header.sh_addr
     made = CfiSection(section.name, elf.contents(section), address, elf.byte_order, eh, *bases)
     if elf.relocated is not None:
         fields = elf.relocated.get(section.number, Relocated(set(), set()))

@@ -185,7 +185,7 @@ class ElfFile:
         ident = bytes(self.data[:16])
         if ident[:4] != b"\x7fELF":
             tool = next((tool for magic, tool in UNPACKERS.items() if ident.startswith(magic)), None)
-            raise self.error("not an ELF file" if tool is None else f"compressed: use {tool} first")
+            raise self.error("not an ELF file" if tool is None else f"compressed: unpack it with {tool} first")
         if len(self.data) < EHDR_SIZE:
             raise self.error(f"expected {EHDR_SIZE} bytes, have {len(self.data)}", "ELF header", 0)
         if ident[4] != 2:

@@ -43,6 +43,7 @@ ByteOrder = Literal["little", "big"]
 PN_XNUM = 0xFFFF
 NT_GNU_BUILD_ID = 3
 MAX_ADDRESS = 1 << 64
+EH_FRAMES = (".eh_frame", ".init.eh_frame")  # the second in modules of kernels that patch PAC into a shadow call stack
 
 # The constants of the ELF specification, by their prefix: SHT_NOTE is SHT.NOTE. No enums, because files hold other values, too.
 

@@ -51,6 +51,7 @@ class Abi(NamedTuple):
     relocations: Mapping[int, Relocation] = MappingProxyType({})  # r_type -> relocation
     relative: int = 0  # r_type that adds the base to an address
     other_name: str = ""  # common name, if that is not `name`
+    unread_modules: str = ""  # says that no kernel of this machine reads sections of its modules, not even with patches
     ra_padding: bool = False  # default FDEs may save FP while RA is in its register: RA's offset is then 0
 
     @property
@@ -81,6 +82,7 @@ AMD64 = Abi(
     fixed_ra_offset=-8,
     relocations={1: ABSOLUTE_64, 10: ABSOLUTE_32, 11: ABSOLUTE_32, 24: RELATIVE_64, 2: RELATIVE_32},
     relative=8,
+    unread_modules="x86-64 kernels walk their own stacks with ORC tables, and do not read the section",
 )
 AARCH64 = Abi(
     name="AArch64",
@@ -119,6 +121,7 @@ S390X = Abi(
     cfa_scale=8,
     shares_rows=False,
     registers_as_offsets=True,
+    unread_modules="no s390x kernel reads the section of a module",
     ra_padding=True,
 )
 

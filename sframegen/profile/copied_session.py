@@ -393,7 +393,7 @@ def open_session(plan: ProfilePlan, backend: str | None = None) -> tuple[Session
     needs = plan.needs_kernel_program
     if backend == COPIES:
         if needs:
-            raise LoadError(f"{needs}: not possible with --backend {COPIES}")
+            raise LoadError(f"{needs}: not possible with {COPIES} of stacks")
         return CopiedSession(plan), ""
     try:
         return KernelSession(plan), ""

@@ -149,7 +149,7 @@ def test_many_options_are_below_headings_each_below_one(path: str) -> None:
         assert len(re.findall(rf"^  (?:-\w, )?{max(option.opts, key=len)}(?: |$)", shown, re.MULTILINE)) == 1
 
 
-@for_each(("command", "most"), [("add-section", 18), ("profile", 22)])
+@for_each(("command", "most"), [("add-section", 19), ("profile", 22)])
 def test_how_many_options_there_are(command: str, most: int) -> None:
     assert len([option for option in options_of(f"sframegen {command}") if "--help" not in option.opts]) <= most
 
@@ -218,8 +218,9 @@ def test_examples_work(line: str, place: Path, compile_c: Compiler) -> None:
     for name in ("a", "b"):
         shutil.copy(compile_c(f"int {name}(void) {{ return 1; }}", "-c", name=f"{name}.o"), place / f"{name}.o")
     (place / "main.c").write_text("int main(void) { return 0; }\n")
-    start = compile_c("void _start(void) { for (;;); }", "-c", name="main.o")
-    shutil.copy(start, place / "main.o")
+    start = "void _start(void) { for (;;); }"
+    shutil.copy(compile_c(start, "-c", name="main.o"), place / "main.o")
+    shutil.copy(compile_c(start, "-nostdlib", "-static", name="image"), place / "vmlinux.tmp")
     sframegen = f"{shlex.quote(sys.executable)} -P -m sframegen"
     setup = f"{sframegen} add-section -q a.o b.o"
     if not line.startswith("sframegen add"):
@@ -236,7 +237,7 @@ def test_options_that_exclude_each_other_are_wrong_usage(path: str, one: str, ot
     by_name = {name: option for option in options_of(path) for name in option.opts}
     given = {"--duration": "1", "--count": "1", "--interval": "1", "--frequency": "1"}
     given |= {"--jobs": "1", "--tid": "1", "--backend": "copies", "--output": "out.html"}
-    given |= {"--scheduler": "tcp://127.0.0.1:1", "--event": "page-faults"}
+    given |= {"--scheduler": "tcp://127.0.0.1:1", "--event": "page-faults", "--object": "sframe.o"}
     words = [word for name in (one, other) for word in [name, *([] if by_name[name].is_flag else [given.get(name, "store")])]]
     required = {"convert": ["--optimize", "fast"], "merge": ["-o", "out"], "fleet run": ["--output", "out"], "link": ["--", "ld"]}
     extra = required.get(path.removeprefix("sframegen "), [])
@@ -267,7 +268,7 @@ def test_without_operands_it_is_wrong_usage_or_none_are_needed(path: str) -> Non
 @for_each(
     ("path", "lacking"),
     [
-        ("add-section", {"--replace", "--detached", "--recursive"}),
+        ("add-section", {"--replace", "--detached", "--object", "--recursive"}),
         ("remove", {"--recursive"}),
     ],
 )

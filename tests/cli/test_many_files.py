@@ -236,7 +236,7 @@ def test_a_name_by_a_link_of_others_is_refused_by_itself(program: Path, tmp_path
     before = (mine / "program").read_bytes()
     status, _, err = command("add-section", "-q", theirs / "program", theirs / "link")
     assert (status, err.count("\n")) == (1, 1)
-    assert f"{theirs / 'link'}: a symbolic link that another user controls" in err
+    assert f"{theirs / 'link'}: its path contains a symbolic link that another user controls" in err
     assert (mine / "program").read_bytes() == before
     assert sframe_of(open_elf(theirs / "program"))
 

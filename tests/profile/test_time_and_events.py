@@ -75,4 +75,4 @@ def test_what_has_no_meaning_is_refused() -> None:
 def test_copies_cannot_do_it() -> None:
     for arguments in (["--off-cpu"], ["--comm", "x"]):
         refused = sframegen("--backend", "copies", *arguments, os.getpid(), status=1)
-        assert "only with stacks that are walked in the kernel" in refused.stderr
+        assert "not possible with copies of stacks" in refused.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from html import unescape
@@ -33,6 +34,7 @@ PAGES = (  # that can be typed from top to bottom
     "docs/how-sframe-works.md",
     "docs/injection.md",
     "docs/json.md",
+    pytest.param("docs/kernels.md", marks=pytest.mark.skipif(shutil.which("clang") is None, reason="no clang: install clang")),
     "docs/library.md",
     "docs/objects.md",
     pytest.param("docs/profile.md", marks=needs_bpf),

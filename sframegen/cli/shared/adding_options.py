@@ -35,7 +35,11 @@ ROWS = (
         writing_option("--replace", is_flag=True, help="Replace an existing SFrame section, whoever produced it."),
         (ADD_SECTION,),
     ),
-    Row("debug_file", debug_file("for code that FILE's .eh_frame does not describe.", option=making_option), (ADD_SECTION,)),
+    Row(
+        "debug_file",
+        debug_file("for code that FILE's .eh_frame does not describe. FILE may be a kernel module.", option=making_option),
+        (ADD_SECTION,),
+    ),
     Row(
         "debug_file",
         making_option(
@@ -80,8 +84,8 @@ ROWS = (
             "object_file",
             type=click.Path(dir_okay=False),
             metavar="FILE",
-            help="Write the section to a relocatable object, for the next link of a kernel or another image that a linker script"
-            " lays out, and leave FILE unchanged.",
+            help="Write the section of FILE, a kernel or another image that a linker script lays out, to a relocatable object for"
+            " its next link, and leave FILE unchanged.",
         ),
         (ADD_SECTION,),
     ),

@@ -18,7 +18,7 @@ HEADINGS = {  # of long lists of options in the help, and the options below each
     "What is sampled": "system comm tid event frequency duration off-cpu wall kernel",
     "How stacks are shown": "by lines no-inlined debuginfod profile:sections",
     "What is made": "mode map linker sframe-version optimize synthesize debug-file min-kernel unloaded",
-    "Where it is written": "recursive exclude one-file-system output detached install as replace force dry-run",
+    "Where it is written": "recursive exclude one-file-system output detached object install as replace force dry-run",
     "What is checked": "consumer check:debug-file sections instructions second-reader no-verify min-coverage strict",
     "How it runs": "backend probe scheduler jobs timeout memory",
     "Output": "profile:output report verbose quiet json help",

@@ -54,7 +54,9 @@ def check_namespace() -> None:
     """Raise LoadError if processes have other numbers here than in the kernel, whose numbers the program sees."""
     with suppress(OSError):
         if PID_NAMESPACE.stat().st_ino != FIRST_NAMESPACE:
-            raise LoadError("this container has its own PID namespace: run on the host, or start the container with --pid=host")
+            raise LoadError(
+                "this container has its own PID namespace: run on the host, or start the container in the namespace of the host"
+            )
 
 
 def switch_has_state() -> bool:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from sframegen.format.decode import SframeSection
     from tests.support.cross import Machine
-    from tests.support.peers import Peers
+    from tests.support.peers import Compiler, Peers
 
 MODULE = """
     __attribute__((section(".gnu.linkonce.this_module"))) char this_module[64] = {1};
@@ -190,6 +190,28 @@ def test_a_function_that_the_kernel_never_looks_up(machine: Machine, module: Pat
     objcopy(machine, "--rename-section", f".other={name}", path)
     found = {finding.rule for finding in check(path, consumer="arm64-kernel").findings}
     assert "arm64-kernel-outside-text" in found
+
+
+def test_eh_frame_that_a_kernel_frees(machine: Machine, peers: Peers, tmp_path: Path) -> None:
+    """Kernels that patch PAC into a shadow call stack read a module's .eh_frame once, under another name."""
+    made = machine.compiler(peers, tmp_path)(MODULE, "-O1", "-c", "-fasynchronous-unwind-tables", name="module.o")
+    path = tmp_path / "module.ko"
+    objcopy(machine, "--rename-section", ".eh_frame=.init.eh_frame", made, path)
+    assert add_section(path).cfi_sections == (".init.eh_frame",)
+    assert described(path) == set(LASTING)
+    assert not check(path, consumer="arm64-kernel").findings
+
+
+def test_kernels_that_read_no_section_are_named(machine: Machine, module: Path, compile_c: Compiler, tmp_path: Path) -> None:
+    assert add_section(module).note == ("" if machine is ARM64 else "no s390x kernel reads the section of a module")
+    assert "ORC" in add_section(compile_c(MODULE, "-c", name="other.o"), output=tmp_path / "other.ko").note
+    objcopy(machine, "--rename-section", ".gnu.linkonce.this_module=.other", module, tmp_path / "object.o")
+    assert not add_section(tmp_path / "object.o", replace=True).note
+
+
+def test_a_module_without_call_frame_information(machine: Machine, module: Path, tmp_path: Path) -> None:
+    objcopy(machine, "--strip-debug", module, tmp_path / "plain.ko")
+    assert add_section(tmp_path / "plain.ko").note == "nothing to add: no call frame information"
 
 
 def test_packed_modules_are_told_how(tmp_path: Path, module: Path) -> None:
