@@ -124,13 +124,6 @@ deb: ## Debian packages of the last commit, built, checked, installed and tried 
 rpm: .venv-release/tools ## RPM packages of the last commit, in the same way
 	$(call packager,build-rpm)
 
-# --- Showing it --------------------------------------------------------------------------------------------------------------------
-
-.PHONY: demo
-demo: export PATH := $(CURDIR)/.venv/bin:$(PATH)
-demo: .venv/installed ## give copies of this machine's bash and libc an SFrame section, run them, ask for unwind rules
-	@tools/demo
-
 # --- Trying it ---------------------------------------------------------------------------------------------------------------------
 
 # docs/testing.md. With SFRAMEGEN_NO_SKIP=1, test-all fails if anything is skipped, test if what it fetches is.
@@ -266,6 +259,7 @@ writes_tests.fuzz := --corpus .fuzz --seconds 60
 fetches := $(PYTHON) -m corpus.fetch
 before_benchmarks.backtrace := ldconfig -p | grep -q 'libunwind\.so\.1 ' || \
     tools/install-packages $$(apt-cache pkgnames libunwind- | grep -E '^libunwind-[0-9]+$$' | sort -V | tail -n 1)
+before_benchmarks.everyday := $(fetches) bash libLLVM libxul
 before_benchmarks.linking := tools/get-gcc
 before_benchmarks.profilers := tools/get-peers --profilers && $(fetches) libc libLLVM libxul
 before_corpus.blind := $(fetches) && $(fetches) libLLVM
@@ -344,4 +338,4 @@ test-wheel: .venv-release/tools | release-machine ## dist's wheels, installed wh
 
 .PHONY: clean
 clean: ## remove what was made here; peers and corpus stay in the cache
-	rm -rf .venv .venv-pure .venv-release $(constraints:%=.venv-%) .fuzz build dist demo docs/reference *.egg-info .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-pure .venv-release $(constraints:%=.venv-%) .fuzz build dist docs/reference *.egg-info .mypy_cache .ruff_cache .hypothesis

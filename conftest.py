@@ -65,7 +65,7 @@ def _patience() -> None:
 
     long = 120.0
     patience.current = patience.Patience(
-        helper=long, busy_helper=long, helpers=long, threads=long, started=long, killed=long, lock=long, server=long,
+        helper=long, busy_helper=long, helpers=long, threads=long, started=long, killed=long, lock=long,
         made_code=long, made_code_stopped=long, table=long, proof=long, places=long, all_places=long,
     )  # fmt: skip
 

@@ -21,12 +21,12 @@ from benchmarks.places import corpus_file
 from sframegen.checks.against_code import functions_of
 from sframegen.code.context.function_starts import starts
 from sframegen.code.context.plt import find_plt
-from sframegen.code.decoding.numbering import CHUNK
+from sframegen.code.decoding.decoded_code import CHUNK
 from sframegen.code.isa.disassembly import disassembler
 from sframegen.code.isa.machines import isa_of
 from sframegen.code.whole_file.passes import survey, survey_silent
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert
-from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.format.abi import abi_of
 

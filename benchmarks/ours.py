@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.conversion import convert
-from sframegen.conversion.sources import find_sources
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.elf.file import open_elf
 from sframegen.format.abi import abi_of
 from sframegen.format.layouts import V3
@@ -14,7 +14,7 @@ from sframegen.tables.levels import LEVELS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sframegen.conversion.sources import Sources
+    from sframegen.conversion.cfi_sections import Sources
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
     from sframegen.tables.levels import LevelName

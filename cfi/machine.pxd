@@ -1,7 +1,6 @@
 from sframegen.base.columns cimport Entries, Fdes, Programs, Rows
 
-# Numbers of the enumerations of opcodes.py.
-cdef enum:  # Action
+cdef enum:  # cfi.opcodes.Action
     UNKNOWN = 0
     NOP = 1
     ADVANCE = 2
@@ -17,7 +16,7 @@ cdef enum:  # Action
     NEGATE_RA_STATE = 12
     NEGATE_RA_STATE_WITH_PC = 13
 
-cdef enum:  # Operand
+cdef enum:  # cfi.opcodes.Operand
     U8 = 8
     ULEB = 9
     SLEB = 10
@@ -25,12 +24,12 @@ cdef enum:  # Operand
     ADDRESS = 12
     BLOCK = 13
 
-cdef enum:  # RuleKind
+cdef enum:  # cfi.opcodes.RuleKind
     UNDEFINED = 1
     REGISTER = 5
     VAL_EXPRESSION = 7
 
-cdef enum:  # Where a state has the kind, a and b of a rule, and the CFA's expression
+cdef enum:  # none: where a state has the kind, a and b of a rule, and the CFA's expression
     CFA = 1
     RA = 4
     FP = 7

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+
+from sframegen.base.quick_typing import NamedTuple
 
 
 class Operand(IntEnum):

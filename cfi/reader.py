@@ -14,14 +14,13 @@ from cfi import scan
 from cfi.machine import CfiMachine, Cursor
 from cfi.opcodes import PROGRAM, RuleKind
 from cfi.rules import UNKNOWN_START, CfiRule, Cie, FdeFault, FdeTable, RegisterRule
-from cfi.section import MAX_REPORTED, MAX_STATES, RUN_FAULTS, SCAN_FAULTS, TOO_MANY_STATES
+from cfi.section import MAX_REPORTED, MAX_STATES, RUN_FAULTS, SCAN_FAULTS, TOO_MANY_STATES, CfiSection, FollowedRegisters
 from sframegen.base.columns import Entries, Fdes, Programs, Rows, room, zeros
 from sframegen.base.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from cfi.section import CfiSection, FollowedRegisters
     from sframegen.base.columns import Bytes, Column
 
 
@@ -35,10 +34,10 @@ ADDRESS_SIZES = (4, 8)
 MAX_ROWS = 0xFFFFFFFF  # row numbers are 32 bits
 MAX_DATA_ALIGNMENT = 0x7FFFFFFF  # so that a 32-bit offset, scaled, stays within 64 bits
 MAX_SIZE = 0xFFFFFFFF  # bytes of code of one FDE: larger ones have no rows
-# The three parts of a state's bytes: RA column and CFA; RA, FP, SP and RA_SIGN_STATE; the CFA's expression.
-HEAD, OTHERS, EXPRESSION = Struct("=4q"), Struct("=12q"), Struct("=2q")
-HEAD_END, OTHERS_END = HEAD.size, HEAD.size + OTHERS.size
-UNREADABLE = HEAD.pack(0, RuleKind.UNREADABLE, 0, 0) + bytes(OTHERS.size + EXPRESSION.size)
+# The three parts of a state's bytes: RA column and CFA; each of RA, FP, SP and RA_SIGN_STATE; the CFA's expression.
+HEAD, OTHER, EXPRESSION = Struct("=4q"), Struct("=3q"), Struct("=2q")
+HEAD_END, OTHERS_END = HEAD.size, HEAD.size + 4 * OTHER.size
+UNREADABLE = HEAD.pack(0, RuleKind.UNREADABLE, 0, 0) + bytes(4 * OTHER.size + EXPRESSION.size)
 
 
 def read(sections: Iterable[CfiSection], registers: FollowedRegisters) -> FdeTable:
@@ -59,7 +58,8 @@ def read(sections: Iterable[CfiSection], registers: FollowedRegisters) -> FdeTab
     table = _join_tables(parts)
     table.list_ends = list_ends
     register_rule = cache(partial(_build_register_rule, blocks))  # many rules may share a long expression: it is copied once
-    table.rules = [_build_rule(state, register_rule) for state in numbers]
+    others = cache(lambda part: [register_rule(*numbers) for numbers in OTHER.iter_unpack(part)])  # few differ
+    table.rules = [_build_rule(state, register_rule, others) for state in numbers]
     return table
 
 
@@ -284,12 +284,13 @@ def _read_fde_encoding(cursor: Cursor, augmentation: str, end: int) -> int:
     return encoding
 
 
-def _build_rule(state: bytes, register_rule: Callable[[int, int, int], RegisterRule]) -> CfiRule:
+def _build_rule(
+    state: bytes, register_rule: Callable[[int, int, int], RegisterRule], others: Callable[[bytes], list[RegisterRule]]
+) -> CfiRule:
     ra_column, kind, a, b = HEAD.unpack_from(state)
-    others = OTHERS.unpack_from(state, HEAD_END)
     if kind in EXPRESSION_KINDS:
         a, b = EXPRESSION.unpack_from(state, OTHERS_END)
-    return CfiRule(ra_column, register_rule(kind, a, b), *(register_rule(*others[at : at + 3]) for at in range(0, 12, 3)))
+    return CfiRule(ra_column, register_rule(kind, a, b), *others(state[HEAD_END:OTHERS_END]))
 
 
 def _build_register_rule(blocks: list[tuple[int, CfiSection]], kind: int, a: int, b: int) -> RegisterRule:

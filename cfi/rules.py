@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.columns import Fdes, Rows
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from cfi.opcodes import RuleKind

@@ -15,7 +15,7 @@ and where the next entry begins; otherwise it costs the section:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from sframegen.base.quick_typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

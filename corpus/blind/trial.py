@@ -11,8 +11,8 @@ from sframegen.checks.against_code import functions_of
 from sframegen.code.context.function_starts import starts
 from sframegen.code.context.plt import NAMES, find_plt
 from sframegen.code.whole_file.passes import survey, survey_silent
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert
-from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import open_elf
 from sframegen.elf.ranges import disjoint, without
 from sframegen.elf.symbols import function_symbols

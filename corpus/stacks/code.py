@@ -7,8 +7,8 @@ from functools import cache
 from typing import NamedTuple
 
 from sframegen.base.errors import FormatError
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import REASONS, convert_sources
-from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PT
 from sframegen.format.abi import abi_of

@@ -34,7 +34,6 @@ def main() -> int:
     parser = measured.argument_parser("corpus.survey", __doc__)
     parser.add_argument("--manifest", type=Path, default=MANIFEST)
     parser.add_argument("--output", type=Path, default=cache_directory() / "survey" / "results", help="where results are left")
-    parser.add_argument("--page", type=Path, help="write the page to this file")
     parser.add_argument("--rewrite-up-to", metavar="MB", type=float, default=1, help="also rewrite packages up to this size")
     parser.add_argument("--judge", metavar="N", type=int, default=60, help="files to look at again")
     parser.add_argument("--from-results", action="store_true", help="report what the last run left")
@@ -49,9 +48,6 @@ def main() -> int:
     if not options.from_results:
         run(packages, surveyed, "survey")
         run(small, rewritten, "rewrite")
-    page = [] if options.page is None else ["-o", str(options.page)]
-    subprocess.run([*FLEET, "report", str(surveyed), *page], check=True)
-
     judged = judge_all(surveyed, packages, options.judge, options.seed)
     what_ran = json.loads((surveyed / "run.json").read_bytes())  # may have been another version than this one: --from-results
     rows = packages_of(surveyed)

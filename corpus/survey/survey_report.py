@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyarrow import parquet
 
-from sframegen.fleet.output_directory import OutputDirectory
-from sframegen.fleet.report_page import stored_files
-from sframegen.fleet.result_rows import PackageRow, RowOutcome
+from sframegen.fleet.result_rows import FileRow, PackageRow, RowOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
     from pathlib import Path
 
     from corpus.survey.survey_packages import FetchedGroup
-    from sframegen.fleet.result_rows import FileRow
 
     Record = dict[str, object]
 
@@ -43,8 +40,9 @@ def packages_of(run: Path) -> list[PackageRow]:
 
 
 def files_of(run: Path) -> list[FileRow]:
-    with OutputDirectory.opened(str(run)) as output:
-        return list(stored_files(output))
+    columns = [field.name for field in fields(FileRow)]
+    rows = parquet.read_table(run / "files.parquet", columns=columns).to_pylist()
+    return [FileRow(**row | {name: dict(row[name]) for name in ("left_out", "no_cfi")}) for row in rows]
 
 
 def summed(groups: Sequence[FetchedGroup], packages: Sequence[PackageRow], files: Sequence[FileRow]) -> Record:

@@ -2,59 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Self
-
 from linker.existing.in_place import Exchange, find_slot, plan_exchange, sframe_extents
-from linker.existing.original import altered, original_of
+from linker.existing.original import file_with_writes, original_of
 from linker.existing.take_out import plan_removal
-from linker.files.copying import FilePart, same_bytes
+from linker.files.copying import FilePart
 from linker.inject.apply import Change, change_of
-from linker.inject.layout import ADDRESS, ALIGN
+from linker.inject.layout import ADDRESS
 from linker.inject.plan import InjectionPlan, plan_injection, plan_unloaded
-from linker.inject.undo_record import final_contents
+from linker.inject.undo_record import Undo, Write, final_contents
 from sframegen.base.errors import FormatError, SframegenError
-from sframegen.elf.compressed import compress
-from sframegen.elf.records import SHF, SHT
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
+from sframegen.elf.records import SHT
 from sframegen.format.locate import unloaded_of
 
 if TYPE_CHECKING:
     from linker.inject.kernel_versions import KernelChange
-    from linker.inject.undo_record import Undo, Write
-    from sframegen.base.columns import Bytes
-    from sframegen.elf.compressed import Compression
     from sframegen.elf.file import ElfFile
-    from sframegen.elf.records import ByteOrder
     from sframegen.format.encode import Encoder
 
 
-class Stored(NamedTuple):
-    """An unloaded section: its bytes, its bytes as stored in the file, and its flags (SHF_COMPRESSED or 0)."""
-
-    contents: memoryview
-    data: Bytes
-    flags: int
-
-    @classmethod
-    def of(cls, encoder: Encoder, compression: Compression | None, byte_order: ByteOrder) -> Self:
-        """Encode a section. Raises FormatError if functions are out of its reach, SframegenError without a compression library."""
-        contents = encoder.encode(ADDRESS)
-        data = compress(contents, ALIGN, byte_order) if compression else None
-        return cls(contents, contents, 0) if data is None else cls(contents, data, SHF.COMPRESSED)
-
-    @property
-    def compressed_bytes(self) -> int:
-        """Return the stored size in bytes; 0 if the section is not compressed."""
-        return len(self.data) if self.flags & SHF.COMPRESSED else 0
-
-    def is_in(self, elf: ElfFile) -> bool:
-        """Return True if the file already has this section, whatever zstd version compressed it."""
-        section = unloaded_of(elf)
-        if section is None or (section.header.sh_flags, section.header.sh_addr) != (self.flags, ADDRESS):
-            return False
-        try:
-            return same_bytes(elf.contents(section), memoryview(self.contents))
-        except FormatError:  # a damaged section is a different one
-            return False
+def has_unloaded(elf: ElfFile, contents: memoryview) -> bool:
+    """Return True if the file already has this section, not loaded and not compressed."""
+    section = unloaded_of(elf)
+    if section is None or (section.header.sh_flags, section.header.sh_addr) != (0, ADDRESS):
+        return False
+    try:
+        return elf.contents(section).tobytes() == contents.tobytes()
+    except FormatError:  # a damaged section is a different one
+        return False
 
 
 class Base(NamedTuple):
@@ -78,18 +53,19 @@ def base_of(elf: ElfFile) -> Base:
         return Base(given, given, [], record)
     cleared = plan_removal(given).writes
     parts, restored = (record.parts, record.old) if record else ([FilePart(0, 0, len(given.data))], [])
-    return Base(given, altered(elf, parts, [*restored, *cleared]), cleared, record)
+    return Base(given, file_with_writes(elf, parts, [*restored, *cleared]), cleared, record)
 
 
 def plan_section(
-    base: Base, encoder: Encoder, allowed: frozenset[KernelChange] = frozenset(), stored: Stored | None = None
+    base: Base, encoder: Encoder, allowed: frozenset[KernelChange] = frozenset(), unloaded: memoryview | None = None
 ) -> InjectionPlan | Exchange:
     """Plan a section in place of the existing one if it fits, else after the file's end. Raises RefusedError if neither works.
 
-    `allowed`: the changes that only newer kernels accept. `stored`: for a section that is not loaded, which goes after the end.
+    `allowed`: the changes that only newer kernels accept. `unloaded`: the bytes of a section that is not loaded, which goes after
+    the end.
     """
-    if stored is not None:
-        return plan_unloaded(base.elf, len(stored.data), stored.flags, base.cleared_ranges)
+    if unloaded is not None:
+        return plan_unloaded(base.elf, len(unloaded), base.cleared_ranges)
     if base.cleared:
         try:
             return plan_in_place(base.given, encoder)
@@ -107,12 +83,11 @@ def plan_in_place(elf: ElfFile, encoder: Encoder) -> Exchange:
     return plan_exchange(elf, place, encoder.encode(place.address), new_record=True)
 
 
-def change_for(plan: InjectionPlan | Exchange, base: Base, encoder: Encoder, stored: Stored | None = None) -> Change:
+def change_for(plan: InjectionPlan | Exchange, base: Base, encoder: Encoder) -> Change:
     """Return what turns `base.given` into the new file; the last write is the record."""
     if isinstance(plan, Exchange):
         return Change(plan.writes)
-    section = encoder.encode(plan.section_address) if stored is None else stored.data
-    return change_of(plan, base.elf, memoryview(section), base.given, base.cleared)
+    return change_of(plan, base.elf, encoder.encode(plan.section_address), base.given, base.cleared)
 
 
 def is_written(elf: ElfFile, base: Base, change: Change) -> bool:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
 from linker.inject import undo_record
 from linker.inject.undo_record import Write
 from sframegen.base.errors import Refusal, RefusedError
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.ranges import Extent, gaps, join
 from sframegen.elf.records import PF, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT, Phdr, packed
 from sframegen.format.locate import is_sframe_section, loaded_size
@@ -110,7 +109,7 @@ def plan_exchange(elf: ElfFile, slot: Slot, section: Bytes, *, new_record: bool 
     writes = [Write(slot.offset, bytes(section).ljust(slot.size, b"\0"))]
     writes += [Write(elf.header.e_phoff + n * PHDR_SIZE, packed([segments[n]], elf.byte_order)) for n in slot.segments]
     writes += [Write(elf.header.e_shoff + n * SHDR_SIZE, packed([sections[n].header], elf.byte_order)) for n in slot.sections]
-    record = [Write(len(elf.data), undo_record.record(elf.data, writes))] if new_record else updated_record(elf, writes)
+    record = [Write(len(elf.data), undo_record.make_record(elf.data, writes))] if new_record else updated_record(elf, writes)
     return Exchange(slot, size, writes + record)
 
 
@@ -126,7 +125,7 @@ def headers_for(elf: ElfFile, slot: Slot, size: int) -> tuple[list[Phdr], list[S
 
 def updated_record(elf: ElfFile, writes: list[Write]) -> list[Write]:
     """Return the file's undo record, if valid, updated for these writes: it still restores the original."""
-    record = undo_record.read(elf.data)
+    record = undo_record.read_verified(elf.data)
     if record is None:
         return []
     covered = join(Extent(start, end) for start, end in record.covered)

@@ -6,17 +6,17 @@ import errno
 import mmap
 import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
 
 from linker.existing.in_place import own_loads
-from linker.files.copying import copy_parts, same_bytes
+from linker.files.copying import LARGE, copy_parts, same_range
 from linker.inject import undo_record
 from linker.inject.gaps import is_grown, moved_segment, opened_gaps, total_size
 from linker.inject.image import MAX_PROGRAM_HEADERS, image_end
 from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS
 from linker.inject.plan import SPARE_HEADERS
 from sframegen.base.errors import FormatError
-from sframegen.elf.file import ElfFile, open_elf, open_regular
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
+from sframegen.elf.file import ElfFile, open_regular, opened_elf
 from sframegen.elf.ranges import Extent, gaps, holder, join, overlapping
 from sframegen.elf.records import PF, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT
 from sframegen.format.locate import is_sframe_section
@@ -39,11 +39,11 @@ class Original(NamedTuple):
 
 def original_of(elf: ElfFile) -> Original | None:
     """Return the file's original; None if it has no undo record, or one that no longer fits the file."""
-    record = undo_record.read(elf.data)
+    record = undo_record.read_verified(elf.data)
     if record is None or not record.original_size:
         return None
     try:
-        original = altered(elf, record.parts, record.old)
+        original = file_with_writes(elf, record.parts, record.old)
         return Original(original, record) if is_plausible(original, elf, record) else None
     except FormatError:
         return None
@@ -51,43 +51,50 @@ def original_of(elf: ElfFile) -> Original | None:
 
 def check_undo(given: ElfFile, result: Path) -> list[str]:
     """Return findings about the undo record of the file at `result`, which must restore `given`."""
-    changed = open_elf(result)
-    original = original_of(changed)
-    if original is None:
-        return ["its undo record would not be used"]
-    record = original.record
-    old = join(Extent(offset, offset + len(data)) for offset, data in record.old)
-    restored = len(given.data) == record.original_size and all(given.data[at : at + len(data)] == data for at, data in record.old)
-    for start, to, size in record.parts if restored else ():
-        for at, end in gaps(old, to, to + size):
-            restored &= same_bytes(changed.data[at - to + start : end - to + start], given.data[at:end])
-    return [] if restored else ["its undo record does not restore the original"]
+    with opened_elf(result) as changed:
+        original = original_of(changed)
+        if original is None:
+            return ["its undo record would not be used"]
+        record = original.record
+        old = join(Extent(offset, offset + len(data)) for offset, data in record.old)
+        same = len(given.data) == record.original_size and all(given.data[at : at + len(data)] == data for at, data in record.old)
+        kept = ((at, at - to + start, end - at) for start, to, size in record.parts for at, end in gaps(old, to, to + size))
+        if not same or not all(same_range(given, at, changed, there, size) for at, there, size in kept):
+            return ["its undo record does not restore the original"]
+    return []
 
 
-def altered(elf: ElfFile, parts: Sequence[FilePart], writes: Iterable[tuple[int, bytes | memoryview]]) -> ElfFile:
-    """Return a memory-mapped file made of these parts, with these writes applied.
+def file_with_writes(elf: ElfFile, parts: Sequence[FilePart], writes: Iterable[tuple[int, bytes | memoryview]]) -> ElfFile:
+    """Return a memory-mapped file made of these parts, of which the first goes to its start, with these writes applied.
 
-    A single part at the start takes memory for changed pages only. Several parts are copied into memory.
+    Memory is taken for changed pages only, and for other parts if they are small; otherwise for an unnamed file of all parts.
     """
-    with open_mappable(elf, parts) as descriptor:
-        mapped = mmap.mmap(descriptor, max(part.to + part.size for part in parts), access=mmap.ACCESS_COPY)
-    for offset, data in writes:
+    first, *rest = parts
+    is_mapped = first.start % mmap.ALLOCATIONGRANULARITY == 0 and sum(part.size for part in rest) < LARGE
+    with (open_again if is_mapped else copied)(elf, parts) as descriptor:
+        start, size = first.start * is_mapped, max(part.to + part.size for part in parts)
+        mapped = mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY, offset=start)
+    moved = ((to, elf.data[start : start + count]) for start, to, count in rest if is_mapped)
+    for offset, data in (*moved, *writes):
         mapped[offset : offset + len(data)] = data
     return ElfFile(memoryview(mapped).toreadonly(), elf.name)
 
 
 @contextmanager
-def open_mappable(elf: ElfFile, parts: Sequence[FilePart]) -> Iterator[int]:
-    """Yield the descriptor of a file that begins with these parts: the file itself, or an unnamed file in memory."""
-    if len(parts) == 1 and parts[0].start == parts[0].to == 0:
-        descriptor = open_regular(elf.name, elf.name) if elf.descriptor is None else os.dup(elf.descriptor)
-        try:
-            if os.fstat(descriptor).st_size != len(elf.data):
-                raise OSError(errno.EBUSY, "the file changed while being read", elf.name)
-            yield descriptor
-        finally:
-            os.close(descriptor)
-        return
+def open_again(elf: ElfFile, _parts: Sequence[FilePart]) -> Iterator[int]:
+    """Yield a descriptor of the file. Raises OSError if it has another size by now."""
+    descriptor = open_regular(elf.name, elf.name) if elf.descriptor is None else os.dup(elf.descriptor)
+    try:
+        if os.fstat(descriptor).st_size != len(elf.data):
+            raise OSError(errno.EBUSY, "the file changed while being read", elf.name)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def copied(elf: ElfFile, parts: Sequence[FilePart]) -> Iterator[int]:
+    """Yield the descriptor of an unnamed file in memory that is made of these parts."""
     with os.fdopen(os.memfd_create("original", os.MFD_CLOEXEC), "wb") as copy:
         copy_parts(elf, copy, parts)
         copy.flush()
@@ -165,7 +172,7 @@ def may_change(original: ElfFile, elf: ElfFile) -> list[Extent]:
     ranges = [Extent(0, FIRST_PAGE), program_headers(elf), headers, *metadata(original)]
     ranges += [s.header.extent for s in original.sections if is_sframe_section(s)]
     ranges += [s.extent for s in original.segments if s.p_type == PT.GNU_SFRAME]
-    superseded = undo_record.parse(original.data)
+    superseded = undo_record.read_unverified(original.data)
     if superseded is not None and superseded.start >= image_end(original):
         ranges.append(Extent(superseded.start, len(original.data)))
     return join(ranges)

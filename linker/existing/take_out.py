@@ -7,23 +7,20 @@ become zeros. Its section header is removed unless a symbol names a later sectio
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, NamedTuple
 
 from linker.existing.in_place import own_loads, sframe_extents
 from linker.inject import undo_record
 from linker.inject.image import image_end
 from linker.inject.section_table import renumbered_header
 from linker.inject.undo_record import Write
+from sframegen.base.quick_typing import NamedTuple
 from sframegen.elf.dynamic import read_dynamic
-from sframegen.elf.file import Section
+from sframegen.elf.file import ElfFile, Section
 from sframegen.elf.ranges import Extent, gaps, join, overlapping
 from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT, UNUSED_SECTION, UNUSED_SEGMENT, Phdr, packed
 from sframegen.elf.symbols import SymbolTable, symbol_tables
 from sframegen.format.layouts import MAGIC
 from sframegen.format.locate import is_sframe_section
-
-if TYPE_CHECKING:
-    from sframegen.elf.file import ElfFile
 
 
 class Removal(NamedTuple):
@@ -37,7 +34,7 @@ class Removal(NamedTuple):
         return "\n".join(map(str, self.writes))
 
 
-def unchanged(elf: ElfFile) -> Removal:
+def removal_of_nothing(elf: ElfFile) -> Removal:
     return Removal(elf.segments, elf.sections, [])
 
 
@@ -45,7 +42,7 @@ def plan_removal(elf: ElfFile) -> Removal:
     """Plan to remove the SFrame section and its headers. Bytes of other sections, or without SFrame magic, stay."""
     segments = [UNUSED_SEGMENT if s.p_type == PT.GNU_SFRAME else s for s in elf.segments]
     sections = without_headers(elf)
-    kept = claimed(elf, segments, sections)
+    kept = ranges_in_headers(elf, segments, sections)
     compressed = {s.header.sh_offset for s in elf.sections if is_sframe_section(s) and s.header.sh_flags & SHF.COMPRESSED}
     cleared = [
         Extent(*hole)
@@ -60,7 +57,7 @@ def plan_removal(elf: ElfFile) -> Removal:
     for number in loads:
         if is_empty(elf, segments[number], kept, cleared, values):
             segments[number] = UNUSED_SEGMENT
-    record = undo_record.parse(elf.data)
+    record = undo_record.read_unverified(elf.data)
     if record is not None and record.start >= image_end(elf):  # no longer valid, and it would look like a payload
         cleared.append(Extent(record.start, len(elf.data)))
     writes = [Write(item.start, bytes(item.size)) for item in cleared]
@@ -97,7 +94,7 @@ def are_numbered(elf: ElfFile, sections: range) -> bool:
     return any(s.header.sh_type == SHT.GROUP for s in elf.sections) or any(number is not None for number in known)
 
 
-def claimed(elf: ElfFile, segments: list[Phdr], sections: list[Section]) -> list[Extent]:
+def ranges_in_headers(elf: ElfFile, segments: list[Phdr], sections: list[Section]) -> list[Extent]:
     """Return the ranges that headers name, except PT_LOADs."""
     header = elf.header
     ranges = [

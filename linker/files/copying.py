@@ -8,10 +8,10 @@ import os
 import struct
 from contextlib import suppress
 from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self, TypeVar
 
 from linker.files.rename_into_place import is_unchanged, nameless_file, opened_directory
 from linker.files.rights import Source
+from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +25,7 @@ FICLONE = 0x40049409
 RESERVE = 0x4030582A  # FS_IOC_RESVSP64: fallocate(FALLOC_FL_KEEP_SIZE), without the fallback of glibc's posix_fallocate
 SPACE = struct.Struct("hhqqi20x")  # struct space_resv: type, whence, start, length, system
 CHUNK = 1 << 22  # bytes
+COMPARED = 1 << 18  # bytes at a time
 LARGE = 16 << 20  # bytes: smaller files are copied in a few milliseconds
 AT_ONCE = 1 << 26  # bytes per copy_file_range call, which cannot be interrupted in a thread
 # Errors of file systems that cannot share or copy ranges.
@@ -106,7 +107,7 @@ def copy_range(elf: ElfFile, source: int, out: BinaryIO, part: FilePart, unneede
     for at in range(start, end, CHUNK):
         if unneeded():
             return
-        out.write(elf.data[at : min(at + CHUNK, end)])
+        out.write(_read(elf, at, min(CHUNK, end - at)))
 
 
 def supported(call: Callable[..., T], *arguments: int | bytes) -> T | None:
@@ -119,12 +120,20 @@ def supported(call: Callable[..., T], *arguments: int | bytes) -> T | None:
         return None
 
 
-def same_bytes(one: memoryview, other: memoryview) -> bool:
-    """Return True if both views hold the same bytes. Compares eight at a time: memoryviews compare item by item, slowly."""
-    if len(one) != len(other):
-        return False
-    whole = len(one) & -8
-    return one[:whole].cast("Q") == other[:whole].cast("Q") and one[whole:] == other[whole:]
+def same_range(one: ElfFile, start: int, other: ElfFile, to: int, size: int) -> bool:
+    """Return True if `size` bytes from offset `start` of a file on are those from `to` on in the other, and in both files."""
+    parts = ((at, min(COMPARED, size - at)) for at in range(0, size, COMPARED))
+    return all(_read(one, start + at, count) == _read(other, to + at, count) for at, count in parts)
+
+
+def _read(elf: ElfFile, offset: int, size: int) -> bytes:
+    """Return a copy of bytes of the file, read if it is open: mapped pages that are looked at count as memory of this process."""
+    if elf.descriptor is None or not 0 <= offset < len(elf.data):
+        return elf.data[offset : offset + size].tobytes()
+    data = os.pread(elf.descriptor, size, offset)
+    if offset + len(data) < min(offset + size, len(elf.data)):
+        raise elf.error("it was truncated while being read")
+    return data
 
 
 class CopyAhead:

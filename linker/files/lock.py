@@ -8,13 +8,9 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from linker.files.location import close_quietly
+from linker.files.location import Location, close_quietly
 from sframegen.program import patience
-
-if TYPE_CHECKING:
-    from linker.files.location import Location
 
 PAUSE = 0.05  # seconds between attempts
 # Errors of file systems without locks: there, the second run fails when it replaces the file.

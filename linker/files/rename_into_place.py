@@ -9,16 +9,13 @@ import stat
 import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from linker.files.location import close_quietly
-from linker.files.rights import Rights, give_rights
+from linker.files.location import Location, close_quietly
+from linker.files.rights import Rights, Source, give_rights
+from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    from linker.files.location import Location
-    from linker.files.rights import Source
 
 
 GET_FLAGS, APPEND_ONLY = 0x80086601, 0x20  # FS_IOC_GETFLAGS, FS_APPEND_FL
@@ -28,7 +25,7 @@ class StepError(OSError):
     """An OSError that says which step of the replacement failed."""
 
 
-class Replaced(NamedTuple):
+class Replacement(NamedTuple):
     """A replacement's result: how many other hard links keep the old file, and rights and attributes the new file lacks."""
 
     other_names: int
@@ -44,7 +41,7 @@ def write_atomically(
     rights: Rights,
     hard_links: Sequence[Location] = (),
     prepared: BinaryIO | None = None,
-) -> Replaced:
+) -> Replacement:
     """Write `target` atomically: at any moment it is the old file or the complete new one.
 
     The new file has owner, mode and extended attributes as `rights` says; `check` reads it before it takes its place, and raises
@@ -80,7 +77,7 @@ def write_atomically(
                 sync(directory, target)
             for name in hard_links:
                 relink(descriptor, name, source)
-    return Replaced(source.status.st_nlink - 1 - len(hard_links) if rights is Rights.IN_PLACE else 0, lost)
+    return Replacement(source.status.st_nlink - 1 - len(hard_links) if rights is Rights.IN_PLACE else 0, lost)
 
 
 def relink(descriptor: int, name: Location, old: Source) -> None:

@@ -7,15 +7,14 @@ import os
 import stat
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
-from linker.files.location import ACCESS_LIST, others_write
+from linker.files.location import ACCESS_LIST, Location, others_write
 from sframegen.base.errors import FormatError
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from linker.files.location import Location
 
 CAPABILITY = "security.capability"
 OF_USERS = "user."  # prefix of attributes that users may give their own files

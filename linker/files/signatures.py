@@ -6,14 +6,13 @@ import struct
 from pathlib import PurePath
 from typing import TYPE_CHECKING, TypeVar
 
-from linker.files.rights import OF_CONTENT, attributes
+from linker.files.rights import OF_CONTENT, Source, attributes
 from sframegen.elf.notes import sound_notes
 from sframegen.elf.records import SHT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from linker.files.rights import Source
     from sframegen.elf.file import ElfFile, Section
 
 P = TypeVar("P", bound=PurePath)

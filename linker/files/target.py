@@ -7,22 +7,18 @@ import stat
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
 
-from linker.files.copying import LARGE, CopyAhead, copy_file
-from linker.files.location import enter_location
+from linker.files.copying import LARGE, CopyAhead, FilePart, copy_file
+from linker.files.location import Location, enter_location
 from linker.files.lock import close_locked, open_locked
-from linker.files.read_back import choose_reader
+from linker.files.read_back import Reader, choose_reader
 from linker.files.rename_into_place import write_atomically
 from linker.files.rights import Rights, Source
+from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
 from sframegen.elf.file import ElfFile, map_descriptor, open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from linker.files.copying import FilePart
-    from linker.files.location import Location
-    from linker.files.read_back import Reader
 
     StrPath = str | os.PathLike[str]
 
@@ -30,7 +26,7 @@ STDOUT = 1
 STDOUT_NAMES = ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
 
-class Written(NamedTuple):
+class WriteResult(NamedTuple):
     """The path of the written file, "" if none was written, and warnings about rights and hard links."""
 
     output: str = ""
@@ -96,23 +92,23 @@ class Target:
         """Begin the new file as a copy of these parts, by default of all. Functions given to `write` call this first."""
         (copy_file if self._ahead is None else self._ahead.copy)(elf, out, parts)
 
-    def copy(self, elf: ElfFile) -> Written:
+    def copy(self, elf: ElfFile) -> WriteResult:
         """Leave the file unchanged; another output becomes a copy."""
-        return Written() if self.in_place or self.dry_run else self._write(partial(self.copy_to, elf), None)
+        return WriteResult() if self.in_place or self.dry_run else self._write(partial(self.copy_to, elf), None)
 
-    def write(self, write: Callable[[BinaryIO], None], check: Callable[[Path, Reader], None]) -> Written:
+    def write(self, write: Callable[[BinaryIO], None], check: Callable[[Path, Reader], None]) -> WriteResult:
         """Write the result, except in a dry run; `check` raises to stop."""
         if self.dry_run:
-            return Written()
+            return WriteResult()
         if not self.verify:
             return self._write(write, None)
         reader = choose_reader(len(self.data))
         return self._write(write, lambda written: check(written, reader))
 
-    def _write(self, write: Callable[[BinaryIO], None], check: Callable[[Path], None] | None) -> Written:
+    def _write(self, write: Callable[[BinaryIO], None], check: Callable[[Path], None] | None) -> WriteResult:
         if self._location is None:
             _to_stdout(write, check)
-            return Written(str(self.output))
+            return WriteResult(str(self.output))
         replaced = write_atomically(
             self._location,
             write,
@@ -128,7 +124,7 @@ class Target:
         if replaced.other_names > 0:
             names = "name" if replaced.other_names == 1 else "names"
             warnings.append(f"{replaced.other_names} other {names} (hard links) of {self.output} keep the old file")
-        return Written(str(self.output), tuple(warnings))
+        return WriteResult(str(self.output), tuple(warnings))
 
 
 def _leads_to(path: StrPath, location: Location) -> bool:

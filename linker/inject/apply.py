@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
-
 from linker.files.copying import FilePart, copy_file
 from linker.inject import undo_record
-from linker.inject.gaps import moved, spread
+from linker.inject.gaps import Gaps, moved, spread
 from linker.inject.undo_record import Write
+from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from sframegen.elf.records import SHN, packed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from linker.inject.gaps import Gaps
     from linker.inject.plan import InjectionPlan
     from sframegen.elf.file import ElfFile
 
@@ -39,12 +37,12 @@ def write_all(
     gaps = change.gaps
     copy(elf, out, spread(gaps, record.parts if record else [FilePart(0, 0, len(elf.data))]))
     old = (Write(offset, data) for offset, data in record.old) if record else ()
-    for offset, data in (*placed(gaps, old), *change.writes):
+    for offset, data in (*writes_in_new_file(gaps, old), *change.writes):
         out.seek(offset)
         out.write(data)
 
 
-def placed(gaps: Gaps, writes: Iterable[Write]) -> Iterator[Write]:
+def writes_in_new_file(gaps: Gaps, writes: Iterable[Write]) -> Iterator[Write]:
     """Yield writes at offsets in the original as writes at offsets in the new file."""
     for offset, data in writes:
         for start, to, size in spread(gaps, [FilePart(0, offset, len(data))]):
@@ -76,7 +74,7 @@ def change_of(
         if header.e_shstrndx == elf.shstrndx:
             header = header._replace(e_shstrndx=plan.names_number)
     writes = [
-        *placed(plan.gaps, cleared),
+        *writes_in_new_file(plan.gaps, cleared),
         Write(0, packed([header], elf.byte_order)),
         *table,
         *(Write(item.to_offset, elf.data[item.from_offset : item.from_offset + item.size]) for item in plan.moves),
@@ -84,7 +82,7 @@ def change_of(
         Write(plan.section_offset, section),
         *(section_writes(plan, elf) if plan.sections else ()),
     ]
-    record = undo_record.record((given or elf).data, writes, plan.gaps, plan.undo_offset)
+    record = undo_record.make_record((given or elf).data, writes, plan.gaps, plan.undo_offset)
     return Change([*writes, Write(plan.undo_offset, record)], plan.gaps)
 
 

@@ -12,10 +12,8 @@ page, patchelf 0.17 may put the end of .dynamic into that page.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from linker.inject.gaps import Gap, moved_segment
-from linker.inject.image import MAX_ADDRESS
+from linker.inject.image import MAX_ADDRESS, Image
 from linker.inject.layout import (
     BUILD_ID_LEAVES,
     WORD,
@@ -30,12 +28,8 @@ from linker.inject.layout import (
     sframe_at,
 )
 from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS, may_move, section_range
-from sframegen.elf.ranges import align_up, is_within, overlapping
+from sframegen.elf.ranges import Extent, align_up, is_within, overlapping
 from sframegen.elf.records import EHDR_SIZE, ET, PHDR_SIZE, PT, SHF, SHT, Phdr, Shdr
-
-if TYPE_CHECKING:
-    from linker.inject.image import Image
-    from sframegen.elf.ranges import Extent
 
 NEW_SEGMENTS = 2  # PT_LOAD and PT_GNU_SFRAME
 MIN_ADDRESS = 0x10000  # the usual vm.mmap_min_addr: kernels do not map lower addresses

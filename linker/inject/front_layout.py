@@ -6,9 +6,7 @@ place of other metadata there, or the padding after the first segment.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from linker.inject.image import MAX_ADDRESS
+from linker.inject.image import MAX_ADDRESS, Image
 from linker.inject.layout import (
     BUILD_ID_LEAVES,
     LayoutDraft,
@@ -24,9 +22,6 @@ from linker.inject.movable import FIRST_PAGE
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.elf.ranges import Extent, align_up, overlapping
 from sframegen.elf.records import PHDR_SIZE, PT, Phdr
-
-if TYPE_CHECKING:
-    from linker.inject.image import Image
 
 NEW_SEGMENTS = 2  # PT_LOAD and PT_GNU_SFRAME
 END_OF_HASH = 8  # bytes after moved metadata: LIEF 1.0 does not read a .gnu.hash that ends with its segment

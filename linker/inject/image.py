@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
 from linker.files.signatures import appended_size
 from linker.inject.movable import FIRST_PAGE, NEW_HEADERS, movable_pieces, valid_align
 from sframegen.base.errors import Refusal, RefusedError
-from sframegen.elf.dynamic import Role, read_dynamic, role_of
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
+from sframegen.elf.dynamic import Dyn, Role, read_dynamic, role_of
 from sframegen.elf.notes import check_notes, sound_notes
 from sframegen.elf.ranges import Extent
-from sframegen.elf.records import EHDR_SIZE, ET, NT_GNU_BUILD_ID, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT
+from sframegen.elf.records import EHDR_SIZE, ET, NT_GNU_BUILD_ID, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT, Phdr
 
 if TYPE_CHECKING:
-    from sframegen.elf.dynamic import Dyn
     from sframegen.elf.file import ElfFile
-    from sframegen.elf.records import Phdr
 
 CHUNK = 1 << 20
 # What may follow the image, as in self-extracting programs and AppImages, by its first bytes; zeros may precede them.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from typing import NamedTuple
+
+from sframegen.base.quick_typing import NamedTuple
 
 
 class Kernel(NamedTuple):

@@ -1,55 +1,24 @@
-"""Layout drafts, from which the rest of a plan follows; drafts the layouts at the end of the file, loaded (tail) or not."""
+"""Drafts of layouts, from which the rest of a plan follows. The two at the file's end are drafted here: loaded (tail) or not."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
-
-from linker.inject.gaps import Gap, moved_end, total_size
-from linker.inject.image import MAX_ADDRESS, check_end, check_header, check_sections
+from linker.inject.gaps import Gap, Gaps, moved_end, total_size
+from linker.inject.image import MAX_ADDRESS, Image, check_end, check_header, check_sections
 from linker.inject.movable import MOVABLE_SEGMENTS
 from sframegen.base.errors import Refusal, RefusedError
+from sframegen.base.quick_typing import TYPE_CHECKING, Literal, NamedTuple
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import PF, PHDR_SIZE, PT, SHF, SHT, Phdr, Shdr
 
 if TYPE_CHECKING:
-    from linker.inject.gaps import Gaps
-    from linker.inject.image import Image
     from sframegen.elf.file import ElfFile
 
 
 NEW_SEGMENTS = 3  # two PT_LOADs and PT_GNU_SFRAME
 MAX_HOLE = 64 << 20  # bytes in the file between the old and new segments, which .bss causes
-
-
-def tail(image: Image, section_size: int) -> LayoutDraft:
-    room = image.room
-    bias = image.loads[0].p_vaddr - image.loads[0].p_offset
-    address = max(align_up(image.end_address, image.page), align_up(room + bias, image.page))
-    table_address = align_up(address + section_size, image.page)
-    size = (len(image.segments) + NEW_SEGMENTS) * PHDR_SIZE
-    if bias < 0 or bias % image.page or table_address + size > MAX_ADDRESS or address - bias - room > MAX_HOLE:
-        raise no_room(image, "neither after it nor at the end of the file")
-    sframe, section = sframe_at(address - bias, address, section_size)
-    table_offset = table_address - bias
-    segments = [
-        segment._replace(p_offset=table_offset, p_vaddr=table_address, p_paddr=table_address, p_filesz=size, p_memsz=size)
-        if segment.p_type == PT.PHDR
-        else segment
-        for segment in image.segments
-    ]
-    loads = [load_at(image, section.sh_offset, address, section_size), load_at(image, table_offset, table_address, size)]
-    # A section covers the table: otherwise eu-strip takes it for a gap and clears it.
-    cover = Shdr(0, SHT.PROGBITS, SHF.ALLOC, table_address, table_offset, size, 0, 0, 8, 0)
-    segments = [*insert_loads(segments, loads), sframe]
-    dropped = [segment for segment in image.elf.segments if segment not in image.segments]
-    gaps, end = gap_after(image, table_offset + size)
-    return LayoutDraft(
-        "tail", gaps, table_offset, segments, [*loads, sframe], section, end, [], dropped, [(".sframegen.phdrs", cover)]
-    )
-
-
 WORD = 1 << 64
 BUILD_ID_LEAVES = "the build-id note would leave the first page of the file"
+ADDRESS, ALIGN = 0, 8  # of a section that is not loaded
 Layout = Literal["front", "before", "tail", "unloaded"]
 
 
@@ -146,15 +115,36 @@ def follow_segment(segment: Phdr, moves: list[Move]) -> Phdr:
     return segment
 
 
-ADDRESS = 0
-ALIGN = 8
+def tail(image: Image, section_size: int) -> LayoutDraft:
+    """Draft a layout with a section and a program header table that are loaded from the file's end. Raises NoRoomError."""
+    room = image.room
+    bias = image.loads[0].p_vaddr - image.loads[0].p_offset
+    address = max(align_up(image.end_address, image.page), align_up(room + bias, image.page))
+    table_address = align_up(address + section_size, image.page)
+    size = (len(image.segments) + NEW_SEGMENTS) * PHDR_SIZE
+    if bias < 0 or bias % image.page or table_address + size > MAX_ADDRESS or address - bias - room > MAX_HOLE:
+        raise no_room(image, "neither after it nor at the end of the file")
+    sframe, section = sframe_at(address - bias, address, section_size)
+    table_offset = table_address - bias
+    segments = [
+        segment._replace(p_offset=table_offset, p_vaddr=table_address, p_paddr=table_address, p_filesz=size, p_memsz=size)
+        if segment.p_type == PT.PHDR
+        else segment
+        for segment in image.segments
+    ]
+    loads = [load_at(image, section.sh_offset, address, section_size), load_at(image, table_offset, table_address, size)]
+    # A section covers the table: otherwise eu-strip takes it for a gap and clears it.
+    cover = Shdr(0, SHT.PROGBITS, SHF.ALLOC, table_address, table_offset, size, 0, 0, 8, 0)
+    segments = [*insert_loads(segments, loads), sframe]
+    dropped = [segment for segment in image.elf.segments if segment not in image.segments]
+    gaps, end = gap_after(image, table_offset + size)
+    return LayoutDraft(
+        "tail", gaps, table_offset, segments, [*loads, sframe], section, end, [], dropped, [(".sframegen.phdrs", cover)]
+    )
 
 
-def unloaded(elf: ElfFile, section_size: int, flags: int) -> LayoutDraft:
-    """Draft a layout with an unloaded section. `flags`: SHF_COMPRESSED or 0.
-
-    Raises FormatError or RefusedError with the reason if no section can be added.
-    """
+def unloaded(elf: ElfFile, section_size: int) -> LayoutDraft:
+    """Draft a layout with an unloaded section at the file's end. Raises FormatError or RefusedError if none can be added."""
     check_header(elf, new_headers=0)
     check_sections(elf)
     check_end(elf)
@@ -162,5 +152,5 @@ def unloaded(elf: ElfFile, section_size: int, flags: int) -> LayoutDraft:
         message = "no section headers: without them, nobody finds a section that is not loaded"
         raise RefusedError(Refusal.NO_ROOM, message, file=elf.name)
     offset = align_up(len(elf.data), ALIGN)
-    section = Shdr(0, SHT.GNU_SFRAME, flags, ADDRESS, offset, section_size, 0, 0, ALIGN, 0)
+    section = Shdr(0, SHT.GNU_SFRAME, 0, ADDRESS, offset, section_size, 0, 0, ALIGN, 0)
     return LayoutDraft("unloaded", (), elf.header.e_phoff, elf.segments, [], section, offset + section_size, [], [], [])

@@ -6,15 +6,13 @@ import itertools
 from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
-from sframegen.elf.dynamic import DT
+from sframegen.elf.dynamic import DT, Dyn
 from sframegen.elf.notes import notes_at
 from sframegen.elf.ranges import Extent, gaps, join, overlapping
-from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT, names_of
+from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT, Phdr, names_of
 
 if TYPE_CHECKING:
-    from sframegen.elf.dynamic import Dyn
     from sframegen.elf.file import ElfFile, Section
-    from sframegen.elf.records import Phdr
 
 FIRST_PAGE = 0x1000  # bytes: core files keep this part of mapped files, and kernels look for the build-id in it
 NEW_HEADERS = 3  # at most: PT_LOAD, PT_GNU_SFRAME, and a second PT_LOAD in the tail layout
@@ -54,26 +52,31 @@ def movable_pieces(elf: ElfFile, dynamic: list[Dyn], table: Extent, load: Phdr |
 
     Bytes near the table that no header explains are fixed.
     """
+    candidates, fixed = metadata_ranges(elf, dynamic)
+    loaded = (load.p_offset, load.p_offset + load.p_filesz) if load else (0, 0)
+    movable: list[Extent] = []
+    blocked: list[Extent] = []
+    for piece in candidates:
+        is_free = loaded[0] <= piece.start and piece.end <= loaded[1] and not overlapping(fixed, piece.start, piece.end)
+        (movable if is_free else blocked).append(piece)
+    # The old section header table, which Go's linker puts right after the program headers: a new one is written elsewhere.
+    replaced = [Extent(elf.header.e_shoff, elf.header.e_shoff + elf.shnum * SHDR_SIZE)] if elf.sections else []
+    known = join([*candidates, *fixed, *replaced])
+    needed_end = max(FIRST_PAGE, table.end + NEW_HEADERS * PHDR_SIZE)
+    padding = len(elf.data) if elf.sections else MAX_PADDING
+    unknown = unexplained(elf, known, table.end, min(needed_end, loaded[1]), padding)
+    unknown += unexplained(elf, known, max(table.end, loaded[1]), needed_end, len(elf.data))
+    return movable, join([*fixed, *blocked, *unknown, Extent(len(elf.data), 1 << 63, ("the end of the file",))])
+
+
+def metadata_ranges(elf: ElfFile, dynamic: list[Dyn]) -> tuple[list[Extent], list[Extent]]:
+    """Return (ranges of metadata that code does not reach, all others that headers name), each ascending and disjoint."""
     tags: dict[int, list[int]] = {}
     for entry in dynamic:
         tags.setdefault(entry.tag, []).append(entry.value)
     movable = {section.number for section in elf.sections if may_move(elf, section, tags)}
-    ranges = movable_segments(elf)
-    ranges += [section_range(elf.sections[number]) for number in movable] if elf.sections else tagged(elf, tags)
-    fixed = fixed_ranges(elf, movable)
-    inside = (load.p_offset, load.p_offset + load.p_filesz) if load else (0, 0)
-    pieces: list[Extent] = []
-    blocks = list(fixed)
-    for piece in join(ranges):
-        free = inside[0] <= piece.start and piece.end <= inside[1] and not overlapping(fixed, piece.start, piece.end)
-        (pieces if free else blocks).append(piece)
-    window = (table.end, max(FIRST_PAGE, table.end + NEW_HEADERS * PHDR_SIZE))
-    # The old section header table, which Go's linker puts right after the program headers: a new one is written elsewhere.
-    replaced = [Extent(elf.header.e_shoff, elf.header.e_shoff + elf.shnum * SHDR_SIZE)] if elf.sections else []
-    known = join([*pieces, *blocks, *replaced])
-    blocks += unexplained(elf, known, window[0], min(window[1], inside[1]), MAX_PADDING if not elf.sections else len(elf.data))
-    blocks += unexplained(elf, known, max(window[0], inside[1]), window[1], len(elf.data))
-    return pieces, join([*blocks, Extent(len(elf.data), 1 << 63, ("the end of the file",))])
+    named = [section_range(elf.sections[number]) for number in movable] if elf.sections else dynamic_tag_ranges(elf, tags)
+    return join([*movable_segments(elf), *named]), fixed_ranges(elf, movable)
 
 
 def may_move(elf: ElfFile, section: Section, tags: dict[int, list[int]]) -> bool:
@@ -120,7 +123,7 @@ def movable_segments(elf: ElfFile) -> list[Extent]:
     ]
 
 
-def tagged(elf: ElfFile, tags: dict[int, list[int]]) -> list[Extent]:
+def dynamic_tag_ranges(elf: ElfFile, tags: dict[int, list[int]]) -> list[Extent]:
     """Return each dynamic tag's range in a file without section headers: up to the next named place, or of the known size."""
     loads = [segment for segment in elf.segments if segment.p_type == PT.LOAD]
     starts: dict[int, int] = {}

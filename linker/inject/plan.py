@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
 
 from linker.files.copying import FilePart
 from linker.inject import undo_record
 from linker.inject.before_layout import before, is_possible
 from linker.inject.front_layout import front
-from linker.inject.gaps import moved, spread
-from linker.inject.image import read_image
+from linker.inject.gaps import Gaps, moved, spread
+from linker.inject.image import Image, read_image
 from linker.inject.kernel_versions import KernelChange
-from linker.inject.layout import NoRoomError, no_room, tail, unloaded
+from linker.inject.layout import Layout, LayoutDraft, Move, NoRoomError, no_room, tail, unloaded
 from linker.inject.movable import MOVABLE_TAGS, SEGMENT_NAMES, TAG_NAMES
 from linker.inject.section_table import NO_TABLE, Patch, new_table, value_patches
 from sframegen.base.errors import Refusal, RefusedError, SframegenError
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.dynamic import Role
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, SHF, Phdr
@@ -23,9 +23,6 @@ from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, SHF, Phdr
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from linker.inject.gaps import Gaps
-    from linker.inject.image import Image
-    from linker.inject.layout import Layout, LayoutDraft, Move
     from sframegen.elf.file import ElfFile, Section
 
 # patchelf relies on the order of sections: if the first one has moved, it overwrites the second one when it adds program
@@ -44,7 +41,7 @@ class InjectionPlan(NamedTuple):
     original_size: int
     section_offset: int
     section_address: int
-    section_size: int  # in the file
+    section_size: int
     section_flags: int
     table_offset: int
     spare_size: int  # bytes to clear after the program header table
@@ -81,12 +78,12 @@ class InjectionPlan(NamedTuple):
 
     def overwritten(self) -> list[tuple[int, int]]:
         """Return (offset, size) of each overwritten range of the original without its earlier section, ascending."""
-        return undo_record.overwritten(self.original_size, self._written(), self.gaps)
+        return undo_record.overwritten_ranges(self.original_size, self._written(), self.gaps)
 
     def changed(self) -> list[tuple[int, int]]:
         """Return the overwritten ranges and the ranges that are cleared before."""
         cleared = [(part.to, part.size) for part in spread(self.gaps, [FilePart(at, at, size) for at, size in self.cleared])]
-        return undo_record.overwritten(self.original_size, [*self._written(), *cleared], self.gaps)
+        return undo_record.overwritten_ranges(self.original_size, [*self._written(), *cleared], self.gaps)
 
     def _written(self) -> list[tuple[int, int]]:
         ranges = [(0, EHDR_SIZE)]
@@ -113,13 +110,10 @@ def plan_injection(
     return make_plan(elf, draft, patches, tuple(cleared))
 
 
-def plan_unloaded(elf: ElfFile, stored_size: int, flags: int, cleared: Iterable[tuple[int, int]] = ()) -> InjectionPlan:
-    """Plan to add an unloaded section of that size in the file; other parameters as for `plan_injection`.
-
-    `flags`: SHF_COMPRESSED or 0.
-    """
-    check_size(elf, stored_size)
-    return make_plan(elf, unloaded(elf, stored_size, flags), (), tuple(cleared))
+def plan_unloaded(elf: ElfFile, section_size: int, cleared: Iterable[tuple[int, int]] = ()) -> InjectionPlan:
+    """Plan to add an unloaded section of that size; other parameters as for `plan_injection`."""
+    check_size(elf, section_size)
+    return make_plan(elf, unloaded(elf, section_size), (), tuple(cleared))
 
 
 def check_size(elf: ElfFile, section_size: int) -> None:
@@ -207,10 +201,9 @@ def tag_patches(image: Image, draft: LayoutDraft) -> Iterator[Patch]:
 def describe(plan: InjectionPlan) -> list[str]:
     """Return the plan as lines of text, one fact each."""
     place = f"address {plan.section_address:#x}" if plan.is_loaded else "not loaded"
-    compressed = " of compressed contents" * bool(plan.section_flags & SHF.COMPRESSED)
     lines = [
         f"layout: {plan.layout}; file grows from {plan.original_size:#x} to {plan.size:#x} bytes",
-        f".sframe: {place}, offset {plan.section_offset:#x}, {plan.section_size:#x} bytes{compressed}",
+        f".sframe: {place}, offset {plan.section_offset:#x}, {plan.section_size:#x} bytes",
     ]
     lines += [f"new segment: {describe_segment(segment)}" for segment in plan.new_segments]
     lines += [f"gap: {size:#x} bytes before the original's offset {at:#x}" for at, size in plan.gaps]

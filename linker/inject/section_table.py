@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
 from linker.inject.gaps import moved, moved_empty
-from linker.inject.layout import WORD
-from sframegen.elf.file import Section
+from linker.inject.layout import WORD, LayoutDraft, Move
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
+from sframegen.elf.file import ElfFile, Section
 from sframegen.elf.records import SHF, SHN, SHT, SYM_SIZE, Shdr
 from sframegen.elf.symbols import ST_SHNDX_OFFSET, ST_VALUE_OFFSET, SymbolTable, symbol_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from linker.inject.layout import LayoutDraft, Move
-    from sframegen.elf.file import ElfFile
 
 MAX_SYMBOLS = 1 << 16  # symbols that may be patched; real files have a handful
 
@@ -147,4 +144,5 @@ def renumbered_header(header: Shdr, numbers: Mapping[int, int]) -> Shdr:
     """Return a section header that refers to other sections by their new numbers; 0 stands for a removed section."""
     has_number = header.sh_flags & SHF.INFO_LINK or header.sh_type in (SHT.RELA, SHT.REL)
     info = numbers.get(header.sh_info, header.sh_info) if has_number else header.sh_info
-    return header._replace(sh_link=numbers.get(header.sh_link, header.sh_link), sh_info=info)
+    link = numbers.get(header.sh_link, header.sh_link)
+    return header if (link, info) == (header.sh_link, header.sh_info) else header._replace(sh_link=link, sh_info=info)

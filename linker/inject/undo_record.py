@@ -18,17 +18,15 @@ from __future__ import annotations
 import struct
 import zlib
 from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
 
 from linker.files.copying import FilePart
-from linker.inject.gaps import Gap, moved, moved_back, opened_gaps, parts_of, total_size
-from sframegen.elf.ranges import Extent, holder, join
+from linker.inject.gaps import Gap, Gaps, moved, moved_back, opened_gaps, parts_of, total_size
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
+from sframegen.elf.ranges import Extent, Range, holder, join
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from linker.inject.gaps import Gaps
-    from sframegen.elf.ranges import Range
 
 MAGIC = b"SFrmUndo"
 ENTRY = struct.Struct("<QQ")
@@ -75,14 +73,14 @@ def record_size(ranges: Iterable[tuple[int, int]], gaps: Gaps = ()) -> int:
     return TRAILER.size + ENTRY.size * len(gaps) + sum(ENTRY.size + size for _, size in ranges)
 
 
-def overwritten(original_size: int, writes: Iterable[tuple[int, int]], gaps: Gaps = ()) -> list[tuple[int, int]]:
+def overwritten_ranges(original_size: int, writes: Iterable[tuple[int, int]], gaps: Gaps = ()) -> list[tuple[int, int]]:
     """Return (offset, size) of each range of the original that writes of (offset, size) in the new file change, ascending."""
     ranges = join(Extent(offset, offset + size) for offset, size in writes)
     new = [*opened_gaps(gaps), (original_size + total_size(gaps), END)]
     return [(moved_back(gaps, item.start), item.size) for item in ranges if holder(new, item.start) is None]
 
 
-def record(original: memoryview, writes: Iterable[Write], gaps: Gaps = (), start: int | None = None) -> bytes:
+def make_record(original: memoryview, writes: Iterable[Write], gaps: Gaps = (), start: int | None = None) -> bytes:
     """Return the record of a file made from `original` by only opening these gaps, then applying these writes in order.
 
     Writes must not cross the original's end, or an end of a gap. `start`: the record's offset, by default after all writes.
@@ -141,9 +139,9 @@ def checksum(pieces: Iterable[bytes | bytearray | memoryview]) -> int:
     return crc
 
 
-def read(data: memoryview) -> Undo | None:
+def read_verified(data: memoryview) -> Undo | None:
     """Return the record of a changed file; None without one, or if bytes that it covers have changed since."""
-    found = parse(data)
+    found = read_unverified(data)
     if found is None:
         return None
     original_size, count, crc, size, _ = TRAILER.unpack_from(data, len(data) - TRAILER.size)
@@ -152,7 +150,7 @@ def read(data: memoryview) -> Undo | None:
     return found if checksum([*covered, body, TRAILER.pack(original_size, count, 0, size, MAGIC)]) == crc else None
 
 
-def parse(data: memoryview) -> Undo | None:
+def read_unverified(data: memoryview) -> Undo | None:
     """Return the record at the end of a file, even if the file has changed since."""
     if len(data) < TRAILER.size:
         return None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from linker.files.copying import same_bytes
+from linker.files.copying import same_range
 from linker.files.read_back import read_back, without_name_offset
 from linker.inject.gaps import is_grown, moved, moved_back, moved_empty, moved_segment, parts_of
 from linker.inject.image import find_build_id
 from linker.inject.movable import MOVABLE_SEGMENTS
 from linker.inject.section_table import renumbered_header
-from sframegen.elf.file import open_elf
+from sframegen.elf.file import open_elf, opened_elf
 from sframegen.elf.notes import build_id_among, build_id_of, sound_notes
 from sframegen.elf.ranges import Extent, gaps, join, overlapping
 from sframegen.elf.records import EHDR_SIZE, PF, PHDR_SIZE, PT, SHF, SHT, Phdr, Shdr
@@ -34,17 +34,17 @@ def verify(plan: InjectionPlan, original: ElfFile, result: Path, reader: Reader)
     written = read_back(result, reader)
     if written is None:
         return [f"{reader} cannot read the file"]
-    elf = open_elf(result)
-    loaded = check_loaded(plan, original, elf, written) if plan.is_loaded else check_unloaded(original, elf, written)
-    return [
-        *check_new_header(plan, original, written),
-        *check_section(plan, written),
-        *loaded,
-        *check_segments(plan, original, written),
-        *check_new_sections(plan, original, written),
-        *check_overwritten(plan, original),
-        *check_build_id(original, elf),
-    ]
+    with opened_elf(result) as elf:
+        loaded = check_loaded(plan, original, elf, written) if plan.is_loaded else check_unloaded(original, elf, written)
+        return [
+            *check_new_header(plan, original, written),
+            *check_section(plan, written),
+            *loaded,
+            *check_segments(plan, original, written),
+            *check_new_sections(plan, original, written),
+            *check_overwritten(plan, original),
+            *check_build_id(original, elf),
+        ]
 
 
 def check_loaded(plan: InjectionPlan, original: ElfFile, elf: ElfFile, written: ReadBack) -> Iterator[str]:
@@ -64,7 +64,7 @@ def check_unloaded(original: ElfFile, elf: ElfFile, written: ReadBack) -> Iterat
         yield "program headers changed"
     if elf.header._replace(e_shoff=original.header.e_shoff, e_shnum=original.header.e_shnum) != original.header:
         yield "the ELF header changed"
-    if not same_bytes(original.data[EHDR_SIZE:], elf.data[EHDR_SIZE : len(original.data)]):
+    if not same_range(original, EHDR_SIZE, elf, EHDR_SIZE, len(original.data) - EHDR_SIZE):
         yield "bytes of the original changed"
 
 
@@ -72,7 +72,7 @@ def verify_writes(
     original: ElfFile, segments: list[Phdr], sections: list[Section], writes: Iterable[Write], result: Path, reader: Reader
 ) -> list[str]:
     """Return findings about a file that must have these headers, and the original's bytes except for these writes."""
-    written, new = read_back(result, reader), open_elf(result)
+    written = read_back(result, reader)
     if written is None:
         return [f"{reader} cannot read the file"]
     findings = ["the ELF header changed"] * any(identity_findings(original, written))
@@ -82,14 +82,15 @@ def verify_writes(
         findings.append("section headers are not the planned ones")
     changed = join(Extent(offset, offset + len(data)) for offset, data in writes)
     size = max([len(original.data), *(item.end for item in changed)])
-    if len(new.data) != size:
-        return [*findings, f"the file has {len(new.data)} bytes, not {size}"]
-    if not all(same_bytes(original.data[a:b], new.data[a:b]) for a, b in gaps(changed, 0, size)):
-        findings.append("bytes changed that do not belong to the section")
+    with opened_elf(result) as new:
+        if len(new.data) != size:
+            findings.append(f"the file has {len(new.data)} bytes, not {size}")
+        elif not all(same_range(original, start, new, start, end - start) for start, end in gaps(changed, 0, size)):
+            findings.append("bytes changed that do not belong to the section")
     return findings
 
 
-def verify_detached(original: ElfFile, stored: Bytes, flags: int, result: Path, reader: Reader) -> list[str]:
+def verify_detached(original: ElfFile, section: Bytes, result: Path, reader: Reader) -> list[str]:
     """Return findings about a detached section's file: it must have these bytes, and the original's PT_LOADs and build-id."""
     written, elf = read_back(result, reader), open_elf(result)
     if written is None:
@@ -97,9 +98,9 @@ def verify_detached(original: ElfFile, stored: Bytes, flags: int, result: Path, 
     findings = ["the ELF header changed"] * any(identity_findings(original, written))
     if written.segments != [segment for segment in original.segments if segment.p_type == PT.LOAD]:
         findings.append("its program headers are not the PT_LOADs of the original")
-    sections = [section for section in written.sections if section.name == ".sframe"]
+    sections = [one for one in written.sections if one.name == ".sframe"]
     kinds = [(s.header.sh_type, s.header.sh_flags, s.header.sh_addr) for s in sections]
-    if kinds != [(SHT.GNU_SFRAME, flags, 0)] or elf.stored(sections[0]) != memoryview(stored):
+    if kinds != [(SHT.GNU_SFRAME, 0, 0)] or elf.stored(sections[0]) != memoryview(section):
         findings.append(".sframe is not the planned one")
     if build_id_of(elf) != build_id_of(original):
         findings.append("the build-id changed")
@@ -225,8 +226,8 @@ def check_new_sections(plan: InjectionPlan, original: ElfFile, written: ReadBack
             same = new.header.sh_offset == plan.names_offset
         else:
             address, offset = place_of(plan, old.header)
-            there = new.header._replace(sh_name=old.header.sh_name)
-            same = there == renumbered_header(old.header, numbers)._replace(sh_addr=address, sh_offset=offset)
+            there = renumbered_header(old.header, numbers)._replace(sh_name=0, sh_addr=address, sh_offset=offset)
+            same = new.header == there
         if not same or new.name != old.name:
             yield f"section {old.number} {old.name} changed, which is not in the plan"
 
@@ -265,13 +266,13 @@ def check_bytes(plan: InjectionPlan, original: ElfFile, result: ElfFile, written
         there = next((s for s in now if s.p_vaddr <= load.p_vaddr < s.p_vaddr + max(1, s.p_memsz)), load)
         shift = load.p_vaddr - there.p_vaddr + there.p_offset - load.p_offset
         for start, end in gaps(named, load.extent.start, load.extent.end):
-            if not same_bytes(original.data[start:end], result.data[start + shift : end + shift]):
+            if not same_range(original, start, result, start + shift, end - start):
                 yield f"bytes loaded from file offsets {start:#x} to {end:#x} changed"
     loads = (s.extent for s in original.segments if s.p_type == PT.LOAD and s.p_filesz)
     compared = join([*named, *loads])
     for start, to, size in parts_of(plan.gaps, len(original.data)):
         for at, end in gaps(compared, start, start + size):
-            if not same_bytes(original.data[at:end], result.data[at + to - start : end + to - start]):
+            if not same_range(original, at, result, at + to - start, end - at):
                 yield f"bytes from file offsets {at:#x} to {end:#x} changed"
 
 
@@ -282,7 +283,8 @@ def check_moves(plan: InjectionPlan, original: ElfFile, result: ElfFile) -> Iter
         there = result.at(item.to_address, item.size)
         for start, end in gaps(patched, item.to_offset, item.to_offset + item.size):
             at = item.from_offset + start - item.to_offset
-            if not same_bytes(original.data[at : at + end - start], there[start - item.to_offset : end - item.to_offset]):
+            now = there[start - item.to_offset : end - item.to_offset].tobytes()
+            if original.data[at : at + end - start].tobytes() != now:
                 yield f"{', '.join(item.names)} changed when it moved to {item.to_address:#x}"
     for patch in plan.patches:
         if int.from_bytes(result.data[patch.offset : patch.offset + patch.size], result.byte_order) != patch.new:

@@ -14,20 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from linker.merge.maps import read_map
-from linker.objects.laid_out import is_code
+from linker.objects.laid_out import LaidOutObject, is_code
 from sframegen.base.errors import FormatError
 from sframegen.elf.ranges import holder
 from sframegen.elf.records import SHN
-from sframegen.tables.gather import DEAD
+from sframegen.tables.gather import DEAD, Merger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from linker.merge.inputs import CodeSection, InputObject
     from linker.merge.maps import HasCode, Placement
-    from linker.objects.laid_out import Placed
     from sframegen.elf.file import ElfFile
-    from sframegen.tables.gather import Merger
 
 # Bytes that a linker may change for each relocation: the field, and instructions around it that it simplifies (TLS, GOT).
 CHANGED_BY_RELOCATION = 16
@@ -204,7 +202,7 @@ def map_of_linked(map_file: str | os.PathLike[str], elf: ElfFile) -> LinkerMap:
     return LinkerMap(map_file, elf, address_of, has_code)
 
 
-def map_of_object(map_file: str | os.PathLike[str], placed: Placed) -> LinkerMap:
+def map_of_object(map_file: str | os.PathLike[str], placed: LaidOutObject) -> LinkerMap:
     """Read the map of the link (-r) that made an object; sections of one name are matched by their order in map and object."""
     addresses: dict[str, list[int]] = defaultdict(list)
     for start, _, number in sorted(placed.sections, key=itemgetter(2)):

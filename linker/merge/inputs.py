@@ -9,25 +9,24 @@ import os
 from contextlib import suppress
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from linker.merge.object_scan import FIELDS, UNUSUAL, ObjectScan
 from linker.objects.archive import is_archive, members
-from linker.objects.function_places import Described, described_sections, start_relocation
+from linker.objects.function_places import DescribedSection, described_sections, start_relocation
 from linker.objects.laid_out import is_code
 from sframegen.base.columns import zeros
 from sframegen.base.errors import FormatError, naming
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from sframegen.elf.file import ElfFile, map_file
 from sframegen.elf.records import ET, RELA_SIZE
 from sframegen.elf.relocations import relocation_rows
-from sframegen.format.abi import abi_of
+from sframegen.format.abi import Abi, abi_of
 from sframegen.format.decode import open_section
 from sframegen.tables.gather import DEAD, Merger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from sframegen.format.abi import Abi
     from sframegen.program.workers import Progress
 
     Version: TypeAlias = tuple[int, int, int, int, int]
@@ -55,14 +54,14 @@ class UsualObject(NamedTuple):
     name: str
     abi: Abi
     code: list[CodeSection]
-    part: Described
+    part: DescribedSection
     is_relocatable: bool = True
 
     @property
     def elf(self) -> ElfFile:
         return ElfFile(self.data, self.name)
 
-    def described(self) -> Iterable[Described]:
+    def described(self) -> Iterable[DescribedSection]:
         return (self.part,)
 
     def contents(self, code: CodeSection) -> memoryview:
@@ -89,7 +88,7 @@ class OtherObject:
             if is_code(section)
         ]
 
-    def described(self) -> Iterable[Described]:
+    def described(self) -> Iterable[DescribedSection]:
         return described_sections(self.elf)
 
     def contents(self, code: CodeSection) -> memoryview:
@@ -131,7 +130,7 @@ class ObjectReader:
         numbers, offsets = zeros("H", functions), zeros("Q", functions)
         if not scan.places(section.index_at, layout.index_size, section.relative, kind, numbers, offsets):
             return None
-        return UsualObject(data, name, abi, code, Described(section, numbers, offsets))
+        return UsualObject(data, name, abi, code, DescribedSection(section, numbers, offsets))
 
 
 class Inputs:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, Self, TextIO, TypeAlias
 
 from sframegen.base.errors import FormatError
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple, NoReturn, Self, TextIO, TypeAlias
 from sframegen.elf.file import open_text
 from sframegen.elf.records import MAX_ADDRESS
 

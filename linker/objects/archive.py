@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -71,7 +71,7 @@ def members(data: memoryview, file: str) -> list[Member]:
     return found
 
 
-def rewritten(found: list[Member], contents: Mapping[int, bytes | memoryview], file: str) -> Iterator[bytes | memoryview]:
+def rewritten_archive(found: list[Member], contents: Mapping[int, bytes | memoryview], file: str) -> Iterator[bytes | memoryview]:
     """Yield the archive's bytes, in parts. `contents`: new contents of some members, by the offset of their header."""
     sizes = {member.at: len(contents.get(member.at, member.contents)) for member in found}
     moved: dict[int, int] = {}

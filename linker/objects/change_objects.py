@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from linker.files.copying import copy_file, same_bytes
+from linker.files.copying import copy_file
 from linker.inject import undo_record
 from linker.inject.apply import Change, write_all
 from linker.inject.undo_record import Undo, Write
-from linker.objects.laid_out import Placed, groups, is_sframe, place, place_debug_file
+from linker.objects.laid_out import LaidOutObject, groups, is_sframe, lay_out, place_debug_file
 from linker.objects.new_sections import NewSection, new_sections, object_writes, old_sections
 from sframegen.base.errors import ANOTHER, FormatError, Refusal, RefusedError
+from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from sframegen.elf.file import ElfFile
 from sframegen.elf.records import EHDR_SIZE, ET
 from sframegen.format.abi import abi_of
-from sframegen.format.decode import decode
+from sframegen.format.decode import SframeSection, decode
 from sframegen.tables.compare import agree, difference
 from sframegen.tables.gather import gather
 from sframegen.tables.optimize import MAX_GAP
@@ -24,22 +24,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from sframegen.conversion.cfi_sections import Sources
     from sframegen.conversion.convert import Converted
-    from sframegen.conversion.sources import Sources
-    from sframegen.format.decode import SframeSection
     from sframegen.format.layouts import Layout
     from sframegen.format.model import FunctionTable
     from sframegen.tables.levels import Level
 
 
-class Filled(NamedTuple):
-    """An object and its new SFrame sections; an object without any stays unchanged. `table`: their functions, as `placed`."""
+class ObjectChange(NamedTuple):
+    """An object and the SFrame sections that it gets; without any it stays as it is."""
 
     elf: ElfFile  # the file that was read
     base: ElfFile  # the original, if add-section made `elf`, else `elf` itself: the new object's record restores it
     record: Undo | None  # turns `elf` into `base`; None: they are the same
-    placed: Placed  # `base`, laid out
-    table: FunctionTable
+    placed: LaidOutObject  # `base`, laid out
+    table: FunctionTable  # the functions of the sections, at the addresses in `placed`
     sections: list[NewSection]
     undoable: bool = True  # the new object has a record
 
@@ -49,35 +48,35 @@ class Filled(NamedTuple):
             return []
         writes = object_writes(self.base, self.placed.symbol_table, self.sections)
         end = max(one.offset + len(one.data) for one in writes)
-        return [*writes, *([Write(end, undo_record.record(self.base.data, writes))] if self.undoable else [])]
+        return [*writes, *([Write(end, undo_record.make_record(self.base.data, writes))] if self.undoable else [])]
 
 
-class Prepared(NamedTuple):
+class ConvertedObject(NamedTuple):
     """An object with sections made from its own call frame information."""
 
-    filled: Filled
+    change: ObjectChange
     sources: Sources
     converted: Converted
 
 
-def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool, debug_file: Path | None = None) -> Prepared:
+def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool, debug_file: Path | None = None) -> ConvertedObject:
     """Return the object with sections made from its CFI; no new ones if its SFrame sections already describe the same rules.
 
     `debug_file`: a separate debug file, for code that `.eh_frame` does not describe. Raises RefusedError if they describe other
     rules, unless `replace` is set.
     """
+    from sframegen.conversion.cfi_sections import find_sources  # noqa: PLC0415
     from sframegen.conversion.convert import convert_sources  # noqa: PLC0415 - merges do not need the converter
-    from sframegen.conversion.sources import find_sources  # noqa: PLC0415
 
     abi = abi_of(elf)
     base, record = original_object(elf) or (elf, None)
-    placed = place(base, abi)
+    placed = lay_out(base, abi)
     sources = find_sources(placed.image, debug_file, partial(place_debug_file, of=placed))
     converted = convert_sources(sources, placed.image.executable_ranges(), abi, layout)
     table = converted.table
     if len(table):
         table = converted.encoder(placed.image, level._replace(share=False)).table
-    present = list(sections_of(placed.image if base is elf else place(elf, abi).image))
+    present = list(sections_of(placed.image if base is elf else lay_out(elf, abi).image))
     sections: list[NewSection] = []
     if len(table):
         described = gather(section.table for section in present)
@@ -89,38 +88,38 @@ def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool, debug_
             raise RefusedError(Refusal.OTHER_SECTION, ANOTHER, file=elf.name)
         else:
             sections = new_sections(base, placed, table, converted.encoded)
-    return Prepared(Filled(elf, base, record, placed, table, sections), sources, converted)
+    return ConvertedObject(ObjectChange(elf, base, record, placed, table, sections), sources, converted)
 
 
-def write_object(filled: Filled, out: BinaryIO) -> None:
+def write_object(change: ObjectChange, out: BinaryIO) -> None:
     """Write the object with its new sections to an empty file."""
-    writes = filled.writes()
+    writes = change.writes()
     if writes:
-        write_all(filled.elf, Change(writes), out, record=filled.record)
+        write_all(change.elf, Change(writes), out, record=change.record)
     else:
-        copy_file(filled.elf, out)
+        copy_file(change.elf, out)
 
 
-def check_object(filled: Filled, written: ElfFile) -> list[str]:
+def check_object(change: ObjectChange, written: ElfFile) -> list[str]:
     """Return findings about a written object: earlier sections that changed, or new sections that differ from the plan."""
-    if not filled.sections:
-        return [] if written.data == filled.elf.data else ["an object that already has the section has changed"]
+    if not change.sections:
+        return [] if written.data == change.elf.data else ["an object that already has the section has changed"]
     findings = []
-    base = filled.base
+    base = change.base
     old = old_sections(base)
-    changed = {new.group.number for new in filled.sections if new.group} | {base.shstrndx, 0} | old
+    changed = {new.group.number for new in change.sections if new.group} | {base.shstrndx, 0} | old
     changed |= {group.number for number, group in groups(base).items() if number in old}
     for section, new in zip(base.sections, written.sections, strict=False):
         if section.number not in changed and section != new:
             findings.append(f"section {section.number} {section.name} has changed")
     if written.data[64 : len(base.data)] != base.data[64:]:
         findings.append("bytes of the original have changed")
-    placed = place(written, abi_of(base))
-    before, after = ([one for one in found.sections if one[2] not in old] for found in (filled.placed, placed))
-    address, lost = difference(filled.table, gather(section.table for section in sections_of(placed.image)))
+    placed = lay_out(written, abi_of(base))
+    before, after = ([one for one in found.sections if one[2] not in old] for found in (change.placed, placed))
+    address, lost = difference(change.table, gather(section.table for section in sections_of(placed.image)))
     if before != after or address is not None or lost:
         findings.append("the new sections differ from the planned ones")
-    if filled.undoable and not _restores(written, base):
+    if change.undoable and not _restores(written, base):
         findings.append("the original could not be restored")
     return findings
 
@@ -159,7 +158,7 @@ class ObjectRemoval(NamedTuple):
 def _restores(elf: ElfFile, original: ElfFile) -> bool:
     """Return True if the record in `elf` restores `original`, byte for byte."""
     found = original_object(elf)
-    return found is not None and same_bytes(found[0].data, original.data)
+    return found is not None and found[0].data.tobytes() == original.data.tobytes()
 
 
 def sframe_bytes(elf: ElfFile) -> int:
@@ -168,7 +167,7 @@ def sframe_bytes(elf: ElfFile) -> int:
 
 def original_object(elf: ElfFile) -> tuple[ElfFile, Undo] | None:
     """Return the object that add-section was given, and its record; None without a valid record."""
-    record = undo_record.read(elf.data)
+    record = undo_record.read_verified(elf.data)
     if record is None or record.gaps or any(offset + len(old) > EHDR_SIZE for offset, old in record.old):
         return None
     data = bytearray(elf.data[: record.original_size])

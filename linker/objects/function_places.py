@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
 
 from linker.objects.laid_out import check_disjoint, is_sframe, starts_count_from
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.records import SHN, SHT, Rela
 from sframegen.elf.relocations import relocation_rows
 from sframegen.elf.symbols import SymbolTable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 R_NONE = 0  # on all ABIs
 
 
-class Described(NamedTuple):
+class DescribedSection(NamedTuple):
     """An SFrame section with a decoded header, and the place of each of its functions.
 
     `numbers`: the code section of each function, SHN_UNDEF if a linker has dropped it. `offsets`: bytes into that section.
@@ -32,7 +32,7 @@ class Described(NamedTuple):
     offsets: Sequence[int]
 
 
-def described_sections(elf: ElfFile) -> Iterator[Described]:
+def described_sections(elf: ElfFile) -> Iterator[DescribedSection]:
     """Yield each SFrame section of an object, or each part of one that a linker joined from several. Raises FormatError."""
     abi = abi_of(elf)
     check_disjoint(elf)
@@ -50,7 +50,7 @@ def described_sections(elf: ElfFile) -> Iterator[Described]:
 
 def _locate_functions(
     elf: ElfFile, piece: SframeSection, origins: tuple[int, int | None], by_offset: dict[int, Rela], symbols: SymbolTable | None
-) -> Described:
+) -> DescribedSection:
     """Return one SFrame section with its functions' places.
 
     `origins`: the offset of `piece` in its ELF section, and the offset that function starts count from; None: their own.
@@ -77,7 +77,7 @@ def _locate_functions(
             raise elf.error(f"function {function} at {offset:#x} is not inside of {elf.sections[number].name}{how}", ".sframe", at)
         numbers.append(number)
         offsets.append(offset)
-    return Described(piece, numbers, offsets)
+    return DescribedSection(piece, numbers, offsets)
 
 
 @cache

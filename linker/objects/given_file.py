@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from linker.files.copying import copy_file
-from linker.objects.archive import is_archive, is_debian, members, rewritten
+from linker.objects.archive import is_archive, is_debian, members, rewritten_archive
 from sframegen.base.errors import FormatError
+from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from sframegen.elf.file import ElfFile, map_file
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import ET
@@ -52,7 +52,7 @@ class Objects(NamedTuple):
             buffer = io.BytesIO()
             write(buffer)
             contents[at] = buffer.getvalue()
-        out.writelines(rewritten(members(self.data, self.file), contents, self.file))
+        out.writelines(rewritten_archive(members(self.data, self.file), contents, self.file))
 
     def check(self, checks: Mapping[int, Callable[[ElfFile], list[str]]], written: ElfFile | Objects) -> list[str]:
         """Return findings about the written file, from checks of its objects."""
@@ -64,10 +64,10 @@ class Objects(NamedTuple):
 
 def open_given(path: str) -> ElfFile | Objects:
     """Open the file at `path` as `given` does. Raises OSError, too."""
-    return given(map_file(path)[0], path)
+    return file_or_objects(map_file(path)[0], path)
 
 
-def given(data: memoryview, path: str, source: Source | None = None) -> ElfFile | Objects:
+def file_or_objects(data: memoryview, path: str, source: Source | None = None) -> ElfFile | Objects:
     """Return a linked ELF file, or the objects of an object file or archive. Raises FormatError."""
     if is_archive(data):
         if is_debian(data):

@@ -15,7 +15,7 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from cfi.expression import PC_PERIOD
-from sframegen.elf.file import ElfFile, Relocated
+from sframegen.elf.file import ElfFile, Relocated, Section
 from sframegen.elf.ranges import START, align_up, holder
 from sframegen.elf.records import (
     EH_FRAMES,
@@ -45,7 +45,6 @@ from sframegen.format.abi import abi_of
 from sframegen.format.layouts import F_FDE_FUNC_START_PCREL, HEADER_SIZE
 
 if TYPE_CHECKING:
-    from sframegen.elf.file import Section
     from sframegen.format.abi import Abi
 
 FIRST_ADDRESS = 1 << 20
@@ -58,7 +57,7 @@ CFI_SECTIONS = (*EH_FRAMES, ".debug_frame")
 
 
 @dataclass
-class Placed:
+class LaidOutObject:
     """An object laid out in memory. `image`: it with its new addresses. `sections`: (start, end, number) of executable ones."""
 
     image: ElfFile
@@ -108,10 +107,10 @@ class Placed:
         return found
 
 
-def place_debug_file(debug: ElfFile, of: Placed) -> ElfFile:
+def place_debug_file(debug: ElfFile, of: LaidOutObject) -> ElfFile:
     """Return an object's separate debug file, with each section at the address of the object's section of that name and size.
 
-    Sections whose name and size are not unique in either file are at an address without code. Raises FormatError as `place` does.
+    Sections whose name and size are not unique in either file are at an address without code. Raises FormatError as `lay_out` does.
     """
 
     def key(section: Section) -> tuple[str, int]:
@@ -124,10 +123,10 @@ def place_debug_file(debug: ElfFile, of: Placed) -> ElfFile:
     for section in loaded[0]:
         is_unique = all(count[key(section)] == 1 for count in counts)
         addresses[section.number] = known[key(section)] if is_unique else NOWHERE
-    return place(debug, abi_of(debug), addresses=addresses).image
+    return lay_out(debug, abi_of(debug), addresses=addresses).image
 
 
-def place(elf: ElfFile, abi: Abi, *, anchors_only: bool = False, addresses: list[int] | None = None) -> Placed:
+def lay_out(elf: ElfFile, abi: Abi, *, anchors_only: bool = False, addresses: list[int] | None = None) -> LaidOutObject:
     """Lay an object out in memory. Raises FormatError if its tables contradict one another.
 
     `anchors_only`: do not relocate call frame information and SFrame sections, for callers that do not read them. `addresses`: of
@@ -154,7 +153,7 @@ def place(elf: ElfFile, abi: Abi, *, anchors_only: bool = False, addresses: list
     image = ElfFile(memoryview(_with_headers(elf, addresses, code, data)), elf.name)
     image.relocated = relocated
     image.floating = [(start, end) for start, end, number in placed if _floats(elf.sections[number])]
-    return Placed(image, tables[0] if tables else None, placed, anchors)
+    return LaidOutObject(image, tables[0] if tables else None, placed, anchors)
 
 
 def check_disjoint(elf: ElfFile) -> None:

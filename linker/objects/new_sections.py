@@ -7,11 +7,11 @@ as a whole, and refuse a section outside of it that refers to what was dropped.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
 
 from linker.inject.undo_record import Write
 from linker.objects.function_places import start_relocation
-from linker.objects.laid_out import Placed, groups, is_sframe, members_of
+from linker.objects.laid_out import LaidOutObject, groups, is_sframe, members_of
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.conversion.kernel_code import is_module
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import RELA_SIZE, SHF, SHN, SHT, UNUSED_SECTION, Rela, Shdr, pack_words, packed
@@ -37,7 +37,7 @@ class NewSection(NamedTuple):
     relocations: bytes
 
 
-def new_sections(elf: ElfFile, placed: Placed, table: FunctionTable, encoded: EncodedRules) -> list[NewSection]:
+def new_sections(elf: ElfFile, placed: LaidOutObject, table: FunctionTable, encoded: EncodedRules) -> list[NewSection]:
     """Return the new SFrame sections. `table`: functions at the addresses that `placed` gave them.
 
     The section for functions in no group comes last: when it collects garbage, GNU ld takes only the last of an object's sections
@@ -55,7 +55,7 @@ def new_sections(elf: ElfFile, placed: Placed, table: FunctionTable, encoded: En
     ]
 
 
-def new_section(placed: Placed, encoder: Encoder, group: Section | None = None) -> NewSection:
+def new_section(placed: LaidOutObject, encoder: Encoder, group: Section | None = None) -> NewSection:
     """Return the section with all functions of the encoder.
 
     No two functions may share rows: GNU ld makes room for as many bytes as the objects have, and then writes the rows of each
@@ -68,7 +68,7 @@ def new_section(placed: Placed, encoder: Encoder, group: Section | None = None) 
     return NewSection(group if group and group.number else None, encoder.encode_unplaced(), _relocations(encoder, placed))
 
 
-def _relocations(encoder: Encoder, placed: Placed) -> bytes:
+def _relocations(encoder: Encoder, placed: LaidOutObject) -> bytes:
     """Return a relocation for each function start, against the symbol of its FDE's relocation."""
     layout = encoder.layout
     kind = start_relocation(encoder.abi.sframe_id, layout.start_width)
@@ -85,60 +85,64 @@ def old_sections(elf: ElfFile) -> set[int]:
     return old | {table.number for number in old for table in elf.relocation_tables.get(number, ())}
 
 
+class _Additions:
+    """New bytes after an object's end, and the object's section headers, which refer to them."""
+
+    def __init__(self, elf: ElfFile, old: set[int]) -> None:
+        """Start with the headers of all sections but the `old` ones, whose numbers are free."""
+        self.headers = [UNUSED_SECTION if section.number in old else section.header for section in elf.sections]
+        self.writes: list[Write] = []
+        self._free = sorted(old)
+        self._end = len(elf.data)
+
+    def append(self, data: Bytes) -> int:
+        """Return the file offset of `data`."""
+        at = align_up(self._end, ALIGN)
+        self.writes.append(Write(at, bytes(data)))
+        self._end = at + len(data)
+        return at
+
+    def new_number(self) -> int:
+        """Return a free section number."""
+        if self._free:
+            return self._free.pop(0)
+        self.headers.append(UNUSED_SECTION)
+        return len(self.headers) - 1
+
+    def replace_contents(self, number: int, data: bytes) -> None:
+        self.headers[number] = self.headers[number]._replace(sh_offset=self.append(data), sh_size=len(data))
+
+
 def object_writes(elf: ElfFile, symbol_table: Section, sections: Sequence[NewSection]) -> list[Write]:
     """Return the writes that turn the original into the new object: the ELF header; after its end, new or grown sections and the
     section headers.
 
     SFrame sections that the object has are removed; new sections take their numbers first.
     """
-    names = elf.sections[elf.shstrndx]
-    headers = [section.header for section in elf.sections]
     old = old_sections(elf)
-    free = sorted(old)
-    for number in old:
-        headers[number] = UNUSED_SECTION
+    added = _Additions(elf, old)
     members = {group.number: members_of(elf, group) for number, group in groups(elf).items() if number in old}
     for numbers in members.values():
         numbers[1:] = [number for number in numbers[1:] if number not in old]
+    names = elf.sections[elf.shstrndx]
     sframe_name = names.header.sh_size
     rela_name = sframe_name + len(".sframe\0")
-    chunks: list[Write] = []
-    end = len(elf.data)
-
-    def append(data: Bytes) -> int:
-        """Return the file offset of `data`."""
-        nonlocal end
-        at = align_up(end, ALIGN)
-        chunks.append(Write(at, bytes(data)))
-        end = at + len(data)
-        return at
-
-    def new_number() -> int:
-        """Return a free section number."""
-        if free:
-            return free.pop(0)
-        headers.append(UNUSED_SECTION)
-        return len(headers) - 1
-
-    for section in sections:
-        in_group = SHF.GROUP if section.group else 0
-        raw = section.relocations
-        number, relocations = new_number(), new_number()
-        if section.group:
-            members.setdefault(section.group.number, members_of(elf, section.group)).extend((number, relocations))
-        headers[number] = Shdr(
-            sframe_name, SHT.GNU_SFRAME, SHF.ALLOC | in_group, 0, append(section.contents), len(section.contents), 0, 0, ALIGN, 0
-        )
-        headers[relocations] = Shdr(
-            rela_name, SHT.RELA, SHF.INFO_LINK | in_group, 0, append(raw), len(raw), symbol_table.number, number, ALIGN, RELA_SIZE
-        )
-    for group, numbers in members.items():
-        data = pack_words(numbers, elf.byte_order)
-        headers[group] = headers[group]._replace(sh_offset=append(data), sh_size=len(data))
-    data = bytes(elf.slice(names.header.sh_offset, names.header.sh_size, "section names")) + b".sframe\0.rela.sframe\0"
-    headers[names.number] = names.header._replace(sh_offset=append(data), sh_size=len(data))
-    header = elf.header._replace(e_shnum=len(headers) if len(headers) < SHN.LORESERVE else 0)
-    if header.e_shnum == 0:
-        headers[0] = headers[0]._replace(sh_size=len(headers))
-    header = header._replace(e_shoff=append(packed(headers, elf.byte_order)))
-    return [Write(0, packed([header], elf.byte_order)), *chunks]
+    for group, contents, relocations in sections:
+        in_group = SHF.GROUP if group else 0
+        number, rela = added.new_number(), added.new_number()
+        if group:
+            members.setdefault(group.number, members_of(elf, group)).extend((number, rela))
+        offset, size = added.append(contents), len(contents)
+        added.headers[number] = Shdr(sframe_name, SHT.GNU_SFRAME, SHF.ALLOC | in_group, 0, offset, size, 0, 0, ALIGN, 0)
+        offset, size, flags = added.append(relocations), len(relocations), SHF.INFO_LINK | in_group
+        added.headers[rela] = Shdr(rela_name, SHT.RELA, flags, 0, offset, size, symbol_table.number, number, ALIGN, RELA_SIZE)
+    for number, numbers in members.items():
+        added.replace_contents(number, pack_words(numbers, elf.byte_order))
+    old_names = bytes(elf.slice(names.header.sh_offset, names.header.sh_size, "section names"))
+    added.replace_contents(names.number, old_names + b".sframe\0.rela.sframe\0")
+    count = len(added.headers)
+    if count >= SHN.LORESERVE:  # the first header has the number then
+        added.headers[0] = added.headers[0]._replace(sh_size=count)
+    table = added.append(packed(added.headers, elf.byte_order))
+    header = elf.header._replace(e_shnum=count if count < SHN.LORESERVE else 0, e_shoff=table)
+    return [Write(0, packed([header], elf.byte_order)), *added.writes]

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
 
-from linker.objects.function_places import described_sections
-from linker.objects.laid_out import is_code, is_sframe, place
+from linker.objects.function_places import DescribedSection, described_sections
+from linker.objects.laid_out import LaidOutObject, is_code, is_sframe, lay_out
 from sframegen.base.errors import FormatError
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.base.text import printable
 from sframegen.elf.function_names import FunctionNames, names_with_offsets
 from sframegen.elf.ranges import holder
 from sframegen.elf.records import SHN
 from sframegen.elf.symbols import function_symbols, functions_named
 from sframegen.format.abi import abi_of
-from sframegen.format.model import look_up_in
+from sframegen.format.model import FunctionTable, Match, look_up_in
 from sframegen.tables.gather import DEAD, Merger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from linker.objects.function_places import Described
     from linker.objects.given_file import Objects
-    from linker.objects.laid_out import Placed
     from sframegen.elf.file import ElfFile, Section
     from sframegen.format.decode import SframeSection
-    from sframegen.format.model import FunctionTable, Match
 
 REMEDY = "give a function's name, or SECTION+OFFSET"
 
@@ -48,13 +45,13 @@ class ObjectView:
         self.elf = elf
 
     @cached_property
-    def described(self) -> list[Described]:
+    def described(self) -> list[DescribedSection]:
         return list(described_sections(self.elf))
 
     @cached_property
-    def placed(self) -> Placed:
+    def placed(self) -> LaidOutObject:
         """Return the object as if it were linked alone, for code that needs a single address space."""
-        return place(self.elf, abi_of(self.elf))
+        return lay_out(self.elf, abi_of(self.elf))
 
     def sections(self) -> list[SframeSection]:
         """Return the SFrame sections, with function starts as offsets in their code sections, as readelf shows them."""
@@ -70,7 +67,7 @@ class ObjectView:
         sections, numbers = self.elf.sections, self.described[section].numbers
         return lambda function: sections[numbers[function]].name if numbers[function] != SHN.UNDEF else ""
 
-    def addresses(self, one: Described) -> list[int]:
+    def addresses(self, one: DescribedSection) -> list[int]:
         """Return the addresses of a section's functions in the placed object; DEAD if a linker has dropped the code."""
         sections = self.placed.image.sections
         return [

@@ -17,7 +17,7 @@ from sframegen.elf.symbols import SymbolTable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from linker.objects.laid_out import Placed
+    from linker.objects.laid_out import LaidOutObject
     from sframegen.elf.file import Section
 
 STUB = 16  # bytes between stubs, and between pointers to them
@@ -83,7 +83,7 @@ AARCH64 = {
 TYPES = {"x86_64": X86_64, "aarch64": AARCH64}
 
 
-def resolve_code(elf: ElfFile, placed: Placed) -> ElfFile:
+def resolve_code(elf: ElfFile, placed: LaidOutObject) -> ElfFile:
     """Return the object `elf` as `placed`, with the relocations of its code and data, and what `externals` says.
 
     Raises FormatError if its tables contradict one another.

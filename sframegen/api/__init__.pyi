@@ -33,4 +33,3 @@ from sframegen.base.errors import RefusedError as RefusedError
 from sframegen.base.errors import Refusal as Refusal
 from sframegen.format.layouts import FormatVersion as FormatVersion
 from sframegen.tables.levels import LevelName as LevelName
-from sframegen.elf.compressed import Compression as Compression

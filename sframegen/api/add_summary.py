@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
 
+from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple
 from sframegen.base.text import count_of, most_first, printable
 
 if TYPE_CHECKING:
@@ -23,13 +23,12 @@ GROUPS = {
     "synthesized": "synthesized",
 }  # of fates, as users read them
 SUMS = (  # the numeric fields of a Summary that `total` adds up
-    "functions", "functions_covered", "code_bytes", "covered_bytes", "rows", "section_bytes", "compressed_bytes", "eh_frame_bytes",
+    "functions", "functions_covered", "code_bytes", "covered_bytes", "rows", "section_bytes", "eh_frame_bytes",
     "eh_frame_hdr_bytes", "synthesized_functions", "synthesized_bytes", "final_calls", "final_calls_without_padding",
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """What changes in a file. `str()` is a line for each change."""
 
     lines: tuple[str, ...]  #: each change, as text for people
@@ -63,8 +62,7 @@ class Outcome(StrEnum):
     NOTHING = "nothing to add"  #: no call frame information, or none that SFrame can express
 
 
-@dataclass(frozen=True)
-class Package:
+class Package(NamedTuple):
     """A package whose programs and libraries were given sections. Sizes are in bytes."""
 
     kind: str  #: "wheel", "deb", "tar", ...
@@ -83,7 +81,7 @@ class Package:
         return f"{self.kind}{given}{refused}{sizes}"
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(replace(self, files=())) | {"files": [file.to_json() for file in self.files]}
+        return self._asdict() | {"files": [file.to_json() for file in self.files]}
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,6 @@ class Summary:
     section_bytes: int = 0  #: its size; 0 if there is none
     unloaded: bool = False  #: no segment has it
     detached: str = ""  #: path of the file of its own that has it, "" if none
-    compressed_bytes: int = 0  #: its size in the file if it is compressed, else 0
     eh_frame_bytes: int = 0  #: of the used parts of .eh_frame and .debug_frame
     eh_frame_hdr_bytes: int = 0  #: of .eh_frame_hdr
     cfi_sections: tuple[str, ...] = ()  #: names of the sections of these bytes
@@ -137,8 +134,7 @@ class Summary:
         what = f"{count_of(self.functions, 'function')}, " if self.code_bytes else "no CFI, "
         shares = shares_of(self.covered_bytes, self.code_bytes, self.fates)
         line = f"{file}: {what}{shares}, {count_of(self.rows, 'row')}; .sframe {count_of(self.section_bytes, 'byte')}"
-        line += f", {self.compressed_bytes:,} compressed" * bool(self.compressed_bytes) + ", not loaded" * self.unloaded
-        line += ", detached" * bool(self.detached)
+        line += ", not loaded" * self.unloaded + ", detached" * bool(self.detached)
         source_bytes = self.eh_frame_bytes + self.eh_frame_hdr_bytes
         if source_bytes:
             line += f", {self.section_bytes / source_bytes:.2f} of {' + '.join(self.cfi_sections)}"

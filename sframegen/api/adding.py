@@ -7,27 +7,22 @@ from contextlib import suppress
 from dataclasses import replace as changed_to
 from functools import partial
 from operator import itemgetter
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
-from linker.existing.add_or_replace import Base, Stored, base_of, change_for, is_written, plan_section
+from linker.existing.add_or_replace import Base, base_of, change_for, has_unloaded, is_written, plan_section
 from linker.existing.in_place import sframe_extents
 from linker.inject.apply import write_all
 from linker.inject.image import kept_in_place
+from linker.inject.layout import ADDRESS
 from linker.inject.plan import plan_unloaded, risk_of
-from linker.objects.change_objects import check_object, prepare, write_object
-from linker.objects.given_file import open_given
-from sframegen.api.add_summary import Outcome, Summary, total
+from sframegen.api.add_summary import Outcome, Summary
 from sframegen.api.by_kind import change_kind, read_kind
-from sframegen.api.common import check_linked, not_taken, planned, refuse, signed, verify_plan, with_written
-from sframegen.api.making import detached_already, made_of, nothing_to_add, summary_of
+from sframegen.api.common import check_linked, check_signatures, not_taken, plan_for_result, verify_plan, with_written
+from sframegen.api.making import convert_file, nothing_to_add, summary_of_detached
 from sframegen.api.options import Adding, Making, Writing
 from sframegen.base.errors import ANOTHER, FormatError, Refusal, RefusedError, SframegenError
-from sframegen.conversion.kernel_code import is_module
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.detached.detached_file import is_detached
 from sframegen.elf.dynamic import DT, read_dynamic, role_of
-from sframegen.elf.records import SHF
-from sframegen.format.abi import abi_of
 from sframegen.format.layouts import LAYOUTS
 from sframegen.format.locate import read_sframe, unloaded_of
 from sframegen.format.model import OUTERMOST
@@ -41,18 +36,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from linker.existing.in_place import Exchange
-    from linker.files.read_back import Reader
     from linker.files.target import Target
     from linker.inject.plan import InjectionPlan
     from linker.objects.given_file import Objects
     from sframegen.api.options import StrPath
     from sframegen.conversion.convert import Converted
     from sframegen.conversion.coverage import Coverage
-    from sframegen.elf.compressed import Compression
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Extent
+    from sframegen.format.decode import SframeSection
     from sframegen.format.encode import Encoder
     from sframegen.format.layouts import FormatVersion, Layout
+    from sframegen.format.model import FunctionTable
     from sframegen.program.workers import Progress
     from sframegen.tables.levels import LevelName
 
@@ -72,7 +67,6 @@ def add_section(
     synthesize: bool = False,
     min_kernel: str | None = None,
     unloaded: bool = False,
-    compress: Compression | None = None,
     detached: str | os.PathLike[str] | None = None,
     object_file: str | os.PathLike[str] | None = None,
     jobs: int = 1,
@@ -96,7 +90,6 @@ def add_section(
     - `synthesize`: also describe code of a linked file without call frame information, if its instructions prove the rows.
     - `min_kernel`: the oldest Linux that the result must run on, by default "5.18"; newer kernels allow more.
     - `unloaded`: add a section that is not mapped at run time, for tools that read the file; no program header changes.
-    - `compress`: "zstd" compresses a section that is unloaded or detached, if that makes it smaller.
     - `detached`: a directory; the section becomes a file of its own in it, named after the build-id, and `path` is only read.
     - `object_file`: a path; the section becomes a relocatable object for the next link of the image `path`, which is only read.
     - `jobs`: number of processes that read the instructions; above 1, they are forked.
@@ -112,7 +105,7 @@ def add_section(
     making = Making(version, optimize, debug_file=debug_file, synthesize=synthesize)
     writing = Writing(
         output=output, verify=verify, dry_run=dry_run, hard_links=hard_links, force=force, replace=replace, min_kernel=min_kernel,
-        unloaded=unloaded, detached=detached, compress=compress, object_file=object_file,
+        unloaded=unloaded, detached=detached, object_file=object_file,
     )  # fmt: skip
     return add(path, Adding(making, writing, Running(jobs, progress)))
 
@@ -127,8 +120,13 @@ def add(path: StrPath, options: Adding) -> Summary:
         from sframegen.api.detaching import add_for_linking, refuse_objects  # noqa: PLC0415 - only for these
 
         return read_kind(path, partial(add_for_linking, options=options), refuse_objects)
-    linked, objects = (partial(function, options=options) for function in (_add_to_linked, _add_to_objects))
-    return change_kind(path, options.writing, linked, objects)
+
+    def objects(found: Objects, target: Target) -> Summary:
+        from sframegen.api.adding_to_objects import add_to_objects  # noqa: PLC0415 - only for these
+
+        return add_to_objects(found, target, options)
+
+    return change_kind(path, options.writing, partial(_add_to_linked, options=options), objects)
 
 
 class _GivenFile(NamedTuple):
@@ -148,7 +146,7 @@ class _NewSection(NamedTuple):
     """The section to add."""
 
     encoder: Encoder
-    stored: Stored | None  # None: it is loaded
+    unloaded: memoryview | None  # its bytes; None: it is loaded
     plan: InjectionPlan | Exchange
 
 
@@ -156,15 +154,15 @@ def _add_to_linked(elf: ElfFile, target: Target, options: Adding) -> Summary:
     """Add a section to a linked file, unless it has the same one or there is nothing to add."""
     check_linked(elf)
     if is_detached(elf):
-        return with_written(detached_already(str(target.path)), target.copy(elf))
+        return with_written(summary_of_detached(str(target.path)), target.copy(elf))
     given = _GivenFile(elf, base_of(elf), sframe_extents(elf))
     if (options.writing.replace or not given.sections) and not options.making.synthesize:  # synthesizing forks processes
         target.begin_copy(elf, kept_in_place(given.base.elf))
-    summary, converted = made_of(given.base.elf, str(target.path), options.making, options.running)
+    summary, converted = convert_file(given.base.elf, str(target.path), options.making, options.running)
     if not len(converted.table):
         return with_written(nothing_to_add(summary), target.copy(elf))
     if given.is_anothers and not options.writing.replace:
-        if options.writing.unloaded or not _is_of_start_files(elf, converted.coverage):
+        if options.writing.unloaded or not _covers_only_start_files(elf, converted.coverage):
             return with_written(_summarize_existing(given, summary, converted, options), target.copy(elf))
         options = options._replace(writing=changed_to(options.writing, replace=True))
         summary = changed_to(summary, note="replaced a section of the start files alone")
@@ -181,15 +179,11 @@ def _summarize_existing(given: _GivenFile, summary: Summary, converted: Converte
     size = sum(extent.size for extent in given.sections)
     if section is None:
         return _mark_unchanged(summary, size)
-    packed = size if section.header.sh_flags & SHF.COMPRESSED else 0
-    return _mark_unchanged(changed_to(summary, unloaded=True, compressed_bytes=packed), given.elf.contents_size(section))
+    return _mark_unchanged(changed_to(summary, unloaded=True), given.elf.contents_size(section))
 
 
-def _is_of_start_files(elf: ElfFile, coverage: Coverage) -> bool:
-    """Return True if the loaded section only covers start files, as linkers add it, and the new one has all of its rules.
-
-    The old rules do not count where the new one is "outermost frame", which the old section's version cannot express.
-    """
+def _covers_only_start_files(elf: ElfFile, coverage: Coverage) -> bool:
+    """Return True if the loaded section covers only start files, as linkers add it, and the new one has these rules and more."""
     starts = {elf.header.e_entry, *(entry.value for entry in read_dynamic(elf) if entry.tag in (DT.INIT, DT.FINI))}
     try:
         section = read_sframe(elf)
@@ -197,13 +191,17 @@ def _is_of_start_files(elf: ElfFile, coverage: Coverage) -> bool:
             return False
     except FormatError:
         return False
-    ignored = () if expressible((OUTERMOST,), section.abi, LAYOUTS[section.header.version]) else (OUTERMOST,)
-    if sum(section.table.size) >= coverage.covered_bytes:
-        return False
-    now = list(spans(coverage.table))
-    for start, end, said in spans(section.table):
-        at = bisect_right(now, start, key=itemgetter(0)) - 1
-        if at < 0 or end > now[at][1] or not (now[at][2] == said or now[at][2].rule in ignored):
+    return sum(section.table.size) < coverage.covered_bytes and _keeps_rules(section, coverage.table)
+
+
+def _keeps_rules(old: SframeSection, new: FunctionTable) -> bool:
+    """Return True if `new` has all rules of the old section, or "outermost frame" where the old version cannot express that."""
+    better = () if expressible((OUTERMOST,), old.abi, LAYOUTS[old.header.version]) else (OUTERMOST,)
+    new_spans = list(spans(new))
+    for start, end, row in spans(old.table):
+        at = bisect_right(new_spans, start, key=itemgetter(0)) - 1
+        _, new_end, new_row = new_spans[at] if at >= 0 else (0, 0, row)
+        if end > new_end or not (new_row == row or new_row.rule in better):
             return False
     return True
 
@@ -211,9 +209,9 @@ def _is_of_start_files(elf: ElfFile, coverage: Coverage) -> bool:
 def _plan_new(given: _GivenFile, converted: Converted, options: Adding) -> _NewSection:
     writing = options.writing
     encoder = converted.encoder(given.base.elf, options.making.level)
-    stored = Stored.of(encoder, writing.compress, given.elf.byte_order) if writing.unloaded else None
+    unloaded = encoder.encode(ADDRESS) if writing.unloaded else None
     try:
-        return _NewSection(encoder, stored, plan_section(given.base, encoder, writing.safe | writing.forced, stored))
+        return _NewSection(encoder, unloaded, plan_section(given.base, encoder, writing.safe | writing.forced, unloaded))
     except SframegenError as error:
         raise error if writing.unloaded else _with_remedy(error, given.base, encoder) from None
 
@@ -222,7 +220,7 @@ def _with_remedy(error: SframegenError, base: Base, encoder: Encoder) -> Sframeg
     """Return the error, as a refusal that suggests `unloaded` if an unloaded section is possible and no other remedy exists."""
     if not isinstance(error, RefusedError) or error.reason is Refusal.NO_ROOM:
         with suppress(SframegenError):
-            plan_unloaded(base.elf, len(Stored.of(encoder, None, base.elf.byte_order).data), 0)
+            plan_unloaded(base.elf, len(encoder.encode(ADDRESS)))
             return RefusedError(Refusal.NO_ROOM_LOADED, error.message, error.place, error.offset, error.file)
     return error
 
@@ -231,8 +229,8 @@ def _add_figures(given: _GivenFile, new: _NewSection, summary: Summary, options:
     """Return the summary with the new section's figures, and warnings about it."""
     size, rows = new.encoder.size_bytes, len(new.encoder.table.row_start)
     summary = changed_to(summary, outcome=Outcome.ADDED, section_bytes=size, rows=rows)
-    if new.stored is not None:
-        return changed_to(summary, unloaded=True, compressed_bytes=new.stored.compressed_bytes)
+    if new.unloaded is not None:
+        return changed_to(summary, unloaded=True)
     warnings = summary.warnings + not_taken(given.base.elf, options.making.layout)
     if options.writing.forced and (risk := risk_of(role_of(given.base.elf, read_dynamic(given.base.elf)))):
         warnings += (risk,)
@@ -244,9 +242,9 @@ def _write(given: _GivenFile, new: _NewSection, summary: Summary, target: Target
     elf, base = given.elf, given.base
     if writing.dry_run and not given.sections:  # the bytes of the section do not matter
         return _add_plan(elf, new, summary, target, writing)
-    change = change_for(new.plan, base, new.encoder, new.stored)
+    change = change_for(new.plan, base, new.encoder)
     if given.sections:
-        if is_written(elf, base, change) if new.stored is None else new.stored.is_in(elf):
+        if is_written(elf, base, change) if new.unloaded is None else has_unloaded(elf, new.unloaded):
             return with_written(_mark_unchanged(summary, new.encoder.size_bytes), target.copy(elf))
         if not writing.replace:
             raise _other_section(elf, unloaded=writing.unloaded)
@@ -256,8 +254,8 @@ def _write(given: _GivenFile, new: _NewSection, summary: Summary, target: Target
 
 
 def _add_plan(elf: ElfFile, new: _NewSection, summary: Summary, target: Target, writing: Writing) -> Summary:
-    warnings = summary.warnings + signed([elf], target, force=writing.force)
-    return changed_to(summary, plan=planned(new.plan), warnings=warnings)
+    warnings = summary.warnings + check_signatures([elf], target, force=writing.force)
+    return changed_to(summary, plan=plan_for_result(new.plan), warnings=warnings)
 
 
 def _other_section(elf: ElfFile, *, unloaded: bool) -> RefusedError:
@@ -278,41 +276,3 @@ def _agrees(elf: ElfFile, coverage: Coverage, layout: Layout) -> bool:
 
 def _mark_unchanged(summary: Summary, section_bytes: int) -> Summary:
     return changed_to(summary, outcome=Outcome.UNCHANGED, section_bytes=section_bytes, note="has it already")
-
-
-def _add_to_objects(objects: Objects, target: Target, options: Adding) -> Summary:
-    making, writing = options.making, options.writing
-    if making.synthesize:
-        raise FormatError("only linked files can have synthesized rows")
-    if writing.unloaded:
-        raise FormatError("only linked files can have a section that is not loaded")
-    if making.debug_file is not None and objects.is_archive:
-        raise FormatError("an archive has no separate debug file")
-    prepare_one = partial(
-        prepare, layout=making.layout, level=making.level, replace=writing.replace,
-        debug_file=None if making.debug_file is None else Path(making.debug_file),
-    )  # fmt: skip
-    prepared = {at: prepare_one(elf) for at, elf in objects.members.items()}
-    parts, changed = [], []
-    for filled, sources, converted in prepared.values():
-        part = summary_of(filled.elf.name, filled.placed.image, sources, converted)
-        size = sum(len(new.contents) for new in filled.sections)
-        outcome = Outcome.ADDED if filled.sections else Outcome.UNCHANGED if len(filled.table) else Outcome.NOTHING
-        parts.append(changed_to(part, outcome=outcome, section_bytes=size, rows=len(filled.table.row_start)))
-        if filled.sections:
-            changed.append(filled.elf)
-    summary = total(str(target.path), parts)
-    summary = changed_to(summary, warnings=summary.warnings + signed(changed, target, force=writing.force))
-    if summary.outcome is Outcome.NOTHING and not objects.is_archive:
-        summary = nothing_to_add(summary)
-    elif changed:
-        summary = changed_to(summary, note=abi_of(changed[0]).unread_modules if is_module(changed[0]) else summary.note)
-    if not summary.section_bytes and target.in_place:
-        return summary
-    writers = {at: partial(write_object, one.filled) for at, one in prepared.items()}
-    checks = {at: partial(check_object, one.filled) for at, one in prepared.items()}
-
-    def check(written: Path, _reader: Reader) -> None:
-        refuse(objects.check(checks, open_given(str(written))))
-
-    return with_written(summary, target.write(partial(objects.write, writers), check))

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, TypeVar
 
-from linker.objects.given_file import Objects, given
+from linker.objects.given_file import Objects, file_or_objects
 from sframegen.base.errors import naming
-from sframegen.elf.file import map_file
+from sframegen.elf.file import ElfFile, map_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from linker.files.target import Target
     from sframegen.api.options import StrPath, Writing
-    from sframegen.elf.file import ElfFile
 
 T = TypeVar("T")
 
@@ -31,7 +30,7 @@ def change_kind(
     """
     target = writing.target(path)
     with naming(str(target.path)), target:
-        found = given(target.data, str(target.path), target.source) if objects else target.elf()
+        found = file_or_objects(target.data, str(target.path), target.source) if objects else target.elf()
         if isinstance(found, Objects):
             assert objects is not None
             return objects(found, target)
@@ -47,5 +46,5 @@ def read_kind(path: StrPath, linked: Callable[[ElfFile], T], objects: Callable[[
 
 def read_bytes(data: memoryview, file: str, linked: Callable[[ElfFile], T], objects: Callable[[Objects], T]) -> T:
     """Like `read_kind`, for a file's bytes. `file`: its name for messages."""
-    found = given(data, file)
+    found = file_or_objects(data, file)
     return objects(found) if isinstance(found, Objects) else linked(found)

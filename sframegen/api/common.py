@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from linker.existing.add_or_replace import Base
     from linker.files.read_back import Reader
-    from linker.files.target import Target, Written
+    from linker.files.target import Target, WriteResult
     from linker.inject.plan import InjectionPlan
     from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
@@ -44,18 +44,18 @@ def check_linked(elf: ElfFile) -> None:
         raise elf.error(UNLINKED.get(kind, f"ELF type {kind} is neither a program nor a library"))
 
 
-def with_written(result: R, written: Written) -> R:
+def with_written(result: R, written: WriteResult) -> R:
     return replace(result, output=written.output, warnings=result.warnings + written.warnings)
 
 
-def planned(plan: InjectionPlan | Exchange) -> Plan:
+def plan_for_result(plan: InjectionPlan | Exchange) -> Plan:
     """Return the plan in the form that results have."""
     if isinstance(plan, Exchange):
         return plan_of(plan, plan.slot.address, plan.slot.offset)
     return plan_of(plan, plan.section_address, plan.section_offset, plan.size)
 
 
-def signed(changed: list[ElfFile], target: Target, *, force: bool) -> tuple[str, ...]:
+def check_signatures(changed: list[ElfFile], target: Target, *, force: bool) -> tuple[str, ...]:
     """Return a warning if a file to be changed is signed. Raises RefusedError without `force`."""
     found = ", ".join(dict.fromkeys(what for elf in changed for what in signatures(elf, target.path, target.source)))
     if found and not force:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from linker.existing.add_or_replace import Stored, base_of, change_for, plan_section
+from linker.existing.add_or_replace import base_of, change_for, plan_section
 from linker.existing.in_place import SEVERAL, find_slot, plan_exchange, verify_exchange
 from linker.existing.original import check_undo, original_of
 from linker.inject.apply import Change, write_all
+from linker.inject.layout import ADDRESS
 from sframegen.api.add_summary import Plan, json_of
 from sframegen.api.by_kind import change_kind
-from sframegen.api.common import findings_of, planned, refuse, with_written
+from sframegen.api.common import findings_of, plan_for_result, refuse, with_written
 from sframegen.api.options import Conversion, Writing
 from sframegen.base.columns import ascends
 from sframegen.base.errors import FormatError, Refusal, RefusedError
+from sframegen.base.quick_typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from sframegen.base.text import count_of, most_first, printable
 from sframegen.conversion.convert import borders_of
 from sframegen.detached.detached_file import Companion, is_detached
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import SHF
 from sframegen.format.encode import EMPTY
 from sframegen.format.layouts import F_FDE_SORTED
 from sframegen.format.locate import is_sframe_section, read_pieces, read_sframe, unloaded_of
@@ -108,7 +108,7 @@ def convert(
 ) -> VersionChange:
     """Write the SFrame section of an ELF file in another version of the format, or smaller; in place, or in a new file `output`.
 
-    A section that is not loaded stays so, and compressed if it was.
+    A section that is not loaded stays so.
 
     Sections that a linker wrote one after the other, of any version, or unsorted, become one sorted section. What the version
     cannot express is left out and counted. A file whose section is complete, has the version and holds nothing that readers of the
@@ -162,9 +162,10 @@ def _convert(elf: ElfFile, target: Target, conversion: Conversion) -> VersionCha
     merged, dead = merger.merged(elf.executable_ranges())
     before = min(piece.header.version for piece in pieces)
     change = VersionChange(str(target.path), before, layout.version, pieces=len(pieces), dead=dead)
-    is_good = len(pieces) == 1 and not dead and bool(pieces[0].header.flags & F_FDE_SORTED) and ascends(merged.start)
-    is_good = is_good and layout.version == before and expressible(merged.rules, abi, layout)
-    if is_good and conversion.optimize is None:
+    is_one_sorted_section = len(pieces) == 1 and bool(pieces[0].header.flags & F_FDE_SORTED) and ascends(merged.start)
+    is_of_the_version = layout.version == before and expressible(merged.rules, abi, layout)
+    is_up_to_date = is_one_sorted_section and not dead and is_of_the_version
+    if is_up_to_date and conversion.optimize is None:
         return with_written(change, target.copy(elf))
 
     table, left_out = lower(merged, abi, layout)
@@ -175,26 +176,26 @@ def _convert(elf: ElfFile, target: Target, conversion: Conversion) -> VersionCha
     encoder.flags |= layout.flags & merger.flags
     size_before = _size_of(elf)
     change = replace(change, section_bytes_before=size_before)
-    if is_good and encoder.size_bytes >= size_before:
+    if is_up_to_date and encoder.size_bytes >= size_before:
         return with_written(change, target.copy(elf))
-    step = _step(elf, encoder)
+    replacement = _plan_replacement(elf, encoder)
     change = replace(
         change,
         functions=len(table),
         rows=len(encoder.table.row_start),
         section_bytes=encoder.size_bytes,
         left_out={reason.value: count for reason, count in left_out.items()},
-        plan=planned(step.plan),
+        plan=plan_for_result(replacement.plan),
     )
 
     def check(written: Path, reader: Reader) -> None:
         result, joins = read_sframe(open_elf(written)).table, conversion.level.max_rows > 0
-        findings = step.verify(written, reader) + _lost(merged, table if joins else result, sum(left_out.values()))
+        findings = replacement.verify(written, reader) + _lost(merged, table if joins else result, sum(left_out.values()))
         if joins and not agree(table, result, MAX_GAP, {}):
             findings.append("joined functions have other rules than before")
-        refuse(findings or ([] if step.restores is None else check_undo(step.restores, written)))
+        refuse(findings or ([] if replacement.restores is None else check_undo(replacement.restores, written)))
 
-    return with_written(change, target.write(step.write, check))
+    return with_written(change, target.write(replacement.write, check))
 
 
 def _size_of(elf: ElfFile) -> int:
@@ -211,8 +212,8 @@ def _lost(merged: FunctionTable, table: FunctionTable, expected: int) -> list[st
     return [] if lost == expected else [f"{lost} bytes of code lost their rule, not {expected}"]
 
 
-class _Step(NamedTuple):
-    """The step that replaces the section's contents."""
+class _Replacement(NamedTuple):
+    """A plan to put another section in place of the file's, and the functions that write and verify it."""
 
     plan: InjectionPlan | Exchange
     restores: ElfFile | None  # what the new file's undo record restores; None if it has none
@@ -220,31 +221,28 @@ class _Step(NamedTuple):
     verify: Callable[[Path, Reader], list[str]]
 
 
-def _step(elf: ElfFile, encoder: Encoder) -> _Step:
+def _plan_replacement(elf: ElfFile, encoder: Encoder) -> _Replacement:
     """Plan to exchange a loaded section in place if it fits, else to add it again if it is ours: version 2 can need more room."""
     unloaded = unloaded_of(elf)
     if unloaded is None and (encoder.size_bytes <= find_slot(elf).room or original_of(elf) is None):
-        return _exchange(elf, encoder)
-    return _add_again(elf, encoder, unloaded)
+        return _plan_exchange(elf, encoder)
+    return _plan_second_addition(elf, encoder, unloaded)
 
 
-def _exchange(elf: ElfFile, encoder: Encoder) -> _Step:
+def _plan_exchange(elf: ElfFile, encoder: Encoder) -> _Replacement:
     place = find_slot(elf)
     exchange = plan_exchange(elf, place, encoder.encode(place.address))
     original = original_of(elf)
     restores = None if original is None else original.elf
     write = partial(write_all, elf, Change(exchange.writes))
-    return _Step(exchange, restores, write, partial(verify_exchange, exchange, elf))
+    return _Replacement(exchange, restores, write, partial(verify_exchange, exchange, elf))
 
 
-def _add_again(elf: ElfFile, encoder: Encoder, unloaded: Section | None) -> _Step:
+def _plan_second_addition(elf: ElfFile, encoder: Encoder, unloaded: Section | None) -> _Replacement:
     """Plan to take the section out and add the new one. `unloaded`: the section, if it is not loaded."""
     if sum(map(is_sframe_section, elf.sections)) > 1:
         raise elf.error(SEVERAL)
     base = base_of(elf)
-    stored = None
-    if unloaded is not None:
-        stored = Stored.of(encoder, "zstd" if unloaded.header.sh_flags & SHF.COMPRESSED else None, elf.byte_order)
-    plan = plan_section(base, encoder, stored=stored)
-    write = partial(write_all, elf, change_for(plan, base, encoder, stored), record=base.record)
-    return _Step(plan, base.given, write, partial(findings_of, plan, base))
+    plan = plan_section(base, encoder, unloaded=encoder.encode(ADDRESS) if unloaded else None)
+    write = partial(write_all, elf, change_for(plan, base, encoder), record=base.record)
+    return _Replacement(plan, base.given, write, partial(findings_of, plan, base))

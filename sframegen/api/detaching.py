@@ -8,31 +8,25 @@ from dataclasses import replace as changed_to
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from linker.existing.add_or_replace import Stored
-from linker.files.copying import same_bytes
-from linker.files.location import locate, make_directory
-from linker.files.read_back import choose_reader
+from linker.files.location import Location, locate, make_directory
+from linker.files.read_back import Reader, choose_reader
 from linker.files.rename_into_place import write_new
+from linker.inject.layout import ADDRESS
 from linker.inject.verify import verify_detached
 from linker.objects.linkable_section import check_linkable, linkable_object
-from sframegen.api.add_summary import Outcome, Plan
+from sframegen.api.add_summary import Outcome, Plan, Summary
 from sframegen.api.common import check_linked, refuse
-from sframegen.api.making import detached_already, made_of, nothing_to_add
+from sframegen.api.making import convert_file, nothing_to_add, summary_of_detached
 from sframegen.base.errors import FormatError, Refusal, RefusedError
 from sframegen.base.text import count_of
-from sframegen.detached.detached_file import detached_file, identity_of, is_detached, path_in_store, section_in
-from sframegen.elf.file import map_descriptor
+from sframegen.detached.detached_file import Identity, detached_file, identity_of, is_detached, path_in_store, section_in
+from sframegen.elf.file import ElfFile, map_descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from linker.files.location import Location
-    from linker.files.read_back import Reader
     from linker.objects.given_file import Objects
-    from sframegen.api.add_summary import Summary
     from sframegen.api.options import Adding
-    from sframegen.detached.detached_file import Identity
-    from sframegen.elf.file import ElfFile
 
 MODE = 0o644
 
@@ -50,24 +44,23 @@ def add_detached(elf: ElfFile, options: Adding) -> Summary:
     assert store is not None
     check_linked(elf)
     if is_detached(elf):
-        return detached_already(file)
+        return summary_of_detached(file)
     identity = identity_of(elf)
     if identity is None:
         message = "no build-id to name its detached section by; link with --build-id"
         raise RefusedError(Refusal.NO_BUILD_ID, message, file=file)
-    summary, converted = made_of(elf, file, options.making, options.running)
+    summary, converted = convert_file(elf, file, options.making, options.running)
     if not len(converted.table):
         return nothing_to_add(summary)
     encoder = converted.encoder(elf, options.making.level)
-    section = Stored.of(encoder, options.writing.compress, elf.byte_order)
-    data = detached_file(elf, identity, section.data, section.flags)
+    section = encoder.encode(ADDRESS)
+    data = detached_file(elf, identity, section)
     target = os.path.join(os.fspath(store), path_in_store(identity.build_id))  # noqa: PTH118 - as text, for messages
     summary = changed_to(
         summary,
         outcome=Outcome.ADDED,
         detached=target,
-        section_bytes=len(section.contents),
-        compressed_bytes=section.compressed_bytes,
+        section_bytes=len(section),
         rows=len(encoder.table.row_start),
     )
     if options.writing.verify:
@@ -88,7 +81,7 @@ def add_for_linking(elf: ElfFile, options: Adding) -> Summary:
     assert options.writing.object_file is not None
     target = os.fspath(options.writing.object_file)
     check_linked(elf)
-    summary, converted = made_of(elf, elf.name, options.making, options.running)
+    summary, converted = convert_file(elf, elf.name, options.making, options.running)
     if not len(converted.table):
         return nothing_to_add(summary)
     encoder = converted.encoder(elf, options.making.level)
@@ -116,12 +109,12 @@ def _in_memory(data: bytes) -> Iterator[Path]:
         yield Path(f"/proc/self/fd/{descriptor}")
 
 
-def _findings(data: bytes, elf: ElfFile, identity: Identity, section: Stored, reader: Reader) -> list[str]:
+def _findings(data: bytes, elf: ElfFile, identity: Identity, section: memoryview, reader: Reader) -> list[str]:
     """Return findings about the bytes to be written, by the library reader and by our own reader of stores."""
     with _in_memory(data) as path:
-        findings = verify_detached(elf, section.data, section.flags, path, reader)
+        findings = verify_detached(elf, section, path, reader)
     try:
-        if not same_bytes(section_in(memoryview(data), "detached section", identity), memoryview(section.contents)):
+        if section_in(memoryview(data), "detached section", identity).tobytes() != section.tobytes():
             findings.append("its section reads back differently")
     except FormatError as error:
         findings.append(str(error))
@@ -151,4 +144,4 @@ def _has(place: Location, data: bytes) -> bool:
         there, _ = map_descriptor(descriptor, place.path)
     finally:
         os.close(descriptor)
-    return same_bytes(there, memoryview(data))
+    return there.tobytes() == data

@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sframegen.api.add_summary import Summary
-from sframegen.conversion.convert import convert_sources
+from sframegen.conversion.cfi_sections import Sources, find_sources
+from sframegen.conversion.convert import Converted, convert_sources
 from sframegen.conversion.coverage import why_empty
-from sframegen.conversion.sources import find_sources
 from sframegen.detached.detached_file import Companion
 from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
     from sframegen.api.options import Making
-    from sframegen.conversion.convert import Converted
-    from sframegen.conversion.sources import Sources
     from sframegen.elf.file import ElfFile
     from sframegen.program.workers import Running
 
@@ -50,12 +48,12 @@ def nothing_to_add(summary: Summary) -> Summary:
     return replace(summary, note=f"nothing to add: {why_empty(summary.functions, summary.ignored_fdes)}")
 
 
-def detached_already(file: str) -> Summary:
+def summary_of_detached(file: str) -> Summary:
     """Return the summary for a file that itself holds a detached section."""
     return Summary(file, note=f"nothing to add: {Companion.DETACHED_SECTION}, for another file")
 
 
-def made_of(elf: ElfFile, file: str, making: Making, running: Running) -> tuple[Summary, Converted]:
+def convert_file(elf: ElfFile, file: str, making: Making, running: Running) -> tuple[Summary, Converted]:
     """Convert a file's call frame information; return the summary so far and the converted functions. Raises FormatError."""
     sources = find_sources(elf, None if making.debug_file is None else Path(making.debug_file))
     converted = convert_sources(sources, elf.executable_ranges(), abi_of(elf), making.layout)

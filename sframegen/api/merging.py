@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from linker.existing.add_or_replace import base_of, change_for, plan_section
 from linker.inject.apply import write_all
 from linker.merge.by_map import Counts, map_of_linked, map_of_object
 from linker.merge.inputs import Inputs, read_all
 from linker.merge.merge_objects import merge_objects
-from linker.objects.change_objects import Filled, check_object, write_object
-from linker.objects.laid_out import place
+from linker.objects.change_objects import ObjectChange, check_object, write_object
+from linker.objects.laid_out import lay_out
 from linker.objects.new_sections import new_section
 from sframegen.api.add_summary import Plan, json_of
-from sframegen.api.common import not_taken, planned, refuse, signed, verify_plan, with_written
+from sframegen.api.common import check_signatures, not_taken, plan_for_result, refuse, verify_plan, with_written
 from sframegen.api.options import Making, Writing, check_path, check_paths
 from sframegen.base.errors import SframegenError, naming
+from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple
 from sframegen.base.text import count_of, most_first, printable, shortened
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import ET
@@ -163,7 +163,7 @@ def merge_sections(objects: Sequence[StrPath], link: Link, making: Making, writi
     inputs = Inputs(objects, progress)
     if link.executable is not None and link.map_file is not None:
         return _merge_into(link.executable, making, writing, Linked(inputs, Path(link.map_file), file))
-    from linker.merge.partial_link import check_regular_files, partial_link  # noqa: PLC0415 - not with a map
+    from linker.merge.merge_objects import check_regular_files, partial_link  # noqa: PLC0415 - not with a map
     from sframegen.program.signals import PrivateDirectory  # noqa: PLC0415 - as above
 
     check_regular_files(objects)
@@ -193,24 +193,24 @@ def _merge_into(path: StrPath, making: Making, writing: Writing, linked: Linked)
 
 def _into_linked(elf: ElfFile, target: Target, making: Making, writing: Writing, linked: Linked) -> Merged:
     counts = Counts()
-    warnings = signed([elf], target, force=True)  # another file is written, which is to be signed anyhow
+    warnings = check_signatures([elf], target, force=True)  # another file is written, which is to be signed anyhow
     base = base_of(elf)
     encoder = merge_objects(linked.inputs, map_of_linked(linked.map_file, base.elf), making.layout, making.level, counts)
     warnings += not_taken(base.elf, making.layout)
     plan = plan_section(base, encoder, writing.safe)
     change = change_for(plan, base, encoder)
     written = target.write(partial(write_all, elf, change, record=base.record), partial(verify_plan, plan, base))
-    return with_written(replace(make_result(linked.file, counts), plan=planned(plan), warnings=warnings), written)
+    return with_written(replace(make_result(linked.file, counts), plan=plan_for_result(plan), warnings=warnings), written)
 
 
 def _into_object(elf: ElfFile, target: Target, making: Making, linked: Linked) -> Merged:
     counts = Counts()
-    placed = place(elf, abi_of(elf), anchors_only=True)
+    placed = lay_out(elf, abi_of(elf), anchors_only=True)
     level = making.level._replace(share=False)
     encoder = merge_objects(linked.inputs, map_of_object(linked.map_file, placed), making.layout, level, counts)
-    filled = Filled(elf, elf, None, placed, encoder.table, [new_section(placed, encoder)], undoable=False)
+    change = ObjectChange(elf, elf, None, placed, encoder.table, [new_section(placed, encoder)], undoable=False)
 
     def check(written: Path, _reader: Reader) -> None:
-        refuse(check_object(filled, open_elf(written)))
+        refuse(check_object(change, open_elf(written)))
 
-    return with_written(make_result(linked.file, counts), target.write(partial(write_object, filled), check))
+    return with_written(make_result(linked.file, counts), target.write(partial(write_object, change), check))

@@ -1,7 +1,7 @@
 """The keywords of the public functions as option values, which are checked when they are created.
 
 A ValueError names an unknown or impossible value, a TypeError one of the wrong type. The docstrings of the public functions say
-what the keywords mean.
+what the keywords mean. Nothing compares or prints these values: without functions for that, they take half the time to import.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from linker.files.target import Target
 from linker.inject.kernel_versions import KernelChange, safe_on
-from sframegen.elf.compressed import Compression
+from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple
 from sframegen.format.layouts import V3, WRITABLE
 from sframegen.program.workers import Running
 from sframegen.tables.levels import LEVELS
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     StrPath = str | os.PathLike[str]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Making:
     """Options about the contents of the section."""
 
@@ -50,7 +49,7 @@ class Making:
         return LEVELS[self.optimize]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Writing:
     """Options about the output, how it is written, and which changes are allowed."""
 
@@ -63,16 +62,11 @@ class Writing:
     min_kernel: str | None = None
     unloaded: bool = False
     detached: StrPath | None = None
-    compress: Compression | None = None
     object_file: StrPath | None = None
 
     def __post_init__(self) -> None:
         if self.object_file is not None and (self.unloaded or self.detached is not None or self.output is not None):
             raise ValueError("object_file leaves the file unchanged: it takes neither output, unloaded nor detached")
-        if self.compress is not None and self.compress not in get_args(Compression):
-            raise ValueError(f"unknown compression {self.compress!r}, only {_all(get_args(Compression))}")
-        if self.compress is not None and not self.unloaded and self.detached is None:
-            raise ValueError("only a section that is not loaded can be compressed")
         names = ("verify", "dry_run", "force", "replace", "unloaded")
         check_flags(**{name: getattr(self, name) for name in names})
         check_paths("hard_links", self.hard_links)
@@ -113,7 +107,7 @@ class Adding(NamedTuple):
         return vars(self.making) | vars(self.writing) | vars(self.running)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Conversion:
     """Options of `convert`. `version` None: keep the section's own; `optimize` None: "fast", and it need not get smaller."""
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from sframegen.api.by_kind import read_bytes
 from sframegen.api.options import check_flags, check_paths
 from sframegen.base.errors import FormatError, naming
+from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from sframegen.checks.check import check_file
 from sframegen.checks.finding import CONSUMERS
 from sframegen.checks.object_check import check_objects

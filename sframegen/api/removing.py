@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from linker.existing.in_place import own_loads, sframe_extents
 from linker.existing.original import original_of
-from linker.existing.take_out import plan_removal, unchanged
+from linker.existing.take_out import plan_removal, removal_of_nothing
 from linker.inject.apply import Change, write_all
 from linker.objects.change_objects import plan_object_removal
-from linker.objects.given_file import open_given
+from linker.objects.given_file import Objects, open_given
 from sframegen.api.add_summary import Plan, json_of, plan_of
 from sframegen.api.by_kind import change_kind
 from sframegen.api.common import refuse, with_written
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from linker.files.read_back import Reader
     from linker.files.target import Target
-    from linker.objects.given_file import Objects
     from sframegen.api.options import StrPath
     from sframegen.elf.file import ElfFile
 
@@ -119,7 +118,11 @@ def _remove_from_linked(elf: ElfFile, target: Target, *, force: bool) -> Section
     if original is not None:
         has_one, size = bool(sframe_extents(original.elf)), len(original.elf.data)
         removal = replace(removal, restored=True, identical=True, still_has_one=has_one, size=size)
-        result, plan, write = original.elf, unchanged(original.elf), partial(write_all, elf, Change(()), record=original.record)
+        result, plan, write = (
+            original.elf,
+            removal_of_nothing(original.elf),
+            partial(write_all, elf, Change(()), record=original.record),
+        )
     elif own_loads(elf) or unloaded_of(elf) is not None or force:
         result, plan = elf, plan_removal(elf)
         removal, write = replace(removal, plan=plan_of(plan)), partial(write_all, elf, Change(plan.writes))

@@ -32,7 +32,7 @@ def compiler_of_the_build() -> list[str]:
 
 
 def compile_libraries(source: Path, folder: Path, compiler: list[str]) -> str:
-    """Compile the libraries of the source folder into another one. Return why they cannot be compiled, or an empty text."""
+    """Compile the C files in `source`, and put the libraries into `folder`. Return the reason if that fails, else an empty text."""
     try:
         with tempfile.TemporaryDirectory() as scratch:
             _compile(source.absolute(), folder.absolute(), Path(scratch), compiler)

@@ -70,7 +70,6 @@ class Refusal(Enum):
     INEXPRESSIBLE = "inexpressible"  #: the version cannot express any of it
     NO_BUILD_ID = "no build-id"  #: a detached section would have no name
     NO_LINKER = "no linker"  #: the linker cannot be run: `linker`
-    NO_MEMORY_TO_VERIFY = "no memory to verify"  #: LIEF needs as much memory as the file is large: `verify=False`
 
 
 ANOTHER = "already has a different SFrame section"

@@ -7,9 +7,9 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import compress
-from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.columns import ascends, order_of, zeros
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.base.text import count_of, printable
 from sframegen.checks import sweep
 from sframegen.checks.finding import Finding, Severity, Verdict
@@ -21,19 +21,18 @@ from sframegen.elf.records import SHF
 from sframegen.elf.symbols import function_symbols_before
 from sframegen.format.columns import Functions
 from sframegen.format.equations import equation
-from sframegen.format.model import OUTERMOST, FdeType, Rule, Where
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Rule, Where
 from sframegen.format.words import Reason, RuleWords
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from sframegen.conversion.cfi_sections import Sources
     from sframegen.conversion.resolve import Pieces
-    from sframegen.conversion.sources import Sources
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
     from sframegen.format.decode import SframeSection
     from sframegen.format.layouts import Layout
-    from sframegen.format.model import FunctionTable
 
 REASONS, VERDICTS = tuple(Reason), tuple(Verdict)
 SIGNAL, KEY_B = 1, 2  # flavours

@@ -21,7 +21,7 @@ from sframegen.checks.tracks import SILENT, Claim, Track, meet, new_track, track
 from sframegen.code.context.file_context import Assumptions
 from sframegen.code.context.function_starts import starts as known_starts
 from sframegen.code.isa.machines import isa_of
-from sframegen.code.whole_file.passes import survey
+from sframegen.code.whole_file.passes import Survey, survey
 from sframegen.elf.code_bytes.padding import MAX_PADDING, padding_size, padding_states
 from sframegen.elf.ranges import disjoint, holder, is_within
 
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from sframegen.checks.finding import Finding
-    from sframegen.checks.tracks import Track
     from sframegen.code.isa.effects import FrameState
-    from sframegen.code.whole_file.passes import Survey
     from sframegen.conversion.convert import Converted
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range

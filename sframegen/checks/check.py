@@ -7,29 +7,27 @@ from typing import TYPE_CHECKING
 from sframegen.base.errors import FormatError
 from sframegen.checks.against_cfi import ALL_REGISTERS, compare
 from sframegen.checks.consumers import accepted, readers, takes
-from sframegen.checks.finding import NO_SECTION, Finding, ReportDraft, Severity
+from sframegen.checks.finding import NO_SECTION, CheckReport, Consumer, Finding, ReportDraft, Severity
 from sframegen.checks.placement import in_file
 from sframegen.checks.specification.wellformed import examine
 from sframegen.checks.unusable import unusable
 from sframegen.code.isa.machines import isa_of
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.coverage import why_empty
 from sframegen.conversion.kernel_code import is_kernel, unwalked_code
-from sframegen.conversion.sources import find_sources
 from sframegen.detached.detached_file import ADDRESS, Companion, is_detached
 from sframegen.elf.ranges import count_in
 from sframegen.elf.records import ET
 from sframegen.format.abi import abi_of
-from sframegen.format.decode import open_section
+from sframegen.format.decode import SframeSection, open_section
 from sframegen.format.locate import sframe_of, unloaded_of
-from sframegen.program.libraries import imported
+from sframegen.program.libraries import import_library
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sframegen.checks.finding import CheckReport, Consumer
     from sframegen.elf.file import ElfFile
-    from sframegen.format.decode import SframeSection
     from sframegen.program.workers import Progress
 
 ALONE = f"{Companion.DETACHED_SECTION}, with nothing to compare it with: check the file that it is for, with this store"
@@ -132,7 +130,7 @@ def _compare(
     draft.code, draft.warnings = truth.code, sources.warnings
     draft.findings += truth.findings
     if second_reader and sources.sections:
-        imported("elftools.dwarf.callframe", "RegisterRule")
+        import_library("elftools.dwarf.callframe", "RegisterRule")
         from sframegen.checks.second.agreement import second_reading  # noqa: PLC0415 - pyelftools, where it is used
 
         second = second_reading(elf, section, sources, truth, abi, progress)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
 
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.checks.finding import Finding, Severity
 from sframegen.checks.specification.wellformed import Facts
-from sframegen.format.layouts import F_FDE_FUNC_START_PCREL, F_FDE_SORTED, HEADER_SIZE
+from sframegen.format.layouts import F_FDE_FUNC_START_PCREL, F_FDE_SORTED, HEADER_SIZE, Layout, SframeHeader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sframegen.elf.ranges import Range
-    from sframegen.format.layouts import Layout, SframeHeader
 
 
 class Effect(IntEnum):

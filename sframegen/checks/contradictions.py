@@ -11,10 +11,10 @@ from sframegen.checks.against_cfi import SHOWN, place_names
 from sframegen.checks.finding import Finding, Instruction, Severity
 from sframegen.checks.lines_of_objects import source_lines
 from sframegen.checks.tracks import SILENT, Claim, Track
-from sframegen.code.decoding.decoded_code import decode
+from sframegen.code.decoding.decoded_code import DecodedCode, decode
 from sframegen.code.function.analysis import rule_of_state
 from sframegen.code.function.hazards import clones, copies
-from sframegen.code.isa.effects import CALLERS, Flow, Mark
+from sframegen.code.isa.effects import CALLERS, Flow, FrameState, Mark
 from sframegen.code.isa.machines import isa_of
 from sframegen.format.equations import equation, register_name
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterator
 
-    from sframegen.code.decoding.decoded_code import DecodedCode
-    from sframegen.code.isa.effects import FrameState
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
@@ -128,7 +126,8 @@ class Contradictions:
         after = 0  # end of the last part, with its padding
         for part in filter(None, map(self._drop_uncertain, parts)):
             for piece in self._without_padding(part):
-                goes_on = last and piece.start <= after and _rule_of(last) == _rule_of(piece) and self._same_function(last, piece)
+                goes_on = last and piece.start <= after and _rule_of(last) == _rule_of(piece)
+                goes_on = last and goes_on and self._function(last.start) == self._function(piece.start)
                 if goes_on and not rest:
                     shown[-1] = shown[-1]._replace(end=piece.end)
                 elif not goes_on and len(shown) < SHOWN:
@@ -209,9 +208,6 @@ class Contradictions:
 
     def _function(self, address: int) -> int:
         return bisect_right(self.functions, address, key=lambda one: one[0]) - 1
-
-    def _same_function(self, one: ContradictedRange, other: ContradictedRange) -> bool:
-        return self._function(one.start) == self._function(other.start)
 
     def _piece(self, address: int) -> DecodedCode:
         """Return the decoded function that holds the address."""

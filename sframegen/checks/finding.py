@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
+from sframegen.base.quick_typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 from sframegen.base.text import count_of, printable
 
 if TYPE_CHECKING:

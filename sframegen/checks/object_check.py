@@ -16,14 +16,14 @@ from sframegen.base.errors import FormatError
 from sframegen.checks.against_cfi import ALL_REGISTERS, AllSections, compare
 from sframegen.checks.check import no_section
 from sframegen.checks.consumers import accepted
-from sframegen.checks.finding import NO_SECTION, Finding, ReportDraft, Severity, Verdict
+from sframegen.checks.finding import NO_SECTION, CheckReport, Consumer, Finding, ReportDraft, Severity, Verdict
 from sframegen.checks.placement import FLAGS
 from sframegen.checks.specification.rule_list import RULES
 from sframegen.checks.specification.wellformed import examine
 from sframegen.code.isa.machines import isa_of
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.kernel_code import is_module, unwalked_code
-from sframegen.conversion.sources import find_sources
 from sframegen.elf.ranges import count_in, holder
 from sframegen.elf.records import SHF
 from sframegen.format.abi import abi_of
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from linker.objects.given_file import Objects
-    from sframegen.checks.finding import CheckReport, Consumer
     from sframegen.elf.file import ElfFile
     from sframegen.program.workers import Running
 

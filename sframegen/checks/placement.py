@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.checks.finding import Finding
 from sframegen.checks.specification.rule_list import KEPT, RULES
 from sframegen.conversion.kernel_code import is_kernel
 from sframegen.elf.dynamic import dynamic_segment
-from sframegen.elf.records import ET, MARKS, PF, PT, SHF, SHT
+from sframegen.elf.records import ET, MARKS, PF, PT, SHF, SHT, Phdr
 from sframegen.format.abi import BY_MACHINE, BY_SFRAME_ID
 from sframegen.format.layouts import MAGIC
 from sframegen.format.locate import IMAGE_SECTION, is_sframe_section, unloaded_of
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sframegen.elf.file import ElfFile, Section
-    from sframegen.elf.records import Phdr
 
 PAGE = 0x1000  # bytes
 FLAGS = SHF.ALLOC | SHF.WRITE | SHF.EXECINSTR | SHF.COMPRESSED

@@ -3,7 +3,7 @@ cimport cython
 from sframegen.elf.columns cimport Spans
 from sframegen.format.columns cimport Functions
 
-cdef enum:  # sframegen.checks.finding.Verdict, in its order
+cdef enum:  # sframegen.checks.finding.Verdict
     EQUAL = 0
     ABSENT = 1
     INEXPRESSIBLE = 2

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import accumulate, compress
-from typing import TYPE_CHECKING, NamedTuple
 
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.base.text import count_of
 from sframegen.checks.finding import Finding, Severity
-from sframegen.format.model import AT_CFA, FdeType
+from sframegen.format.model import AT_CFA, FdeType, FunctionTable, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
-    from sframegen.format.model import FunctionTable, Rule, Where
 
 
 class Limit(NamedTuple):
@@ -76,14 +75,9 @@ def _limit_of_rule(rule: Rule, abi: Abi) -> Limit | None:
         return REGISTER
     if rule.cfa.deref:
         return MEMORY
-    if any(map(_is_from_register, (rule.ra, rule.fp))):
+    if any(where and where.register is not None for where in (rule.ra, rule.fp)):  # even SP or FP: only the topmost frame has them
         return REGISTER
     return UNCHANGED if rule.fp == AT_CFA else None
-
-
-def _is_from_register(where: Where | None) -> bool:
-    """True if RA or FP comes from a register, even SP or FP, which works only in the topmost frame."""
-    return where is not None and where.register is not None
 
 
 def _limited_ranges(table: FunctionTable, limits: list[Limit | None]) -> Iterator[tuple[Limit, int, int]]:

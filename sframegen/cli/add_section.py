@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import click
 
 from linker.files.target import is_stdout
-from sframegen.api.add_summary import fates_table, total_fates
+from sframegen.api.add_summary import Summary, fates_table, total_fates
 from sframegen.api.adding import add
 from sframegen.api.options import Adding
 from sframegen.base.text import count_of
 from sframegen.cli.shared.adding_options import ADD_SECTION, adding
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSE_OR_QUIET, min_coverage, verbose
+from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSE_OR_QUIET, CommonOptions, min_coverage, verbose
 from sframegen.cli.shared.file_kinds import is_package
 from sframegen.cli.shared.many_files import changes, code_of_one, print_change
 from sframegen.cli.shared.output import FILES, Run, next_step
@@ -21,9 +21,7 @@ from sframegen.cli.shared.write_options import RECURSIVE, RESULTS, VERIFICATION,
 from sframegen.program.workers import Running
 
 if TYPE_CHECKING:
-    from sframegen.api.add_summary import Summary
     from sframegen.api.options import Making, StrPath, Writing
-    from sframegen.cli.shared.common_options import CommonOptions
 
 
 @click.command(

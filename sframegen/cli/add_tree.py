@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sframegen.api.add_summary import percent
-from sframegen.api.options import Adding
+from sframegen.api.add_summary import Summary, percent
+from sframegen.api.options import Adding, Making, Writing
 from sframegen.cli.shared.adding_options import ADD_TREE, adding
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import VERBOSE_OR_QUIET, min_coverage
+from sframegen.cli.shared.common_options import VERBOSE_OR_QUIET, CommonOptions, min_coverage
 from sframegen.cli.shared.output import PathName, Refused, Run, next_step, note
-from sframegen.cli.trees.each_file import each_file, tree_options
+from sframegen.cli.trees.each_file import Tree, each_file, tree_options
 from sframegen.cli.trees.tree_report import REFUSED, Entry, Totals, to_json, write
 from sframegen.detached.detached_file import companion_of
 from sframegen.elf.file import ElfFile, map_descriptor
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from linker.files.location import Location
-    from sframegen.api.add_summary import Summary
-    from sframegen.api.options import Making, Writing
-    from sframegen.cli.shared.common_options import CommonOptions
-    from sframegen.cli.trees.each_file import Tree
     from sframegen.cli.trees.tree_files import Name
 
 STDOUT = "-"  # the report's name that leaves stdout to the report alone
@@ -104,7 +100,7 @@ def command(
 def _worker(making: Making, writing: Writing) -> Callable[[Location, list[Location]], tuple[str, Summary] | None]:
     """Return the work on a file, which returns its build-id and Summary; None for a separate debug file or detached section."""
     from sframegen.api.adding import add  # noqa: PLC0415 - takes longer than to see that there is no file for it
-    from sframegen.conversion.sources import has_debug_frame  # noqa: PLC0415
+    from sframegen.conversion.cfi_sections import has_debug_frame  # noqa: PLC0415
 
     def work(file: Location, hard_links: list[Location]) -> tuple[str, Summary] | None:
         descriptor = file.open()

@@ -3,23 +3,19 @@ from __future__ import annotations
 import os
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from sframegen.api.reading import check
-from sframegen.checks.finding import CONSUMERS, SHOWN, Severity
+from sframegen.checks.finding import CONSUMERS, SHOWN, CheckReport, Consumer, Severity
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, VERBOSE_OR_QUIET, debug_file, verbose
+from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, VERBOSE_OR_QUIET, CommonOptions, debug_file, verbose
 from sframegen.cli.shared.file_kinds import is_package, refuse_package
 from sframegen.cli.shared.many_files import code_of_one, each
 from sframegen.cli.shared.output import FILES, SECTIONS, Run, note
 from sframegen.cli.trees.each_file import with_sections
 from sframegen.program.workers import Running
-
-if TYPE_CHECKING:
-    from sframegen.checks.finding import CheckReport, Consumer
-    from sframegen.cli.shared.common_options import CommonOptions
 
 
 @click.command(

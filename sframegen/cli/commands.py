@@ -10,9 +10,8 @@ from io import StringIO
 
 import click
 
-import sframegen
 from sframegen.base.text import printable, shortened
-from sframegen.cli.shared.command import Example, Group, no_such
+from sframegen.cli.shared.command import Example, Group
 from sframegen.cli.shared.early_end import EndedError, ended_in_one_line
 
 GROUPS = {  # what people want, and the commands for it
@@ -65,15 +64,6 @@ class LazyGroup(Group):
         command: click.Command = import_module(f"sframegen.cli.{cmd_name.replace('-', '_')}").command
         return command
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if name in COMMANDS or name.startswith("-") or ctx.resilient_parsing:
-            return super().resolve_command(ctx, args)
-        from sframegen.cli.removed_names import refuse_removed  # noqa: PLC0415 - only needed here
-
-        refuse_removed(name)
-        raise no_such("command", name, COMMANDS, ctx)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
         for group, commands in GROUPS.items():
             with formatter.section(group):
@@ -83,9 +73,9 @@ class LazyGroup(Group):
 def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
     if not value:
         return
-    from sframegen.program.build import build_kind  # noqa: PLC0415 - only needed here
+    from sframegen.program.build import version_line  # noqa: PLC0415 - only needed here
 
-    click.echo(f"sframegen {sframegen.__version__} ({build_kind()})")
+    click.echo(version_line())
     ctx.exit()
 
 

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 import click
 
 from linker.files.target import is_stdout
-from sframegen.api.converting import convert_section
-from sframegen.api.options import Conversion
+from sframegen.api.converting import VersionChange, convert_section
+from sframegen.api.options import Conversion, Writing
 from sframegen.cli.shared.command import CombinedValue, Command, Example
-from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSE_OR_QUIET, verbose
+from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSE_OR_QUIET, CommonOptions, verbose
 from sframegen.cli.shared.file_kinds import refuse_package
 from sframegen.cli.shared.many_files import changes, print_change
 from sframegen.cli.shared.output import FILES, Run, next_step
@@ -21,9 +21,6 @@ from sframegen.cli.shared.write_options import (
 )
 
 if TYPE_CHECKING:
-    from sframegen.api.converting import VersionChange
-    from sframegen.api.options import Writing
-    from sframegen.cli.shared.common_options import CommonOptions
     from sframegen.format.layouts import FormatVersion
     from sframegen.tables.levels import LevelName
 

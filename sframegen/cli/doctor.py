@@ -1,15 +1,10 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import JSON_OBJECT
+from sframegen.cli.shared.common_options import JSON_OBJECT, CommonOptions
 from sframegen.cli.shared.installation import text
-
-if TYPE_CHECKING:
-    from sframegen.cli.shared.common_options import CommonOptions
 
 
 @click.command(

@@ -8,7 +8,7 @@ import click
 
 from sframegen.base.text import printable
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import JSON_LIST
+from sframegen.cli.shared.common_options import JSON_LIST, CommonOptions
 from sframegen.cli.shared.file_kinds import open_views
 from sframegen.cli.shared.output import FILES, Run, json_list
 from sframegen.cli.shared.section_text import dump_json, dump_text
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from linker.objects.object_view import ObjectView
-    from sframegen.cli.shared.common_options import CommonOptions
     from sframegen.cli.shared.section_text import NameOf
     from sframegen.format.decode import SframeSection
 

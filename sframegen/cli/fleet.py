@@ -13,18 +13,16 @@ from click.core import ParameterSource
 
 from sframegen.cli.shared.adding_options import FLEET, adding, keywords_of
 from sframegen.cli.shared.command import Command, Example, Group
-from sframegen.cli.shared.common_options import SECONDS, common_option, jobs, min_coverage
+from sframegen.cli.shared.common_options import SECONDS, CommonOptions, common_option, jobs, min_coverage
 from sframegen.cli.shared.output import PathName, Run, note
-from sframegen.cli.shared.write_options import OutputName
 from sframegen.program.libraries import FLEET as EXTRA
-from sframegen.program.libraries import ON_A_CLUSTER, imported
+from sframegen.program.libraries import ON_A_CLUSTER, import_library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
     from sframegen.api.options import Making, Writing
-    from sframegen.cli.shared.common_options import CommonOptions
     from sframegen.fleet.run_options import Engine, Job
 
 SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
@@ -77,25 +75,24 @@ def _engine(scheduler: str | None, processes: int) -> Callable[[Job], AbstractCo
     return partial(DaskCluster, address=scheduler)
 
 
-def _needs_extra(use: str, scheduler: str | None = None) -> None:
+def _needs_extra(scheduler: str | None) -> None:
     """End the command with one line if a package of the extra `fleet` is missing or damaged."""
-    uses = {f"fleet {use}", *[ON_A_CLUSTER] * (scheduler is not None)}
-    libraries = [one for one in EXTRA if uses & {*one.use.split(", ")}]
+    libraries = [one for one in EXTRA if scheduler is not None or one.use != ON_A_CLUSTER]
     if absent := [one for one in libraries if find_spec(one.module) is None]:
         from sframegen.cli.shared.install_commands import getting  # noqa: PLC0415 - not for each run
 
         projects = ", ".join(one.project for one in absent)
-        note(f"sframegen fleet {use} needs {projects}; to install {'it' if len(absent) == 1 else 'them'}: {getting(absent)}")
+        note(f"sframegen fleet run needs {projects}; to install {'it' if len(absent) == 1 else 'them'}: {getting(absent)}")
         click.get_current_context().exit(1)
     for one in libraries:
-        imported(one.module)
+        import_library(one.module)
 
 
 @click.group(
     name="fleet",
     cls=Group,
     examples=[
-        Example("Survey packages, and make a page of it", "sframegen fleet run pool -o survey && sframegen fleet report survey"),
+        Example("Survey packages", "sframegen fleet run pool -o survey"),
         Example("Write new packages, with sections", "sframegen fleet run pool -o new --mode rewrite"),
     ],
 )
@@ -183,7 +180,7 @@ def run(
     """Work on all packages of each SOURCE, and write a table of their ELF files to DIR/files.parquet.
 
     A SOURCE is a package, a directory, a file with a path or URL in each line (- is standard input), a URL that fsspec
-    reads (https:, s3:, gs: and others; one that ends with / is a directory), or a Packages index of APT.
+    reads (https:, s3:, gs: and others), or a Packages index of APT.
 
     A run that is interrupted continues when the same command runs again: what is done is not done again, unless options or the
     version of sframegen change. Packages that failed are tried again.
@@ -193,7 +190,7 @@ def run(
     if mode == "check":
         _refuse_options_of_adding(keywords)
         keywords = {}
-    _needs_extra("run", scheduler)
+    _needs_extra(scheduler)
     from sframegen.cli.shared.early_end import EndedError  # noqa: PLC0415
     from sframegen.cli.shared.many_files import Bar  # noqa: PLC0415
     from sframegen.fleet.fleet_run import CoverageDemand, FleetRun  # noqa: PLC0415
@@ -225,31 +222,4 @@ def run(
         click.echo(json.dumps(totals.to_json(), indent=2))
     elif totals is not None and not common.quiet:
         click.echo(totals.one_line())
-    ctx.exit(findings.status)
-
-
-@command.command(
-    name="report",
-    cls=Command,
-    examples=[
-        Example("Make the page of a run: survey/report.html", "sframegen fleet report survey"),
-        Example("Write it to another place", "sframegen fleet report -o survey.html survey"),
-    ],
-)
-@click.argument("directory", metavar="DIR", type=PathName())
-@click.option("-o", "--output", metavar="FILE", type=OutputName(), help="Write the page here.  [default: DIR/report.html]")
-@click.pass_context
-def report(ctx: click.Context, directory: str, *, output: str | None) -> None:
-    """Make one HTML page of a run, with plots of DIR/files.parquet. It needs no network."""
-    _needs_extra("report")
-    from pathlib import Path  # noqa: PLC0415
-
-    from sframegen.base.errors import FormatError  # noqa: PLC0415
-    from sframegen.fleet.report_page import make_report  # noqa: PLC0415
-
-    findings = Run()
-    with findings.file(directory):
-        if not (Path(directory) / "files.parquet").exists():
-            raise FormatError("no results of a run here; sframegen fleet run SOURCE --output DIR writes them")
-        click.echo(make_report(directory, output))
     ctx.exit(findings.status)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from linker.files.location import locate
-from sframegen.api.options import Adding
+from sframegen.api.options import Adding, Making, Writing
 from sframegen.base.one_file import REFUSALS, only_refusals
 from sframegen.base.text import printable
 from sframegen.cli.linking.link_output import output_of, state_of
@@ -28,7 +28,6 @@ from sframegen.format.abi import is_linked
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sframegen.api.options import Making, Writing
 
 NOT_FOUND = 127  # exit status, as of shells, if the linker is not found
 MAX_MESSAGE = 2000  # bytes; fits into a pipe
@@ -117,6 +116,8 @@ def command(
     except (OSError, ValueError) as error:
         note(f"{arguments[0]}: {getattr(error, 'strerror', None) or error}")
         ctx.exit(NOT_FOUND)
+    from sframegen.api.adding import add as add_section  # noqa: PLC0415 - while the linker runs
+
     status, _ = _wait_for(linker)
     if status < 0:
         _die(-status)
@@ -125,8 +126,6 @@ def command(
 
     def add() -> None:
         if is_linked(beginning_of(output, output, EHDR_SIZE)):
-            from sframegen.api.adding import add as add_section  # noqa: PLC0415 - takes longer than most links
-
             summary = add_section(output, Adding(making, replace(writing, replace=True)))
             for warning in summary.warnings:
                 note(f"{output}: warning: {warning}")

@@ -12,12 +12,11 @@ from sframegen.detached.stores import Stores
 from sframegen.elf.file import ElfFile
 from sframegen.elf.function_names import FunctionNames, address_of
 from sframegen.elf.symbols import function_symbols_before
-from sframegen.format.abi import abi_of
+from sframegen.format.abi import Abi, abi_of
 from sframegen.format.equations import rule_fields
 
 if TYPE_CHECKING:
     from linker.objects.object_view import ObjectView
-    from sframegen.format.abi import Abi
     from sframegen.format.model import Match
 
 

@@ -10,14 +10,13 @@ import click
 from linker.files.target import is_stdout
 from sframegen.api.merging import Link, merge_sections
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import JSON_OBJECT, QUIET, VERBOSE_OR_QUIET, verbose
+from sframegen.cli.shared.common_options import JSON_OBJECT, QUIET, VERBOSE_OR_QUIET, CommonOptions, verbose
 from sframegen.cli.shared.many_files import Bar, leave_stdout_to, print_change
 from sframegen.cli.shared.output import PathName, Run, next_step, note
 from sframegen.cli.shared.write_options import MIN_KERNEL, OWNED, VERIFICATION, OutputName, dry_run, format_version, level
 
 if TYPE_CHECKING:
     from sframegen.api.options import Making, Writing
-    from sframegen.cli.shared.common_options import CommonOptions
 
 
 @click.command(

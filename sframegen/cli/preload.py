@@ -14,7 +14,7 @@ from sframegen.backtrace.preloading import STATISTICS, is_program, objects_below
 from sframegen.base.errors import FormatError, SframegenError
 from sframegen.base.text import count_of, first_of
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import QUIET, VERBOSE_OR_QUIET, verbose
+from sframegen.cli.shared.common_options import QUIET, VERBOSE_OR_QUIET, CommonOptions, verbose
 from sframegen.cli.shared.output import SECTIONS, PathName, in_words, note
 from sframegen.detached.stores import VARIABLE, Stores
 from sframegen.elf.file import open_elf
@@ -23,7 +23,6 @@ from sframegen.elf.records import PT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from sframegen.cli.shared.common_options import CommonOptions
 
 LOADED, STORED, NONE = "section", "in a store", "no section"
 

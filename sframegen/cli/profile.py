@@ -13,32 +13,27 @@ import click
 from sframegen.base.text import shortened
 from sframegen.cli.removed_names import refuse_removed
 from sframegen.cli.shared.command import CombinedValue, Command, Example, PartOption
-from sframegen.cli.shared.common_options import JSON_OBJECT, NumberInRange, common_option, duration, tid
+from sframegen.cli.shared.common_options import JSON_OBJECT, CommonOptions, NumberInRange, common_option, duration, tid
 from sframegen.cli.shared.output import SECTIONS, Run, note
 from sframegen.cli.shared.profile_output import OUTPUT, Outputs, title_of
 from sframegen.detached.stores import Stores
-from sframegen.profile.copied_session import BACKENDS, open_session
+from sframegen.profile.copied_session import BACKENDS, Session, open_session
 from sframegen.profile.events.attributes import EventError
-from sframegen.profile.events.names import BY_NAME, CLOCKS, CPU_CLOCK, event_named
+from sframegen.profile.events.names import BY_NAME, CLOCKS, CPU_CLOCK, Event, event_named
 from sframegen.profile.paused_command import PausedCommand
 from sframegen.profile.probe import probe
-from sframegen.profile.report.debuginfod import Debuginfod
 from sframegen.profile.report.label_trees import group_stacks
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.report.source_lines import Detail
 from sframegen.profile.sampling_plan import Grouping, ProfilePlan, is_process
 from sframegen.program.libraries import PLACES
-from sframegen.program.missing_pages import zeros_for_missing_pages
+from sframegen.program.own_memory import zeros_for_missing_pages
 from sframegen.program.signals import Interrupts
-from sframegen.stack.names.debug_files import DebugFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sframegen.cli.shared.common_options import CommonOptions
     from sframegen.profile.collected import Collected
-    from sframegen.profile.copied_session import Session
-    from sframegen.profile.events.names import Event
     from sframegen.profile.report.named import Named
 
 PID_DIGITS = 9  # more than the kernel gives
@@ -116,7 +111,6 @@ part_of_plan = partial(click.option, cls=PartOption, value=CombinedValue("plan",
     "--lines", "by_line", is_flag=True, help="Show source lines as separate frames in formats that do not do so anyway."
 )
 @part_of_detail("--no-inlined", "inlined", flag_value=False, default=True, help="Do not show inlined functions as frames.")
-@click.option("--debuginfod", is_flag=True, help="Fetch missing debug files from the servers in $DEBUGINFOD_URLS.")
 @click.option(
     "--backend",
     type=click.Choice(BACKENDS),
@@ -132,7 +126,6 @@ def command(
     *,
     plan: ProfilePlan,
     detail: Detail,
-    debuginfod: bool,
     system: bool,
     as_probe: bool,
     duration: float | None,
@@ -167,7 +160,7 @@ def command(
     status = 0
     with zeros_for_missing_pages(), run.file(""), Interrupts() as interrupts:
         title = partial(title_of, arguments=arguments, comm=plan.comm)
-        write = partial(_write, by=plan.by, detail=detail, debuginfod=debuginfod, outputs=outputs, title=title)
+        write = partial(_write, by=plan.by, detail=detail, outputs=outputs, title=title)
         status = _profile(arguments, plan, backend, duration, interrupts, write, quiet=common.quiet)
     ctx.exit(status or run.status)
 
@@ -256,16 +249,10 @@ class LiveLine:
             click.echo("\r\033[K", err=True, nl=False)
 
 
-def _write(
-    collected: Collected, *, by: str, detail: Detail, debuginfod: bool, outputs: Outputs, title: Callable[[Named], str]
-) -> None:
+def _write(collected: Collected, *, by: str, detail: Detail, outputs: Outputs, title: Callable[[Named], str]) -> None:
     """Name what was collected, and write it to all outputs."""
     collected.stacks.room.rest()  # processes that read debug information need memory, and would keep what is free here
-    fetch = Debuginfod() if debuginfod else None
-    named = name_stacks(collected, detail, DebugFiles(fetch))
-    if fetch:
-        named.notes += fetch.notes
-        fetch.close()
+    named = name_stacks(collected, detail)
     collected.stacks.close()
     named.title = title(named)
     outputs.write(group_stacks(named, by))

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sframegen.api.removing import remove_section
+from sframegen.api.removing import SectionRemoval, remove_section
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import JSON_LIST, QUIET
+from sframegen.cli.shared.common_options import JSON_LIST, QUIET, CommonOptions
 from sframegen.cli.shared.file_kinds import is_package
 from sframegen.cli.shared.many_files import changes, print_change
 from sframegen.cli.shared.output import FILES, Run
@@ -14,8 +14,6 @@ from sframegen.cli.shared.write_options import FORCE_FOREIGN, RECURSIVE, RESULTS
 
 if TYPE_CHECKING:
     from sframegen.api.options import Writing
-    from sframegen.api.removing import SectionRemoval
-    from sframegen.cli.shared.common_options import CommonOptions
 
 
 @click.command(

@@ -9,17 +9,15 @@ import click
 
 from sframegen.base.text import count_of
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import VERBOSE_OR_QUIET
+from sframegen.cli.shared.common_options import VERBOSE_OR_QUIET, CommonOptions
 from sframegen.cli.shared.output import Refused, Run, note
 from sframegen.cli.shared.write_options import FORCE_FOREIGN
-from sframegen.cli.trees.each_file import each_file, tree_options
+from sframegen.cli.trees.each_file import Tree, each_file, tree_options
 
 if TYPE_CHECKING:
     from linker.files.location import Location
     from sframegen.api.options import Writing
     from sframegen.api.removing import SectionRemoval
-    from sframegen.cli.shared.common_options import CommonOptions
-    from sframegen.cli.trees.each_file import Tree
 
 
 @click.command(

@@ -17,11 +17,12 @@ REMOVED: dict[str, str] = {
         for name in ("add-section", "add-tree", "convert", "remove", "remove-tree")
         for option in ("-p", "--preserve-timestamps")
     },
-    **dict.fromkeys((f"{name} --compress" for name in ("add-section", "add-tree")), "compress= of the library's add_section"),
+    **dict.fromkeys((f"{name} --compress" for name in ("add-section", "add-tree")), "objcopy --compress-sections of LLVM"),
     **dict.fromkeys((f"{name} --update-checksums" for name in ("add-tree", "remove-tree")), IN_PACKAGES),
     **dict.fromkeys((f"{name} --exclude-from" for name in ("add-tree", "remove-tree")), "--exclude, once for each"),
     "add-section --per-function": "lookup, or dump",
     "check --no-second-reader": ": only --second-reader reads twice",
+    "fleet report": "summary.json, or files.parquet in pandas or DuckDB",
     "fleet run --consumer": "check --consumer, on the packages",
     "fleet run --insecure": "--scheduler tls://HOST:PORT, or tcp://127.0.0.1:PORT with a port that SSH forwards",
     "fleet run --mode detached": "add-section --detached, on unpacked files",
@@ -33,6 +34,7 @@ REMOVED: dict[str, str] = {
     "profile --by cgroup": "--by pid",
     "profile --cgroup": "the process ids in cgroup.procs of its folder: their descendants are sampled, too",
     "profile --collapse-runtime": ": search the flame graph for the interpreter",
+    "profile --debuginfod": "debuginfod-find debuginfo FILE, which keeps what it fetches where profile looks for it",
     "profile --every": "an agent that profiles all the time, such as Parca's",
     "profile --filter": "bpftrace, or perf record --filter",
     "profile --idle": "mpstat, or the idle time in /proc/stat",
@@ -50,7 +52,7 @@ REMOVED: dict[str, str] = {
     "profile --user": "the process ids that pgrep -u prints",
     "profile-diff": "go tool pprof -base BEFORE AFTER",
     "profile-report": "go tool pprof FILE...",
-    "register": "the calls of sframegen.registry: docs/registration.md",
+    "register": ": no kernel has these calls",
     **dict.fromkeys(
         (f"stack {option}" for option in ("-n", "--count", "-d", "--duration", "--interval", "--until-exit")), "profile"
     ),

@@ -1,22 +1,17 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from sframegen.base.text import first_of
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import COUNT, tid, verbose
+from sframegen.cli.shared.common_options import COUNT, CommonOptions, tid, verbose
 from sframegen.cli.shared.output import SECTIONS, Run, note
 from sframegen.detached.stores import Stores
 from sframegen.stack import report
 from sframegen.stack.live.process import Process
-from sframegen.stack.names.frame_names import Symbols
+from sframegen.stack.report import Symbols
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.walk import MAX_FRAMES
-
-if TYPE_CHECKING:
-    from sframegen.cli.shared.common_options import CommonOptions
 
 
 @click.command(

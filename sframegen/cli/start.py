@@ -27,13 +27,15 @@ def main() -> None:
         from sframegen.program.own_packages import refuse_strangers  # noqa: PLC0415 - here and below: not before signals are taken care of
 
         refuse_strangers()
+        if sys.argv[1:] == ["--version"]:
+            print_version()
         try:
             from sframegen.cli.commands import run_command  # noqa: PLC0415
         except Exception:  # a damaged click may raise anything
             if sys.argv[1:2] != ["doctor"]:
-                from sframegen.program.libraries import imported  # noqa: PLC0415
+                from sframegen.program.libraries import import_library  # noqa: PLC0415
 
-                imported("click", "Command")
+                import_library("click", "Command")
                 raise
             from contextlib import suppress  # noqa: PLC0415
 
@@ -61,6 +63,17 @@ def main() -> None:
             sys.stdout.flush()
         finally:
             os._exit(1)
+
+
+def print_version() -> None:
+    """Print it, and exit; return if that fails: the command line says why. click alone takes twice as long."""
+    from sframegen.program.build import version_line  # noqa: PLC0415
+
+    try:
+        os.write(1, f"{version_line()}\n".encode())
+    except OSError:
+        return
+    sys.exit()
 
 
 def leave(end: SystemExit) -> None:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from array import array
 from operator import add
-from typing import TYPE_CHECKING, NamedTuple
 
 from cfi import reader
 from cfi.expression import PC_PERIOD
 from sframegen.base.columns import ascends, order_of, room, zeros
 from sframegen.base.errors import FormatError
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.base.text import count_of
+from sframegen.conversion.cfi_sections import Sources, find_sources
 from sframegen.conversion.coverage import Coverage
 from sframegen.conversion.final_calls import symbol_places
 from sframegen.conversion.resolve import IGNORED, Pieces, resolve
-from sframegen.conversion.sources import find_sources
 from sframegen.conversion.split import Cies, Fate, RuleFates, Splitter, Unsaid, bounds, split
 from sframegen.conversion.translate import RepeatedPattern, Translator
 from sframegen.elf.columns import spans_of
 from sframegen.elf.ranges import START, Range, count_in, disjoint, remaining, without
-from sframegen.format.layouts import V3
+from sframegen.format.layouts import V3, Layout
 from sframegen.format.model import FdeType, FunctionTable, Kind, Rule
 from sframegen.format.words import EncodedRules, Reason, RuleWords
 from sframegen.tables.narrow import narrow
@@ -30,11 +30,9 @@ if TYPE_CHECKING:
 
     from cfi.rules import CfiRule, FdeTable
     from cfi.section import CfiSection
-    from sframegen.conversion.sources import Sources
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
     from sframegen.format.encode import Encoder
-    from sframegen.format.layouts import Layout
     from sframegen.tables.levels import Level
 
 REASONS = tuple(Reason)

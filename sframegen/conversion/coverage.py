@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from sframegen.base.columns import zeros
 from sframegen.base.text import count_of, most_first
-from sframegen.conversion.final_calls import find_final_calls
+from sframegen.conversion.final_calls import FinalCalls, find_final_calls
 from sframegen.conversion.tally import tally, tally_gaps
 from sframegen.elf.code_areas import CodeArea, areas_of, code_segments
-from sframegen.elf.columns import Spans
-from sframegen.elf.ranges import disjoint, holder
+from sframegen.elf.columns import Areas, Spans
+from sframegen.elf.ranges import Range, disjoint, holder
 from sframegen.elf.records import SHF, SHT
-from sframegen.format.model import OUTERMOST, FdeType
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable
 from sframegen.format.words import Reason
 
 if TYPE_CHECKING:
@@ -23,13 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from cfi.rules import FdeFault
-    from sframegen.conversion.final_calls import FinalCalls
     from sframegen.conversion.resolve import Pieces
     from sframegen.conversion.split import Unsaid
-    from sframegen.elf.columns import Areas
     from sframegen.elf.file import ElfFile
-    from sframegen.elf.ranges import Range
-    from sframegen.format.model import FunctionTable, Kind
 
 Fates = dict[str, dict[str, int]]  # group -> fate -> bytes of code
 
@@ -136,14 +132,10 @@ class Coverage:
         """The bytes of each fate in the code that FDEs describe."""
         table = self.table
         counts = zeros("Q", len(FATES))
-        by_kind = bytes(map(_fate_of_kind, table.kinds))
+        by_kind = bytes(COVERED_SIGNAL if kind.signal else int(kind.fde_type is FdeType.FLEX) for kind in table.kinds)
         by_rule = bytes(COVERED_OUTERMOST * (rule == OUTERMOST) for rule in table.rules)
         tally(self.pieces, table.columns(), by_kind, by_rule, self.unsaid, FIRST_REASON, counts)
         return counts
-
-
-def _fate_of_kind(kind: Kind) -> int:
-    return COVERED_SIGNAL if kind.signal else int(kind.fde_type is FdeType.FLEX)
 
 
 def _by_group(counts: Iterable[int]) -> Fates:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, cast
+
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple, cast
 
 try:
     import cython

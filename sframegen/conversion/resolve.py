@@ -8,7 +8,7 @@ counted.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 
 try:
     import cython

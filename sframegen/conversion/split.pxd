@@ -8,7 +8,7 @@ from sframegen.format.columns cimport Functions
 cdef enum:  # cfi.expression
     PC_PERIOD = 16
 
-cdef enum:  # Fate
+cdef enum:  # sframegen.conversion.split.Fate
     ROW = 0
     REPEATED = 1
     LEFT_OUT = 2

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 
 try:
     import cython

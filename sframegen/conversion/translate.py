@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
 from cfi.expression import CFA, PC_PERIOD, Term, evaluate
 from cfi.opcodes import RuleKind
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.format.model import OUTERMOST, FdeType, Rule, Where
 from sframegen.format.words import Reason, RuleWords, why_inexpressible
 

@@ -5,16 +5,16 @@
 | ELF header | the original's, except for the places and sizes of the tables |
 | program headers | the original's PT_LOADs, which give its load layout; their bytes are left out |
 | `.note.gnu.build-id` | the original's |
-| `.sframe` | a section outside of all segments: SHT_GNU_SFRAME, address 0, without SHF_ALLOC; compressed or not |
+| `.sframe` | a section outside of all segments: SHT_GNU_SFRAME, address 0, without SHF_ALLOC |
 | `.shstrtab`, section headers | those of these sections |
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.file import ElfFile
 from sframegen.elf.notes import build_id_of
 from sframegen.elf.ranges import align_up
@@ -69,26 +69,23 @@ def path_in_store(build_id: bytes) -> str:
     return f".build-id/{name[:2]}/{name[2:]}.sframe"
 
 
-def detached_file(elf: ElfFile, identity: Identity, stored: Bytes, flags: int) -> bytes:
-    """Return the bytes of the detached file for `elf`, whose section has the bytes `stored`. `flags`: SHF_COMPRESSED or 0.
-
-    Raises FormatError if the section or the original's program headers are too large.
-    """
+def detached_file(elf: ElfFile, identity: Identity, section: Bytes) -> bytes:
+    """Return the detached file for `elf` with this section. Raises FormatError if that or its program headers are too large."""
     loads = [segment for segment in elf.segments if segment.p_type == PT.LOAD]
-    if len(loads) >= PN_XNUM or len(stored) > MAX_BYTES:
-        raise elf.error(f"too large for a detached file: {len(stored):,} bytes, {len(loads):,} segments", SECTION)
+    if len(loads) >= PN_XNUM or len(section) > MAX_BYTES:
+        raise elf.error(f"too large for a detached file: {len(section):,} bytes, {len(loads):,} segments", SECTION)
     order = elf.byte_order
     note = packed([Nhdr(len(OWNER), len(identity.build_id), NT_GNU_BUILD_ID)], order) + OWNER + identity.build_id
     note += bytes(-len(note) % NOTE_ALIGN)
     names = b"\0" + b"".join(f"{name}\0".encode() for name in (NOTE, SECTION, NAMES))
     note_at = EHDR_SIZE + len(loads) * PHDR_SIZE
     section_at = align_up(note_at + len(note), ALIGN)
-    names_at = section_at + len(stored)
+    names_at = section_at + len(section)
     headers_at = align_up(names_at + len(names), ALIGN)
     headers = [
         Shdr(0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
         Shdr(_offset_of_name(names, NOTE), SHT.NOTE, 0, 0, note_at, len(note), 0, 0, NOTE_ALIGN, 0),
-        Shdr(_offset_of_name(names, SECTION), SHT.GNU_SFRAME, flags, ADDRESS, section_at, len(stored), 0, 0, ALIGN, 0),
+        Shdr(_offset_of_name(names, SECTION), SHT.GNU_SFRAME, 0, ADDRESS, section_at, len(section), 0, 0, ALIGN, 0),
         Shdr(_offset_of_name(names, NAMES), SHT.STRTAB, 0, 0, names_at, len(names), 0, 0, 1, 0),
     ]
     header = elf.header._replace(
@@ -107,7 +104,7 @@ def detached_file(elf: ElfFile, identity: Identity, stored: Bytes, flags: int) -
             packed(loads, order),
             note,
             bytes(section_at - note_at - len(note)),
-            stored,
+            section,
             names,
             bytes(headers_at - names_at - len(names)),
             packed(headers, order),

@@ -9,17 +9,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from sframegen.base.errors import FormatError, naming
-from sframegen.detached.detached_file import ADDRESS, identity_of, path_in_store, section_in
-from sframegen.elf.file import map_descriptor, open_regular
-from sframegen.format.decode import open_section
+from sframegen.detached.detached_file import ADDRESS, Identity, identity_of, path_in_store, section_in
+from sframegen.elf.file import ElfFile, map_descriptor, open_regular
+from sframegen.format.decode import SframeSection, open_section
 from sframegen.format.locate import open_sframe, sframe_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from sframegen.detached.detached_file import Identity
-    from sframegen.elf.file import ElfFile
-    from sframegen.format.decode import SframeSection
 
 T = TypeVar("T")
 StrPath = str | os.PathLike[str]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
 
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.code_bytes.padding import padding_states
 from sframegen.elf.columns import Areas
 

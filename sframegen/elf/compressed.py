@@ -1,21 +1,14 @@
-"""Decompresses sections, within limits on memory and time even for hostile input, and compresses them."""
+"""Decompresses sections, within limits on memory and time even for hostile input."""
 
 from __future__ import annotations
 
 import sys
 import zlib
-from typing import TYPE_CHECKING, Literal
-
-from sframegen.base.errors import SframegenError
-from sframegen.elf.records import CHDR_SIZE, ByteOrder, Chdr, packed
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from sframegen.base.columns import Bytes
-
-Compression = Literal["zstd"]
-Compression.__doc__ = "How a section that is not loaded is compressed in the file."
 ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD = 1, 2
 
 # Call frame information shrinks to a quarter, or to a tenth if all functions are alike; zeros would shrink to a thousandth.
@@ -25,7 +18,6 @@ MAX_INFLATED = 1 << 30  # bytes; real sections of call frame information have te
 FRAME_BYTES, FEW_FRAMES = 1 << 16, 16
 MAX_WINDOW_LOG = 27  # base-2 logarithm of zstd's window: default settings need at most 128 MiB
 GET_ZSTD = "install backports.zstd (see sframegen doctor)"
-LEVEL = 19  # zstd level: libxul's 9.6 MB shrink to 2.3 MB in 2.6 s, and to 2.6 MB with levels 6 to 15
 
 
 def expand(kind: int, raw: memoryview, size: int) -> memoryview:
@@ -69,21 +61,6 @@ def _expand_zstd(raw: memoryview, size: int) -> bytes:
     except zstd.ZstdError as error:
         raise ValueError(f"cannot be decompressed: {error}") from error
     return b"".join(parts)
-
-
-def compress(data: Bytes, align: int, byte_order: ByteOrder) -> bytes | None:
-    """Compress data for a section with SHF_COMPRESSED: return a compression header and one zstd frame.
-
-    Return None if that is not smaller, or so small that readers with memory limits refuse it. Raises SframegenError if no zstd
-    library is installed.
-    """
-    try:
-        frame: bytes = zstd_library().compress(bytes(data), LEVEL)
-    except ImportError:
-        raise SframegenError(f"a library for zstd is missing: {GET_ZSTD}") from None
-    if CHDR_SIZE + len(frame) >= len(data) or len(data) > min(len(frame) * MAX_DEFLATE_RATIO, MAX_INFLATED):
-        return None
-    return packed([Chdr(ELFCOMPRESS_ZSTD, 0, len(data), align)], byte_order) + frame
 
 
 def zstd_library() -> ModuleType:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.elf.records import DYN_SIZE, ET, PT, RECORDS, DynEntry
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
+from sframegen.elf.records import DYN_SIZE, ET, PT, RECORDS, DynEntry, Phdr
 from sframegen.elf.relocations import columns
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
-    from sframegen.elf.records import Phdr
 
 
 class DT:

@@ -8,12 +8,13 @@ import mmap
 import os
 import stat
 from bisect import bisect_right
+from contextlib import contextmanager
 from functools import cached_property
 from itertools import count
 from types import MappingProxyType
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from sframegen.base.errors import FormatError
+from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from sframegen.elf.compressed import ELFCOMPRESS_ZLIB, expand
 from sframegen.elf.records import (
     CHDR_SIZE,
@@ -37,7 +38,7 @@ from sframegen.elf.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from sframegen.elf.ranges import Range
@@ -241,6 +242,17 @@ def open_elf(path: str | Path) -> ElfFile:
     """Open and map the ELF file at `path`. Raises FormatError, or OSError if it cannot be opened."""
     data, status = map_file(path)
     return ElfFile(data, str(path), status)
+
+
+@contextmanager
+def opened_elf(path: str | Path) -> Iterator[ElfFile]:
+    """Yield what `open_elf` returns, with a descriptor until the end of the block. Raises as that does."""
+    descriptor = open_regular(os.fspath(path), str(path))
+    try:
+        data, status = map_descriptor(descriptor, str(path))
+        yield ElfFile(data, str(path), status, descriptor)
+    finally:
+        os.close(descriptor)
 
 
 PIPE_BYTES = 1 << 16  # a pipe's capacity

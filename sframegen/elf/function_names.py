@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
 from sframegen.base.text import printable
-from sframegen.elf.symbols import copied_table, functions_named
+from sframegen.elf.symbols import Symbol, copied_table, functions_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from sframegen.elf.file import ElfFile
-    from sframegen.elf.symbols import Symbol
 
 
 HEXADECIMAL = re.compile(r"(0[xX])?[0-9a-fA-F]{1,16}")
@@ -97,7 +96,7 @@ class NamedAddresses:
 
     def address_of(self, text: str) -> int:
         """Return the address of a function, or of a place in it: `main`, `main+4`. Raises FormatError."""
-        address = address_in(text, self._find_named, self._file)
+        address = address_in(text, lambda name: [symbol for symbol in self._symbols if symbol.is_named(name)], self._file)
         if address is None:
             raise FormatError(f"no function is named {printable(text)}", file=self._file)
         return address
@@ -106,9 +105,6 @@ class NamedAddresses:
         """Return the name of the first function in the table that begins at an address; None if there is none."""
         symbol = self._by_address.get(address)
         return symbol and printable(symbol.name)
-
-    def _find_named(self, name: bytes) -> list[Symbol]:
-        return [symbol for symbol in self._symbols if symbol.is_named(name)]
 
     @cached_property
     def _symbols(self) -> list[Symbol]:

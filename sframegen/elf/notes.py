@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError, naming
-from sframegen.elf.records import NHDR_SIZE, NT_GNU_BUILD_ID, PT, RECORDS, SHT, Nhdr
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
+from sframegen.elf.records import NHDR_SIZE, NT_GNU_BUILD_ID, PT, RECORDS, SHT, ByteOrder, Nhdr
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from sframegen.elf.file import ElfFile
-    from sframegen.elf.records import ByteOrder
 
 MAX_NOTES_PER_BYTE = 3  # of a file: a note may be in a section, a segment for all notes, and one for properties
 

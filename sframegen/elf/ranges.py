@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

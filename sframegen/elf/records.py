@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from sframegen.base.errors import FormatError
+from sframegen.base.quick_typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from sframegen.elf.ranges import Extent
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class STT:
     NOTYPE, OBJECT, FUNC, SECTION, GNU_IFUNC = 0, 1, 2, 3, 10
 
 
-# Machine names as uname prints them, also used for the modules about one machine: elf/code_bytes, code/isa, stack/abi.
+# Machine names as uname prints them, also used for the modules about one machine: code/isa, stack/abi.
 MACHINE_NAMES = {EM.X86_64: "x86_64", EM.AARCH64: "aarch64", EM.S390: "s390x"}
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import sys
 from array import array
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cfi.machine import Cursor
 from sframegen.base.errors import FormatError
-from sframegen.elf.records import RECORDS, RELA_SIZE, SHT, Rela
+from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple
+from sframegen.elf.records import RECORDS, RELA_SIZE, SHT, ByteOrder, Rela
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sframegen.elf.file import ElfFile, Section
-    from sframegen.elf.records import ByteOrder
 
 RELR_BITS = 63  # words that a bitmap in SHT_RELR covers
 CREL_ADDENDS = 4  # flag in SHT_CREL's first number: relocations have addends

@@ -8,18 +8,17 @@ from bisect import bisect_left, bisect_right
 from functools import cached_property
 from itertools import compress, groupby, islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sframegen.base.columns import zeros
+from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple
 from sframegen.elf.function_scan import last_functions
-from sframegen.elf.ranges import holder
+from sframegen.elf.ranges import Range, holder
 from sframegen.elf.records import RECORDS, SHF, SHN, SHT, STT, SYM_SIZE, Sym, read_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
     from sframegen.elf.file import ElfFile, Section
-    from sframegen.elf.ranges import Range
 
 MANGLED = ("_Z", "_R")  # prefixes of mangled C++ and Rust names
 # Bytes after which names are cut: tables whose entries share one endless name would otherwise take quadratic time.

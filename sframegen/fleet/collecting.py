@@ -6,17 +6,16 @@ import json
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, get_type_hints
 
 from sframegen.api.add_summary import percent
 from sframegen.base.text import count_of, printable
-from sframegen.fleet.result_rows import SCHEMA_KEY, SCHEMA_VERSION, FileRow, PackageRow, RowOutcome
+from sframegen.fleet.result_rows import SCHEMA_KEY, SCHEMA_VERSION, FileRow, PackageResult, PackageRow, RowOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from sframegen.fleet.output_directory import OutputDirectory
-    from sframegen.fleet.result_rows import PackageResult
 
 ROW_GROUP = 20_000
 PACKAGE_SUMS = (
@@ -29,7 +28,6 @@ FILE_SUMS = (
 )  # fmt: skip
 NAMES = 200  #: reasons, languages and the like that are counted apart; a hostile fleet could have another for each file
 OTHER = "other"
-Key = TypeVar("Key")
 
 
 @dataclass
@@ -55,11 +53,11 @@ class RunTotals:
     def add_file(self, row: FileRow) -> None:
         self.files[row.outcome] += 1
         for counts, key in ((self.machines, row.machine), (self.languages, row.language), (self.producers, row.producer)):
-            counts[bounded(key, counts, OTHER)] += 1
+            counts[_bounded(key, counts)] += 1
         _add(self.file_sums, row, FILE_SUMS)
         for counts, more in ((self.left_out, row.left_out), (self.no_cfi, row.no_cfi)):
             for name, number in more.items():
-                counts[bounded(name, counts, OTHER)] += number
+                counts[_bounded(name, counts)] += number
 
     def to_json(self) -> dict[str, Any]:
         counters: list[tuple[str, Counter[str]]] = [(one.name, getattr(self, one.name)) for one in fields(self)]
@@ -78,9 +76,9 @@ class RunTotals:
         return line
 
 
-def bounded(key: Key, counted: Mapping[Key, object], other: Key) -> Key:
-    """Return the key, or `other` if `counted` already has too many keys."""
-    return key if key in counted or len(counted) < NAMES else other
+def _bounded(key: str, counted: Counter[str]) -> str:
+    """Return the key, or OTHER if there are too many keys already."""
+    return key if key in counted or len(counted) < NAMES else OTHER
 
 
 def _add(sums: Counter[str], row: FileRow | PackageRow, names: tuple[str, ...]) -> None:

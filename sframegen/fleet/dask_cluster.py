@@ -23,15 +23,13 @@ from sframegen import __version__
 from sframegen.base.errors import FormatError
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_process import PackageProcess
-from sframegen.fleet.result_rows import AnswerKind, RowOutcome, finished_of, one_line
-from sframegen.fleet.run_options import EngineError, RunOptions
+from sframegen.fleet.result_rows import AnswerKind, Finished, RowOutcome, finished_of, one_line
+from sframegen.fleet.run_options import EngineError, Job, NumberedItem, NumberedResult, RunOptions
 from sframegen.fleet.sources import items
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from sframegen.fleet.result_rows import Finished
-    from sframegen.fleet.run_options import Job, NumberedItem, NumberedResult
     from sframegen.fleet.sources.items import Item
 
 ENCRYPTED = ("tls", "wss")

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from sframegen import api
-from sframegen.base.errors import Refusal, RefusedError, SframegenError, VerificationError
+from sframegen.base.errors import RefusedError, SframegenError, VerificationError
 from sframegen.base.one_file import FaultError, only_refusals
 from sframegen.conversion.coverage import why_empty
 from sframegen.detached.detached_file import companion_of
@@ -18,14 +18,13 @@ from sframegen.elf.notes import build_id_of
 from sframegen.elf.records import ET, strings_at
 from sframegen.fleet.producers import producer_of
 from sframegen.fleet.result_rows import FileRow, RowOutcome, one_line
-from sframegen.fleet.run_options import Mode
+from sframegen.fleet.run_options import Mode, RunOptions
 from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from sframegen.api.add_summary import Summary
-    from sframegen.fleet.run_options import RunOptions
 
 COVERED = (api.Verdict.EQUAL, api.Verdict.WRONG)
 DESCRIBED = (*COVERED, api.Verdict.ABSENT, api.Verdict.INEXPRESSIBLE)
@@ -50,8 +49,6 @@ class PackageFiles:
             with only_refusals():
                 return self._convert(row, given, changed)
         except RefusedError as error:
-            if error.reason is Refusal.NO_MEMORY_TO_VERIFY:
-                raise MemoryError from error
             row.reason = one_line(f"{error.reason.value}: {error.message.removeprefix(f'{error.reason.value}: ')}")
         except VerificationError as error:
             row.reason = one_line(f"verification: {error.message}")
@@ -106,8 +103,7 @@ def _fill(row: FileRow, summary: Summary) -> None:
     row.executable_bytes = sum(sum(counts.values()) for counts in summary.fates.values())
     row.code_bytes, row.covered_bytes = summary.code_bytes, summary.covered_bytes
     row.functions, row.functions_covered = summary.functions, summary.functions_covered
-    row.rows, row.section_bytes = summary.rows, summary.section_bytes
-    row.stored_bytes = summary.compressed_bytes or summary.section_bytes
+    row.rows, row.section_bytes, row.stored_bytes = summary.rows, summary.section_bytes, summary.section_bytes
     row.eh_frame_bytes, row.eh_frame_hdr_bytes = summary.eh_frame_bytes, summary.eh_frame_hdr_bytes
     if summary.plan is not None:
         row.new_file_bytes = summary.plan.file_size or 0

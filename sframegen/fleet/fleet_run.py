@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from sframegen import __version__
 from sframegen.base.errors import FormatError
 from sframegen.base.text import count_of
-from sframegen.fleet.collecting import collect
-from sframegen.fleet.output_directory import OutputDirectory
-from sframegen.fleet.result_rows import RowOutcome
-from sframegen.fleet.run_options import Job
+from sframegen.fleet.collecting import RunTotals, collect
+from sframegen.fleet.output_directory import OutputDirectory, write_key
+from sframegen.fleet.result_rows import FileRow, Finished, PackageResult, RowOutcome
+from sframegen.fleet.run_options import Engine, Job, RunOptions
 from sframegen.fleet.sources import items
-from sframegen.fleet.sources.fetching import seen
+from sframegen.fleet.sources.fetching import identify_content
 from sframegen.fleet.sources.items import Item, without_secrets
 from sframegen.fleet.sources.listing import items_of
 
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from sframegen.fleet.collecting import RunTotals
-    from sframegen.fleet.output_directory import Keys
-    from sframegen.fleet.result_rows import FileRow, Finished, PackageResult
-    from sframegen.fleet.run_options import Engine, RunOptions
     from sframegen.program.workers import Progress
 
 NOT_DONE = (RowOutcome.REFUSED, RowOutcome.FAILED)
@@ -154,7 +150,7 @@ class FleetRun:
         listing.seek(0)
         return FileNotFoundError not in errors and (self.total + self.excluded > 0 or not errors)
 
-    def _without_known(self, listing: BinaryIO, keys: Keys) -> Iterator[tuple[int, Item]]:
+    def _without_known(self, listing: BinaryIO, keys: int) -> Iterator[tuple[int, Item]]:
         """Yield (number, item) for the items left for workers; record the results of the others."""
         for number, line in enumerate(listing):
             item = items.item_from_json(json.loads(line))
@@ -171,7 +167,7 @@ class FleetRun:
         if not (item.is_local or item.sha256):
             return item
         try:
-            here = seen(item)
+            here = identify_content(item)
         except FormatError as error:
             return self._without_content(item, RowOutcome.REFUSED, str(error).removeprefix(f"{item.place}: "))
         except OSError as error:
@@ -181,8 +177,8 @@ class FleetRun:
     def _without_content(self, item: Item, outcome: RowOutcome, reason: str) -> Finished:
         return self.output.write_no_content(self.options.key_without_content(item), item, outcome, reason)
 
-    def _finished(self, keys: Keys, number: int, item: Item, finished: Finished) -> None:
-        keys[number] = finished.key
+    def _finished(self, keys: int, number: int, item: Item, finished: Finished) -> None:
+        write_key(keys, number, finished.key)
         self.outcomes[finished.outcome] += 1
         self.earlier += not finished.is_new
         if finished.outcome in NOT_DONE:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from linker.files.location import OwnDirectory
+from linker.files.location import Location, OwnDirectory
 from linker.files.rename_into_place import writing_new
 from sframegen.base.errors import FormatError
 from sframegen.fleet.result_rows import FileRow, Finished, PackageResult, PackageRow, RowOutcome, one_line
@@ -17,7 +17,6 @@ from sframegen.fleet.result_rows import FileRow, Finished, PackageResult, Packag
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from linker.files.location import Location
     from sframegen.fleet.sources.items import Item
 
 KEY_BYTES = 32
@@ -151,12 +150,12 @@ class OutputDirectory(OwnDirectory):
     # -- the keys of this run, by the packages' numbers
 
     @contextmanager
-    def new_keys(self) -> Iterator[Keys]:
-        """Start an empty file of keys for this run. Raises OSError."""
+    def new_keys(self) -> Iterator[int]:
+        """Start an empty file of keys for this run, and yield its descriptor. Raises OSError."""
         with self.at("keys") as location:
             location.unlink()
         with self._open("keys", os.O_EXCL, MODE) as descriptor:
-            yield Keys(descriptor)
+            yield descriptor
 
     def keys(self) -> Iterator[str]:
         """Yield the keys of the last run's results, in the order of its packages, each once. Raises OSError."""
@@ -168,14 +167,9 @@ class OutputDirectory(OwnDirectory):
                     yield key.hex()
 
 
-class Keys:
-    """A file of result keys, each at the place of its package's number, so that memory does not grow with the run."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-
-    def __setitem__(self, number: int, key: str) -> None:
-        os.pwrite(self.descriptor, bytes.fromhex(key), number * KEY_BYTES)
+def write_key(descriptor: int, number: int, key: str) -> None:
+    """Write a key at the place of its package's number: in a file, so that memory does not grow with the run."""
+    os.pwrite(descriptor, bytes.fromhex(key), number * KEY_BYTES)
 
 
 def _result(key: str) -> str:

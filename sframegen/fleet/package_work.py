@@ -14,14 +14,13 @@ from sframegen.base.errors import SframegenError
 from sframegen.base.one_file import FaultError, only_refusals
 from sframegen.fleet.file_rows import PackageFiles
 from sframegen.fleet.result_rows import Finished, PackageResult, PackageRow, RowOutcome, one_line
-from sframegen.fleet.run_options import Mode
-from sframegen.fleet.sources.fetching import digest, fetched, seen, shared_state
+from sframegen.fleet.run_options import Mode, RunOptions
+from sframegen.fleet.sources.fetching import digest, fetched, identify_content, shared_state
 from sframegen.packages import kinds
 from sframegen.packages.each_elf_file import UnchangedError
 
 if TYPE_CHECKING:
     from sframegen.fleet.output_directory import OutputDirectory
-    from sframegen.fleet.run_options import RunOptions
     from sframegen.fleet.sources.items import Item
     from sframegen.packages.package_pass import PassReport
 
@@ -68,7 +67,7 @@ def _work_on(item: Item, options: RunOptions, output: OutputDirectory) -> Finish
 def _identity(item: Item) -> str:
     """Return the item's identity. Raises OSError if this machine does not see the same content as the run's client."""
     try:
-        here = seen(item)
+        here = identify_content(item)
     except OSError as error:
         if not item.state:
             raise
@@ -88,7 +87,9 @@ def _pass(item: Item, content: BinaryIO, row: PackageRow, files: PackageFiles, o
     row.package_bytes = os.fstat(content.fileno()).st_size
     try:
         passed, row.new_package_bytes = _rewrite(item, content, files, output)
-        row.new_sha256 = _new_sha256(item, output) if row.new_package_bytes else ""
+        if row.new_package_bytes:
+            with output.file(f"packages/{item.name}") as file:
+                row.new_sha256 = digest(file)
     except SframegenError as error:
         row.outcome = RowOutcome.REFUSED
         row.reason = one_line(str(error).removeprefix(f"{item.name}: "))
@@ -131,11 +132,6 @@ def _rewrite(item: Item, source: BinaryIO, files: PackageFiles, output: OutputDi
             location.unlink()  # of an earlier run, from another content
         status = location.status()
     return passed[0], 0 if status is None else status.st_size
-
-
-def _new_sha256(item: Item, output: OutputDirectory) -> str:
-    with output.file(f"packages/{item.name}") as file:
-        return digest(file)
 
 
 # -- memory

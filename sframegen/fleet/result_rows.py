@@ -51,8 +51,8 @@ class FileRow:
     functions: int = 0  #: of the call frame information
     functions_covered: int = 0  #: those that have a rule
     rows: int = 0  #: of the section
-    section_bytes: int = 0  #: of the section, not compressed
-    stored_bytes: int = 0  #: of the section in the file: less if it is compressed
+    section_bytes: int = 0  #: of the section
+    stored_bytes: int = 0  #: the same; less in tables of 0.3.0, which could compress sections
     eh_frame_bytes: int = 0  #: of .eh_frame
     eh_frame_hdr_bytes: int = 0  #: of .eh_frame_hdr
     left_out: dict[str, int] = field(default_factory=dict)  #: bytes of code by reason

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.section import FollowedRegisters
-from sframegen.elf.records import EHDR_SIZE, EM, ET
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
+from sframegen.elf.records import EHDR_SIZE, EM, ET, ByteOrder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sframegen.elf.file import ElfFile
-    from sframegen.elf.records import ByteOrder
 
 
 class Relocation(NamedTuple):

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sframegen.base.columns import zeros
 from sframegen.base.errors import FormatError
-from sframegen.elf.function_names import NO_NAMES
+from sframegen.elf.function_names import NO_NAMES, NamedAddresses
 from sframegen.elf.records import MARKS
-from sframegen.format.abi import BY_SFRAME_ID
+from sframegen.format.abi import BY_SFRAME_ID, Abi
 from sframegen.format.equations import base_name, equation
 from sframegen.format.fre_bytes import words_size
 from sframegen.format.layouts import (
@@ -30,17 +30,14 @@ from sframegen.format.layouts import (
     SIGNAL_BIT,
     SframeHeader,
 )
-from sframegen.format.model import OUTERMOST, FdeType, FunctionRow, FunctionTable, Kind, Match, Rule, SframeFunction
+from sframegen.format.model import OUTERMOST, FdeType, FunctionRow, FunctionTable, Kind, Match, Rule, SframeFunction, Where
 from sframegen.format.section_bytes import BAD, FAULTS, NO_ROWS, NOT_COVERED, Seeker
 from sframegen.format.words import decode_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from sframegen.elf.function_names import NamedAddresses
-    from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
-    from sframegen.format.model import Where
     from sframegen.format.unpack import Unpacker
 
 T = TypeVar("T")

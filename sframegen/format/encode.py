@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sframegen.base.columns import room, zeros
 from sframegen.base.errors import FormatError
 from sframegen.elf.records import MARKS
-from sframegen.format.columns import Blocks, Words
+from sframegen.format.columns import Blocks, Functions, Words
 from sframegen.format.layouts import (
     F_FDE_FUNC_START_PCREL,
     F_FDE_SORTED,
@@ -31,7 +31,6 @@ from sframegen.format.words import EncodedRules, RuleWords
 if TYPE_CHECKING:
     from sframegen.base.columns import Column
     from sframegen.format.abi import Abi
-    from sframegen.format.columns import Functions
     from sframegen.format.layouts import Layout
     from sframegen.format.model import FunctionTable, Kind
 

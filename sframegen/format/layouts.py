@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from typing import Literal, NamedTuple, get_args
+
+from sframegen.base.quick_typing import Literal, NamedTuple, get_args
 
 MAGIC = 0xDEE2
 

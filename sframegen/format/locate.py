@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sframegen.elf.records import ET, PT, SHF, SHT
-from sframegen.format.decode import decode, open_section
+from sframegen.format.decode import SframeSection, decode, open_section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sframegen.elf.file import ElfFile, Section
-    from sframegen.format.decode import SframeSection
 
 IMAGE_SECTION = (
     ".image_sframe"  # of a kernel, or another image that a linker script lays out; GNU ld rewrites sections named .sframe

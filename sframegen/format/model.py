@@ -6,11 +6,9 @@ from array import array
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from enum import IntEnum
-from itertools import islice
-from operator import gt
-from typing import TYPE_CHECKING, NamedTuple, cast
 
-from sframegen.base.columns import room
+from sframegen.base.columns import ascends, order_of, room
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple, cast
 from sframegen.format.columns import Functions
 
 if TYPE_CHECKING:
@@ -170,14 +168,12 @@ class FunctionTable:
 
     def by_start(self) -> tuple[list[int], list[int]]:
         """Return (the functions' numbers, their starts), by ascending start."""
-        order = sorted(range(len(self)), key=self.start.__getitem__)
+        order = list(order_of(self.start, 0, len(self)))
         return order, [self.start[function] for function in order]
 
     def found_ranges(self) -> Iterator[tuple[int, int, int]]:
         """Yield (function, start, end) of the code for which a search finds each function; ascending, without overlaps."""
-        order: Sequence[int] = range(len(self))
-        if any(map(gt, self.start, islice(self.start, 1, None))):
-            order, _ = self.by_start()
+        order: Sequence[int] = range(len(self)) if ascends(self.start) else order_of(self.start, 0, len(self))
         following = [*(self.start[function] for function in order[1:]), ADDRESSES]
         for function, limit in zip(order, following, strict=False):
             start = self.start[function]

@@ -11,7 +11,7 @@ from itertools import accumulate, chain
 from operator import eq
 from typing import TYPE_CHECKING
 
-from sframegen.elf.records import MARKS
+from sframegen.elf.records import MARKS, ByteOrder
 from sframegen.format.layouts import (
     CFA_BASE_SP_BIT,
     DATAWORD_COUNT_MASK,
@@ -29,7 +29,6 @@ from sframegen.format.model import OUTERMOST, FdeType, Rule, Where
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from sframegen.elf.records import ByteOrder
     from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
 

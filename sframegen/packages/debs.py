@@ -7,7 +7,7 @@ import posixpath
 import re
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from linker.objects.archive import HEADER, members, rewritten
+from linker.objects.archive import HEADER, Member, members, rewritten_archive
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import map_descriptor
 from sframegen.packages.compression import MAGIC_SIZE, compressed, compression_at, compression_of, decompressed
@@ -17,7 +17,6 @@ from sframegen.packages.tar_archives import BLOCK, Admission, TarEntry, entries,
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from linker.objects.archive import Member
     from sframegen.packages.package_pass import ChangedFile, PassReport, Visit
 
 
@@ -135,7 +134,7 @@ def pass_deb(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: 
                         parts.control.at: control.packed(),
                         parts.data.at: map_descriptor(file.fileno(), "")[0],
                     }
-                    target.writelines(rewritten(found, contents, ""))
+                    target.writelines(rewritten_archive(found, contents, ""))
         if changes.of and signed:
             package.warnings.append(f"must be signed again: {signed}")
         return package.report()

@@ -8,7 +8,7 @@ from functools import partial
 from shutil import copyfileobj
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NamedTuple, TypeVar
 
-from linker.files.target import Written
+from linker.files.target import Target, WriteResult
 from sframegen.api.options import Writing
 from sframegen.base.errors import Refusal, RefusedError, SframegenError, VerificationError, naming
 from sframegen.base.one_file import FaultError, only_refusals
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from linker.files.target import Target
     from sframegen.api.add_summary import Summary
     from sframegen.api.options import StrPath
     from sframegen.api.removing import SectionRemoval
@@ -41,7 +40,7 @@ class ProcessedPackage(NamedTuple, Generic[R]):
     parts: list[R]  # the results of its ELF files, by their path in the package
     refused: list[str]  # a line each
     faults: list[str]  # a line for each file at which sframegen itself failed
-    written: Written
+    written: WriteResult
     size_before: int
     size: int  # of the new one, if it was written
 
@@ -76,7 +75,7 @@ class Visits(Generic[R]):
         self.parts.append(replace(part, file=path, **nowhere))
         return self._is_written and changed.exists() and _has_changed(part)
 
-    def result(self, file: str, passed: PassReport, written: Written, size_before: int, size: int) -> ProcessedPackage[R]:
+    def result(self, file: str, passed: PassReport, written: WriteResult, size_before: int, size: int) -> ProcessedPackage[R]:
         """Return the result of the package after the pass."""
         return ProcessedPackage(file, passed, self.parts, self.refused, self.faults, written, size_before, size)
 
@@ -111,7 +110,7 @@ def _changed(target: Target, visits: Visits[R], *, force: bool) -> ProcessedPack
             passed = pass_through(source, name, visits, None, force=force)
             if passed.signed and not force and any(map(_has_changed, visits.parts)):
                 raise RefusedError(Refusal.SIGNED, f"signed: {passed.signed}")
-            return visits.result(name, passed, Written(), size_before, size_before)
+            return visits.result(name, passed, WriteResult(), size_before, size_before)
         results: list[tuple[PassReport, int]] = []
 
         def write(out: BinaryIO) -> None:
@@ -122,7 +121,7 @@ def _changed(target: Target, visits: Visits[R], *, force: bool) -> ProcessedPack
 
         def check(written: Path, _: object) -> None:
             with written.open("rb") as file:
-                again = pass_through(file, name, _leave, None, force=force)
+                again = pass_through(file, name, lambda *_: False, None, force=force)
             before, _ = results[0]
             if (again.entries, again.elf_files) != (before.entries, before.elf_files):
                 raise VerificationError("verification failed, nothing was changed: the new package has different entries")
@@ -131,7 +130,7 @@ def _changed(target: Target, visits: Visits[R], *, force: bool) -> ProcessedPack
             written = target.write(write, check)
         except UnchangedError:
             source.seek(0)
-            written = Written() if target.in_place else target.write(partial(copyfileobj, source), lambda *_: None)
+            written = WriteResult() if target.in_place else target.write(partial(copyfileobj, source), lambda *_: None)
     (passed, size), *_ = results
     return visits.result(name, passed, written, size_before, size)
 
@@ -142,11 +141,7 @@ def read_package(path: StrPath, each: Callable[..., R | None]) -> ProcessedPacka
     with os.fdopen(open_regular(os.fspath(path), os.fspath(path)), "rb") as source:
         passed = pass_through(source, os.fspath(path), visits, None, force=True)
         size = os.fstat(source.fileno()).st_size
-    return visits.result(os.fspath(path), passed, Written(), size, size)
-
-
-def _leave(_path: str, _given: Path, _changed: Path) -> bool:
-    return False
+    return visits.result(os.fspath(path), passed, WriteResult(), size, size)
 
 
 def _has_changed(part: Summary | SectionRemoval | CheckReport) -> bool:

@@ -11,10 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sframegen import api
-from sframegen.api.add_summary import Outcome, Package, Plan, total
+from sframegen.api.add_summary import Outcome, Package, Plan, Summary, total
 from sframegen.api.removing import SectionRemoval
 from sframegen.base.errors import FormatError
-from sframegen.checks.finding import NO_SECTION, CheckedPackage, CheckReport, Finding, Severity
+from sframegen.checks.finding import NO_SECTION, CheckedPackage, CheckReport, Finding, Severity, Verdict
 from sframegen.detached.detached_file import companion_of
 from sframegen.elf.file import open_elf
 from sframegen.packages.each_elf_file import change_package, read_package
@@ -22,9 +22,7 @@ from sframegen.packages.each_elf_file import change_package, read_package
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sframegen.api.add_summary import Summary
     from sframegen.api.options import StrPath
-    from sframegen.checks.finding import Verdict
 
 PACKED_AGAIN = "packed again: not proven to be the same bytes"
 MAX_FINDINGS = 200_000  # findings of a package, which are all kept in memory until its end

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 from sframegen.base.errors import FormatError
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.packages.compression import compressed, compression_at, decompressed
+from sframegen.packages.kinds import ALPINE, CONDA, IMAGE, IN_ITS_BUILD, LAYOUT, XBPS
 from sframegen.packages.package_pass import (
     CHUNK,
     Pass,
@@ -26,7 +27,6 @@ from sframegen.packages.package_pass import (
     skip,
     write_content,
 )
-from sframegen.packages.unhandled import ALPINE, CONDA, IMAGE, IN_ITS_BUILD, LAYOUT, XBPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator

@@ -11,12 +11,11 @@ from codecs import BOM_UTF8
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
-from sframegen.packages.package_pass import MAX_ENTRIES
+from sframegen.packages.package_pass import MAX_ENTRIES, ChangedFile, Readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.packages.package_pass import ChangedFile, Readable
 
 MAX_RECORD_BYTES, MAX_LINE = 64 << 20, 1 << 16
 ALGORITHMS = ("sha256", "sha384", "sha512")  # the wheel specification requires sha256 or better

@@ -14,11 +14,10 @@ from sframegen.base.errors import FormatError
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.packages.package_pass import CHUNK, ChangedFiles, Pass, file_size, in_entry, pieces
 from sframegen.packages.wheel_record import ALGORITHMS, MAX_RECORD_BYTES, WheelRecord, is_record, is_signature
-from sframegen.packages.zip_entries import checked_entries, damage_named, write_zip
+from sframegen.packages.zip_entries import ZipEntry, checked_entries, damage_named, write_zip
 
 if TYPE_CHECKING:
     from sframegen.packages.package_pass import Content, PassReport, Visit
-    from sframegen.packages.zip_entries import ZipEntry
 
 SBOM = re.compile(r"[^/]+\.dist-info/sboms/.+")  # PEP 770
 SBOM_ALGORITHMS = ("md5", "sha1", *ALGORITHMS)

@@ -13,12 +13,11 @@ from typing import IO, TYPE_CHECKING, BinaryIO, NamedTuple
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from sframegen.base.errors import FormatError
-from sframegen.packages.package_pass import in_entry, pieces, write_content
+from sframegen.packages.package_pass import Content, Pass, in_entry, pieces, write_content
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.packages.package_pass import Content, Pass
 
 LOCAL_HEADER = struct.Struct("<4s5HIIIHH")
 LOCAL_MAGIC, DESCRIPTOR_MAGIC = b"PK\3\4", b"PK\7\10"

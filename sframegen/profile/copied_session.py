@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 from sframegen.base.errors import FormatError, SframegenError
-from sframegen.profile.bpf.kernel_records import Unfinished, Unwalked
+from sframegen.profile.bpf.kernel_records import UnfinishedWalk, UnwalkedStack
 from sframegen.profile.bpf.libbpf import LoadError
 from sframegen.profile.collected import Collected, notes_on_files
 from sframegen.profile.counted_stacks import CountedStacks
@@ -43,7 +43,7 @@ from sframegen.profile.kernel_session import KernelSession
 from sframegen.profile.limits import WORKERS
 from sframegen.profile.packed_frames import KERNEL_FILE, FileFrame
 from sframegen.profile.probe import probe
-from sframegen.profile.sampling_plan import SECOND, is_process, with_descendants
+from sframegen.profile.sampling_plan import SECOND, ProfilePlan, is_process, with_descendants
 from sframegen.profile.stack_walks import WAIT, WALKING, StackWalks
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from sframegen.format.abi import Abi
-    from sframegen.profile.sampling_plan import ProfilePlan
 
 BACKEND = "walked from copies of stacks (perf events)"
 EVERYBODY = -1  # the pid of an event for all processes on a CPU
@@ -264,11 +263,6 @@ class CopiedSession:
             clock=CLOCK_MONOTONIC,
         )
 
-    def _may_drop(self) -> bool:
-        """Return False if dropping samples of other processes costs more than missing the first period of each thread."""
-        hertz = self.plan.event.hertz(self.plan.frequency)
-        return 0 < hertz * len(self._cpus) <= MOST_BY_CPU
-
     def _find_allowed(self, wish: EventAttributes) -> EventAttributes:
         """Return the attributes that the kernel allows, on a CPU or else on this process; its own code is excluded if need be."""
         by_cpu = replace(wish, flags=wish.flags & ~(EventFlag.INHERIT | EventFlag.ENABLE_ON_EXEC))
@@ -276,7 +270,9 @@ class CopiedSession:
             wish, flags=wish.flags | EventFlag.EXCLUDE_KERNEL, sample_type=wish.sample_type & ~SampleType.CALLCHAIN
         )  # fmt: skip
         tried = [(by_cpu, EVERYBODY, self._cpus[0]), (wish, 0, -1)]
-        for attributes, pid, cpu in tried[not self._may_drop() :]:
+        # Dropping too many samples of other processes would cost more than missing the first period of each thread.
+        may_drop = 0 < self.plan.event.hertz(self.plan.frequency) * len(self._cpus) <= MOST_BY_CPU
+        for attributes, pid, cpu in tried[not may_drop :]:
             try:
                 os.close(open_event(attributes, pid, cpu, name=self.plan.event.name))
             except EventError as error:
@@ -353,7 +349,7 @@ class CopiedSession:
             self.collected.keep_names(record.pid, spans)
         reason = why_lost(record) if spans is not None else End.NO_PROCESS.words
         if spans is None or reason:
-            self._counted.lose(Unwalked(record.pid, record.tid), reason)
+            self._counted.lose(UnwalkedStack(record.pid, record.tid), reason)
         else:
             unfinished = unfinished_of(record, self._layout, kernel=self.plan.kernel)
             self._walks.walk(unfinished._replace(task=self._counted.task(record.pid, record.tid)), spans)
@@ -366,19 +362,14 @@ def why_lost(record: SampleRecord) -> str:
     return "" if len(record.stack) else NO_STACK
 
 
-def unfinished_of(record: SampleRecord, layout: RegisterLayout, *, kernel: bool) -> Unfinished:
+def unfinished_of(record: SampleRecord, layout: RegisterLayout, *, kernel: bool) -> UnfinishedWalk:
     """Return a sample as a walk that has not begun. `kernel`: include frames of the kernel."""
     start = layout.start(record.registers)
     if kernel:
-        start = start._replace(frames=_kernel_frames(record.callchain))
+        in_kernel = (address for address in record.callchain if address >> KERNEL_HALF and address < FIRST_CONTEXT)
+        start = start._replace(frames=tuple(FileFrame(KERNEL_FILE, address).packed() for address in in_kernel))
     sp, stack = start.values[layout.sp], bytes(record.stack)
-    return Unfinished(record.time, record.pid, record.tid, "", End.NO_PROCESS, start, sp, stack, 0)
-
-
-def _kernel_frames(chain: Sequence[int]) -> tuple[int, ...]:
-    return tuple(
-        FileFrame(KERNEL_FILE, address).packed() for address in chain if address >> KERNEL_HALF and address < FIRST_CONTEXT
-    )
+    return UnfinishedWalk(record.time, record.pid, record.tid, "", End.NO_PROCESS, start, sp, stack, 0)
 
 
 Session: TypeAlias = KernelSession | CopiedSession

@@ -9,17 +9,15 @@ from array import array
 from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
-from sframegen.profile.bpf.kernel_records import NOTHING, Counted, NewStack, Unfinished
-from sframegen.profile.collected import MICROSECOND, Unit
+from sframegen.profile.bpf.kernel_records import NOTHING, CountKey, NewStack, SampleCount, UnfinishedWalk, UnwalkedStack
+from sframegen.profile.collected import MICROSECOND, Collected, Unit
 from sframegen.profile.following.follower import read_memory
 from sframegen.profile.limits import MAX_COPY
 from sframegen.profile.packed_frames import is_off_cpu
 
 if TYPE_CHECKING:
     from sframegen.base.columns import Column
-    from sframegen.profile.bpf.kernel_records import CountKey, Unwalked
     from sframegen.profile.bpf.kernel_walker import KernelWalker
-    from sframegen.profile.collected import Collected
     from sframegen.profile.following.processes import Processes
     from sframegen.profile.sampling_plan import ProfilePlan
     from sframegen.stack.walking.frames import End
@@ -35,7 +33,7 @@ def drop_oldest(known: dict[CountKey, T]) -> None:
         del known[next(iter(known))]
 
 
-def with_stack(record: Unfinished, walker: KernelWalker) -> Unfinished | None:
+def with_stack(record: UnfinishedWalk, walker: KernelWalker) -> UnfinishedWalk | None:
     """Return the record with the stack of a thread that waited when profiling began; None if it has run since."""
     memory = read_memory(record.pid, record.stack_start, MAX_COPY)
     return record._replace(stack=memory, asleep=False) if memory and walker.is_asleep(record.tid, record.hash) else None
@@ -53,7 +51,7 @@ class CountedStacks:
         self.collected = collected
         self._plan, self._processes = plan, processes
         self._off_cpu: dict[CountKey, NewStack] = {}  # the last that came is at the end; each has its wait-for-CPU twin
-        self._early: dict[CountKey, Counted] = {}  # times off the CPU whose stacks are still being walked
+        self._early: dict[CountKey, SampleCount] = {}  # times off the CPU whose stacks are still being walked
         self._why_unwalked: dict[CountKey, str] = {}  # of times off the CPU whose stacks are not known: the reason
         # By hash, pid and tid, as the kernel program counts: what has come since it last changed to another map, and before that.
         self._rows: deque[dict[CountKey, int]] = deque([{}], KEPT_ROWS)
@@ -66,7 +64,7 @@ class CountedStacks:
         elif row is not None:
             self._rows[-1][record.hash, record.pid, record.tid] = row
 
-    def add_walked(self, record: Unfinished, frames: Column, end: End) -> None:
+    def add_walked(self, record: UnfinishedWalk, frames: Column, end: End) -> None:
         """Count a sample that was walked here."""
         if record.hash:
             kept = array("Q", frames)  # the walker uses its own again
@@ -77,7 +75,7 @@ class CountedStacks:
             return
         row = self._row(record, frames, end)
         if row is not None:
-            self._add_to_row(row, Counted(1, self._plan.sample_time))
+            self._add_to_row(row, SampleCount(1, self._plan.sample_time))
 
     def _keep_off_cpu(self, stack: NewStack) -> None:
         key = (stack.hash, stack.pid, stack.tid)
@@ -85,7 +83,7 @@ class CountedStacks:
         self._off_cpu[key] = stack
         drop_oldest(self._off_cpu)
 
-    def lose(self, stack: Unwalked, reason: str) -> None:
+    def lose(self, stack: UnwalkedStack, reason: str) -> None:
         """Count a sample as lost; of a thread off the CPU once its time is counted, unless that stack has come until then."""
         tid = stack.tid if self._plan.tells_threads else 0
         self._why_unwalked.update(((number, stack.pid, tid), reason) for number in stack.hashes)
@@ -93,10 +91,10 @@ class CountedStacks:
             self.collected.lost[reason] += 1
         drop_oldest(self._why_unwalked)
 
-    def _row(self, record: NewStack | Unfinished, frames: Column, end: End) -> int | None:
+    def _row(self, record: NewStack | UnfinishedWalk, frames: Column, end: End) -> int | None:
         """Return the row of a stack in the tree; None if there is no room for it."""
         try:
-            task = record.task if isinstance(record, Unfinished) else None
+            task = record.task if isinstance(record, UnfinishedWalk) else None
             if task is None:
                 task = self.task(record.pid, record.tid, record.comm)
             return self.collected.stacks.row(task, frames, end)
@@ -119,14 +117,14 @@ class CountedStacks:
             return self._row(stack, stack.frames, stack.end)
         return next((rows[key] for rows in reversed(self._rows) if key in rows), None)
 
-    def count(self, counts: dict[CountKey, Counted], *, last: bool = False) -> None:
+    def count(self, counts: dict[CountKey, SampleCount], *, last: bool = False) -> None:
         """Add counts of the kernel program. `last`: no more stacks will come, so counts of times do not wait for theirs."""
         early, self._early = self._early, {}
         for key, counted in [*early.items(), *counts.items()]:
             row = self._row_of(key)
             if row is None and self._plan.has_times and not last:
                 before = self._early.get(key, NOTHING)
-                self._early[key] = Counted(before.samples + counted.samples, before.nanoseconds + counted.nanoseconds)
+                self._early[key] = SampleCount(before.samples + counted.samples, before.nanoseconds + counted.nanoseconds)
             elif row is None:
                 self.collected.lost[self._why_unwalked.get(key, NOT_RECEIVED)] += counted.samples
             else:
@@ -134,7 +132,7 @@ class CountedStacks:
         if counts:
             self._rows.append({})
 
-    def _add_to_row(self, row: int, counted: Counted) -> None:
+    def _add_to_row(self, row: int, counted: SampleCount) -> None:
         timed = self.collected.unit is Unit.MICROSECONDS
         number = counted.nanoseconds // MICROSECOND if timed else counted.samples
         self.collected.stacks.count(row, number)

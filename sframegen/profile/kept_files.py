@@ -6,20 +6,14 @@ import errno
 import os
 import stat
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
 
-from linker.files.location import below, locate, make_directory
-from linker.files.rename_into_place import writing_new
+from linker.files.location import Location, below, locate, make_directory
+from linker.files.rename_into_place import write_new
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import map_descriptor
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from linker.files.location import Location
 
 LIMIT = 1 << 30  # bytes of all files in one directory
 SETTLED = 2_000_000_000  # nanoseconds
@@ -54,12 +48,7 @@ class KeptFiles:
         return (self._directory,) if self.usable else ()
 
     def load(self, name: str) -> memoryview | None:
-        """Return the file's bytes, mapped; None if there is none, or if it is another user's."""
-        found = self.opened(name, used=True)
-        return found and found[0]
-
-    def opened(self, name: str, *, used: bool = False) -> tuple[memoryview, os.stat_result] | None:
-        """Return the mapped bytes and the status of a file. `used`: `trim` sees it as new, which changes its status."""
+        """Return the file's bytes, mapped; None if there is none, or if it is another user's. `trim` then sees the file as new."""
         if not self.usable:
             return None
         try:
@@ -69,25 +58,18 @@ class KeptFiles:
                 data, status = map_descriptor(descriptor, name)
                 if status.st_uid != os.geteuid() or status.st_mode & OTHERS_WRITE:
                     return None
-                if used:
-                    os.utime(descriptor)
+                os.utime(descriptor)
             finally:
                 os.close(descriptor)
         except (OSError, FormatError):
             return None
-        return data, status
+        return data
 
     def store(self, name: str, data: bytes) -> None:
         """Store a file; if it cannot be written, it has to be made again next time."""
         if self.usable:
-            with suppress(OSError), self.writing(name) as file:
-                file.write(data)
-
-    @contextmanager
-    def writing(self, name: str) -> Iterator[BinaryIO]:
-        """Yield a stream, and keep what the block writes to it, unless the block raises. Raises OSError."""
-        with self._at(name) as place, writing_new(place, 0o600) as file:
-            yield file
+            with suppress(OSError), self._at(name) as place:
+                write_new(place, data, 0o600)
 
     def trim(self) -> None:
         """Remove the least recently used files until the rest fits the limit."""

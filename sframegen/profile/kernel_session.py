@@ -7,31 +7,26 @@ import select
 import time
 from collections import Counter
 from contextlib import ExitStack, closing, suppress
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from sframegen.base.text import count_of
-from sframegen.profile.bpf.kernel_records import LOST, NewArea, NewStack, Unfinished
+from sframegen.profile.bpf.kernel_records import LOST, NewArea, NewStack, UnfinishedWalk
 from sframegen.profile.bpf.kernel_walker import KernelWalker
 from sframegen.profile.collected import Collected, notes_on_files
 from sframegen.profile.counted_stacks import RAN_AGAIN, CountedStacks, with_stack
 from sframegen.profile.events.attributes import EventError
 from sframegen.profile.following.follower import Follower
 from sframegen.profile.limits import MAX_FILES, WORKERS
-from sframegen.profile.sampling_plan import is_process, with_descendants
-from sframegen.profile.stack_walks import TABLES_AT_THE_END, WAIT, WALKING, StackWalks
+from sframegen.profile.sampling_plan import ProfilePlan, is_process, with_descendants
+from sframegen.profile.stack_walks import NO_TABLE_IN_TIME, TABLES_AT_THE_END, WAIT, WALKING, StackWalks
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.profile.this_machine import all_pids, allow_many_files, going_first
-from sframegen.profile.waiting_stacks import NO_TABLE_IN_TIME
 from sframegen.program.helper import helpers
 from sframegen.stack.live.process import host_abi
 from sframegen.stack.names.demangle import begin_demangling
 from sframegen.stack.snapshot import StackError
 from sframegen.stack.walking.frames import End
-
-if TYPE_CHECKING:
-    from sframegen.profile.sampling_plan import ProfilePlan
-
 
 LONG, SHARE = 0.05, 10  # seconds of CPU time: publishing a process that takes longer may use only one tenth of the time
 
@@ -46,7 +41,7 @@ class Publications:
         self._published: dict[int, int] = {}  # nanoseconds: when a process was last published
         self._not_before: dict[int, float] = {}  # for processes with very many mappings
 
-    def need(self, record: Unfinished) -> None:
+    def need(self, record: UnfinishedWalk) -> None:
         """Note a sample that is to be walked here: its process becomes due, unless it was published since."""
         self.sampled.add(record.pid)
         # While mappings are read for publishing, no sample is walked in the kernel: those say nothing of what is published now.
@@ -112,7 +107,7 @@ class KernelSession:
         self.plan = plan
         self.collected = Collected(plan.event_label, BACKEND, plan.hertz, plan.unit)
         self.collected.notes += plan.event.notes(plan.frequency) * plan.on_cpu
-        self._new: list[Unfinished] = []  # samples to walk here that were read last
+        self._new: list[UnfinishedWalk] = []  # samples to walk here that were read last
         self._drained = 0  # nanoseconds, up to which all records were applied
         self._check_at = self._release_at = 0.0
         self._samples_on = False
@@ -232,7 +227,7 @@ class KernelSession:
             match record:
                 case NewStack():
                     self._counted.add(record)
-                case Unfinished():
+                case UnfinishedWalk():
                     self._wait_for(record)
                 case NewArea():
                     self.follower.processes.unmapped(record.pid, record.start, record.end, record.nanoseconds)
@@ -264,7 +259,7 @@ class KernelSession:
             self._walks.forget(number)
             self._walker.drop_table(number)
 
-    def _wait_for(self, record: Unfinished) -> None:
+    def _wait_for(self, record: UnfinishedWalk) -> None:
         self._publications.need(record)
         found = with_stack(record, self._walker) if record.asleep else record
         if found:

@@ -8,13 +8,9 @@ import select
 import signal
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from sframegen.program import patience
-from sframegen.program.signals import ENDING
-
-if TYPE_CHECKING:
-    from sframegen.program.signals import Interrupts
+from sframegen.program.signals import ENDING, Interrupts
 
 CANNOT_RUN = 127
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
@@ -80,11 +76,6 @@ class PausedCommand:
             self._status = code if code >= 0 else 128 - code
 
 
-def drop_ambient_capabilities() -> None:
-    """Drop the ambient capabilities that we were started with, so that the program does not get them."""
-    ctypes.CDLL(None).prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-
-
 def _become(arguments: tuple[str, ...], go: int, failed: int) -> None:
     """In the child: wait, then run the program. Never returns."""
     try:
@@ -92,7 +83,8 @@ def _become(arguments: tuple[str, ...], go: int, failed: int) -> None:
             signal.signal(number, signal.SIG_DFL if signal.getsignal(number) is not signal.SIG_IGN else signal.SIG_IGN)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
-        drop_ambient_capabilities()
+        # Those that we were started with are not for the program.
+        ctypes.CDLL(None).prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
         if os.read(go, 1):
             os.execvp(arguments[0], arguments)  # noqa: S606 - what the user asked for
     except OSError as error:

@@ -55,7 +55,8 @@ class Probe(NamedTuple):
 
     def lines(self) -> list[str]:
         shown = [f"{'ok' if fact.fine else 'no'}  {fact.name}: {fact.found}" for fact in self.facts]
-        shown += [f"stacks of {whose}: {backend.value}" for whose, backend in self._backends().items()]
+        whose = ("this user's processes", "other users' processes", "all processes at once")
+        shown += [f"stacks of {one}: {backend.value}" for one, backend in zip(whose, (self.own, self.other, self.all), strict=True)]
         return shown + [f"to improve this: {remedy}" for remedy in self.remedies]
 
     def fields(self) -> dict[str, Any]:
@@ -65,9 +66,6 @@ class Probe(NamedTuple):
             "backends": {"own": self.own.name.lower(), "other": self.other.name.lower(), "all": self.all.name.lower()},
             "remedies": self.remedies,
         }
-
-    def _backends(self) -> dict[str, Backend]:
-        return {"this user's processes": self.own, "other users' processes": self.other, "all processes at once": self.all}
 
 
 def probe() -> Probe:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
-from typing import Literal
+
+TYPE_CHECKING = False  # like typing's, which takes longer to import than `--version` to print
+if TYPE_CHECKING:
+    from typing import Literal
 
 # setup.py reads this list, too.
 MODULES = (
@@ -50,6 +53,11 @@ MODULES = (
 
 # Compiled, with what all of them need: setup.py.
 SHARED_MODULE = "cfi.compiled_shared"
+
+
+def version_line() -> str:
+    """Return what `--version` prints."""
+    return f"sframegen {sys.modules['sframegen'].__version__} ({build_kind()})"
 
 
 def build_kind() -> Literal["compiled", "interpreted"]:

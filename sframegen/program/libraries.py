@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,18 +26,16 @@ class Library(NamedTuple):
 DEPENDENCIES = (
     Library("click", "click", "every command except doctor", "python3-click"),
     Library("capstone", "capstone", "synthesizing rows, and checking instructions", "python3-capstone"),
-    Library("lief", "lief", "reading back large files and many"),
-    Library("pyelftools", "elftools", "reading back, and check", "python3-pyelftools"),
+    Library("lief", "lief", "reading back hundreds of files"),
+    Library("pyelftools", "elftools", "reading back, and a second reading of the CFI in check", "python3-pyelftools"),
     *[Library("backports.zstd", "backports.zstd", "what Zstandard has compressed")] * (sys.version_info < (3, 14)),
 )
 ON_A_CLUSTER = "fleet run on a cluster"
 FLEET = (
-    Library("altair", "altair", "fleet report"),
     Library("distributed", "distributed", ON_A_CLUSTER),
     Library("fsspec", "fsspec", "fleet run"),
-    Library("pyarrow", "pyarrow", "fleet run, fleet report"),
+    Library("pyarrow", "pyarrow", "fleet run"),
     Library("python-debian", "debian", "fleet run"),
-    Library("vl-convert-python", "vl_convert", "fleet report"),
 )
 PLACES = Library("symbolic", "symbolic", "source lines and inlined functions of profile")
 NAMES = Library("pycxxfilt", "pycxxfilt", "names of functions in C++ and Rust")
@@ -55,7 +54,7 @@ def requirements() -> dict[str, str]:
     return {PROJECT.match(one)[0]: one for one in needed}  # type: ignore[index] # each has a name
 
 
-def required(projects: Iterable[str]) -> list[str]:
+def pip_requirements(projects: Iterable[str]) -> list[str]:
     """Return the arguments for pip to install these projects in the required releases."""
     known = requirements()
     return [known.get(project, project) for project in projects]
@@ -67,7 +66,7 @@ def library_of(module: str | None) -> Library | None:
     return next((one for one in (*DEPENDENCIES, *FLEET, *SYMBOLS) if f"{name}.".startswith(f"{one.module}.")), None)
 
 
-def imported(module: str, *names: str) -> Any:  # noqa: ANN401 - a module without types, for one
+def import_library(module: str, *names: str) -> Any:  # noqa: ANN401 - a module without types, for one
     """Import and return a library's module. `names`: attributes that it must have; else it is damaged, or another project's.
 
     Raises ImportError, whatever the library raises, and MemoryError.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from sframegen.base.quick_typing import NamedTuple
 
 
 class Patience(NamedTuple):
@@ -18,8 +18,6 @@ class Patience(NamedTuple):
     lock: float = 30.0  # for a file that another process has locked
     lock_notice: float = 1.0  # until the user reads whom a run waits for
     progress: float = 1.0  # until there is a bar
-    server: float = 10.0  # without any byte of a server of debug files
-    download: float = 120.0  # for one debug file
     devices: float = 60.0  # that the numbers of devices stay known: others may get them
 
     # For tables of code that processes make at run time, in real time.

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 from sframegen.base.errors import FormatError
 from sframegen.elf.records import SHN
 from sframegen.elf.symbols import SymbolTable, symbol_tables
-from sframegen.registry.jit_tables import ADDRESSES, Budget, JitDescriber, JitTables
-from sframegen.registry.regions import Region, RegistryError
-from sframegen.registry.structures import CodeJitInfo, JitList, JitNode, decode_struct, struct_size
+from sframegen.registry.jit_tables import ADDRESSES, Budget, JitTables
+from sframegen.registry.regions import Memory, Region, Registry, RegistryError
+from sframegen.registry.structures import CodeJitInfo, JitList, JitNode, R, decode_struct, struct_size
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
-    from sframegen.registry.regions import Memory, Registry
-    from sframegen.registry.structures import R
 
 SYMBOL = b"__sframegen_jit_tables"
 LIST_VERSIONS = (1,)
@@ -37,9 +35,7 @@ def list_address(elf: ElfFile) -> int | None:
 class JitRegions:
     """Registers the members of a process's list as regions of its registry."""
 
-    def __init__(self, memory: Memory, address: int, abi: Abi, tables: type[JitTables] = JitDescriber) -> None:
-        """`tables`: makes the describers of the regions."""
-        self._tables = tables
+    def __init__(self, memory: Memory, address: int, abi: Abi) -> None:
         self._memory = memory
         self._address = address
         self._abi = abi
@@ -58,7 +54,7 @@ class JitRegions:
         for key in found.keys() - self._keys:
             info = CodeJitInfo(*found[key][2:])
             try:
-                registry.register(Region(info.text_start, info.text_end, key, self._tables(self._memory, info, self._abi)))
+                registry.register(Region(info.text_start, info.text_end, key, JitTables(self._memory, info, self._abi)))
             except RegistryError as error:
                 raise FormatError(str(error.strerror), "JIT list") from error
             self._keys.add(key)

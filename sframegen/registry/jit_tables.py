@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
 from sframegen.elf.records import MARKS
-from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Match, Rule, Where
+from sframegen.format.model import OUTERMOST, Kind, Match, Rule, Where
 from sframegen.program import patience
 from sframegen.program.signals import ENDING
-from sframegen.registry.regions import BudgetError
-from sframegen.registry.structures import JitEntry, JitTable, decode_struct, struct_size
+from sframegen.registry.regions import BudgetError, Memory
+from sframegen.registry.structures import CodeJitInfo, JitEntry, JitTable, decode_struct, struct_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from sframegen.format.abi import Abi
-    from sframegen.registry.regions import Memory
-    from sframegen.registry.structures import CodeJitInfo
 
 # The info byte. Unnamed bits are 0.
 CFA_SP = 0x01  # CFA = SP + cfa_off, else FP + cfa_off; the same bit as in SFrame
@@ -129,22 +127,12 @@ class JitTables:
         """Return the row that covered `pc` at the last `refresh`. Raises FormatError if that failed."""
         if self._damage:
             raise self._damage
-        number = self._find(pc)
-        return None if number is None else self._match_of(number)
-
-    def functions(self) -> FunctionTable:
-        """Return a function for each entry that was not removed at the last `refresh`. Raises FormatError if that failed."""
-        if self._damage:
-            raise self._damage
-        table = FunctionTable(kinds=[Kind(), Kind(signal=True)])
-        numbers: dict[Rule, int] = {}
-        text_start = self._info.text_start
-        for at, (start, size, (fields, rule)) in enumerate(zip(self._offsets, self._sizes, self._fields, strict=True)):
-            if at not in self._removed:
-                number = numbers.setdefault(rule, len(numbers))
-                table.append(text_start + start, size, bool(fields[3] & IS_SIGNAL), [(0, number)])
-        table.rules = list(numbers)
-        return table
+        offset = pc - self._info.text_start
+        number = bisect_right(self._offsets, offset) - 1
+        if number < 0 or offset >= self._offsets[number] + self._sizes[number] or number in self._removed:
+            return None
+        fields, rule = self._fields[number]
+        return Match(pc - offset + self._offsets[number], self._sizes[number], Kind(signal=bool(fields[3] & IS_SIGNAL)), 0, rule)
 
     def refresh(self, budget: Budget | None = None) -> None:
         """Read new entries. If tables contradict earlier reads, read all again from the first, once. Raises FormatError.
@@ -272,19 +260,6 @@ class JitTables:
         self._end = end
         table.used += size
 
-    def _find(self, pc: int) -> int | None:
-        """Return the number of the entry that covers an address, if it was not removed when it was read."""
-        offset = pc - self._info.text_start
-        number = bisect_right(self._offsets, offset) - 1
-        if number < 0:
-            return None
-        return number if offset < self._offsets[number] + self._sizes[number] and number not in self._removed else None
-
-    def _match_of(self, number: int) -> Match:
-        fields, rule = self._fields[number]
-        start = self._info.text_start + self._offsets[number]
-        return Match(start, self._sizes[number], Kind(signal=bool(fields[3] & IS_SIGNAL)), 0, rule)
-
     def _read(self, table: int, at: int, size: int) -> bytes:
         raw = self._memory.read(table + at, size) if size and table + at + size <= ADDRESSES else b""
         if len(raw) != size:
@@ -297,26 +272,6 @@ def refresh_chains(chains: Iterable[JitTables], budget: Budget) -> None:
     for tables in chains:
         with suppress(FormatError):  # it is reported when the code is looked up
             tables.refresh(budget)
-
-
-class JitDescriber(JitTables):
-    """Tables of a running process: each look-up reads new entries, and reads the entry of its answer again."""
-
-    def look_up(self, pc: int) -> Match | None:
-        """Return the row that covers `pc` now; None without one, or if the code was removed. Raises FormatError."""
-        self.refresh()
-        number = self._find(pc)
-        return None if number is None or self._is_removed(number) else self._match_of(number)
-
-    def _is_removed(self, number: int) -> bool:
-        """Return True if the code was removed. Raises FormatError if anything else of the entry has changed."""
-        table = self._tables[bisect_right(self._tables, number, key=lambda table: table.first) - 1]
-        at = TABLE_SIZE + (number - table.first) * table.header.fre_stride
-        raw = self._read(table.address, at, struct_size(JitEntry))
-        now = decode_struct(JitEntry, raw, self._abi.byte_order)
-        if now._replace(info=now.info & ~REMOVED) != (self._sizes[number], self._offsets[number], *self._fields[number][0]):
-            raise _table_error(table.address, "an entry has changed", at)
-        return bool(now.info & REMOVED)
 
 
 def _table_error(table: int, message: str, at: int) -> FormatError:

@@ -11,7 +11,6 @@ from sframegen.base.errors import FormatError
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
-    from sframegen.format.decode import SframeSection
     from sframegen.format.model import Match
 
 
@@ -23,19 +22,10 @@ class Memory(Protocol):
 
 
 class Describer(Protocol):
-    """Has the rules of some code: an SFrame section, or a table of code made at run time."""
+    """Has the rules of some code: a table of code made at run time, or an SFrame section."""
 
     def look_up(self, pc: int) -> Match | None:
         """Return the row that covers address `pc` of the process. Raises FormatError if the section or table is damaged."""
-
-
-class SectionDescriber(NamedTuple):
-    """A section, opened at its address in the process, so that its functions have run-time addresses."""
-
-    section: SframeSection
-
-    def look_up(self, pc: int) -> Match | None:
-        return self.section.look_up(pc)
 
 
 class Region(NamedTuple):

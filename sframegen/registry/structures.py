@@ -1,23 +1,11 @@
-"""The structures of the interfaces, each declared once: fields, layout, size."""
+"""The structures of the tables, each declared once: fields, layout, size."""
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from sframegen.elf.records import MARKS
-
-if TYPE_CHECKING:
-    from sframegen.elf.records import ByteOrder
-
-
-class SframeSetup(NamedTuple):
-    """struct sframe_setup, of sframe_register and sframe_unregister."""
-
-    sframe_start: int
-    sframe_size: int
-    text_start: int
-    text_size: int
+from sframegen.elf.records import MARKS, ByteOrder
 
 
 class CodeJitInfo(NamedTuple):
@@ -68,7 +56,6 @@ class JitNode(NamedTuple):
 
 
 LAYOUTS: dict[type[Any], tuple[str, int]] = {
-    SframeSetup: ("4Q", 32),
     CodeJitInfo: ("3Q", 24),
     JitTable: ("3Q2I", 32),
     JitEntry: ("2I3iB3x", 24),
@@ -80,7 +67,7 @@ RECORDS: dict[tuple[type[Any], ByteOrder], struct.Struct] = {
 }
 assert all(code.size == LAYOUTS[record][1] for (record, _), code in RECORDS.items())
 
-R = TypeVar("R", SframeSetup, CodeJitInfo, JitTable, JitEntry, JitList, JitNode)
+R = TypeVar("R", CodeJitInfo, JitTable, JitEntry, JitList, JitNode)
 
 
 def struct_size(kind: type[R]) -> int:

@@ -6,14 +6,13 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sframegen.base.errors import SframegenError
-from sframegen.elf.records import MARKS
+from sframegen.elf.records import MARKS, ByteOrder
 from sframegen.stack.walking.step import StackMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from sframegen.elf.file import ElfFile
-    from sframegen.elf.records import ByteOrder
     from sframegen.format.abi import Abi
     from sframegen.stack.abi.machines import ThreadRegisters
     from sframegen.stack.mappings import Mapping, Mappings

@@ -11,19 +11,16 @@ from sframegen.program import patience
 from sframegen.registry.regions import BudgetError, Registry
 from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.live.proc import GONE
-from sframegen.stack.objects.loaded_objects import LoadedObjects
+from sframegen.stack.objects.loaded_objects import Answers, LoadedObject, LoadedObjects
 from sframegen.stack.objects.runtime_code import RuntimeCode
-from sframegen.stack.snapshot import NotCopiedError, StackError
+from sframegen.stack.snapshot import NotCopiedError, Snapshot, StackError
 from sframegen.stack.walking.frames import End, RuleSource, Thread
-from sframegen.stack.walking.walk import MAX_FRAMES, code_rule, guess, walk
+from sframegen.stack.walking.walk import MAX_FRAMES, CodeRule, code_rule, guess, walk
 
 if TYPE_CHECKING:
     from sframegen.detached.stores import Stores
     from sframegen.format.model import Match
     from sframegen.stack.live.process import Process
-    from sframegen.stack.objects.loaded_objects import Answers, LoadedObject
-    from sframegen.stack.snapshot import Snapshot
-    from sframegen.stack.walking.walk import CodeRule
 
 MAX_STOPS = 16  # of the process in one trace: each stop may find another object to convert
 UNSETTLED = (End.PENDING, End.DAMAGED_SECTION)  # not cached: the first will change, the second has a detail to report

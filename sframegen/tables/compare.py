@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from itertools import chain, pairwise, zip_longest
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from sframegen.format.model import OUTERMOST, FdeType, Rule
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from sframegen.format.model import FunctionTable
 
 
 class RepeatedRules(NamedTuple):

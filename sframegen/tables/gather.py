@@ -10,17 +10,15 @@ from operator import add, eq, lt
 from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
-from sframegen.format.decode import Decoder
+from sframegen.format.decode import Decoder, SframeSection
 from sframegen.format.layouts import F_FRAME_POINTER
-from sframegen.format.model import FunctionTable
+from sframegen.format.model import FunctionTable, Kind, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
-    from sframegen.format.decode import SframeSection
-    from sframegen.format.model import Kind, Rule
 
 DEAD = (1 << 64) - 1  # stands for the address of a function whose code was dropped
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from sframegen.base.quick_typing import Literal, NamedTuple, get_args
 
 
 class Level(NamedTuple):

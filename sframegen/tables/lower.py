@@ -7,14 +7,13 @@ from itertools import groupby, islice
 from operator import eq
 from typing import TYPE_CHECKING
 
-from sframegen.format.layouts import MAX_FUNCTION_ROWS
+from sframegen.format.layouts import MAX_FUNCTION_ROWS, Layout
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind
 from sframegen.format.words import EncodedRules, Reason, RuleWords, why_inexpressible
 from sframegen.tables.narrow import narrow
 
 if TYPE_CHECKING:
     from sframegen.format.abi import Abi
-    from sframegen.format.layouts import Layout
 
     Row = tuple[int, int]  # offset from the function's start, rule
 
@@ -26,13 +25,13 @@ def lower(table: FunctionTable, abi: Abi, layout: Layout) -> tuple[FunctionTable
     functions with one start the last stays. Rows that repeat the previous row are dropped.
     """
     words = RuleWords(abi, layout)
-    lowered = _Lowered(table, words)
+    lowered = _LoweredFunctions(table, words)
     for function, start, end in table.found_ranges():
         lowered.add(function, start, end)
     return narrow(lowered.out, EncodedRules(lowered.out.rules, words)), dict(lowered.lost)
 
 
-class _Lowered:
+class _LoweredFunctions:
     """The converted functions. They are added in the order of their addresses."""
 
     def __init__(self, table: FunctionTable, words: RuleWords) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.columns import room, zeros
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.code_areas import CodeArea, areas_of, code_segments
 from sframegen.format.encode import EMPTY, Encoder, kind_bytes
 from sframegen.format.model import FunctionTable

@@ -302,7 +302,6 @@ def test_the_library_that_reads_back_is_not_chosen(call: Any) -> None:
         (lambda: sframegen.merge(iter(()), "none/o"), "no objects to merge"),
         (lambda: sframegen.merge(["a.o"], "none/o", executable="a"), "executable and map_file go together"),
         (lambda: sframegen.merge(["a.o"], "none/o", map_file="a.map"), "executable and map_file go together"),
-        (lambda: sframegen.add_section("none", compress="zstd"), "only a section that is not loaded"),
         (lambda: sframegen.add_section("none", detached="store", output="out"), "it takes neither output nor unloaded"),
     ],
 )
@@ -365,7 +364,7 @@ def test_objects_of_a_merge_are_read_once_where_they_are_an_iterator(compile_c: 
 def test_types_of_parameters_are_public() -> None:
     """With the values that the functions take, so that callers can annotate their own."""
     types = {name: get_args(value) for name, value in PUBLIC.items() if get_args(value)}
-    assert types.keys() == {"Compression", "Consumer", "FormatVersion", "LevelName"}
+    assert types.keys() == {"Consumer", "FormatVersion", "LevelName"}
     for name, call in (("FormatVersion", "version"), ("LevelName", "optimize")):
         for value in types[name]:
             with pytest.raises(FileNotFoundError):
@@ -399,5 +398,5 @@ def test_errors_are_of_the_package_that_users_import() -> None:
 
 
 def test_types_of_parameters_say_what_they_are() -> None:
-    for name in ("Consumer", "FormatVersion", "LevelName", "Compression"):
+    for name in ("Consumer", "FormatVersion", "LevelName"):
         assert len(getattr(sframegen, name).__doc__) > 20, name

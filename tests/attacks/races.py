@@ -175,7 +175,7 @@ def has_fleet() -> bool:
     """True if the packages of the extra are here."""
     from importlib.util import find_spec  # noqa: PLC0415 - only for these races
 
-    return all(find_spec(name) for name in ("fsspec", "pyarrow", "altair"))
+    return all(find_spec(name) for name in ("fsspec", "pyarrow"))
 
 
 def fleet(mode: str, output: str = "OUT") -> Callable[[Scene, bool], object]:
@@ -183,7 +183,7 @@ def fleet(mode: str, output: str = "OUT") -> Callable[[Scene, bool], object]:
 
     def change(scene: Scene, _: bool) -> None:
         from sframegen.fleet.collecting import collect  # noqa: PLC0415 - here and below: they need the extra
-        from sframegen.fleet.output_directory import OutputDirectory  # noqa: PLC0415
+        from sframegen.fleet.output_directory import OutputDirectory, write_key  # noqa: PLC0415
         from sframegen.fleet.package_work import work_on  # noqa: PLC0415
         from sframegen.fleet.result_rows import RowOutcome  # noqa: PLC0415
         from sframegen.fleet.run_options import Mode, RunOptions  # noqa: PLC0415
@@ -196,22 +196,14 @@ def fleet(mode: str, output: str = "OUT") -> Callable[[Scene, bool], object]:
                 if item.refused:
                     continue
                 try:
-                    keys[number] = work_on(item, options, directory).key
+                    write_key(keys, number, work_on(item, options, directory).key)
                 except OSError as error:
-                    keys[number] = directory.write_no_content(
-                        options.key_without_content(item), item, RowOutcome.FAILED, str(error)
-                    ).key
+                    key = options.key_without_content(item)
+                    write_key(keys, number, directory.write_no_content(key, item, RowOutcome.FAILED, str(error)).key)
             collect(directory, lambda _: None)
             directory.forget("00" * 32)
 
     return change
-
-
-def fleet_and_report(scene: Scene, is_odd: bool) -> None:
-    from sframegen.fleet.report_page import make_report  # noqa: PLC0415 - it needs the extra
-
-    fleet("survey")(scene, is_odd)
-    make_report(str(scene.output / "run"), str(scene.tree / "d/program"))
 
 
 def with_package(prepare: Callable[[Scene], tuple[Path, Path]]) -> Callable[[Scene], tuple[Path, Path]]:
@@ -267,7 +259,6 @@ FLEET_RACES = {
             ("seen", "survey"),
         )
     },
-    "a directory: fleet report -o": Race(with_package(a_directory), fleet_and_report, copies=True, cost=200),
 }
 
 # Each command of the command line: the races that it is in, or why there is none.
@@ -281,7 +272,6 @@ COMMANDS: dict[str, tuple[str, ...] | str] = {
     "convert": ("content planted: convert",),
     "doctor": "reads its own installation, and writes only to directories that it makes for itself alone",
     "dump": ("a FIFO: dump",),
-    "fleet report": ("a directory: fleet report -o",),
     "fleet run": tuple(name for name in FLEET_RACES if ": fleet run" in name),
     "integration": "prints paths in its own installation; opens no file",
     "link": ("a file: link", "a directory: link --install"),

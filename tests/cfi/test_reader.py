@@ -12,14 +12,14 @@ from elftools.elf.elffile import ELFFile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfi import opcodes, reader
+from cfi import reader
 from cfi.machine import Cursor
 from cfi.opcodes import INSTRUCTIONS, PROGRAM, Action, Operand, RuleKind
 from cfi.reader import read
 from cfi.rules import UNKNOWN_START, RegisterRule
 from cfi.section import MAX_REMEMBERED, MAX_REPORTED, MAX_STATES, FollowedRegisters
 from sframegen.base.errors import FormatError
-from sframegen.conversion.sources import find_sources
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.elf.file import open_elf
 from tests import ROOT
 from tests.support.inputs.cfi_writer import INITIAL, Frames, sleb, uleb
@@ -651,11 +651,3 @@ def test_opcodes_in_the_machine_are_those_written_beside_them() -> None:
     assert len(found) > 1
     opcodes_of = {one.name: one.opcode for one in INSTRUCTIONS}
     assert {name: int(number, 0) for number, name in found} == {name: opcodes_of[name] for _, name in found}
-
-
-def test_compiled_code_has_the_numbers_of_the_enumerations() -> None:
-    found = re.findall(r"^cdef enum:  # (\w+)\n((?:    \w+ = \d+\n)+)", (ROOT / "cfi/machine.pxd").read_text(), re.MULTILINE)
-    assert [name for name, _ in found] == ["Action", "Operand", "RuleKind"]
-    for name, body in found:
-        members = {key: int(number) for key, number in re.findall(r"(\w+) = (\d+)", body)}
-        assert members.items() <= {one.name: one.value for one in getattr(opcodes, name)}.items()

@@ -10,8 +10,8 @@ import pytest
 from sframegen.checks.against_cfi import compare
 from sframegen.checks.finding import Severity, Verdict
 from sframegen.checks.second.agreement import second_reading
+from sframegen.conversion.cfi_sections import Sources
 from sframegen.conversion.convert import convert
-from sframegen.conversion.sources import Sources
 from sframegen.elf.file import ElfFile
 from sframegen.elf.records import PT, SHT, Phdr
 from sframegen.format.decode import decode

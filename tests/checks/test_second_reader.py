@@ -24,7 +24,7 @@ from sframegen.checks.second import agreement, pyelftools_cfi
 from sframegen.checks.second.meaning import Agreement, compare_rule
 from sframegen.checks.second.pyelftools_cfi import UNJUDGED, CfiRow, FdeColumns, RegisterRow, read
 from sframegen.cli.commands import cli
-from sframegen.conversion.sources import find_sources
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.elf.file import ElfFile
 from sframegen.format.abi import AARCH64, AMD64
 from sframegen.format.model import OUTERMOST, Rule, Where

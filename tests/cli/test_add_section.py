@@ -70,7 +70,6 @@ IN_PLACE: Call = {
     "synthesize": False,
     "min_kernel": None,
     "unloaded": False,
-    "compress": None,
     "detached": None,
     "object_file": None,
     "hard_links": [],

@@ -73,7 +73,6 @@ def test_the_walk_sees_all_commands() -> None:
     assert CONTEXTS.keys() >= {
         "sframegen",
         "sframegen fleet run",
-        "sframegen fleet report",
         *(f"sframegen {one}" for one in COMMANDS),
     }
 

@@ -184,14 +184,14 @@ def test_a_record_that_is_void_stays_so(added: Path, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(data)
     api.convert(file, 2)
-    assert undo_record.read(memoryview(file.read_bytes())) is None
+    assert undo_record.read_verified(memoryview(file.read_bytes())) is None
 
 
 def test_a_section_in_a_restorable_part_of_the_file_is_refused(built: Path, tmp_path: Path) -> None:
     """The section is not what such a record restores; no file that sframegen makes is like that."""
     data = built.read_bytes()
     file = tmp_path / "file"
-    file.write_bytes(data + undo_record.record(memoryview(data), [undo_record.Write(0, data[:64])]))
+    file.write_bytes(data + undo_record.make_record(memoryview(data), [undo_record.Write(0, data[:64])]))
     result = run("--sframe-version", 2, file)
     assert result.exit_code == 1
     assert "what it would restore" in result.stderr

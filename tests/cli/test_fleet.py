@@ -5,7 +5,6 @@ import sys
 import tomllib
 from typing import TYPE_CHECKING
 
-import pytest
 from click.testing import CliRunner
 
 from sframegen.cli.fleet import command
@@ -15,6 +14,8 @@ from tests.support.loops import for_each
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pytest
+
 
 def test_without_the_extra_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a command that installs what is missing: releases that pyproject.toml allows, of projects that an index has."""
@@ -22,7 +23,7 @@ def test_without_the_extra_there_is_one_line(tmp_path: Path, monkeypatch: pytest
     extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["fleet"]
     named = set()
     run = ["run", str(tmp_path), "--output", str(tmp_path / "out")]
-    for arguments in (run, [*run, "--scheduler", "tls://host:1"], ["report", str(tmp_path)]):
+    for arguments in (run, [*run, "--scheduler", "tls://host:1"]):
         result = CliRunner().invoke(command, arguments)
         [line] = result.output.splitlines()
         what, _, remedy = line.partition("; to install them: ")
@@ -62,14 +63,3 @@ def test_wrong_usage(tmp_path: Path, options: list[str], why: str) -> None:
     assert result.exit_code == 2
     assert why in result.output
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.full
-def test_a_report_of_what_is_not_a_run_is_one_line(tmp_path: Path) -> None:
-    pytest.importorskip("altair")
-    file = tmp_path / "file"
-    file.write_bytes(b"text")
-    for place in (tmp_path, file, tmp_path / "missing"):
-        result = CliRunner().invoke(command, ["report", str(place)])
-        line = f"sframegen: {place}: no results of a run here; sframegen fleet run SOURCE --output DIR writes them\n"
-        assert (result.exit_code, result.output) == (1, line)

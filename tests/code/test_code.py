@@ -14,7 +14,7 @@ from corpus.blind.files import File
 from corpus.blind.trial import try_blind
 from sframegen.base.errors import FormatError
 from sframegen.code.context.jump_tables import Tables
-from sframegen.code.decoding import numbering
+from sframegen.code.decoding import decoded_code
 from sframegen.code.decoding.decoded_code import decode
 from sframegen.code.function.analysis import Surroundings, rules
 from sframegen.code.isa.machines import isa_of
@@ -316,7 +316,7 @@ HOSTILE: dict[str, Callable[[int], bytes]] = {
 def test_the_cost_is_linear(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def calls(count: int) -> int:
         code = HOSTILE[name](count)
-        monkeypatch.setattr(numbering, "_current", numbering._Current())  # what is known from other code costs nothing
+        monkeypatch.setattr(decoded_code, "_current", decoded_code._Current())  # what is known from other code costs nothing
         with cProfile.Profile() as profile:
             piece = decode(code, 0x1000, isa_of(AMD64))
             tables = Tables(piece, lambda _address, size: bytes(size))

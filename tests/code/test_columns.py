@@ -5,14 +5,13 @@ from __future__ import annotations
 import gc
 import re
 import weakref
-from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sframegen.code.decoding import decoded_code, instruction_columns, numbering
+from sframegen.code.decoding import decoded_code, instruction_columns
 from sframegen.code.decoding.decoded_code import decode
 from sframegen.code.function import analysis, blocks
 from sframegen.code.function.analysis import Surroundings
@@ -25,7 +24,6 @@ from sframegen.format.abi import AARCH64, AMD64
 from tests.support.analysed import analyse
 from tests.support.cross import ARM64
 from tests.support.loops import for_each
-from tools.rooms import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,7 +124,7 @@ ALIKE = [
 def test_instructions_that_begin_alike_are_told_apart(monkeypatch: pytest.MonkeyPatch, alike: str) -> None:
     codes = [bytes.fromhex(code) for code in alike.split()]
     for first in codes:
-        monkeypatch.setattr(numbering, "_current", numbering._Current())
+        monkeypatch.setattr(decoded_code, "_current", decoded_code._Current())
         for code in [first * 2, *codes, b"".join(codes), first[:-1], first]:
             assert by_columns(decode(code, START, isa_of(AMD64))) == plain(code, AMD64)
 
@@ -166,7 +164,7 @@ int three(int n) { return pointers[n](n) + one(n); }
 """
 
 
-@for_each("chunk", [numbering.CHUNK, 64, 24])
+@for_each("chunk", [decoded_code.CHUNK, 64, 24])
 @pytest.mark.parametrize("machine", ["x86-64", "AArch64"])
 def test_compiled_code_in_chunks_of_any_size(
     compile_c: Compiler, monkeypatch: pytest.MonkeyPatch, machine: str, chunk: int
@@ -200,8 +198,8 @@ def test_forgetting_what_was_met_changes_nothing(monkeypatch: pytest.MonkeyPatch
     entries = START, START + 0x100, START + 0x200
     before = found(*parts, entries=entries)
     assert before[0]
-    monkeypatch.setattr(numbering, "MAX_NUMBERS", -1)
-    monkeypatch.setattr(numbering, "MAX_STEPS", 1)
+    monkeypatch.setattr(decoded_code, "MAX_NUMBERS", -1)
+    monkeypatch.setattr(decoded_code, "MAX_STEPS", 1)
     isa = isa_of(AMD64)
     assert decode(CODE, START, isa).frames is not decode(CODE, START, isa).frames
     assert found(*parts, entries=entries) == before
@@ -210,7 +208,7 @@ def test_forgetting_what_was_met_changes_nothing(monkeypatch: pytest.MonkeyPatch
 def test_what_was_met_of_much_code_is_not_kept() -> None:
     """Nothing but the piece has the frames, and no collector of circles is needed to be rid of them."""
     isa = isa_of(AMD64)
-    piece = decode(CODE * (numbering.SMALL // len(CODE) + 1), START, isa)
+    piece = decode(CODE * (decoded_code.SMALL // len(CODE) + 1), START, isa)
     assert piece.frames is not decode(CODE, START, isa).frames
     gone = weakref.ref(piece.frames)
     gc.disable()
@@ -222,11 +220,10 @@ def test_what_was_met_of_much_code_is_not_kept() -> None:
 
 
 def test_code_that_does_too_much_different_to_the_stack_is_not_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numbering, "_current", numbering._Current())  # those before read larger chunks
-    monkeypatch.setattr(numbering, "CHUNK", 64)
+    monkeypatch.setattr(decoded_code, "_current", decoded_code._Current())  # those before read larger chunks
     monkeypatch.setattr(decoded_code, "CHUNK", 64)
     monkeypatch.setattr(decoded_code, "MAX_EFFECTS", 20)
-    monkeypatch.setattr(numbering, "MAX_NUMBERS", 0)
+    monkeypatch.setattr(decoded_code, "MAX_NUMBERS", 0)
     code = b"".join(b"\x48\x81\xec" + number.to_bytes(4, "little") for number in range(8, 800, 8))  # sub rsp, number
     piece = decode(code, START, isa_of(AMD64))
     assert 20 <= len(piece) < 40
@@ -280,21 +277,6 @@ def test_padding_belongs_to_the_row_before_it_only_where_the_next_follows() -> N
     assert isinstance(near, list)
     assert max(row.end for row in apart if row.start < START + len(first)) == START + 3
     assert max(row.end for row in near if row.start < START + len(first)) == START + len(first)
-
-
-ENUMERATION = re.compile(r"^cdef enum:  # ([\w.]+)\n((?:    \w+ = \d+\n)+)", re.MULTILINE)
-
-
-@for_each("module", ["sframegen.code.function.marks", "sframegen.code.isa.effects", "sframegen.conversion.split"])
-def test_numbers_stand_for_the_same_in_compiled_code(module: str) -> None:
-    """A comment after `cdef enum:` in a .pxd names the enumeration of its module, or the module, that has these numbers."""
-    found = ENUMERATION.findall((ROOT / f"{module.replace('.', '/')}.pxd").read_text())
-    assert found
-    for name, body in found:
-        numbers = import_module(name) if "." in name else getattr(import_module(module), name)
-        assert {key: int(getattr(numbers, key)) for key in re.findall(r"\w+(?= =)", body)} == {
-            key: int(number) for key, number in re.findall(r"(\w+) = (\d+)", body)
-        }
 
 
 def test_literals_of_compiled_loops() -> None:

@@ -23,8 +23,8 @@ from sframegen.code.isa.machines import isa_of
 from sframegen.code.whole_file.boundaries import WINDOW, called
 from sframegen.code.whole_file.passes import survey_silent
 from sframegen.code.whole_file.synthesize import synthesize
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert, convert_sources
-from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import functions_of
 from sframegen.format.abi import AMD64, abi_of
@@ -469,8 +469,7 @@ def test_command_line(compile_c: Compiler, tmp_path: Path) -> None:
 
 
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("parallel_tasks", "passes"):
-        monkeypatch.setattr(f"sframegen.code.whole_file.{module}.TASK_BYTES", 64)
+    monkeypatch.setattr("sframegen.code.whole_file.passes.TASK_BYTES", 64)
 
 
 def test_processes_find_the_same(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

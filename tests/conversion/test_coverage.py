@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from sframegen.base.errors import FormatError
 from sframegen.cli.commands import cli
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert
 from sframegen.conversion.coverage import FATES
-from sframegen.conversion.sources import find_sources
 from sframegen.elf.code_bytes.padding import FAIL, padding_states
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import EM, PHDR_SIZE, PT, SHT, Phdr

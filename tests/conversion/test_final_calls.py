@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from sframegen import Severity, add_section, check, read
 from sframegen.cli.commands import cli
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert_sources
-from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import EHDR_SIZE, EM, PF, PHDR_SIZE, PT
 from sframegen.elf.symbols import functions_named

@@ -16,6 +16,7 @@ from sframegen.cli.commands import cli
 from sframegen.detached.detached_file import Companion, companion_of
 from sframegen.elf.file import open_elf
 from tests.support.loops import for_each
+from tests.support.zstandard import compress_section
 
 if TYPE_CHECKING:
     from tests.support.peers import Compiler
@@ -48,8 +49,10 @@ def companion_beside(program: Path, kind: str, directory: Path) -> Path:
     file.parent.mkdir()
     program = Path(shutil.copy(program, directory / "program"))
     if kind.startswith("detached"):
-        made = add_section(program, detached=directory / "made", compress="zstd" if kind.endswith("zstd") else None)
-        return Path(shutil.copy(made.detached, file))
+        made = Path(shutil.copy(add_section(program, detached=directory / "made").detached, file))
+        if kind.endswith("zstd"):
+            compress_section(made)
+        return made
     if kind == "debug-with-section":
         add_section(program)
     subprocess.run(["objcopy", "--only-keep-debug", program, file], check=True)

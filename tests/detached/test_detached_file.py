@@ -25,12 +25,10 @@ from tests.support.peers import Compiler
 
 if TYPE_CHECKING:
     from linker.files.read_back import Reader
-    from sframegen.elf.compressed import Compression
     from tests.support.peers import Peers
 
 SOURCE = "int f(int n) { return n ? f(n - 1) + n : 0; }\nint main(int n, char **v) { return f(n) + (v == 0); }\n"
 BUILD_ID = "-Wl,--build-id=0x0123456789abcdef0123456789abcdef"
-COMPRESSION: tuple[Compression | None, ...] = (None, "zstd")
 
 
 @pytest.fixture
@@ -51,14 +49,11 @@ def stored(store: Path) -> Path:
 
 
 @pytest.mark.parametrize("prefix", ["", *(pytest.param(machine.prefix, marks=pytest.mark.full) for machine in MACHINES)])
-@pytest.mark.parametrize("compress", COMPRESSION)
-def test_a_section_comes_back_as_it_would_be_in_the_file(
-    prefix: str, compress: Compression | None, peers: Peers, tmp_path: Path
-) -> None:
+def test_a_section_comes_back_as_it_would_be_in_the_file(prefix: str, peers: Peers, tmp_path: Path) -> None:
     file = Compiler(peers, tmp_path, prefix)(SOURCE, "-O1", BUILD_ID)
     before = file.read_bytes()
-    summary = add_section(file, detached=tmp_path / "store", compress=compress)
-    add_section(file, output=tmp_path / "unloaded", unloaded=True, compress=compress)
+    summary = add_section(file, detached=tmp_path / "store")
+    add_section(file, output=tmp_path / "unloaded", unloaded=True)
     assert file.read_bytes() == before
     assert summary.output == summary.detached == str(tmp_path / "store/.build-id/01/23456789abcdef0123456789abcdef.sframe")
     found = section_in(memoryview(stored(tmp_path / "store").read_bytes()), "name", identity(file))
@@ -67,9 +62,8 @@ def test_a_section_comes_back_as_it_would_be_in_the_file(
     assert summary.section_bytes == len(found)
 
 
-@pytest.mark.parametrize("compress", COMPRESSION)
-def test_readers_of_elf_files_read_it(program: Path, compress: Compression | None, peers: Peers, tmp_path: Path) -> None:
-    add_section(program, detached=tmp_path / "store", compress=compress)
+def test_readers_of_elf_files_read_it(program: Path, peers: Peers, tmp_path: Path) -> None:
+    add_section(program, detached=tmp_path / "store")
     add_section(program, output=tmp_path / "unloaded", unloaded=True)
     file = str(stored(tmp_path / "store"))
 
@@ -166,7 +160,7 @@ def test_too_many_segments_are_one_line(program: Path) -> None:
     loads = [segment._replace(p_type=PT.LOAD) for segment in elf.segments]
     elf.segments = loads
     with pytest.raises(FormatError, match="too large for a detached file"):
-        detached_file(elf, identity(program), b"section", 0)
+        detached_file(elf, identity(program), b"section")
 
 
 def test_another_build_id_or_layout_is_another_file(program: Path, tmp_path: Path) -> None:
@@ -184,15 +178,11 @@ def test_another_build_id_or_layout_is_another_file(program: Path, tmp_path: Pat
         section_in(data, "name", ours._replace(build_id=bytes(16)))
 
 
-@pytest.mark.parametrize("compress", COMPRESSION)
-def test_damage_is_one_error_or_changes_nothing_but_the_section(
-    program: Path, compress: Compression | None, tmp_path: Path
-) -> None:
+def test_damage_is_one_error_or_changes_nothing_but_the_section(program: Path, tmp_path: Path) -> None:
     """Cut off anywhere, with any byte spoiled: never another exception. The section's own bytes are its readers' matter."""
-    add_section(program, detached=tmp_path, compress=compress)
+    add_section(program, detached=tmp_path)
     good = stored(tmp_path).read_bytes()
     ours = identity(program)
-    size = len(section_in(memoryview(good), "name", ours))
     for at in range(len(good)):
         with pytest.raises(FormatError):
             section_in(memoryview(good[:at]), "name", ours)
@@ -200,7 +190,7 @@ def test_damage_is_one_error_or_changes_nothing_but_the_section(
         spoiled = bytearray(good)
         spoiled[at] ^= 0xFF
         with suppress(FormatError):
-            assert len(section_in(memoryview(spoiled), "name", ours)) in range(len(good) if compress is None else size + 1)
+            assert len(section_in(memoryview(spoiled), "name", ours)) in range(len(good))
 
 
 def test_a_hostile_size_is_refused_before_it_is_expanded(program: Path, tmp_path: Path) -> None:
@@ -219,19 +209,18 @@ def test_a_hostile_size_is_refused_before_it_is_expanded(program: Path, tmp_path
 @pytest.mark.parametrize("reader", ["lief", "elftools"])
 def test_another_reader_judges_it(reader: Reader, program: Path, tmp_path: Path) -> None:
     elf, ours = open_elf(program), identity(program)
-    good = detached_file(elf, ours, b"section", 0)
+    good = detached_file(elf, ours, b"section")
     (tmp_path / "good").write_bytes(good)
-    assert verify_detached(elf, b"section", 0, tmp_path / "good", reader) == []
-    assert verify_detached(elf, b"another", 0, tmp_path / "good", reader) == [".sframe is not the planned one"]
-    assert verify_detached(elf, b"section", SHF.COMPRESSED, tmp_path / "good", reader) == [".sframe is not the planned one"]
+    assert verify_detached(elf, b"section", tmp_path / "good", reader) == []
+    assert verify_detached(elf, b"another", tmp_path / "good", reader) == [".sframe is not the planned one"]
     written = ElfFile(memoryview(good))
     header = RECORDS[Ehdr, "little"].pack(*written.header._replace(e_entry=1))
     (tmp_path / "bad").write_bytes(header + good[len(header) :])
-    assert verify_detached(elf, b"section", 0, tmp_path / "bad", reader) == ["the ELF header changed"]
+    assert verify_detached(elf, b"section", tmp_path / "bad", reader) == ["the ELF header changed"]
     first = RECORDS[Phdr, "little"].pack(*written.segments[0]._replace(p_memsz=1))
     (tmp_path / "bad").write_bytes(header[:0] + good[:64] + first + good[64 + len(first) :])
-    assert verify_detached(elf, b"section", 0, tmp_path / "bad", reader) == [
+    assert verify_detached(elf, b"section", tmp_path / "bad", reader) == [
         "its program headers are not the PT_LOADs of the original"
     ]
     (tmp_path / "bad").write_bytes(good.replace(ours.build_id, bytes(16)))
-    assert verify_detached(elf, b"section", 0, tmp_path / "bad", reader) == ["the build-id changed"]
+    assert verify_detached(elf, b"section", tmp_path / "bad", reader) == ["the build-id changed"]

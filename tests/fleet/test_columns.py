@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sframegen.base.errors import FormatError
 from sframegen.fleet.collecting import ParquetTable
-from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.result_rows import SCHEMA_KEY, SCHEMA_VERSION, FileRow, PackageRow
 from tests import ROOT
 
@@ -45,29 +43,6 @@ def test_what_readers_of_the_schema_know_is_still_there() -> None:
         schema = parquet.read_schema(written(kind))
         assert schema.metadata[SCHEMA_KEY.encode()] == b"1"
         assert COLUMNS[name].items() <= {field.name: type_text(field.type) for field in schema}.items()
-
-
-def test_what_is_no_table_is_one_line(tmp_path: Path) -> None:
-    import pyarrow as pa  # noqa: PLC0415 - of the extra
-    from pyarrow import parquet  # noqa: PLC0415
-
-    from sframegen.fleet.report_page import stored_files  # noqa: PLC0415
-
-    def parquet_of(metadata: dict[str, str] | None) -> bytes:
-        file = io.BytesIO()
-        parquet.write_table(pa.table({"package": ["x"]}, metadata=metadata), file)
-        return file.getvalue()
-
-    whole = written(FileRow).getvalue()
-    for content, why in (
-        (parquet_of({SCHEMA_KEY: "2"}), "schema version 2; use a later sframegen"),
-        (parquet_of(None), r"no columns build_id, .*: another version of sframegen wrote it"),
-        *((damaged, "not a table of results") for damaged in (b"", b"text", whole[:-20], whole[:100] + whole[-100:])),
-    ):
-        (tmp_path / "files.parquet").write_bytes(content)
-        with OutputDirectory.opened(str(tmp_path)) as output, pytest.raises(FormatError, match=why) as caught:
-            list(stored_files(output))
-        assert "\n" not in str(caught.value)
 
 
 def test_the_document_has_the_columns() -> None:

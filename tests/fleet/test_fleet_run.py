@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
+import time
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,13 +19,13 @@ import pytest
 from sframegen import api
 from sframegen.fleet.collecting import ParquetTable
 from sframegen.fleet.fleet_run import FleetRun
-from sframegen.fleet.one_machine import OneMachine, run_directory
+from sframegen.fleet.one_machine import OneMachine
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_process import PackageProcess
 from sframegen.fleet.package_work import work_on
 from sframegen.fleet.result_rows import Finished, PackageRow, RowOutcome
 from sframegen.fleet.run_options import Mode, RunOptions
-from sframegen.fleet.sources.fetching import seen
+from sframegen.fleet.sources.fetching import identify_content
 from sframegen.fleet.sources.items import Item
 from tests import ROOT
 from tests.fleet.package_makers import served, write_tar
@@ -271,7 +271,7 @@ def test_a_mistyped_source_leaves_the_tables(pool: Path, tmp_path: Path) -> None
 
 def test_another_content_than_the_client_saw_is_not_converted(pool: Path, tmp_path: Path) -> None:
     item, options = Item("x", str(pool / "01.tar")), RunOptions(Mode.REWRITE)
-    here = seen(item)
+    here = identify_content(item)
     with OutputDirectory.opened(str(tmp_path / "out"), make=True) as output:
         assert work_on(item._replace(state=here.state), options, output).outcome is RowOutcome.ADDED
         os.utime(item.place, ns=(0, 0))
@@ -282,25 +282,26 @@ def test_another_content_than_the_client_saw_is_not_converted(pool: Path, tmp_pa
             work_on(item._replace(state=here.state), options, output)
 
 
-def test_directories_of_killed_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    program = (
-        "import os; from sframegen.fleet.one_machine import run_directory as r\nwith r() as d: open(d + '/x', 'x'); os._exit(1)"
-    )
-    environment = os.environ | {"TMPDIR": str(tmp_path)}
-    assert subprocess.run([sys.executable, "-P", "-c", program], env=environment, check=False).returncode == 1
-    (left,) = tmp_path.iterdir()
-    (left / "deep").mkdir()
-    (left / "deep/file").touch()
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "sframegen-fleet-link").symlink_to(tmp_path / "kept")
-    with run_directory() as first, run_directory() as second:
-        assert {path.name for path in tmp_path.iterdir()} == {
-            "kept",
-            "sframegen-fleet-link",
-            *(os.path.basename(path) for path in (first, second)),  # noqa: PTH119
-        }
-    assert {path.name for path in tmp_path.iterdir()} == {"kept", "sframegen-fleet-link"}
+def test_a_killed_run_leaves_no_temporary_files(tmp_path: Path) -> None:
+    program = """
+import os, sys
+from sframegen.fleet.one_machine import OneMachine
+from sframegen.fleet.output_directory import OutputDirectory
+from sframegen.fleet.run_options import Job, Mode, RunOptions
+with OutputDirectory.opened(sys.argv[1], make=True) as output:
+    with OneMachine(Job(RunOptions(Mode.SURVEY), output, "", print), 2) as engine:
+        for _ in range(2):
+            engine._new_process()._start()
+        os.kill(os.getpid(), 9)
+"""
+    (tmp_path / "temporary").mkdir()
+    environment = os.environ | {"TMPDIR": str(tmp_path / "temporary")}
+    command = [sys.executable, "-P", "-c", program, str(tmp_path / "output")]
+    assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
+    deadline = time.monotonic() + 60
+    while [*(tmp_path / "temporary").glob("*/*")] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len([*(tmp_path / "temporary").rglob("*")]) == 1, "an empty directory"
 
 
 def test_the_outcomes_of_a_package(tmp_path: Path, some_programs: list[bytes]) -> None:

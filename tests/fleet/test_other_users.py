@@ -109,22 +109,6 @@ def test_a_link_in_the_place_of_a_source(directory: Path, item: Item, above: boo
             list(items_of_one(str(place)))
 
 
-def test_a_report_reads_no_links(directory: Path) -> None:
-    pytest.importorskip("pyarrow")
-    pytest.importorskip("altair")
-    from sframegen.fleet.report_page import make_report  # noqa: PLC0415 - needs the extra
-
-    (directory / "run").mkdir()
-    (directory / "secret").write_text("secret")
-    (directory / "run/files.parquet").symlink_to(directory / "secret")
-    with pytest.raises(OSError, match="a symbolic link"):
-        make_report(str(directory / "run"))
-    give(directory / "run")
-    with pytest.raises(PermissionError, match="belongs to another user"):
-        make_report(str(directory / "run"))
-    assert len(list((directory / "run").iterdir())) == 1
-
-
 def test_no_umask_lets_others_write_results_or_hold_the_lock(directory: Path, item: Item) -> None:
     before = os.umask(0)
     try:

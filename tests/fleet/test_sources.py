@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sframegen.base.errors import FormatError
-from sframegen.fleet.sources import apt_index, fetching
+from sframegen.fleet.sources import fetching, listing
 from sframegen.fleet.sources.items import Item, absolute, is_url, place_below, without_secrets
 from sframegen.fleet.sources.listing import items_of, items_of_one
 from tests.fleet.package_makers import Handler, served, write_tar
@@ -58,15 +58,15 @@ def test_a_build_root_is_for_another_command(tmp_path: Path) -> None:
 
 def test_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = (write_tar(tmp_path / f"{name}/p.tar", {"f": b"x"}) for name in ("one", "two"))
-    listing = tmp_path / "list"
-    listing.write_text(f"# what there is\n{one}\n\n  https://user:secret@host.example/pool/x.deb?token=secret\n/../{two}\n")
-    items = list(items_of_one(str(listing)))
+    given = tmp_path / "list"
+    given.write_text(f"# what there is\n{one}\n\n  https://user:secret@host.example/pool/x.deb?token=secret\n/../{two}\n")
+    items = list(items_of_one(str(given)))
     assert items[0].name == str(one)[1:]
     assert items[1].name.startswith("host.example/pool/")
     assert items[1].name.endswith("/x.deb")
     assert "secret" not in items[1].name + items[1].source
     assert items[2].name == str(two)[1:]
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(listing.read_bytes())))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.read_bytes())))
     assert list(items_of_one("-")) == items
 
 
@@ -163,19 +163,17 @@ def test_a_hostile_name_in_an_index_costs_its_package(tmp_path: Path, filename: 
 def test_what_is_no_source_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes, why: str
 ) -> None:
-    monkeypatch.setattr(apt_index, "MAX_UNPACKED_BYTES", 4 << 20)
+    monkeypatch.setattr(listing, "MAX_UNPACKED_BYTES", 4 << 20)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(FormatError, match=why):
         list(items_of_one(str(tmp_path / name)))
 
 
-def test_remote_directories(tmp_path: Path) -> None:
+def test_a_directory_of_a_server_is_not_listed(tmp_path: Path) -> None:
     write_tar(tmp_path / "pool/a.tar", {"f": b"x"})
-    write_tar(tmp_path / "pool/deep/b.tar", {"f": b"x"})
-    (tmp_path / "pool/notes.txt").write_text("x")
-    with served(tmp_path) as (url, _):
-        assert names(f"{url}/pool/") == ["a.tar", "deep/b.tar"]
-    assert names(f"file://{tmp_path}/pool") == ["a.tar", "deep/b.tar"]
+    with pytest.raises(FormatError, match="give a list of the URLs"):
+        names("https://user:secret@host.example/pool/")
+    assert names(f"file://{tmp_path}/pool/") == ["a.tar"]
 
 
 def test_a_download_ends_at_the_size_of_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,11 +309,3 @@ def test_a_name_in_an_index_leads_below_the_repository_or_nowhere(base: str, nam
     found, expected = yarl.URL(last), yarl.URL(base.rsplit("::", maxsplit=1)[-1])
     assert (found.scheme, found.authority, found.query_string, found.fragment) == (expected.scheme, expected.authority, "", "")
     assert found.path == f"{expected.path.rstrip('/')}/{name}"
-
-
-def test_a_chain_in_the_listing_of_a_server_costs_its_package(tmp_path: Path) -> None:
-    (tmp_path / "index.html").write_text('<a href="simplecache::memory:x.deb">x</a> <a href="good.deb">y</a>')
-    with served(tmp_path) as (url, _):
-        good, bad = sorted(items_of_one(f"{url}/"), key=lambda item: item.refused)
-    assert (good.name, good.refused) == ("good.deb", "")
-    assert "another file system" in bad.refused

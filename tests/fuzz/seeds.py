@@ -14,11 +14,11 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from linker.existing.add_or_replace import Stored, base_of, change_for, plan_section
+from linker.existing.add_or_replace import base_of, change_for, plan_section
 from linker.inject.apply import write_all
 from linker.objects.change_objects import prepare, write_object
 from sframegen.conversion import convert
-from sframegen.conversion.sources import find_sources
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import ET, PT, SHF, SHT, Phdr
 from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi, abi_of
@@ -114,7 +114,7 @@ def compiled(source: str, *flags: str, result: str = "out") -> bytes:
 
 
 def with_section(data: bytes, version: int = 3, *, unloaded: bool = False) -> bytes:
-    """The file as add-section makes it; a section that is not loaded is compressed."""
+    """The file as add-section makes it."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)
         file.flush()
@@ -123,9 +123,9 @@ def with_section(data: bytes, version: int = 3, *, unloaded: bool = False) -> by
         abi = abi_of(elf)
         converted = convert.convert(find_sources(elf).sections, elf.executable_ranges(), abi, LAYOUTS[version])
         encoder = converted.encoder(elf, LEVELS["fast"])
-        stored = Stored.of(encoder, "zstd", elf.byte_order) if unloaded else None
+        plan = plan_section(base, encoder, unloaded=encoder.encode(0) if unloaded else None)
         out = io.BytesIO()
-        write_all(ElfFile(elf.data), change_for(plan_section(base, encoder, stored=stored), base, encoder, stored), out)
+        write_all(ElfFile(elf.data), change_for(plan, base, encoder), out)
         return out.getvalue()
 
 
@@ -240,7 +240,7 @@ def with_object_section(data: bytes) -> bytes:
     """The object as add-section makes it."""
     prepared = prepare(ElfFile(memoryview(data), "object"), V3, LEVELS["none"], replace=False)
     out = io.BytesIO()
-    write_object(prepared.filled, out)
+    write_object(prepared.change, out)
     return out.getvalue()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import resource
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -85,7 +84,8 @@ def test_holes_cost_nothing(program: Path, tmp_path: Path, size: int) -> None:
     large = with_hole(program, tmp_path / "large", size)
     before = large.stat().st_size
     for command, has_section in COMMANDS.items():
-        arguments = [sys.executable, "-c", MEASURED, *command.split(), "--no-verify", str(large)]
+        verify = ["--no-verify"] * (size > 4 * GIB or command != "add-section")  # it looks at the bytes of holes, too
+        arguments = [sys.executable, "-c", MEASURED, *command.split(), *verify, str(large)]
         done = subprocess.run(arguments, check=True, capture_output=True, text=True)
         assert int(done.stderr) < MEMORY_KB
         check(large, size, has_section=has_section)
@@ -112,22 +112,3 @@ def test_holes_stay_where_the_kernel_does_not_copy(program: Path, tmp_path: Path
     check(large, 2 * GIB)
     convert(large, 2, verify=False, output=tmp_path / "other")
     check(tmp_path / "other", 2 * GIB)
-
-
-@pytest.mark.dear
-def test_too_little_memory_for_lief(program: Path, tmp_path: Path) -> None:
-    large = with_hole(program, tmp_path / "large", 4 * GIB)
-    before = large.stat()
-    limit = 5 * GIB  # the file, and what it is copied from
-    done = subprocess.run(
-        [sys.executable, "-c", "from sframegen.cli.start import main; main()", "add-section", large],
-        check=False,
-        capture_output=True,
-        text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"sframegen: {large}: cannot be read back: LIEF needs as much memory as the file is large, 4,29")
-    assert done.stderr.count("\n") == 1
-    after = large.stat()
-    assert (after.st_ino, after.st_mtime_ns, list(tmp_path.iterdir())) == (before.st_ino, before.st_mtime_ns, [large])

@@ -67,5 +67,5 @@ def test_a_damaged_undo_record(place: int) -> None:
     changed = bytearray(inject_bytes(FILES["program"]))
     for value in (0, 0xFF, changed[-place] ^ 1):
         spoiled = changed[:-place] + bytes([value]) + changed[len(changed) - place + 1 :]
-        record = undo_record.read(memoryview(bytes(spoiled)))
+        record = undo_record.read_verified(memoryview(bytes(spoiled)))
         assert record is None or value == changed[-place]

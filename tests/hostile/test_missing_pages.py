@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from sframegen.program.missing_pages import zeros_for_missing_pages
+from sframegen.program.own_memory import zeros_for_missing_pages
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ def test_after_the_block_it_ends_the_program_again(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x" * PAGE)
     script = f"""
 import mmap
-from sframegen.program.missing_pages import zeros_for_missing_pages
+from sframegen.program.own_memory import zeros_for_missing_pages
 with open({str(tmp_path / "file")!r}, "r+b") as file:
     data = mmap.mmap(file.fileno(), 0)
     with zeros_for_missing_pages():

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from sframegen.cli.commands import cli
 from sframegen.fleet.sources.listing import items_of_one
-from sframegen.packages.unhandled import why_unhandled
+from sframegen.packages.kinds import why_unhandled
 
 GIVEN = {
     "a.gem": (b"metadata.gz", "a Ruby gem"),

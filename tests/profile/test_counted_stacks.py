@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 
-from sframegen.profile.bpf.kernel_records import Counted, NewStack, Unfinished
+from sframegen.profile.bpf.kernel_records import NewStack, SampleCount, UnfinishedWalk
 from sframegen.profile.collected import Collected
 from sframegen.profile.counted_stacks import NOT_RECEIVED, RAN_AGAIN, CountedStacks
 from sframegen.profile.events.event_records import CommRecord
@@ -14,7 +14,7 @@ from sframegen.profile.following.follower import MappingResolver
 from sframegen.profile.following.processes import Processes
 from sframegen.profile.packed_frames import OffCpu
 from sframegen.profile.sampling_plan import ProfilePlan
-from sframegen.profile.waiting_stacks import NO_TABLE_IN_TIME
+from sframegen.profile.stack_walks import NO_TABLE_IN_TIME
 from sframegen.profile.walk.copied_stack import Start
 from sframegen.stack.walking.frames import End
 
@@ -29,9 +29,11 @@ def test_time_of_a_thread_that_ran_again_is_lost_with_that_reason() -> None:
     plan = ProfilePlan(None, event_named("cpu-clock"), 99, off_cpu=True)
     counted = CountedStacks(plan, Processes(MappingResolver(TracedFiles())), collected)
     where = Start([], 0, 1, frames=[OffCpu.SLEEPING.frame])
-    record = Unfinished(1, 7, 9, "program", End.NO_PROCESS, where, 0, b"", 0, hash=5, asleep=True)
+    record = UnfinishedWalk(1, 7, 9, "program", End.NO_PROCESS, where, 0, b"", 0, hash=5, asleep=True)
     counted.lose(record.unwalked, RAN_AGAIN)
-    counted.count({(5, 7, 0): Counted(1, 1000), (record.waiting_hash, 7, 0): Counted(1, 10), (6, 7, 0): Counted(1, 1)}, last=True)
+    counted.count(
+        {(5, 7, 0): SampleCount(1, 1000), (record.waiting_hash, 7, 0): SampleCount(1, 10), (6, 7, 0): SampleCount(1, 1)}, last=True
+    )
     assert collected.lost == {RAN_AGAIN: 2, NOT_RECEIVED: 1}
 
 
@@ -41,11 +43,11 @@ def test_time_off_the_cpu_is_lost_once() -> None:
     plan = ProfilePlan(None, event_named("cpu-clock"), 99, off_cpu=True)
     counted = CountedStacks(plan, Processes(MappingResolver(TracedFiles())), collected)
     where = Start([], 0, 1, frames=[OffCpu.SLEEPING.frame])
-    record = Unfinished(1, 7, 9, "program", End.NO_TABLE, where, 0, b"", 0, hash=5)
+    record = UnfinishedWalk(1, 7, 9, "program", End.NO_TABLE, where, 0, b"", 0, hash=5)
     for one in (record, record._replace(hash=6), record._replace(hash=0)):
         counted.lose(one.unwalked, NO_TABLE_IN_TIME)
     counted.add(stack(1)._replace(hash=6, frames=array("Q", where.frames)))  # this one is known after all
-    counted.count({(5, 7, 0): Counted(3, 1000), (6, 7, 0): Counted(2, 1000)}, last=True)
+    counted.count({(5, 7, 0): SampleCount(3, 1000), (6, 7, 0): SampleCount(2, 1000)}, last=True)
     assert collected.lost == {NO_TABLE_IN_TIME: 4}
     assert collected.stacks.samples == 2
 
@@ -56,7 +58,7 @@ def test_a_sample_has_the_name_that_its_process_had_then() -> None:
     processes = Processes(MappingResolver(TracedFiles()))
     counted = CountedStacks(ProfilePlan(), processes, collected)
     processes.set_scanned(7, [], "before", 1)
-    record = Unfinished(1, 7, 7, "", End.NO_TABLE, Start([], 0, 1), 0, b"", 0, task=counted.task(7, 7))
+    record = UnfinishedWalk(1, 7, 7, "", End.NO_TABLE, Start([], 0, 1), 0, b"", 0, task=counted.task(7, 7))
     processes.apply(CommRecord(7, 7, "after", by_exec=True), 2)
     counted.add_walked(record, memoryview(array("Q", [5])), End.OUTERMOST)
     rows = collected.stacks.tree.rows
@@ -69,10 +71,12 @@ def test_frames_that_are_used_again_stay_in_the_kept_stack() -> None:
     counted = CountedStacks(ProfilePlan(off_cpu=True), Processes(MappingResolver(TracedFiles())), collected)
     frames = array("Q", [OffCpu.LOCK.frame, 5, 6])
     where = Start([0] * 32, 0, 0, frames=(OffCpu.LOCK.frame,))
-    record = Unfinished(1, 7, 8, "a", End.NO_TABLE, where, 0, b"", 0, hash=99)
+    record = UnfinishedWalk(1, 7, 8, "a", End.NO_TABLE, where, 0, b"", 0, hash=99)
     counted.add_walked(record, memoryview(frames), End.OUTERMOST)
     frames[1] = 1000
-    counted.count({(99, 7, 0): Counted(1, 1), (record.waiting_hash, 7, 0): Counted(1, 1), (99, 7, 8): Counted(1, 1)}, last=True)
+    counted.count(
+        {(99, 7, 0): SampleCount(1, 1), (record.waiting_hash, 7, 0): SampleCount(1, 1), (99, 7, 8): SampleCount(1, 1)}, last=True
+    )
     expected = [(OffCpu.LOCK.frame, 5, 6), (OffCpu.WAITING.frame, 5, 6)]
     assert [stack.frames for stack in collected.stacks] == expected
     assert collected.lost == {NOT_RECEIVED: 1}

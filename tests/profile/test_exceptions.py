@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert_sources
-from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import open_elf
 from sframegen.format.abi import AMD64
 from sframegen.profile.copied_session import BACKENDS, open_session
@@ -19,7 +19,7 @@ from sframegen.profile.following.files import CodeSpan
 from sframegen.profile.packed_frames import GUESSED, unpacked_frame
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.sampling_plan import ProfilePlan
-from sframegen.profile.tables import handler_installations
+from sframegen.profile.tables import corrected_rules
 from sframegen.profile.tables.make_table import make_table
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
 from sframegen.stack.live.process import Process
@@ -73,7 +73,7 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def installations(program: Path) -> list[Installation]:
     elf = open_elf(program)
     table = convert_sources(find_sources(elf), elf.executable_ranges(), AMD64).table
-    chosen = [handler_installations._installations(table, number, elf, AMD64) for number in range(len(table))]
+    chosen = [corrected_rules._installations(table, number, elf, AMD64) for number in range(len(table))]
     found = [one for group in chosen for one in group]
     assert len(found) >= 3  # _Unwind_RaiseException, _Unwind_Resume, ...
     return found

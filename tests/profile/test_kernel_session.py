@@ -25,8 +25,8 @@ from sframegen.profile.limits import MAX_COPY
 from sframegen.profile.packed_frames import unpacked_frame
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.sampling_plan import ProfilePlan
+from sframegen.profile.stack_walks import NO_TABLE_IN_TIME
 from sframegen.profile.this_machine import PRIORITY
-from sframegen.profile.waiting_stacks import NO_TABLE_IN_TIME
 from sframegen.program.helper import helpers
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.live import HOLD

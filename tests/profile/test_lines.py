@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -94,11 +93,3 @@ def test_without_the_library_where_nobody_asks(program: Path, monkeypatch: pytes
     assert done.exit_code == 0
     assert "work" in done.stdout
     assert "[inlined]" not in done.stdout
-
-
-@needs_bpf
-def test_debuginfod_without_servers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("DEBUGINFOD_URLS", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    done = CliRunner().invoke(cli, ["profile", "--debuginfod", "--", str(shutil.which("true"))])
-    assert "debuginfod: no server in DEBUGINFOD_URLS" in done.stdout

@@ -136,7 +136,7 @@ def test_root_in_a_container_is_told_what_it_lacks(machine: pytest.MonkeyPatch) 
     machine.setattr(os, "geteuid", lambda: 0)
     machine.setattr(module, "create_table", refused)
     [remedy] = probe().remedies
-    assert remedy.startswith("allow BPF to this process: a container or a policy forbids it")
+    assert remedy.startswith("allow this process to use BPF: a container or a policy forbids it")
     machine.setattr(module, "_capabilities", set)
     [remedy] = probe().remedies
     assert remedy.startswith("give this root the capabilities cap_bpf,cap_perfmon,cap_sys_ptrace")

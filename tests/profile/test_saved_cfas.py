@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert_sources
-from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import functions_of
 from sframegen.format.abi import abi_of
@@ -16,8 +16,8 @@ from sframegen.profile.copied_session import BACKENDS, open_session
 from sframegen.profile.events.names import event_named
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.sampling_plan import ProfilePlan
+from sframegen.profile.tables.corrected_rules import with_saved_cfas
 from sframegen.profile.tables.make_table import make_table
-from sframegen.profile.tables.saved_cfas import with_saved_cfas
 from sframegen.stack.walking.step import RuleFlag
 from tests.support.decoded_tables import find_rule
 from tests.support.kernel_events import needs_bpf

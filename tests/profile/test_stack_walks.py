@@ -11,7 +11,7 @@ import pytest
 from sframegen.base.errors import FormatError
 from sframegen.format.abi import AARCH64, AMD64
 from sframegen.format.model import OUTERMOST
-from sframegen.profile.bpf.kernel_records import Unfinished, Unwalked
+from sframegen.profile.bpf.kernel_records import UnfinishedWalk, UnwalkedStack
 from sframegen.profile.collected import Collected
 from sframegen.profile.copied_session import (
     NO_64_BITS,
@@ -29,10 +29,9 @@ from sframegen.profile.following.follower import MappingResolver
 from sframegen.profile.following.processes import Processes
 from sframegen.profile.packed_frames import unpacked_frame
 from sframegen.profile.sampling_plan import Grouping, ProfilePlan
-from sframegen.profile.stack_walks import StackWalks
+from sframegen.profile.stack_walks import NO_TABLE_IN_TIME, StackWalks
 from sframegen.profile.tables.make_table import Origin
 from sframegen.profile.tables.table_builder import Built
-from sframegen.profile.waiting_stacks import NO_TABLE_IN_TIME
 from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.walking.frames import End
 from tests.profile.walk.test_copied_stack import BIAS, CODE, RETURN_AT_SP, SP, place, stack_of, start_of, table_of_rules
@@ -93,7 +92,7 @@ class Run:
         self.walks = StackWalks(abi, files, self.processes, cast("TableBuilder", self.builder), counted)
 
     def walk(self, pc: int = place(0), stack: bytes = STACK, spans: list[CodeSpan] | None = None, pid: int = PID) -> None:
-        record = Unfinished(5, pid, pid, "", End.NO_PROCESS, start_of({7: SP}, pc), SP, stack, 0)
+        record = UnfinishedWalk(5, pid, pid, "", End.NO_PROCESS, start_of({7: SP}, pc), SP, stack, 0)
         self.walks.walk(record, tuple(self.spans if spans is None else spans))
 
     def give(self, number: int, table: DecodedTable | None, *, final: bool = True) -> None:
@@ -220,7 +219,7 @@ def test_a_sample_that_cannot_be_walked_has_a_reason() -> None:
 def test_what_is_lost_is_counted() -> None:
     run = Run()
     counted = CountedStacks(ProfilePlan(), run.processes, run.collected)
-    counted.lose(Unwalked(PID, PID), NO_STACK)
+    counted.lose(UnwalkedStack(PID, PID), NO_STACK)
     assert run.collected.lost == {NO_STACK: 1}
 
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sframegen.profile.bpf.kernel_records import Unfinished, Unwalked
+from sframegen.profile.bpf.kernel_records import UnfinishedWalk, UnwalkedStack
 from sframegen.profile.following.files import CodeSpan
 from sframegen.profile.limits import MAX_COPY, MAX_DEPTH
 from sframegen.profile.packed_frames import OffCpu
-from sframegen.profile.stack_walks import StackWalks
+from sframegen.profile.stack_walks import StackWalks, Waiting, WaitingStacks
 from sframegen.profile.stacks import growing
-from sframegen.profile.waiting_stacks import Waiting, WaitingStacks
 from sframegen.profile.walk.copied_stack import Start
 from sframegen.stack.walking.frames import End
 
@@ -27,7 +26,7 @@ CHANGED = OffCpu.SLEEPING.hash ^ OffCpu.WAITING.hash  # in the hash of a thread 
 
 
 def waiting(number: int, stack: bytes) -> Waiting:
-    return Waiting(Unfinished(0, 1, 1, "one", End.NO_TABLE, WHERE, 0x7000, stack, number), (), number)
+    return Waiting(UnfinishedWalk(0, 1, 1, "one", End.NO_TABLE, WHERE, 0x7000, stack, number), (), number)
 
 
 def taken(stacks: WaitingStacks, numbers: set[int]) -> Iterator[Waiting]:
@@ -72,9 +71,9 @@ def test_those_that_are_dropped_are_named() -> None:
             where = WHERE._replace(frames=[OffCpu.SLEEPING.frame])
             record = one.record._replace(pid=number, hash=hashed, where=where)
             dropped = stacks.add(one._replace(record=record))
-        assert dropped == [Unwalked(1, 1)]
+        assert dropped == [UnwalkedStack(1, 1)]
         stacks.make_due({3})
-        assert stacks.drop() == [Unwalked(number, 1, (hashed, hashed ^ CHANGED)) for number, hashed in ((3, 9), (2, 8))]
+        assert stacks.drop() == [UnwalkedStack(number, 1, (hashed, hashed ^ CHANGED)) for number, hashed in ((3, 9), (2, 8))]
         assert (len(stacks), stacks.bytes, stacks.has_due) == (0, 0, False)
 
 
@@ -147,5 +146,5 @@ def test_without_room_they_are_dropped(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
     monkeypatch.setattr(growing, "FOLDERS", ())
     with closing(WaitingStacks()) as stacks:
-        assert stacks.add(waiting(1, b"x")) == [Unwalked(1, 1)]
+        assert stacks.add(waiting(1, b"x")) == [UnwalkedStack(1, 1)]
         assert not list(taken(stacks, {1}))

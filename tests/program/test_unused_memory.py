@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sframegen.elf.file import map_file
-from sframegen.program.unused_memory import bytes_of_files, drop_pages, trim_heap
+from sframegen.program.own_memory import bytes_of_files, drop_pages, trim_heap
 
 pytestmark = pytest.mark.sampled
 
@@ -47,7 +47,7 @@ def test_bytes_in_memory_stay() -> None:
 
 THREAD = """
 import ctypes, threading
-from sframegen.program.unused_memory import share_heap
+from sframegen.program.own_memory import share_heap
 share_heap()
 malloc = ctypes.CDLL(None).malloc
 malloc.restype = ctypes.c_size_t

@@ -15,6 +15,7 @@ from sframegen.elf.file import open_elf
 from sframegen.format.abi import AMD64
 from sframegen.format.model import Rule, Where
 from sframegen.registry.jit_list import JitRegions, list_address
+from sframegen.registry.jit_tables import JitTables
 from sframegen.registry.regions import Registry
 from sframegen.registry.structures import JitEntry, JitList, encode
 from tests.registry.jit_walks import FLAGS, INCLUDE, SOURCE, walk_producer
@@ -78,7 +79,9 @@ def test_tables_of_a_running_program(producer: Path) -> None:
                     ident = text[at : at + 16]
                     code = Code(*struct.unpack_from("<3I", ident, 4))
                     offset = random.randrange(code.size + 2)
+                    assert isinstance(region.describer, JitTables)
                     try:
+                        region.describer.refresh()
                         found = region.describer.look_up(region.start + at + 16 + offset)
                     except FormatError:
                         regions.update(registry)

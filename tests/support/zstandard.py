@@ -1,12 +1,44 @@
-"""Python's own zstd, which is a package before 3.14: `from tests.support.zstandard import zstd`."""
+"""Python's own zstd, which is a package before 3.14, and sections compressed with it, as other tools leave them."""
 
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
+
+from sframegen.elf.file import open_elf
+from sframegen.elf.records import SHDR_SIZE, SHF, Chdr, packed
+from sframegen.format.locate import unloaded_of
 
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
 
-__all__ = ["zstd"]
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sframegen.elf.records import ByteOrder
+
+__all__ = ["compress_section", "compressed", "zstd"]
+
+ELFCOMPRESS_ZSTD = 2
+
+
+def compressed(contents: bytes, order: ByteOrder) -> bytes:
+    """Return the contents as a section with SHF_COMPRESSED has them."""
+    return packed([Chdr(ELFCOMPRESS_ZSTD, 0, len(contents), 8)], order) + zstd.compress(contents, 19)
+
+
+def compress_section(file: Path) -> None:
+    """Compress the unloaded SFrame section of a file, in its place. An undo record is then no longer valid."""
+    elf = open_elf(file)
+    section = unloaded_of(elf)
+    assert section is not None
+    header, data = section.header, bytearray(elf.data)
+    contents = bytes(elf.contents(section))
+    new = compressed(contents, elf.byte_order)
+    assert len(new) <= len(contents)
+    data[header.sh_offset : header.sh_offset + len(contents)] = new.ljust(len(contents), b"\0")
+    at = elf.header.e_shoff + section.number * SHDR_SIZE
+    data[at : at + SHDR_SIZE] = packed([header._replace(sh_flags=SHF.COMPRESSED, sh_size=len(new))], elf.byte_order)
+    file.write_bytes(data)

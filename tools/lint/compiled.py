@@ -1,13 +1,14 @@
-"""Rules on the modules that Cython compiles: classes and signatures agree with the types in their `.pxd`."""
+"""Rules on the modules that Cython compiles: classes, signatures and numbers agree with those in their `.pxd`."""
 
 from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sframegen.program.build import MODULES
-from tools.lint.sources import files, nodes_of, tree_of
+from tools.lint.sources import files, nodes_of, text_of, tree_of
 from tools.rooms import PACKAGES, ROOT
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 CLASS = re.compile(r"^cdef class (\w+)(?:\(\w+\))?:\n((?:    .*\n)+)", re.MULTILINE)
 ATTRIBUTES = re.compile(r"^    cdef (public |readonly |)[^(#\n]*[\w\]] (\w+(?:, \w+)*)(?:  #.*)?$", re.MULTILINE)
 FROM = re.compile(r"^from [\w.]+ cimport (.+)$", re.MULTILINE)
+# Its comment names the enumeration or module with the same numbers. Names may have a prefix, as END_ for members of End.
+ENUMERATION = re.compile(r"^cdef enum:  # (?:none: .*|([\w.]+))\n((?:    .*\n)+)", re.MULTILINE)
+PREFIX = re.compile(r"^(?:CODE|END|RULE|SEARCH)_")
 # Such a .pxd has bodies and constants, compiled into the modules that use them.
 ONLY_INLINE = ("cfi.search", "sframegen.code.function.marks", "sframegen.code.isa.effects", "sframegen.format.fre_bytes")
 Parameters = dict[str, bool]  # by name: whether it is of the type int
@@ -53,6 +57,21 @@ def compiled_modules_are_those_that_speak_cython() -> Iterator[str]:
     yield from (f"{name}: sframegen/program/build.py lists it; it does not import cython" for name in listed - speaking)
     typed = {name.removesuffix(".pxd").replace("/", ".") for name in files(*PACKAGES, ending=".pxd")}
     yield from (f"{file_of(module, '.pxd')}: belongs to no compiled module" for module in typed - {*MODULES, *ONLY_INLINE})
+
+
+def numbers_of_enumerations_are_those_of_python() -> Iterator[str]:
+    """The order of members counts where values are texts."""
+    for name in files(*PACKAGES, ending=".pxd"):
+        blocks = ENUMERATION.findall(text_of(name))
+        if len(blocks) != text_of(name).count("cdef enum:"):
+            yield f"{name}: a `cdef enum:` has no comment that names its enumeration"
+        for source, body in blocks:
+            members: Any = resolve_name(source) if source else None
+            for key, number in re.findall(r"(\w+) = (-?\w+)", body) if members else ():
+                known = getattr(members, PREFIX.sub("", key), None)
+                value = known if isinstance(known, int) or known is None else [*members].index(known)
+                if value != int(number, 0):
+                    yield f"{name}: {key} is {number}, {source} has {known}"
 
 
 def _is_cython(node: ast.AST) -> bool:
@@ -124,4 +143,5 @@ RULES = (
     constructors_set_what_is_declared,
     signatures_name_types_that_the_compiler_knows,
     compiled_functions_get_numbers_for_numbers,
+    numbers_of_enumerations_are_those_of_python,
 )

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from elftools.dwarf.callframe import RegisterRule
 
 from sframegen.base.text import count_of
-from sframegen.checks.against_cfi import place_names
+from sframegen.checks.against_cfi import Truth, place_names
 from sframegen.checks.finding import Finding, Severity
 from sframegen.checks.second.meaning import Agreement, compare_rule, depends_on_pc, is_plain
-from sframegen.checks.second.pyelftools_cfi import FdeColumns, read
+from sframegen.checks.second.pyelftools_cfi import CfiRow, FdeColumns, RegisterRow, read
 from sframegen.checks.tracks import SILENT, Track, meet, new_track
 from sframegen.format.equations import equation, register_name
 from sframegen.format.model import Rule
@@ -22,9 +22,7 @@ from sframegen.tables.compare import RepeatedRules, RuleClaim, spans
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from sframegen.checks.against_cfi import Truth
-    from sframegen.checks.second.pyelftools_cfi import CfiRow, RegisterRow
-    from sframegen.conversion.sources import Sources
+    from sframegen.conversion.cfi_sections import Sources
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi

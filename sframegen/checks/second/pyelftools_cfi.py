@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from elftools.dwarf.callframe import CIE, FDE, CallFrameInfo, CFARule, RegisterRule
 from elftools.dwarf.structs import DWARFStructs
 
-from sframegen.checks.tracks import new_track
+from sframegen.checks.tracks import Track, new_track
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from elftools.dwarf.callframe import CallFrameInstruction
 
     from cfi.section import CfiSection
-    from sframegen.checks.tracks import Track
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
 

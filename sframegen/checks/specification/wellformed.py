@@ -11,8 +11,8 @@ from sframegen.base.columns import ascending, order_of, zeros
 from sframegen.checks.finding import Finding
 from sframegen.checks.specification.rule_list import KEPT, RULES, WALKED
 from sframegen.checks.specification.section_walk import SectionWalk
-from sframegen.elf.records import MARKS
-from sframegen.format.abi import ABIS, BY_SFRAME_ID
+from sframegen.elf.records import MARKS, ByteOrder
+from sframegen.format.abi import ABIS, BY_SFRAME_ID, Abi
 from sframegen.format.decode import SframeSection
 from sframegen.format.fre_bytes import words_size
 from sframegen.format.layouts import (
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sframegen.elf.ranges import Range
-    from sframegen.elf.records import ByteOrder
-    from sframegen.format.abi import Abi
     from sframegen.format.layouts import Layout
 
 # libxul's 2.5 million rows have 1,322 distinct rules. To judge 65,536 takes half a second, and 2 MB of columns.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
-
 import click
 
+from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple
 from sframegen.cli.shared.command import options
 from sframegen.cli.shared.common_options import debug_file
 from sframegen.cli.shared.output import Directory

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.core import ParameterSource
+
+from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 HEADINGS = {  # of long lists of options in the help, and the options below each; "command:option" in one command only
     "What is sampled": "system comm tid event frequency duration off-cpu wall kernel",
-    "How stacks are shown": "by lines no-inlined debuginfod profile:sections",
+    "How stacks are shown": "by lines no-inlined profile:sections",
     "What is made": "mode map linker sframe-version optimize synthesize debug-file min-kernel unloaded",
     "Where it is written": "recursive exclude one-file-system output detached object install as replace force dry-run",
     "What is checked": "consumer check:debug-file sections instructions second-reader no-verify min-coverage strict",
@@ -186,6 +187,15 @@ class Group(Command, click.Group):
             click.echo(ctx.get_help(), err=True)
             ctx.exit(2)
         return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name, names = args[0], self.list_commands(ctx)
+        if name in names or name.startswith("-") or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        from sframegen.cli.removed_names import refuse_removed  # noqa: PLC0415 - not for each run
+
+        refuse_removed(*ctx.command_path.split()[1:], name)
+        raise no_such("command", name, names, ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)

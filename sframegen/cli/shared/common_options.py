@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from functools import partial
 from math import isfinite
-from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from click.core import ParameterSource
 
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.cli.shared.command import CombinedValue, PartOption
 from sframegen.cli.shared.output import PathName
 from sframegen.program.workers import MOST_WORKERS

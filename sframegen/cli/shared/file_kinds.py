@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from linker.objects.archive import is_archive
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
 
 def is_package(path: str) -> bool:
     """Return True for a package; False if the file cannot be read. Raises FormatError for similar files that are not handled."""
-    from sframegen.packages.kinds import BEGINNING, kind_of  # noqa: PLC0415 - here and below: not for each look-up
-    from sframegen.packages.unhandled import IMAGE, LAYOUT  # noqa: PLC0415
+    with suppress(OSError, FormatError):
+        if beginning_of(path, path, 4) == b"\x7fELF":
+            return False
+    from sframegen.packages.kinds import BEGINNING, IMAGE, LAYOUT, kind_of  # noqa: PLC0415 - here and below: not for each program
 
     try:
         beginning = beginning_of(path, path, BEGINNING)
@@ -60,8 +63,8 @@ def _views(path: str) -> ElfFile | list[ObjectView]:
         elf = ElfFile(data, path, status)
         if elf.header.e_type != ET.REL:
             return elf
-    from linker.objects.given_file import Objects, given  # noqa: PLC0415
+    from linker.objects.given_file import Objects, file_or_objects  # noqa: PLC0415
     from linker.objects.object_view import views_of  # noqa: PLC0415 - takes longer to import than most sections to read
 
-    found = given(data, path)
+    found = file_or_objects(data, path)
     return views_of(found) if isinstance(found, Objects) else found

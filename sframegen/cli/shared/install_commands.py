@@ -12,12 +12,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from sframegen.program.libraries import library_of, required
+from sframegen.program.libraries import Library, library_of, pip_requirements
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sframegen.program.libraries import Library
 
 OWN_ENVIRONMENT = "~/.local/share/sframegen"  # the environment to make if pip may not change the system's Python
 CHECKOUT = "  # in a checkout of sframegen"
@@ -29,7 +28,7 @@ EXISTS, JOIN = os.path.exists, os.path.join  # not pathlib: works in damaged ins
 def getting(libraries: Iterable[Library], *, again: bool = False) -> str:
     """Return the command that installs libraries for this Python. `again`: also replaces damaged ones."""
     libraries = list(libraries)
-    wanted = required(one.project for one in libraries)
+    wanted = pip_requirements(one.project for one in libraries)
     if _is_the_system() and all(one.debian for one in libraries) and shutil.which("apt-get"):
         return as_root(f"apt-get install {'--reinstall ' * again}{' '.join(one.debian for one in libraries)}")
     if _has("pipx_metadata.json"):

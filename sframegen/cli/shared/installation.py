@@ -19,12 +19,11 @@ from sframegen.cli.shared import install_commands as commands
 from sframegen.profile.events.attributes import command_for_own_events
 from sframegen.profile.probe import probe
 from sframegen.program.build import MODULES, build_kind, is_compiled, packages_directory
-from sframegen.program.libraries import DEPENDENCIES, FLEET, SYMBOLS, imported, requirements
+from sframegen.program.libraries import DEPENDENCIES, FLEET, SYMBOLS, Library, import_library, requirements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.program.libraries import Library
 
 BOUND = re.compile(r"(>=|<)([\d.]+)")
 
@@ -85,7 +84,7 @@ def _library(group: str, one: Library) -> Component:
     except metadata.PackageNotFoundError:
         version = ""
     try:
-        imported(one.module)
+        import_library(one.module)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a damaged library raises
         found = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
         remedy = commands.getting([one], again=bool(version))

@@ -17,7 +17,7 @@ from linker.files.read_back import import_for_many
 from linker.files.target import is_stdout
 from sframegen.base.one_file import DiedError
 from sframegen.cli.shared.file_kinds import refuse_directory
-from sframegen.cli.shared.output import Report, note
+from sframegen.cli.shared.output import Report, Run, note
 from sframegen.program import patience
 from sframegen.program.workers import Running, attempt, outcomes
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from sframegen.api.add_summary import Plan
     from sframegen.api.options import Writing
     from sframegen.cli.shared.common_options import CommonOptions
-    from sframegen.cli.shared.output import Run
     from sframegen.program.workers import Outcome
 
     T = TypeVar("T")
@@ -141,9 +140,9 @@ def all_of(
     in this process, even one at a time: a file that is truncated while it is read kills its reader.
     """
     results: Iterator[Outcome[T]]
+    if verify:
+        import_for_many(len(files))
     if apart := apart or min(jobs, len(files)) > 1:
-        if verify:
-            import_for_many(len(files))
         results = outcomes(work, files, jobs, by_size(files, jobs))
     else:
         results = one_by_one(work, files)

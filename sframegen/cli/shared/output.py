@@ -7,13 +7,13 @@ import os
 import shlex
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 import click
 
 from linker.inject.kernel_versions import KernelChange
 from sframegen.base.errors import Refusal, RefusedError, SframegenError
 from sframegen.base.one_file import REFUSALS, only_refusals
+from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 from sframegen.base.text import printable, shortened
 from sframegen.detached.stores import VARIABLE, directories_of
 
@@ -31,7 +31,6 @@ HINTS = {
     Refusal.NO_ROOM_LOADED: "use --unloaded to add a section for tools that read the file",
     Refusal.NO_ROOM_IN_PLACE: "use sframegen add-section --replace to make a new one",
     Refusal.NO_LINKER: "use --linker to name another",
-    Refusal.NO_MEMORY_TO_VERIFY: "use --no-verify to skip it",
 }
 
 

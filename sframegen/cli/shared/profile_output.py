@@ -16,15 +16,13 @@ import click
 from sframegen.base.errors import SframegenError
 from sframegen.base.text import first_of
 from sframegen.cli.removed_names import refuse_removed
-from sframegen.cli.shared.output import PathName, next_to_view, note
+from sframegen.cli.shared.output import PathName, Run, next_to_view, note
 from sframegen.cli.start import closed
-from sframegen.profile.report.formats.file_formats import FORMATS, check_target, format_of, write_profile
+from sframegen.profile.report.formats.file_formats import FORMATS, Format, check_target, format_of, write_profile
 from sframegen.profile.report.formats.texts import summary
 from sframegen.profile.report.table import note_lines, table, totals
 
 if TYPE_CHECKING:
-    from sframegen.cli.shared.output import Run
-    from sframegen.profile.report.formats.file_formats import Format
     from sframegen.profile.report.named import Named
 
 KEPT_IN, KEPT_AS = (None, "/var/tmp", "/dev/shm"), ".pb.gz"  # noqa: S108 - None: as TMPDIR says

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sframegen.format.equations import rule_fields
 from sframegen.format.layouts import F_FDE_FUNC_START_PCREL, F_FDE_SORTED, F_FRAME_POINTER
-from sframegen.format.model import FdeType
+from sframegen.format.model import FdeType, Kind, Rule, Where
 from sframegen.format.words import fixed
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from sframegen.format.abi import Abi
     from sframegen.format.decode import SframeSection
-    from sframegen.format.model import Kind, Rule, Where
 
     NameOf = Callable[[int], str | None]  # by a function's number
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
 from linker.existing.in_place import sframe_extents
 from sframegen.base.errors import FormatError
 from sframegen.base.one_file import FaultError
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple, TypeVar
 from sframegen.cli.shared.command import CombinedValue, PartOption, options
-from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, verbose
+from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, CommonOptions, verbose
 from sframegen.cli.shared.file_kinds import refuse_package
 from sframegen.cli.shared.many_files import all_of
-from sframegen.cli.shared.output import Directory, Refused, in_words, note
+from sframegen.cli.shared.output import Directory, Refused, Run, in_words, note
 from sframegen.cli.shared.write_options import VERIFICATION, dry_run
-from sframegen.cli.trees.tree_files import Exclusions, Trees, find
+from sframegen.cli.trees.tree_files import Exclusions, Name, Trees, find
 from sframegen.detached.detached_file import is_detached
 from sframegen.elf.file import open_elf
 
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from linker.files.location import Location
     from sframegen.api.options import StrPath, Writing
     from sframegen.cli.shared.command import Decorator
-    from sframegen.cli.shared.common_options import CommonOptions
-    from sframegen.cli.shared.output import Run
-    from sframegen.cli.trees.tree_files import Name
 
 T = TypeVar("T")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple
 
-from linker.files.location import below, locate
+from linker.files.location import Location, below, locate
 from sframegen.base.errors import FormatError
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.file import beginning_of
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.format.abi import is_linked
@@ -16,7 +16,6 @@ from sframegen.format.abi import is_linked
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from linker.files.location import Location
 
 # Of a pattern: any directories, anything, anything but a slash, one character, one of several, itself.
 TOKEN = re.compile(

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from linker.files.location import locate
 from linker.files.rename_into_place import write_new
-from sframegen.api.add_summary import Outcome, shares_of
+from sframegen.api.add_summary import Outcome, Summary, shares_of
 from sframegen.base.text import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sframegen.api.add_summary import Summary
     from sframegen.conversion.coverage import Fates
 
 SCHEMA = 1

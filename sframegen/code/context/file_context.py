@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from sframegen.base.errors import FormatError
 from sframegen.code.context.jump_tables import ReadOnly, Tables
 from sframegen.code.context.plt import LONGEST, plt_slot_of
-from sframegen.code.decoding.decoded_code import decode
+from sframegen.code.decoding.decoded_code import DecodedCode, decode
 from sframegen.code.isa.machines import isa_of
 from sframegen.elf.relocations import dynamic_relocations
 from sframegen.elf.symbols import SymbolTable, functions_of
@@ -18,7 +18,6 @@ from sframegen.format.abi import abi_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from sframegen.code.decoding.decoded_code import DecodedCode
     from sframegen.code.isa.effects import Point
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
-from sframegen.code.isa.effects import DIRECT, Flow
+from sframegen.code.isa.effects import DIRECT, Flow, Point
 from sframegen.elf.records import PF, PT
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from sframegen.code.decoding.decoded_code import DecodedCode
     from sframegen.code.isa.disassembly import Instruction
-    from sframegen.code.isa.effects import Point
     from sframegen.code.isa.instruction_set import JumpTable
     from sframegen.elf.file import ElfFile
 

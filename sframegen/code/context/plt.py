@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
 
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.code.isa.effects import Flow
 from sframegen.code.isa.machines import machine_of
 from sframegen.elf.records import MAX_ADDRESS, SHF, SHT

@@ -12,10 +12,10 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from sframegen.code.decoding.decoded_code import is_alike_from
+from sframegen.code.decoding.decoded_code import DecodedCode, is_alike_from
 from sframegen.code.function.blocks import BasicBlocks, FunctionCode
 from sframegen.code.function.findings import Findings
-from sframegen.code.isa.effects import CALLERS, DIRECT, SLOT, Flow
+from sframegen.code.isa.effects import CALLERS, DIRECT, SLOT, Flow, FrameState, Point
 from sframegen.elf.columns import spans_of
 from sframegen.elf.ranges import Range, size_of
 from sframegen.format.model import Rule, Where
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from sframegen.code.context.file_context import FileContext, TargetsOf
-    from sframegen.code.decoding.decoded_code import DecodedCode
-    from sframegen.code.decoding.numbering import Frames
-    from sframegen.code.isa.effects import FrameState, Point
+    from sframegen.code.decoding.decoded_code import Frames
     from sframegen.code.isa.instruction_set import Isa
     from sframegen.format.abi import Abi
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sframegen.base.columns import Bytes, Column
-    from sframegen.code.decoding.numbering import Frames
+    from sframegen.code.decoding.decoded_code import Frames
 
 MAX_STATES = 1 << 12  # different ones of a function, or up to twice as many: each is kept, and large functions have some dozens
 STEPS = 1 << 12

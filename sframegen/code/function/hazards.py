@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.code.isa.effects import CALLERS, Flow
+from sframegen.code.isa.effects import CALLERS, Flow, FrameState
 from sframegen.elf.code_bytes.machines import MACHINES
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from sframegen.base.columns import Bytes
     from sframegen.code.decoding.decoded_code import DecodedCode
     from sframegen.code.isa.disassembly import Instruction
-    from sframegen.code.isa.effects import FrameState
     from sframegen.code.isa.instruction_set import Isa
     from sframegen.format.abi import Abi
 

@@ -1,5 +1,5 @@
 # The numbers of marks.py, as constants for compiled loops. A test compares them.
-cdef enum:  # FunctionMark
+cdef enum:  # sframegen.code.function.marks.FunctionMark
     COMES_BACK = 1
     RETURNS = 2
     JUMPS = 4
@@ -10,12 +10,12 @@ cdef enum:  # FunctionMark
     OVERRUNS = 256
     OVERRUN_IS_REACHED = 512
 
-cdef enum:  # CallKind
+cdef enum:  # sframegen.code.function.marks.CallKind
     GOES_ON = 1
     ENDS = 2
     BY_NAME = 4
 
-cdef enum:  # PointNote
+cdef enum:  # sframegen.code.function.marks.PointNote
     MAY_RETURN = 1
     NEVER_RETURNS = 2
     IS_CALLED = 4

@@ -7,13 +7,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from sframegen.code.isa.effects import Add, Effects, Flow, FrameState, Load, Lose, Point, Register, Sign, Store, Take
-from sframegen.code.isa.instruction_set import Copies, Copying, Isa, JumpTable, JumpTables, Stubs, SystemCall, stub
+from sframegen.code.isa.instruction_set import CodeBefore, Copies, Copying, Isa, JumpTable, JumpTables, Stubs, SystemCall, stub
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from sframegen.code.isa.disassembly import Instruction
-    from sframegen.code.isa.instruction_set import CodeBefore
 
 IRELATIVE = 1032  # R_AARCH64_IRELATIVE
 

@@ -7,7 +7,7 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from sframegen.program.libraries import imported
+from sframegen.program.libraries import import_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ class Disassembler:
     """Capstone for one architecture and mode. `record`: of its instructions."""
 
     def __init__(self, architecture: str, mode: str) -> None:
-        self._capstone: Any = imported("capstone", "Cs", "_cs_insn")  # needed only to disassemble
+        self._capstone: Any = import_library("capstone", "Cs", "_cs_insn")  # needed only to disassemble
         self._handle: Any = self._capstone.Cs(getattr(self._capstone, architecture), getattr(self._capstone, mode))
         self._handle.skipdata = True  # bytes that are not an instruction become `.byte`
         record = self._capstone._cs_insn  # noqa: SLF001 - its layout, which differs from release to release

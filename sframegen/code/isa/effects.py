@@ -6,7 +6,8 @@ Addresses on the stack are offsets from the CFA: SP = CFA + sp. None: unknown. e
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple, TypeAlias
+
+from sframegen.base.quick_typing import NamedTuple, TypeAlias
 
 
 class Register(IntEnum):

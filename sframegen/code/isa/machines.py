@@ -1,27 +1,25 @@
-"""The machines whose code is read, each in a module of its own."""
+"""What is known of each ABI's code. The instruction set of a machine is in the module with its name."""
 
 from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
-from sframegen.elf.records import MACHINE_NAMES
-from sframegen.format.abi import ABIS
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
+from sframegen.elf.records import MACHINE_NAMES, ByteOrder
+from sframegen.format.abi import ABIS, Abi
 
 if TYPE_CHECKING:
     from sframegen.code.isa.instruction_set import Isa, Stubs
-    from sframegen.elf.records import ByteOrder
-    from sframegen.format.abi import Abi
 
 
 class CodeMachine(NamedTuple):
-    """The facts about the code of one ABI."""
+    """What is known of an ABI's code: its PLT stubs, and its instruction set if instructions are decoded."""
 
-    plt: Stubs
+    plt: Stubs  #: the forms of PLT entries
     irelative: int  #: the type of the relocation that calls the function at an address, and stores its result
-    isa: Isa | None = None  #: None: the instructions are not read
+    isa: Isa | None = None  #: None: instructions are not decoded
 
 
 def machine_of(abi: Abi) -> CodeMachine:
@@ -32,10 +30,8 @@ def machine_of(abi: Abi) -> CodeMachine:
 def _machine(machine: int, byte_order: ByteOrder) -> CodeMachine:
     """Return a machine. Its module is imported on first use: its regular expressions take 40 ms to compile."""
     module = import_module(f"sframegen.code.isa.{MACHINE_NAMES[machine]}")
-    isa = (
-        getattr(module, "ISA", None) if byte_order == "little" else None
-    )  # jump tables and literals are decoded as little-endian only
-    return CodeMachine(module.PLT, module.IRELATIVE, isa)
+    has_isa = byte_order == "little"  # jump tables and literals are decoded as little-endian only
+    return CodeMachine(module.PLT, module.IRELATIVE, getattr(module, "ISA", None) if has_isa else None)
 
 
 def isa_of(abi: Abi) -> Isa:

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from contextlib import ExitStack, closing
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.code.context.file_context import FileContext
+from sframegen.code.context.file_context import Assumptions, FileContext
 from sframegen.code.context.function_starts import pointed_at, relocated_pointers
 from sframegen.code.context.plt import find_plt
-from sframegen.code.function.analysis import Units
+from sframegen.code.function.analysis import Entries, Unit, Units
 from sframegen.code.function.marks import FunctionMark
-from sframegen.code.isa.effects import is_entry
+from sframegen.code.isa.effects import FrameState, is_entry
 from sframegen.code.whole_file.boundaries import called, chunks, sweep
-from sframegen.code.whole_file.evidence import Results
+from sframegen.code.whole_file.evidence import Evidence, Results
 from sframegen.code.whole_file.function_ranges import FunctionRanges
 from sframegen.code.whole_file.interprocedural import (
     KnownStarts,
@@ -29,26 +31,23 @@ from sframegen.code.whole_file.interprocedural import (
     often_called,
     within,
 )
-from sframegen.code.whole_file.parallel_tasks import TASK_BYTES, ParallelTasks
 from sframegen.code.whole_file.proof import Proof, certain, function_code, owners, rows_of
 from sframegen.elf.columns import Spans, spans_of
 from sframegen.elf.ranges import Range, size_of
 from sframegen.format.abi import abi_of
+from sframegen.program.workers import outcomes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from typing import TypeVar
 
-    from sframegen.code.context.file_context import Assumptions
-    from sframegen.code.function.analysis import Entries, Unit
     from sframegen.code.function.findings import FindingColumns
-    from sframegen.code.isa.effects import FrameState
-    from sframegen.code.whole_file.evidence import Evidence
     from sframegen.elf.file import ElfFile
     from sframegen.program.workers import Progress
 
-    T = TypeVar("T")
     Cutter = Callable[[FileContext, list[Range]], FindingColumns]
+    T = TypeVar("T")
+    U = TypeVar("U")
 
 MAX_PASSES = 5
 MAX_CUTS = 8  # rounds: so deep may functions never return because their callees do not
@@ -338,3 +337,43 @@ class _Passes:
             if columns.marks[number] & FunctionMark.CONTRADICTS:
                 contradicting.add(start)
         return jumps, referred, contradicting
+
+
+TASK_BYTES = 1 << 17  # code that a process gets at a time
+# Times that one task is done here first: processes that are forked then know of instructions what this one knows.
+LEARNING = 3
+
+
+class ParallelTasks:
+    """Tasks of several processes, and their progress."""
+
+    def __init__(self, jobs: int, progress: Progress | None) -> None:
+        self.jobs = jobs
+        self.progress = progress
+        self.done = self.total = 0  # bytes of code
+        self.shares = 0
+
+    def share(self, work: Callable[[list[T]], U], items: Iterable[T], size: Callable[[T], int]) -> Iterator[U]:
+        """Return the results of `work` for the items, several at a time, in any order."""
+        tasks: list[list[T]] = [[]]
+        sizes = [0]
+        for item in items:
+            if sizes[-1] > TASK_BYTES:
+                tasks.append([])
+                sizes.append(0)
+            tasks[-1].append(item)
+            sizes[-1] += size(item)
+        self.total += sum(sizes)
+        alone = 1 if self.shares < LEARNING else 0  # tasks
+        self.shares += 1
+        some = min(self.jobs, len(tasks) - alone)
+        here = ((number, work(task)) for number, task in enumerate(tasks[: alone if some > 1 else None]))
+        with ExitStack() as stack:
+            there = stack.enter_context(closing(outcomes(work, tasks, some, range(alone, len(tasks))))) if some > 1 else ()
+            for number, outcome in chain(here, there):
+                if isinstance(outcome, Exception):
+                    raise outcome
+                self.done += sizes[number]
+                if self.progress is not None:
+                    self.progress(self.done, self.total)
+                yield outcome

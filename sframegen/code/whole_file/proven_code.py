@@ -6,17 +6,18 @@ from bisect import bisect_left, bisect_right
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from sframegen.base.errors import FormatError
 from sframegen.base.text import count_of
-from sframegen.conversion.convert import convert_sources
-from sframegen.conversion.sources import find_sources
+from sframegen.conversion.cfi_sections import find_sources
+from sframegen.conversion.convert import Converted, convert_sources
+from sframegen.format.abi import Abi, abi_of
+from sframegen.format.encode import Encoder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sframegen.conversion.convert import Converted
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
-    from sframegen.format.abi import Abi
     from sframegen.format.model import FunctionTable
 
 MAX_SILENT = 4 << 20  # bytes of code without CFI: about a second for each MiB
@@ -40,7 +41,7 @@ def with_proven_code(functions: FunctionTable, elf: ElfFile, abi: Abi, described
 
     `described`: ranges of those of the functions whose rules are known without a proof, and that the file's CFI may not have.
     """
-    found, silent = proven(elf, abi, described)
+    found, silent = convert_with_proven_code(elf, abi, described)
     if silent > MAX_SILENT:
         return ProvenCode(functions, f"{count_of(silent, 'byte')} of code {TOO_LARGE}")
     ranges = sorted(one for ranges in found.coverage.synthesized for one in ranges)
@@ -48,7 +49,7 @@ def with_proven_code(functions: FunctionTable, elf: ElfFile, abi: Abi, described
     return ProvenCode(added, PROVEN, found.coverage.proven) if len(added) > len(functions) else ProvenCode(added)
 
 
-def proven(elf: ElfFile, abi: Abi, described: Sequence[Range] = ()) -> tuple[Converted, int]:
+def convert_with_proven_code(elf: ElfFile, abi: Abi, described: Sequence[Range] = ()) -> tuple[Converted, int]:
     """Convert a file's CFI, and add proven functions if it is silent on at most MAX_SILENT bytes; return how many these are.
 
     Raises FormatError if executable segments overlap.
@@ -89,3 +90,18 @@ def with_others(functions: FunctionTable, found: FunctionTable, ranges: Sequence
         out.append(start, size, kinds.setdefault(kind, len(kinds)), [(offset, numbers[rule]) for offset, rule in rows])
     out.kinds, out.rules = list(kinds), list(rules)
     return out
+
+
+def section_from_cfi(file: ElfFile, *, proves: bool) -> memoryview | None:
+    """Return the bytes of the section, made for link-time address 0; None if nothing can be expressed.
+
+    `proves`: also rules of code without CFI, which its instructions prove.
+    """
+    try:
+        abi = abi_of(file)
+        converted = (
+            convert_with_proven_code(file, abi)[0] if proves else convert_sources(find_sources(file), file.executable_ranges(), abi)
+        )
+        return Encoder(converted.table, abi, encoded=converted.encoded).encode(0) if len(converted.table) else None
+    except FormatError:
+        return None

@@ -8,15 +8,15 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.code.context.function_starts import referred_to, starts
-from sframegen.code.context.plt import find_plt
+from sframegen.code.context.plt import Plt, find_plt
 from sframegen.code.decoding.decoded_code import decode
 from sframegen.code.function.analysis import rule_of_state, rules
-from sframegen.code.isa.effects import Flow
+from sframegen.code.isa.effects import Flow, Point
 from sframegen.code.isa.machines import machine_of
 from sframegen.code.whole_file.passes import survey_silent
 from sframegen.conversion.convert import Converted
 from sframegen.elf.code_bytes.padding import MAX_PADDING
-from sframegen.elf.ranges import without
+from sframegen.elf.ranges import Range, without
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, look_up_in
 from sframegen.format.words import FDE_TYPES, EncodedRules, RuleWords
 from sframegen.tables.narrow import narrow
@@ -24,10 +24,7 @@ from sframegen.tables.narrow import narrow
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from sframegen.code.context.plt import Plt
-    from sframegen.code.isa.effects import FrameState, Point
     from sframegen.elf.file import ElfFile
-    from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
     from sframegen.program.workers import Progress
 
@@ -161,7 +158,8 @@ def _functions(
     found = survey_silent(elf, silent, begins, plt.entries(), jobs, progress)
     proven.extend(found.functions)
     at_entry = isa.entry.sp
-    emits = [_in_frame(state, at_entry) for state in found.states]
+    # Not where the return address, at its place on entry, would be below SP.
+    emits = [state.sp is None or at_entry is None or state.sp <= at_entry for state in found.states]
     columns = zip(found.start, found.end, found.state, strict=True)
     rows = rules(((start, end, found.states[number]) for start, end, number in columns if emits[number]), abi)
     signed = [
@@ -186,11 +184,6 @@ def _stretches(rows: Iterable[tuple[int, int, Rule]]) -> Iterator[list[tuple[int
         stretch.append(row)
     if stretch:
         yield stretch
-
-
-def _in_frame(state: FrameState, at_entry: int | None) -> bool:
-    """Return True if the return address, where calls put it, is not below SP."""
-    return state.sp is None or at_entry is None or state.sp <= at_entry
 
 
 def _with_fde_type(function: SynthesizedFunction, words: RuleWords) -> SynthesizedFunction | None:

@@ -1,1 +1,1 @@
-"""Recognises padding and calls in code bytes without a disassembler. There is a module for each machine."""
+"""Recognises padding and calls in code bytes without a disassembler."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from sframegen.base.quick_typing import NamedTuple
 
 
 class Fill(NamedTuple):

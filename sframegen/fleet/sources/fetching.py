@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from linker.files.location import locate
 from linker.files.rights import umask
 from sframegen.base.errors import FormatError
-from sframegen.fleet.sources.items import is_url, local_path, without_secrets
+from sframegen.fleet.sources.items import Item, is_url, local_path, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from sframegen.fleet.sources.items import Item
 
 PIECE = 1 << 22  # bytes to read at a time
 MAX_PACKAGE_BYTES = 16 << 30
@@ -86,21 +85,21 @@ def remote_identity(item: Item) -> str:
     return "\n".join([item.source, str(info.get("size")), *versions]) if versions else ""
 
 
-class Seen(NamedTuple):
+class ContentIdentity(NamedTuple):
     """The facts known about an item's content before it is read."""
 
     identity: str  #: a text that changes when the content does; "" if only the content shows a change
     state: str = ""  #: of a path: the same on each machine that sees the same content
 
 
-def seen(item: Item) -> Seen:
+def identify_content(item: Item) -> ContentIdentity:
     """Look at an item without reading its content. Raises FormatError, OSError."""
     if item.is_local and not item.sha256:
         with opened_file(item.place) as file:
             status = os.fstat(file.fileno())
         state = shared_state(status)
-        return Seen(f"{item.place}\n{state} {status.st_ctime_ns} {status.st_ino}", state)
-    return Seen(f"sha256:{item.sha256}" if item.sha256 else remote_identity(item))
+        return ContentIdentity(f"{item.place}\n{state} {status.st_ctime_ns} {status.st_ino}", state)
+    return ContentIdentity(f"sha256:{item.sha256}" if item.sha256 else remote_identity(item))
 
 
 def shared_state(status: os.stat_result) -> str:

@@ -123,14 +123,9 @@ def place_below(base: str, name: str) -> str:
     check_name(name)
     if not is_url(base):
         return f"{base.rstrip('/')}/{name}"
-    check_no_chain(name)
-    return f"{base.rstrip('/')}/{quote(name, safe=NOT_QUOTED, errors='surrogateescape')}"
-
-
-def check_no_chain(name: str) -> None:
-    """Raise FormatError for a name that fsspec would take for a chain of file systems."""
-    if CHAIN in name:
+    if CHAIN in name:  # fsspec would take it for a chain of file systems
         raise FormatError(f"its name has {CHAIN}, which would lead to another file system")
+    return f"{base.rstrip('/')}/{quote(name, safe=NOT_QUOTED, errors='surrogateescape')}"
 
 
 def item_below(base: str, name: str, sha256: str = "", size: int = -1) -> Item:

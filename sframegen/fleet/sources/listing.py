@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, BinaryIO
-from urllib.parse import unquote
 
 from linker.files.location import below, locate
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import beginning_of
 from sframegen.elf.records import EHDR_SIZE
-from sframegen.fleet.sources.apt_index import apt_items, is_index
-from sframegen.fleet.sources.fetching import filesystem, in_one_line, opened_file
+from sframegen.fleet.sources.fetching import index_file, opened_file
 from sframegen.fleet.sources.items import (
     Item,
     absolute,
-    check_no_chain,
     checked,
     clean,
     is_url,
+    item_below,
     local_path,
     name_of_place,
     refused_item,
@@ -27,7 +26,8 @@ from sframegen.fleet.sources.items import (
 )
 from sframegen.format.abi import is_linked
 from sframegen.packages import kinds
-from sframegen.packages.unhandled import IMAGE, LAYOUT, why_unhandled
+from sframegen.packages.compression import MAGIC_SIZE, compression_of, decompressed
+from sframegen.packages.kinds import IMAGE, LAYOUT, why_unhandled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -87,40 +87,8 @@ def _of_url(url: str) -> Iterator[Item]:
     if is_index(path):
         return apt_items(url)
     if url.endswith("/"):
-        return _of_remote_directory(url)
+        raise FormatError("a directory of a server: give a list of the URLs of its packages", file=without_secrets(url))
     return iter([checked(Item(name_of_place(url), url))])
-
-
-def _of_remote_directory(url: str) -> Iterator[Item]:
-    """Yield the files below a remote directory whose names are those of packages."""
-    system, root = filesystem(url)
-    with in_one_line(url):
-        walk = system.walk(root)
-    while True:
-        with in_one_line(url):
-            step = next(walk, None)
-        if step is None:
-            return
-        directory, directories, files = step
-        directories.sort() if isinstance(directories, list) else None
-        for name in sorted(files):
-            path = f"{directory.rstrip('/')}/{name}"
-            if any(kind.is_named(name) for kind in kinds.KINDS):
-                yield _remote(system, path, root)
-            elif why := why_unhandled(name):
-                yield refused_item(
-                    path.removeprefix(root.rstrip("/")).lstrip("/"), without_secrets(system.unstrip_protocol(path)), why
-                )
-
-
-def _remote(system: object, path: str, root: str) -> Item:
-    url = system.unstrip_protocol(path)  # type: ignore[attr-defined] # of fsspec
-    name = path.removeprefix(root.rstrip("/")).lstrip("/")
-    try:
-        check_no_chain(path)
-    except FormatError as error:
-        return refused_item(name, without_secrets(url), str(error))
-    return checked(Item(clean(unquote(name.partition("?")[0])) or name_of_place(url), url))
 
 
 def _of_file(path: str) -> Iterator[Item]:
@@ -211,3 +179,75 @@ def _in_directory(descriptor: int, root: str, directory: str, waiting: list[str]
             elif is_linked(beginning[:EHDR_SIZE]):
                 yield None
     waiting += inner[::-1]
+
+
+APT_INDEX = re.compile(r"Packages(?:\.(?:gz|xz|zst|bz2))?$")
+MAX_INDEX_BYTES = 1 << 30  # bytes of an index as fetched, perhaps compressed
+MAX_UNPACKED_BYTES = 8 << 30
+MAX_LINE_BYTES = 1 << 20
+PIECE = 1 << 16
+SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+
+
+def apt_items(index: str) -> Iterator[Item]:
+    """Yield the packages of an APT index, given by path or URL. Raises FormatError, OSError."""
+    from debian.deb822 import Packages  # noqa: PLC0415 - of the extra `fleet`
+
+    index = local_path(index)
+    above, dists, _ = index.rpartition("/dists/")
+    base = above if dists else _directory(index)  # of the names in it; a flat repository has them beside the index
+    fields = ["Filename", "Size", "SHA256"]
+    with index_file(index, MAX_INDEX_BYTES) as file:
+        lines = _lines(file, without_secrets(index))
+        for paragraph in Packages.iter_paragraphs(lines, fields=fields, use_apt_pkg=False):
+            filename = paragraph.get("Filename", "").removeprefix("./")
+            if filename:
+                yield _item(base, filename, paragraph.get("SHA256", ""), paragraph.get("Size", ""))
+
+
+def _directory(path: str) -> str:
+    return path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
+
+
+def _item(base: str, filename: str, checksum: str, size: str) -> Item:
+    checksum = checksum.strip().lower()
+    is_size = size.isascii() and size.isdigit() and len(size) < 16
+    return item_below(base, filename, checksum if SHA256.match(checksum) else "", int(size) if is_size else -1)
+
+
+# -- bytes
+
+
+def _pieces(file: BinaryIO, name: str) -> Iterator[bytes]:
+    """Yield the unpacked content of an index in pieces."""
+    beginning = file.read(MAGIC_SIZE)
+    file.seek(0)
+    if not beginning and os.fstat(file.fileno()).st_size:
+        raise FormatError("cannot be read", file=name)
+    stream, done = decompressed(file, compression_of(beginning)), 0
+    while True:
+        try:
+            piece = stream.read(PIECE)
+        except FormatError as error:
+            raise FormatError(f"damaged: {error.message}", file=name) from error
+        if not piece:
+            return
+        done += len(piece)
+        if done > MAX_UNPACKED_BYTES:
+            raise FormatError(f"unpacks to more than {MAX_UNPACKED_BYTES:,} bytes", file=name)
+        yield piece
+
+
+def _lines(file: BinaryIO, name: str) -> Iterator[bytes]:
+    rest = b""
+    for piece in _pieces(file, name):
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from lines
+        if len(rest) > MAX_LINE_BYTES:
+            raise FormatError(f"a line of more than {MAX_LINE_BYTES:,} bytes", file=name)
+    if rest:
+        yield rest
+
+
+def is_index(place: str) -> bool:
+    return APT_INDEX.match(local_path(place).rpartition("/")[2]) is not None

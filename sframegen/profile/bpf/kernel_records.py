@@ -45,14 +45,14 @@ LOST = {
 }
 
 
-class Counted(NamedTuple):
+class SampleCount(NamedTuple):
     """A count of samples. `nanoseconds`: the time that they stand for; 0 if they stand for none."""
 
     samples: int
     nanoseconds: int
 
 
-NOTHING = Counted(0, 0)
+NOTHING = SampleCount(0, 0)
 
 
 RECORD_STACK, RECORD_UNFINISHED, RECORD_AREA = 1, 2, 3
@@ -83,7 +83,7 @@ class NewStack(NamedTuple):
         return self._replace(hash=number, frames=frames)
 
 
-class Unwalked(NamedTuple):
+class UnwalkedStack(NamedTuple):
     """A thread's stack that will not be walked. `hashes`: its off-CPU time is counted under them nevertheless."""
 
     pid: int
@@ -91,7 +91,7 @@ class Unwalked(NamedTuple):
     hashes: tuple[int, ...] = ()
 
 
-class Unfinished(NamedTuple):
+class UnfinishedWalk(NamedTuple):
     """A walk that met unknown code. `where`: the frame at which it stopped, which is not among those walked."""
 
     nanoseconds: int  # CLOCK_MONOTONIC
@@ -114,8 +114,8 @@ class Unfinished(NamedTuple):
         return waiting_hash(self.hash, self.where.frames)
 
     @property
-    def unwalked(self) -> Unwalked:
-        return Unwalked(self.pid, self.tid, (self.hash, self.waiting_hash) if self.hash else ())
+    def unwalked(self) -> UnwalkedStack:
+        return UnwalkedStack(self.pid, self.tid, (self.hash, self.waiting_hash) if self.hash else ())
 
 
 class NewArea(NamedTuple):
@@ -127,7 +127,7 @@ class NewArea(NamedTuple):
     end: int
 
 
-KernelRecord: TypeAlias = NewStack | Unfinished | NewArea
+KernelRecord: TypeAlias = NewStack | UnfinishedWalk | NewArea
 
 
 def decode_record(record: bytes) -> KernelRecord:
@@ -150,7 +150,7 @@ def decode_record(record: bytes) -> KernelRecord:
     stack, holes = record[at : at + size], ~pages & (1 << pages.bit_length()) - 1
     key, asleep = (key, flags & STOPPED_ASLEEP > 0) if is_off_cpu(frames) else (0, False)
     name = _name(comm)
-    return Unfinished(time, pid, tid, name, BY_NUMBER[end], where, start, stack, missing, key, asleep, holes)
+    return UnfinishedWalk(time, pid, tid, name, BY_NUMBER[end], where, start, stack, missing, key, asleep, holes)
 
 
 def waiting_hash(number: int, frames: Sequence[int]) -> int:

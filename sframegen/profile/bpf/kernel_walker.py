@@ -11,22 +11,21 @@ from time import monotonic, monotonic_ns, sleep
 from typing import TYPE_CHECKING
 
 from sframegen.profile.bpf.extents import Extents
-from sframegen.profile.bpf.kernel_needs import check_kernel, has_tracepoint
-from sframegen.profile.bpf.kernel_records import NOTHING, Counted, CountKey, KernelRecord, NewStack, Statistic, decode_record
+from sframegen.profile.bpf.kernel_needs import check_kernel, has_tracepoint, switch_has_state
+from sframegen.profile.bpf.kernel_records import NOTHING, CountKey, KernelRecord, NewStack, SampleCount, Statistic, decode_record
 from sframegen.profile.bpf.libbpf import LoadError, Map, Program, filled_table, mapped, possible_cpus, read_object
 from sframegen.profile.bpf.record_ring import RecordRing, RingReader
-from sframegen.profile.bpf.settings import MEMOS, packed_settings, ring_bytes
 from sframegen.profile.events.attributes import EventAttributes, EventFlag, open_event
 from sframegen.profile.events.cpu_rings import online_cpus
 from sframegen.profile.limits import MAX_FILES
 from sframegen.profile.packed_frames import OffCpu, is_off_cpu
-from sframegen.profile.sampling_plan import SECOND
+from sframegen.profile.sampling_plan import SECOND, ProfilePlan
+from sframegen.stack.abi.machines import HOSTS, conventions_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
     from sframegen.profile.following.files import CodeSpan
-    from sframegen.profile.sampling_plan import ProfilePlan
     from sframegen.profile.tables.decoded_table import DecodedTable
 
 COUNTS = 1 << 16  # stacks in each of the two maps of counts
@@ -103,7 +102,7 @@ class KernelWalker:
         self._links: dict[int, int] = {}  # by CPU
         self._everywhere: list[int] = []  # links of programs that are not attached to one CPU
         self._ended = 0  # nanoseconds: when threads off the CPU were looked at for the last time
-        self._taken: dict[CountKey, Counted] = {}
+        self._taken: dict[CountKey, SampleCount] = {}
         self._new_stacks, self._switched = 0, 0.0
         self._ready = READY
         self._user_epoch = USER_EPOCHS
@@ -138,7 +137,9 @@ class KernelWalker:
             self.follow()
         plan = self.plan
         if plan.has_times and not self._everywhere:
-            self._attach_everywhere()
+            self._everywhere += [self._program.attach(name) for name in SWITCH_PROGRAMS]
+            if plan.comm is None:  # the program cannot look at the names of others
+                self._program.run_for_all(ASLEEP_PROGRAM)
         if not plan.on_cpu:
             return
         flags = EventFlag.FREQUENCY * plan.event.by_frequency
@@ -153,12 +154,6 @@ class KernelWalker:
             except LoadError:
                 os.close(fd)
                 raise
-
-    def _attach_everywhere(self) -> None:
-        """Attach the programs that count off-CPU time, on all CPUs at once."""
-        self._everywhere += [self._program.attach(name) for name in SWITCH_PROGRAMS]
-        if self.plan.comm is None:  # the program cannot look at the names of others
-            self._program.run_for_all(ASLEEP_PROGRAM)
 
     def detach(self) -> None:
         """End sampling, and the thread that reads records; records and counts can still be taken."""
@@ -322,9 +317,9 @@ class KernelWalker:
 
     def _add(self, key: CountKey, samples: int, nanoseconds: int) -> None:
         before = self._taken.get(key, NOTHING)
-        self._taken[key] = Counted(before.samples + samples, before.nanoseconds + nanoseconds)
+        self._taken[key] = SampleCount(before.samples + samples, before.nanoseconds + nanoseconds)
 
-    def take_counts(self) -> dict[CountKey, Counted]:
+    def take_counts(self) -> dict[CountKey, SampleCount]:
         """Return new counts by stack, all of them after `detach`; none until their stacks have come."""
         if self.lacks_records:
             return {}
@@ -363,3 +358,34 @@ class KernelWalker:
         form = f"={self.cpus}Q"
         found = ((number, self._statistics.get(_U32.pack(number))) for number in range(max(Statistic) + 1))
         return Counter({number: sum(struct.unpack(form, counts)) for number, counts in found if counts})
+
+
+MIB = 1 << 20
+LEAST_RING, LARGEST_RING = MIB, 64 * MIB
+BYTES_OF_A_COPY, SECONDS_IN_RING = 16 << 10, 2  # of samples in new processes: we may wait that long for a processor
+EVENTS_A_SECOND = 250  # on each CPU, where they are not sampled by time
+MEMOS = 1 << 12  # stacks of threads that were off the CPU last: a power of two
+COMM_BYTES = 16
+_SETTINGS = struct.Struct("=QQII5B3x16s")
+
+
+def ring_bytes(hertz: int, cpus: int) -> int:
+    """Return the size of the ring buffer, a power of two."""
+    wanted = (hertz or EVENTS_A_SECOND) * cpus * BYTES_OF_A_COPY * SECONDS_IN_RING
+    return max(LEAST_RING, min(LARGEST_RING, 1 << (wanted - 1).bit_length()))
+
+
+def packed_settings(plan: ProfilePlan, cpus: int) -> bytes:
+    """Return struct settings of walker.h."""
+    return _SETTINGS.pack(
+        conventions_of(HOSTS[os.uname().machine]).ra_mask,
+        plan.sample_time,
+        cpus,
+        MEMOS if plan.has_times else 1,
+        plan.targets is None,
+        plan.kernel,
+        plan.tells_threads,
+        plan.comm is not None,
+        switch_has_state(),
+        (plan.comm or "").encode(errors="surrogateescape")[: COMM_BYTES - 1],
+    )

@@ -17,7 +17,7 @@ def object_name(machine: str) -> str:
 
 
 def compile_objects(source: Path, folder: Path, targets: dict[str, str]) -> str:
-    """Compile the source folder's programs into another folder. Return why they cannot be compiled, or an empty text.
+    """Compile the kernel program in `source` for each machine, into `folder`. Return the reason if that fails, else an empty text.
 
     `targets`: machines.BPF_TARGETS, which is not imported because setup.py runs this file before anything is installed.
     """

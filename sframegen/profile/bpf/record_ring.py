@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen.base.errors import SframegenError
 from sframegen.profile.limits import MAX_WAITING
 from sframegen.profile.stacks.growing import folder_for_files
-from sframegen.program.unused_memory import share_heap, trim_heap
+from sframegen.program.own_memory import share_heap, trim_heap
 
 if TYPE_CHECKING:
     from collections.abc import Callable

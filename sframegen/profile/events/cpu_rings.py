@@ -11,16 +11,11 @@ from bisect import bisect_right
 from itertools import accumulate
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
 from sframegen.profile.events.attributes import EventError
 from sframegen.profile.events.event_records import HEADER
-from sframegen.profile.events.timed_records import split_records
-
-if TYPE_CHECKING:
-    from sframegen.profile.events.timed_records import TimedRecord
-
+from sframegen.profile.events.timed_records import TimedRecord, split_records
 
 LARGEST = 4096 + 256  # bytes of a record that is not a sample: a path and some numbers
 REMEDIES = {

@@ -10,13 +10,10 @@ import struct
 import sys
 from enum import IntEnum
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from sframegen.base.errors import FormatError
-from sframegen.profile.events.attributes import SampleType
-
-if TYPE_CHECKING:
-    from sframegen.profile.events.attributes import EventAttributes
+from sframegen.profile.events.attributes import EventAttributes, SampleType
 
 HEADER = Struct("=IHH")  # kind, misc, size with this header
 PROT_EXEC = 4

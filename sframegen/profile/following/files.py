@@ -11,13 +11,12 @@ from weakref import finalize
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile, map_descriptor
 from sframegen.elf.notes import build_id_of
-from sframegen.profile.following.mapped_file import MappedFiles
+from sframegen.profile.following.mapped_file import FileKey, MappedFiles, MappedPlace
 from sframegen.profile.limits import MAX_FILES
-from sframegen.program.unused_memory import drop_pages
+from sframegen.program.own_memory import drop_pages
 from sframegen.stack.mappings import VDSO
 
 if TYPE_CHECKING:
-    from sframegen.profile.following.mapped_file import FileKey, MappedPlace
     from sframegen.profile.tables.decoded_table import DecodedTable
     from sframegen.profile.tables.table_builder import Built
 

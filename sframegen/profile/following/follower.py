@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.elf.records import PT
+from sframegen.elf.records import PT, Phdr
 from sframegen.profile.events.attributes import (
     CLOCK_MONOTONIC,
     FOLLOWING,
@@ -23,22 +23,18 @@ from sframegen.profile.events.attributes import (
 )
 from sframegen.profile.events.cpu_rings import GAP, CpuRings, online_cpus
 from sframegen.profile.events.event_records import MmapRecord, RecordReader
-from sframegen.profile.following.files import CodeSpan, TracedFiles
+from sframegen.profile.following.files import CodeSpan, TracedFile, TracedFiles
 from sframegen.profile.following.mapped_file import FileKey, MappedPlace, key_of_row
-from sframegen.profile.following.processes import Processes
+from sframegen.profile.following.processes import Processes, ProcessSpans
 from sframegen.program.helper import helpers
 from sframegen.stack.live.process import parse_mappings, part_of_memory
-from sframegen.stack.mappings import MAX_VDSO, VDSO
+from sframegen.stack.mappings import MAX_VDSO, VDSO, Mapping
 from sframegen.stack.walking.frames import ADDRESS_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sframegen.elf.file import ElfFile
-    from sframegen.elf.records import Phdr
-    from sframegen.profile.following.files import TracedFile
-    from sframegen.profile.following.processes import ProcessSpans
-    from sframegen.stack.mappings import Mapping
     from sframegen.stack.snapshot import MovedCode
 
 
@@ -47,7 +43,7 @@ MAX_SEGMENTS = 64  # executable ones of a file; linkers make one or two
 PAGE_MASK = mmap.PAGESIZE - 1
 
 
-class Mapped(NamedTuple):
+class FileMapping(NamedTuple):
     """A mapping: addresses [start, end) from `offset` in a file."""
 
     start: int
@@ -55,7 +51,7 @@ class Mapped(NamedTuple):
     offset: int
 
 
-def spans_in(traced: TracedFile | None, mapped: Mapped) -> list[CodeSpan]:
+def spans_in(traced: TracedFile | None, mapped: FileMapping) -> list[CodeSpan]:
     """Return the spans of an executable mapping; for a file that is not open, one span with its number."""
     if traced is None:
         return [CodeSpan(mapped.start, mapped.end, 0, 0)]
@@ -66,12 +62,12 @@ def spans_in(traced: TracedFile | None, mapped: Mapped) -> list[CodeSpan]:
     if spans is None:
         if len(traced.spans) >= MAX_KEPT:
             traced.spans.clear()
-        spans = traced.spans[mapped.offset, size] = code_spans_of(traced.elf, traced.number, Mapped(0, size, mapped.offset))
+        spans = traced.spans[mapped.offset, size] = code_spans_of(traced.elf, traced.number, FileMapping(0, size, mapped.offset))
     at = mapped.start
     return [CodeSpan(at + start, at + end, (at + bias & ADDRESS_MASK) * (file > 0), file) for start, end, bias, file in spans]
 
 
-def code_spans_of(elf: ElfFile, number: int, mapped: Mapped) -> list[CodeSpan]:
+def code_spans_of(elf: ElfFile, number: int, mapped: FileMapping) -> list[CodeSpan]:
     """Return the spans of an executable mapping, ascending; one without a file if it is not code of the file.
 
     The kernel and ld.so map a segment in whole pages: then all of the mapping has its bias. If a mapping has segments with
@@ -119,7 +115,7 @@ def _is_whole(load: Phdr, start: int, stop: int) -> bool:
     return start == load.p_offset & ~PAGE_MASK and stop <= (load.p_offset + load.p_filesz + PAGE_MASK) & ~PAGE_MASK
 
 
-def _bias(load: Phdr, mapped: Mapped) -> int:
+def _bias(load: Phdr, mapped: FileMapping) -> int:
     return mapped.start - (load.p_vaddr - load.p_offset + mapped.offset) & ADDRESS_MASK
 
 
@@ -160,7 +156,7 @@ class MappingResolver:
             traced, offset = self._vdso(record), 0
         else:
             traced = None
-        return spans_in(traced, Mapped(start, end, offset))
+        return spans_in(traced, FileMapping(start, end, offset))
 
     def spans_of_anonymous(self, record: MmapRecord, near: Iterable[Mapping], moved: MovedCode, time: int) -> list[CodeSpan]:
         """Return the spans of anonymous memory, which has a file's code if the file is mapped around it and has the same bytes.

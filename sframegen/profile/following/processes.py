@@ -10,14 +10,13 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from sframegen.profile.events.event_records import CommRecord, MmapRecord, SampleRecord, TaskRecord
+from sframegen.profile.events.event_records import CommRecord, EventRecord, MmapRecord, SampleRecord, TaskRecord
 from sframegen.profile.following.files import CodeSpan
 from sframegen.stack.snapshot import MovedCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from sframegen.profile.events.event_records import EventRecord
 
 HISTORY = 5_000_000_000  # nanoseconds, by which samples may come later than records of newer events
 VERSIONS_KEPT = 60_000_000_000  # nanoseconds for which old mappings of a living process are kept
@@ -280,12 +279,12 @@ class Processes:
             before = state.at(time)
             if before is not None:
                 new = self._resolver.spans_of(record, time)
-                state.insert(time, inserted(before, record.start, record.end, new))
+                state.insert(time, with_spans(before, record.start, record.end, new))
             return
         state.changed_at = time
         if state.spans is not None:
             new = self._resolver.spans_of(record, time)
-            self._set_spans(state, time, inserted(state.spans, record.start, record.end, new))
+            self._set_spans(state, time, with_spans(state.spans, record.start, record.end, new))
             self.changed.add(record.pid)
 
     def _apply_name(self, record: CommRecord, time: int) -> None:
@@ -336,7 +335,7 @@ class Processes:
             state.threads.pop(record.tid, None)
 
 
-def inserted(spans: ProcessSpans, start: int, end: int, new: Sequence[CodeSpan]) -> ProcessSpans:
+def with_spans(spans: ProcessSpans, start: int, end: int, new: Sequence[CodeSpan]) -> ProcessSpans:
     """Return the spans with `new` in place of all spans at [start, end)."""
     first = _first_after(spans, start)
     last = bisect_left(spans, (end,), first)

@@ -25,24 +25,22 @@ from sframegen.profile.packed_frames import (
     off_cpu_label,
     unpacked_frame,
 )
-from sframegen.profile.report.named import MISSING, FrameKind, Named, NamedFrame
+from sframegen.profile.report.named import MISSING, FrameKind, FramePlaces, Named, NamedFrame
 from sframegen.profile.report.runtime_frames import RUNTIME_CODE, notes_on_unnamed, read_name
 from sframegen.profile.report.source_lines import Detail, FileAddresses, SourceLines
 from sframegen.profile.report.tree_passes import CUT_OFF, WHOLE, Chains, flag_callers, flag_rows, rename_nodes, rename_rows
 from sframegen.profile.stacks.call_tree import ROOT
 from sframegen.stack.mappings import DELETED
-from sframegen.stack.names.debug_files import DebugFiles
 from sframegen.stack.names.file_names import FileNames, NamedFunction
 from sframegen.stack.names.perf_map import PerfMap
+from sframegen.stack.names.symbol_files import DebugFiles
 from sframegen.stack.walking.frames import COMPLETE, End
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from sframegen.elf.file import ElfFile
     from sframegen.profile.collected import Collected, Stacks
     from sframegen.profile.following.files import TracedFile
-    from sframegen.profile.report.named import FramePlaces
 
 
 KALLSYMS = Path("/proc/kallsyms")
@@ -95,10 +93,10 @@ NO_FUNCTION = NamedFunction(None, None)
 HIDDEN = "the kernel hides its function addresses; run as root or set kernel.kptr_restrict=0 to see names"
 
 
-def name_stacks(collected: Collected, detail: Detail | None = None, debug_files: DebugFiles | None = None) -> Named:
+def name_stacks(collected: Collected, detail: Detail | None = None) -> Named:
     """Return the stacks with names. `detail`: what to read from debug information; None: nothing."""
     stacks, files = collected.stacks, collected.files.values()
-    namer = _Namer(collected, detail, debug_files or DebugFiles())
+    namer = _Namer(collected, detail)
     named = Named(
         collected.event,
         collected.backend,
@@ -173,16 +171,11 @@ def _rename(stacks: Stacks, chains: Chains, named: Named) -> None:
         room.drop(mapped)
 
 
-def _with_debug_sections(file: TracedFile | None) -> ElfFile | None:
-    """Return the file, unless it is a copy without debug sections."""
-    return None if file is None or file.is_copy else file.elf
-
-
 class _Namer:
     """Names all frames, file after file, so that only the tables of one file are in memory at a time."""
 
-    def __init__(self, collected: Collected, detail: Detail | None, debug_files: DebugFiles) -> None:
-        self._collected, self._detail, self._debug_files = collected, detail, debug_files
+    def __init__(self, collected: Collected, detail: Detail | None) -> None:
+        self._collected, self._detail, self._debug_files = collected, detail, DebugFiles()
         self._names: FileNames | None = None  # of the file whose frames are being named
         self._sites: dict[tuple[NamedFunction, int], int] = {}  # of that file: by function, and whether guessed
         self._maps: dict[int, PerfMap] = {}
@@ -240,11 +233,11 @@ class _Namer:
             return
         asked: list[FileAddresses] = []
         for number, frames in frames_of.items():
-            elf = _with_debug_sections(files.get(number))
-            if elf is None:
+            file = files.get(number)
+            if file is None or file.is_copy or file.elf is None:  # a copy has no debug sections
                 yield number
             else:
-                asked.append(FileAddresses(number, elf, array("Q", (first[frame] & PACKED_ADDRESS for frame in frames))))
+                asked.append(FileAddresses(number, file.elf, array("Q", (first[frame] & PACKED_ADDRESS for frame in frames))))
         yield from self._lines.learn(asked, self._debug_files, self._detail)
 
     @cached_property
@@ -269,16 +262,14 @@ class _Namer:
         if number == OFF_CPU_FILE:
             found = NamedFrame(off_cpu_label(address), "", "", None, FrameKind.OFF_CPU)
         elif number == KERNEL_FILE:
-            found = self._in_kernel(address | KERNEL_BITS)
+            address |= KERNEL_BITS
+            name, module = self._kernel.at(address)
+            found = NamedFrame(printable(name or module), printable(module), printable(module), address, FrameKind.KERNEL)
         elif pid:
             found = self._in_runtime_code(pid, address)
         else:
             found = self._in_file(number, address)
         return found._replace(guessed=True) if guessed else found
-
-    def _in_kernel(self, address: int) -> NamedFrame:
-        name, module = self._kernel.at(address)
-        return NamedFrame(printable(name or module), printable(module), printable(module), address, FrameKind.KERNEL)
 
     def perf_map(self, pid: int) -> PerfMap:
         """Return the perf map of a process; for an ended process, it has names only if its PerfMap was made before."""

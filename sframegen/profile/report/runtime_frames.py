@@ -7,13 +7,12 @@ from array import array
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.profile.report.named import FrameKind, NamedFrame
+from sframegen.profile.report.named import FrameKind, Named
 from sframegen.profile.report.tree_passes import mark_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sframegen.profile.report.named import Named
 
 PYTHON = re.compile(r"py::(?P<function>.*?):(?P<path>[^:]*)")
 # `JS:*name file:///x.js:1:2`, `LazyCompile:~name /x.js:1`: the sign is how it was compiled.
@@ -72,7 +71,11 @@ def _base(path: str) -> str:
 def notes_on_unnamed(named: Named, has_map: Callable[[int], bool]) -> Iterator[str]:
     """Yield a note for each runtime with much of the profile in processes without a perf map. `has_map`: asked by pid."""
     made = 1 << len(RUNTIMES)
-    flag_of = bytes(_runtimes(site) or made * (site.function == RUNTIME_CODE) for site in named.places.sites)
+    flag_of = bytearray()  # a bit for each runtime that a frame belongs to
+    for site in named.places.sites:
+        own = site.object if site.kind is FrameKind.USER else ""
+        flags = sum(bool(re.fullmatch(runtime.objects, own)) << number for number, runtime in enumerate(RUNTIMES))
+        flag_of.append(flags or made * (site.function == RUNTIME_CODE))
     if not any(flag_of):
         return
     tree, marks = named.tree, bytearray(named.tree.nodes.count)
@@ -83,20 +86,14 @@ def notes_on_unnamed(named: Named, has_map: Callable[[int], bool]) -> Iterator[s
     for row in named.rows():
         samples[pids[tree.rows.second[row]]][marks[tree.node_of(row)]] += tree.samples[row]
     for number, runtime in enumerate(RUNTIMES):
-        own = 1 << number
+        bit = 1 << number
         unnamed = {
-            pid: sum(count for mark, count in counts.items() if mark & (own | made))
+            pid: sum(count for mark, count in counts.items() if mark & (bit | made))
             for pid, counts in samples.items()
-            if any(mark & own for mark in counts)
+            if any(mark & bit for mark in counts)
         }
         if FEW * sum(unnamed.values()) > named.samples:  # maps are files of other processes
             share = sum(count for pid, count in unnamed.items() if not has_map(pid)) / named.samples
             if FEW * share > 1:
                 where = f"in {100 * share:.1f} % of the profile"
                 yield f"{runtime.unnamed} have no names {where}, because no perf map was found: {runtime.remedy}"
-
-
-def _runtimes(site: NamedFrame) -> int:
-    """Return a bit for each runtime that the frame belongs to."""
-    own = site.object if site.kind is FrameKind.USER else ""
-    return sum(bool(re.fullmatch(runtime.objects, own)) << number for number, runtime in enumerate(RUNTIMES))

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import math
 import time
+from array import array
 from collections import deque
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from sframegen.base.errors import FormatError
 from sframegen.base.text import count_of, printable
-from sframegen.elf.records import SHT
-from sframegen.profile.kept_files import KeptFiles
+from sframegen.elf.records import PT, SHT
+from sframegen.profile.kept_files import KeptFiles, is_settled, name_of_unchanged
 from sframegen.profile.limits import WORKERS
-from sframegen.profile.report.symcache import ENDING, SourceFrameColumns, source_frames_in
 from sframegen.program import patience
 from sframegen.program.forked import Forked, end_with_parent, limit_memory, nowhere
+from sframegen.program.libraries import import_library
 from sframegen.program.pool import Pool
 from sframegen.program.workers import attempt
 from sframegen.stack.names.demangle import demangle_all
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sframegen.elf.file import ElfFile
-    from sframegen.stack.names.debug_files import DebugFiles
+    from sframegen.stack.names.symbol_files import DebugFiles
 
 
 class SourceFrame(NamedTuple):
@@ -147,20 +148,17 @@ def _decode_answer(asked: FileAddresses, answer: SourceFrameColumns | Exception)
     texts = _texts(answer)
     found: FramesByAddress = {}
     at = 0
-    known: dict[tuple[int, ...], tuple[SourceFrame, ...]] = {}
+    known: dict[bytes, tuple[SourceFrame, ...]] = {}
     for address, depth in zip(asked.addresses, answer.depths, strict=True):
-        numbers = tuple(answer.numbers[at : at + 3 * depth])
+        numbers = answer.numbers[at : at + 3 * depth]
         at += 3 * depth
-        if numbers not in known:
-            known[numbers] = tuple(_frames_of(numbers, texts))
-        found[address] = known[numbers]
+        if (key := numbers.tobytes()) not in known:
+            columns = zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
+            known[key] = tuple(
+                SourceFrame(texts[name][1], texts[source][0], line, place > 0) for place, (name, source, line) in enumerate(columns)
+            )
+        found[address] = known[key]
     return found
-
-
-def _frames_of(numbers: tuple[int, ...], texts: list[tuple[str, str]]) -> Iterable[SourceFrame]:
-    for at in range(0, len(numbers), 3):
-        function, source, line = numbers[at : at + 3]
-        yield SourceFrame(texts[function][1], texts[source][0], line, at > 0)
 
 
 def _texts(answer: SourceFrameColumns) -> list[tuple[str, str]]:
@@ -247,3 +245,93 @@ def _by_go(file: ElfFile, addresses: Iterable[int]) -> FramesByAddress:
         if line:
             found[address] = (SourceFrame("", line.source, line.line, inlined=False),)
     return found
+
+
+ENDING = ".symcache"
+MAX_FRAMES = 64  # of one address
+MAX_NAME = 8192  # characters, as in symbol tables
+MAX_LINE = 0x7FFFFFFF
+
+
+class SourceFrameColumns(NamedTuple):
+    """Source frames of many addresses, the outermost of each address first.
+
+    `depths`: the number of frames of each address. `numbers`: three for each frame: function and source file in `texts`, line.
+    """
+
+    texts: list[str]
+    depths: array[int]
+    numbers: array[int]
+
+
+def source_frames_in(file: ElfFile, addresses: Sequence[int], kept: KeptFiles | None) -> SourceFrameColumns:
+    """Look up link-time addresses. Raises FormatError where the library cannot read the file, and ImportError without it."""
+    symcache = _Symcache(file, kept)
+    numbers_of: dict[str, int] = {}
+    depths, numbers = array("B"), array("I")
+    for address in addresses:
+        found = symcache.look_up(address)
+        depths.append(len(found))
+        for function, source, line in found:
+            for text in (function, source):
+                numbers.append(numbers_of.setdefault(text, len(numbers_of)))
+            numbers.append(line)
+    return SourceFrameColumns([*numbers_of], depths, numbers)
+
+
+class _Symcache:
+    def __init__(self, file: ElfFile, kept: KeptFiles | None) -> None:
+        self._library = import_library("symbolic", "Archive", "SymCache")
+        self._base = next((load.p_vaddr for load in file.segments if load.p_type == PT.LOAD), 0)  # of symcache addresses
+        name = "" if kept is None or file.status is None else name_of_unchanged(file.status, self._version()) + ENDING
+        data = kept.load(name) if kept and name else None
+        found = self._open(data) if data is not None else None
+        if found is None:
+            found = self._make(file)
+            if kept and name and file.status and is_settled(file.status):
+                with found.open_stream() as stream:
+                    kept.store(name, stream.read())
+        self._cache: Any = found
+
+    def look_up(self, address: int) -> list[tuple[str, str, int]]:
+        """Return (function, source file, line) of each frame, the outermost first; empty without debug information."""
+        if address < self._base:
+            return []
+        try:
+            found = self._cache.lookup(address - self._base)
+        except (OverflowError, self._library.SymbolicError):
+            return []
+        if not any(place.line for place in found):
+            return []
+        return [
+            ((place.symbol or "")[:MAX_NAME], (place.full_path or "")[:MAX_NAME], min(place.line, MAX_LINE))
+            for place in _cut(found[::-1])
+        ]
+
+    def _version(self) -> bytes:
+        from importlib.metadata import version  # noqa: PLC0415 - of what is imported only here
+
+        return f"symbolic {version('symbolic')}".encode()
+
+    def _open(self, data: memoryview) -> Any:  # noqa: ANN401 - the library has no types for it
+        try:
+            return self._library.SymCache.from_bytes(_borrow(data))
+        except self._library.SymbolicError:  # damaged
+            return None
+
+    def _make(self, file: ElfFile) -> Any:  # noqa: ANN401 - the same
+        try:
+            archive = self._library.Archive.from_bytes(_borrow(file.data))
+            return next(archive.iter_objects()).make_symcache()
+        except (self._library.SymbolicError, StopIteration) as error:
+            raise FormatError(f"symbolic cannot read its debug information: {error}", file=file.name) from None
+
+
+def _cut(places: list[Any]) -> Iterable[Any]:
+    """Return the places; of too many, only the innermost and the outermost ones."""
+    return places if len(places) <= MAX_FRAMES else [*places[: MAX_FRAMES - 1], places[-1]]
+
+
+def _borrow(data: memoryview) -> Any:  # noqa: ANN401 - a char[] of cffi
+    """Return the bytes in the library's form, without a copy; it keeps them alive as long as needed."""
+    return import_library("cffi", "FFI").FFI().from_buffer(data)

@@ -14,13 +14,12 @@ from sframegen.base.text import count_of, most_first, printable, shortened
 from sframegen.profile.collected import Unit
 from sframegen.profile.report.formats.row_kinds import TableNumbers
 from sframegen.profile.report.label_trees import LabelTrees, all_rows, counts_of_groups
-from sframegen.profile.report.named import FrameKind
+from sframegen.profile.report.named import FrameKind, Named
 from sframegen.stack.walking.frames import COMPLETE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.profile.report.named import Named
 
 ROWS, STACKS, LINES, GROUPS = 20, 5, 5, 10
 MAX_TIES = 1000  # stacks with as many samples as the last that is shown
@@ -143,7 +142,11 @@ def totals(named: Named) -> Iterator[str]:
         if named.guessed:
             yield f"with guessed frames: {_amount(named.guessed, named)} ({_percent(named.guessed, named)} %)"
     elif not named.lost:
-        yield f"nothing was sampled: {_why_nothing(named.frequency)}"
+        why = "the event did not happen, or less often than it is sampled"
+        if named.frequency:
+            period = f"{1000 / named.frequency:.1f} ms"
+            why = f"the processes waited, or ended before they had used the CPU for a sampling period ({period})"
+        yield f"nothing was sampled: {why}"
     for reason, count in most_first(incomplete(named)):
         yield f"incomplete: {_amount(count, named)} ({_percent(count, named)} %): {reason}"
     for reason, count in most_first(named.lost):
@@ -159,12 +162,6 @@ def note_lines(named: Named, width: int) -> Iterator[str]:
             shortened(printable(note)), max(width, MIN_WIDTH), initial_indent="  - ", subsequent_indent="    ",
             break_long_words=False, break_on_hyphens=False,
         )  # fmt: skip
-
-
-def _why_nothing(frequency: int) -> str:
-    if not frequency:
-        return "the event did not happen, or less often than it is sampled"
-    return f"the processes waited, or ended before they had used the CPU for a sampling period ({1000 / frequency:.1f} ms)"
 
 
 def _amount(number: int, named: Named) -> str:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from mmap import MADV_DONTFORK, MADV_DONTNEED, MAP_ANONYMOUS, MAP_PRIVATE, MAP_SHARED, PAGESIZE, mmap
 from typing import TYPE_CHECKING
 
-from sframegen.program.unused_memory import bytes_of_files, trim_heap
+from sframegen.program.own_memory import bytes_of_files, trim_heap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

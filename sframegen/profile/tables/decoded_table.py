@@ -22,7 +22,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.columns import ascends, order_of, zeros
-from sframegen.format.model import OUTERMOST, FdeType
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Rule
 from sframegen.profile.machines import LINK_REGISTER
 from sframegen.profile.tables.paginate import Paginator, RuleNumbers
 from sframegen.stack.walking.step import numbers_of
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from sframegen.base.columns import Column
     from sframegen.elf.ranges import Range
-    from sframegen.format.model import FunctionTable, Rule
 
 PAGE_BITS = 8
 ROW_RULE_SHIFT = 16
@@ -108,7 +107,7 @@ def with_function_code(table: DecodedTable, code: Sequence[Range]) -> DecodedTab
 def packed_rule(rule: Rule, *, signal: bool = False) -> bytes | None:
     """Return a rule's 16 bytes; None if an offset or a register does not fit."""
     numbers = numbers_of(rule, LINK_REGISTER, signal=signal)
-    if rule.cfa is not None and rule.cfa.deref and rule.ra is not None and rule.ra.register is None:  # what is added: saved_cfas.py
+    if rule.cfa is not None and rule.cfa.deref and rule.ra is not None and rule.ra.register is None:  # see corrected_rules
         offset = (numbers[0] + (1 << 31)) % (1 << 32) - (1 << 31)
         numbers = (offset, *numbers[1:4], (numbers[0] - offset) >> 32, *numbers[5:])
     if any(offset not in OFFSETS for offset in numbers[:3]) or any(register not in REGISTER_NUMBERS for register in numbers[3:6]):

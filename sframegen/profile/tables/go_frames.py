@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.code.whole_file.proven_code import with_others
 from sframegen.elf.code_bytes.machines import MACHINES
-from sframegen.elf.ranges import disjoint, is_within
+from sframegen.elf.ranges import Range, disjoint, is_within
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.objects.go_ends import go_table_in
@@ -19,7 +19,6 @@ from sframegen.stack.objects.readable_code import found_in_code
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
-    from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
 
 # A signal's handler makes the interrupted code seem to call it, at any instruction: the return address is that of the next one.

@@ -12,30 +12,26 @@ from sframegen.base.errors import FormatError, naming
 from sframegen.checks.finding import Severity
 from sframegen.checks.specification.wellformed import examine
 from sframegen.code.whole_file.proven_code import PROVEN, with_proven_code
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert_sources
-from sframegen.conversion.sources import find_sources
 from sframegen.detached.detached_file import ADDRESS
 from sframegen.detached.stores import Stores
 from sframegen.elf.records import ET
-from sframegen.format.abi import abi_of
+from sframegen.format.abi import Abi, abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of
 from sframegen.profile.machines import PROFILED
-from sframegen.profile.tables.decoded_table import table_of, with_function_code
-from sframegen.profile.tables.first_code import with_creators, with_first_code
+from sframegen.profile.tables.corrected_rules import with_saved_cfas, without_installations
+from sframegen.profile.tables.decoded_table import DecodedTable, table_of, with_function_code
 from sframegen.profile.tables.go_frames import with_go_functions
-from sframegen.profile.tables.handler_installations import without_installations
-from sframegen.profile.tables.saved_cfas import with_saved_cfas
-from sframegen.profile.tables.stack_ends import with_stack_ends
+from sframegen.profile.tables.stack_ends import with_creators, with_first_code, with_stack_ends
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
-    from sframegen.format.abi import Abi
     from sframegen.format.model import FunctionTable
-    from sframegen.profile.tables.decoded_table import DecodedTable
     from sframegen.profile.tables.table_cache import TableCache
 
 

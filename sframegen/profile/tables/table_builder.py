@@ -16,8 +16,8 @@ from sframegen.profile.tables.make_table import MadeTable, Origin, make_proven_t
 from sframegen.program import patience
 from sframegen.program.forked import Answer, end_with_parent
 from sframegen.program.forker import Forker
+from sframegen.program.own_memory import trim_heap
 from sframegen.program.pool import Pool
-from sframegen.program.unused_memory import trim_heap
 from sframegen.program.workers import attempt
 
 if TYPE_CHECKING:

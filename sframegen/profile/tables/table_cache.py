@@ -22,7 +22,7 @@ MAGIC = b"SFtable4"  # the last byte is the version
 HEADER = struct.Struct("<8s12Q")
 
 
-def stored(table: DecodedTable, machine: int) -> bytes:
+def table_bytes(table: DecodedTable, machine: int) -> bytes:
     """Return the bytes of a cache file: a header with a checksum, then the table's data, then its functions."""
     *numbers, data, left_out, functions = table
     fields = (MAGIC, machine, *numbers, left_out, len(data), len(functions))
@@ -76,7 +76,7 @@ class TableCache:
     def store(self, status: os.stat_result | None, table: DecodedTable, machine: int, state: str = "") -> None:
         """Store a table with its file's e_machine, unless the file may still be changing: times of files are coarse."""
         if status is not None and is_settled(status):
-            self._files.store(_name_of(status, state), stored(table, machine))
+            self._files.store(_name_of(status, state), table_bytes(table, machine))
 
     @property
     def descriptors(self) -> tuple[int, ...]:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen.base.columns import zeros
 from sframegen.base.errors import FormatError
 from sframegen.profile.limits import MAX_DEPTH
-from sframegen.profile.tables.decoded_table import ELEMENT, RULE_ELEMENTS
+from sframegen.profile.tables.decoded_table import ELEMENT, RULE_ELEMENTS, DecodedTable
 from sframegen.profile.walk.steps import CodeKind, SpanColumns, Steps, TableColumns
-from sframegen.stack.abi.machines import conventions_of, walked_machine
+from sframegen.stack.abi.machines import Conventions, ReadCode, conventions_of, walked_machine
 from sframegen.stack.walking.frames import BY_NUMBER, End
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
     from sframegen.profile.following.files import CodeSpan
-    from sframegen.profile.tables.decoded_table import DecodedTable
-    from sframegen.stack.abi.machines import Conventions, ReadCode
 
 WORDS = ELEMENT // 4
 PAGE = 4096

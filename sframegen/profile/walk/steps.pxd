@@ -5,9 +5,13 @@ from sframegen.stack.walking.step cimport END_COPY_TOO_SHORT, END_GUESS_FAILED, 
 from sframegen.stack.walking.step cimport RULE_OUTERMOST, RULE_SIGNAL
 
 # Further members of frames.End, and those of CodeKind and Search: a test compares them.
-cdef enum:
+cdef enum:  # sframegen.stack.walking.frames.End
     END_NO_MAPPING = 3, END_NO_TABLE = 4, END_NO_RULE = 5, END_TOO_DEEP = 10, END_DAMAGED_TABLE = 11
+
+cdef enum:  # sframegen.profile.walk.steps.CodeKind
     CODE_RETURNS = 1, CODE_RETURNS_FROM_SIGNAL = 2, CODE_STARTS_THREAD = 4, CODE_ONLY_RETURNS = 8
+
+cdef enum:  # sframegen.profile.walk.steps.Search
     SEARCH_NO_RULE = 0, SEARCH_NO_TABLE = -1, SEARCH_DAMAGED = -2
 
 @cython.final

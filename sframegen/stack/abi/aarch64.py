@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from sframegen.stack.abi.machines import Context, Conventions, RegisterSet, frame_record
-
-if TYPE_CHECKING:
-    from sframegen.stack.abi.machines import ReadCode
+from sframegen.stack.abi.machines import Context, Conventions, ReadCode, RegisterSet, frame_record
 
 NT_ARM_PAC_MASK = 0x406  # two words: the masks of data and of instructions
 

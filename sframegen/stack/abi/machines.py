@@ -9,7 +9,7 @@ from struct import unpack_from
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sframegen.elf.records import MACHINE_NAMES, MARKS
-from sframegen.format.abi import ABIS
+from sframegen.format.abi import ABIS, Abi
 from sframegen.format.model import Rule, Where
 from sframegen.stack.walking.frames import ADDRESS_MASK
 from sframegen.stack.walking.step import REGISTERS, WalkedMachine, caller_rule
@@ -17,7 +17,6 @@ from sframegen.stack.walking.step import REGISTERS, WalkedMachine, caller_rule
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sframegen.format.abi import Abi
 
 UCONTEXT_REGISTERS = 40  # in struct ucontext: after uc_flags, uc_link, uc_stack
 NT_PRSTATUS, NT_PRFPREG = 1, 2

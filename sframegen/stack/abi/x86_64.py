@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from sframegen.format.model import Rule, Where
-from sframegen.stack.abi.machines import UCONTEXT_REGISTERS, Context, Conventions, RegisterSet, Returning, frame_record
-
-if TYPE_CHECKING:
-    from sframegen.stack.abi.machines import ReadCode
+from sframegen.stack.abi.machines import UCONTEXT_REGISTERS, Context, Conventions, ReadCode, RegisterSet, Returning, frame_record
 
 # struct user_regs_struct: R15 R14 R13 R12 RBP RBX R11 R10 R9 R8 RAX RCX RDX RSI RDI, orig_rax, RIP, CS, EFLAGS, RSP, ...
 _USER = {number: at for at, number in enumerate((15, 14, 13, 12, 6, 3, 11, 10, 9, 8, 0, 2, 1, 4, 5))}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from sframegen.base.errors import FormatError
 from sframegen.program.forked import Answer
 from sframegen.program.helper import NoAnswerError, helpers
-from sframegen.stack.abi.machines import HOSTS, NT_PRFPREG, NT_PRSTATUS, conventions_of, registers_of
+from sframegen.stack.abi.machines import HOSTS, NT_PRFPREG, NT_PRSTATUS, ThreadRegisters, conventions_of, registers_of
 from sframegen.stack.live import proc, ptrace
 from sframegen.stack.live.open_aside import open_elf_aside
 from sframegen.stack.mappings import DELETED, Mapping, Mappings
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
-    from sframegen.stack.abi.machines import ThreadRegisters
 
 ROW = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (.)(.)(.). ([0-9a-f]+) (\S+) (\d+) *(.*)")
 
@@ -118,7 +117,8 @@ class Process:
                 return None
             except (OSError, FormatError):
                 continue
-            if not is_copy and _is_of(elf, mapping):
+            # Some file systems have a device number in stat that differs from that of mappings.
+            if not is_copy and elf.status is not None and _text_of(elf.status.st_dev) == mapping.device:
                 self._answering.add(mapping.device)
             elf.name = name
             return elf
@@ -149,7 +149,7 @@ class Process:
     def _snapshot(self, mappings: Mappings, threads: list[StoppedThread], refused: dict[int, str]) -> Snapshot:
         return Snapshot(self.abi, mappings, KeptMemory(self.read, self.abi.byte_order), self.file_of, threads, refused)
 
-    def _thread(self, tid: int, threads: ptrace.Stopped) -> StoppedThread:
+    def _thread(self, tid: int, threads: ptrace.StoppedThreads) -> StoppedThread:
         try:
             name = proc.proc_contents(f"/proc/{self.pid}/task/{tid}/comm").decode(errors="replace").removesuffix("\n")
         except OSError:
@@ -202,11 +202,6 @@ def _part(address: int, size: int, memory: int) -> bytes:
         return os.pread(memory, size, address)
     except (OSError, OverflowError):
         return b""
-
-
-def _is_of(elf: ElfFile, mapping: Mapping) -> bool:
-    """Return True if stat and the mapping agree on the file's device; some file systems have different numbers in both."""
-    return elf.status is not None and _text_of(elf.status.st_dev) == mapping.device
 
 
 @cache

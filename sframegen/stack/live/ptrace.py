@@ -109,7 +109,7 @@ def _wait_for_sleep_end(tid: int, deadline: float) -> bytes:
 _OURS: set[int] = set()  # threads that we traced and did not release: each must be reaped when it ends, however late
 
 
-class Stopped:
+class StoppedThreads:
     """The stopped threads of a process. `refused`: those that could not be stopped, and why."""
 
     def __init__(self, pid: int) -> None:
@@ -283,10 +283,10 @@ def _reap(tid: int) -> bool:
 
 
 @contextmanager
-def stopped(pid: int, tid: int | None = None) -> Iterator[Stopped]:
+def stopped(pid: int, tid: int | None = None) -> Iterator[StoppedThreads]:
     """Yield the threads of a process, or one, stopped within the block. Signals that would end us are delivered after it."""
     held = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
-    threads = Stopped(pid)
+    threads = StoppedThreads(pid)
     try:
         threads.stop(tid)
         yield threads

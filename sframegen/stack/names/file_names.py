@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
 from sframegen.base.text import printable
-from sframegen.elf.symbols import MANGLED, FunctionColumns
+from sframegen.elf.symbols import MANGLED, FunctionColumns, Symbol
 from sframegen.format.abi import abi_of
-from sframegen.stack.names.debug_files import DebugFiles, has_all_symbols, mini_debug_file
+from sframegen.stack.names.symbol_files import DebugFiles, has_all_symbols, mini_debug_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from sframegen.elf.file import ElfFile
-    from sframegen.elf.symbols import Symbol
     from sframegen.stack.names.gopclntab import GoTable
 
 MAX_KNOWN = 1 << 15  # addresses that `learn` goes on with
@@ -77,7 +76,7 @@ class FileNames:
 
     def rest(self) -> None:
         """Release the memory of the file's pages to the kernel's cache, until they are read again."""
-        from sframegen.program.unused_memory import drop_pages  # noqa: PLC0415 - for long profiles
+        from sframegen.program.own_memory import drop_pages  # noqa: PLC0415 - for long profiles
 
         drop_pages(self._file.data)
 
@@ -137,7 +136,7 @@ def _go_table(file: ElfFile) -> GoTable | None:
 def _described(file: ElfFile) -> tuple[array[int], array[int]]:
     """Return ascending starts, and sizes, of functions with CFI; not those of SFrame, which joins neighbours."""
     from cfi import reader  # noqa: PLC0415 - here and below: most files have symbols
-    from sframegen.conversion.sources import find_sources  # noqa: PLC0415
+    from sframegen.conversion.cfi_sections import find_sources  # noqa: PLC0415
 
     try:
         abi = abi_of(file)

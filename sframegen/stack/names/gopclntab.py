@@ -1,13 +1,7 @@
 """The table that the Go linker puts in each program, stripped or not: functions by address, and the line of each instruction.
 
-Go calls it pclntab. Its layouts, by the first four bytes; the addresses are those of functions, ascending:
-
-| since Go | header after 8 bytes | addresses | names |
-| --- | --- | --- | --- |
-| 1.2 | words: functions | words | in the table itself |
-| 1.16 | words: functions, files, offsets of names, units, files, values, functions | words | in their own part |
-| 1.18 | the same with the start of text before the offsets | 4 bytes, from the start of text | the same |
-| 1.20 | the same | the same | the same |
+Go calls it pclntab. Since Go 1.18, after the first 8 bytes its header has the words: functions, files, start of text, and offsets
+of names, units, files, values and functions. Addresses are those of functions, ascending, of 4 bytes from the start of text.
 
 Input is hostile: every offset is checked, texts and the steps of a line table have limits.
 """
@@ -24,13 +18,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
 from sframegen.base.text import printable
-from sframegen.elf.records import PF, PT, RECORDS, SHT, Rela
+from sframegen.elf.records import PF, PT, RECORDS, SHT, ByteOrder, Rela
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sframegen.elf.file import ElfFile
-    from sframegen.elf.records import ByteOrder
 
 SECTIONS = (".gopclntab", ".data.rel.ro.gopclntab")
 SIGNS = (".go.buildinfo", ".note.go.buildid", ".gosymtab", ".noptrdata")  # sections of programs that the Go linker made
@@ -39,6 +32,7 @@ MAX_STEPS = 1 << 20  # of one function's line table
 MAX_FUNCTIONS = 1 << 24
 MAX_ALL_STEPS = 1 << 24  # of the tables of SP of all functions
 TEXT_START = 2  # number of the word in the header
+STEP = 4  # bytes of an address in the table
 MAX_RECORD = 512  # bytes of the runtime's record of a program, up to its addresses
 MAX_RELOCATIONS = 1 << 22
 SP_FIELD = 4  # of a function's record: the table of SP
@@ -46,29 +40,18 @@ IS_FIRST, WRITES_SP = 1, 2  # of a function's flags
 MAX_FRAME = 1 << 31
 WORD = 8  # bytes of an address: of all machines here
 MAX_TRIES = 64  # places that look like a header
-HEADER = re.compile(rb"(?:[\xf0\xf1\xfa\xfb]\xff\xff\xff|\xff\xff\xff[\xf0\xf1\xfa\xfb])\x00\x00[\x01\x02\x04]\x08", re.DOTALL)
+HEADER = re.compile(rb"(?:[\xf0\xf1]\xff\xff\xff|\xff\xff\xff[\xf0\xf1])\x00\x00[\x01\x02\x04]\x08", re.DOTALL)
 
 
 class GoLayout(NamedTuple):
-    """`words`: numbers of the header's words with the offsets of names, units, files, values, functions; None: all at 0.
-
-    `relative`: addresses have 4 bytes and count from the start of text. `flags_at`: the byte of a function's flags in its record,
-    after the address; None before there were any.
-    """
+    """`flags_at`: the byte of a function's flags in its record, after the address."""
 
     magic: int
     since: str
-    words: tuple[int, int, int, int, int] | None
-    relative: bool
-    flags_at: int | None = None
+    flags_at: int
 
 
-GO_LAYOUTS = (
-    GoLayout(0xFFFFFFFB, "1.2", None, relative=False),
-    GoLayout(0xFFFFFFFA, "1.16", (2, 3, 4, 5, 6), relative=False, flags_at=33),
-    GoLayout(0xFFFFFFF0, "1.18", (3, 4, 5, 6, 7), relative=True, flags_at=33),
-    GoLayout(0xFFFFFFF1, "1.20", (3, 4, 5, 6, 7), relative=True, flags_at=37),
-)
+GO_LAYOUTS = (GoLayout(0xFFFFFFF0, "1.18", 33), GoLayout(0xFFFFFFF1, "1.20", 37))
 
 
 class GoFunction(NamedTuple):
@@ -123,14 +106,10 @@ class GoTable:
         if layout is None or zeros or self._quantum not in (1, 2, 4) or self._word not in (4, 8):
             raise FormatError("unknown header", ".gopclntab", 0, name)
         self.layout = layout
-        self._step = 4 if layout.relative else self._word
-        self._base = 0
-        if layout.relative:
-            self._base = self.header_word(TEXT_START) if text_start is None else text_start
-        places = (0, 0, 0, 0, 8 + self._word) if layout.words is None else tuple(map(self.header_word, layout.words))
-        self._names, self._units, self._files, self._values, self._functions = places
+        self._base = self.header_word(TEXT_START) if text_start is None else text_start
+        self._names, self._units, self._files, self._values, self._functions = map(self.header_word, range(TEXT_START + 1, 8))
         self.count = self.header_word(0)
-        if self.count > MAX_FUNCTIONS or self._functions + (2 * self.count + 1) * self._step > len(data):
+        if self.count > MAX_FUNCTIONS or self._functions + (2 * self.count + 1) * STEP > len(data):
             raise FormatError(f"{self.count:,} functions do not fit", ".gopclntab", 8, name)
 
     def header_word(self, number: int) -> int:
@@ -199,8 +178,8 @@ class GoTable:
     @cached_property
     def _entries(self) -> array[int]:
         """Return address and record offset of each function, in turn, then the end of the last one's code."""
-        size = (2 * self.count + 1) * self._step
-        found = array("I" if self._step == 4 else "Q", bytes(self._data[self._functions : self._functions + size]))
+        size = (2 * self.count + 1) * STEP
+        found = array("I", bytes(self._data[self._functions : self._functions + size]))
         if self._order != sys.byteorder:
             found.byteswap()
         return found
@@ -214,8 +193,7 @@ class GoTable:
         return (found for found in map(self._at, range(self.count)) if found.start < found.end)
 
     def _at(self, number: int) -> _Found:
-        base = 0 if self.layout.words is None else self._functions
-        return _Found(self._start(number), self._start(number + 1), base + self._entries[2 * number + 1])
+        return _Found(self._start(number), self._start(number + 1), self._functions + self._entries[2 * number + 1])
 
     def _number(self, at: int, size: int) -> int | None:
         """Return the unsigned number at an offset; None outside of the table."""
@@ -225,7 +203,7 @@ class GoTable:
 
     def _field(self, found: _Found, number: int) -> int | None:
         """Return the field of 4 bytes with that number; the entry address is number 0."""
-        return self._number(found.record + self._step + 4 * (number - 1), 4)
+        return self._number(found.record + STEP + 4 * (number - 1), 4)
 
     def _text(self, part: int, offset: int | None) -> str:
         """Return the text up to its zero byte; empty outside of the table."""
@@ -235,12 +213,6 @@ class GoTable:
         return printable(raw.partition(b"\0")[0].decode(errors="replace"))
 
     def _source(self, found: _Found, file: int) -> str:
-        if self.layout.words is None:  # numbers of a list of offsets, which begins with its length
-            at = self._number(self._functions + (2 * self.count + 1) * self._word, 4)
-            length = None if at is None else self._number(at, 4)
-            if at is None or length is None or not 0 < file < length:
-                return ""
-            return self._text(0, self._number(at + 4 * file, 4))
         unit = self._field(found, 8)
         if unit is None:
             return ""
@@ -280,8 +252,7 @@ class GoTable:
                 return
 
     def _flags(self, found: _Found) -> int:
-        at = self.layout.flags_at
-        return 0 if at is None else self._number(found.record + self._step + at, 1) or 0
+        return self._number(found.record + STEP + self.layout.flags_at, 1) or 0
 
     def _varint(self, at: int) -> tuple[int | None, int]:
         """Return an unsigned number of at most 32 bits, and where it ends."""
@@ -316,7 +287,7 @@ def go_table(elf: ElfFile) -> GoTable | None:
 def _open_table(elf: ElfFile, data: memoryview, address: int) -> GoTable:
     """Return the table in `data`, which is at `address`. Raises FormatError."""
     table = GoTable(data, elf.byte_order, name=elf.name)
-    if not table.layout.relative or table.header_word(TEXT_START):
+    if table.header_word(TEXT_START):
         return table
     return GoTable(data, elf.byte_order, _text_start(elf, table, address), elf.name)
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
 from sframegen.elf.code_bytes.machines import MACHINES
-from sframegen.elf.ranges import disjoint, is_within
-from sframegen.stack.names.gopclntab import go_table
+from sframegen.elf.ranges import Range, disjoint, is_within
+from sframegen.stack.names.gopclntab import GoTable, go_table
 from sframegen.stack.objects.readable_code import once_per_file, readable_code
 
 if TYPE_CHECKING:
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
     from sframegen.elf.code_bytes.forms import GoCode
     from sframegen.elf.file import ElfFile
-    from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
-    from sframegen.stack.names.gopclntab import GoTable
 
 SECTIONS = (".gopclntab", ".go.buildinfo", ".note.go.buildid")
 MAX_SWITCHES = 64  # of a file: Go 1.19 has nine

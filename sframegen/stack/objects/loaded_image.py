@@ -6,18 +6,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
-from sframegen.detached.detached_file import identity_with
+from sframegen.detached.detached_file import Identity, identity_with
 from sframegen.elf.file import ElfFile
 from sframegen.elf.notes import build_id_among, notes_in
 from sframegen.elf.records import EHDR_SIZE, PF, PHDR_SIZE, PN_XNUM, PT, RECORDS, SHDR_SIZE, Ehdr, Phdr, Shdr
-from sframegen.stack.mappings import MAX_VDSO, VDSO
+from sframegen.stack.mappings import MAX_VDSO, VDSO, Mapping
 from sframegen.stack.walking.frames import ADDRESS_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
-    from sframegen.detached.detached_file import Identity
-    from sframegen.stack.mappings import Mapping
     from sframegen.stack.snapshot import MovedCode, Snapshot
 
 PAGE_MASK = 0xFFF

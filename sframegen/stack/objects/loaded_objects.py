@@ -9,26 +9,20 @@ from sframegen.base.errors import FormatError
 from sframegen.detached.detached_file import ADDRESS
 from sframegen.detached.stores import Stores
 from sframegen.elf.records import PT
-from sframegen.format.abi import abi_of
-from sframegen.format.decode import open_section
+from sframegen.format.abi import Abi, abi_of
+from sframegen.format.decode import SframeSection, open_section
 from sframegen.format.locate import unloaded_of
-from sframegen.stack.mappings import Mappings
-from sframegen.stack.objects.loaded_image import identity_in_memory, read_loaded_image
-from sframegen.stack.snapshot import MovedCode
+from sframegen.stack.mappings import Mapping, Mappings
+from sframegen.stack.objects.loaded_image import LoadedImage, identity, identity_in_memory, read_loaded_image
+from sframegen.stack.snapshot import MovedCode, Snapshot
 from sframegen.stack.walking.frames import End, RuleSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from sframegen.elf.file import ElfFile, Section
-    from sframegen.format.abi import Abi
-    from sframegen.format.decode import SframeSection
     from sframegen.format.model import Match
-    from sframegen.stack.mappings import Mapping
     from sframegen.stack.objects.go_ends import StackEnd
-    from sframegen.stack.objects.loaded_image import LoadedImage
-    from sframegen.stack.objects.section_from_cfi import Converter
-    from sframegen.stack.snapshot import Snapshot
     from sframegen.stack.walking.walk import CodeRule
 
 Answers: TypeAlias = "tuple[dict[int, CodeRule | End], dict[int, CodeRule | End]]"  # by PC: of calls; where the PC is exact
@@ -102,11 +96,10 @@ class LoadedObjects:
         `stores`: of detached sections, searched before converting.
         """
         self._stores = stores or Stores()
-        self._converter: Converter | None = None
+        self._converts = convert
+        self._converted: dict[tuple[Hashable, bool], memoryview | None] = {}  # sections by file, and whether with proven rules
         if convert:
-            from sframegen.stack.objects.section_from_cfi import Converter  # noqa: PLC0415 - slow to import
-
-            self._converter = Converter()
+            import sframegen.code.whole_file.proven_code  # noqa: F401, PLC0415 - slow: not while a process is stopped
         self.pending: list[LoadedObject] = []  # to convert while the process runs
         self._room = MAX_SECTIONS
         self.moved = MovedCode()
@@ -165,7 +158,7 @@ class LoadedObjects:
             self._defer(loaded)
 
     def _defer(self, loaded: LoadedObject) -> None:
-        if self._converter and loaded not in self.pending:
+        if self._converts and loaded not in self.pending:
             self.pending.append(loaded)
 
     def _forget_answers(self) -> None:
@@ -246,9 +239,15 @@ class LoadedObjects:
         """Make the object's section from its CFI; if that was tried before, the one with proven rules."""
         proves = loaded.proof_tried = loaded.tried
         loaded.tried = True
-        if self._converter is None or loaded.file is None or loaded.damage:
+        if not self._converts or loaded.file is None or loaded.damage:
             return
-        section = self._converter.section_of(loaded.file, loaded.bias, proves=proves)
+        from sframegen.code.whole_file.proven_code import section_from_cfi  # noqa: PLC0415 - see __init__
+
+        key = identity(loaded.file), proves
+        if key not in self._converted:
+            self._converted[key] = section_from_cfi(loaded.file, proves=proves)
+        data = self._converted[key]
+        section = None if data is None else open_section(data, loaded.bias)
         if proves:
             loaded.proven = section
         else:

@@ -34,11 +34,7 @@ class RuntimeCode:
             self._search(snapshot)
         if not self._lists:
             return
-        from sframegen.registry.jit_tables import (  # noqa: PLC0415
-            Budget,
-            JitTables,
-            refresh_chains,
-        )
+        from sframegen.registry.jit_tables import Budget, JitTables, refresh_chains  # noqa: PLC0415
 
         budget = Budget(seconds)
         for regions in self._lists.values():
@@ -54,7 +50,6 @@ class RuntimeCode:
         if not self._lists and not any(_is_made(row) for row in rows):
             return
         from sframegen.registry.jit_list import JitRegions  # noqa: PLC0415
-        from sframegen.registry.jit_tables import JitTables  # noqa: PLC0415
 
         known = self._addresses
         self._addresses = {row: known[row] if row in known else _list_address(snapshot, row, self._moved) for row in rows}
@@ -62,7 +57,7 @@ class RuntimeCode:
         for address in self._lists.keys() - addresses:
             self._lists.pop(address).clear(self._registry)
         for address in addresses - self._lists.keys():
-            self._lists[address] = JitRegions(snapshot.memory, address, snapshot.abi, JitTables)
+            self._lists[address] = JitRegions(snapshot.memory, address, snapshot.abi)
 
 
 def _is_made(row: Mapping) -> bool:

@@ -1,9 +1,11 @@
 cimport cython
 
 # Members of frames.End and of RuleFlag: a test compares them.
-cdef enum:
+cdef enum:  # sframegen.stack.walking.frames.End
     END_OUTERMOST = 0, END_NO_RETURN = 1, END_GUESS_FAILED = 6, END_UNREADABLE = 7, END_NOT_ASCENDING = 8
     END_UNKNOWN_REGISTER = 9, END_COPY_TOO_SHORT = 13, END_OTHER_STACK = 15, END_NO_STACK = 24, END_LOOP = 26
+
+cdef enum:  # sframegen.stack.walking.step.RuleFlag
     RULE_CFA_DEREF = 1, RULE_RA_REGISTER = 2, RULE_RA_DEREF = 4, RULE_FP = 8
     RULE_FP_REGISTER = 0x10, RULE_FP_DEREF = 0x20, RULE_OUTERMOST = 0x40, RULE_SIGNAL = 0x80
 

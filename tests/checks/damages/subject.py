@@ -14,8 +14,8 @@ from linker.inject.apply import write_all
 from sframegen.checks.against_cfi import ALL_REGISTERS
 from sframegen.checks.check import check_file
 from sframegen.checks.finding import Severity
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert_sources
-from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PHDR_SIZE, RECORDS, SHDR_SIZE, Phdr, Shdr
 from sframegen.format.abi import abi_of

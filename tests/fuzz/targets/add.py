@@ -8,8 +8,8 @@ from contextlib import suppress
 from linker.inject.apply import change_of, write_all
 from linker.inject.plan import plan_injection
 from sframegen.base.errors import SframegenError
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert
-from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile
 from sframegen.format.abi import abi_of
 from sframegen.format.layouts import WRITABLE

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from linker.merge.by_map import Counts, map_of_object
 from linker.merge.inputs import ObjectReader
-from linker.objects.laid_out import place
+from linker.objects.laid_out import lay_out
 from sframegen.base.errors import SframegenError
 from sframegen.elf.file import ElfFile
 from sframegen.format.abi import AMD64
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from linker.merge.by_map import LinkerMap
-    from linker.objects.laid_out import Placed
+    from linker.objects.laid_out import LaidOutObject
 
 SEEDS = ("object-sframe",)
 MAP = """               VMA       Size Align Out     In      Symbol
@@ -32,8 +32,8 @@ MAP = """               VMA       Size Align Out     In      Symbol
 
 
 @cache
-def linked() -> Placed:
-    return place(ElfFile(memoryview(seed("object-sframe")), "linked"), AMD64)
+def linked() -> LaidOutObject:
+    return lay_out(ElfFile(memoryview(seed("object-sframe")), "linked"), AMD64)
 
 
 def linker_map(file: Path) -> LinkerMap:

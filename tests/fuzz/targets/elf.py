@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from sframegen.base.errors import FormatError
 from sframegen.code.context.plt import find_plt
-from sframegen.conversion.sources import find_sources
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.elf.file import ElfFile
 from sframegen.elf.notes import build_id_of, debug_link_of, notes_of
 from sframegen.elf.records import SHT

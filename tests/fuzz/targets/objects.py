@@ -60,8 +60,8 @@ def run(data: bytes) -> None:
         with suppress(SframegenError):
             read_all(objects)
         prepared = {at: prepare(elf, V3, LEVELS["fast"], replace=True) for at, elf in objects.members.items()}
-        filled = written(objects, {at: partial(write_object, one.filled) for at, one in prepared.items()})
-        objects.check({at: partial(check_object, one.filled) for at, one in prepared.items()}, filled)
+        filled = written(objects, {at: partial(write_object, one.change) for at, one in prepared.items()})
+        objects.check({at: partial(check_object, one.change) for at, one in prepared.items()}, filled)
         removals = {at: plan_object_removal(elf) for at, elf in filled.members.items()}
         gone = {at: one for at, one in removals.items() if one}
         if gone:

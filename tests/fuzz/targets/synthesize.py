@@ -6,8 +6,8 @@ from contextlib import suppress
 
 from sframegen.base.errors import FormatError
 from sframegen.code.whole_file.synthesize import synthesize
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert
-from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile
 from sframegen.format.abi import abi_of
 from sframegen.tables.compare import difference

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 from contextlib import suppress
 
-from linker.existing.add_or_replace import Stored, base_of, change_for, plan_section
+from linker.existing.add_or_replace import base_of, change_for, has_unloaded, plan_section
 from linker.inject.apply import write_all
+from linker.inject.layout import ADDRESS
 from sframegen.base.errors import SframegenError
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.format.abi import AMD64, S390X
@@ -26,16 +27,16 @@ def run(data: bytes) -> None:
         base = base_of(elf)
         abi = AMD64 if elf.byte_order == "little" else S390X
         encoder = Encoder(sframe_table(abi, V3), abi, V3)
-        stored = Stored.of(encoder, "zstd" if len(data) % 2 else None, elf.byte_order)
-        stored.is_in(elf)
-        plan = plan_section(base, encoder, stored=stored)
+        section = encoder.encode(ADDRESS)
+        has_unloaded(elf, section)
+        plan = plan_section(base, encoder, unloaded=section)
         str(plan)
         out = io.BytesIO()
-        write_all(ElfFile(memoryview(data)), change_for(plan, base, encoder, stored), out, record=base.record)
+        write_all(ElfFile(memoryview(data)), change_for(plan, base, encoder), out, record=base.record)
         result = ElfFile(memoryview(out.getvalue()))
-        section = unloaded_of(result)
-        assert section is not None
-        assert result.contents(section) == stored.contents
-        assert stored.is_in(result)
+        written_section = unloaded_of(result)
+        assert written_section is not None
+        assert result.contents(written_section) == section
+        assert has_unloaded(result, section)
         assert result.segments == base.elf.segments
         assert restored(out.getvalue()) == base.given.data

@@ -15,6 +15,7 @@ from tests.support.inputs.linker_inputs import small_file
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from linker.files.read_back import Reader
@@ -22,26 +23,24 @@ if TYPE_CHECKING:
 SHT_AARCH64_ATTRIBUTES = 0x70000003
 
 
-@for_each(("size", "reader"), [(LARGE - 1, "elftools"), (LARGE, "lief")])
-def test_large_files_are_read_back_with_lief(monkeypatch: pytest.MonkeyPatch, size: int, reader: str) -> None:
+@pytest.fixture(autouse=True)
+def not_imported(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delitem(sys.modules, "lief", raising=False)
-    assert choose_reader(size) == reader
-
-
-def test_without_lief_large_files_are_read_back_too(monkeypatch: pytest.MonkeyPatch) -> None:
     read_back._lief_loads.cache_clear()
-    monkeypatch.setitem(sys.modules, "lief", None)  # its import fails, as where the C++ library is missing
-    assert choose_reader(LARGE) == "elftools"
+    yield
     read_back._lief_loads.cache_clear()
 
 
 @pytest.mark.parametrize(("files", "reader"), [(MANY - 1, "elftools"), (MANY, "lief")])
-def test_many_files_are_read_back_with_lief(monkeypatch: pytest.MonkeyPatch, files: int, reader: str) -> None:
-    monkeypatch.delitem(sys.modules, "lief", raising=False)
-    read_back._lief_loads.cache_clear()
+def test_many_small_files_are_read_back_with_lief(files: int, reader: str) -> None:
     import_for_many(files)
-    assert choose_reader(1) == reader
-    read_back._lief_loads.cache_clear()
+    assert (choose_reader(LARGE - 1), choose_reader(LARGE)) == (reader, "elftools")
+
+
+def test_without_lief_many_files_are_read_back_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lief", None)  # its import fails, as where the C++ library is missing
+    import_for_many(MANY)
+    assert choose_reader(1) == "elftools"
 
 
 @for_each("reader", READERS)

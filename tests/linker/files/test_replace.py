@@ -22,7 +22,7 @@ from linker.existing.original import original_of
 from linker.files import rename_into_place
 from linker.files.copying import copy_file
 from linker.files.location import locate
-from linker.files.rename_into_place import Replaced, write_atomically
+from linker.files.rename_into_place import Replacement, write_atomically
 from linker.files.rights import Rights, Source, take_over
 from linker.inject.apply import change_of
 from linker.inject.plan import plan_injection
@@ -61,7 +61,7 @@ def put(
     *,
     source: Path,
     hard_links: Sequence[Path] = (),
-) -> Replaced:
+) -> Replacement:
     """`write_atomically` by paths, in place where `target` is `source`."""
     with ExitStack() as held:
         location, *links = [held.enter_context(locate(path)) for path in (target, *hard_links)]
@@ -94,7 +94,7 @@ def only(target: Path) -> bool:
 
 
 def test_in_place(target: Path) -> None:
-    assert put(target, write_new, source=target) == Replaced(0, [])
+    assert put(target, write_new, source=target) == Replacement(0, [])
     assert target.read_bytes() == NEW
     assert stat.S_IMODE(target.stat().st_mode) == 0o751
     assert target.stat().st_mtime_ns != 2 * 10**18 + 1
@@ -130,7 +130,7 @@ def test_a_directory_that_keeps_all_files_gets_none(target: Path, monkeypatch: p
 
 def test_another_name(target: Path) -> None:
     output = target.with_name("output")
-    assert put(output, write_new, source=target) == Replaced(0, [])
+    assert put(output, write_new, source=target) == Replacement(0, [])
     assert output.read_bytes() == NEW
     assert stat.S_IMODE(output.stat().st_mode) == 0o751
     assert target.read_bytes() == b"old content"

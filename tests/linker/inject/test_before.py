@@ -188,13 +188,13 @@ def test_a_record_with_a_gap_in_code_restores_nothing(compile_c: Compiler, tmp_p
     result = tmp_path / "result"
     add_section(compile_c(PROGRAM, *FLAGS), output=result)
     data = result.read_bytes()
-    record = undo_record.read(memoryview(data))
+    record = undo_record.read_verified(memoryview(data))
     assert record is not None
     last = record.gaps[-1]
     forged = record._replace(gaps=(*record.gaps[:-1], Gap(last.at - 0x10, last.size)))
     covered = [data[start:end] for start, end in forged.covered]
     result.write_bytes(data[: record.start] + undo_record.pack(forged, covered))
-    assert undo_record.read(memoryview(result.read_bytes())) == forged
+    assert undo_record.read_verified(memoryview(result.read_bytes())) == forged
     assert original_of(open_elf(result)) is None
 
 

@@ -211,7 +211,7 @@ def sframe_bytes(file: Path) -> bytes:
 
 
 def undo_start(file: Path) -> int:
-    record = undo_record.read(open_elf(file).data)
+    record = undo_record.read_verified(open_elf(file).data)
     assert record is not None
     return record.start
 

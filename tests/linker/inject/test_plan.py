@@ -12,7 +12,7 @@ from linker.inject import front_layout, layout, undo_record
 from linker.inject.front_layout import may_extend
 from linker.inject.gaps import Gap
 from linker.inject.image import find_build_id, read_image
-from linker.inject.movable import may_move, section_range, tagged
+from linker.inject.movable import dynamic_tag_ranges, may_move, section_range
 from linker.inject.plan import check_size, describe, plan_injection
 from sframegen.base.errors import FormatError, RefusedError, SframegenError
 from sframegen.elf.dynamic import DT
@@ -290,7 +290,7 @@ REFUSALS = {
     "is aligned to 0x1001": with_segment(small_file(), 3, p_align=0x1001),
     "no addresses are left": with_segment(small_file(), 4, p_vaddr=(1 << 63) - 0x5000),
     "has 1,168 program headers": with_header(small_file() + bytes(1168 * PHDR_SIZE), e_phnum=1168),
-    "has no table of names": with_header(small_file(), e_shstrndx=0),
+    "has no table of section names": with_header(small_file(), e_shstrndx=0),
     "a dynamic loader": small_file(library=True).replace(struct.pack("<QQ", 1, 1), struct.pack("<QQ", 14, 1)),
 }
 
@@ -334,7 +334,7 @@ def test_a_tag_names_a_piece_of_the_segment_that_holds_its_address(place: int, s
     elf = elf_of(small_file())
     load = [s for s in elf.segments if s.p_type == PT.LOAD][1]
     assert load.p_filesz == 16
-    found = tagged(elf, {DT.HASH: [load.p_vaddr + place]})
+    found = dynamic_tag_ranges(elf, {DT.HASH: [load.p_vaddr + place]})
     assert found == ([Extent(load.p_offset + place, load.p_offset + 16, ("DT_HASH",), 8)] if size else [])
 
 
@@ -348,11 +348,11 @@ def test_numbers_of_sections_stay_where_they_would_need_more_than_the_header_has
 def test_undo_wants_what_was_written() -> None:
     data = small_file()
     changed = inject_bytes(data)
-    record = undo_record.read(memoryview(changed))
+    record = undo_record.read_verified(memoryview(changed))
     assert record is not None
     assert record.original_size == len(data)
     for spoiled in (changed[:-1], changed[:30] + b"\xff" + changed[31:], changed[:20], data):
-        assert undo_record.read(memoryview(spoiled)) is None
+        assert undo_record.read_verified(memoryview(spoiled)) is None
 
 
 @for_each(("offset", "fits"), [(-4, True), (-3, False), (0, False)])
@@ -360,7 +360,7 @@ def test_undo_puts_nothing_after_the_original_s_end(offset: int, fits: bool) -> 
     data = bytes(100)
     size = len(data) - 1  # one byte after it is new
     record = undo_record.pack(undo_record.Undo(size, [(size + offset, b"old.")], 0), [data[size + offset :][:4], data[size:]])
-    found = undo_record.parse(memoryview(data + record))
+    found = undo_record.read_unverified(memoryview(data + record))
     assert (found is not None) is fits
     assert found is None or found.old == [(size - 4, b"old.")]
 

@@ -272,13 +272,13 @@ def test_every_bit_of_the_record() -> None:
     """Flipped: the record is void. The file is as whole as it was."""
     data = small_file()
     changed = inject_bytes(data)
-    record = undo_record.read(memoryview(changed))
+    record = undo_record.read_verified(memoryview(changed))
     assert record is not None
     for place in (place for span in [*record.covered, (record.start, len(changed))] for place in range(*span)):
         for bit in range(8):
             spoiled = bytearray(changed)
             spoiled[place] ^= 1 << bit
-            assert undo_record.read(memoryview(spoiled)) is None
+            assert undo_record.read_verified(memoryview(spoiled)) is None
 
 
 def test_a_truncated_file_is_refused_or_cleaned(tmp_path: Path) -> None:
@@ -324,12 +324,12 @@ def test_a_record_that_lies(lie: str, tmp_path: Path) -> None:
     """Its checksum is right. The section is taken out as if there were no record."""
     size, old = LIES[lie]
     changed = inject_bytes(ORIGINAL)
-    record = undo_record.read(memoryview(changed))
+    record = undo_record.read_verified(memoryview(changed))
     assert record is not None
     body = changed[: record.start]
     lying = undo_record.Undo(size, old, record.start, tuple(gap for gap in record.gaps if gap.at < size))
     data = body + undo_record.pack(lying, [body[start:end] for start, end in lying.covered])
-    assert undo_record.read(memoryview(data)) is not None
+    assert undo_record.read_verified(memoryview(data)) is not None
     file = tmp_path / "file"
     file.write_bytes(data)
     assert not sframegen.remove(file).restored

@@ -34,7 +34,7 @@ def test_the_last_of_overlapping_writes_counts() -> None:
     ],
 )
 def test_what_is_overwritten_is_in_no_gap(offset: int, found: list[tuple[int, int]]) -> None:
-    assert undo_record.overwritten(100, [(offset, 4)], GAPS) == found
+    assert undo_record.overwritten_ranges(100, [(offset, 4)], GAPS) == found
 
 
 def test_zeros_around_new_bytes_are_covered() -> None:
@@ -61,7 +61,7 @@ def made(writes: list[Write], gaps: tuple[Gap, ...] = (), start: int | None = No
         new += bytes(max(0, offset + len(data) - len(new)))
         new[offset : offset + len(data)] = data
     new += bytes(max(0, (start or 0) - len(new)))
-    return bytes(new) + undo_record.record(memoryview(ORIGINAL), writes, gaps, start)
+    return bytes(new) + undo_record.make_record(memoryview(ORIGINAL), writes, gaps, start)
 
 
 WRITES = [Write(3, b"gap"), Write(20, b"old"), Write(16 + 41, b"in"), Write(16 + 8 + 100, b"after")]
@@ -70,11 +70,11 @@ WRITES = [Write(3, b"gap"), Write(20, b"old"), Write(16 + 41, b"in"), Write(16 +
 @for_each("start", [None, 150])
 def test_a_record_is_read_back(start: int | None) -> None:
     changed = made(WRITES, GAPS, start)
-    found = undo_record.read(memoryview(changed))
+    found = undo_record.read_verified(memoryview(changed))
     assert found == Undo(100, [(4, ORIGINAL[4:7])], start or 129, GAPS)
     assert found.parts == [FilePart(16, 0, 40), FilePart(64, 40, 60)]
     assert found.covered == [(20, 23), (0, 16), (56, 64), (124, start or 129)]
-    size = undo_record.record_size(undo_record.overwritten(100, [(at, len(data)) for at, data in WRITES], GAPS), GAPS)
+    size = undo_record.record_size(undo_record.overwritten_ranges(100, [(at, len(data)) for at, data in WRITES], GAPS), GAPS)
     assert size == len(changed) - found.start
 
 
@@ -82,15 +82,15 @@ def test_a_record_is_read_back(start: int | None) -> None:
 def test_a_change_of_what_is_covered_spoils_the_record(place: int) -> None:
     changed = bytearray(made(WRITES, GAPS))
     changed[place] ^= 1
-    assert undo_record.parse(memoryview(changed)) is not None
-    assert undo_record.read(memoryview(changed)) is None
+    assert undo_record.read_unverified(memoryview(changed)) is not None
+    assert undo_record.read_verified(memoryview(changed)) is None
 
 
 @for_each("place", [16, 19, 23, 55, 64, 123])
 def test_a_change_elsewhere_does_not(place: int) -> None:
     changed = bytearray(made(WRITES, GAPS))
     changed[place] ^= 1
-    assert undo_record.read(memoryview(changed)) is not None
+    assert undo_record.read_verified(memoryview(changed)) is not None
 
 
 def trailer(body: bytes, *, original_size: int = 0, count: int = 0, size: int | None = None) -> memoryview:
@@ -101,29 +101,29 @@ def trailer(body: bytes, *, original_size: int = 0, count: int = 0, size: int | 
 def test_a_record_is_within_its_file() -> None:
     data = bytes(10)
     for size in (TRAILER.size, TRAILER.size + 10):
-        assert undo_record.parse(trailer(data, size=size)) == Undo(0, [], 10 + TRAILER.size - size)
+        assert undo_record.read_unverified(trailer(data, size=size)) == Undo(0, [], 10 + TRAILER.size - size)
     for size in (0, TRAILER.size - 1, TRAILER.size + 11):
-        assert undo_record.parse(trailer(data, size=size)) is None
-    assert undo_record.parse(trailer(data, original_size=10, size=TRAILER.size)) is not None
-    assert undo_record.parse(trailer(data, original_size=11, size=TRAILER.size)) is None
-    assert undo_record.parse(trailer(b"")[1:]) is None
+        assert undo_record.read_unverified(trailer(data, size=size)) is None
+    assert undo_record.read_unverified(trailer(data, original_size=10, size=TRAILER.size)) is not None
+    assert undo_record.read_unverified(trailer(data, original_size=11, size=TRAILER.size)) is None
+    assert undo_record.read_unverified(trailer(b"")[1:]) is None
 
 
 @for_each(("offset", "length"), [(97, 3), (98, 3), (0, 4)])
 def test_an_entry_is_within_the_record_and_the_original(offset: int, length: int) -> None:
     """Its bytes are in the record, and their place in the original."""
     body = ENTRY.pack(offset, length) + b"abc"
-    found = undo_record.parse(memoryview(bytes(100) + bytes(trailer(body, original_size=100, count=1))))
+    found = undo_record.read_unverified(memoryview(bytes(100) + bytes(trailer(body, original_size=100, count=1))))
     assert found == (Undo(100, [(97, b"abc")], 100) if (offset, length) == (97, 3) else None)
     for count in (0, 2):
-        other = undo_record.parse(memoryview(bytes(100) + bytes(trailer(body, original_size=100, count=count))))
+        other = undo_record.read_unverified(memoryview(bytes(100) + bytes(trailer(body, original_size=100, count=count))))
         assert other == (None if count else Undo(100, [], 100))
 
 
 def test_the_number_of_entries_has_a_limit() -> None:
     body = ENTRY.pack(0, 0) * (MAX_RANGES + 1)
-    assert undo_record.parse(trailer(body, count=MAX_RANGES)) is not None
-    assert undo_record.parse(trailer(body, count=MAX_RANGES + 1)) is None
+    assert undo_record.read_unverified(trailer(body, count=MAX_RANGES)) is not None
+    assert undo_record.read_unverified(trailer(body, count=MAX_RANGES + 1)) is None
 
 
 def test_the_checksum_runs_over_all_pieces() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +13,9 @@ from click.testing import CliRunner
 from linker.existing.original import original_of
 from linker.inject.apply import change_of, write_all
 from linker.inject.plan import describe, plan_unloaded
-from sframegen import FormatError, Severity, SframegenError, Summary, add_section, check, convert, read, remove
+from sframegen import FormatError, Severity, Summary, add_section, check, convert, read, remove
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.cli.commands import cli
-from sframegen.elf.compressed import MAX_DEFLATE_RATIO, compress
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import CHDR_SIZE, EHDR_SIZE, PHDR_SIZE, PT, RECORDS, SHDR_SIZE, SHF, SHT, Chdr, Ehdr, Phdr, Shdr
 from sframegen.format.locate import unloaded_of
@@ -35,11 +33,10 @@ from tests.support.inputs.linker_inputs import (
 )
 from tests.support.loops import for_each
 from tests.support.peers import corpus_file
-from tests.support.zstandard import zstd
+from tests.support.zstandard import compress_section
 
 if TYPE_CHECKING:
     from linker.inject.plan import InjectionPlan
-    from sframegen.elf.compressed import Compression
     from sframegen.format.layouts import FormatVersion
     from tests.support.peers import Compiler, Peers
 
@@ -53,9 +50,9 @@ SHAPES = {
 SIZE = 3001
 
 
-def inject(original: Path, result: Path, flags: int = 0) -> InjectionPlan:
+def inject(original: Path, result: Path) -> InjectionPlan:
     elf = open_elf(original)
-    plan = plan_unloaded(elf, SIZE, flags)
+    plan = plan_unloaded(elf, SIZE)
     with result.open("wb") as out:
         write_all(elf, change_of(plan, elf, section_of(SIZE)[:SIZE]), out)
     return plan
@@ -68,9 +65,8 @@ def original(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize("flags", [0, SHF.COMPRESSED])
-def test_only_the_place_of_the_section_headers_changes(original: Path, flags: int, tmp_path: Path) -> None:
-    plan = inject(original, tmp_path / "result", flags)
+def test_only_the_place_of_the_section_headers_changes(original: Path, tmp_path: Path) -> None:
+    plan = inject(original, tmp_path / "result")
     before, after = open_elf(original), open_elf(tmp_path / "result")
     assert plan.layout == "unloaded"
     assert len(after.data) == plan.size
@@ -79,7 +75,7 @@ def test_only_the_place_of_the_section_headers_changes(original: Path, flags: in
     assert after.data[EHDR_SIZE : len(before.data)] == before.data[EHDR_SIZE:]
     assert [s.header for s in after.sections[1 : before.shstrndx]] == [s.header for s in before.sections[1 : before.shstrndx]]
     section = after.sections[-1]
-    assert (section.name, section.header.sh_type, section.header.sh_flags) == (".sframe", SHT.GNU_SFRAME, flags)
+    assert (section.name, section.header.sh_type, section.header.sh_flags) == (".sframe", SHT.GNU_SFRAME, 0)
     assert (section.header.sh_addr, section.header.sh_size) == (0, SIZE)
     assert after.stored(section) == section_of(SIZE)[:SIZE]
     assert verify(plan, before, tmp_path / "result") == []
@@ -95,10 +91,10 @@ def test_the_original_comes_back(original: Path, tmp_path: Path) -> None:
 
 
 def test_the_plan_says_so() -> None:
-    lines = describe(plan_unloaded(ElfFile(memoryview(small_file())), SIZE, SHF.COMPRESSED))
+    lines = describe(plan_unloaded(ElfFile(memoryview(small_file())), SIZE))
     assert lines[0].startswith("layout: unloaded; ")
     assert lines[1].startswith(".sframe: not loaded, offset 0x")
-    assert lines[1].endswith("0xbb9 bytes of compressed contents")
+    assert lines[1].endswith("0xbb9 bytes")
     assert lines[-1] == "written over: 0x40 bytes at offset 0x0"
     assert not any("segment" in line or "program header" in line for line in lines)
 
@@ -155,18 +151,18 @@ def test_verification_finds(spoil: object, finding: str, tmp_path: Path) -> None
 
 def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match=r"no section headers: without them") as error:
-        plan_unloaded(ElfFile(memoryview(without_sections(small_file()))), SIZE, 0)
+        plan_unloaded(ElfFile(memoryview(without_sections(small_file()))), SIZE)
     assert error.value.reason is Refusal.NO_ROOM
     with pytest.raises(RefusedError, match=r"follow the ELF image") as error:
-        plan_unloaded(ElfFile(memoryview(small_file() + b"PK\3\4 and more")), SIZE, 0)
+        plan_unloaded(ElfFile(memoryview(small_file() + b"PK\3\4 and more")), SIZE)
     assert error.value.reason is Refusal.APPENDED_DATA
     inject_once = tmp_path / "result"
     (tmp_path / "original").write_bytes(small_file())
     inject(tmp_path / "original", inject_once)
     with pytest.raises(FormatError, match=r"has an \.sframe section already"):
-        plan_unloaded(open_elf(inject_once), SIZE, 0)
+        plan_unloaded(open_elf(inject_once), SIZE)
     with pytest.raises(FormatError, match=r"a section of 0 bytes"):
-        plan_unloaded(open_elf(tmp_path / "original"), 0, 0)
+        plan_unloaded(open_elf(tmp_path / "original"), 0)
 
 
 # -- real files
@@ -179,11 +175,10 @@ def run(file: Path, kind: str, compile_c: Compiler) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "counter 17\n", "")
 
 
-def add_and_read(original: Path, file: Path, compress: Compression | None, version: FormatVersion = 3) -> Summary:
+def add_and_read(original: Path, file: Path, version: FormatVersion = 3) -> Summary:
     """Into a copy: every reader of ours finds the same section, and removing it restores the file."""
-    summary = add_section(original, output=file, unloaded=True, compress=compress, version=version)
+    summary = add_section(original, output=file, unloaded=True, version=version)
     assert summary.unloaded
-    assert bool(summary.compressed_bytes) == (compress is not None)
     elf = open_elf(file)
     assert elf.segments == open_elf(original).segments
     assert unloaded_of(elf) is not None
@@ -193,7 +188,7 @@ def add_and_read(original: Path, file: Path, compress: Compression | None, versi
     assert {finding.rule for finding in report.findings if finding.severity} == set(), report.findings
     assert "not-loaded" in {finding.rule for finding in report.findings}
     assert ", not loaded" in report.one_line()
-    again = add_section(file, unloaded=True, compress=compress, version=version)
+    again = add_section(file, unloaded=True, version=version)
     assert (again.note, again.output) == ("has it already", "")
     copy = file.with_name("removed")
     remove(file, output=copy)
@@ -201,11 +196,10 @@ def add_and_read(original: Path, file: Path, compress: Compression | None, versi
     return summary
 
 
-@for_each("compress", [None, "zstd"])
 @for_each("kind", KINDS)
-def test_programs_run_as_before(kind: str, compress: Compression | None, compile_c: Compiler, tmp_path: Path) -> None:
+def test_programs_run_as_before(kind: str, compile_c: Compiler, tmp_path: Path) -> None:
     original = compile_c(source_of(kind), *FLAGS, *KINDS[kind])
-    add_and_read(original, tmp_path / "result", compress)
+    add_and_read(original, tmp_path / "result")
     run(tmp_path / "result", kind, compile_c)
 
 
@@ -216,7 +210,7 @@ def test_a_program_without_room(compile_c: Compiler, peers: Peers, tmp_path: Pat
     with pytest.raises(RefusedError) as error:
         add_section(original, output=tmp_path / "loaded", min_kernel="5.17")
     assert error.value.reason is Refusal.OLD_KERNELS
-    add_and_read(original, tmp_path / "result", "zstd")
+    add_and_read(original, tmp_path / "result")
     run(tmp_path / "result", "static-pie", compile_c)
 
 
@@ -225,7 +219,7 @@ def test_the_dynamic_loader(compile_c: Compiler, tmp_path: Path) -> None:
     with pytest.raises(RefusedError) as error:
         add_section(loader, output=tmp_path / "loaded")
     assert error.value.reason is Refusal.DYNAMIC_LOADER
-    summary = add_and_read(loader, tmp_path / "loader", "zstd")
+    summary = add_and_read(loader, tmp_path / "loader")
     assert summary.warnings == ()
     (tmp_path / "loader").chmod(0o755)
     done = subprocess.run([tmp_path / "loader", program], capture_output=True, text=True, check=True)
@@ -238,14 +232,14 @@ def test_the_dynamic_loader(compile_c: Compiler, tmp_path: Path) -> None:
 def test_gnu_readelf_reads_the_same(name: str, version: FormatVersion, peers: Peers, tmp_path: Path) -> None:
     """It takes the section's address for 0 too, and expands it without being asked."""
     original = corpus_file(name)
-    choices: tuple[Compression | None, ...] = (None, "zstd")
-    for choice in choices:
-        file = tmp_path / f"result-{choice}"
-        add_and_read(original, file, choice, version)
+    file = tmp_path / "result"
+    add_and_read(original, file, version)
+    for is_compressed in (False, True):
+        if is_compressed:
+            compress_section(file)
         theirs = subprocess.run([peers.tool("readelf"), "--sframe", file], capture_output=True, text=True, check=True).stdout
         ours = CliRunner().invoke(cli, ["dump", str(file)]).stdout
         assert theirs.strip() == ours.strip()
-        file.unlink()
 
 
 # -- with a section already
@@ -272,14 +266,18 @@ def test_loaded_and_not_are_two_sections(file: Path) -> None:
     assert file.read_bytes() == original
 
 
-def test_plain_and_compressed_are_two_sections(file: Path) -> None:
+def test_a_section_that_another_tool_has_compressed(file: Path) -> None:
     add_section(file, unloaded=True)
-    with pytest.raises(RefusedError):
-        add_section(file, unloaded=True, compress="zstd")
-    add_section(file, unloaded=True, compress="zstd", replace=True)
+    plain = read(file).table
+    compress_section(file)
     section = unloaded_of(open_elf(file))
     assert section is not None
     assert section.header.sh_flags == SHF.COMPRESSED
+    assert read(file).table == plain
+    again = add_section(file, unloaded=True)
+    assert (again.note, again.unloaded) == ("has it already", True)
+    add_section(file, unloaded=True, replace=True)
+    assert read(file).table == plain
 
 
 def test_in_the_place_of_a_linkers_section(compile_c: Compiler, tmp_path: Path) -> None:
@@ -288,7 +286,7 @@ def test_in_the_place_of_a_linkers_section(compile_c: Compiler, tmp_path: Path) 
     file = Path(shutil.copy(original, tmp_path / "file"))
     with pytest.raises(RefusedError, match=r"already has a loaded SFrame section"):
         add_section(file, unloaded=True)
-    add_section(file, unloaded=True, compress="zstd", replace=True)
+    add_section(file, unloaded=True, replace=True)
     elf = open_elf(file)
     assert unloaded_of(elf) is not None
     assert PT.GNU_SFRAME not in {s.p_type for s in elf.segments}
@@ -315,16 +313,13 @@ def test_whole_trees(compile_c: Compiler, tmp_path: Path) -> None:
     assert {kind: (root / kind).read_bytes() for kind in files} == before
 
 
-@pytest.mark.parametrize("compress", [None, "zstd"])
-def test_convert_keeps_it_as_it_is(file: Path, compress: Compression | None) -> None:
+def test_convert_keeps_it_unloaded(file: Path) -> None:
     original = file.read_bytes()
-    summary = add_section(file, unloaded=True, compress=compress)
-    flags = unloaded_of(open_elf(file)).header.sh_flags  # type: ignore[union-attr]
+    summary = add_section(file, unloaded=True)
     change = convert(file, 2)
     assert (change.from_version, change.section_bytes_before) == (3, summary.section_bytes)
     section = unloaded_of(open_elf(file))
     assert section is not None
-    assert section.header.sh_flags == flags
     assert read(file).header.version == 2
     assert change.section_bytes == len(open_elf(file).contents(section))
     assert {finding.rule for finding in check(file).findings if finding.severity} <= {"not-loaded"}
@@ -332,16 +327,18 @@ def test_convert_keeps_it_as_it_is(file: Path, compress: Compression | None) -> 
     assert file.read_bytes() == original
 
 
-@pytest.mark.parametrize("compress", [None, "zstd"])
-def test_after_a_tool_that_drops_the_record(file: Path, compress: Compression | None, peers: Peers, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_after_a_tool_that_drops_the_record(file: Path, is_compressed: bool, peers: Peers, tmp_path: Path) -> None:
     """The section is taken out whoever made it, and nothing of it is left."""
-    add_section(file, unloaded=True, compress=compress)
+    add_section(file, unloaded=True)
+    if is_compressed:
+        compress_section(file)
     rewritten = tmp_path / "rewritten"
     subprocess.run([peers.tool("objcopy"), file, rewritten], check=True)
     section = unloaded_of(open_elf(rewritten))
     assert section is not None
     again = add_section(rewritten, unloaded=True)
-    assert (again.note, again.unloaded, bool(again.compressed_bytes)) == ("has it already", True, compress is not None)
+    assert (again.note, again.unloaded) == ("has it already", True)
     with pytest.raises(RefusedError, match=r"that is not loaded"):
         add_section(rewritten)
     convert(rewritten, 2)
@@ -360,7 +357,8 @@ def test_after_a_tool_that_drops_the_record(file: Path, compress: Compression | 
 
 @pytest.fixture
 def compressed(file: Path) -> Path:
-    add_section(file, unloaded=True, compress="zstd")
+    add_section(file, unloaded=True)
+    compress_section(file)
     return file
 
 
@@ -389,9 +387,9 @@ def test_a_damaged_one_is_replaced(compressed: Path) -> None:
     with pytest.raises(FormatError, match=r"cannot be decompressed"):
         read(compressed)
     with pytest.raises(RefusedError, match=r"SFrame section"):
-        add_section(compressed, unloaded=True, compress="zstd")
+        add_section(compressed, unloaded=True)
     damaged = compressed.read_bytes()
-    add_section(compressed, unloaded=True, compress="zstd", replace=True)
+    add_section(compressed, unloaded=True, replace=True)
     assert {finding.rule for finding in check(compressed).findings if finding.severity} == set()
     remove(compressed)
     assert compressed.read_bytes() == damaged
@@ -404,32 +402,6 @@ def test_a_compression_header_that_is_cut_off(compressed: Path) -> None:
     put(compressed, elf.header.e_shoff + last.number * SHDR_SIZE, RECORDS[Shdr, "little"].pack(*header))
     with pytest.raises(FormatError, match=r"expected 24 bytes of compression header, have 23"):
         read(compressed)
-
-
-def test_what_no_limited_reader_would_expand_stays_uncompressed() -> None:
-    assert compress(bytes(1 << 16), 8, "little") is None
-    assert compress(b"abc", 8, "little") is None
-    half = compress(bytes(range(256)) * MAX_DEFLATE_RATIO, 8, "big")
-    assert half is None or len(half) * MAX_DEFLATE_RATIO >= 256 * MAX_DEFLATE_RATIO
-
-
-def test_without_the_library(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, zstd.__name__, None)
-    monkeypatch.delattr(zstd.__name__, raising=False)
-    before = file.read_bytes()
-    with pytest.raises(
-        SframegenError,
-        match=r"a library for zstd is missing: install backports\.zstd \(see sframegen doctor\)$",
-    ):
-        add_section(file, unloaded=True, compress="zstd")
-    assert file.read_bytes() == before
-
-
-def test_options_that_exclude_each_other(file: Path) -> None:
-    with pytest.raises(ValueError, match=r"^only a section that is not loaded can be compressed$"):
-        add_section(file, compress="zstd")
-    with pytest.raises(ValueError, match=r"^unknown compression 'lzma', only zstd$"):
-        add_section(file, unloaded=True, compress="lzma")  # type: ignore[arg-type]
 
 
 @for_each(
@@ -466,4 +438,4 @@ def test_program_headers_that_no_kernel_reads() -> None:
     data[:EHDR_SIZE] = RECORDS[Ehdr, "little"].pack(*header)
     data += own + bytes((count - elf.phnum) * PHDR_SIZE)
     with pytest.raises(RefusedError, match=r"has 1,171 program headers, above the 1,170 that kernels read"):
-        plan_unloaded(ElfFile(memoryview(bytes(data))), SIZE, 0)
+        plan_unloaded(ElfFile(memoryview(bytes(data))), SIZE)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.files.copying import same_bytes
+import pytest
+
+from linker.files.copying import COMPARED, same_range
 from linker.files.read_back import read_back
-from sframegen.elf.file import ElfFile, open_elf
+from sframegen.base.errors import FormatError
+from sframegen.elf.file import ElfFile, open_elf, opened_elf
 from sframegen.elf.notes import notes_of
 from sframegen.elf.records import PHDR_SIZE, PT, RECORDS, SHDR_SIZE, Ehdr, Phdr, Shdr
 from tests.linker.inject.both_readers import findings as verify
@@ -20,8 +24,6 @@ from tests.support.loops import for_each
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    import pytest
 
     from linker.inject.plan import InjectionPlan
 
@@ -181,14 +183,20 @@ def test_a_plan_that_writes_over_what_stays(tmp_path: Path) -> None:
     assert ".note.gnu.build-id is overwritten" in program._replace(plan=program.plan._replace(moves=keeps)).findings()
 
 
-def test_same_bytes() -> None:
-    data = memoryview(bytes(range(100)))
-    assert same_bytes(data, memoryview(bytes(range(100))))
-    assert not same_bytes(data, data[:99])
-    for place in (0, 50, 99):
-        other = bytearray(data)
-        other[place] ^= 1
-        assert not same_bytes(data, memoryview(other))
+@for_each("place", [COMPARED // 2, COMPARED - 1, COMPARED, COMPARED + 99])
+def test_a_byte_that_differs_is_found(place: int, tmp_path: Path) -> None:
+    data = bytearray(small_file().ljust(COMPARED + 100))
+    one = ElfFile(memoryview(bytes(data)))
+    data[place] ^= 1
+    (tmp_path / "other").write_bytes(data)
+    with opened_elf(tmp_path / "other") as other:
+        assert not same_range(one, 0, other, 0, len(data))
+        assert same_range(one, 0, other, 0, place)
+        assert same_range(one, place + 1, other, place + 1, len(data) - place - 1)
+        assert not same_range(one, place + 1, other, place, len(data) - place)
+        os.truncate(tmp_path / "other", place)
+        with pytest.raises(FormatError, match="it was truncated while being read"):
+            same_range(one, 0, other, 0, len(data))
 
 
 def test_planning_and_writing_do_not_import_lief() -> None:

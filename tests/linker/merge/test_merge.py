@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import resource
 import shutil
 import struct
@@ -31,7 +30,6 @@ from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.format.words import Reason
 from sframegen.tables.compare import difference
 from sframegen.tables.gather import DEAD, Merger, gather
-from tests import ROOT
 from tests.support.loops import for_each
 from tests.support.producers import functions
 from tests.support.tables import function_tables
@@ -625,10 +623,3 @@ def test_an_empty_section_says_nothing(linked: Link) -> None:
     overwrite(linked.objects[1], elf.header.e_shoff + 64 * section.number + 32, struct.pack("<Q", 0))
     report = merge(linked.objects, linked.directory / "out", executable=linked.program, map_file=linked.map)
     assert (report.objects, report.objects_without) == (2, 1)
-
-
-def test_the_table_of_policies_names_tests_that_exist() -> None:
-    policies = (ROOT / "docs" / "objects.md").read_text().partition("## Which wins")[2]
-    named = set(re.findall(r"`(test_\w+)`", policies))
-    assert len(named) > 10
-    assert named <= set(globals())

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linker.merge.inputs import ObjectReader
-from linker.objects.archive import members, rewritten
+from linker.objects.archive import members, rewritten_archive
 from sframegen import Verdict, add_section, check, convert, read, remove
 from sframegen.base.errors import FormatError, RefusedError, SframegenError
 from sframegen.checks.finding import Severity
@@ -410,10 +410,10 @@ def test_the_symbol_index_follows_its_members() -> None:
     raw = ARCHIVE + member(b"/", index) + member(b"a.o/", b"1234") + member(b"b.o/", b"5678")
     found = members(memoryview(raw), "lib.a")
     assert [one.name for one in found] == ["/", "a.o", "b.o"]
-    assert b"".join(rewritten(found, {}, "lib.a")) == raw
-    grown = members(memoryview(b"".join(rewritten(found, {found[1].at: b"12345"}, "lib.a"))), "lib.a")
+    assert b"".join(rewritten_archive(found, {}, "lib.a")) == raw
+    grown = members(memoryview(b"".join(rewritten_archive(found, {found[1].at: b"12345"}, "lib.a"))), "lib.a")
     assert bytes(grown[1].contents) == b"12345"
     new_index = bytes(grown[0].contents)
     assert [int.from_bytes(new_index[at : at + 4], "big") for at in (4, 8)] == [grown[1].at, grown[2].at]
     with pytest.raises(FormatError, match="where no member is"):
-        list(rewritten([found[0]._replace(contents=memoryview(b"\0\0\0\1\0\0\0\7")), *found[1:]], {}, "lib.a"))
+        list(rewritten_archive([found[0]._replace(contents=memoryview(b"\0\0\0\1\0\0\0\7")), *found[1:]], {}, "lib.a"))

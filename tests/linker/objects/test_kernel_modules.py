@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from linker.objects.laid_out import place
+from linker.objects.laid_out import lay_out
 from sframegen import Verdict, add_section, check, remove
 from sframegen.base.errors import FormatError, RefusedError
 from sframegen.cli.commands import cli
@@ -72,14 +72,14 @@ def objcopy(machine: Machine, *arguments: str | Path) -> None:
 
 def sections(path: Path) -> list[SframeSection]:
     elf = open_elf(path)
-    image = place(elf, abi_of(elf)).image
+    image = lay_out(elf, abi_of(elf)).image
     return [decode(image.contents(one), one.header.sh_addr) for one in image.sections if one.header.sh_type == SHT.GNU_SFRAME]
 
 
 def described(path: Path) -> set[str]:
     """Names of the functions that the module's only section describes; its functions must ascend as the loader places them."""
     elf = open_elf(path)
-    image = place(elf, abi_of(elf)).image
+    image = lay_out(elf, abi_of(elf)).image
     [section] = sections(path)
     assert section.header.flags & F_FDE_SORTED
     assert list(section.table.start) == sorted(section.table.start)

@@ -27,7 +27,7 @@ from tests.support.processes.live import until_it_runs
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.profile.bpf.kernel_records import Counted, CountKey, NewStack
+    from sframegen.profile.bpf.kernel_records import CountKey, NewStack, SampleCount
     from tests.support.peers import Compiler
 
 pytestmark = [needs_bpf, pytest.mark.sampled]
@@ -164,7 +164,7 @@ def waits(compile_c: Compiler, *words: str | Path) -> Iterator[Waits]:
             os.killpg(process.pid, 9)
 
 
-def counted_stacks(sampled: Sampled) -> Iterator[tuple[CountKey, Counted, NewStack]]:
+def counted_stacks(sampled: Sampled) -> Iterator[tuple[CountKey, SampleCount, NewStack]]:
     """Yield what was counted, with its stack; not what waited when sampling began, whose stacks only their processes have."""
     stacks = sampled.stacks()
     asleep = {hashed for record in sampled.unfinished() if record.asleep for hashed in (record.hash, record.waiting_hash)}

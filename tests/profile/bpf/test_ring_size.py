@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sframegen.profile.bpf.settings import MIB, ring_bytes
+from sframegen.profile.bpf.kernel_walker import MIB, ring_bytes
 
 
 def test_size() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from sframegen.elf.records import PF, PT, Phdr
 from sframegen.profile.following.files import CodeSpan, TracedFile
-from sframegen.profile.following.follower import MAX_KEPT, Mapped, code_spans_of, spans_in
+from sframegen.profile.following.follower import MAX_KEPT, FileMapping, code_spans_of, spans_in
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
@@ -30,24 +30,24 @@ SECOND = load(0x3800, 0x806800, 0x1000)
 
 
 def test_spans() -> None:
-    cases: list[tuple[tuple[Phdr, ...], Mapped, list[CodeSpan]]] = [
-        ((TEXT, DATA), Mapped(0x10000, 0x12000, PAGE), [CodeSpan(0x10000, 0x12000, 0x10000 - 0x401000, 1)]),
-        ((TEXT, DATA), Mapped(0x11000, 0x12000, 2 * PAGE), [CodeSpan(0x11000, 0x12000, 0x11000 - 0x402000, 1)]),
-        ((TEXT, DATA), Mapped(0x10000, 0x11000, 3 * PAGE), [CodeSpan(0x10000, 0x11000, 0x10000 - 0x405000, 1)]),
-        ((TEXT, DATA), Mapped(0x10000, 0x11000, 9 * PAGE), [CodeSpan(0x10000, 0x11000, 0, 0)]),
+    cases: list[tuple[tuple[Phdr, ...], FileMapping, list[CodeSpan]]] = [
+        ((TEXT, DATA), FileMapping(0x10000, 0x12000, PAGE), [CodeSpan(0x10000, 0x12000, 0x10000 - 0x401000, 1)]),
+        ((TEXT, DATA), FileMapping(0x11000, 0x12000, 2 * PAGE), [CodeSpan(0x11000, 0x12000, 0x11000 - 0x402000, 1)]),
+        ((TEXT, DATA), FileMapping(0x10000, 0x11000, 3 * PAGE), [CodeSpan(0x10000, 0x11000, 0x10000 - 0x405000, 1)]),
+        ((TEXT, DATA), FileMapping(0x10000, 0x11000, 9 * PAGE), [CodeSpan(0x10000, 0x11000, 0, 0)]),
         (
             (TEXT, SECOND),
-            Mapped(0x10000, 0x15000, 0),
+            FileMapping(0x10000, 0x15000, 0),
             [CodeSpan(0x11100, 0x13000, 0x10000 - 0x400000, 1), CodeSpan(0x13800, 0x14800, 0x10000 - 0x803000, 1)],
         ),
-        ((TEXT, SECOND), Mapped(0x20000, 0x22000, 3 * PAGE), [CodeSpan(0x20000, 0x22000, 0x20000 - 0x806000, 1)]),
+        ((TEXT, SECOND), FileMapping(0x20000, 0x22000, 3 * PAGE), [CodeSpan(0x20000, 0x22000, 0x20000 - 0x806000, 1)]),
         # two segments in one page: each mapping has the segment that it was made for
         (
             (load(0, 0x400000, 0x1800), load(0x1800, 0x602800, 0x800)),
-            Mapped(0x10000, 0x12000, 0),
+            FileMapping(0x10000, 0x12000, 0),
             [CodeSpan(0x10000, 0x12000, -0x3F0000, 1)],
         ),
-        ((), Mapped(0x10000, 0x11000, 0), [CodeSpan(0x10000, 0x11000, 0, 0)]),
+        ((), FileMapping(0x10000, 0x11000, 0), [CodeSpan(0x10000, 0x11000, 0, 0)]),
     ]
     wrong = []
     for loads, mapped, spans in cases:
@@ -63,11 +63,11 @@ def test_a_file_at_other_addresses_and_from_other_places() -> None:
     """What is known of a file's mappings is known by offset and size."""
     file = TracedFile(1, "/library", elf(TEXT, SECOND))
     for mapped in (
-        Mapped(0x10000, 0x12000, PAGE),
-        Mapped(0x7F0000010000, 0x7F0000012000, PAGE),
-        Mapped(0x10000, 0x11000, PAGE),
-        Mapped(0x10000, 0x12000, 3 * PAGE),
-        *(Mapped(0x10000, 0x10000 + size * PAGE, 0) for size in range(1, 2 * MAX_KEPT)),
-        Mapped(0x20000, 0x22000, PAGE),
+        FileMapping(0x10000, 0x12000, PAGE),
+        FileMapping(0x7F0000010000, 0x7F0000012000, PAGE),
+        FileMapping(0x10000, 0x11000, PAGE),
+        FileMapping(0x10000, 0x12000, 3 * PAGE),
+        *(FileMapping(0x10000, 0x10000 + size * PAGE, 0) for size in range(1, 2 * MAX_KEPT)),
+        FileMapping(0x20000, 0x22000, PAGE),
     ):
         assert spans_in(file, mapped) == code_spans_of(elf(TEXT, SECOND), 1, mapped)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sframegen.profile.events.event_records import CommRecord, MmapRecord, TaskRecord
 from sframegen.profile.following import processes as module
 from sframegen.profile.following.files import CodeSpan
-from sframegen.profile.following.processes import HISTORY, VERSIONS_KEPT, Processes, inserted
+from sframegen.profile.following.processes import HISTORY, VERSIONS_KEPT, Processes, with_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -98,7 +98,7 @@ def test_spans_are_what_was_mapped_last_at_each_address(made_of: list[tuple[int,
     spans: tuple[CodeSpan, ...] = ()
     model: dict[int, tuple[int, int]] = {}
     for start, size, file in made_of:
-        spans = inserted(spans, start, start + size, [CodeSpan(start, start + size, start, file)])
+        spans = with_spans(spans, start, start + size, [CodeSpan(start, start + size, start, file)])
         model |= dict.fromkeys(range(start, start + size), (file, start))
         assert files_at(spans) == model
         assert all(one.start < one.end for one in spans)

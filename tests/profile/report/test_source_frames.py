@@ -14,8 +14,14 @@ import pytest
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.symbols import functions_named
 from sframegen.profile.report import source_lines as places_module
-from sframegen.profile.report.source_lines import FileAddresses, Limits, SourceFrame, find_source_frames, has_debug_information
-from sframegen.profile.report.symcache import SourceFrameColumns
+from sframegen.profile.report.source_lines import (
+    FileAddresses,
+    Limits,
+    SourceFrame,
+    SourceFrameColumns,
+    find_source_frames,
+    has_debug_information,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.notes import build_id_of
 from sframegen.elf.symbols import functions_named
 from sframegen.profile.report import source_lines
 from sframegen.profile.report.source_lines import Detail, FileAddresses, SourceFrame, SourceLines
 from sframegen.program import patience
 from sframegen.program.patience import Patience
-from sframegen.stack.names.debug_files import DebugFiles
 from sframegen.stack.names.gopclntab import GO_LAYOUTS
+from sframegen.stack.names.symbol_files import DebugFiles
 from tests.stack.names.test_gopclntab import TEXT, with_section, written
 
 if TYPE_CHECKING:
@@ -85,7 +86,11 @@ def test_a_stripped_file_has_those_of_its_debug_file(program: Path, tmp_path: Pa
     stripped = tmp_path / "stripped"
     subprocess.run(["strip", "-o", stripped, program], check=True)
     assert learned(open_elf(stripped), tmp_path, start_of(program)).at(7, start_of(program)) == ()
-    debug = DebugFiles(lambda _: open_elf(program), str(tmp_path / "none"))
+    build_id = (build_id_of(open_elf(stripped)) or b"").hex()
+    place = tmp_path / "debug/.build-id" / build_id[:2] / f"{build_id[2:]}.debug"
+    place.parent.mkdir(parents=True)
+    shutil.copy(program, place)
+    debug = DebugFiles(str(tmp_path / "debug"))
     assert learned(open_elf(stripped), tmp_path, start_of(program), debug=debug).at(7, start_of(program))[0].function == "outer"
 
 
@@ -101,6 +106,6 @@ def test_debug_information_that_cannot_be_read_is_noted(program: Path, tmp_path:
 
 def test_lines_of_go_need_no_library(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_lines, "has_library", lambda: False)
-    elf = open_elf(with_section(compile_c("int main(void) { return 0; }"), written(GO_LAYOUTS[3]), ".gopclntab", tmp_path))
+    elf = open_elf(with_section(compile_c("int main(void) { return 0; }"), written(GO_LAYOUTS[-1]), ".gopclntab", tmp_path))
     assert learned(elf, tmp_path, TEXT, 1).at(7, TEXT) == (SourceFrame("", "/src/main.go", 12, inlined=False),)
     shutil.rmtree(tmp_path / "kept", ignore_errors=True)

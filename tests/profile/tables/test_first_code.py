@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.format.abi import AMD64
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
-from sframegen.profile.tables.first_code import with_first_code
 from sframegen.profile.tables.make_table import make_table
+from sframegen.profile.tables.stack_ends import with_first_code
 from sframegen.stack.walking.step import RuleFlag
 from tests.support.decoded_tables import find_rule
 

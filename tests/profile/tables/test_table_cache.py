@@ -15,7 +15,7 @@ from sframegen.profile.kept_files import default_directory
 from sframegen.profile.tables.decoded_table import table_of
 from sframegen.profile.tables.make_table import Origin, make_table
 from sframegen.profile.tables.table_builder import TableBuilder
-from sframegen.profile.tables.table_cache import TableCache, modules_digest, stored, table_in
+from sframegen.profile.tables.table_cache import TableCache, modules_digest, table_bytes, table_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cache(folder: Path) -> Iterator[TableCache]:
-    cache = TableCache(folder, 3 * len(stored(TABLE, 62)))
+    cache = TableCache(folder, 3 * len(table_bytes(TABLE, 62)))
     yield cache
     cache.close()
 
@@ -79,7 +79,7 @@ def is_refused(data: bytes) -> bool:
 
 
 def test_no_damaged_byte_is_used() -> None:
-    whole = stored(TABLE, 62)
+    whole = table_bytes(TABLE, 62)
     assert table_in(memoryview(whole)) == TABLE
     damaged = {at: whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :] for at in range(0, len(whole), 7)}
     assert [at for at, data in damaged.items() if not (is_refused(data) and is_refused(whole[:at]))] == []

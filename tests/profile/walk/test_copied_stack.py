@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 import struct
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,7 @@ from sframegen.profile.tables.decoded_table import table_of
 from sframegen.profile.tables.make_table import make_table
 from sframegen.profile.walk import copied_stack
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
-from sframegen.profile.walk.steps import CodeKind, Search
+from sframegen.profile.walk.steps import CodeKind
 from sframegen.stack.abi.machines import ThreadRegisters, conventions_of
 from sframegen.stack.live.process import Process
 from sframegen.stack.objects.loaded_image import read_loaded_image
@@ -33,12 +32,10 @@ from sframegen.stack.walking import walk as stack_walk
 from sframegen.stack.walking.frames import End, RuleSource
 from sframegen.stack.walking.step import GUESS_REACH
 from sframegen.stack.walking.walk import CodeRule, code_rule
-from tests import ROOT
 from tests.support.inputs.linker_inputs import Writer
 from tests.support.processes.live import Program, compiled
 
 if TYPE_CHECKING:
-    from enum import IntEnum, IntFlag
     from pathlib import Path
 
     from sframegen.profile.tables.decoded_table import DecodedTable
@@ -432,11 +429,3 @@ def test_copies_of_a_process_are_walked_as_the_process(compile_c: Compiler, tmp_
                 found = [biases[frame.file] + frame.address for frame in map(unpacked_frame, walker.frames())]
                 assert found == [frame.code for frame in threads[tid].frames]
     assert max(len(thread.frames) for thread in threads.values()) > 8
-
-
-def test_the_numbers_of_the_compiled_module_are_those_of_the_enumerations() -> None:
-    text = (ROOT / "sframegen/profile/walk/steps.pxd").read_text()
-    found = re.findall(r"\b(END|CODE|SEARCH)_(\w+) = (-?\d+)", text)
-    kinds: dict[str, type[IntEnum | IntFlag]] = {"END": End, "CODE": CodeKind, "SEARCH": Search}
-    assert [int(number) for *_, number in found] == [kinds[kind][name] for kind, name, _ in found]
-    assert {name for kind, name, _ in found if kind != "END"} == {member.name for member in (*CodeKind, *Search)}

@@ -76,21 +76,20 @@ class Writer:
 
 def written(layout: GoLayout, order: ByteOrder = "little", text: int = TEXT) -> bytes:
     """Return a table of FUNCTIONS."""
-    mark, entry = ("<" if order == "little" else ">"), ("I" if layout.relative else "Q")
+    mark = "<" if order == "little" else ">"
     names, files, numbers = Writer(), Writer(), Writer()
     names_at = [names.add(one.name.encode() + b"\0") for one in FUNCTIONS]
     files_at = [files.add(path.encode() + b"\0") for path in FILES]
-    shift = layout.words is None  # files are numbered from 1 there
     values_at = [
         [
             numbers.add(values([*one.stack])) if one.stack else 0,
-            numbers.add(values([(size, file + shift) for size, file, _ in one.lines])),
+            numbers.add(values([(size, file) for size, file, _ in one.lines])),
             numbers.add(values([(size, line) for size, _, line in one.lines])),
         ]
         for one in FUNCTIONS
     ]
     header = struct.pack(f"{mark}IHBB", layout.magic, 0, 1, 8)
-    words = 8 * (2 if layout.words is None else 8)
+    words = 8 * 8
     parts, places = bytearray(), {}
     for name, data in (
         ("names", names.data),
@@ -102,48 +101,16 @@ def written(layout: GoLayout, order: ByteOrder = "little", text: int = TEXT) -> 
         places[name] = 8 + words + len(parts)
         parts += data
     parts += bytes(-len(parts) % 8)
-    base = 0 if shift else 8 + words + len(parts)
-    table = 8 + 8 if shift else base  # of the functions
-    if shift:
-        return _old(mark, names_at, values_at, files_at, (names.data, files.data, numbers.data))
+    table = 8 + words + len(parts)  # of the functions
     records, found, at = bytearray(), [], 0
-    size = (2 * len(FUNCTIONS) + 1) * struct.calcsize(entry)
+    size = 4 * (2 * len(FUNCTIONS) + 1)
     for number, one in enumerate(FUNCTIONS):
-        address = at if layout.relative else text + at
-        found += [address, size + len(records)]
-        records += struct.pack(f"{mark}{entry}8I", address, names_at[number], 0, 0, *values_at[number], 0, 0)
+        found += [at, size + len(records)]
+        records += struct.pack(f"{mark}9I", at, names_at[number], 0, 0, *values_at[number], 0, 0)
         at += one.size
-    found.append(at if layout.relative else text + at)
-    start = [text] if layout.relative else []
-    fields = [len(FUNCTIONS), len(FILES), *start, places["names"], places["units"], places["files"], places["values"], table]
-    fields += [0] * (8 - len(fields))
-    return header + struct.pack(f"{mark}8Q", *fields) + parts + struct.pack(f"{mark}{len(found)}{entry}", *found) + records
-
-
-def _old(
-    mark: str, names_at: list[int], values_at: list[list[int]], files_at: list[int], data: tuple[bytearray, bytearray, bytearray]
-) -> bytes:
-    """The layout of Go 1.2, in which all offsets count from the table's start."""
-    names, files, numbers = data
-    count = len(FUNCTIONS)
-    table = 8 + 8 * (1 + 2 * count + 1) + 4
-    names_start = table
-    files_start = names_start + len(names)
-    values_start = files_start + len(files)
-    list_start = values_start + len(numbers)
-    records_start = list_start + 4 * (1 + len(files_at))
-    found, records, at = [], bytearray(), TEXT
-    for number, one in enumerate(FUNCTIONS):
-        found += [at, records_start + len(records)]
-        places = [values_start + place if place else 0 for place in values_at[number]]
-        fields = [names_start + names_at[number], 0, 0, *places, 0, 0]
-        records += struct.pack(f"{mark}Q8I", at, *fields)
-        at += one.size
-    header = struct.pack(f"{mark}IHBBQ", 0xFFFFFFFB, 0, 1, 8, count) + struct.pack(
-        f"{mark}{2 * count + 1}QI", *found, at, list_start
-    )
-    listed = struct.pack(f"{mark}{1 + len(files_at)}I", 1 + len(files_at), *(files_start + place for place in files_at))
-    return header + names + files + numbers + listed + records
+    found.append(at)
+    fields = [len(FUNCTIONS), len(FILES), text, places["names"], places["units"], places["files"], places["values"], table]
+    return header + struct.pack(f"{mark}8Q", *fields) + parts + struct.pack(f"{mark}{len(found)}I", *found) + records
 
 
 @for_each("order", ["little", "big"])
@@ -165,7 +132,7 @@ def test_each_layout(layout: GoLayout, order: ByteOrder) -> None:
 
 
 def test_text_that_begins_elsewhere() -> None:
-    table = GoTable(memoryview(written(GO_LAYOUTS[3], text=0)), "little", 0x7000)
+    table = GoTable(memoryview(written(GO_LAYOUTS[-1], text=0)), "little", 0x7000)
     function = table.function_at(0x7000)
     assert function == GoFunction("main.main", 0x7000, 0x7040)
 
@@ -197,14 +164,14 @@ def test_how_much_of_the_stack_functions_take(layout: GoLayout, order: ByteOrder
 
 
 def test_a_table_of_sp_that_goes_on_after_the_function() -> None:
-    data, inside, outside = written(GO_LAYOUTS[3]), values([(4, 0), (0x2B, 24)])[:-1], values([(4, 0), (0x41, 24)])[:-1]
+    data, inside, outside = written(GO_LAYOUTS[-1]), values([(4, 0), (0x2B, 24)])[:-1], values([(4, 0), (0x41, 24)])[:-1]
     assert inside in data
     assert not [*GoTable(memoryview(data.replace(inside, outside)), "little").frames()]
 
 
 def test_functions_that_begin_a_stack() -> None:
     """A flag says that nothing called them; with the flag that SP is written they are the outermost."""
-    data = bytearray(written(GO_LAYOUTS[3]))
+    data = bytearray(written(GO_LAYOUTS[-1]))
     (functions_part,) = struct.unpack_from("<Q", data, 8 + 7 * 8)
     record = functions_part + 4 * (2 * len(FUNCTIONS) + 1)
     for flags, expected in ((0, []), (1, []), (2, []), (7, [(TEXT, TEXT + 0x40)])):
@@ -213,7 +180,7 @@ def test_functions_that_begin_a_stack() -> None:
 
 
 def test_a_function_that_ends_before_it_begins() -> None:
-    data = bytearray(written(GO_LAYOUTS[3]))
+    data = bytearray(written(GO_LAYOUTS[-1]))
     (functions_part,) = struct.unpack_from("<Q", data, 8 + 7 * 8)
     data[functions_part + 4 * (2 * len(FUNCTIONS) + 1) + 4 + 37] = 3
     struct.pack_into("<I", data, functions_part, 0x1000)
@@ -225,7 +192,7 @@ def test_a_function_that_ends_before_it_begins() -> None:
 def test_a_text_that_begins_below_zero() -> None:
     """A relocation may say so."""
     starts = [
-        [frame.start for frame in GoTable(memoryview(written(GO_LAYOUTS[3], text=0)), "little", start).frames()]
+        [frame.start for frame in GoTable(memoryview(written(GO_LAYOUTS[-1], text=0)), "little", start).frames()]
         for start in (-1, 1)
     ]
     assert starts[0] != starts[1]
@@ -234,7 +201,7 @@ def test_a_text_that_begins_below_zero() -> None:
 def test_steps_without_sense_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else each of millions of functions could have a million of them."""
     good, bad = (values([(4, 0), (size, 24)])[:-1] for size in (0x2B, 0x41))
-    data = bytearray(written(GO_LAYOUTS[3]).replace(good, bad))
+    data = bytearray(written(GO_LAYOUTS[-1]).replace(good, bad))
     (functions_part,) = struct.unpack_from("<Q", data, 8 + 7 * 8)
     second = functions_part + 4 * (2 * len(FUNCTIONS) + 1) + 36
     data[second + 16 : second + 20] = data[second + 24 : second + 28]  # the table of lines as that of SP: one step
@@ -247,7 +214,7 @@ def test_steps_without_sense_are_counted(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.dear
 def test_a_line_table_without_an_end() -> None:
     """The values of the first function never come to an address."""
-    data = bytearray(written(GO_LAYOUTS[3]))
+    data = bytearray(written(GO_LAYOUTS[-1]))
     values_part, functions_part = struct.unpack_from("<2Q", data, 8 + 6 * 8)
     record = functions_part + 4 * (2 * len(FUNCTIONS) + 1)
     struct.pack_into("<2I", data, record + 20, *[len(data) - values_part] * 2)
@@ -308,7 +275,7 @@ def with_section(program: Path, data: bytes, name: str, tmp_path: Path) -> Path:
 
 @for_each("section", [".gopclntab", ".data.rel.ro.gopclntab"])
 def test_names_of_a_stripped_file_come_from_it(section: str, compile_c: Compiler, tmp_path: Path) -> None:
-    program = with_section(compile_c("int main(void) { return 0; }"), written(GO_LAYOUTS[3]), section, tmp_path)
+    program = with_section(compile_c("int main(void) { return 0; }"), written(GO_LAYOUTS[-1]), section, tmp_path)
     names = FileNames(open_elf(program))
     assert names.at(TEXT + 0x45)[:] == ("main.(*Tree[...]).Insert", TEXT + 0x40)
     damaged = with_section(compile_c("int main(void) { return 0; }"), b"\xf1\xff\xff\xff" + bytes(100), section, tmp_path)

@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sframegen.base.errors import FormatError
-from sframegen.elf.compressed import compress
 from sframegen.elf.file import ElfFile
 from sframegen.elf.records import EHDR_SIZE, ET, PF, PHDR_SIZE, PN_XNUM, PT, RECORDS, SHDR_SIZE, SHF, SHT, Ehdr, Phdr, Shdr, packed
 from sframegen.format.abi import ABIS, AMD64, S390X, Abi
 from sframegen.format.decode import open_section
 from sframegen.format.encode import Encoder
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
-from sframegen.registry.regions import Region, Registry, SectionDescriber
+from sframegen.registry.regions import Region, Registry
 from sframegen.stack import snapshot as memory
 from sframegen.stack.abi.machines import ThreadRegisters, conventions_of
 from sframegen.stack.live.process import parse_mappings
@@ -26,6 +25,7 @@ from sframegen.stack.objects.loaded_objects import LoadedObjects
 from sframegen.stack.snapshot import CopiedMemory, KeptMemory, NotCopiedError, Snapshot, StoppedThread
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.frames import End, RuleSource
+from tests.support import zstandard
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -167,8 +167,7 @@ def with_unloaded(abi: Abi = AMD64, *, compressed: bool = False, ch_size: int | 
     section = section_bytes(abi, 0)
     size = len(section)
     if compressed:
-        stored = compress(section, 8, abi.byte_order)
-        assert stored
+        stored = zstandard.compressed(section, abi.byte_order)
         section = stored if ch_size is None else stored[:8] + ch_size.to_bytes(8, abi.byte_order) + stored[16:]
     data = elf_bytes(abi, section=section_bytes(abi, start=TEXT + 0x200) if loaded else b"")
     names = b"\0.sframe\0.shstrtab\0"
@@ -415,7 +414,7 @@ def test_code_without_a_file_is_walked_by_what_is_registered() -> None:
     tracer = Tracer(registry=registry)
     assert [thread.end for thread in tracer.trace(snapshot.now)] == [End.NO_FRAME_POINTER]
     section = open_section(section_bytes(AMD64, code + 0x800, code), code + 0x800)
-    registry.register(Region(code, code + 0x800, "jit", SectionDescriber(section)))
+    registry.register(Region(code, code + 0x800, "jit", section))
     (thread,) = tracer.trace(snapshot.now)
     assert ([frame.how for frame in thread.frames], thread.end) == (
         [RuleSource.REGISTERED, RuleSource.REGISTERED, RuleSource.SFRAME],

@@ -9,11 +9,11 @@ import pytest
 
 from sframegen.base.errors import FormatError
 from sframegen.format.abi import AMD64
+from sframegen.format.decode import open_section
 from sframegen.registry import jit_tables
-from sframegen.registry.calls import Caller, sframe_register
 from sframegen.registry.jit_tables import TABLE_COST, Budget
-from sframegen.registry.regions import BudgetError, Registry
-from sframegen.registry.structures import JitEntry, JitList, JitNode, JitTable, SframeSetup, encode
+from sframegen.registry.regions import BudgetError, Region, Registry
+from sframegen.registry.structures import JitEntry, JitList, JitNode, JitTable, encode
 from sframegen.stack.abi.machines import ThreadRegisters
 from sframegen.stack.mappings import Mapping, Mappings
 from sframegen.stack.objects import runtime_code
@@ -24,7 +24,7 @@ from sframegen.stack.walking.frames import End, RuleSource
 from tests.support.processes.memories import Pieces
 from tests.support.processes.registered import section_bytes
 
-TEXT, LIST, NODE, TABLE, SECTION, SETUP = 0x1000, 0x20_0000, 0x21_0000, 0x22_0000, 0x50_0000, 0x60_0000
+TEXT, LIST, NODE, TABLE, SECTION = 0x1000, 0x20_0000, 0x21_0000, 0x22_0000, 0x50_0000
 LIBRARY = Mapping(0x10_0000, 0x11_0000, True, False, True, 0, "1:1", 7, "/lib/a.so")
 MADE = Mapping(0x1000, 0x2000, True, True, True, 0, "0:0", 0, "")
 ANOTHER = LIBRARY._replace(start=0x30_0000, end=0x31_0000, inode=8)
@@ -164,13 +164,9 @@ class Walked:
 def test_code_of_no_file_is_walked_by_the_section_that_was_registered() -> None:
     process = Walked()
     section = section_bytes(SECTION, (process.code, process.code + 0x40))
-    process.pieces.pieces[SECTION] = section
     registry = Registry()
-    tracer = Tracer(registry=registry)
-    setup = encode(SframeSetup(SECTION, len(section), process.code, 0x1000))
-    process.pieces.pieces[SETUP] = setup
-    sframe_register(Caller(registry, process.pieces, AMD64), SETUP, len(setup))
-    [thread] = tracer.trace(process.now)
+    registry.register(Region(process.code, process.code + 0x1000, "section", open_section(section, SECTION)))
+    [thread] = Tracer(registry=registry).trace(process.now)
     assert [(frame.pc, frame.cfa, frame.how) for frame in thread.frames] == [
         (process.code + 4, process.stack + 16, RuleSource.REGISTERED),
         (process.code + 0x48, process.stack + 32, RuleSource.REGISTERED),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,9 +13,8 @@ from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi
 from sframegen.format.model import OUTERMOST, Rule, Where
 from sframegen.stack.abi.machines import ThreadRegisters, conventions_of, registers_of
 from sframegen.stack.walking.frames import ADDRESS_MASK, End, RuleSource
-from sframegen.stack.walking.step import RuleFlag, numbers_of
+from sframegen.stack.walking.step import numbers_of
 from sframegen.stack.walking.walk import CodeRule, code_rule, guess, walk
-from tests import ROOT
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -474,10 +472,3 @@ def test_registers_of_the_kernels_bytes(abi: Abi) -> None:
 def test_the_numbers_of_a_rule_are_plain(rule: Rule) -> None:
     """Compiled with Cython 3.1, as in the Debian package, CallerRule refuses a RuleFlag: every walk failed."""
     assert {type(number) for number in numbers_of(rule, 16)} == {int}
-
-
-def test_the_numbers_of_compiled_modules_are_those_of_the_enumerations() -> None:
-    text = (ROOT / "sframegen/stack/walking/step.pxd").read_text()
-    found = re.findall(r"\b(END|RULE)_(\w+) = (\w+)", text)
-    assert [name for kind, name, _ in found if kind == "RULE"] == [flag.name for flag in RuleFlag]
-    assert [int(number, 0) for _, _, number in found] == [{"END": End, "RULE": RuleFlag}[kind][name] for kind, name, _ in found]

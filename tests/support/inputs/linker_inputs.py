@@ -126,14 +126,14 @@ def inject(source: Path, target: Path, size: int = 3001, min_kernel: str | None 
 def inject_bytes(data: bytes, size: int = 28, *, unloaded: bool = False) -> bytes:
     elf = ElfFile(memoryview(data))
     out = io.BytesIO()
-    plan = plan_unloaded(elf, size, 0) if unloaded else plan_injection(elf, size)
+    plan = plan_unloaded(elf, size) if unloaded else plan_injection(elf, size)
     write_all(elf, change_of(plan, elf, section_of(size)[:size]), out)
     return out.getvalue()
 
 
 def restored(changed: bytes) -> bytes:
     """Return the original that a changed file's record restores."""
-    record = undo_record.read(memoryview(changed))
+    record = undo_record.read_verified(memoryview(changed))
     assert record is not None
     out = io.BytesIO()
     write_all(ElfFile(memoryview(changed)), Change(()), out, record=record)

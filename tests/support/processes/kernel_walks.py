@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from sframegen.elf.file import open_elf
-from sframegen.profile.bpf.kernel_records import KernelRecord, NewStack, Statistic, Unfinished
+from sframegen.profile.bpf.kernel_records import KernelRecord, NewStack, Statistic, UnfinishedWalk
 from sframegen.profile.bpf.kernel_walker import KernelWalker
 from sframegen.profile.following.files import CodeSpan
 from sframegen.profile.packed_frames import unpacked_frame
@@ -80,8 +80,8 @@ class Sampled:
     def stacks(self) -> dict[tuple[int, int, int], NewStack]:
         return {(record.hash, record.pid, record.tid): record for record in self.records if isinstance(record, NewStack)}
 
-    def unfinished(self) -> list[Unfinished]:
-        return [record for record in self.records if isinstance(record, Unfinished)]
+    def unfinished(self) -> list[UnfinishedWalk]:
+        return [record for record in self.records if isinstance(record, UnfinishedWalk)]
 
     def addresses(self, pid: int, frames: Sequence[int]) -> list[int]:
         """Return the run-time addresses of packed frames."""

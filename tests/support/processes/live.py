@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 import sframegen
 from sframegen.stack.live.process import Process
-from sframegen.stack.names.frame_names import Symbols
+from sframegen.stack.report import Symbols
 from sframegen.stack.tracer import Tracer
 
 if TYPE_CHECKING:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,17 +15,16 @@ from sframegen.profile.report.formats.row_kinds import TableNumbers
 from sframegen.profile.report.label_trees import LabelTrees, rows_by_group
 from sframegen.profile.report.table import totals
 from sframegen.profile.report.tree_passes import add_up, at_least
-from sframegen.profile.stacks.call_tree import ROOT
-from sframegen.program.html_page import html_page, json_element
+from sframegen.profile.stacks.call_tree import ROOT, CallTree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sframegen.base.columns import Column
     from sframegen.profile.report.named import Named
-    from sframegen.profile.stacks.call_tree import CallTree
 
-TEMPLATE = Path(__file__).with_suffix(".html")
+TEMPLATE = Path(__file__).with_suffix(".html")  # with @NAME@ for each part
+ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}  # characters that could end the element of the data
 
 
 class DrawnFrame(NamedTuple):
@@ -37,7 +39,22 @@ SMALLEST = 20_000  # the least share that is drawn is one in this number
 
 def flamegraph(named: Named) -> Iterator[str]:
     """Yield the page in parts. Its data are columns of nodes in preorder; its script computes their places."""
-    return html_page(TEMPLATE, {"DATA": json_element(_data(named))})
+    style, script = (TEMPLATE.with_suffix(ending).read_text() for ending in (".css", ".js"))
+    data = json.dumps(_data(named)).translate(ESCAPES)
+    parts = {
+        "DATA": data,
+        "STYLE": style,
+        "SCRIPT": script,
+        "STYLE_HASH": _allowing_hash(style),
+        "SCRIPT_HASH": _allowing_hash(script),
+    }
+    for number, part in enumerate(TEMPLATE.read_text().split("@")):
+        yield parts[part] if number % 2 else part
+
+
+def _allowing_hash(text: str) -> str:
+    """Return the hash with which a content security policy allows an element."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _data(named: Named) -> dict[str, Any]:

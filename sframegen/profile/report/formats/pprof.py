@@ -18,14 +18,13 @@ from sframegen.profile.report.formats.path_bytes import (
     packed_numbers,
     text_field,
 )
-from sframegen.profile.report.formats.row_kinds import TableNumbers, rows_in_parts
+from sframegen.profile.report.formats.row_kinds import RowKind, TableNumbers, rows_in_parts
 from sframegen.profile.report.table import totals
 from sframegen.stack.walking.frames import COMPLETE, End
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.profile.report.formats.row_kinds import RowKind
     from sframegen.profile.report.named import Named, NamedFrame
 
 NANOSECONDS = 1_000_000_000

@@ -10,17 +10,15 @@ from array import array
 from typing import TYPE_CHECKING
 
 from sframegen.profile.report.formats.path_bytes import NumberedBytes, PathTexts
-from sframegen.profile.report.formats.row_kinds import rows_in_parts
+from sframegen.profile.report.formats.row_kinds import RowKind, rows_in_parts
 from sframegen.profile.report.label_trees import LabelTrees, counts_of_groups, rows_by_group
-from sframegen.profile.report.named import NO_ADDRESS
+from sframegen.profile.report.named import NO_ADDRESS, Named
 from sframegen.profile.report.table import costs, incomplete, whole_stacks
 from sframegen.stack.walking.frames import COMPLETE, End
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.profile.report.formats.row_kinds import RowKind
-    from sframegen.profile.report.named import Named
 
 FOLDED_SEPARATOR = b";"
 

@@ -1,18 +1,18 @@
-"""Finds a file's call frame information: `.eh_frame`, `.debug_frame`, a separate debug file."""
+"""Finds the sections with a file's call frame information: `.eh_frame`, `.debug_frame`, also in a separate debug file."""
 
 from __future__ import annotations
 
 import zlib
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
 from cfi.machine import Cursor
 from cfi.section import CfiSection
 from sframegen.base.errors import FormatError
+from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.conversion.kernel_code import unwalked_code
 from sframegen.elf.dynamic import DF_TEXTREL, DT, read_dynamic
-from sframegen.elf.file import Relocated, open_elf
+from sframegen.elf.file import ElfFile, Relocated, Section, open_elf
 from sframegen.elf.notes import build_id_of, debug_link_of
 from sframegen.elf.records import EH_FRAMES, ET, MAX_ADDRESS, PF, PT, RECORDS, SHF, SHN, SHT, SYM_SIZE, Sym
 from sframegen.elf.relocations import columns
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import TypeAlias
 
-    from sframegen.elf.file import ElfFile, Section
     from sframegen.elf.ranges import Range
 
     Bases: TypeAlias = tuple[int, int, Callable[[int], int]]

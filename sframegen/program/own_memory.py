@@ -1,21 +1,23 @@
-"""Mapped files that become shorter: what they have lost reads as zeros, instead of ending the program."""
+"""The memory of this process: what a mapped file has lost reads as zeros, and what is not needed for some time goes back."""
 
 from __future__ import annotations
 
 import ctypes as c
-import mmap
 import signal
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from mmap import MADV_DONTNEED, MAP_ANONYMOUS, MAP_PRIVATE, PAGESIZE, PROT_READ, mmap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from sframegen.base.columns import Bytes
+
 SA_SIGINFO = 4
 BUS_ADRERR = 2  # there is nothing at the address: the file has ended before
-PROT_READ, MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS = 1, 2, 0x10, 0x20
+MAP_FIXED = 0x10
 ADDRESS_AT = 16  # in siginfo_t of 64-bit systems
-PAGE_MASK = -mmap.PAGESIZE
+PAGE_MASK = -PAGESIZE
 
 _Handler = c.CFUNCTYPE(None, c.c_int, c.c_void_p, c.c_void_p)
 
@@ -59,3 +61,34 @@ def _end_of_mapping(address: int) -> int:
             if start <= address < end:
                 return end if int(inode) else 0
     return 0
+
+
+M_ARENA_MAX = -8  # of mallopt
+
+
+def trim_heap() -> None:
+    """Give back free pages of the heap. Other C libraries than glibc keep few of them."""
+    with suppress(AttributeError):
+        c.CDLL(None).malloc_trim(0)
+
+
+def share_heap() -> None:
+    """Make new threads share one heap. By default glibc gives each its own, whose free memory others cannot use."""
+    with suppress(AttributeError):
+        c.CDLL(None).mallopt(M_ARENA_MAX, 1)
+
+
+def bytes_of_files() -> int:
+    """Return the resident bytes of mapped files and shared memory of this process; 0 if unknown."""
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - without pathlib, which takes longer
+            return int(file.read().split()[2]) * PAGESIZE
+    except OSError:
+        return 0
+
+
+def drop_pages(data: Bytes) -> None:
+    """Drop a mapped file's pages, which later reads get from the kernel's cache again. Other bytes are not affected."""
+    held = data.obj if isinstance(data, memoryview) else None
+    if isinstance(held, mmap):
+        held.madvise(MADV_DONTNEED)

@@ -1,7 +1,8 @@
-"""Finds the debug file of a stripped file, which has its other symbols, on this machine or inside the file itself."""
+"""Finds the file with the symbols that a stripped file lacks: its debug file on this machine, or one inside the file itself."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -12,9 +13,7 @@ from sframegen.elf.records import SHT
 from sframegen.stack.live.open_aside import open_elf_aside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    Fetch = Callable[[bytes], ElfFile | None]  # gets a build-id
+    from collections.abc import Iterator
 
 DIRECTORY = "/usr/lib/debug"
 MAX_CRC = 1 << 30  # bytes that are read for the CRC of .gnu_debuglink
@@ -23,11 +22,12 @@ MAX_XZ_MEMORY = 1 << 27
 
 
 class DebugFiles:
-    """Finds the separate debug file of a file: with the same build-id, or, without one, with the CRC of .gnu_debuglink."""
+    """Finds the separate debug file of a file: with the same build-id, or, without one, with the CRC of .gnu_debuglink.
 
-    def __init__(self, fetch: Fetch | None = None, directory: str = DIRECTORY) -> None:
-        """`fetch`: gets a debug file by build-id, called if this machine has none."""
-        self._fetch = fetch
+    Files that a client of debuginfod has fetched count; nothing is fetched here.
+    """
+
+    def __init__(self, directory: str = DIRECTORY) -> None:
         self._directory = directory
         self._known: WeakKeyDictionary[ElfFile, ElfFile | None] = WeakKeyDictionary()
 
@@ -40,13 +40,11 @@ class DebugFiles:
         return self._known[elf]
 
     def _search(self, elf: ElfFile) -> ElfFile | None:
-        build_id = build_id_of(elf)
-        for place in self._paths(elf, build_id):
+        for place in self._paths(elf, build_id_of(elf)):
             debug = self._open_candidate(*place)
             if debug is not None and self._matches(elf, debug):
                 return debug
-        debug = self._fetch(build_id) if build_id and self._fetch else None
-        return debug if debug is not None and build_id_of(debug) == build_id else None
+        return None
 
     def _paths(self, elf: ElfFile, build_id: bytes | None) -> Iterator[tuple[str, str]]:
         """Yield the directory and the name of each file that may be the debug file."""
@@ -56,6 +54,8 @@ class DebugFiles:
         if link and elf.name.startswith("/"):
             own, name = elf.name.rpartition("/")[0], link[0].rpartition("/")[2]
             yield from ((own, name), (f"{own}/.debug", name), (f"{self._directory}{own}", name))
+        if build_id and (fetched := fetched_files()):
+            yield f"{fetched}/{build_id.hex()}", "debuginfo"
 
     def _open_candidate(self, directory: str, name: str) -> ElfFile | None:
         try:
@@ -65,7 +65,7 @@ class DebugFiles:
         return ElfFile(debug.data, debug.name) if is_copy else debug  # of a copy, nothing is kept for the file
 
     def _matches(self, elf: ElfFile, debug: ElfFile) -> bool:
-        from sframegen.conversion.sources import belongs  # noqa: PLC0415 - most files have no such file
+        from sframegen.conversion.cfi_sections import belongs  # noqa: PLC0415 - most files have no such file
 
         try:
             if build_id_of(elf):
@@ -73,6 +73,13 @@ class DebugFiles:
             return len(debug.data) <= MAX_CRC and debug_link_of(elf) is not None and belongs(elf, debug)
         except FormatError:
             return False
+
+
+def fetched_files() -> str:
+    """Return the directory in which clients of debuginfod keep what they fetch; empty for a user without a home."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - without pathlib, which takes longer
+    folder = os.environ.get("DEBUGINFOD_CACHE_PATH") or f"{cache}/debuginfod_client"
+    return folder if folder.startswith("/") else ""
 
 
 def has_all_symbols(elf: ElfFile) -> bool:

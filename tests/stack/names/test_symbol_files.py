@@ -13,9 +13,9 @@ import pytest
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import build_id_of
 from sframegen.elf.symbols import functions_named
-from sframegen.stack.names import debug_files
-from sframegen.stack.names.debug_files import DebugFiles, mini_debug_file
+from sframegen.stack.names import symbol_files
 from sframegen.stack.names.file_names import FileNames
+from sframegen.stack.names.symbol_files import DebugFiles, mini_debug_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,19 +90,24 @@ def test_a_debug_link_to_another_file_is_not_used(split: Split, compile_c: Compi
     assert split.name(DebugFiles(directory=str(split.folder / "none"))) is None
 
 
-def test_what_is_fetched_must_have_the_build_id(with_id: Split, compile_c: Compiler) -> None:
-    asked: list[bytes] = []
-
-    def right(build_id: bytes) -> ElfFile:
-        asked.append(build_id)
-        return open_elf(with_id.debug)
-
-    other = compile_c(SOURCE + "int more(void) { return 1; }", "-O1", "-Wl,--build-id")
+@pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", "DEBUGINFOD_CACHE_PATH", "HOME"])
+def test_what_debuginfod_has_fetched_must_have_the_build_id(
+    variable: str, with_id: Split, compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below = {"XDG_CACHE_HOME": "debuginfod_client", "DEBUGINFOD_CACHE_PATH": ".", "HOME": ".cache/debuginfod_client"}
+    for name in below:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, str(tmp_path / "cache"))
+    build_id = build_id_of(open_elf(with_id.program))
+    assert build_id
+    fetched = tmp_path / "cache" / below[variable] / build_id.hex() / "debuginfo"
+    fetched.parent.mkdir(parents=True)
     nowhere = str(with_id.folder / "none")
-    assert with_id.name(DebugFiles(right, nowhere)) == "inner"
-    assert asked == [build_id_of(open_elf(with_id.program))]
-    assert with_id.name(DebugFiles(lambda _: open_elf(other), nowhere)) is None
-    assert with_id.name(DebugFiles(lambda _: None, nowhere)) is None
+    assert with_id.name(DebugFiles(nowhere)) is None
+    shutil.copy(with_id.debug, fetched)
+    assert with_id.name(DebugFiles(nowhere)) == "inner"
+    shutil.copy(compile_c(SOURCE + "int more(void) { return 1; }", "-O1", "-Wl,--build-id"), fetched)
+    assert with_id.name(DebugFiles(nowhere)) is None
 
 
 def with_mini(split: Split, packed: bytes) -> ElfFile:
@@ -125,6 +130,6 @@ def test_mini_debug_information_that_is_damaged_or_too_large(split: Split, monke
         subprocess.run(["strip", split.program], check=True)
         assert mini_debug_file(with_mini(split, data)) is None
         assert split.name(DebugFiles(directory=str(split.folder / "none"))) is None
-    monkeypatch.setattr(debug_files, "MAX_MINI", 100)
+    monkeypatch.setattr(symbol_files, "MAX_MINI", 100)
     shutil.copy(split.whole, split.program)
     assert mini_debug_file(with_mini(split, packed)) is None

@@ -12,8 +12,8 @@ import pytest
 
 from sframegen import Verdict, add_section, check, read
 from sframegen.base.errors import FormatError
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert
-from sframegen.conversion.sources import find_sources
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import build_id_of
 from sframegen.elf.records import PT, packed
