@@ -251,7 +251,7 @@ corpus: | machine ## fetch the binaries that everything is tried on
 # By the study's name: whether its results are kept, as JSON; what is fetched before it; program:package or file:package; its environment, if that
 # is not the one of the tests. corpus/README.md describes the studies.
 kept := $(addprefix benchmarks.,backtrace linking profilers) tests.checks.damages tests.mutations $(addprefix corpus.,blind conformance \
-    contradictions ground_truth kernels merge projects run stacks survey tools)
+    contradictions ground_truth kernel_sections kernels merge projects run stacks survey tools)
 writes = $(if $(filter $(STUDY),$(kept)),--json docs/measured/$(lastword $(subst ., ,$(STUDY))).json) $(writes_$(STUDY))
 writes_corpus.conformance := --measured
 writes_tests.fuzz := --corpus .fuzz --seconds 60
@@ -273,6 +273,8 @@ needs_benchmarks.backtrace := /usr/lib/$(shell uname -m)-linux-gnu/libunwind.so.
 needs_benchmarks.profilers := git:git rg:ripgrep pgbench:postgresql
 needs_corpus.kernels := qemu-system-x86_64:qemu-system-x86 qemu-system-aarch64:qemu-system-arm x86_64-linux-gnu-gcc:gcc-x86-64-linux-gnu \
     aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu
+needs_corpus.kernel_sections := qemu-system-aarch64:qemu-system-arm aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu clang-19:clang-19 ld.lld-19:lld-19 \
+    modinfo:kmod flex:flex bison:bison bc:bc
 needs_corpus.projects := /usr/include/gtest/gtest.h:libgtest-dev
 
 environment_benchmarks.backtrace := .venv/docs-tools

@@ -116,13 +116,13 @@ def place_debug_file(debug: ElfFile, of: LaidOutObject) -> ElfFile:
     def key(section: Section) -> tuple[str, int]:
         return section.name, section.header.sh_size
 
-    counts = [Counter(map(key, file.sections)) for file in (debug, of.image)]
-    known = {key(section): section.header.sh_addr for section in of.image.sections if section.header.sh_flags & SHF.ALLOC}
+    loaded = [[section for section in file.sections if section.header.sh_flags & SHF.ALLOC] for file in (debug, of.image)]
+    counts = [Counter(map(key, sections)) for sections in loaded]
+    known = {key(section): section.header.sh_addr for section in loaded[1]}
     addresses = [0] * len(debug.sections)
-    for section in debug.sections:
-        if section.header.sh_flags & SHF.ALLOC:
-            is_unique = all(count[key(section)] == 1 for count in counts)
-            addresses[section.number] = known[key(section)] if is_unique else NOWHERE
+    for section in loaded[0]:
+        is_unique = all(count[key(section)] == 1 for count in counts)
+        addresses[section.number] = known[key(section)] if is_unique else NOWHERE
     return lay_out(debug, abi_of(debug), addresses=addresses).image
 
 
@@ -136,6 +136,9 @@ def lay_out(elf: ElfFile, abi: Abi, *, anchors_only: bool = False, addresses: li
     if len(tables) > 1:
         raise elf.error(f"{len(tables)} symbol tables, expected one")
     check_disjoint(elf)
+    for section in elf.sections:
+        if section.header.sh_type != SHT.NOBITS:
+            elf.slice(section.header.sh_offset, section.header.sh_size, section.name)
     addresses = _addresses(elf) if addresses is None else addresses
     data = bytearray(elf.data)
     symbols = _place_symbols(elf, tables[0], addresses, data) if tables else []
@@ -215,8 +218,6 @@ def _addresses(elf: ElfFile) -> list[int]:
     here = FIRST_ADDRESS
     for section in sorted(elf.sections, key=is_sframe):
         header = section.header
-        if header.sh_type != SHT.NOBITS:
-            elf.slice(header.sh_offset, header.sh_size, section.name)
         here = align_up(here, min(max(header.sh_addralign, 16), 4096))
         addresses[section.number] = here if header.sh_flags & SHF.ALLOC else 0  # CIE pointers of .debug_frame count from its start
         if header.sh_flags & SHF.ALLOC:

@@ -30,7 +30,7 @@ from sframegen.elf.records import (
     Sym,
     packed,
 )
-from sframegen.elf.symbols import SymbolTable, addresses_named, symbol_tables
+from sframegen.elf.symbols import MAX_NAME, SymbolTable, addresses_named, symbol_tables
 from sframegen.format.layouts import HEADER_SIZE
 from sframegen.format.locate import IMAGE_SECTION
 
@@ -62,7 +62,8 @@ class Anchors:
         for name, info, _, section, value, _ in symbols.rows():
             if value in starts and info >> 4 != STB.LOCAL and SHN.UNDEF < section < SHN.LORESERVE:
                 found.setdefault(value, []).append(symbols.name_bytes(name))
-        self._names = {start: min(names, key=lambda name: (len(name), name)) for start, names in found.items()}
+        found = {start: [name for name in names if 0 < len(name) < MAX_NAME] for start, names in found.items()}
+        self._names = {start: min(names, key=lambda name: (len(name), name)) for start, names in found.items() if names}
 
     def of(self, address: int) -> tuple[bytes, int]:
         """Return (symbol, addend) for an address in code. Raises FormatError if no symbol is at the start of its section."""
@@ -124,10 +125,12 @@ def check_linkable(elf: ElfFile, encoder: Encoder, written: Path) -> list[str]:
 
     with written.open("rb") as stream:
         file: Any = ELFFile(stream)
-        section, rela, symbols = (file.get_section_by_name(name) for name in NAMES[:3])
+        section, rela, symbols, strings = (file.get_section_by_name(name) for name in NAMES[:4])
         if section["sh_type"] != "SHT_PROGBITS" or section["sh_flags"] != SHF.ALLOC or section["sh_addralign"] != ALIGN:
             return [f"the header of {IMAGE_SECTION} is not the planned one"]
-        names = [symbol.name.encode() for symbol in symbols.iter_symbols()]
+        text = strings.data()
+        ends = ((at, text.find(b"\0", at)) for at in (symbol["st_name"] for symbol in symbols.iter_symbols()))
+        names = [text[at:end] for at, end in ends]  # as bytes: they need not be UTF-8
         addresses = addresses_named(elf, names)
         rows = struct.iter_unpack(f"{MARKS[elf.byte_order]}QQq", rela.data())
         starts = [addresses[names[info >> 32]] + addend for _, info, addend in rows]

@@ -1,48 +1,206 @@
-"""Names places in code by source file and line, as `.debug_line` has them."""
+"""Names places in code by source file and line, as `.debug_line` has them.
+
+Read here, and not by pyelftools, in time linear in its size: there, two bytes can stand for any number of empty file names, and any
+number of units for one line program.
+"""
 
 from __future__ import annotations
 
-import io
-from bisect import bisect_right
-from operator import itemgetter
-from typing import TYPE_CHECKING
+from bisect import bisect_left
+from typing import TYPE_CHECKING, NamedTuple
+
+from sframegen.base.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from elftools.dwarf.lineprogram import LineProgram
-
+    from sframegen.base.columns import Bytes
     from sframegen.elf.file import ElfFile
+    from sframegen.elf.records import ByteOrder
+
+MAX_NAME = 4096
+ESCAPE_64 = 0xFFFFFFFF  # before a length of eight bytes
+FIXED = {0x0B: 1, 0x05: 2, 0x06: 4, 0x07: 8, 0x1E: 16}  # bytes of a form's value
+STRING, BLOCK, UDATA = 0x08, 0x09, 0x0F
+STRINGS = {0x0E: ".debug_str", 0x1F: ".debug_line_str"}
+PATH = 1  # the kind of a field that is a file's name
+EXTENDED, COPY, ADVANCE_PC, ADVANCE_LINE, SET_FILE, CONST_ADD_PC, FIXED_ADVANCE_PC = 0, 1, 2, 3, 4, 8, 9
+END_SEQUENCE, SET_ADDRESS = 1, 2
+
+
+class _Name(NamedTuple):
+    section: str  # "": .debug_line itself
+    at: int
+
+
+class _Row(NamedTuple):
+    address: int
+    file: int
+    line: int
+
+
+class _Reader:
+    """A cursor over a section's bytes. Raises ValueError past `end`, that of the section or of the unit in it."""
+
+    def __init__(self, data: Bytes, order: ByteOrder) -> None:
+        self.data, self.order, self.at = bytes(data), order, 0
+        self.end = len(self.data)
+
+    def skip(self, size: int) -> int:
+        """Go on by that many bytes; return where they begin."""
+        at = self.at
+        if size > self.end - at:
+            raise ValueError
+        self.at += size
+        return at
+
+    def number(self, size: int) -> int:
+        at = self.skip(size)
+        return int.from_bytes(self.data[at : at + size], self.order)
+
+    def uleb(self, *, signed: bool = False) -> int:
+        value = shift = 0
+        byte = 0x80
+        while byte & 0x80:
+            if shift > 63:
+                raise ValueError
+            byte = self.number(1)
+            value |= (byte & 0x7F) << shift
+            shift += 7
+        return value - (1 << shift) if signed and byte & 0x40 else value
+
+    def skip_text(self) -> int:
+        """Go behind the text here; return where it begins."""
+        at = self.at
+        self.at = self.data.index(b"\0", at, self.end) + 1
+        return at
 
 
 def source_lines(elf: ElfFile, addresses: Collection[int]) -> dict[int, str]:
-    """Return `file.s:8` for each address that has a line. pyelftools reads the lines; none if it cannot. Does not raise."""
-    if not addresses or elf.section(".debug_line") is None or elf.section(".debug_info") is None:
+    """Return `file.s:8` for each address that has a line; of several, the first. Does not raise."""
+    section = elf.section(".debug_line")
+    if not addresses or section is None:
         return {}
-    from elftools.elf.elffile import ELFFile  # noqa: PLC0415 - for findings only
-
+    wanted, found = sorted(addresses), dict[int, str]()
     try:
-        dwarf = ELFFile(io.BytesIO(elf.data)).get_dwarf_info(relocate_dwarf_sections=False)
-        rows = sorted(row for unit in dwarf.iter_CUs() for row in _rows(dwarf.line_program_for_CU(unit)))
-    except Exception:  # noqa: BLE001 - pyelftools raises whatever damaged debug information leads to
-        return {}
-    found = {}
-    for address in addresses:
-        number = bisect_right(rows, address, key=itemgetter(0)) - 1
-        if number >= 0 and rows[number][1]:
-            found[address] = rows[number][1]
+        for row, end, files in _ranges(_Reader(elf.contents(section), elf.byte_order)):
+            for address in wanted[bisect_left(wanted, row.address) : bisect_left(wanted, end)]:
+                if address not in found and 0 <= row.file < len(files):
+                    found[address] = f"{_text(elf, files[row.file])}:{row.line}"
+    except (ValueError, FormatError):
+        pass  # damaged: the lines before
     return found
 
 
-def _rows(program: LineProgram | None) -> Iterator[tuple[int, str]]:
-    """Yield (address, `file:line`) for each row of a line program; the text is "" at the end of a sequence."""
-    if program is None:
-        return
-    files = program.header["file_entry"]
-    first = 0 if program.header["version"] >= 5 else 1  # number of the first file
-    for entry in program.get_entries():
-        state = entry.state
-        if state is not None:
-            number = state.file - first
-            known = not state.end_sequence and 0 <= number < len(files)
-            yield state.address, f"{files[number].name.decode(errors='replace')}:{state.line}" if known else ""
+def _text(elf: ElfFile, name: _Name) -> str:
+    section = elf.section(name.section or ".debug_line")
+    data = b"" if section is None else bytes(elf.contents(section)[name.at : name.at + MAX_NAME])
+    return data.partition(b"\0")[0].decode(errors="replace")
+
+
+def _ranges(reader: _Reader) -> Iterator[tuple[_Row, int, list[_Name]]]:
+    """Yield (row, address of the next row, names of the row's unit) for each row. Raises ValueError for a damaged section."""
+    while reader.at < len(reader.data):
+        reader.end = len(reader.data)
+        length, width = reader.number(4), 4
+        if length == ESCAPE_64:
+            length, width = reader.number(8), 8
+        begin = reader.skip(length)
+        reader.at, reader.end = begin, begin + length
+        revision = reader.number(2)  # of DWARF
+        if 2 <= revision <= 5:
+            reader.skip(2 if revision == 5 else 0)  # sizes of an address and a segment selector
+            yield from _program(reader, revision, width, reader.number(width) + reader.at)
+        reader.at = reader.end
+
+
+def _program(reader: _Reader, revision: int, width: int, start: int) -> Iterator[tuple[_Row, int, list[_Name]]]:
+    step = reader.number(1)
+    reader.skip(1 if revision < 4 else 2)  # what else is in an instruction; whether rows begin statements
+    line_base = (reader.number(1) + 128) % 256 - 128
+    line_range, opcode_base = reader.number(1), reader.number(1)
+    lengths = [reader.number(1) for _ in range(opcode_base - 1)]
+    if not line_range:
+        raise ValueError
+    files = _names(reader, width) if revision == 5 else _old_names(reader)
+    address, file, line = 0, 1, 1
+    last: _Row | None = None
+    reader.at = start
+    while reader.at < reader.end:
+        opcode, is_row, ends = reader.number(1), False, False
+        if opcode >= opcode_base:
+            advance, more = divmod(opcode - opcode_base, line_range)
+            address, line, is_row = address + advance * step, line + line_base + more, True
+        elif opcode == EXTENDED:
+            size = reader.uleb()
+            behind = reader.at + size
+            kind = reader.number(1)
+            if kind == SET_ADDRESS:
+                address = reader.number(min(size, 9) - 1)
+            is_row = ends = kind == END_SEQUENCE
+            reader.at = max(behind, reader.at)
+        elif opcode == COPY:
+            is_row = True
+        elif opcode == ADVANCE_PC:
+            address += reader.uleb() * step
+        elif opcode == ADVANCE_LINE:
+            line += reader.uleb(signed=True)
+        elif opcode == SET_FILE:
+            file = reader.uleb()
+        elif opcode == CONST_ADD_PC:
+            address += (255 - opcode_base) // line_range * step
+        elif opcode == FIXED_ADVANCE_PC:
+            address += reader.number(2)
+        else:
+            for _ in range(lengths[opcode - 1]):
+                reader.uleb()
+        if is_row:
+            if last and last.address < address:
+                yield last, address, files
+            last = _Row(address, file, line)
+        if ends:
+            address, file, line, last = 0, 1, 1, None
+
+
+def _old_names(reader: _Reader) -> list[_Name]:
+    """Return the names of files, from number 1 on, after those of directories, of versions 2 to 4."""
+    while reader.data[reader.skip_text()]:
+        pass
+    names = [_Name("", len(reader.data))]  # number 0 is no file
+    while reader.data[reader.at : reader.at + 1] != b"\0":
+        names.append(_Name("", reader.skip_text()))
+        for _ in range(3):
+            reader.uleb()
+    return names
+
+
+def _names(reader: _Reader, width: int) -> list[_Name]:
+    """Return the names of files, after those of directories, of version 5."""
+    names: list[_Name] = []
+    for _ in range(2):
+        forms = [(reader.uleb(), reader.uleb()) for _ in range(reader.number(1))]
+        count = reader.uleb()
+        if count and not forms:
+            raise ValueError  # any number of empty entries
+        names = [_entry(reader, width, forms) for _ in range(count)]
+    return names
+
+
+def _entry(reader: _Reader, width: int, forms: list[tuple[int, int]]) -> _Name:
+    name = _Name("", len(reader.data))
+    for kind, form in forms:
+        if form == STRING:
+            found = _Name("", reader.skip_text())
+        elif form in STRINGS:
+            found = _Name(STRINGS[form], reader.number(width))
+        elif form in FIXED:
+            reader.skip(FIXED[form])
+        elif form == BLOCK:
+            reader.skip(reader.uleb())
+        elif form == UDATA:
+            reader.uleb()
+        else:
+            raise ValueError
+        if kind == PATH and (form == STRING or form in STRINGS):
+            name = found
+    return name

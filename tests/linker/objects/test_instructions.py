@@ -9,6 +9,7 @@ import pytest
 
 from linker.objects import resolved_code
 from sframegen import Severity, add_section, check
+from tests.hostile.test_linear_cost import GROWTH, SLACK, work
 from tests.support.cross import ARM64
 from tests.support.peers import Compiler, needs_compiler
 
@@ -146,3 +147,51 @@ def test_objects_of_an_archive(compile_c: Compiler, tmp_path: Path) -> None:
     subprocess.run(["ar", "rc", archive, bad, compile_c(COMPILED, "-O2", "-c", name="good.o")], check=True)
     errors = [one.message for one in check(archive, instructions=True).findings if one.severity is Severity.ERROR]
     assert [message.startswith(f"file.o: file.s:{line}: f+0x") for message in errors] == [True]
+
+
+# A unit of .debug_line, Version 5, up to the formats of its names: one instruction byte, a line range of 1, opcodes from 10 on.
+LINES = "1: .long 9f-2f; 2: .short 5; .byte 8, 0; .long 8f-3f; 3: .byte 1, 1, 1, 0, 1, 10, 0, 1, 1, 1, 1, 0, 0, 0, 1;"
+UNIT = """
+    .section .debug_abbrev; .byte 1, 0x11, 0, 0x10, 0x17, 0, 0, 0;
+    .section .debug_info; .long 6f-5f; 5: .short 4; .long 0; .byte 8, 1; .long 0; 6:
+"""
+HOSTILE_LINES = {
+    "empty directories without end": LINES + ".byte 0; .uleb128 1 << 50; 8: .byte 0; 9:",
+    "names of data without end": LINES + ".byte 0, 0, 1, 5, 11; .uleb128 1 << 50; 8: .byte 0; 9:",
+    "a block that is longer than all": LINES + ".byte 0, 0, 1, 1, 9, 1; .uleb128 1 << 50; 8: .byte 0; 9:",
+    "a range of zero lines": LINES.replace("1, 1, 1, 0, 1, 10", "1, 1, 1, 0, 0, 10") + ".byte 0, 0, 0, 0; 8: .byte 11; 9:",
+    "a number without end": LINES + ".byte 0, 0, 0, 0; 8: .byte 2; .fill 100000, 1, 0x80; .byte 1; 9:",
+    "a file that is none": LINES + ".byte 0, 0, 0, 0; 8: .byte 0, 9, 2; .quad f; .byte 4, 99, 1, 2, 40, 1; 9:",
+    "a text without end": LINES + ".byte 0, 0, 1, 1, 8, 1; 8: .fill 1000, 1, 65; 9:",
+    "nothing but a length": ".long 0xffffffff; .quad 0xffffffffffffffff",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_LINES)
+def test_hostile_lines_name_nothing(name: str, tmp_path: Path) -> None:
+    source, made = tmp_path / "file.s", tmp_path / "file.o"
+    code = FAULTS["a pop that nothing describes"].code.replace("# here", "")
+    source.write_text(
+        f".type f, @function; f: {code.strip()}; .size f, . - f; {UNIT} .section .debug_line; {HOSTILE_LINES[name]}\n"
+    )
+    subprocess.run(["gcc", "-c", "-o", made, source], check=True)
+    errors = [one for one in check(made, instructions=True).findings if one.severity is Severity.ERROR]
+    assert [one.message.startswith("f+0x") for one in errors] == [True]
+
+
+def test_many_sections_cost_what_they_are(tmp_path: Path) -> None:
+    body = ".cfi_startproc; push %rbx; .cfi_def_cfa_offset 16; call g; pop %rbx; .cfi_def_cfa_offset 8; ret; .cfi_endproc"
+
+    def lines(count: int) -> int:
+        text = "".join(
+            f'.section .text.{n},"ax"; .type f{n}, @function; f{n}: {body}; .size f{n}, . - f{n}\n' for n in range(count)
+        )
+        subprocess.run(["gcc", "-c", "-o", made, "-x", "assembler", "-"], input=text, text=True, check=True)
+        return work(run, b"")[0]
+
+    def run(_: bytes) -> None:
+        check(made, instructions=True)
+
+    made = tmp_path / "many.o"
+    before = lines(200)
+    assert lines(200 * GROWTH) < SLACK * GROWTH * before

@@ -13,7 +13,7 @@ from sframegen import Verdict, add_section, check, remove
 from sframegen.base.errors import FormatError, RefusedError
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import SHF, SHT
+from sframegen.elf.records import SHDR_SIZE, SHF, SHT
 from sframegen.elf.symbols import functions_named
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import decode
@@ -138,6 +138,29 @@ def test_sections_of_one_name_and_size_are_not_guessed(machine: Machine, module:
     objcopy(machine, "--strip-debug", debug, plain)
     add_section(plain, output=out, debug_file=debug)
     assert described(out) == {"work", "more"}
+
+
+def test_a_section_that_only_the_debug_file_loads(machine: Machine, module: Path, tmp_path: Path) -> None:
+    debug = tmp_path / "module.debug"
+    objcopy(machine, "--only-keep-debug", module, debug)
+    subprocess.run([f"{machine.prefix}strip", "--strip-debug", module], check=True)
+    objcopy(machine, "--set-section-flags", ".data=contents", module)
+    add_section(module, debug_file=debug)
+    assert described(module) == set(LASTING)
+
+
+def test_a_debug_file_whose_call_frame_information_is_elsewhere(machine: Machine, module: Path, tmp_path: Path) -> None:
+    debug = tmp_path / "module.debug"
+    objcopy(machine, "--only-keep-debug", module, debug)
+    subprocess.run([f"{machine.prefix}strip", "--strip-debug", module], check=True)
+    elf, data, before = open_elf(debug), bytearray(debug.read_bytes()), module.read_bytes()
+    [frames] = [section for section in elf.sections if section.name == ".debug_frame"]
+    at = elf.header.e_shoff + frames.number * SHDR_SIZE + 24  # sh_offset
+    data[at : at + 8] = (1 << 50).to_bytes(8, elf.byte_order)
+    debug.write_bytes(data)
+    with pytest.raises(FormatError, match=r"\.debug_frame: .* past the end of the file"):
+        add_section(module, debug_file=debug)
+    assert module.read_bytes() == before
 
 
 def test_the_debug_file_of_another_module(machine: Machine, compiled: Path, module: Path, tmp_path: Path) -> None:

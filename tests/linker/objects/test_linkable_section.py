@@ -149,6 +149,21 @@ def test_a_section_without_symbol_at_its_start(peers: Peers, tmp_path: Path) -> 
     assert not (tmp_path / "section.o").exists()
 
 
+def test_a_symbol_whose_name_is_no_text(peers: Peers, tmp_path: Path) -> None:
+    first = image(ARM64, peers, tmp_path, FIRMWARE, HYP).link("first")
+    first.write_bytes(first.read_bytes().replace(b"\0outside\0", b"\0\xff\xfetsid\xc0\0"))
+    add_section(first, object_file=tmp_path / "section.o")
+    assert b"\0\xff\xfetsid\xc0\0" in (tmp_path / "section.o").read_bytes()
+
+
+def test_a_symbol_without_a_name(peers: Peers, tmp_path: Path) -> None:
+    first = image(ARM64, peers, tmp_path, FIRMWARE, HYP).link("first")
+    data = first.read_bytes().replace(b"\0firmware_text\0", b"\0\0irmware_text\0")
+    first.write_bytes(data.replace(b"\0outside\0", b"\0\0utside\0"))
+    with pytest.raises(FormatError, match=r"\.text: no global symbol at its start"):
+        add_section(first, object_file=tmp_path / "section.o")
+
+
 def test_a_stripped_image(peers: Peers, tmp_path: Path) -> None:
     first = image(ARM64, peers, tmp_path, FIRMWARE, HYP).link("first")
     subprocess.run([f"{ARM64.prefix}strip", "--keep-section=.debug_frame", first], check=True)

@@ -66,7 +66,7 @@ class Decoder:
         self._library.sframe_decoder_free(ctypes.byref(self._context))
 
     def _read_functions(self) -> None:
-        self._starts, self._sizes = array("q"), array("L")
+        self._starts, self._sizes = array("Q"), array("L")
         self._infos, self._infos2, self.block_sizes = array("B"), array("B"), array("B")
         lib, context = self._library, self._context
         pcrel = lib.sframe_decoder_get_flags(context) & PCREL
