@@ -7,8 +7,9 @@ number of units for one line program.
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from cfi.machine import Cursor
 from sframegen.base.errors import FormatError
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from sframegen.base.columns import Bytes
     from sframegen.elf.file import ElfFile
     from sframegen.elf.records import ByteOrder
+
+    Name = tuple[str, int]  # a section, and where the text is in it
+    Row = tuple[int, int, int]  # address, number of a file, line
 
 MAX_NAME = 4096
 ESCAPE_64 = 0xFFFFFFFF  # before a length of eight bytes
@@ -28,51 +32,39 @@ EXTENDED, COPY, ADVANCE_PC, ADVANCE_LINE, SET_FILE, CONST_ADD_PC, FIXED_ADVANCE_
 END_SEQUENCE, SET_ADDRESS = 1, 2
 
 
-class _Name(NamedTuple):
-    section: str  # "": .debug_line itself
-    at: int
-
-
-class _Row(NamedTuple):
-    address: int
-    file: int
-    line: int
-
-
-class _Reader:
+class _Reader(Cursor):
     """A cursor over a section's bytes. Raises ValueError past `end`, that of the section or of the unit in it."""
 
     def __init__(self, data: Bytes, order: ByteOrder) -> None:
-        self.data, self.order, self.at = bytes(data), order, 0
-        self.end = len(self.data)
+        super().__init__(data, 0, order == "big", 0, 0, None)
+        self.bytes = bytes(data)
 
     def skip(self, size: int) -> int:
         """Go on by that many bytes; return where they begin."""
-        at = self.at
+        at: int = self.pos
         if size > self.end - at:
             raise ValueError
-        self.at += size
+        self.pos += size
         return at
 
     def number(self, size: int) -> int:
-        at = self.skip(size)
-        return int.from_bytes(self.data[at : at + size], self.order)
+        return self._checked(self.read_unsigned(size))
 
-    def uleb(self, *, signed: bool = False) -> int:
-        value = shift = 0
-        byte = 0x80
-        while byte & 0x80:
-            if shift > 63:
-                raise ValueError
-            byte = self.number(1)
-            value |= (byte & 0x7F) << shift
-            shift += 7
-        return value - (1 << shift) if signed and byte & 0x40 else value
+    def uleb(self) -> int:
+        return self._checked(self.read_uleb())
+
+    def sleb(self) -> int:
+        return self._checked(self.read_sleb())
+
+    def _checked(self, number: int) -> int:
+        if self.fault:
+            raise ValueError
+        return number
 
     def skip_text(self) -> int:
         """Go behind the text here; return where it begins."""
-        at = self.at
-        self.at = self.data.index(b"\0", at, self.end) + 1
+        at: int = self.pos
+        self.pos = self.bytes.index(b"\0", at, self.end) + 1
         return at
 
 
@@ -83,38 +75,38 @@ def source_lines(elf: ElfFile, addresses: Collection[int]) -> dict[int, str]:
         return {}
     wanted, found = sorted(addresses), dict[int, str]()
     try:
-        for row, end, files in _ranges(_Reader(elf.contents(section), elf.byte_order)):
-            for address in wanted[bisect_left(wanted, row.address) : bisect_left(wanted, end)]:
-                if address not in found and 0 <= row.file < len(files):
-                    found[address] = f"{_text(elf, files[row.file])}:{row.line}"
+        for (start, file, line), end, files in _ranges(_Reader(elf.contents(section), elf.byte_order)):
+            for address in wanted[bisect_left(wanted, start) : bisect_left(wanted, end)]:
+                if address not in found and 0 <= file < len(files):
+                    found[address] = f"{_text(elf, *files[file])}:{line}"
     except (ValueError, FormatError):
         pass  # damaged: the lines before
     return found
 
 
-def _text(elf: ElfFile, name: _Name) -> str:
-    section = elf.section(name.section or ".debug_line")
-    data = b"" if section is None else bytes(elf.contents(section)[name.at : name.at + MAX_NAME])
+def _text(elf: ElfFile, name: str, at: int) -> str:
+    section = elf.section(name)
+    data = b"" if section is None else bytes(elf.contents(section)[at : at + MAX_NAME])
     return data.partition(b"\0")[0].decode(errors="replace")
 
 
-def _ranges(reader: _Reader) -> Iterator[tuple[_Row, int, list[_Name]]]:
+def _ranges(reader: _Reader) -> Iterator[tuple[Row, int, list[Name]]]:
     """Yield (row, address of the next row, names of the row's unit) for each row. Raises ValueError for a damaged section."""
-    while reader.at < len(reader.data):
-        reader.end = len(reader.data)
+    while reader.pos < len(reader.bytes):
+        reader.end = len(reader.bytes)
         length, width = reader.number(4), 4
         if length == ESCAPE_64:
             length, width = reader.number(8), 8
         begin = reader.skip(length)
-        reader.at, reader.end = begin, begin + length
+        reader.pos, reader.end = begin, begin + length
         revision = reader.number(2)  # of DWARF
         if 2 <= revision <= 5:
             reader.skip(2 if revision == 5 else 0)  # sizes of an address and a segment selector
-            yield from _program(reader, revision, width, reader.number(width) + reader.at)
-        reader.at = reader.end
+            yield from _program(reader, revision, width, reader.number(width) + reader.pos)
+        reader.pos = reader.end
 
 
-def _program(reader: _Reader, revision: int, width: int, start: int) -> Iterator[tuple[_Row, int, list[_Name]]]:
+def _program(reader: _Reader, revision: int, width: int, start: int) -> Iterator[tuple[Row, int, list[Name]]]:
     step = reader.number(1)
     reader.skip(1 if revision < 4 else 2)  # what else is in an instruction; whether rows begin statements
     line_base = (reader.number(1) + 128) % 256 - 128
@@ -124,27 +116,27 @@ def _program(reader: _Reader, revision: int, width: int, start: int) -> Iterator
         raise ValueError
     files = _names(reader, width) if revision == 5 else _old_names(reader)
     address, file, line = 0, 1, 1
-    last: _Row | None = None
-    reader.at = start
-    while reader.at < reader.end:
+    last: Row | None = None
+    reader.pos = start
+    while reader.pos < reader.end:
         opcode, is_row, ends = reader.number(1), False, False
         if opcode >= opcode_base:
             advance, more = divmod(opcode - opcode_base, line_range)
             address, line, is_row = address + advance * step, line + line_base + more, True
         elif opcode == EXTENDED:
             size = reader.uleb()
-            behind = reader.at + size
+            behind = reader.pos + size
             kind = reader.number(1)
             if kind == SET_ADDRESS:
                 address = reader.number(min(size, 9) - 1)
             is_row = ends = kind == END_SEQUENCE
-            reader.at = max(behind, reader.at)
+            reader.pos = max(behind, reader.pos)
         elif opcode == COPY:
             is_row = True
         elif opcode == ADVANCE_PC:
             address += reader.uleb() * step
         elif opcode == ADVANCE_LINE:
-            line += reader.uleb(signed=True)
+            line += reader.sleb()
         elif opcode == SET_FILE:
             file = reader.uleb()
         elif opcode == CONST_ADD_PC:
@@ -155,28 +147,28 @@ def _program(reader: _Reader, revision: int, width: int, start: int) -> Iterator
             for _ in range(lengths[opcode - 1]):
                 reader.uleb()
         if is_row:
-            if last and last.address < address:
+            if last and last[0] < address:
                 yield last, address, files
-            last = _Row(address, file, line)
+            last = address, file, line
         if ends:
             address, file, line, last = 0, 1, 1, None
 
 
-def _old_names(reader: _Reader) -> list[_Name]:
+def _old_names(reader: _Reader) -> list[Name]:
     """Return the names of files, from number 1 on, after those of directories, of versions 2 to 4."""
-    while reader.data[reader.skip_text()]:
+    while reader.bytes[reader.skip_text()]:
         pass
-    names = [_Name("", len(reader.data))]  # number 0 is no file
-    while reader.data[reader.at : reader.at + 1] != b"\0":
-        names.append(_Name("", reader.skip_text()))
+    names = [(".debug_line", len(reader.bytes))]  # number 0 is no file
+    while reader.bytes[reader.pos : reader.pos + 1] != b"\0":
+        names.append((".debug_line", reader.skip_text()))
         for _ in range(3):
             reader.uleb()
     return names
 
 
-def _names(reader: _Reader, width: int) -> list[_Name]:
+def _names(reader: _Reader, width: int) -> list[Name]:
     """Return the names of files, after those of directories, of version 5."""
-    names: list[_Name] = []
+    names: list[Name] = []
     for _ in range(2):
         forms = [(reader.uleb(), reader.uleb()) for _ in range(reader.number(1))]
         count = reader.uleb()
@@ -186,13 +178,13 @@ def _names(reader: _Reader, width: int) -> list[_Name]:
     return names
 
 
-def _entry(reader: _Reader, width: int, forms: list[tuple[int, int]]) -> _Name:
-    name = _Name("", len(reader.data))
+def _entry(reader: _Reader, width: int, forms: list[tuple[int, int]]) -> Name:
+    name = (".debug_line", len(reader.bytes))
     for kind, form in forms:
         if form == STRING:
-            found = _Name("", reader.skip_text())
+            found = (".debug_line", reader.skip_text())
         elif form in STRINGS:
-            found = _Name(STRINGS[form], reader.number(width))
+            found = STRINGS[form], reader.number(width)
         elif form in FIXED:
             reader.skip(FIXED[form])
         elif form == BLOCK:

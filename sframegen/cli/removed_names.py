@@ -35,11 +35,10 @@ REMOVED: dict[str, str] = {
     "profile --cgroup": "the process ids in cgroup.procs of its folder: their descendants are sampled, too",
     "profile --collapse-runtime": ": search the flame graph for the interpreter",
     "profile --debuginfod": "debuginfod-find debuginfo FILE, which keeps what it fetches where profile looks for it",
-    "profile --every": "an agent that profiles all the time, such as Parca's",
+    **dict.fromkeys(("profile --every", "profile --keep"), "an agent that profiles all the time, such as Parca's"),
     "profile --filter": "bpftrace, or perf record --filter",
     "profile --idle": "mpstat, or the idle time in /proc/stat",
     "profile --inlined": ": inlined functions are frames where debug information is at hand",
-    "profile --keep": "an agent that profiles all the time, such as Parca's",
     "profile --list-events": "profile --probe, or perf list",
     "profile --max-memory": ": tables take at most 1 GiB in the kernel",
     "profile --min-block": ": short times are narrow frames",
@@ -57,9 +56,7 @@ REMOVED: dict[str, str] = {
         (f"stack {option}" for option in ("-n", "--count", "-d", "--duration", "--interval", "--until-exit")), "profile"
     ),
     **dict.fromkeys((f"stack {option}" for option in ("--folded", "--output", "-o")), "profile -o FILE.folded"),
-    "stack --core": "gdb, eu-stack or coredumpctl",
-    "stack --exe": "gdb, eu-stack or coredumpctl",
-    "stack --sysroot": "gdb, eu-stack or coredumpctl",
+    **dict.fromkeys(("stack --core", "stack --exe", "stack --sysroot"), "gdb, eu-stack or coredumpctl"),
     "table": "profile, which makes its tables itself",
 }
 # "command --option", with the present name; the old one still works
