@@ -102,7 +102,7 @@ def _ranges(reader: _Reader) -> Iterator[tuple[Row, int, list[Name]]]:
         revision = reader.number(2)  # of DWARF
         if 2 <= revision <= 5:
             reader.skip(2 if revision == 5 else 0)  # sizes of an address and a segment selector
-            yield from _program(reader, revision, width, reader.number(width) + reader.pos)
+            yield from _program(reader, revision, width, min(reader.end, reader.number(width) + reader.pos))
         reader.pos = reader.end
 
 
