@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from linker.objects.given_file import Objects
     from sframegen.api.options import Adding
+    from sframegen.format.encode import Encoder
 
 MODE = 0o644
 
@@ -56,21 +57,9 @@ def add_detached(elf: ElfFile, options: Adding) -> Summary:
     section = encoder.encode(ADDRESS)
     data = detached_file(elf, identity, section)
     target = os.path.join(os.fspath(store), path_in_store(identity.build_id))  # noqa: PTH118 - as text, for messages
-    summary = changed_to(
-        summary,
-        outcome=Outcome.ADDED,
-        detached=target,
-        section_bytes=len(section),
-        rows=len(encoder.table.row_start),
-    )
     if options.writing.verify:
         refuse(_findings(data, elf, identity, section, choose_reader(len(data))))
-    planned = changed_to(summary, plan=Plan((f"new file: {target}, {count_of(len(data), 'byte')}",)))
-    if options.writing.dry_run:
-        return planned
-    if not _write(target, data):
-        return changed_to(summary, outcome=Outcome.UNCHANGED, note="has it already")
-    return changed_to(planned, output=target)
+    return _write_unless_planned(changed_to(summary, detached=target), encoder, target, data, options)
 
 
 def add_for_linking(elf: ElfFile, options: Adding) -> Summary:
@@ -86,11 +75,16 @@ def add_for_linking(elf: ElfFile, options: Adding) -> Summary:
         return nothing_to_add(summary)
     encoder = converted.encoder(elf, options.making.level)
     data = linkable_object(elf, encoder)
-    size, rows = encoder.size_bytes, len(encoder.table.row_start)
-    summary = changed_to(summary, outcome=Outcome.ADDED, section_bytes=size, rows=rows)
     if options.writing.verify:
         with _in_memory(data) as path:
             refuse(check_linkable(elf, encoder, path))
+    return _write_unless_planned(summary, encoder, target, data, options)
+
+
+def _write_unless_planned(summary: Summary, encoder: Encoder, target: str, data: bytes, options: Adding) -> Summary:
+    """Write the file, unless only a plan is wanted; return the summary with the section's figures."""
+    size, rows = encoder.size_bytes, len(encoder.table.row_start)
+    summary = changed_to(summary, outcome=Outcome.ADDED, section_bytes=size, rows=rows)
     planned = changed_to(summary, plan=Plan((f"new file: {target}, {count_of(len(data), 'byte')}",)))
     if options.writing.dry_run:
         return planned
