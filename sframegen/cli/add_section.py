@@ -67,13 +67,8 @@ def command(
     file is complete and verified. Files without call frame information, and files that already have the same section, are left
     unchanged; with -o they are copied. A FILE with a different section is refused, unless --replace is given.
 
-    --unloaded adds a section that is not loaded, to any linked file: also to programs and dynamic loaders without room for
-    a segment. Readers of files use it, such as sframegen's stack and GNU readelf; the kernel and glibc do not.
-
     --detached writes the sections to files of their own, and leaves FILEs unchanged; stack, profile, lookup and check find
     them with --sections DIR.
-
-    -r adds sections to all programs and libraries below each directory, as add-tree does, which has more options.
 
     Packages (wheels, .deb, tar archives) keep all but their programs and libraries, which get sections; a refused one is a
     warning. A signed package is refused without --force.

@@ -62,7 +62,7 @@ ROWS = (
         writing_option(
             "--unloaded",
             is_flag=True,
-            help="Add a section that is not mapped at run time, for tools that read the file: no program header changes.",
+            help="Add a section that is not loaded, for readers of files such as stack and readelf: no program header changes.",
         ),
         (ADD_SECTION, ADD_TREE),
     ),
