@@ -67,8 +67,7 @@ def command(
     file is complete and verified. Files without call frame information, and files that already have the same section, are left
     unchanged; with -o they are copied. A FILE with a different section is refused, unless --replace is given.
 
-    --detached writes the sections to files of their own, and leaves FILEs unchanged; stack, profile, lookup and check find
-    them with --sections DIR.
+    stack, profile, lookup and check find what --detached writes with --sections DIR.
 
     Packages (wheels, .deb, tar archives) keep all but their programs and libraries, which get sections; a refused one is a
     warning. A signed package is refused without --force.
@@ -76,8 +75,7 @@ def command(
     Objects, and the objects of archives, get sections with relocations, as an assembler would write them. A kernel module gets one
     section, without functions of its .init sections; a signed one is refused without --force. Unpack .ko.xz and .ko.zst first.
 
-    --object writes the section of a linked image, such as vmlinux before its last links, to an object for its next link: see
-    docs/kernels.md.
+    --object is for images that are linked several times, such as vmlinux: see docs/kernels.md.
 
     --synthesize adds rows for code of linked files that has no call frame information, if its instructions prove them: PLT,
     .init and .fini, the program's entry, hand-written assembly. A single FILE uses all -j processes for this.

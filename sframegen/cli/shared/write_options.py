@@ -40,7 +40,7 @@ OUTPUT = common_option(
     type=OutputName(),
     help=f"Write to this file (-: standard output) and leave the given one unchanged. {OWNED}",
 )
-RECURSIVE = click.option("-r", "--recursive", is_flag=True, help="Take directories: all files below them, as the command for trees does.")
+RECURSIVE = click.option("-r", "--recursive", is_flag=True, help="Take directories, as the command for trees does.")
 RESULTS = options(OUTPUT, JOBS)  # options of the commands that change each FILE
 making_option, writing_option = (partial(click.option, cls=PartOption, value=value) for value in (MAKING, WRITING))
 FORCE_FOREIGN = writing_option("--force", is_flag=True, help="Also remove sections that other tools produced, except from objects.")
