@@ -64,7 +64,7 @@ SHOWN = 10  # findings of one rule to print, unless all are asked for
 WHOSE = {"section": "section", "cfi": "CFI"}  # compared with the instructions
 BY_SECOND = {"same": "the same", "other": "other", "left_out": "left out", "unjudged": "not judged"}
 SAID = (Severity.ERROR, Severity.WARNING)
-NO_SECTION, ELSEWHERE = "none", "section-place"  # rules
+NO_SECTION, ELSEWHERE = "no-sframe", "section-place"  # rules
 MOVED = "; another tool moved the section away from its headers: run add-section after that tool"
 IN_LINE = {
     Verdict.EQUAL: "match it",

@@ -65,7 +65,7 @@ def check_objects(
         total.findings += [one._replace(message=f"{member[1:-1]}: {one.message}") if member else one for one in part.findings]
         total.warnings += part.warnings
     if not parts:
-        total.findings.append(Finding("none", Severity.WARNING, "it contains no objects; nothing to check"))
+        total.findings.append(Finding(NO_SECTION, Severity.WARNING, "it contains no objects; nothing to check"))
     total.code = {verdict: code[verdict] for verdict in Verdict if verdict in code}
     total.instructions = {who: dict(counts) for who, counts in instructions.items()}
     return total.report()

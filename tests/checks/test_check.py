@@ -498,12 +498,12 @@ def test_strict_makes_errors_of_warnings(peers: Peers, tmp_path: Path) -> None:
 
 def test_files_without_a_section(compile_c: Compiler) -> None:
     plain = compile_c(SOURCE, "-O1")
-    assert run(plain) == (1, f"{plain}: 1 error\n  error: none: no SFrame section; sframegen add-section makes one\n")
+    assert run(plain) == (1, f"{plain}: 1 error\n  error: no-sframe: no SFrame section; sframegen add-section makes one\n")
     made = compile_c("int f(void) { return 0; }", "-c", name="f.o")
-    assert run(made) == (1, f"{made}: 1 error\n  error: none: no SFrame section; sframegen add-section makes one\n")
+    assert run(made) == (1, f"{made}: 1 error\n  error: no-sframe: no SFrame section; sframegen add-section makes one\n")
     for flags in (["-nostdlib", "-static"], ["-c"]):
         bare = compile_c("void _start(void) { for (;;); }", "-fno-asynchronous-unwind-tables", *flags)
-        line = "  error: none: no SFrame section, and none can be made: no call frame information\n"
+        line = "  error: no-sframe: no SFrame section, and none can be made: no call frame information\n"
         assert run(bare) == (1, f"{bare}: 1 error\n{line}")
 
 

@@ -201,7 +201,7 @@ def test_right_cfi(source: str, library: Callable[..., Path], tmp_path: Path) ->
     assert report.instructions["cfi"]["contradicted"] == 0
     assert report.instructions["cfi"]["right"] > 25
     assert set(report.instructions["section"].values()) == {0}
-    assert [(one.rule, one.severity) for one in report.findings] == [("none", Severity.NOTE)]
+    assert [(one.rule, one.severity) for one in report.findings] == [("no-sframe", Severity.NOTE)]
     both = sframegen.check(with_section(file, tmp_path), instructions=True)
     assert both.worst() is Severity.NOTE
     assert both.instructions["section"] == both.instructions["cfi"] == report.instructions["cfi"]
@@ -677,7 +677,7 @@ def test_options(library: Callable[..., Path]) -> None:
     assert text.count("error: instructions-cfi") == 10
     assert f"error: {shown - 10:,} more of instructions-cfi" in text
     assert check(file, "-v")[1].count("error: instructions-cfi") == shown
-    assert "none" in check(file, "-v")[1]
+    assert "no-sframe" in check(file, "-v")[1]
     assert check(file, "-q", "--strict", "--consumer", "kernel")[0] == 1
     assert check(file, "-j", "2")[1] == text
     good = library(X86)

@@ -200,7 +200,7 @@ def test_an_archive_without_objects_is_not_called_good(peers: Peers, tmp_path: P
     subprocess.run([peers.tool("ar"), "rcs", tmp_path / "a", tmp_path / "text"], check=True, capture_output=True)
     report = check(tmp_path / "a")
     assert [(one.rule, one.severity, one.message) for one in report.findings] == [
-        ("none", Severity.WARNING, "it contains no objects; nothing to check")
+        ("no-sframe", Severity.WARNING, "it contains no objects; nothing to check")
     ]
     assert report.one_line() == f"{tmp_path / 'a'}: 1 warning"
 

@@ -266,7 +266,7 @@ def test_check_of_archives_names_the_objects(ours: Path, compile_c: Compiler, pe
     archive, plain = tmp_path / "two.a", compile_c(SOURCE, *FLAGS, name="plain.o")
     subprocess.run([peers.tool("ar"), "rcs", archive, ours, plain], check=True)
     report = sframegen.check(archive)
-    assert [(one.rule, one.message.partition(":")[0]) for one in report.findings] == [("none", "plain.o")]
+    assert [(one.rule, one.message.partition(":")[0]) for one in report.findings] == [("no-sframe", "plain.o")]
     assert (report.functions, report.version) == (3, 3)
 
 
