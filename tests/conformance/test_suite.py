@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from functools import cache
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import pytest
@@ -124,9 +123,7 @@ def test_measured_cases_exist() -> None:
 
 
 def test_cases_fit_their_schema() -> None:
-    if find_spec("jsonschema") is None:
-        pytest.skip("no jsonschema, which sframegen[fleet] brings")
-    import jsonschema  # type: ignore[import-untyped]  # noqa: PLC0415 - of an extra
+    jsonschema = pytest.importorskip("jsonschema")
 
     schema = json.loads((ROOT / "conformance/schema.json").read_text())
     validator = jsonschema.Draft202012Validator(schema)
