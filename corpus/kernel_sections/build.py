@@ -78,7 +78,7 @@ def patch(linux: Path, *, wanted: bool) -> None:
 
 
 def built(builds: Path, build: Build, peers: Peers, *, step: bool) -> Path:
-    """Return the folder with the kernel; one that is there is taken as it is. The build with the step goes on from that without."""
+    """Return the folder with the kernel, built if it is missing. The build with the step starts from a copy of the one without."""
     folder = builds / (build.name + "-step" * step)
     if (folder / "vmlinux").exists():
         return folder
@@ -102,7 +102,7 @@ def built(builds: Path, build: Build, peers: Peers, *, step: bool) -> Path:
 
 
 def _program(builds: Path, build: Build) -> str:
-    """Return a program that is sframegen as it is installed; it leaves out `check` where the image has GNU's tables, too."""
+    """Return a script that runs the installed sframegen, but skips `check` where the image also has GNU's tables."""
     path = builds / f"sframegen-{build.name}"
     skip = '[ "$1" = check ] && exit 0\n' if build.gas else ""
     path.write_text(f'#!/bin/sh\n{skip}exec {shutil.which("sframegen") or "sframegen"} "$@"\n')

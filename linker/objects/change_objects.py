@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class ObjectChange(NamedTuple):
-    """An object and the SFrame sections that it gets; without any it stays as it is."""
+    """An object and the SFrame sections that it gets; if there are none, the object is not changed."""
 
     elf: ElfFile  # the file that was read
     base: ElfFile  # the original, if add-section made `elf`, else `elf` itself: the new object's record restores it

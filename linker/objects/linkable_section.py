@@ -9,6 +9,7 @@ its own, here and in the image, and the type of plain data: GNU ld decodes and e
 from __future__ import annotations
 
 import struct
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from linker.objects.function_places import start_relocation
@@ -87,9 +88,11 @@ def linkable_object(elf: ElfFile, encoder: Encoder) -> bytes:
         symbol, addend = anchors.of(start)
         number = numbers.setdefault(symbol, len(numbers) + 1)
         relocations.append(Rela(HEADER_SIZE + function * layout.index_size, number << 32 | kind, addend))
-    names = b"\0" + b"".join(name + b"\0" for name in (*(name.encode() for name in NAMES), *numbers))
+    texts = [b"", *(name.encode() for name in NAMES), *numbers]
+    names = b"".join(text + b"\0" for text in texts)
+    name_at = list(accumulate((len(text) + 1 for text in texts), initial=0))
     symbols = [Sym(0, 0, 0, 0, 0, 0)]
-    symbols += [Sym(names.index(b"\0%s\0" % name) + 1, STB.GLOBAL << 4, 0, SHN.UNDEF, 0, 0) for name in numbers]
+    symbols += [Sym(at, STB.GLOBAL << 4, 0, SHN.UNDEF, 0, 0) for at in name_at[1 + len(NAMES) : -1]]
     contents = [bytes(encoder.encode_unplaced()), packed(relocations, order), packed(symbols, order), names, b""]
     data, places = bytearray(EHDR_SIZE), []
     for content in contents:
@@ -104,8 +107,8 @@ def linkable_object(elf: ElfFile, encoder: Encoder) -> bytes:
         (SHT.PROGBITS, 0, 0, 0, 1, 0),
     )
     headers = [UNUSED_SECTION]
-    for name, place, (section_type, flags, *rest) in zip(NAMES, places, described, strict=True):
-        headers.append(Shdr(names.index(b"\0%s\0" % name.encode()) + 1, section_type, flags, 0, *place, *rest))
+    for at, place, (section_type, flags, *rest) in zip(name_at[1 : 1 + len(NAMES)], places, described, strict=True):
+        headers.append(Shdr(at, section_type, flags, 0, *place, *rest))
     data += bytes(align_up(len(data), ALIGN) - len(data))
     data[:EHDR_SIZE] = packed(
         [

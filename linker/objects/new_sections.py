@@ -61,10 +61,8 @@ def new_section(placed: LaidOutObject, encoder: Encoder, group: Section | None =
     No two functions may share rows: GNU ld makes room for as many bytes as the objects have, and then writes the rows of each
     function separately, over whatever follows.
     """
-    if not is_module(placed.image):
-        encoder.flags &= (
-            ~F_FDE_SORTED
-        )  # only the linker knows the order of addresses; a module's sections are loaded in their order
+    if not is_module(placed.image):  # whose sections are loaded in their order; that of others is only known to the linker
+        encoder.flags &= ~F_FDE_SORTED
     return NewSection(group if group and group.number else None, encoder.encode_unplaced(), _relocations(encoder, placed))
 
 

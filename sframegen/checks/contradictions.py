@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -80,6 +81,7 @@ def _judge_place(place: Where | None, register: int | None, at: int | None, sp: 
 
 CONTRADICTED = "contradicted"
 RULES = ("instructions-section", "instructions-cfi", "instructions-both")
+ADDRESS = re.compile("0x[0-9a-f]+")  # in operands
 UNKNOWN = ".byte"  # for bytes that capstone does not decode
 AROUND = 3  # instructions to list before and after a place
 
@@ -258,14 +260,16 @@ class Contradictions:
         value = state.sp if base.register == self.abi.sp else state.fp
         return None if value is None or value == CALLERS else base._replace(offset=-value)
 
+    def _name_of_stub(self, address: re.Match[str]) -> str:
+        return self.elf.externals.stubs.get(int(address[0], 16), address[0])
+
     def _listing(self, address: int) -> tuple[Instruction, ...]:
         piece = self._piece(address)
         here = piece.number(piece.begin(address))
         listing = []
         for number in range(max(here - AROUND, 0), min(here + AROUND + 1, len(piece))):
             at, _, mnemonic, operands = piece.instruction(number)
-            for stub, name in self.elf.externals.stubs.items():
-                operands = operands.replace(f"{stub:#x}", name)
+            operands = ADDRESS.sub(self._name_of_stub, operands)
             listing.append(Instruction(at, f"{mnemonic} {operands}".rstrip(), number == here))
             if mnemonic == UNKNOWN and number >= here:  # later instructions may be wrong, too
                 break

@@ -40,7 +40,7 @@ class _Reader(Cursor):
         self.bytes = bytes(data)
 
     def skip(self, size: int) -> int:
-        """Go on by that many bytes; return where they begin."""
+        """Move past that many bytes; return where they begin."""
         at: int = self.pos
         if size > self.end - at:
             raise ValueError
@@ -62,7 +62,7 @@ class _Reader(Cursor):
         return number
 
     def skip_text(self) -> int:
-        """Go behind the text here; return where it begins."""
+        """Move past the text at this position; return where it begins."""
         at: int = self.pos
         self.pos = self.bytes.index(b"\0", at, self.end) + 1
         return at
@@ -125,12 +125,12 @@ def _program(reader: _Reader, revision: int, width: int, start: int) -> Iterator
             address, line, is_row = address + advance * step, line + line_base + more, True
         elif opcode == EXTENDED:
             size = reader.uleb()
-            behind = reader.pos + size
+            end = reader.pos + size
             kind = reader.number(1)
             if kind == SET_ADDRESS:
                 address = reader.number(min(size, 9) - 1)
             is_row = ends = kind == END_SEQUENCE
-            reader.pos = max(behind, reader.pos)
+            reader.pos = max(end, reader.pos)
         elif opcode == COPY:
             is_row = True
         elif opcode == ADVANCE_PC:

@@ -35,7 +35,15 @@ def is_module(elf: ElfFile) -> bool:
 
 def is_kernel(elf: ElfFile) -> bool:
     """Return True for a linked kernel with symbols, vmlinux."""
-    return elf.relocated is None and elf.section(".init.text") is not None and len(addresses_named(elf, TEXT)) == len(TEXT)
+    return bool(_kernel_symbols(elf))
+
+
+def _kernel_symbols(elf: ElfFile) -> dict[bytes, int]:
+    """Return the addresses of a kernel's symbols of TEXT and ELSEWHERE; none for other files."""
+    if elf.relocated is not None or elf.section(".init.text") is None:
+        return {}
+    found = addresses_named(elf, [*TEXT, *(name for pair in ELSEWHERE for name in pair)])
+    return found if found.keys() >= set(TEXT) else {}
 
 
 def unwalked_code(elf: ElfFile) -> list[Range]:
@@ -44,9 +52,9 @@ def unwalked_code(elf: ElfFile) -> list[Range]:
         code = [section for section in elf.sections if section.header.sh_flags & SHF.EXECINSTR]
         freed = [section.header for section in code if section.name.startswith(INIT_SECTIONS)]
         return disjoint((header.sh_addr, header.sh_addr + header.sh_size) for header in freed)
-    if not is_kernel(elf):
+    found = _kernel_symbols(elf)
+    if not found:
         return []
-    found = addresses_named(elf, [*TEXT, *(name for pair in ELSEWHERE for name in pair)])
     text = [(found[TEXT[0]], found[TEXT[1]])]
     elsewhere = [(found[start], found[end]) for start, end in ELSEWHERE if start in found and end in found]
     return disjoint([*without(elf.executable_ranges(), text), *(one for one in elsewhere if one[0] < one[1])])

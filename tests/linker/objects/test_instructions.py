@@ -101,6 +101,7 @@ def test_a_fault_is_found_with_its_line(name: str, with_section: bool, tmp_path:
     assert errors[0].message.startswith(f"file.s:{line}: f+0x")
     says = FAULTS[name].says
     assert (says.replace("the CFI says", "section and CFI say") if with_section else says) in errors[0].message
+    assert any(one.text in ("call g", "bl #g") for one in errors[0].instructions)
 
 
 COMPILED = """
