@@ -110,15 +110,11 @@ def linkable_object(elf: ElfFile, encoder: Encoder) -> bytes:
     for at, place, (section_type, flags, *rest) in zip(name_at[1 : 1 + len(NAMES)], places, described, strict=True):
         headers.append(Shdr(at, section_type, flags, 0, *place, *rest))
     data += bytes(align_up(len(data), ALIGN) - len(data))
-    data[:EHDR_SIZE] = packed(
-        [
-            elf.header._replace(
-                e_type=ET.REL, e_entry=0, e_phoff=0, e_phentsize=0, e_phnum=0, e_shoff=len(data), e_shentsize=SHDR_SIZE,
-                e_shnum=len(headers), e_shstrndx=4,
-            )
-        ],
-        order,
+    header = elf.header._replace(
+        e_type=ET.REL, e_entry=0, e_phoff=0, e_phentsize=0, e_phnum=0, e_shoff=len(data), e_shentsize=SHDR_SIZE,
+        e_shnum=len(headers), e_shstrndx=4,
     )  # fmt: skip
+    data[:EHDR_SIZE] = packed([header], order)
     return bytes(data) + packed(headers, order)
 
 

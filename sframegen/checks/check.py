@@ -15,7 +15,7 @@ from sframegen.code.isa.machines import isa_of
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.coverage import why_empty
-from sframegen.conversion.kernel_code import is_kernel, unwalked_code
+from sframegen.conversion.kernel_code import kernel_symbols, unwalked_code
 from sframegen.detached.detached_file import ADDRESS, Companion, is_detached
 from sframegen.elf.ranges import count_in
 from sframegen.elf.records import ET
@@ -94,7 +94,7 @@ def _check_section(
 ) -> SframeSection | None:
     """Check the section by itself, and return it; None if it is for another ABI than its file."""
     facts = examine(data, address, executable=elf.executable_ranges(), byte_order=elf.byte_order)
-    facts.loaded, facts.of_kernel = loaded, is_kernel(elf)
+    facts.loaded, facts.of_kernel = loaded, bool(kernel_symbols(elf))
     if facts.of_kernel:
         facts.unwalked = count_unwalked(elf, data, address)
     draft.findings += [*facts.findings, *accepted(facts, consumer)]

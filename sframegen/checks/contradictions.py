@@ -260,16 +260,13 @@ class Contradictions:
         value = state.sp if base.register == self.abi.sp else state.fp
         return None if value is None or value == CALLERS else base._replace(offset=-value)
 
-    def _name_of_stub(self, address: re.Match[str]) -> str:
-        return self.elf.externals.stubs.get(int(address[0], 16), address[0])
-
     def _listing(self, address: int) -> tuple[Instruction, ...]:
         piece = self._piece(address)
         here = piece.number(piece.begin(address))
-        listing = []
+        listing, stubs = [], self.elf.externals.stubs
         for number in range(max(here - AROUND, 0), min(here + AROUND + 1, len(piece))):
             at, _, mnemonic, operands = piece.instruction(number)
-            operands = ADDRESS.sub(self._name_of_stub, operands)
+            operands = ADDRESS.sub(lambda found: stubs.get(int(found[0], 16), found[0]), operands)
             listing.append(Instruction(at, f"{mnemonic} {operands}".rstrip(), number == here))
             if mnemonic == UNKNOWN and number >= here:  # later instructions may be wrong, too
                 break

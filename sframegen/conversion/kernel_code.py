@@ -33,13 +33,8 @@ def is_module(elf: ElfFile) -> bool:
     return elf.section(MODULE_SECTION) is not None
 
 
-def is_kernel(elf: ElfFile) -> bool:
-    """Return True for a linked kernel with symbols, vmlinux."""
-    return bool(_kernel_symbols(elf))
-
-
-def _kernel_symbols(elf: ElfFile) -> dict[bytes, int]:
-    """Return the addresses of a kernel's symbols of TEXT and ELSEWHERE; none for other files."""
+def kernel_symbols(elf: ElfFile) -> dict[bytes, int]:
+    """Return the addresses of the symbols of TEXT and ELSEWHERE of a linked kernel, vmlinux; none for other files."""
     if elf.relocated is not None or elf.section(".init.text") is None:
         return {}
     found = addresses_named(elf, [*TEXT, *(name for pair in ELSEWHERE for name in pair)])
@@ -52,7 +47,7 @@ def unwalked_code(elf: ElfFile) -> list[Range]:
         code = [section for section in elf.sections if section.header.sh_flags & SHF.EXECINSTR]
         freed = [section.header for section in code if section.name.startswith(INIT_SECTIONS)]
         return disjoint((header.sh_addr, header.sh_addr + header.sh_size) for header in freed)
-    found = _kernel_symbols(elf)
+    found = kernel_symbols(elf)
     if not found:
         return []
     text = [(found[TEXT[0]], found[TEXT[1]])]
