@@ -91,8 +91,7 @@ def linkable_object(elf: ElfFile, encoder: Encoder) -> bytes:
     texts = [b"", *(name.encode() for name in NAMES), *numbers]
     names = b"".join(text + b"\0" for text in texts)
     name_at = list(accumulate((len(text) + 1 for text in texts), initial=0))
-    symbols = [Sym(0, 0, 0, 0, 0, 0)]
-    symbols += [Sym(at, STB.GLOBAL << 4, 0, SHN.UNDEF, 0, 0) for at in name_at[1 + len(NAMES) : -1]]
+    symbols = [Sym(0, 0, 0, 0, 0, 0), *(Sym(at, STB.GLOBAL << 4, 0, SHN.UNDEF, 0, 0) for at in name_at[1 + len(NAMES) : -1])]
     contents = [bytes(encoder.encode_unplaced()), packed(relocations, order), packed(symbols, order), names, b""]
     data, places = bytearray(EHDR_SIZE), []
     for content in contents:
