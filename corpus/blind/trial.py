@@ -14,7 +14,7 @@ from sframegen.code.whole_file.passes import survey, survey_silent
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert
 from sframegen.elf.file import open_elf
-from sframegen.elf.ranges import disjoint, without
+from sframegen.elf.ranges import merge_ranges, subtract_ranges
 from sframegen.elf.symbols import function_symbols
 from sframegen.format.abi import abi_of
 
@@ -75,7 +75,7 @@ def try_blind(file: File, jobs: int) -> Trial:
 
 def _without_plt(elf: ElfFile, code: list[tuple[int, int]]) -> list[tuple[int, int]]:
     headers = [section.header for section in elf.sections if section.name in NAMES]
-    return without(code, disjoint((header.sh_addr, header.sh_addr + header.sh_size) for header in headers))
+    return subtract_ranges(code, merge_ranges((header.sh_addr, header.sh_addr + header.sh_size) for header in headers))
 
 
 def _used() -> float:

@@ -6,7 +6,7 @@ from linker.inject import undo_record
 from linker.inject.undo_record import Write
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
-from sframegen.elf.ranges import Extent, gaps, join
+from sframegen.elf.ranges import Extent, find_gaps, join_extents
 from sframegen.elf.records import PF, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT, Phdr, packed
 from sframegen.format.locate import is_sframe_section, loaded_size
 
@@ -61,7 +61,7 @@ def named_places(elf: ElfFile) -> list[tuple[int, int, int]]:
 
 def sframe_extents(elf: ElfFile) -> list[Extent]:
     """Return the file ranges that program and section headers name as SFrame sections, ascending."""
-    return join(Extent(offset, offset + size, (".sframe",)) for offset, _, size in named_places(elf))
+    return join_extents(Extent(offset, offset + size, (".sframe",)) for offset, _, size in named_places(elf))
 
 
 def free_after(elf: ElfFile, start: int) -> int:
@@ -70,10 +70,10 @@ def free_after(elf: ElfFile, start: int) -> int:
     if not elf.sections or not loads:
         return 0
     end = min(load.p_offset + load.p_filesz for load in loads)
-    claimed = join(s.header.extent for s in elf.sections if s.header.sh_type != SHT.NOBITS and s.header.sh_size)
+    claimed = join_extents(s.header.extent for s in elf.sections if s.header.sh_type != SHT.NOBITS and s.header.sh_size)
     tables = [elf.header.e_phoff, elf.header.e_shoff, *(s.p_offset for s in elf.segments if s.p_filesz)]
     end = min([end, *(offset for offset in tables if offset >= start)])
-    free = gaps(claimed, start, end)
+    free = find_gaps(claimed, start, end)
     if not free or free[0][0] != start:
         return 0
     data = bytes(elf.data[slice(*free[0])])
@@ -128,8 +128,8 @@ def updated_record(elf: ElfFile, writes: list[Write]) -> list[Write]:
     record = undo_record.read_verified(elf.data)
     if record is None:
         return []
-    covered = join(Extent(start, end) for start, end in record.covered)
-    if any(gaps(covered, offset, offset + len(data)) for offset, data in writes):
+    covered = join_extents(Extent(start, end) for start, end in record.covered)
+    if any(find_gaps(covered, offset, offset + len(data)) for offset, data in writes):
         message = "the section is a part of the file that sframegen changed, and what it would restore"
         raise RefusedError(Refusal.NO_ROOM_IN_PLACE, message, file=elf.name)
     new = [after(writes, start, elf.data[start:end]) for start, end in record.covered]

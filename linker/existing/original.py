@@ -17,7 +17,7 @@ from linker.inject.plan import SPARE_HEADERS
 from sframegen.base.errors import FormatError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.file import ElfFile, open_regular, opened_elf
-from sframegen.elf.ranges import Extent, gaps, holder, join, overlapping
+from sframegen.elf.ranges import Extent, find_gaps, find_overlapping, index_of_containing_range, join_extents
 from sframegen.elf.records import PF, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT
 from sframegen.format.locate import is_sframe_section
 
@@ -56,9 +56,9 @@ def check_undo(given: ElfFile, result: Path) -> list[str]:
         if original is None:
             return ["its undo record would not be used"]
         record = original.record
-        old = join(Extent(offset, offset + len(data)) for offset, data in record.old)
+        old = join_extents(Extent(offset, offset + len(data)) for offset, data in record.old)
         same = len(given.data) == record.original_size and all(given.data[at : at + len(data)] == data for at, data in record.old)
-        kept = ((at, at - to + start, end - at) for start, to, size in record.parts for at, end in gaps(old, to, to + size))
+        kept = ((at, at - to + start, end - at) for start, to, size in record.parts for at, end in find_gaps(old, to, to + size))
         if not same or not all(same_range(given, at, changed, there, size) for at, there, size in kept):
             return ["its undo record does not restore the original"]
     return []
@@ -113,8 +113,8 @@ def is_plausible(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> b
         and all(segment in elf.segments for segment in kept)
         and is_loaded(original, elf, record)
         and all(gap.at == 0 or gap.at >= loaded_end(original) for gap in record.gaps)
-        and not any(gaps(changing, offset, offset + len(data)) for offset, data in record.old)
-        and not any(overlapping(executable, offset, offset + len(data)) for offset, data in record.old)
+        and not any(find_gaps(changing, offset, offset + len(data)) for offset, data in record.old)
+        and not any(find_overlapping(executable, offset, offset + len(data)) for offset, data in record.old)
     )
 
 
@@ -126,11 +126,11 @@ def loaded_end(elf: ElfFile) -> int:
 def code(original: ElfFile, elf: ElfFile) -> list[Extent]:
     """Return executable sections, and executable PT_LOADs that do not begin with the headers, without their metadata."""
     found = [s.header.extent for s in original.sections if s.header.sh_flags & SHF.EXECINSTR and s.header.sh_size]
-    data = join([*metadata(original), program_headers(elf)])
+    data = join_extents([*metadata(original), program_headers(elf)])
     for load in original.segments:
         if load.p_type == PT.LOAD and load.p_flags & PF.X and load.p_offset:
-            found += [Extent(*part) for part in gaps(data, load.extent.start, load.extent.end)]
-    return join(found)
+            found += [Extent(*part) for part in find_gaps(data, load.extent.start, load.extent.end)]
+    return join_extents(found)
 
 
 def program_headers(elf: ElfFile) -> Extent:
@@ -141,7 +141,7 @@ def program_headers(elf: ElfFile) -> Extent:
 def metadata(elf: ElfFile) -> list[Extent]:
     """Return the ranges of the dynamic section and of symbol tables."""
     tables = [s.header.extent for s in elf.sections if s.header.sh_type in (SHT.SYMTAB, SHT.DYNSYM)]
-    return join(tables + [s.extent for s in elf.segments if s.p_type == PT.DYNAMIC])
+    return join_extents(tables + [s.extent for s in elf.segments if s.p_type == PT.DYNAMIC])
 
 
 def is_loaded(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> bool:
@@ -160,7 +160,7 @@ def is_loaded(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> bool
         elif number not in own:
             return False
     new = [*opened_gaps(record.gaps), (record.original_size + total_size(record.gaps), undo_record.END)]
-    return all(load.p_flags == PF.R and holder(new, load.p_offset) is not None for load in left)
+    return all(load.p_flags == PF.R and index_of_containing_range(new, load.p_offset) is not None for load in left)
 
 
 def may_change(original: ElfFile, elf: ElfFile) -> list[Extent]:
@@ -175,4 +175,4 @@ def may_change(original: ElfFile, elf: ElfFile) -> list[Extent]:
     superseded = undo_record.read_unverified(original.data)
     if superseded is not None and superseded.start >= image_end(original):
         ranges.append(Extent(superseded.start, len(original.data)))
-    return join(ranges)
+    return join_extents(ranges)

@@ -16,7 +16,7 @@ from linker.inject.undo_record import Write
 from sframegen.base.quick_typing import NamedTuple
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.file import ElfFile, Section
-from sframegen.elf.ranges import Extent, gaps, join, overlapping
+from sframegen.elf.ranges import Extent, find_gaps, find_overlapping, join_extents
 from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT, UNUSED_SECTION, UNUSED_SEGMENT, Phdr, packed
 from sframegen.elf.symbols import SymbolTable, symbol_tables
 from sframegen.format.layouts import MAGIC
@@ -48,7 +48,7 @@ def plan_removal(elf: ElfFile) -> Removal:
         Extent(*hole)
         for extent in sframe_extents(elf)
         if extent.start in compressed or int.from_bytes(elf.data[extent.start : extent.start + 2], elf.byte_order) == MAGIC
-        for hole in gaps(kept, extent.start, min(extent.end, len(elf.data)))
+        for hole in find_gaps(kept, extent.start, min(extent.end, len(elf.data)))
     ]
     loads = own_loads(elf)
     if sum(segments[number].p_filesz for number in loads) > len(elf.data):
@@ -104,12 +104,12 @@ def ranges_in_headers(elf: ElfFile, segments: list[Phdr], sections: list[Section
     ]
     ranges += [s.extent for s in segments if s.p_type != PT.LOAD]
     ranges += [section.header.extent for section in sections if section.header.sh_type != SHT.NOBITS]
-    return join(item for item in ranges if item.size)
+    return join_extents(item for item in ranges if item.size)
 
 
 def is_empty(elf: ElfFile, load: Phdr, kept: list[Extent], cleared: list[Extent], values: list[int]) -> bool:
     """Return True if nothing refers to the PT_LOAD, and its uncleared bytes are zero. `values`: of dynamic tags, ascending."""
     start, end = load.extent[:2]
     tags = bisect_left(values, load.p_vaddr + load.p_memsz) - bisect_left(values, load.p_vaddr)
-    named = overlapping(kept, start, end) or tags
-    return not named and not any(bytes(elf.data[slice(*rest)]).strip(b"\0") for rest in gaps(cleared, start, end))
+    named = find_overlapping(kept, start, end) or tags
+    return not named and not any(bytes(elf.data[slice(*rest)]).strip(b"\0") for rest in find_gaps(cleared, start, end))

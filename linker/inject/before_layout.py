@@ -28,7 +28,7 @@ from linker.inject.layout import (
     sframe_at,
 )
 from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS, may_move, section_range
-from sframegen.elf.ranges import Extent, align_up, is_within, overlapping
+from sframegen.elf.ranges import Extent, align_up, find_overlapping, is_within
 from sframegen.elf.records import EHDR_SIZE, ET, PHDR_SIZE, PT, SHF, SHT, Phdr, Shdr
 
 NEW_SEGMENTS = 2  # PT_LOAD and PT_GNU_SFRAME
@@ -90,7 +90,7 @@ def before(image: Image, section_size: int) -> LayoutDraft:
 def notes_and_interpreter(image: Image) -> list[Extent]:
     """Return the pieces of movable segments, which core dumps and patchelf expect in the first page."""
     extents = [segment.extent for segment in image.segments if segment.p_type in MOVABLE_SEGMENTS]
-    return sorted({piece for extent in extents for piece in overlapping(image.pieces, extent.start, extent.end)})
+    return sorted({piece for extent in extents for piece in find_overlapping(image.pieces, extent.start, extent.end)})
 
 
 def build_id_apart(image: Image, pieces: list[Extent]) -> list[Extent]:
@@ -141,5 +141,5 @@ def first_kept(image: Image, pieces: list[Extent]) -> int:
         for s in image.elf.sections
         if s.header.sh_flags & SHF.ALLOC and s.header.sh_type != SHT.NOBITS and s.header.sh_offset >= image.table.end
     ]
-    kept = [start for start in starts if not overlapping(pieces, start, start + 1)]
+    kept = [start for start in starts if not find_overlapping(pieces, start, start + 1)]
     return min([image.loads[0].p_filesz, *kept])

@@ -20,7 +20,7 @@ from linker.inject.layout import (
 )
 from linker.inject.movable import FIRST_PAGE
 from sframegen.base.errors import Refusal, RefusedError
-from sframegen.elf.ranges import Extent, align_up, overlapping
+from sframegen.elf.ranges import Extent, align_up, find_overlapping
 from sframegen.elf.records import PHDR_SIZE, PT, Phdr
 
 NEW_SEGMENTS = 2  # PT_LOAD and PT_GNU_SFRAME
@@ -31,7 +31,7 @@ def front(image: Image, section_size: int, spare: int) -> LayoutDraft:
     """Draft the layout, with room for `spare` headers after the table. Raises RefusedError if a piece in the way cannot move."""
     kept = image.segments
     end = table_end(image, kept)
-    if overlapping(image.pieces, image.table.end, end) or overlapping(image.blocks, image.table.end, end):
+    if find_overlapping(image.pieces, image.table.end, end) or find_overlapping(image.blocks, image.table.end, end):
         kept = [segment for segment in kept if not is_unused(segment, kept)]
         end = table_end(image, kept)
     room = end + spare * PHDR_SIZE
@@ -69,7 +69,7 @@ def table_end(image: Image, kept: list[Phdr]) -> int:
 
 def cleared_end(image: Image, room: int) -> int:
     """Return the end of the unused bytes after the table: room for more headers, and remains of moved metadata."""
-    return max([room, *(min(piece.end, FIRST_PAGE) for piece in overlapping(image.pieces, image.table.end, room))])
+    return max([room, *(min(piece.end, FIRST_PAGE) for piece in find_overlapping(image.pieces, image.table.end, room))])
 
 
 def is_unused(segment: Phdr, segments: list[Phdr]) -> bool:
@@ -80,12 +80,12 @@ def is_unused(segment: Phdr, segments: list[Phdr]) -> bool:
 def make_room(image: Image, end: int) -> tuple[list[Extent], list[tuple[Extent, int]]]:
     """Return (pieces to move to the new segment, pieces that stay in the first page, with new offsets) for a table up to `end`."""
     start = image.table.end
-    blocks = overlapping(image.blocks, start, end)
+    blocks = find_overlapping(image.blocks, start, end)
     if blocks:
         raise no_room(image, f"{', '.join(blocks[0].names) or 'a segment'} cannot move")
     if not may_extend(image, end):
         raise no_room(image, "its segment ends after it")
-    in_way = overlapping(image.pieces, start, end)
+    in_way = find_overlapping(image.pieces, start, end)
     build_id = next(filter(image.has_build_id, in_way), None)
     if build_id is None:
         return in_way, []
@@ -94,7 +94,7 @@ def make_room(image: Image, end: int) -> tuple[list[Extent], list[tuple[Extent, 
         raise no_room(image, BUILD_ID_LEAVES)
 
     def moved(place: int) -> list[Extent]:
-        wanted = {*in_way, *overlapping(image.pieces, place, place + build_id.size)} - {build_id}
+        wanted = {*in_way, *find_overlapping(image.pieces, place, place + build_id.size)} - {build_id}
         return sorted(wanted)
 
     best = min(rooms, key=lambda place: (sum(piece.size for piece in moved(place)), place))
@@ -109,7 +109,7 @@ def places(image: Image, end: int, piece: Extent) -> list[int]:
 
 def fits(image: Image, place: int, piece: Extent) -> bool:
     last = place + piece.size
-    return last <= FIRST_PAGE and may_extend(image, last) and not overlapping(image.blocks, place, last)
+    return last <= FIRST_PAGE and may_extend(image, last) and not find_overlapping(image.blocks, place, last)
 
 
 def may_extend(image: Image, end: int) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sframegen.base.errors import FormatError
 from sframegen.elf.dynamic import DT, Dyn
 from sframegen.elf.notes import notes_at
-from sframegen.elf.ranges import Extent, gaps, join, overlapping
+from sframegen.elf.ranges import Extent, find_gaps, find_overlapping, join_extents
 from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT, Phdr, names_of
 
 if TYPE_CHECKING:
@@ -57,16 +57,16 @@ def movable_pieces(elf: ElfFile, dynamic: list[Dyn], table: Extent, load: Phdr |
     movable: list[Extent] = []
     blocked: list[Extent] = []
     for piece in candidates:
-        is_free = loaded[0] <= piece.start and piece.end <= loaded[1] and not overlapping(fixed, piece.start, piece.end)
+        is_free = loaded[0] <= piece.start and piece.end <= loaded[1] and not find_overlapping(fixed, piece.start, piece.end)
         (movable if is_free else blocked).append(piece)
     # The old section header table, which Go's linker puts right after the program headers: a new one is written elsewhere.
     replaced = [Extent(elf.header.e_shoff, elf.header.e_shoff + elf.shnum * SHDR_SIZE)] if elf.sections else []
-    known = join([*candidates, *fixed, *replaced])
+    known = join_extents([*candidates, *fixed, *replaced])
     needed_end = max(FIRST_PAGE, table.end + NEW_HEADERS * PHDR_SIZE)
     padding = len(elf.data) if elf.sections else MAX_PADDING
     unknown = unexplained(elf, known, table.end, min(needed_end, loaded[1]), padding)
     unknown += unexplained(elf, known, max(table.end, loaded[1]), needed_end, len(elf.data))
-    return movable, join([*fixed, *blocked, *unknown, Extent(len(elf.data), 1 << 63, ("the end of the file",))])
+    return movable, join_extents([*fixed, *blocked, *unknown, Extent(len(elf.data), 1 << 63, ("the end of the file",))])
 
 
 def metadata_ranges(elf: ElfFile, dynamic: list[Dyn]) -> tuple[list[Extent], list[Extent]]:
@@ -76,7 +76,7 @@ def metadata_ranges(elf: ElfFile, dynamic: list[Dyn]) -> tuple[list[Extent], lis
         tags.setdefault(entry.tag, []).append(entry.value)
     movable = {section.number for section in elf.sections if may_move(elf, section, tags)}
     named = [section_range(elf.sections[number]) for number in movable] if elf.sections else dynamic_tag_ranges(elf, tags)
-    return join([*movable_segments(elf), *named]), fixed_ranges(elf, movable)
+    return join_extents([*movable_segments(elf), *named]), fixed_ranges(elf, movable)
 
 
 def may_move(elf: ElfFile, section: Section, tags: dict[int, list[int]]) -> bool:
@@ -150,12 +150,12 @@ def fixed_ranges(elf: ElfFile, movable: set[int]) -> list[Extent]:
     ranges += [s.extent._replace(names=(SEGMENT_NAMES[s.p_type],)) for s in segments if s.p_type in FIXED_SEGMENTS]
     notes = [s.extent for s in segments if s.p_type == PT.NOTE and not may_move_segment(elf, s)]
     ranges += [note._replace(names=("a note that code may reach",)) for note in notes]
-    return join([*ranges, Extent(0, EHDR_SIZE, ("ELF header",))])
+    return join_extents([*ranges, Extent(0, EHDR_SIZE, ("ELF header",))])
 
 
 def unexplained(elf: ElfFile, known: list[Extent], start: int, end: int, padding: int) -> list[Extent]:
     """Return gaps between known ranges in [start, end) that are not padding: longer than `padding`, or not made of FILLERS."""
-    holes = gaps(known, start, min(end, len(elf.data)))
+    holes = find_gaps(known, start, min(end, len(elf.data)))
     return [
         Extent(*hole, ("bytes that no header explains",))
         for hole in holes

@@ -22,7 +22,7 @@ from bisect import bisect_right
 from linker.files.copying import FilePart
 from linker.inject.gaps import Gap, Gaps, moved, moved_back, opened_gaps, parts_of, total_size
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
-from sframegen.elf.ranges import Extent, Range, holder, join
+from sframegen.elf.ranges import Extent, Range, index_of_containing_range, join_extents
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -75,9 +75,9 @@ def record_size(ranges: Iterable[tuple[int, int]], gaps: Gaps = ()) -> int:
 
 def overwritten_ranges(original_size: int, writes: Iterable[tuple[int, int]], gaps: Gaps = ()) -> list[tuple[int, int]]:
     """Return (offset, size) of each range of the original that writes of (offset, size) in the new file change, ascending."""
-    ranges = join(Extent(offset, offset + size) for offset, size in writes)
+    ranges = join_extents(Extent(offset, offset + size) for offset, size in writes)
     new = [*opened_gaps(gaps), (original_size + total_size(gaps), END)]
-    return [(moved_back(gaps, item.start), item.size) for item in ranges if holder(new, item.start) is None]
+    return [(moved_back(gaps, item.start), item.size) for item in ranges if index_of_containing_range(new, item.start) is None]
 
 
 def make_record(original: memoryview, writes: Iterable[Write], gaps: Gaps = (), start: int | None = None) -> bytes:
@@ -91,7 +91,7 @@ def make_record(original: memoryview, writes: Iterable[Write], gaps: Gaps = (), 
     changed: list[bytearray] = []
     old: list[tuple[int, bytes]] = []
     for offset, data in written:
-        number = holder(new, offset)
+        number = index_of_containing_range(new, offset)
         if number is not None:
             added[number].append((offset, data))
             continue
@@ -105,7 +105,7 @@ def make_record(original: memoryview, writes: Iterable[Write], gaps: Gaps = (), 
 def final_contents(writes: Iterable[Write]) -> list[tuple[int, bytearray]]:
     """Return (offset, final bytes) of each range that the writes cover, ascending."""
     ordered = list(writes)
-    ranges = join(Extent(offset, offset + len(data)) for offset, data in ordered)
+    ranges = join_extents(Extent(offset, offset + len(data)) for offset, data in ordered)
     result = [(item.start, bytearray(item.size)) for item in ranges]
     starts = [start for start, _ in result]
     for offset, data in ordered:

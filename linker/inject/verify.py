@@ -12,7 +12,7 @@ from linker.inject.movable import MOVABLE_SEGMENTS
 from linker.inject.section_table import renumbered_header
 from sframegen.elf.file import open_elf, opened_elf
 from sframegen.elf.notes import build_id_among, build_id_of, sound_notes
-from sframegen.elf.ranges import Extent, gaps, join, overlapping
+from sframegen.elf.ranges import Extent, find_gaps, find_overlapping, join_extents
 from sframegen.elf.records import EHDR_SIZE, PF, PHDR_SIZE, PT, SHF, SHT, Phdr, Shdr
 
 if TYPE_CHECKING:
@@ -80,12 +80,12 @@ def verify_writes(
         findings.append("program headers are not the planned ones")
     if written.sections != list(map(without_name_offset, sections)):
         findings.append("section headers are not the planned ones")
-    changed = join(Extent(offset, offset + len(data)) for offset, data in writes)
+    changed = join_extents(Extent(offset, offset + len(data)) for offset, data in writes)
     size = max([len(original.data), *(item.end for item in changed)])
     with opened_elf(result) as new:
         if len(new.data) != size:
             findings.append(f"the file has {len(new.data)} bytes, not {size}")
-        elif not all(same_range(original, start, new, start, end - start) for start, end in gaps(changed, 0, size)):
+        elif not all(same_range(original, start, new, start, end - start) for start, end in find_gaps(changed, 0, size)):
             findings.append("bytes changed that do not belong to the section")
     return findings
 
@@ -248,40 +248,40 @@ def place_of(plan: InjectionPlan, header: Shdr) -> tuple[int, int]:
 def check_overwritten(plan: InjectionPlan, original: ElfFile) -> Iterator[str]:
     """Check that headers and metadata in the first page overwrite only themselves, padding, and metadata that moves."""
     patched = {moved_back(plan.gaps, patch.offset) for patch in plan.patches}
-    wide = join(Extent(offset, offset + size) for offset, size in plan.overwritten() if offset not in patched)
+    wide = join_extents(Extent(offset, offset + size) for offset, size in plan.overwritten() if offset not in patched)
     table = range(original.header.e_phoff, original.header.e_phoff + original.phnum * PHDR_SIZE + 1)
     for section in original.sections:
         header = section.header
         start, end = header.sh_offset, header.sh_offset + header.sh_size
         moves = any(item.contains(start, header.sh_size) for item in plan.moves) or (start in table and end in table)
-        there = () if moves or header.sh_type in (SHT.NULL, SHT.NOBITS) else overlapping(wide, start, end)
+        there = () if moves or header.sh_type in (SHT.NULL, SHT.NOBITS) else find_overlapping(wide, start, end)
         yield from (f"{section.name} is overwritten at file offset {item.start:#x}" for item in there)
 
 
 def check_bytes(plan: InjectionPlan, original: ElfFile, result: ElfFile, written: ReadBack) -> Iterator[str]:
     """Check that every loaded byte is unchanged at its address, except those that the plan names."""
-    named = join(Extent(offset, offset + size) for offset, size in plan.overwritten())
+    named = join_extents(Extent(offset, offset + size) for offset, size in plan.overwritten())
     now = [s for s in written.segments if s.p_type == PT.LOAD]
     for load in (s for s in original.segments if s.p_type == PT.LOAD):
         there = next((s for s in now if s.p_vaddr <= load.p_vaddr < s.p_vaddr + max(1, s.p_memsz)), load)
         shift = load.p_vaddr - there.p_vaddr + there.p_offset - load.p_offset
-        for start, end in gaps(named, load.extent.start, load.extent.end):
+        for start, end in find_gaps(named, load.extent.start, load.extent.end):
             if not same_range(original, start, result, start + shift, end - start):
                 yield f"bytes loaded from file offsets {start:#x} to {end:#x} changed"
     loads = (s.extent for s in original.segments if s.p_type == PT.LOAD and s.p_filesz)
-    compared = join([*named, *loads])
+    compared = join_extents([*named, *loads])
     for start, to, size in parts_of(plan.gaps, len(original.data)):
-        for at, end in gaps(compared, start, start + size):
+        for at, end in find_gaps(compared, start, start + size):
             if not same_range(original, at, result, at + to - start, end - at):
                 yield f"bytes from file offsets {at:#x} to {end:#x} changed"
 
 
 def check_moves(plan: InjectionPlan, original: ElfFile, result: ElfFile) -> Iterator[str]:
     """Check that moved metadata is at its new address, and that tags and symbols refer to that."""
-    patched = join(Extent(patch.offset, patch.offset + patch.size) for patch in plan.patches)
+    patched = join_extents(Extent(patch.offset, patch.offset + patch.size) for patch in plan.patches)
     for item in plan.moves:
         there = result.at(item.to_address, item.size)
-        for start, end in gaps(patched, item.to_offset, item.to_offset + item.size):
+        for start, end in find_gaps(patched, item.to_offset, item.to_offset + item.size):
             at = item.from_offset + start - item.to_offset
             now = there[start - item.to_offset : end - item.to_offset].tobytes()
             if original.data[at : at + end - start].tobytes() != now:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from linker.merge.maps import read_map
 from linker.objects.laid_out import LaidOutObject, is_code
 from sframegen.base.errors import FormatError
-from sframegen.elf.ranges import holder
+from sframegen.elf.ranges import index_of_containing_range
 from sframegen.elf.records import SHN
 from sframegen.tables.gather import DEAD, Merger
 
@@ -120,7 +120,7 @@ class LinkerMap:
             for section, placed in places.items():
                 for address, size in placed:
                     at = bisect_left(starts, address)
-                    if (at == len(starts) or starts[at] >= address + size) and holder(code, address) is not None:
+                    if (at == len(starts) or starts[at] >= address + size) and index_of_containing_range(code, address) is not None:
                         counts.undescribed[why] = counts.undescribed.get(why, 0) + size
                         if functions:
                             counts.silent.append(f"{_display_name(file, member)}: {section}")

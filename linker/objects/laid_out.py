@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from cfi.expression import PC_PERIOD
 from sframegen.elf.file import ElfFile, Relocated, Section
-from sframegen.elf.ranges import START, align_up, holder
+from sframegen.elf.ranges import START, align_up, index_of_containing_range
 from sframegen.elf.records import (
     EH_FRAMES,
     EHDR_SIZE,
@@ -92,7 +92,7 @@ class LaidOutObject:
     @cached_property
     def _anchored(self) -> list[int]:
         """Return the addresses of all anchors in code, ascending."""
-        return sorted(address for address in self.anchors if holder(self.sections, address) is not None)
+        return sorted(address for address in self.anchors if index_of_containing_range(self.sections, address) is not None)
 
     @cached_property
     def _symbols(self) -> dict[int, tuple[int, tuple[int, int]]]:
@@ -100,7 +100,11 @@ class LaidOutObject:
         found: dict[int, tuple[int, tuple[int, int]]] = {}
         symbols = SymbolTable(self.image, self.symbol_table) if self.symbol_table else ()
         for at, symbol in enumerate(symbols):
-            number = self.section_at(symbol.st_value) if holder(self.sections, symbol.st_value) is not None else SHN.UNDEF
+            number = (
+                self.section_at(symbol.st_value)
+                if index_of_containing_range(self.sections, symbol.st_value) is not None
+                else SHN.UNDEF
+            )
             named = number != SHN.UNDEF and symbol.st_shndx in (number, SHN.XINDEX)
             if named and (number not in found or symbol.st_info & 15 == STT.SECTION):
                 found[number] = symbol.st_value, (at, 0)

@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from linker.objects.function_places import start_relocation
-from sframegen.elf.ranges import align_up, holder
+from sframegen.elf.ranges import align_up, index_of_containing_range
 from sframegen.elf.records import (
     EHDR_SIZE,
     ET,
@@ -68,7 +68,7 @@ class Anchors:
 
     def of(self, address: int) -> tuple[bytes, int]:
         """Return (symbol, addend) for an address in code. Raises FormatError if no symbol is at the start of its section."""
-        number = holder(self._ranges, address)
+        number = index_of_containing_range(self._ranges, address)
         if number is None:
             raise self._elf.error(f"no section holds the function at {address:#x}")
         start, _ = self._ranges[number]

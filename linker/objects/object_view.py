@@ -11,7 +11,7 @@ from sframegen.base.errors import FormatError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.base.text import printable
 from sframegen.elf.function_names import FunctionNames, names_with_offsets
-from sframegen.elf.ranges import holder
+from sframegen.elf.ranges import index_of_containing_range
 from sframegen.elf.records import SHN
 from sframegen.elf.symbols import function_symbols, functions_named
 from sframegen.format.abi import abi_of
@@ -107,7 +107,7 @@ class ObjectView:
 
     def place_of_address(self, address: int) -> SectionOffset | None:
         """Return the place in the code at an address of the placed object."""
-        number = holder(self.placed.sections, address)
+        number = index_of_containing_range(self.placed.sections, address)
         if number is None:
             return None
         start, _, section = self.placed.sections[number]

@@ -23,7 +23,7 @@ from sframegen.code.context.function_starts import starts as known_starts
 from sframegen.code.isa.machines import isa_of
 from sframegen.code.whole_file.passes import Survey, survey
 from sframegen.elf.code_bytes.padding import MAX_PADDING, padding_size, padding_states
-from sframegen.elf.ranges import disjoint, holder, is_within
+from sframegen.elf.ranges import index_of_containing_range, is_within, merge_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -101,7 +101,7 @@ def functions_of(elf: ElfFile, converted: Converted, table: FunctionTable | None
     Functions of an object are left out, too, if what they refer to could not be resolved.
     """
     headers = (section.header for section in elf.sections if section.name.startswith((".plt", ".iplt")))
-    stubs = disjoint((header.sh_addr, header.sh_addr + header.sh_size) for header in headers)
+    stubs = merge_ranges((header.sh_addr, header.sh_addr + header.sh_size) for header in headers)
     pieces = converted.coverage.pieces
     spans = list(zip(pieces.start, pieces.end, strict=True))
     if table is not None:
@@ -117,7 +117,7 @@ def functions_of(elf: ElfFile, converted: Converted, table: FunctionTable | None
     code = elf.executable_ranges()
     unresolved = sorted(elf.externals.unresolved)
     for start, end in sorted(spans):
-        is_plt, inside = holder(stubs, start) is not None, is_within((start, end), code)
+        is_plt, inside = index_of_containing_range(stubs, start) is not None, is_within((start, end), code)
         if bisect_left(unresolved, start) != bisect_left(unresolved, end):
             continue
         if inside and not is_plt and (not found or found[-1][1] <= start):
@@ -178,7 +178,7 @@ def _assumptions(elf: ElfFile, abi: Abi, cfi: Track, section: Track, claims: Seq
 
     def padding(address: int, limit: int) -> int:
         """Return the bytes of padding at the address, before the limit."""
-        number = holder(code, address)
+        number = index_of_containing_range(code, address)
         most = 0 if number is None else min(limit, code[number][1]) - address
         return padding_size(states, elf.at(address, most), 0, most, True)
 

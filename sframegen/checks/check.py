@@ -17,7 +17,7 @@ from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.coverage import why_empty
 from sframegen.conversion.kernel_code import kernel_symbols, unwalked_code
 from sframegen.detached.detached_file import ADDRESS, Companion, is_detached
-from sframegen.elf.ranges import count_in
+from sframegen.elf.ranges import count_contained
 from sframegen.elf.records import ET
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import SframeSection, open_section
@@ -114,7 +114,7 @@ def _check_section(
 def count_unwalked(elf: ElfFile, data: memoryview, address: int) -> int:
     """Return how many functions a kernel's unwinder does not look up; 0 for a damaged section, about which there are findings."""
     try:
-        return count_in(unwalked_code(elf), open_section(data, address).table.start)
+        return count_contained(unwalked_code(elf), open_section(data, address).table.start)
     except FormatError:
         return 0
 

@@ -24,7 +24,7 @@ from sframegen.code.isa.machines import isa_of
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.kernel_code import is_module
-from sframegen.elf.ranges import holder
+from sframegen.elf.ranges import index_of_containing_range
 from sframegen.elf.records import SHF
 from sframegen.format.abi import abi_of
 from sframegen.format.layouts import LAYOUTS
@@ -106,7 +106,7 @@ def _check_instructions(view: ObjectView, draft: ReportDraft, debug_file: Path |
     held = hold(image, abi, converted, view.functions if draft.section_bytes else None, running.jobs, running.progress)
     draft.warnings, draft.instructions = sources.warnings, held.code
     for finding in held.findings:
-        start, *_ = view.placed.sections[holder(view.placed.sections, finding.address or 0) or 0]
+        start, *_ = view.placed.sections[index_of_containing_range(view.placed.sections, finding.address or 0) or 0]
         listing = tuple(one._replace(address=one.address - start) for one in finding.instructions)  # offsets in the section
         draft.findings.append(finding._replace(address=None, instructions=listing))
 

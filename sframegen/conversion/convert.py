@@ -18,7 +18,7 @@ from sframegen.conversion.resolve import IGNORED, Pieces, resolve
 from sframegen.conversion.split import Cies, Fate, RuleFates, Splitter, Unsaid, bounds, split
 from sframegen.conversion.translate import RepeatedPattern, Translator
 from sframegen.elf.columns import spans_of
-from sframegen.elf.ranges import START, Range, count_in, disjoint, remaining, without
+from sframegen.elf.ranges import START, Range, count_contained, find_uncovered_ranges, merge_ranges, subtract_ranges
 from sframegen.format.layouts import V3, Layout
 from sframegen.format.model import FdeType, FunctionTable, Kind, Rule
 from sframegen.format.words import EncodedRules, Reason, RuleWords
@@ -60,7 +60,7 @@ class Converted(NamedTuple):
         """
         coverage = self.coverage
         calls = coverage.final_calls(elf)
-        borders = Borders(calls.places, coverage.unsaid.start, disjoint(coverage.ignored_ranges))
+        borders = Borders(calls.places, coverage.unsaid.start, merge_ranges(coverage.ignored_ranges))
         return encoder_of(elf, calls.covering(self.table), self.encoded, level, borders)
 
 
@@ -99,7 +99,7 @@ def convert_sources(sources: Sources, code: list[Range], abi: Abi, layout: Layou
     FDEs that cannot be read are a warning, too; those of code that a kernel's unwinder does not look up are counted as ignored.
     Raises FormatError for a required section that cannot be read.
     """
-    code = without(code, sources.unwalked)
+    code = subtract_ranges(code, sources.unwalked)
     try:
         converted = convert(sources.sections, code, abi, layout, sources.floating)
     except FormatError as error:
@@ -111,7 +111,7 @@ def convert_sources(sources: Sources, code: list[Range], abi: Abi, layout: Layou
         fdes, first = count_of(converted.coverage.faulty_fdes, "FDE"), converted.coverage.faults[0]
         sources.warnings.append(f"{fdes} cannot be read, the code is left out: for {first.start:#x}, {first}")
     coverage = converted.coverage
-    unwalked = count_in(sources.unwalked, map(START, coverage.ignored_ranges))
+    unwalked = count_contained(sources.unwalked, map(START, coverage.ignored_ranges))
     if unwalked:
         coverage.ignored_fdes[UNWALKED] = unwalked
         coverage.ignored_fdes[OUTSIDE] -= unwalked
@@ -125,8 +125,8 @@ def borders_of(elf: ElfFile, table: FunctionTable, abi: Abi) -> Borders:
 
     No-ops between functions are padding only if the CFI does not describe them. Raises FormatError if the CFI cannot be read.
     """
-    said = disjoint(zip(table.start, map(add, table.start, table.size), strict=True))
-    unsaid = array("Q", (start for start, _ in without(_code_of_fdes(elf, abi), said)))
+    said = merge_ranges(zip(table.start, map(add, table.start, table.size), strict=True))
+    unsaid = array("Q", (start for start, _ in subtract_ranges(_code_of_fdes(elf, abi), said)))
     return Borders(symbol_places(elf), unsaid)
 
 
@@ -135,7 +135,7 @@ def _code_of_fdes(elf: ElfFile, abi: Abi) -> list[Range]:
     fdes = reader.read(find_sources(elf).sections, abi.followed)
     if not len(fdes) or fdes.faulty:
         return elf.executable_ranges()
-    return disjoint(zip(fdes.start, map(add, fdes.start, fdes.size), strict=True))
+    return merge_ranges(zip(fdes.start, map(add, fdes.start, fdes.size), strict=True))
 
 
 class _Rules:
@@ -196,7 +196,7 @@ def _resolve_pieces(fdes: FdeTable, code: list[Range], ignored: array[int], lost
 def _add_remaining(taken: Pieces, found: Pieces) -> Pieces:
     """Return `taken`, and the code of `found` that `taken` does not describe, by address."""
     ranges = zip(found.start, found.end, strict=True)
-    rest = remaining(ranges, [*zip(taken.start, taken.end, strict=True)])
+    rest = find_uncovered_ranges(ranges, [*zip(taken.start, taken.end, strict=True)])
     both = [*zip(*taken, strict=True), *((found.fde[number], start, end) for number, start, end in rest)]
     both.sort(key=lambda piece: piece[1])
     return Pieces(

@@ -13,7 +13,7 @@ from sframegen.conversion.final_calls import FinalCalls, find_final_calls
 from sframegen.conversion.tally import tally, tally_gaps
 from sframegen.elf.code_areas import CodeArea, areas_of, code_segments
 from sframegen.elf.columns import Areas, Spans
-from sframegen.elf.ranges import Range, disjoint, holder
+from sframegen.elf.ranges import Range, index_of_containing_range, merge_ranges
 from sframegen.elf.records import SHF, SHT
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable
 from sframegen.format.words import Reason
@@ -151,22 +151,25 @@ def _divide_into_areas(elf: ElfFile, ignored: list[Range], synthesized: tuple[Se
     segments = code_segments(elf)
     code = [(segment.start, segment.end) for segment in segments]
     sections = (
-        disjoint(
+        merge_ranges(
             (header.sh_addr, header.sh_addr + header.sh_size)
             for header in (section.header for section in elf.sections)
             if header.sh_type != SHT.NOBITS and header.sh_flags & SHF.ALLOC and header.sh_flags & SHF.EXECINSTR
         )
         or code
     )
-    ignored = disjoint(ignored)
-    by_fate = [(IGNORED, ignored), *((FIRST_SYNTHESIZED + n, disjoint(ranges)) for n, ranges in enumerate(synthesized) if ranges)]
+    ignored = merge_ranges(ignored)
+    by_fate = [
+        (IGNORED, ignored),
+        *((FIRST_SYNTHESIZED + n, merge_ranges(ranges)) for n, ranges in enumerate(synthesized) if ranges),
+    ]
     edges = {at for ranges in (code, sections, *(ranges for _, ranges in by_fate)) for one in ranges for at in one}
     areas = []
     for start, end in pairwise(sorted(edges)):
-        number = holder(code, start)
+        number = index_of_containing_range(code, start)
         if number is not None:
-            fate = next((fate for fate, ranges in by_fate if holder(ranges, start) is not None), CODE)
-            if fate == CODE and holder(sections, start) is None:
+            fate = next((fate for fate, ranges in by_fate if index_of_containing_range(ranges, start) is not None), CODE)
+            if fate == CODE and index_of_containing_range(sections, start) is None:
                 fate = NOT_CODE
             areas.append(CodeArea(segments[number], start, end, fate))
     return areas_of(elf, areas)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sframegen.elf.ranges import disjoint, without
+from sframegen.elf.ranges import merge_ranges, subtract_ranges
 from sframegen.elf.records import SHF
 from sframegen.elf.symbols import addresses_named
 
@@ -46,10 +46,10 @@ def unwalked_code(elf: ElfFile) -> list[Range]:
     if is_module(elf):
         code = [section for section in elf.sections if section.header.sh_flags & SHF.EXECINSTR]
         freed = [section.header for section in code if section.name.startswith(INIT_SECTIONS)]
-        return disjoint((header.sh_addr, header.sh_addr + header.sh_size) for header in freed)
+        return merge_ranges((header.sh_addr, header.sh_addr + header.sh_size) for header in freed)
     found = kernel_symbols(elf)
     if not found:
         return []
     text = [(found[TEXT[0]], found[TEXT[1]])]
     elsewhere = [(found[start], found[end]) for start, end in ELSEWHERE if start in found and end in found]
-    return disjoint([*without(elf.executable_ranges(), text), *(one for one in elsewhere if one[0] < one[1])])
+    return merge_ranges([*subtract_ranges(elf.executable_ranges(), text), *(one for one in elsewhere if one[0] < one[1])])

@@ -1,4 +1,4 @@
-"""Set operations on ranges of addresses or file offsets, and look-up of the range that holds a place."""
+"""Set operations on ranges of addresses or file offsets, and look-ups of the range that contains a value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Range: TypeAlias = "tuple[int, int]"  # [start, end)
 
-MAX_NAMES = 8  # names of one joined extent; more ranges than that only overlap in damaged files
+MAX_NAMES = 8  # names kept for one joined extent; only in damaged files do more extents overlap
 START = itemgetter(0)
 
 
@@ -37,13 +37,13 @@ def align_up(value: int, align: int) -> int:
     return (value + align - 1) & -align
 
 
-def size_of(ranges: Iterable[Range]) -> int:
+def sum_sizes(ranges: Iterable[Range]) -> int:
     """Return the total size of the ranges."""
     return sum(end - start for start, end in ranges)
 
 
-def disjoint(ranges: Iterable[Range]) -> list[Range]:
-    """Return the union as ascending ranges; ranges that overlap or touch become one."""
+def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
+    """Return the union of the ranges in ascending order; ranges that overlap or touch become one."""
     found: list[Range] = []
     for start, end in sorted(ranges):
         if found and start <= found[-1][1]:
@@ -53,8 +53,8 @@ def disjoint(ranges: Iterable[Range]) -> list[Range]:
     return found
 
 
-def join(extents: Iterable[Extent]) -> list[Extent]:
-    """Return ascending disjoint extents; extents that overlap become one, but not those that only touch."""
+def join_extents(extents: Iterable[Extent]) -> list[Extent]:
+    """Return the extents in ascending order; extents that overlap become one, those that only touch stay separate."""
     joined: list[Extent] = []
     for start, end, names, align in sorted(extents):
         if joined and start < joined[-1].end:
@@ -66,27 +66,27 @@ def join(extents: Iterable[Extent]) -> list[Extent]:
     return joined
 
 
-# All functions below take lists of ascending, disjoint ranges.
+# All functions below require that `ranges` and `taken` are ascending and disjoint.
 
 
-def holder(ranges: Sequence[R], place: int) -> int | None:
-    """Return the number of the range that holds a place; None if none does."""
-    number = bisect_right(ranges, place, key=START) - 1
-    return number if number >= 0 and place < ranges[number][1] else None
+def index_of_containing_range(ranges: Sequence[R], value: int) -> int | None:
+    """Return the index of the range that contains `value`; None if none does."""
+    index = bisect_right(ranges, value, key=START) - 1
+    return index if index >= 0 and value < ranges[index][1] else None
 
 
-def count_in(ranges: Sequence[R], places: Iterable[int]) -> int:
-    """Return how many of the places some range holds."""
-    return sum(holder(ranges, place) is not None for place in places)
+def count_contained(ranges: Sequence[R], values: Iterable[int]) -> int:
+    """Return how many of the values lie in any of the ranges."""
+    return sum(index_of_containing_range(ranges, value) is not None for value in values)
 
 
 def is_within(one: Range, ranges: Sequence[Range]) -> bool:
     """Return True if one of the ranges contains all of `one`."""
-    number = holder(ranges, one[0])
-    return number is not None and one[1] <= ranges[number][1]
+    index = index_of_containing_range(ranges, one[0])
+    return index is not None and one[1] <= ranges[index][1]
 
 
-def overlapping(ranges: Sequence[R], start: int, end: int) -> list[R]:
+def find_overlapping(ranges: Sequence[R], start: int, end: int) -> list[R]:
     """Return the ranges that share a byte with [start, end)."""
     last = bisect_right(ranges, end - 1, key=START)
     first = last
@@ -95,30 +95,31 @@ def overlapping(ranges: Sequence[R], start: int, end: int) -> list[R]:
     return list(ranges[first:last]) if start < end else []
 
 
-def gaps(ranges: Sequence[R], start: int, end: int) -> list[Range]:
+def find_gaps(ranges: Sequence[R], start: int, end: int) -> list[Range]:
     """Return the parts of [start, end) that no range covers."""
     found: list[Range] = []
-    for item in overlapping(ranges, start, end):
-        if start < item[0]:
-            found.append((start, item[0]))
-        start = item[1]
-    return [*found, (start, end)] if start < end else found
+    position = start
+    for taken in find_overlapping(ranges, start, end):
+        if position < taken[0]:
+            found.append((position, taken[0]))
+        position = taken[1]
+    return [*found, (position, end)] if position < end else found
 
 
-def remaining(ranges: Iterable[Range], taken: Sequence[Range]) -> Iterator[tuple[int, int, int]]:
-    """Yield (range number, start, end) for each part of the ranges that `taken` does not cover."""
-    place = 0
-    for number, (start, end) in enumerate(ranges):
-        here = start
-        while here < end:
-            while place < len(taken) and taken[place][1] <= here:
-                place += 1
-            low, high = taken[place] if place < len(taken) else (end, end)
-            if here < low:
-                yield number, here, min(low, end)
-            here = max(here, high)
+def find_uncovered_ranges(ranges: Iterable[Range], taken: Sequence[Range]) -> Iterator[tuple[int, int, int]]:
+    """Yield (index of the range, start, end) for each part of the ranges that `taken` does not cover."""
+    next_taken = 0
+    for index, (start, end) in enumerate(ranges):
+        position = start
+        while position < end:
+            while next_taken < len(taken) and taken[next_taken][1] <= position:
+                next_taken += 1
+            low, high = taken[next_taken] if next_taken < len(taken) else (end, end)
+            if position < low:
+                yield index, position, min(low, end)
+            position = max(position, high)
 
 
-def without(ranges: Iterable[Range], taken: Sequence[Range]) -> list[Range]:
+def subtract_ranges(ranges: Iterable[Range], taken: Sequence[Range]) -> list[Range]:
     """Return the parts of the ranges that `taken` does not cover."""
-    return [(start, end) for _, start, end in remaining(ranges, taken)]
+    return [(start, end) for _, start, end in find_uncovered_ranges(ranges, taken)]

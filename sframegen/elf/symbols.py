@@ -12,7 +12,7 @@ from operator import itemgetter
 from sframegen.base.columns import zeros
 from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple
 from sframegen.elf.function_scan import last_functions
-from sframegen.elf.ranges import Range, holder
+from sframegen.elf.ranges import Range, index_of_containing_range
 from sframegen.elf.records import RECORDS, SHF, SHN, SHT, STT, SYM_SIZE, Sym, read_words
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class FunctionColumns:
         """Return a function's end; without a size, the next symbol's address or the end of its section, whichever is first."""
         if symbol.size:
             return symbol.address + symbol.size
-        place, section = bisect_right(self._places, symbol.address), holder(self._code, symbol.address)
+        place, section = bisect_right(self._places, symbol.address), index_of_containing_range(self._code, symbol.address)
         ends = [*self._places[place : place + 1], *(() if section is None else (self._code[section][1],))]
         return min(ends, default=1 << 64)
 

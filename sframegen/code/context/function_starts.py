@@ -13,7 +13,7 @@ except ImportError:
 from sframegen.base.errors import FormatError
 from sframegen.code.isa.machines import machine_of
 from sframegen.elf.dynamic import DT, read_dynamic
-from sframegen.elf.ranges import disjoint, is_within, without
+from sframegen.elf.ranges import is_within, merge_ranges, subtract_ranges
 from sframegen.elf.records import EHDR_SIZE, PF, PHDR_SIZE, PT, RELA_SIZE
 from sframegen.elf.relocations import columns, dynamic_relocations, packed_addends
 from sframegen.elf.symbols import functions_of
@@ -64,12 +64,12 @@ def pointed_at(elf: ElfFile, within: Range) -> array[int]:
     found = {address for address in relocated_pointers(elf) if low <= address < high}
     size = len(elf.data)
     headers = [(0, EHDR_SIZE), (elf.header.e_phoff, elf.header.e_phoff + PHDR_SIZE * len(elf.segments))]
-    data = disjoint(
+    data = merge_ranges(
         (min(load.p_offset, size), min(load.p_offset + load.p_filesz, size))
         for load in elf.segments
         if load.p_type == PT.LOAD and not load.p_flags & PF.X
     )
-    for start, end in without(data, disjoint(headers)):
+    for start, end in subtract_ranges(data, merge_ranges(headers)):
         first, limit = start + -start % 8, end - end % 8
         for at in range(first, limit, AT_A_TIME):
             words = array("Q", bytes(elf.slice(at, min(AT_A_TIME, limit - at), "PT_LOAD")))
@@ -112,7 +112,7 @@ def referred_to(elf: ElfFile, abi: Abi, silent: list[Range]) -> set[int]:
         return set()
     starts, ends = (array("Q", column) for column in zip(*silent, strict=True))
     found: set[int] = set()
-    for start, end in without(elf.executable_ranges(), silent):
+    for start, end in subtract_ranges(elf.executable_ranges(), silent):
         try:
             code = bytes(elf.at(start, end - start))
         except FormatError:  # the file is cut off before it

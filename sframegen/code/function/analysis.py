@@ -17,7 +17,7 @@ from sframegen.code.function.blocks import BasicBlocks, FunctionCode
 from sframegen.code.function.findings import Findings
 from sframegen.code.isa.effects import CALLERS, DIRECT, SLOT, Flow, FrameState, Point
 from sframegen.elf.columns import spans_of
-from sframegen.elf.ranges import Range, size_of
+from sframegen.elf.ranges import Range, sum_sizes
 from sframegen.format.model import Rule, Where
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class Units:
 
     def analyse(self, unit: Unit, entries: Entries) -> None:
         """Analyse a unit that is entered at these addresses. Its pieces without an entry are only reached by jumps within it."""
-        if size_of(unit) > MAX_UNIT:
+        if sum_sizes(unit) > MAX_UNIT:
             self.findings.add_unread(unit, entries)
         else:
             self.add([self.context.decode(*piece) for piece in unit], unit, entries)

@@ -33,7 +33,7 @@ from sframegen.code.whole_file.interprocedural import (
 )
 from sframegen.code.whole_file.proof import Proof, certain, function_code, owners, rows_of
 from sframegen.elf.columns import Spans, spans_of
-from sframegen.elf.ranges import Range, size_of
+from sframegen.elf.ranges import Range, sum_sizes
 from sframegen.format.abi import abi_of
 from sframegen.program.workers import outcomes
 
@@ -240,7 +240,7 @@ class _Passes:
             del evidence
             if not stale:
                 break
-            self._run(_survey_units, stale, lambda one: size_of(one[0]))
+            self._run(_survey_units, stale, lambda one: sum_sizes(one[0]))
         else:
             functions = self.results.functions
             self.results.forget([functions[pieces[0][0]] for pieces, _ in stale])

@@ -16,7 +16,7 @@ from sframegen.code.isa.machines import machine_of
 from sframegen.code.whole_file.passes import survey_silent
 from sframegen.conversion.convert import Converted
 from sframegen.elf.code_bytes.padding import MAX_PADDING
-from sframegen.elf.ranges import Range, without
+from sframegen.elf.ranges import Range, subtract_ranges
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, look_up_in
 from sframegen.format.words import FDE_TYPES, EncodedRules, RuleWords
 from sframegen.tables.narrow import narrow
@@ -66,7 +66,9 @@ def synthesize(elf: ElfFile, converted: Converted, jobs: int = 1, progress: Prog
         expressible = [one for function in found if (one := _with_fde_type(function, words)) is not None]
         ranges.append([(one.start, one.start + one.size) for one in expressible])
         added += expressible
-        silent = without(silent, [(one.start, one.start + one.size) for one in found])  # later finders must not guess about these
+        silent = subtract_ranges(
+            silent, [(one.start, one.start + one.size) for one in found]
+        )  # later finders must not guess about these
     if not added:
         return converted
     table = _add_functions(converted.table, sorted(added, key=lambda function: function.start))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.code.whole_file.proven_code import with_others
 from sframegen.elf.code_bytes.machines import MACHINES
-from sframegen.elf.ranges import Range, disjoint, is_within
+from sframegen.elf.ranges import Range, is_within, merge_ranges
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.objects.go_ends import go_table_in
@@ -36,7 +36,7 @@ def with_go_functions(functions: FunctionTable, elf: ElfFile, abi: Abi) -> tuple
     if table is None:
         return functions, []
     unruled = set(_restorers(elf, abi))
-    found, ranges = FunctionTable(kinds=[Kind(), Kind(signal=True)]), disjoint(elf.executable_ranges())
+    found, ranges = FunctionTable(kinds=[Kind(), Kind(signal=True)]), merge_ranges(elf.executable_ranges())
     rules: dict[Rule, int] = {}
     rows_of: dict[tuple[tuple[int, int], ...], list[tuple[int, int]]] = {}
     for frame in table.frames():

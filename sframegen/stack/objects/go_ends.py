@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
 from sframegen.elf.code_bytes.machines import MACHINES
-from sframegen.elf.ranges import Range, disjoint, is_within
+from sframegen.elf.ranges import Range, is_within, merge_ranges
 from sframegen.stack.names.gopclntab import GoTable, go_table
 from sframegen.stack.objects.readable_code import once_per_file, readable_code
 
@@ -88,7 +88,7 @@ def _ends(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[StackEnd]:
             done, returns = _other_stack_until(code, at, abi)
             yield StackEnd(at, done, other_stack=returns)
     yield from (StackEnd(*one) for one in _first_code(elf, abi, form))
-    table, ranges = go_table_in(elf, abi), disjoint(elf.executable_ranges())
+    table, ranges = go_table_in(elf, abi), merge_ranges(elf.executable_ranges())
     first = table.outermost() if table else iter(())
     yield from islice((StackEnd(*one) for one in first if is_within(one, ranges)), MAX_OUTERMOST)
 
