@@ -15,7 +15,7 @@ from cfi.machine import CfiMachine, Cursor
 from cfi.opcodes import PROGRAM, RuleKind
 from cfi.rules import UNKNOWN_START, CfiRule, Cie, FdeFault, FdeTable, RegisterRule
 from cfi.section import MAX_REPORTED, MAX_STATES, RUN_FAULTS, SCAN_FAULTS, TOO_MANY_STATES, CfiSection, FollowedRegisters
-from sframegen.base.columns import Entries, Fdes, Programs, Rows, room, zeros
+from sframegen.base.columns import Entries, Fdes, Programs, Rows, make_columns, zeros
 from sframegen.base.errors import FormatError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _read_section(section: CfiSection, registers: FollowedRegisters, base: int, 
     table = FdeTable()
     found, entries = _scan_entries(section)
     table.cies = cies = [_read_cie(section, *place) for place in zip(found.start, found.body, found.end, strict=True)]
-    cie: Column = room("I", len(entries.start))[0]
+    cie: Column = make_columns("I", len(entries.start))[0]
     stray = scan.cie_numbers(entries, found, cie)
     if stray >= 0:
         raise FormatError(
@@ -79,7 +79,7 @@ def _read_section(section: CfiSection, registers: FollowedRegisters, base: int, 
     shapes = bytes(
         byte for one in cies for byte in (one.fde_encoding, one.has_augmentation_data, one.address_size, one.segment_selector_size)
     )
-    table.start, table.size = start, size = room("QQ", len(cie))
+    table.start, table.size = start, size = make_columns("QQ", len(cie))
     table.cie = cie
     fdes, programs = Fdes(start, size, cie), Programs(entries.body, entries.end)
     pointers = array("Q", entries.body) if section.known else array("Q")
@@ -166,7 +166,7 @@ def _run_all(
 ) -> None:
     """Runs all FDEs, and fills the rows of their table. `longest`: size in bytes of the longest program."""
     count = len(fdes.start)
-    [first_row] = room("I", count + 1)
+    [first_row] = make_columns("I", count + 1)
     row_start: Column = array("I")
     row_rule: Column = array("I")
     used = done = 0
@@ -178,7 +178,7 @@ def _run_all(
         more = min(MAX_ROWS, least + (used // 4 if done else len(section.data) // 5)) - len(row_start)
         row_start, row_rule = (
             array("I", bytes(column) + bytes(new)) if len(column) else new
-            for column, new in zip((row_start, row_rule), room("II", more), strict=True)
+            for column, new in zip((row_start, row_rule), make_columns("II", more), strict=True)
         )
         rows = Rows(first_row, row_start, row_rule)
         while done < count:
@@ -222,8 +222,8 @@ def _scan_entries(section: CfiSection) -> tuple[Entries, Entries]:
             raise FormatError(SCAN_FAULTS[found[0]], section.name, found[1])
         if len(cies.start) or len(fdes.start) or not (found[2] or found[3]):
             break
-        cies = Entries(*room("QQQQ", found[2]))
-        fdes = Entries(*room("QQQQ", found[3]))
+        cies = Entries(*make_columns("QQQQ", found[2]))
+        fdes = Entries(*make_columns("QQQQ", found[3]))
     return cies, fdes
 
 

@@ -15,7 +15,7 @@ from linker.objects.archive import is_archive, members
 from linker.objects.function_places import DescribedSection, described_sections, start_relocation
 from linker.objects.laid_out import is_code
 from sframegen.base.columns import zeros
-from sframegen.base.errors import FormatError, naming
+from sframegen.base.errors import FormatError, name_file_in_errors
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from sframegen.elf.file import ElfFile, map_file
 from sframegen.elf.records import ET, RELA_SIZE
@@ -173,7 +173,7 @@ def read_all(paths: Sequence[str | os.PathLike[str]]) -> None:
     merger = Merger()
     for path in map(str, paths):
         for _, _, one in _open_objects(path, OtherObject):
-            with naming(one.name):
+            with name_file_in_errors(one.name):
                 if not one.is_relocatable:
                     raise FormatError("a linked file, not an object")
                 for section, numbers, _ in one.described():

@@ -9,7 +9,7 @@ from itertools import islice
 from operator import add, gt
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.base.errors import FormatError, Refusal, RefusedError, naming
+from sframegen.base.errors import FormatError, Refusal, RefusedError, name_file_in_errors
 from sframegen.code.context.plt import find_plt
 from sframegen.conversion.final_calls import symbol_places
 from sframegen.elf.file import check_regular
@@ -40,7 +40,7 @@ def gather_objects(inputs: Inputs, linker_map: LinkerMap, counts: Counts) -> Mer
         given += 1
         if one.abi != abi:
             raise one.elf.error(f"an object for {one.abi.name}, {linker_map.linked.name} is for {abi.name}")
-        with naming(one.name):
+        with name_file_in_errors(one.name):
             linker_map.add(one, path, member, merger, counts)
     if counts.objects_unlinked == given:
         raise FormatError("none of the objects is in the map", file=linker_map.path)

@@ -10,7 +10,7 @@ from linker.inject.apply import Change, write_all
 from linker.inject.undo_record import Undo, Write
 from linker.objects.laid_out import LaidOutObject, groups, is_sframe, lay_out, place_debug_file
 from linker.objects.new_sections import NewSection, new_sections, object_writes, old_sections
-from sframegen.base.errors import ANOTHER, FormatError, Refusal, RefusedError
+from sframegen.base.errors import DIFFERENT_SECTION, FormatError, Refusal, RefusedError
 from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from sframegen.elf.file import ElfFile
 from sframegen.elf.records import EHDR_SIZE, ET
@@ -85,7 +85,7 @@ def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool, debug_
         if same_version and agree(described, converted.table, MAX_GAP, padded):
             table = described  # its rules for padding may differ
         elif present and not replace:
-            raise RefusedError(Refusal.OTHER_SECTION, ANOTHER, file=elf.name)
+            raise RefusedError(Refusal.OTHER_SECTION, DIFFERENT_SECTION, file=elf.name)
         else:
             sections = new_sections(base, placed, table, converted.encoded)
     return ConvertedObject(ObjectChange(elf, base, record, placed, table, sections), sources, converted)

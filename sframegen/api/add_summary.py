@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 
 from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple
-from sframegen.base.text import count_of, most_first, printable
+from sframegen.base.text import format_count, printable, sort_by_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -75,7 +75,7 @@ class Package(NamedTuple):
     files: tuple[Summary, ...]  #: its programs and libraries without the refused ones, in their order
 
     def one_line(self) -> str:
-        given = f", {self.changed:,} of {count_of(self.elf_files, 'ELF file')} given a section" * bool(self.elf_files)
+        given = f", {self.changed:,} of {format_count(self.elf_files, 'ELF file')} given a section" * bool(self.elf_files)
         refused = f", {self.refused:,} refused" * bool(self.refused)
         sizes = f", {self.size_before:,} -> {self.size:,} bytes" * (self.size != self.size_before)
         return f"{self.kind}{given}{refused}{sizes}"
@@ -131,26 +131,26 @@ class Summary:
             file += f": {self.package.one_line()}"
         if not self.section_bytes:
             return f"{file}: {self.note}"
-        what = f"{count_of(self.functions, 'function')}, " if self.code_bytes else "no CFI, "
+        what = f"{format_count(self.functions, 'function')}, " if self.code_bytes else "no CFI, "
         shares = shares_of(self.covered_bytes, self.code_bytes, self.fates)
-        line = f"{file}: {what}{shares}, {count_of(self.rows, 'row')}; .sframe {count_of(self.section_bytes, 'byte')}"
+        line = f"{file}: {what}{shares}, {format_count(self.rows, 'row')}; .sframe {format_count(self.section_bytes, 'byte')}"
         line += ", not loaded" * self.unloaded + ", detached" * bool(self.detached)
         source_bytes = self.eh_frame_bytes + self.eh_frame_hdr_bytes
         if source_bytes:
             line += f", {self.section_bytes / source_bytes:.2f} of {' + '.join(self.cfi_sections)}"
         if self.synthesized_bytes:
-            functions = count_of(self.synthesized_functions, "function")
-            line += f"; {functions} of {count_of(self.synthesized_bytes, 'byte')} synthesized"
+            functions = format_count(self.synthesized_functions, "function")
+            line += f"; {functions} of {format_count(self.synthesized_bytes, 'byte')} synthesized"
         return f"{line}; {self.note}" if self.note else line
 
     def details(self) -> list[str]:
         """Lines for what became of all executable bytes, and for what was left out, by reason."""
-        lines = [f"  {self.functions_covered:,} of {count_of(self.functions, 'function')} covered from start to end"]
+        lines = [f"  {self.functions_covered:,} of {format_count(self.functions, 'function')} covered from start to end"]
         lines += fates_table(self.fates)
         if self.final_calls:
-            calls = f"{self.final_calls_without_padding:,} of {count_of(self.final_calls, 'function')} ending with a call"
+            calls = f"{self.final_calls_without_padding:,} of {format_count(self.final_calls, 'function')} ending with a call"
             lines.append(f"  {calls}: no padding after it that could have the call's rule")
-        lines += [f"  ignored: {count_of(number, 'FDE')}: {reason}" for reason, number in most_first(self.ignored_fdes)]
+        lines += [f"  ignored: {format_count(number, 'FDE')}: {reason}" for reason, number in sort_by_count(self.ignored_fdes)]
         if self.package is not None:
             lines += [f"  {file.one_line()}" for file in self.package.files]
         return [*lines, f"  written: {printable(self.output)}"] if self.output else lines
@@ -165,11 +165,11 @@ class Summary:
 
 def shares_of(covered: int, code: int, fates: Mapping[str, Mapping[str, int]]) -> str:
     """Return as text the covered share of code with CFI, and of all executable bytes, including padding and other code."""
-    shares = [f"{percent(covered, code)} % of {count_of(code, 'byte')} with CFI covered"] if code else []
+    shares = [f"{percent(covered, code)} % of {format_count(code, 'byte')} with CFI covered"] if code else []
     executable = sum(sum(counts.values()) for counts in fates.values())
     if executable:
         everything = sum(sum(fates.get(group, {}).values()) for group in ("covered", "synthesized"))
-        share = f"{percent(everything, executable)} % of {count_of(executable, 'executable byte')}"
+        share = f"{percent(everything, executable)} % of {format_count(executable, 'executable byte')}"
         shares.append(share if code else f"{share} covered")
     return ", ".join(shares)
 
@@ -204,7 +204,7 @@ def fates_table(fates: Fates) -> list[str]:
     total = sum(count for *_, count in rows)
     width = len(f"{total:,}")
     return [
-        f"  {count_of(total, 'executable byte')}",
+        f"  {format_count(total, 'executable byte')}",
         *(f"  {count:{width},} {100 * count / total:6.2f} %  {group}: {fate}" for group, fate, count in rows),
     ]
 
@@ -219,4 +219,4 @@ def total_fates(summaries: Iterable[Summary]) -> Fates:
 
 
 def _ordered(group: str, counts: dict[str, int]) -> list[tuple[str, int]]:
-    return most_first(counts) if group == "left_out" else list(counts.items())
+    return sort_by_count(counts) if group == "left_out" else list(counts.items())

@@ -19,7 +19,7 @@ from sframegen.api.by_kind import change_kind, read_kind
 from sframegen.api.common import check_linked, check_signatures, not_taken, plan_for_result, verify_plan, with_written
 from sframegen.api.making import convert_file, nothing_to_add, summary_of_detached
 from sframegen.api.options import Adding, Making, Writing
-from sframegen.base.errors import ANOTHER, FormatError, Refusal, RefusedError, SframegenError
+from sframegen.base.errors import DIFFERENT_SECTION, FormatError, Refusal, RefusedError, SframegenError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.detached.detached_file import is_detached
 from sframegen.elf.dynamic import DT, read_dynamic, role_of
@@ -261,7 +261,7 @@ def _add_plan(elf: ElfFile, new: _NewSection, summary: Summary, target: Target, 
 def _other_section(elf: ElfFile, *, unloaded: bool) -> RefusedError:
     is_loaded = unloaded_of(elf) is None
     where = "already has a loaded SFrame section" if is_loaded else "already has an SFrame section that is not loaded"
-    return RefusedError(Refusal.OTHER_SECTION, where if is_loaded == unloaded else ANOTHER, file=elf.name)
+    return RefusedError(Refusal.OTHER_SECTION, where if is_loaded == unloaded else DIFFERENT_SECTION, file=elf.name)
 
 
 def _agrees(elf: ElfFile, coverage: Coverage, layout: Layout) -> bool:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, TypeVar
 
 from linker.objects.given_file import Objects, file_or_objects
-from sframegen.base.errors import naming
+from sframegen.base.errors import name_file_in_errors
 from sframegen.elf.file import ElfFile, map_file
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def change_kind(
     `objects`: for an object, or those of an archive; without it, these are given to `linked`, too.
     """
     target = writing.target(path)
-    with naming(str(target.path)), target:
+    with name_file_in_errors(str(target.path)), target:
         found = file_or_objects(target.data, str(target.path), target.source) if objects else target.elf()
         if isinstance(found, Objects):
             assert objects is not None
@@ -40,7 +40,7 @@ def change_kind(
 def read_kind(path: StrPath, linked: Callable[[ElfFile], T], objects: Callable[[Objects], T]) -> T:
     """Like `change_kind`, for functions that only read the file."""
     file = os.fspath(path)
-    with naming(file):
+    with name_file_in_errors(file):
         return read_bytes(map_file(file)[0], file, linked, objects)
 
 

@@ -14,10 +14,10 @@ from sframegen.api.add_summary import Plan, json_of
 from sframegen.api.by_kind import change_kind
 from sframegen.api.common import findings_of, plan_for_result, refuse, with_written
 from sframegen.api.options import Conversion, Writing
-from sframegen.base.columns import ascends
+from sframegen.base.columns import is_ascending
 from sframegen.base.errors import FormatError, Refusal, RefusedError
 from sframegen.base.quick_typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
-from sframegen.base.text import count_of, most_first, printable
+from sframegen.base.text import format_count, printable, sort_by_count
 from sframegen.conversion.convert import borders_of
 from sframegen.detached.detached_file import Companion, is_detached
 from sframegen.elf.file import open_elf
@@ -76,19 +76,19 @@ class VersionChange:
             return f"{file}: SFrame version {self.to_version} already{size}"
         other = f"{self.from_version} -> " if self.from_version != self.to_version else ""
         line = (
-            f"{file}: SFrame version {other}{self.to_version}, {count_of(self.functions, 'FDE')}, "
-            f"{count_of(self.rows, 'row')}; .sframe {self.section_bytes_before:,} -> {self.section_bytes:,} bytes"
+            f"{file}: SFrame version {other}{self.to_version}, {format_count(self.functions, 'FDE')}, "
+            f"{format_count(self.rows, 'row')}; .sframe {self.section_bytes_before:,} -> {self.section_bytes:,} bytes"
         )
         if self.pieces > 1:
             line += f"; {self.pieces} sections merged into one"
         if self.dead:
-            line += f"; {count_of(self.dead, 'FDE')} without code left out"
+            line += f"; {format_count(self.dead, 'FDE')} without code left out"
         lost = sum(self.left_out.values())
         return f"{line}; {lost:,} bytes of code left out" if lost else line
 
     def details(self) -> list[str]:
         """Lines for what was left out, by reason, most first."""
-        lines = [f"  left out: {size:,} bytes: {reason}" for reason, size in most_first(self.left_out)]
+        lines = [f"  left out: {size:,} bytes: {reason}" for reason, size in sort_by_count(self.left_out)]
         return [*lines, f"  written: {printable(self.output)}"] if self.output else lines
 
     def to_json(self) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def _convert(elf: ElfFile, target: Target, conversion: Conversion) -> VersionCha
     merged, dead = merger.merged(elf.executable_ranges())
     before = min(piece.header.version for piece in pieces)
     change = VersionChange(str(target.path), before, layout.version, pieces=len(pieces), dead=dead)
-    is_one_sorted_section = len(pieces) == 1 and bool(pieces[0].header.flags & F_FDE_SORTED) and ascends(merged.start)
+    is_one_sorted_section = len(pieces) == 1 and bool(pieces[0].header.flags & F_FDE_SORTED) and is_ascending(merged.start)
     is_of_the_version = layout.version == before and expressible(merged.rules, abi, layout)
     is_up_to_date = is_one_sorted_section and not dead and is_of_the_version
     if is_up_to_date and conversion.optimize is None:

@@ -18,7 +18,7 @@ from sframegen.api.add_summary import Outcome, Plan, Summary
 from sframegen.api.common import check_linked, refuse
 from sframegen.api.making import convert_file, nothing_to_add, summary_of_detached
 from sframegen.base.errors import FormatError, Refusal, RefusedError
-from sframegen.base.text import count_of
+from sframegen.base.text import format_count
 from sframegen.detached.detached_file import Identity, detached_file, identity_of, is_detached, path_in_store, section_in
 from sframegen.elf.file import ElfFile, map_descriptor
 
@@ -85,7 +85,7 @@ def _write_unless_planned(summary: Summary, encoder: Encoder, target: str, data:
     """Write the file, unless only a plan is wanted; return the summary with the section's figures."""
     size, rows = encoder.size_bytes, len(encoder.table.row_start)
     summary = changed_to(summary, outcome=Outcome.ADDED, section_bytes=size, rows=rows)
-    planned = changed_to(summary, plan=Plan((f"new file: {target}, {count_of(len(data), 'byte')}",)))
+    planned = changed_to(summary, plan=Plan((f"new file: {target}, {format_count(len(data), 'byte')}",)))
     if options.writing.dry_run:
         return planned
     if not _write(target, data):

@@ -17,9 +17,9 @@ from linker.objects.new_sections import new_section
 from sframegen.api.add_summary import Plan, json_of
 from sframegen.api.common import check_signatures, not_taken, plan_for_result, refuse, verify_plan, with_written
 from sframegen.api.options import Making, Writing, check_path, check_paths
-from sframegen.base.errors import SframegenError, naming
+from sframegen.base.errors import SframegenError, name_file_in_errors
 from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple
-from sframegen.base.text import count_of, most_first, printable, shortened
+from sframegen.base.text import cut_middle, format_count, printable, sort_by_count
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import ET
 from sframegen.format.abi import abi_of
@@ -84,28 +84,28 @@ class Merged:
     def one_line(self) -> str:
         """The line that the command prints by default."""
         line = (
-            f"{printable(self.output or self.file)}: {count_of(self.functions, 'FDE')} of {count_of(self.objects, 'object')}, "
-            f"{count_of(self.rows, 'row')}; .sframe {count_of(self.section_bytes, 'byte')}"
+            f"{printable(self.output or self.file)}: {format_count(self.functions, 'FDE')} of {format_count(self.objects, 'object')}, "
+            f"{format_count(self.rows, 'row')}; .sframe {format_count(self.section_bytes, 'byte')}"
         )
         lost, undescribed = sum(self.left_out.values()), sum(self.undescribed.values())
         parts = {
-            f"{count_of(self.objects_without, 'object')} without .sframe": self.objects_without,
-            f"{count_of(self.dropped, 'function')} without code left out": self.dropped,
-            f"{count_of(self.unknown, 'function')} left out that the map does not tell apart": self.unknown,
-            f"{count_of(lost, 'byte')} of code left out": lost,
-            f"{count_of(undescribed, 'byte')} of linked code that no object describes": undescribed,
+            f"{format_count(self.objects_without, 'object')} without .sframe": self.objects_without,
+            f"{format_count(self.dropped, 'function')} without code left out": self.dropped,
+            f"{format_count(self.unknown, 'function')} left out that the map does not tell apart": self.unknown,
+            f"{format_count(lost, 'byte')} of code left out": lost,
+            f"{format_count(undescribed, 'byte')} of linked code that no object describes": undescribed,
         }
         return "; ".join([line, *(part for part, holds in parts.items() if holds)])
 
     def details(self) -> list[str]:
         """Lines for what was left out, by reason."""
         lines = [f"  versions merged: {', '.join(map(str, self.versions))}"]
-        lines += [f"  {count_of(self.plt_functions, 'function')} of the PLT"] * bool(self.plt_functions)
-        lines += [f"  {count_of(self.objects_unlinked, 'object')} not linked"] * bool(self.objects_unlinked)
+        lines += [f"  {format_count(self.plt_functions, 'function')} of the PLT"] * bool(self.plt_functions)
+        lines += [f"  {format_count(self.objects_unlinked, 'object')} not linked"] * bool(self.objects_unlinked)
         lines += [f"  not given, though linked: {printable(name)}" for name in self.others]
         for what, reasons in (("left out", self.left_out), ("not described", self.undescribed)):
-            lines += [f"  {what}: {count_of(size, 'byte')}: {reason}" for reason, size in most_first(reasons)]
-        return lines + [f"  does not describe its section: {shortened(printable(name))}" for name in self.silent]
+            lines += [f"  {what}: {format_count(size, 'byte')}: {reason}" for reason, size in sort_by_count(reasons)]
+        return lines + [f"  does not describe its section: {cut_middle(printable(name))}" for name in self.silent]
 
     def to_json(self) -> dict[str, Any]:
         """The object that `--json` prints; docs/json-schema.json has the keys."""
@@ -184,7 +184,7 @@ def merge_sections(objects: Sequence[StrPath], link: Link, making: Making, writi
 
 def _merge_into(path: StrPath, making: Making, writing: Writing, linked: Linked) -> Merged:
     target = writing.target(path)
-    with naming(linked.file), target:
+    with name_file_in_errors(linked.file), target:
         elf = target.elf()
         if elf.header.e_type == ET.REL:
             return _into_object(elf, target, making, linked)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sframegen.api.by_kind import read_bytes
 from sframegen.api.options import check_flags, check_paths
-from sframegen.base.errors import FormatError, naming
+from sframegen.base.errors import FormatError, name_file_in_errors
 from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from sframegen.checks.check import check_file
 from sframegen.checks.finding import CONSUMERS
@@ -113,7 +113,7 @@ def check(
         return check_objects(objects, None if debug_file is None else Path(debug_file), consumer, running if instructions else None)
 
     name, data = file_content(path)
-    with naming(name):
+    with name_file_in_errors(name):
         if data is None:
             data, _ = map_file(name)
         return read_bytes(data, name, check_linked, check_unlinked)

@@ -1,1 +1,1 @@
-"""The foundation of all packages: errors, typed columns, the boundary of the work on one file, text formatting."""
+"""The base of all packages: errors, typed columns, the boundary of the work on one file, and text formatting."""

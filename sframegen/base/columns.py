@@ -1,4 +1,4 @@
-"""Typed columns and tables of them for the compiled modules (docs/architecture.md), and numbers in bytes. Compiled."""
+"""Typed columns, and tables of them, for the compiled modules (docs/architecture.md); reads numbers from bytes. Compiled."""
 
 from __future__ import annotations
 
@@ -19,52 +19,49 @@ if TYPE_CHECKING:
     Bytes: TypeAlias = bytes | bytearray | memoryview
 
 COMPILED: bool = cython.compiled
-LARGE_PAGE = 1 << 21
-LINE = 64  # bytes of a CPU cache line
-_left: list[memoryview] = []  # unused zeros at the ends of large pages, one for each thread that allocated at the same time
+LARGE_PAGE = 1 << 21  # bytes
+CACHE_LINE = 64  # bytes
+_unused_tails: list[memoryview] = []  # the unused ends of large pages; several only if several threads allocated at the same time
 
 
 def zeros(code: str, count: int) -> array[int]:
-    """Return a column of `count` zeros. `code`: a type code of `array`."""
+    """Return a column of `count` zeros that can grow. `code`: a type code of `array`."""
     return array(code, [0]) * count
 
 
-def room(codes: str, count: int) -> list[memoryview]:
-    """Return a column of `count` zeros for each of `codes`. Such columns cannot grow, and slices of them are not copies.
-
-    Raises MemoryError.
-    """
-    sizes = [-(-array(code).itemsize * count // LINE) * LINE for code in codes]
+def make_columns(codes: str, count: int) -> list[memoryview]:
+    """Return a column of `count` zeros for each type code in `codes`. They cannot grow; slices share memory. Raises MemoryError."""
+    sizes = [-(-array(code).itemsize * count // CACHE_LINE) * CACHE_LINE for code in codes]
     if sum(sizes) < LARGE_PAGE // 64:
         return [memoryview(zeros(code, count)) for code in codes]
-    memory = _in_large_pages(sum(sizes))
-    columns, at = [], 0
+    memory = _allocate_in_large_pages(sum(sizes))
+    columns, offset = [], 0
     for code, size in zip(codes, sizes, strict=True):
-        columns.append(memory[at : at + size].cast(code)[:count])  # type: ignore[call-overload]  # an integer's
-        at += size
+        columns.append(memory[offset : offset + size].cast(code)[:count])  # type: ignore[call-overload]  # `code` is an integer type
+        offset += size
     return columns
 
 
-def _in_large_pages(size: int) -> memoryview:
+def _allocate_in_large_pages(size: int) -> memoryview:
     """Return `size` zero bytes, in large pages if the kernel has them: a fault on a 4 KiB page takes as long as filling ten.
 
-    The rest of a single page goes to the next caller; the rest of several pages does not, as it would keep all of them allocated.
+    The tail of a single page is kept for the next caller. The tail of several pages is not: it would keep all of them allocated.
     """
     if size >= LARGE_PAGE:
-        return _mapped(size)[:size]
+        return _map_large_pages(size)[:size]
     try:
-        left = _left.pop()  # no lock: a process that is forked while one is held would wait for it forever
+        tail = _unused_tails.pop()  # without a lock: a process forked while a thread holds one would wait for it forever
     except IndexError:
-        left = memoryview(b"")
-    if len(left) < size:
-        page = _mapped(LARGE_PAGE)
-        _left.append(max(page[size:], left, key=len))
+        tail = memoryview(b"")
+    if len(tail) < size:
+        page = _map_large_pages(LARGE_PAGE)
+        _unused_tails.append(max(page[size:], tail, key=len))
         return page[:size]
-    _left.append(left[size:])
-    return left[:size]
+    _unused_tails.append(tail[size:])
+    return tail[:size]
 
 
-def _mapped(size: int) -> memoryview:
+def _map_large_pages(size: int) -> memoryview:
     try:
         pages = mmap(-1, -(-size // LARGE_PAGE) * LARGE_PAGE, flags=MAP_PRIVATE | MAP_ANONYMOUS)
     except OSError as error:
@@ -75,7 +72,7 @@ def _mapped(size: int) -> memoryview:
 
 
 @cython.locals(values="const unsigned long long[::1]")
-def ascends(values: Column) -> bool:
+def is_ascending(values: Column) -> bool:
     """Return True if a column is sorted in ascending order."""
     i: cython.Py_ssize_t
     for i in range(1, len(values)):
@@ -88,10 +85,10 @@ def ascends(values: Column) -> bool:
     values="const unsigned long long[::1]",
     order="unsigned int[::1]",
     spare="unsigned int[::1]",
-    places="unsigned int[::1]",
+    next_index="unsigned int[::1]",
 )
-def order_of(values: Column, first: cython.Py_ssize_t, end: cython.Py_ssize_t) -> memoryview:
-    """Return the indexes from `first` to before `end`, in stable order of their `values`."""
+def sort_indexes(values: Column, first: cython.Py_ssize_t, end: cython.Py_ssize_t) -> memoryview:
+    """Return the indexes `first` .. `end` - 1, sorted by their `values`; indexes of equal values stay in order."""
     shift: cython.int
     i: cython.Py_ssize_t
     digit: cython.Py_ssize_t
@@ -99,53 +96,50 @@ def order_of(values: Column, first: cython.Py_ssize_t, end: cython.Py_ssize_t) -
     total: cython.Py_ssize_t
     if not cython.compiled:
         return memoryview(array("I", sorted(range(first, end), key=values.__getitem__)))
-    numbers, other = room("II", end - first)
-    order = numbers
-    spare = other
-    places = zeros("I", 2048)
+    ordered, scratch = make_columns("II", end - first)
+    order = ordered
+    spare = scratch
+    next_index = zeros("I", 2048)  # for each digit: first its count, then where its next index goes
     for i in range(len(order)):
         order[i] = first + i
-    for shift in range(0, 64, 11):  # radix sort by eleven bits at a time, the lowest first
+    for shift in range(0, 64, 11):  # radix sort by digits of eleven bits, the lowest first
         for digit in range(2048):
-            places[digit] = 0
+            next_index[digit] = 0
         for i in range(len(order)):
-            places[(values[order[i]] >> shift) & 2047] += 1
+            next_index[(values[order[i]] >> shift) & 2047] += 1
         total = 0
         for digit in range(2048):
-            count = places[digit]
-            places[digit] = total
+            count = next_index[digit]
+            next_index[digit] = total
             total += count
-            if count == len(order):  # all are equal here
+            if count == len(order):  # all values have this digit, so their order does not change
                 total = -1
                 break
         if total < 0:
             continue
         for i in range(len(order)):
             digit = (values[order[i]] >> shift) & 2047
-            spare[places[digit]] = order[i]
-            places[digit] += 1
+            spare[next_index[digit]] = order[i]
+            next_index[digit] += 1
         for i in range(len(order)):
             order[i] = spare[i]
-    return numbers
+    return ordered
 
 
 @cython.locals(values="const unsigned long long[::1]", order="const unsigned int[::1]", ordered="unsigned long long[::1]")
-def ascending(values: Column) -> memoryview:
+def sorted_column(values: Column) -> memoryview:
     """Return a sorted copy of a column."""
     i: cython.Py_ssize_t
-    (found,) = room("Q", len(values))
-    order = order_of(values, 0, len(values))
-    ordered = found
+    (column,) = make_columns("Q", len(values))
+    order = sort_indexes(values, 0, len(values))
+    ordered = column
     for i in range(len(order)):
         ordered[i] = values[order[i]]
-    return found
+    return column
 
 
 class Entries:
-    """CIEs or FDEs as section offsets: `start` of the entry, `body` after its CIE pointer, and `end`.
-
-    `cie`: the offset of each FDE's CIE; empty for CIEs.
-    """
+    """CIEs or FDEs by section offsets: each entry's `start`, its `body` (after the CIE pointer), its `end`, and an FDE's `cie`."""
 
     def __init__(self, start: Column, body: Column, end: Column, cie: Column) -> None:
         self.start = start
@@ -164,7 +158,7 @@ class Fdes:
 
 
 class Programs:
-    """The CFI programs of FDEs: section offsets where each FDE's instructions begin and end."""
+    """The section offsets where the call frame instructions of each FDE begin and end."""
 
     def __init__(self, start: Column, end: Column) -> None:
         self.start = start
@@ -172,9 +166,9 @@ class Programs:
 
 
 class Rows:
-    """The rows of FDEs or functions: number i has rows first_row[i] .. first_row[i + 1] - 1.
+    """The rows of FDEs or functions: function i has rows first_row[i] .. first_row[i + 1] - 1.
 
-    Each row has `start`, its offset from the start of the code, and `rule`, the number of its rule.
+    A row's `start` is its offset in bytes from the start of the function; its `rule` is the number of its rule.
     """
 
     def __init__(self, first_row: Column, start: Column, rule: Column) -> None:
@@ -184,10 +178,10 @@ class Rows:
 
 
 class ByteReader:
-    """A reader of unsigned numbers in bytes, in either byte order; the base class of all readers with hot loops."""
+    """Reads unsigned numbers from bytes in either byte order. It is the base class of all readers with hot loops."""
 
     def __init__(self, data: Bytes, big: bool) -> None:
-        """`big`: the byte order."""
+        """`big`: True if the numbers are big-endian."""
         self.data = data
         self.length = len(data)
         self.big = big
@@ -202,7 +196,7 @@ class ByteReader:
         i: cython.Py_ssize_t
         if pos < 0 or pos + width > self.length:  # checked once, not for each byte
             raise IndexError(pos)
-        if width == 4 and not self.big:  # most numbers that are read: a single load
+        if width == 4 and not self.big:  # the most frequent case, which compilers turn into a single load
             value = self.data[pos + 3]
             return value << 24 | self.data[pos + 2] << 16 | self.data[pos + 1] << 8 | self.data[pos]
         for i in range(pos, pos + width):

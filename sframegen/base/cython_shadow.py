@@ -1,4 +1,4 @@
-"""Stands in for the `cython` module where Cython is not installed: the compiled modules then run as the plain Python they are."""
+"""Replaces the `cython` module where Cython is not installed, so that the compiled modules also run as plain Python."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def declare(_kind: str, **_options: str) -> Any:  # noqa: ANN401 - Cython's cont
 
 
 def prefetch(_address: object) -> None:
-    """Prefetch the memory at an address. Never called: modules that use it declare the real one in their `.pxd`."""
+    """Stand in for the compiler's prefetch, which modules declare in their `.pxd`; interpreted code never calls this."""
 
 
 def cclass(kind: T) -> T:

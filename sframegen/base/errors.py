@@ -1,4 +1,4 @@
-"""The exceptions for a file or a change to it, and the reasons why a good file is not changed."""
+"""The exceptions for bad files and failed changes, and the reasons why a good file is not changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class SframegenError(Exception):
     """The base class of sframegen's errors. `str()` is one line: `app.so: .eh_frame+0x1a4: expected 4 bytes, have 2`."""
 
-    __module__ = "sframegen"  # here and below: as users import it
+    __module__ = "sframegen"  # here and below: the module that users import the class from
 
     message: str  #: what is wrong, without the place
     place: str  #: name of a section or table, or ""
@@ -28,8 +28,8 @@ class SframegenError(Exception):
         self.file = file
 
     def __str__(self) -> str:
-        where = self.place + (f"+{self.offset:#x}" if self.offset is not None else "")
-        return ": ".join(part for part in (self.file, where, self.message) if part)
+        location = self.place + (f"+{self.offset:#x}" if self.offset is not None else "")
+        return ": ".join(part for part in (self.file, location, self.message) if part)
 
 
 class FormatError(SframegenError):
@@ -45,8 +45,8 @@ class VerificationError(SframegenError):
 
 
 @contextmanager
-def naming(file: str) -> Iterator[None]:
-    """Add the file to a SframegenError of the block that does not name one."""
+def name_file_in_errors(file: str) -> Iterator[None]:
+    """Set the file of a SframegenError that the block raises, unless the error already has one."""
     try:
         yield
     except SframegenError as error:
@@ -55,7 +55,7 @@ def naming(file: str) -> Iterator[None]:
 
 
 class Refusal(Enum):
-    """The reasons not to change a good file, each with the parameter that allows the change, if there is one."""
+    """The reasons not to change a good file. Comments name the parameter, if there is one, that allows the change."""
 
     SIGNED = "signed"  #: a signature or checksum would no longer hold: `force`
     OTHER_SECTION = "other section"  #: it has an SFrame section, and not the one to be added: `replace`
@@ -72,7 +72,7 @@ class Refusal(Enum):
     NO_LINKER = "no linker"  #: the linker cannot be run: `linker`
 
 
-ANOTHER = "already has a different SFrame section"
+DIFFERENT_SECTION = "already has a different SFrame section"
 
 
 class RefusedError(SframegenError):

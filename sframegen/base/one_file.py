@@ -1,4 +1,4 @@
-"""The boundary of the work on one file: an exception fails this file with one line; other files continue."""
+"""The boundary of the work on one file: an exception fails only that file, with a message of one line; work on others continues."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sframegen.base.errors import SframegenError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-REFUSALS = (SframegenError, OSError, MemoryError, ImportError)  # ImportError: too little memory for a library
-TRACEBACK = "SFRAMEGEN_TRACEBACK"  # environment variable: if it is set, faults print their tracebacks, too
+FILE_ERRORS = (SframegenError, OSError, MemoryError, ImportError)  # ImportError: there may be too little memory to load a library
+TRACEBACK_VARIABLE = "SFRAMEGEN_TRACEBACK"  # environment variable: if it is set, faults also print their tracebacks
 
 
 class FaultError(SframegenError):
@@ -20,44 +20,46 @@ class FaultError(SframegenError):
 
 
 class DiedError(ChildProcessError):
-    """The death of the process that worked on a file, before or after its changes."""
+    """The process that worked on a file died, before or after its changes to the file."""
 
 
 @contextmanager
-def only_refusals(*passing: type[Exception]) -> Iterator[None]:
-    """Limit the exceptions that leave a block about one file to REFUSALS (others become a FaultError) and `passing`."""
-    known: tuple[type[Exception], ...] = (*REFUSALS, *passing)
+def only_file_errors(*passing: type[Exception]) -> Iterator[None]:
+    """Let only FILE_ERRORS and `passing` leave a block that works on one file: any other exception becomes a FaultError."""
+    known: tuple[type[Exception], ...] = (*FILE_ERRORS, *passing)
     try:
         yield
     except known:
         raise
     except Exception as error:
-        if lost_memory_error(error):
+        if is_lost_memory_error(error):
             raise MemoryError from error
-        raise fault_of(error) from error
+        raise build_fault_error(error) from error
 
 
-def lost_memory_error(error: Exception) -> bool:
+def is_lost_memory_error(error: Exception) -> bool:
     """Return True for "... without setting an exception", which means that CPython lost a MemoryError."""
     return isinstance(error, SystemError) and " without " in str(error)
 
 
-def fault_of(error: Exception) -> FaultError:
-    if TRACEBACK in os.environ:
-        from traceback import print_exception  # noqa: PLC0415 - not for each run
+def build_fault_error(error: Exception) -> FaultError:
+    """Return the FaultError for an unexpected exception, and print its traceback if users ask for that."""
+    if TRACEBACK_VARIABLE in os.environ:
+        from traceback import print_exception  # noqa: PLC0415 - most runs do not need it
 
         print_exception(error)
-    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return FaultError(f"sframegen fault, please report it: {what} ({_place_of(error)}); {TRACEBACK}=1 prints more")
+    summary = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    location = _locate_in_our_code(error)
+    return FaultError(f"sframegen fault, please report it: {summary} ({location}); {TRACEBACK_VARIABLE}=1 prints more")
 
 
-def _place_of(error: Exception) -> str:
-    """Return the sframegen module and line that the exception came from."""
-    place = "outside of sframegen"
-    step = error.__traceback__
-    while step is not None:
-        module = str(step.tb_frame.f_globals.get("__name__", ""))
+def _locate_in_our_code(error: Exception) -> str:
+    """Return `module:line` of the innermost frame of ours that the exception passed."""
+    location = "outside of sframegen"
+    entry = error.__traceback__
+    while entry is not None:
+        module = str(entry.tb_frame.f_globals.get("__name__", ""))
         if module.partition(".")[0] in ("cfi", "linker", "sframegen") and module != __name__:
-            place = f"{module}:{step.tb_lineno}"
-        step = step.tb_next
-    return place
+            location = f"{module}:{entry.tb_lineno}"
+        entry = entry.tb_next
+    return location

@@ -1,4 +1,4 @@
-"""Names of typing, with a quick NamedTuple: typing's spends most of its time on the types of fields, which nothing asks for."""
+"""The names of `typing` that we use, with a NamedTuple that is defined faster, because it does not process the fields' types."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from typing import NamedTuple
 else:
 
-    class MakesTuple(type):
-        """The class of NamedTuple: makes a tuple of each class that is derived from that."""
+    class NamedTupleMeta(type):
+        """The metaclass of NamedTuple: it turns each class derived from NamedTuple into a tuple type."""
 
         def __new__(cls, name: str, bases: tuple[type, ...], members: dict[str, object]) -> type:
             if not bases:
                 return super().__new__(cls, name, bases, members)
             fields = tuple(members.get("__annotations__", ()))
             defaults = [members.pop(field) for field in fields if field in members]
-            made = namedtuple(name, fields, defaults=defaults, module=members["__module__"])  # noqa: PYI024 - see above
+            tuple_type = namedtuple(name, fields, defaults=defaults, module=members["__module__"])  # noqa: PYI024 - see above
             for member in members.keys() - {"__module__", "__annotations__"}:
-                setattr(made, member, members[member])
-            return made
+                setattr(tuple_type, member, members[member])
+            return tuple_type
 
-    class NamedTuple(metaclass=MakesTuple):
+    class NamedTuple(metaclass=NamedTupleMeta):
         pass

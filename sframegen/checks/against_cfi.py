@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import compress
 
-from sframegen.base.columns import ascends, order_of, zeros
+from sframegen.base.columns import is_ascending, sort_indexes, zeros
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
-from sframegen.base.text import count_of, printable
+from sframegen.base.text import format_count, printable
 from sframegen.checks import sweep
 from sframegen.checks.finding import Finding, Severity, Verdict
 from sframegen.conversion.convert import convert_sources
@@ -135,7 +135,7 @@ def _find_code(elf: ElfFile) -> Spans:
 
 def _rule_walker(table: FunctionTable, abi: Abi, rules: dict[Rule, Rule]) -> Callable[[], sweep.RuleWalker]:
     """Return the maker of a walker along the table. Adds its rules to `rules`: plain form -> rule to print, numbered in order."""
-    order = array("I") if ascends(table.start) else order_of(table.start, 0, len(table))
+    order = array("I") if is_ascending(table.start) else sort_indexes(table.start, 0, len(table))
     plain = [_plain(rule, abi) for rule in [OUTERMOST, *table.rules]]
     for form, rule in zip(plain, [OUTERMOST, *table.rules], strict=True):
         rules.setdefault(form, rule)
@@ -290,7 +290,7 @@ def _describe_fault(one: Stretch, section: SframeSection | AllSections, abi: Abi
 
 
 def _bytes(ranges: Sequence[Stretch]) -> str:
-    return count_of(sum(one.end - one.start for one in ranges), "byte")
+    return format_count(sum(one.end - one.start for one in ranges), "byte")
 
 
 def place_names(elf: ElfFile, addresses: Sequence[int]) -> dict[int, str]:

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.base.text import count_of
+from sframegen.base.text import format_count
 from sframegen.checks.against_cfi import SHOWN, place_names
 from sframegen.checks.finding import Finding, Instruction, Severity
 from sframegen.checks.lines_of_objects import source_lines
@@ -145,7 +145,7 @@ class Contradictions:
         findings = [self._finding(stretch, names) for stretch in shown]
         if rest:
             findings.append(
-                Finding("instructions-more", Severity.ERROR, f"{count_of(rest, 'byte')} of other code are contradicted")
+                Finding("instructions-more", Severity.ERROR, f"{format_count(rest, 'byte')} of other code are contradicted")
             )
         return findings
 
@@ -221,7 +221,7 @@ class Contradictions:
 
     def _finding(self, first: ContradictedRange, names: dict[int, str]) -> Finding:
         """Return the finding of a stretch, with the claims of its first part."""
-        count = count_of(first.end - first.start, "byte")
+        count = format_count(first.end - first.start, "byte")
         by_section, by_cfi = (claim and self._claim_text(claim) for claim in first.claims)
         if by_section == by_cfi:
             says = f"section and CFI say {by_section}"

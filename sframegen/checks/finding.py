@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum, IntEnum
 
 from sframegen.base.quick_typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
-from sframegen.base.text import count_of, printable
+from sframegen.base.text import format_count, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -86,7 +86,7 @@ class CheckedPackage:
     files: tuple[CheckReport, ...]  #: reports of files that have a section, in their order
 
     def one_line(self) -> str:
-        line = f"{self.kind}, {count_of(self.elf_files, 'ELF file')}, {len(self.files):,} checked"
+        line = f"{self.kind}, {format_count(self.elf_files, 'ELF file')}, {len(self.files):,} checked"
         return line + f", {self.without_section:,} without a section" * bool(self.without_section)
 
 
@@ -123,7 +123,7 @@ class CheckReport:
     def one_line(self) -> str:
         """Return the line that the command prints by default."""
         counts = Counter(finding.severity for finding in self._all_findings())
-        found = [count_of(counts[severity], severity.name.lower()) for severity in SAID if counts[severity]]
+        found = [format_count(counts[severity], severity.name.lower()) for severity in SAID if counts[severity]]
         if self.package is not None:
             if self.package.refused:
                 found.append(f"{len(self.package.refused):,} refused")
@@ -133,7 +133,7 @@ class CheckReport:
         if self.package is not None:
             line += f": {self.package.one_line()}"
         if self.version:
-            line += f": SFrame {self.version}, {count_of(self.functions, 'FDE')}"
+            line += f": SFrame {self.version}, {format_count(self.functions, 'FDE')}"
             line += ", not loaded" * any(finding.rule == "not-loaded" for finding in self.findings) + self._matching()
         for who, code in self.instructions.items():
             if any(code.values()):

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from itertools import accumulate, compress
 
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
-from sframegen.base.text import count_of
+from sframegen.base.text import format_count
 from sframegen.checks.finding import Finding, Severity
 from sframegen.format.model import AT_CFA, FdeType, FunctionTable, Rule
 
@@ -61,7 +61,7 @@ def unusable(table: FunctionTable, code: Sequence[Range], abi: Abi, consumer: st
         if count:
             first[limit.name] = min(start, first.get(limit.name, start))
     notes = [
-        Finding(name, severity, f"{count_of(counts[name], 'byte')} of code {says}", consumer, address=first[name])
+        Finding(name, severity, f"{format_count(counts[name], 'byte')} of code {says}", consumer, address=first[name])
         for name, says, severity in LIMITS
         if name in first
     ]

@@ -10,7 +10,7 @@ from linker.files.target import is_stdout
 from sframegen.api.add_summary import Summary, fates_table, total_fates
 from sframegen.api.adding import add
 from sframegen.api.options import Adding
-from sframegen.base.text import count_of
+from sframegen.base.text import format_count
 from sframegen.cli.shared.adding_options import ADD_SECTION, adding
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSE_OR_QUIET, CommonOptions, min_coverage, verbose
@@ -123,4 +123,4 @@ def _judge(run: Run, summary: Summary, min_coverage: float) -> None:
         short = "nothing was added" if not summary.section_bytes else f"{summary.coverage:.4f} % is below {min_coverage:g} %"
         run.finding(f"{summary.file}: --min-coverage: {short}")
     if summary.package is not None and summary.package.refused:
-        run.finding(f"{summary.file}: --min-coverage: {count_of(summary.package.refused, 'file')} in it refused")
+        run.finding(f"{summary.file}: --min-coverage: {format_count(summary.package.refused, 'file')} in it refused")

@@ -10,7 +10,7 @@ from io import StringIO
 
 import click
 
-from sframegen.base.text import printable, shortened
+from sframegen.base.text import cut_middle, printable
 from sframegen.cli.shared.command import Example, Group
 from sframegen.cli.shared.early_end import EndedError, ended_in_one_line
 
@@ -101,7 +101,7 @@ def _show(error: click.ClickException) -> None:
     text = StringIO()
     error.show(text)
     for line in text.getvalue().splitlines():
-        click.echo(shortened(line), err=True)
+        click.echo(cut_middle(line), err=True)
 
 
 def run_command() -> int:
@@ -131,13 +131,13 @@ def _status() -> int:
     except (ImportError, MemoryError, OSError):
         raise
     except Exception as error:  # outside of the work on any file
-        from sframegen.base.one_file import fault_of, lost_memory_error  # noqa: PLC0415 - here and below: `--version` imports little
+        from sframegen.base.one_file import build_fault_error, is_lost_memory_error  # noqa: PLC0415 - here and below: `--version` imports little
 
-        if lost_memory_error(error):
+        if is_lost_memory_error(error):
             raise MemoryError from error
         from sframegen.cli.shared.output import in_words, note  # noqa: PLC0415
 
-        note(in_words(fault_of(error), ""))
+        note(in_words(build_fault_error(error), ""))
         return 1
 
 
@@ -148,5 +148,5 @@ def _report_output_error(error: OSError) -> None:
     elif not isinstance(error, BrokenPipeError):
         from sframegen.cli.shared.output import in_words  # noqa: PLC0415
 
-        click.echo(f"sframegen: {shortened(printable(in_words(error, 'standard output')))}", err=True)
+        click.echo(f"sframegen: {cut_middle(printable(in_words(error, 'standard output')))}", err=True)
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

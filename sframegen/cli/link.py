@@ -13,7 +13,7 @@ import click
 
 from linker.files.location import locate
 from sframegen.api.options import Adding, Making, Writing
-from sframegen.base.one_file import REFUSALS, only_refusals
+from sframegen.base.one_file import FILE_ERRORS, only_file_errors
 from sframegen.base.text import printable
 from sframegen.cli.linking.link_output import output_of, state_of
 from sframegen.cli.shared.adding_options import LINK, adding
@@ -147,12 +147,12 @@ def _run_in_process(work: Callable[[], None], path: str) -> str:
     if not child:
         status = 1
         try:
-            with only_refusals():
+            with only_file_errors():
                 work()
             status = 0
         except SystemExit:  # by a signal: temporary files are removed
             pass
-        except REFUSALS as error:
+        except FILE_ERRORS as error:
             _write_message(writer, in_words(error, path))
         finally:
             os._exit(status)

@@ -12,7 +12,7 @@ import click
 
 from sframegen.backtrace.preloading import STATISTICS, is_program, objects_below, objects_of, preloading, program_of
 from sframegen.base.errors import FormatError, SframegenError
-from sframegen.base.text import count_of, first_of
+from sframegen.base.text import format_count, format_first
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import QUIET, VERBOSE_OR_QUIET, CommonOptions, verbose
 from sframegen.cli.shared.output import SECTIONS, PathName, in_words, note
@@ -144,7 +144,7 @@ def _prepare(objects: list[str], detached: str | None, stores: Sequence[str], co
     lacking = [path for path, where in found.items() if where == NONE]
     if lacking and not common.quiet:
         remedy = "" if detached else "; --detached DIR makes their sections"
-        note(f"no section in {len(lacking)} of {count_of(len(found), 'object')}: {first_of(lacking)}{remedy}")
+        note(f"no section in {len(lacking)} of {format_count(len(found), 'object')}: {format_first(lacking)}{remedy}")
 
 
 def _find_sections(objects: Iterable[str], directories: Sequence[str]) -> dict[str, str]:

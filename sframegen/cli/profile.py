@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 import click
 
-from sframegen.base.text import shortened
+from sframegen.base.text import cut_middle
 from sframegen.cli.removed_names import refuse_removed
 from sframegen.cli.shared.command import CombinedValue, Command, Example, PartOption
 from sframegen.cli.shared.common_options import JSON_OBJECT, CommonOptions, NumberInRange, common_option, duration, tid
@@ -277,7 +277,7 @@ def _pids(arguments: tuple[str, ...]) -> frozenset[int] | None:
     others = [argument for argument in arguments if not (argument.isdecimal() and argument.isascii())]
     if not others:
         if long := [argument for argument in arguments if len(argument) > PID_DIGITS]:
-            raise click.UsageError(f"{shortened(long[0])}: not a process id")
+            raise click.UsageError(f"{cut_middle(long[0])}: not a process id")
         return frozenset(map(int, arguments))
     if others[0] != arguments[0]:
         raise click.UsageError(f"{others[0]}: not a process id, and {arguments[0]} is one")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sframegen.base.text import count_of
+from sframegen.base.text import format_count
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import VERBOSE_OR_QUIET, CommonOptions
 from sframegen.cli.shared.output import Refused, Run, note
@@ -51,7 +51,7 @@ def command(roots: tuple[str, ...], *, tree: Tree, writing: Writing, common: Com
     if common.prints_lines:
         would_be = "would be " if writing.dry_run else ""
         click.echo(
-            f"{count_of(counts['restored'], 'file')} {would_be}restored, {counts['taken out']:,} with the section taken out, "
+            f"{format_count(counts['restored'], 'file')} {would_be}restored, {counts['taken out']:,} with the section taken out, "
             f"{counts['without']:,} without one, {counts['refused']:,} refused"
         )
     run.end(as_json=common.as_json)

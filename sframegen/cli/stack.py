@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import click
 
-from sframegen.base.text import first_of
+from sframegen.base.text import format_first
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import COUNT, CommonOptions, tid, verbose
 from sframegen.cli.shared.output import SECTIONS, Run, note
@@ -65,7 +65,7 @@ def command(
         sample = report.Sample(pid, process.executable, threads, round(1000 * process.stopped_seconds, 3))
         if not convert and (files := report.without_section(threads, tracer.objects)):
             consequence = "frames are missing, or guessed from frame pointers; --convert makes sections in memory"
-            note(f"no SFrame section in {first_of(files)}: {consequence}")
+            note(f"no SFrame section in {format_first(files)}: {consequence}")
         problems = list(tracer.problems.values())
         for problem in problems:
             run.finding(problem)

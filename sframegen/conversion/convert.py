@@ -7,10 +7,10 @@ from operator import add
 
 from cfi import reader
 from cfi.expression import PC_PERIOD
-from sframegen.base.columns import ascends, order_of, room, zeros
+from sframegen.base.columns import is_ascending, make_columns, sort_indexes, zeros
 from sframegen.base.errors import FormatError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
-from sframegen.base.text import count_of
+from sframegen.base.text import format_count
 from sframegen.conversion.cfi_sections import Sources, find_sources
 from sframegen.conversion.coverage import Coverage
 from sframegen.conversion.final_calls import symbol_places
@@ -108,7 +108,7 @@ def convert_sources(sources: Sources, code: list[Range], abi: Abi, layout: Layou
         converted = convert(sources.sections[: sources.required], code, abi, layout, sources.floating)
         sources.warnings.append(f"{error}; not used")
     if converted.coverage.faulty_fdes:
-        fdes, first = count_of(converted.coverage.faulty_fdes, "FDE"), converted.coverage.faults[0]
+        fdes, first = format_count(converted.coverage.faulty_fdes, "FDE"), converted.coverage.faults[0]
         sources.warnings.append(f"{fdes} cannot be read, the code is left out: for {first.start:#x}, {first}")
     coverage = converted.coverage
     unwalked = count_contained(sources.unwalked, map(START, coverage.ignored_ranges))
@@ -181,10 +181,10 @@ def _resolve_pieces(fdes: FdeTable, code: list[Range], ignored: array[int], lost
         count = list_end - begin
         if count == 0:
             continue
-        start, end, fde, found_lost = room("QQII", count)
+        start, end, fde, found_lost = make_columns("QQII", count)
         known = sum(ignored[1:])
-        is_ordered = count == len(fdes) and ascends(fdes.start)
-        order = array("I") if is_ordered else order_of(fdes.start, begin, list_end)
+        is_ordered = count == len(fdes) and is_ascending(fdes.start)
+        order = array("I") if is_ordered else sort_indexes(fdes.start, begin, list_end)
         kept = resolve(order, fdes.columns(), spans, Pieces(fde, start, end), ignored, found_lost)
         lost += found_lost[: sum(ignored[1:]) - known]
         found = Pieces(fde[:kept], start[:kept], end[:kept])
@@ -220,7 +220,7 @@ def _split_pieces(
     bounds(pieces, *described, counts)
     functions, rows, ranges, _ = counts
     table = FunctionTable.with_room(functions, rows, KINDS, list(rules.numbers))
-    unsaid = Unsaid(*room("QIB", ranges))
+    unsaid = Unsaid(*make_columns("QIB", ranges))
     unaligned = REASONS.index(Reason.CFA_EXPRESSION_UNALIGNED)
     split(pieces, Splitter(described, table.columns(), unsaid, spans_of(floating), unaligned), counts)
     functions, rows, ranges, whole = counts

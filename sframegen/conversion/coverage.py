@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from sframegen.base.columns import zeros
-from sframegen.base.text import count_of, most_first
+from sframegen.base.text import format_count, sort_by_count
 from sframegen.conversion.final_calls import FinalCalls, find_final_calls
 from sframegen.conversion.tally import tally, tally_gaps
 from sframegen.elf.code_areas import CodeArea, areas_of, code_segments
@@ -56,7 +56,7 @@ def why_empty(functions: int, ignored_fdes: Mapping[str, int]) -> str:
     """Say why no section can be made. `functions`: how many the CFI describes."""
     if functions:
         return "SFrame can express none of its call frame information"
-    ignored = (f"{count_of(number, 'FDE')} {reason}" for reason, number in most_first(ignored_fdes))
+    ignored = (f"{format_count(number, 'FDE')} {reason}" for reason, number in sort_by_count(ignored_fdes))
     return "; ".join(ignored) or "no call frame information"
 
 

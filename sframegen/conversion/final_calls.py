@@ -17,7 +17,7 @@ try:
 except ImportError:
     from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
-from sframegen.base.columns import ascending, room
+from sframegen.base.columns import make_columns, sorted_column
 from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.elf.function_scan import symbol_values
 from sframegen.elf.symbols import SymbolTable, symbol_tables
@@ -53,7 +53,7 @@ def find_final_calls(elf: ElfFile, table: FunctionTable, pieces: Pieces, areas: 
     """Find the final calls of the functions that lie in `pieces`. Padding lies in areas whose fate is `code`."""
     forms = MACHINES[elf.header.e_machine].calls
     places = symbol_places(elf)
-    function, padded_size = cast("list[array[int]]", room("II", len(table)))
+    function, padded_size = cast("list[array[int]]", make_columns("II", len(table)))
     padded_size[:] = table.size
     repeats = bytes(kind.mask for kind in table.kinds)
     columns = (array("Q", [form.mask for form in forms]), array("Q", [form.value for form in forms]))
@@ -65,11 +65,11 @@ def find_final_calls(elf: ElfFile, table: FunctionTable, pieces: Pieces, areas: 
 def symbol_places(elf: ElfFile) -> Column:
     """Return the addresses of all defined symbols, ascending."""
     tables = [SymbolTable(elf, section) for section in symbol_tables(elf)]
-    (values,) = room("Q", sum(map(len, tables)))
+    (values,) = make_columns("Q", sum(map(len, tables)))
     count = 0
     for table in tables:
         count += symbol_values(table.raw, elf.byte_order == "big", values[count:])
-    return ascending(values[:count])
+    return sorted_column(values[:count])
 
 
 class CallForms:

@@ -8,7 +8,7 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from sframegen.base.errors import FormatError, naming
+from sframegen.base.errors import FormatError, name_file_in_errors
 from sframegen.detached.detached_file import ADDRESS, Identity, identity_of, path_in_store, section_in
 from sframegen.elf.file import ElfFile, map_descriptor, open_regular
 from sframegen.format.decode import SframeSection, open_section
@@ -54,7 +54,7 @@ class Stores:
             assert identity is not None
             path = _path_in(directory, identity.build_id)
             try:
-                with naming(path):
+                with name_file_in_errors(path):
                     return use(section_in(_map_section(directory, path, identity.build_id), path, identity))
             except FileNotFoundError:
                 continue

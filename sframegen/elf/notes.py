@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from sframegen.base.errors import FormatError, naming
+from sframegen.base.errors import FormatError, name_file_in_errors
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.records import NHDR_SIZE, NT_GNU_BUILD_ID, PT, RECORDS, SHT, ByteOrder, Nhdr
 
@@ -58,7 +58,7 @@ def check_notes(elf: ElfFile) -> None:
 
 def notes_at(elf: ElfFile, offset: int, size: int, align: int) -> Iterator[Note]:
     """Yield the notes of one section or segment."""
-    with naming(elf.name):
+    with name_file_in_errors(elf.name):
         yield from notes_in(elf.slice(offset, size, "note"), elf.byte_order, align, offset)
 
 

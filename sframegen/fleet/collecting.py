@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, get_type_hints
 
 from sframegen.api.add_summary import percent
-from sframegen.base.text import count_of, printable
+from sframegen.base.text import format_count, printable
 from sframegen.fleet.result_rows import SCHEMA_KEY, SCHEMA_VERSION, FileRow, PackageResult, PackageRow, RowOutcome
 
 if TYPE_CHECKING:
@@ -66,13 +66,12 @@ class RunTotals:
     def one_line(self) -> str:
         """The line that the command prints."""
         what = ", ".join(f"{count:,} {outcome}" for outcome in RowOutcome if (count := self.packages[outcome]))
-        line = f"{count_of(self.packages.total(), 'package')}{f' ({what})' if what else ''}"
-        line += f", {count_of(self.files.total(), 'ELF file')}"
+        line = f"{format_count(self.packages.total(), 'package')}{f' ({what})' if what else ''}"
+        line += f", {format_count(self.files.total(), 'ELF file')}"
         covered, code, section = (int(self.file_sums[name]) for name in ("covered_bytes", "code_bytes", "section_bytes"))
         if code:
-            line += (
-                f", {percent(covered, code)} % of {count_of(code, 'byte')} with CFI covered; .sframe {count_of(section, 'byte')}"
-            )
+            code_bytes, section_bytes = format_count(code, "byte"), format_count(section, "byte")
+            line += f", {percent(covered, code)} % of {code_bytes} with CFI covered; .sframe {section_bytes}"
         return line
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sframegen import api
 from sframegen.base.errors import RefusedError, SframegenError, VerificationError
-from sframegen.base.one_file import FaultError, only_refusals
+from sframegen.base.one_file import FaultError, only_file_errors
 from sframegen.conversion.coverage import why_empty
 from sframegen.detached.detached_file import companion_of
 from sframegen.elf.dynamic import DT, read_dynamic
@@ -46,7 +46,7 @@ class PackageFiles:
         row = self._row(path)
         started = perf_counter()
         try:
-            with only_refusals():
+            with only_file_errors():
                 return self._convert(row, given, changed)
         except RefusedError as error:
             row.reason = one_line(f"{error.reason.value}: {error.message.removeprefix(f'{error.reason.value}: ')}")

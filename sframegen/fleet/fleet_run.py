@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from sframegen import __version__
 from sframegen.base.errors import FormatError
-from sframegen.base.text import count_of
+from sframegen.base.text import format_count
 from sframegen.fleet.collecting import RunTotals, collect
 from sframegen.fleet.output_directory import OutputDirectory, write_key
 from sframegen.fleet.result_rows import FileRow, Finished, PackageResult, RowOutcome
@@ -202,7 +202,7 @@ class FleetRun:
 
     def how_to_continue(self) -> str:
         """Return a message that says how to continue an interrupted run."""
-        return f"{count_of(self.done, 'package')} of {self.total:,} done; run the same command for the others"
+        return f"{format_count(self.done, 'package')} of {self.total:,} done; run the same command for the others"
 
 
 def is_excluded(name: str, patterns: Sequence[str]) -> bool:

@@ -24,7 +24,7 @@ from tempfile import TemporaryFile, mkdtemp
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from sframegen.base.text import count_of
+from sframegen.base.text import format_count
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_work import work_on
 from sframegen.fleet.result_rows import AnswerKind, Finished, RowOutcome, finished_of
@@ -88,7 +88,7 @@ class PackageProcess:
                 return self._answer()
             if monotonic() < self.deadline:
                 return None
-            why = f"took longer than {count_of(round(self.options.timeout), 'second')}"
+            why = f"took longer than {format_count(round(self.options.timeout), 'second')}"
             self.is_fresh = True
         except LimitError as error:
             why = str(error)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from linker.files.rename_into_place import write_atomically
 from linker.files.rights import Rights, Source
 from sframegen.base.errors import SframegenError
-from sframegen.base.one_file import FaultError, only_refusals
+from sframegen.base.one_file import FaultError, only_file_errors
 from sframegen.fleet.file_rows import PackageFiles
 from sframegen.fleet.result_rows import Finished, PackageResult, PackageRow, RowOutcome, one_line
 from sframegen.fleet.run_options import Mode, RunOptions
@@ -31,7 +31,7 @@ SHARE = "all workers need the same sources, unchanged during the run"
 def work_on(item: Item, options: RunOptions, output: OutputDirectory) -> Finished:
     """Make and write the result of a package. Raises OSError if it cannot be fetched, or the output cannot be written."""
     try:
-        with only_refusals():
+        with only_file_errors():
             return _work_on(item, options, output)
     except FaultError as error:
         outcome, reason = RowOutcome.FAILED, error.message

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from sframegen.api import add_summary
-from sframegen.base.text import printable, shortened
+from sframegen.base.text import cut_middle, printable
 
 KEY = re.compile(r"[0-9a-f]{64}")  # a result's key, which is a SHA256
 SCHEMA_KEY = "sframegen.schema"  # key in the tables' metadata
@@ -123,4 +123,4 @@ def finished_of(values: object) -> Finished:
 
 def one_line(text: str) -> str:
     """Return a reason or warning as one line, for rows."""
-    return shortened(printable(text))
+    return cut_middle(printable(text))

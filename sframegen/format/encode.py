@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from sframegen.base.columns import room, zeros
+from sframegen.base.columns import make_columns, zeros
 from sframegen.base.errors import FormatError
 from sframegen.elf.records import MARKS
 from sframegen.format.columns import Blocks, Functions, Words
@@ -67,9 +67,9 @@ class Encoder:
             raise FormatError(f"SFrame version {layout.version} cannot express {unsaid}")
         self.kind_bytes = kind_bytes(table.kinds)
         self.encoded = encoded or EncodedRules(table.rules, RuleWords(abi, layout))
-        self.owner, self.fre_type, self.block_size, self.block_at = room("IBQQ", len(table))
+        self.owner, self.fre_type, self.block_size, self.block_at = make_columns("IBQQ", len(table))
         total = zeros("Q", 2)
-        keys, seen = (room("I", count if share else 0)[0] for count in (len(table), 2 << len(table).bit_length()))
+        keys, seen = (make_columns("I", count if share else 0)[0] for count in (len(table), 2 << len(table).bit_length()))
         functions, words, fields, blocks = self.columns()
         if not fits_together(functions, words, blocks, like):
             raise IndexError("the columns of the table do not fit together")
@@ -109,7 +109,7 @@ class Encoder:
             fdeoff=0,
             freoff=self.layout.index_size * len(table),
         )
-        [out] = room("B", self.size_bytes)
+        [out] = make_columns("B", self.size_bytes)
         struct.pack_into(MARKS[abi.byte_order] + HEADER_CODE, out, 0, *header)
         output = OutputBytes(out, abi.byte_order == "big")
         columns = self.columns()

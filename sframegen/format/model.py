@@ -7,7 +7,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from sframegen.base.columns import ascends, order_of, room
+from sframegen.base.columns import is_ascending, make_columns, sort_indexes
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple, cast
 from sframegen.format.columns import Functions
 
@@ -127,8 +127,8 @@ class FunctionTable:
     @classmethod
     def with_room(cls, functions: int, rows: int, kinds: list[Kind], rules: list[Rule]) -> FunctionTable:
         """Return a table of that many functions and rows, all zeros, for compiled code to fill. It cannot grow."""
-        start, first_row, size, kind = cast("list[array[int]]", room("QIIH", functions + 1))
-        row_start, row_rule = cast("list[array[int]]", room("II", rows))
+        start, first_row, size, kind = cast("list[array[int]]", make_columns("QIIH", functions + 1))
+        row_start, row_rule = cast("list[array[int]]", make_columns("II", rows))
         return cls(start[:functions], size[:functions], kind[:functions], first_row, row_start, row_rule, kinds, rules)
 
     def columns(self) -> Functions:
@@ -168,12 +168,12 @@ class FunctionTable:
 
     def by_start(self) -> tuple[list[int], list[int]]:
         """Return (the functions' numbers, their starts), by ascending start."""
-        order = list(order_of(self.start, 0, len(self)))
+        order = list(sort_indexes(self.start, 0, len(self)))
         return order, [self.start[function] for function in order]
 
     def found_ranges(self) -> Iterator[tuple[int, int, int]]:
         """Yield (function, start, end) of the code for which a search finds each function; ascending, without overlaps."""
-        order: Sequence[int] = range(len(self)) if ascends(self.start) else order_of(self.start, 0, len(self))
+        order: Sequence[int] = range(len(self)) if is_ascending(self.start) else sort_indexes(self.start, 0, len(self))
         following = [*(self.start[function] for function in order[1:]), ADDRESSES]
         for function, limit in zip(order, following, strict=False):
             start = self.start[function]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NamedTuple, TypeVar
 
 from linker.files.target import Target, WriteResult
 from sframegen.api.options import Writing
-from sframegen.base.errors import Refusal, RefusedError, SframegenError, VerificationError, naming
-from sframegen.base.one_file import FaultError, only_refusals
+from sframegen.base.errors import Refusal, RefusedError, SframegenError, VerificationError, name_file_in_errors
+from sframegen.base.one_file import FaultError, only_file_errors
 from sframegen.elf.file import open_regular
 from sframegen.packages.kinds import pass_through
 
@@ -61,7 +61,7 @@ class Visits(Generic[R]):
 
     def __call__(self, path: str, given: Path, changed: Path) -> bool:
         try:
-            with only_refusals():
+            with only_file_errors():
                 part = self._each(given, output=changed) if self._is_written else self._each(given)
         except VerificationError as error:
             raise VerificationError(f"{path}: {error.message}") from error
@@ -98,7 +98,7 @@ def change_package(
     writing = Writing(output, verify, dry_run, hard_links, force)
     visits = Visits(partial(each, verify=verify, dry_run=dry_run, force=force, **options), is_written=not dry_run)
     target = writing.target(path)
-    with naming(str(target.path)), target:
+    with name_file_in_errors(str(target.path)), target:
         return _changed(target, visits, force=force)
 
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
 
 from linker.objects.archive import is_debian
-from sframegen.base.errors import FormatError, naming
+from sframegen.base.errors import FormatError, name_file_in_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,7 +125,7 @@ def pass_through(source: BinaryIO, name: str, visit: Visit, target: BinaryIO | N
     could lead out of itself; RefusedError for one that is signed, if anything changes and `force` is not given; OSError; and what
     `visit` raises. `target` then has a part.
     """
-    with naming(name):
+    with name_file_in_errors(name):
         source.seek(0)
         kind = kind_of(name, source.read(BEGINNING))
         if kind is None:

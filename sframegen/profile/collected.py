@@ -8,7 +8,7 @@ from enum import Enum
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.base.text import count_of, first_of
+from sframegen.base.text import format_count, format_first
 from sframegen.profile.packed_frames import FILE_MASK
 from sframegen.profile.stacks.call_tree import CallTree, PackedFrames
 from sframegen.profile.stacks.growing import Room
@@ -37,7 +37,7 @@ class Unit(Enum):
 
     def words(self, number: int) -> str:
         """Return a number with its unit, for users."""
-        return count_of(number, "sample") if self is Unit.SAMPLES else f"{number / SECOND:,.3f} s"
+        return format_count(number, "sample") if self is Unit.SAMPLES else f"{number / SECOND:,.3f} s"
 
 
 class Stack(NamedTuple):
@@ -142,4 +142,4 @@ def notes_on_files(collected: Collected) -> list[str]:
     for number in sorted(collected.stacks.used_files() & collected.files.keys()):
         if why := collected.files[number].why:
             paths.setdefault(why, []).append(collected.files[number].path)
-    return [f"{first_of(found)}: {why}" for why, found in paths.items()]
+    return [f"{format_first(found)}: {why}" for why, found in paths.items()]

@@ -9,7 +9,7 @@ from collections import Counter
 from contextlib import ExitStack, closing, suppress
 from typing import Self
 
-from sframegen.base.text import count_of
+from sframegen.base.text import format_count
 from sframegen.profile.bpf.kernel_records import LOST, NewArea, NewStack, UnfinishedWalk
 from sframegen.profile.bpf.kernel_walker import KernelWalker
 from sframegen.profile.collected import Collected, notes_on_files
@@ -290,7 +290,7 @@ class KernelSession:
         totals = self._walker.statistics()
         collected.lost.update({reason: totals[number] for number, reason in LOST.items()})
         if self.follower.lost:
-            collected.notes.append(f"{count_of(self.follower.lost, 'record')} of mappings lost; they were read again")
+            collected.notes.append(f"{format_count(self.follower.lost, 'record')} of mappings lost; they were read again")
         if self._files.refused:
             collected.notes.append(f"more than {MAX_FILES:,} files: {self._files.refused:,} have no names and no tables")
         collected.lost += Counter()  # without zeros

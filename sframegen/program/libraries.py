@@ -80,9 +80,9 @@ def import_library(module: str, *names: str) -> Any:  # noqa: ANN401 - a module 
     except Exception as error:
         if isinstance(error, ImportError) and library_of(error.name):
             raise
-        from sframegen.base.one_file import lost_memory_error  # noqa: PLC0415 - no package but this one where it cannot start
+        from sframegen.base.one_file import is_lost_memory_error  # noqa: PLC0415 - no package but this one where it cannot start
 
-        if lost_memory_error(error):
+        if is_lost_memory_error(error):
             raise MemoryError from error
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise ImportError(f"{module} cannot be imported: {reason}", name=module) from error

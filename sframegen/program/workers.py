@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from sframegen.base.one_file import REFUSALS, only_refusals
+from sframegen.base.one_file import FILE_ERRORS, only_file_errors
 
 I = TypeVar("I")  # noqa: E741 - an item
 T = TypeVar("T")
@@ -36,9 +36,9 @@ class Running:
 def attempt(work: Callable[[I], T], item: I) -> T | Exception:
     """Return the result of `work`, or the exception that it raises to refuse the item."""
     try:
-        with only_refusals():
+        with only_file_errors():
             return work(item)
-    except REFUSALS as error:
+    except FILE_ERRORS as error:
         error.__context__ = error.__cause__ = None  # here and below: tracebacks keep the frames' objects alive
         return error.with_traceback(None)
 

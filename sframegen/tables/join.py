@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sframegen.base.columns import room
+from sframegen.base.columns import make_columns
 
 try:
     import cython
@@ -132,10 +132,10 @@ class Groups:
     """
 
     def __init__(self, count: int, longest: int) -> None:
-        self.may_follow, self.head, self.several = room("BBB", count)
-        self.function, self.like, self.sharers, self.joined_size, self.repeated = room("IIIII", count)
-        self.first, self.whole, self.best = room("IQQ", count + 1)
-        self.run, self.chosen = room("II", count * (longest - 1))
+        self.may_follow, self.head, self.several = make_columns("BBB", count)
+        self.function, self.like, self.sharers, self.joined_size, self.repeated = make_columns("IIIII", count)
+        self.first, self.whole, self.best = make_columns("IQQ", count + 1)
+        self.run, self.chosen = make_columns("II", count * (longest - 1))
 
 
 @cython.boundscheck(False)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sframegen.base.columns import room
+from sframegen.base.columns import make_columns
 from sframegen.format.columns import Words
 from sframegen.format.model import FdeType, FunctionTable
 
@@ -31,13 +31,13 @@ def narrow(table: FunctionTable, encoded: EncodedRules) -> FunctionTable:
     In `table`, flexible functions are as long as possible. A function of PC type MASK is never cut: its rows repeat.
     """
     kinds = table.kinds
-    [default_kind] = room("H", len(kinds))
+    [default_kind] = make_columns("H", len(kinds))
     for number, kind in enumerate(kinds):
         default = kind._replace(fde_type=FdeType.DEFAULT)
         default_kind[number] = kinds.index(default) if default != kind and not kind.mask and default in kinds else NO_KIND
     layout = encoded.layout
     functions = table.columns()
-    [types] = room("B", len(table.row_start))
+    [types] = make_columns("B", len(table.row_start))
     words = Words(encoded.at, encoded.raw, b"")
     count = choose_types(functions, words, default_kind, layout.index_size + layout.attribute_size, types)
     if count == 0:

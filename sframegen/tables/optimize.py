@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 
-from sframegen.base.columns import room, zeros
+from sframegen.base.columns import make_columns, zeros
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.code_areas import CodeArea, areas_of, code_segments
 from sframegen.format.encode import EMPTY, Encoder, kind_bytes
@@ -73,12 +73,12 @@ def join(table: FunctionTable, encoder: Encoder, level: Level, may_follow: bytes
     layout = encoder.layout
     functions, words, _, blocks = encoder_at(pieces, encoder.encoded, level, groups.like).columns()
     if len(groups.run):
-        find_runs(functions, blocks, groups, *room("I", 2 << len(pieces).bit_length()))
+        find_runs(functions, blocks, groups, *make_columns("I", 2 << len(pieces).bit_length()))
     count = 0
     for _ in range(level.rounds):
         count = group(functions, words, blocks, groups, layout.index_size, layout.attribute_size, level.max_rows, level.max_span)
     joined = FunctionTable.with_room(count, len(table.row_start), table.kinds, table.rules)
-    [like] = room("I", count)
+    [like] = make_columns("I", count)
     joined.shrink(count, rebuild(functions, blocks, groups, joined.columns(), like))
     found = encoder_at(joined, encoder.encoded, level, like)
     return found if found.size_bytes < encoder.size_bytes else encoder
@@ -87,8 +87,8 @@ def join(table: FunctionTable, encoder: Encoder, level: Level, may_follow: bytes
 def cut_up(table: FunctionTable, encoder: Encoder, level: Level, may_follow: bytes | bytearray) -> tuple[FunctionTable, Groups]:
     """Return the table of pieces, the smallest ranges that an FDE may cover, and the groups that they can form."""
     functions, words, _, blocks = encoder.columns()
-    sharers, piece_of = room("II", len(table))
-    [begins] = room("B", len(table.row_start))
+    sharers, piece_of = make_columns("II", len(table))
+    [begins] = make_columns("B", len(table.row_start))
     worth = encoder.layout.index_size if shares(encoder.abi, level) else NEVER
     count = cut(functions, words, blocks, sharers, begins, worth, level.body)
     pieces = FunctionTable.with_room(count, len(begins), table.kinds, table.rules)

@@ -24,7 +24,7 @@ import sframegen
 import sframegen.api
 from sframegen import Refusal
 from sframegen.base import errors
-from sframegen.base.errors import naming
+from sframegen.base.errors import name_file_in_errors
 from sframegen.cli.shared.output import in_words
 from tests import ROOT
 from tests.support.loops import for_each
@@ -247,7 +247,7 @@ ERRORS = [
 def test_errors_say_where_also_from_another_process(error: sframegen.SframegenError) -> None:
     assert isinstance(error, sframegen.SframegenError)
     assert not isinstance(error, (ValueError, OSError))
-    with pytest.raises(type(error), match=r"^file: "), naming("file"):
+    with pytest.raises(type(error), match=r"^file: "), name_file_in_errors("file"):
         raise error
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))

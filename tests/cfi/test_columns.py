@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from sframegen.base.columns import LARGE_PAGE, room
+from sframegen.base.columns import LARGE_PAGE, make_columns
 from tests.support.loops import for_each
 
 
 @for_each("count", [0, 1, 3, LARGE_PAGE // 8 + 1])
 def test_columns_are_zeros_of_their_own_that_do_not_overlap(count: int) -> None:
-    columns = room("BQHI", count)
+    columns = make_columns("BQHI", count)
     assert [column.format for column in columns] == ["B", "Q", "H", "I"]
     assert [len(column) for column in columns] == [count] * 4
     for number, column in enumerate(columns):
@@ -29,13 +29,13 @@ def test_columns_are_zeros_of_their_own_that_do_not_overlap(count: int) -> None:
 
 
 def test_a_slice_is_the_column() -> None:
-    [column] = room("I", 4)
+    [column] = make_columns("I", 4)
     column[1:][0] = 7
     assert list(column) == [0, 7, 0, 0]
 
 
 def test_columns_of_several_rooms_do_not_overlap() -> None:
-    columns = [room("H", count)[0] for count in (LARGE_PAGE // 3, 20_000, LARGE_PAGE // 4, 20_001, 3, LARGE_PAGE, 50_000)]
+    columns = [make_columns("H", count)[0] for count in (LARGE_PAGE // 3, 20_000, LARGE_PAGE // 4, 20_001, 3, LARGE_PAGE, 50_000)]
     for number, column in enumerate(columns):
         assert not any(column)
         column[:] = memoryview(array("H", [number + 1]) * len(column))
@@ -48,7 +48,7 @@ def test_a_process_that_is_forked_while_other_threads_ask_for_columns_gets_some(
 
     def ask() -> None:
         while not enough.is_set():
-            room("Q", 20_000)
+            make_columns("Q", 20_000)
 
     threads = [threading.Thread(target=ask) for _ in range(3)]
     for thread in threads:
@@ -58,7 +58,7 @@ def test_a_process_that_is_forked_while_other_threads_ask_for_columns_gets_some(
             child = os.fork()
             if child == 0:
                 signal.alarm(20)  # ends one that waits
-                os._exit(any(room("Q", 20_000)[0]))
+                os._exit(any(make_columns("Q", 20_000)[0]))
             assert os.waitpid(child, 0)[1] == 0
     finally:
         enough.set()
@@ -67,11 +67,11 @@ def test_a_process_that_is_forked_while_other_threads_ask_for_columns_gets_some(
 
 
 def test_large_columns_that_nobody_has_any_more_take_no_memory() -> None:
-    [column] = room("B", 16 * LARGE_PAGE + 100_000)
+    [column] = make_columns("B", 16 * LARGE_PAGE + 100_000)
     column[:] = bytes([1]) * len(column)
     used = memory_used()
     del column
-    kept = room("B", 50_000)
+    kept = make_columns("B", 50_000)
     assert memory_used() < used - 12 * LARGE_PAGE
     assert len(kept) == 1
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen import add_section
-from sframegen.base.one_file import TRACEBACK
+from sframegen.base.one_file import TRACEBACK_VARIABLE
 from sframegen.elf.file import ElfFile
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_work import work_on
@@ -236,7 +236,7 @@ main()
 
 
 def test_the_traceback_is_there_for_those_who_ask(files: Path) -> None:
-    done = run("add-section", files / "bad.plain", **{TRACEBACK: "1"})
+    done = run("add-section", files / "bad.plain", **{TRACEBACK_VARIABLE: "1"})
     assert "Traceback (most recent call last)" in done.stderr
     assert done.stderr.splitlines()[-1].startswith(f"sframegen: {files}/bad.plain: sframegen fault, please report it: ")
     assert "(sframegen.elf.file:" in done.stderr

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from elftools.dwarf.callframe import RegisterRule
 
-from sframegen.base.text import count_of
+from sframegen.base.text import format_count
 from sframegen.checks.against_cfi import Truth, place_names
 from sframegen.checks.finding import Finding, Severity
 from sframegen.checks.second.meaning import Agreement, compare_rule, depends_on_pc, is_plain
@@ -99,7 +99,7 @@ def second_reading(
     result.findings += _findings(elf, "second-reader", FIRST, only_first, abi)
     result.findings += _findings(elf, "second-reader-left-out", LEFT_OUT, left_out, abi)
     if unjudged:
-        why = "".join(f"; {count_of(count, 'FDE')}: {reason}" for reason, count in functions.unread.most_common())
+        why = "".join(f"; {format_count(count, 'FDE')}: {reason}" for reason, count in functions.unread.most_common())
         message = f"{unjudged:,} bytes of code are not judged by pyelftools{why}"
         result.findings.append(Finding("second-reader-unjudged", Severity.NOTE, message))
     return result
@@ -190,10 +190,12 @@ class _Comparison:
 def _findings(elf: ElfFile, rule: str, says: str, found: Disagreements, abi: Abi) -> Iterator[Finding]:
     names = place_names(elf, [one.start for one in found.first])
     for start, size, state, given in found.first:
-        message = f"{names[start]}, {count_of(size, 'byte')}: {says.format(given=_given(given, abi), state=_describe(state, abi))}"
+        message = (
+            f"{names[start]}, {format_count(size, 'byte')}: {says.format(given=_given(given, abi), state=_describe(state, abi))}"
+        )
         yield Finding(rule, Severity.ERROR, message, address=start)
     if found.rest:
-        yield Finding(rule, Severity.ERROR, f"{count_of(found.rest, 'byte')} more, about which the readers disagree")
+        yield Finding(rule, Severity.ERROR, f"{format_count(found.rest, 'byte')} more, about which the readers disagree")
 
 
 def _given(given: RuleClaim | None, abi: Abi) -> str:

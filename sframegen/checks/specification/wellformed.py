@@ -7,7 +7,7 @@ from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sframegen.base.columns import ascending, order_of, zeros
+from sframegen.base.columns import sort_indexes, sorted_column, zeros
 from sframegen.checks.finding import Finding
 from sframegen.checks.specification.rule_list import KEPT, RULES, WALKED
 from sframegen.checks.specification.section_walk import SectionWalk
@@ -183,10 +183,10 @@ def _walk(section: SframeSection, facts: Facts) -> None:
     start, sizes, keys = zeros("Q", functions), zeros("I", functions), zeros("Q", functions)
     found = walk.index(start, sizes, keys, int(section.layout.outermost_without_rows))  # Cython 3.1 takes no bool for an int
     flagged = section.header.flags & F_FDE_SORTED
-    walk.neighbours(start, sizes, array("I") if flagged else order_of(start, 0, functions))
+    walk.neighbours(start, sizes, array("I") if flagged else sort_indexes(start, 0, functions))
     if facts.executable is not None:
         walk.places(start, sizes, *(array("Q", [code[end] for code in facts.executable]) for end in (0, 1)))
-    walk.blocks(ascending(keys[:found]), start, sizes)
+    walk.blocks(sorted_column(keys[:found]), start, sizes)
 
     for number, rule in enumerate(WALKED):
         for place in range(number * KEPT, number * KEPT + min(walk.counts[number], KEPT)):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen import __version__
 from sframegen.backtrace.preloading import preload_object
 from sframegen.base.errors import SframegenError
-from sframegen.base.text import printable, shortened
+from sframegen.base.text import cut_middle, printable
 from sframegen.cli.shared import install_commands as commands
 from sframegen.profile.events.attributes import command_for_own_events
 from sframegen.profile.probe import probe
@@ -118,7 +118,7 @@ def text(*, as_json: bool) -> str:
         "libc": " ".join(filter(None, platform.libc_ver())) or "unknown",
     }
     found = [
-        part._replace(found=shortened(" ".join(printable(part.found).split())), remedy="" if part.works else part.remedy)
+        part._replace(found=cut_middle(" ".join(printable(part.found).split())), remedy="" if part.works else part.remedy)
         for part in parts()
     ]
     if as_json:

@@ -12,9 +12,9 @@ import click
 
 from linker.inject.kernel_versions import KernelChange
 from sframegen.base.errors import Refusal, RefusedError, SframegenError
-from sframegen.base.one_file import REFUSALS, only_refusals
+from sframegen.base.one_file import FILE_ERRORS, only_file_errors
 from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
-from sframegen.base.text import printable, shortened
+from sframegen.base.text import cut_middle, printable
 from sframegen.detached.stores import VARIABLE, directories_of
 
 if TYPE_CHECKING:
@@ -118,11 +118,11 @@ class Run:
         `named`: the block works on several files, so the report has the file that the error names, if any.
         """
         try:
-            with only_refusals(*PASSING):
+            with only_file_errors(*PASSING):
                 yield
         except BrokenPipeError:
             raise
-        except REFUSALS as error:
+        except FILE_ERRORS as error:
             about = getattr(error, "file", "") or getattr(error, "filename", "") if named else ""
             self.refuse(str(about or path), in_words(error, path))
             for line in getattr(error, "__notes__", ()):  # of another program, as it printed them
@@ -190,7 +190,7 @@ def _is_directory_gone() -> bool:
 def note(message: str) -> None:
     """Print one line on stderr."""
     sys.stdout.flush()
-    click.echo(f"sframegen: {shortened(printable(message))}", err=True)
+    click.echo(f"sframegen: {cut_middle(printable(message))}", err=True)
 
 
 def json_list(documents: Iterable[Iterator[str]]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from sframegen.base.errors import SframegenError
-from sframegen.base.text import first_of
+from sframegen.base.text import format_first
 from sframegen.cli.removed_names import refuse_removed
 from sframegen.cli.shared.output import PathName, Run, next_to_view, note
 from sframegen.cli.start import closed
@@ -64,7 +64,7 @@ def title_of(named: Named, arguments: tuple[str, ...], comm: str | None) -> str:
     if not arguments:
         what = f"threads named {comm}" if comm else "all processes"
     elif all(map(str.isdecimal, arguments)):
-        what = first_of([f"{names.get(pid) or 'process'} [{pid}]" for pid in arguments])
+        what = format_first([f"{names.get(pid) or 'process'} [{pid}]" for pid in arguments])
     else:
         what = shlex.join(arguments)
     return f"{what}, {os.uname().nodename}, {time.strftime('%Y-%m-%d %H:%M', time.localtime(named.started))}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from linker.files.location import locate
 from linker.files.rename_into_place import write_new
 from sframegen.api.add_summary import Outcome, Summary, shares_of
-from sframegen.base.text import count_of
+from sframegen.base.text import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -67,10 +67,10 @@ class Totals:
         covered, code, size = (self.numbers[name] for name in ("covered_bytes", "code_bytes", "section_bytes"))
         would_be = "would be " if dry_run else ""
         line = (
-            f"{count_of(files[Outcome.ADDED], 'file')} {would_be}given a section, {files[Outcome.UNCHANGED]:,} unchanged, "
+            f"{format_count(files[Outcome.ADDED], 'file')} {would_be}given a section, {files[Outcome.UNCHANGED]:,} unchanged, "
             f"{files[Outcome.NOTHING]:,} without CFI, {files[REFUSED]:,} refused"
         )
-        return f"{line}; {shares_of(covered, code, self.fates)}; .sframe {count_of(size, 'byte')}" if size else line
+        return f"{line}; {shares_of(covered, code, self.fates)}; .sframe {format_count(size, 'byte')}" if size else line
 
     def to_json(self) -> dict[str, Any]:
         return {"files": self.files, **self.numbers, "fates": self.fates}

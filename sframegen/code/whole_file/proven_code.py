@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
-from sframegen.base.text import count_of
+from sframegen.base.text import format_count
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import Converted, convert_sources
 from sframegen.format.abi import Abi, abi_of
@@ -43,7 +43,7 @@ def with_proven_code(functions: FunctionTable, elf: ElfFile, abi: Abi, described
     """
     found, silent = convert_with_proven_code(elf, abi, described)
     if silent > MAX_SILENT:
-        return ProvenCode(functions, f"{count_of(silent, 'byte')} of code {TOO_LARGE}")
+        return ProvenCode(functions, f"{format_count(silent, 'byte')} of code {TOO_LARGE}")
     ranges = sorted(one for ranges in found.coverage.synthesized for one in ranges)
     added = with_others(functions, found.table, ranges)
     return ProvenCode(added, PROVEN, found.coverage.proven) if len(added) > len(functions) else ProvenCode(added)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from sframegen.base.errors import FormatError
-from sframegen.base.text import printable, shortened
+from sframegen.base.text import cut_middle, printable
 
 NAME_MAX = 255  # bytes, Linux's
 MAX_NAME_BYTES = 2048
@@ -61,7 +61,7 @@ def without_secrets(place: str) -> str:
     """Return a URL without user, password and query, which can be secrets, or an unchanged path; both in one line."""
     if is_url(place):
         place = "::".join(_url_without_secrets(part) for part in place.split("::"))
-    return shortened(printable(place))
+    return cut_middle(printable(place))
 
 
 def _url_without_secrets(url: str) -> str:
@@ -147,7 +147,7 @@ def checked(item: Item) -> Item:
 
 def refused_item(name: str, place: str, why: str) -> Item:
     """Return an item that is refused for the reason `why`. `name`: any text."""
-    return Item(shortened(printable(name))[:NAME_MAX] or place, place, refused=why)
+    return Item(cut_middle(printable(name))[:NAME_MAX] or place, place, refused=why)
 
 
 def item_from_json(values: list[Any]) -> Item:

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from sframegen.base.errors import FormatError
-from sframegen.base.text import count_of, printable
+from sframegen.base.text import format_count, printable
 from sframegen.elf.records import PT, SHT
 from sframegen.profile.kept_files import KeptFiles, is_settled, name_of_unchanged
 from sframegen.profile.limits import WORKERS
@@ -227,7 +227,7 @@ class SourceLines:
             yield number
         if late:
             why = f"all files together took longer than {limits.together:g} seconds"
-            self.notes.append(f"{count_of(len(late), 'file')} such as {late[0]}: no source lines or inlined functions: {why}")
+            self.notes.append(f"{format_count(len(late), 'file')} such as {late[0]}: no source lines or inlined functions: {why}")
 
 
 def _with_debug_information(file: ElfFile, debug_files: DebugFiles) -> ElfFile | None:

@@ -10,7 +10,7 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.columns import zeros
-from sframegen.base.text import count_of, most_first, printable, shortened
+from sframegen.base.text import cut_middle, format_count, printable, sort_by_count
 from sframegen.profile.collected import Unit
 from sframegen.profile.report.formats.row_kinds import TableNumbers
 from sframegen.profile.report.label_trees import LabelTrees, all_rows, counts_of_groups
@@ -119,7 +119,7 @@ def _runs(labels: tuple[str, ...]) -> Iterator[str]:
 
 
 def _groups(named: Named, width: int) -> Iterator[str]:
-    counts = most_first(counts_of_groups(named))
+    counts = sort_by_count(counts_of_groups(named))
     if len(counts) < 2:
         return
     yield ""
@@ -147,10 +147,10 @@ def totals(named: Named) -> Iterator[str]:
             period = f"{1000 / named.frequency:.1f} ms"
             why = f"the processes waited, or ended before they had used the CPU for a sampling period ({period})"
         yield f"nothing was sampled: {why}"
-    for reason, count in most_first(incomplete(named)):
+    for reason, count in sort_by_count(incomplete(named)):
         yield f"incomplete: {_amount(count, named)} ({_percent(count, named)} %): {reason}"
-    for reason, count in most_first(named.lost):
-        yield f"lost: {count_of(count, 'sample')}: {reason}"
+    for reason, count in sort_by_count(named.lost):
+        yield f"lost: {format_count(count, 'sample')}: {reason}"
 
 
 def note_lines(named: Named, width: int) -> Iterator[str]:
@@ -159,7 +159,7 @@ def note_lines(named: Named, width: int) -> Iterator[str]:
         yield "notes:"
     for note in dict.fromkeys(named.notes):
         yield from textwrap.wrap(
-            shortened(printable(note)), max(width, MIN_WIDTH), initial_indent="  - ", subsequent_indent="    ",
+            cut_middle(printable(note)), max(width, MIN_WIDTH), initial_indent="  - ", subsequent_indent="    ",
             break_long_words=False, break_on_hyphens=False,
         )  # fmt: skip
 

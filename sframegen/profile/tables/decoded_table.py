@@ -21,7 +21,7 @@ from array import array
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.base.columns import ascends, order_of, zeros
+from sframegen.base.columns import is_ascending, sort_indexes, zeros
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Rule
 from sframegen.profile.machines import LINK_REGISTER
 from sframegen.profile.tables.paginate import Paginator, RuleNumbers
@@ -154,4 +154,4 @@ class _Rules:
 
 
 def _order(starts: array[int]) -> Column:
-    return array("I", range(len(starts))) if ascends(starts) else order_of(starts, 0, len(starts))
+    return array("I", range(len(starts))) if is_ascending(starts) else sort_indexes(starts, 0, len(starts))

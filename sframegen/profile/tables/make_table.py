@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.base.errors import FormatError, naming
+from sframegen.base.errors import FormatError, name_file_in_errors
 from sframegen.checks.finding import Severity
 from sframegen.checks.specification.wellformed import examine
 from sframegen.code.whole_file.proven_code import PROVEN, with_proven_code
@@ -106,7 +106,7 @@ def _make_and_store(elf: ElfFile, cache: TableCache | None, stores: Stores, *, p
             return MadeTable(None, Origin.NOTHING, f"{elf.name}: not a program or library for {' or '.join(PROFILED)}")
         state = stores.state_for(elf) if cache else ""  # before it is looked for: it may change meanwhile
         found = _in_section(elf, abi, notes) or _in_store(elf, abi, stores, notes)
-        with naming(elf.name):
+        with name_file_in_errors(elf.name):
             found = found or _in_cfi(elf, abi)
             complete = _complete(found.functions, elf, abi, proves=proves)
             if not len(complete.functions):
@@ -131,7 +131,7 @@ def _join_notes(*notes: str) -> str:
 def _in_section(elf: ElfFile, abi: Abi, notes: list[str]) -> FoundRules | None:
     """Return the rules of the file's section; None if it has none that can be used: a note says why."""
     try:
-        with naming(elf.name):
+        with name_file_in_errors(elf.name):
             found = sframe_of(elf)
             functions = _functions_in(elf, abi, *found) if found and found[0] else None
     except FormatError as error:

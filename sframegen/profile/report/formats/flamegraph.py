@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sframegen.base.columns import zeros
-from sframegen.base.text import printable, shortened
+from sframegen.base.text import cut_middle, printable
 from sframegen.profile.report.formats.row_kinds import TableNumbers
 from sframegen.profile.report.label_trees import LabelTrees, rows_by_group
 from sframegen.profile.report.table import totals
@@ -69,15 +69,15 @@ def _data(named: Named) -> dict[str, Any]:
     objects: TableNumbers[str] = TableNumbers()
     paths: TableNumbers[str] = TableNumbers()
     return {
-        "title": shortened(printable(named.title or f"{named.event}: {named.unit.words(named.samples)}")),
-        "notes": [shortened(printable(line)) for line in notes if line],
+        "title": cut_middle(printable(named.title or f"{named.event}: {named.unit.words(named.samples)}")),
+        "notes": [cut_middle(printable(line)) for line in notes if line],
         "depths": list(depths),
         "frames": list(numbers),
         "samples": list(samples),
         "unit": named.unit.value,
-        "labels": [shortened(printable(frame.label)) for frame in frames.items],
-        "frameObjects": [objects.of(shortened(printable(frame.object))) for frame in frames.items],
-        "framePaths": [paths.of(shortened(printable(frame.path))) for frame in frames.items],
+        "labels": [cut_middle(printable(frame.label)) for frame in frames.items],
+        "frameObjects": [objects.of(cut_middle(printable(frame.object))) for frame in frames.items],
+        "framePaths": [paths.of(cut_middle(printable(frame.path))) for frame in frames.items],
         "guessed": [int(frame.guessed) for frame in frames.items],
         "objects": objects.items,
         "paths": paths.items,
