@@ -25,7 +25,7 @@ class File:
         self.elf: ElfFile = open_elf(path)
         self._abi = abi_of(self.elf)
         self._converted = convert_sources(find_sources(self.elf), self.elf.executable_ranges(), self._abi)
-        self._described, self._unsaid = self._converted.coverage.pieces, self._converted.coverage.unsaid
+        self._described, self._unsaid = self._converted.coverage.fde_ranges, self._converted.coverage.uncovered
 
     def has_cfi(self, vaddr: int) -> bool:
         at = bisect_right(self._described.start, vaddr) - 1

@@ -80,7 +80,7 @@ def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool, debug_
     sections: list[NewSection] = []
     if len(table):
         described = gather(section.table for section in present)
-        padded = converted.coverage.final_calls(placed.image).ends(converted.table)
+        padded = converted.coverage.final_calls(placed.image).padding_ends(converted.table)
         same_version = {section.header.version for section in present} == {layout.version}
         if same_version and agree(described, converted.table, MAX_GAP, padded):
             table = described  # its rules for padding may differ

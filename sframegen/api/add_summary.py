@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from _typeshed import DataclassInstance
 
-    from sframegen.conversion.coverage import Fates
+    from sframegen.conversion.coverage import CategoryBytes
 
 GROUPS = {
     "covered": "covered",
@@ -104,7 +104,7 @@ class Summary:
     cfi_sections: tuple[str, ...] = ()  #: names of the sections of these bytes
     synthesized_functions: int = 0  #: functions in code without call frame information
     synthesized_bytes: int = 0  #: their bytes; `code_bytes` does not include them
-    fates: Fates = field(default_factory=dict)  #: all executable bytes, by group and fate
+    fates: CategoryBytes = field(default_factory=dict)  #: all executable bytes, by group and fate
     ignored_fdes: Mapping[str, int] = field(default_factory=dict)  #: number of FDEs by reason
     final_calls: int = 0  #: functions whose last instruction is a call
     final_calls_without_padding: int = 0  #: those after which there is no padding for the call's rule
@@ -198,7 +198,7 @@ def total(file: str, parts: Sequence[Summary]) -> Summary:
     )
 
 
-def fates_table(fates: Fates) -> list[str]:
+def fates_table(fates: CategoryBytes) -> list[str]:
     """Return a line for all bytes, and one for each fate that has any, the most frequent reasons first."""
     rows = [(GROUPS[group], fate, count) for group, counts in fates.items() for fate, count in _ordered(group, counts) if count]
     total = sum(count for *_, count in rows)
@@ -209,9 +209,9 @@ def fates_table(fates: Fates) -> list[str]:
     ]
 
 
-def total_fates(summaries: Iterable[Summary]) -> Fates:
+def total_fates(summaries: Iterable[Summary]) -> CategoryBytes:
     """Return the sums of all files' fates."""
-    total: Fates = {group: Counter() for group in ("covered", "left_out", "no_cfi")}
+    total: CategoryBytes = {group: Counter() for group in ("covered", "left_out", "no_cfi")}
     for summary in summaries:
         for group, counts in summary.fates.items():
             total.setdefault(group, Counter()).update(counts)

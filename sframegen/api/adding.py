@@ -268,7 +268,7 @@ def _agrees(elf: ElfFile, coverage: Coverage, layout: Layout) -> bool:
     """Return True if the file's section has this version and the same rules for all code, except padding between functions."""
     try:
         section = read_sframe(elf)
-        padded = coverage.final_calls(elf).ends(coverage.table)
+        padded = coverage.final_calls(elf).padding_ends(coverage.table)
         return section.header.version == layout.version and agree(section.table, coverage.table, MAX_GAP, padded)
     except FormatError:
         return False

@@ -18,7 +18,7 @@ from sframegen.base.columns import is_ascending
 from sframegen.base.errors import FormatError, Refusal, RefusedError
 from sframegen.base.quick_typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from sframegen.base.text import format_count, printable, sort_by_count
-from sframegen.conversion.convert import borders_of
+from sframegen.conversion.convert import find_borders
 from sframegen.detached.detached_file import Companion, is_detached
 from sframegen.elf.file import open_elf
 from sframegen.format.encode import EMPTY
@@ -140,7 +140,7 @@ def _encoder(elf: ElfFile, table: FunctionTable, abi: Abi, layout: Layout, level
 
     Raises FormatError if functions may be joined and the file's CFI cannot be read.
     """
-    borders = borders_of(elf, table, abi) if level.max_rows else Borders(EMPTY)
+    borders = find_borders(elf, table, abi) if level.max_rows else Borders(EMPTY)
     rules = EncodedRules(table.rules, RuleWords(abi, layout))
     found = encoder_of(elf, table, rules, level, borders)
     for _ in range(MOST_ROUNDS if level.max_rows else 0):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sframegen.api.add_summary import Summary
 from sframegen.conversion.cfi_sections import Sources, find_sources
 from sframegen.conversion.convert import Converted, convert_sources
-from sframegen.conversion.coverage import why_empty
+from sframegen.conversion.coverage import explain_empty_section
 from sframegen.detached.detached_file import Companion
 from sframegen.format.abi import abi_of
 
@@ -33,7 +33,7 @@ def summary_of(file: str, elf: ElfFile, sources: Sources, converted: Converted) 
         eh_frame_bytes=sum(len(section.data) for section in sources.sections),
         eh_frame_hdr_bytes=sources.eh_frame_hdr_bytes,
         cfi_sections=(*(section.name for section in sources.sections), *[".eh_frame_hdr"] * bool(sources.eh_frame_hdr_bytes)),
-        fates=coverage.fates(elf),
+        fates=coverage.bytes_by_category(elf),
         synthesized_functions=sum(map(len, coverage.synthesized)),
         synthesized_bytes=sum(end - start for ranges in coverage.synthesized for start, end in ranges),
         ignored_fdes=coverage.ignored_fdes,
@@ -45,7 +45,7 @@ def summary_of(file: str, elf: ElfFile, sources: Sources, converted: Converted) 
 
 def nothing_to_add(summary: Summary) -> Summary:
     """Return the summary with a note that says why no section was made."""
-    return replace(summary, note=f"nothing to add: {why_empty(summary.functions, summary.ignored_fdes)}")
+    return replace(summary, note=f"nothing to add: {explain_empty_section(summary.functions, summary.ignored_fdes)}")
 
 
 def summary_of_detached(file: str) -> Summary:

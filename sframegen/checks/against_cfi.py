@@ -14,7 +14,7 @@ from sframegen.base.text import format_count, printable
 from sframegen.checks import sweep
 from sframegen.checks.finding import Finding, Severity, Verdict
 from sframegen.conversion.convert import convert_sources
-from sframegen.conversion.split import Unsaid
+from sframegen.conversion.split import UncoveredRanges
 from sframegen.elf.columns import Spans, spans_of
 from sframegen.elf.function_names import FunctionNames
 from sframegen.elf.records import SHF
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from sframegen.conversion.cfi_sections import Sources
-    from sframegen.conversion.resolve import Pieces
+    from sframegen.conversion.resolve import FdeRanges
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
     from sframegen.format.decode import SframeSection
@@ -71,7 +71,7 @@ def compare(elf: ElfFile, section: SframeSection | AllSections, sources: Sources
     code = _find_code(elf)
     table, coverage, _ = convert_sources(sources, elf.executable_ranges(), abi._replace(base_registers=ALL_REGISTERS))
     rules: dict[Rule, Rule] = {}
-    truth, left_out = _rule_walker(table, abi, rules), _reason_walker(_readable(coverage.unsaid))
+    truth, left_out = _rule_walker(table, abi, rules), _reason_walker(_readable(coverage.uncovered))
     given = _rule_walker(section.table, abi, rules)
     marks = SIGNAL if section.layout.signal else 0
     expressible = bytes(map(any, map(RuleWords(abi, section.layout).of, rules.values())))
@@ -95,13 +95,13 @@ def compare(elf: ElfFile, section: SframeSection | AllSections, sources: Sources
     recorded = list(zip(found.start, found.end, strict=True))
     result = Truth(dict(zip(Verdict, totals, strict=True)), table, recorded if is_all else None)
     if result.code[Verdict.WRONG]:
-        ranges = list(by_fde(found, coverage.pieces))
+        ranges = list(by_fde(found, coverage.fde_ranges))
         result.findings += wrong(elf, section, abi, list(rules.values()), ranges, result.code[Verdict.WRONG])
     if result.code[Verdict.ABSENT]:
         _, found, _ = run(Verdict.ABSENT)
-        result.findings.append(absent(elf, list(by_fde(found, coverage.pieces)), result.code[Verdict.ABSENT]))
+        result.findings.append(absent(elf, list(by_fde(found, coverage.fde_ranges)), result.code[Verdict.ABSENT]))
     if result.code[Verdict.UNDESCRIBED]:
-        silent = coverage.silent(elf)
+        silent = coverage.ranges_without_cfi(elf)
         totals, found, _ = run(Verdict.UNDESCRIBED, spans_of(silent))
         count = totals[VERDICTS.index(Verdict.UNDESCRIBED)]
         if count:
@@ -150,16 +150,16 @@ def _rule_walker(table: FunctionTable, abi: Abi, rules: dict[Rule, Rule]) -> Cal
     )  # fmt: skip
 
 
-def _readable(left_out: Unsaid) -> Unsaid:
+def _readable(left_out: UncoveredRanges) -> UncoveredRanges:
     """Return the ranges without the code of FDEs that cannot be read, for which SFrame may or may not have a rule."""
     unreadable = REASONS.index(Reason.UNREADABLE)
     if unreadable not in left_out.reason:
         return left_out
     kept = [reason != unreadable for reason in left_out.reason]
-    return Unsaid(*(array(code, compress(column, kept)) for code, column in zip("QIB", left_out, strict=True)))
+    return UncoveredRanges(*(array(code, compress(column, kept)) for code, column in zip("QIB", left_out, strict=True)))
 
 
-def _reason_walker(left_out: Unsaid) -> Callable[[], sweep.RuleWalker]:
+def _reason_walker(left_out: UncoveredRanges) -> Callable[[], sweep.RuleWalker]:
     """Return the maker of a walker along the ranges that are left out. Its rules are the numbers of the reasons."""
     count = len(left_out.start)
     functions = Functions(
@@ -261,7 +261,7 @@ def _note(elf: ElfFile, rule: str, says: str, functions: dict[int, int]) -> Find
     return Finding(rule, Severity.NOTE, message, address=first[0])
 
 
-def by_fde(ranges: Ranges, pieces: Pieces) -> Iterator[Stretch]:
+def by_fde(ranges: Ranges, pieces: FdeRanges) -> Iterator[Stretch]:
     """Yield the ranges, cut at the borders between FDEs."""
     for start, end, *said in zip(*ranges, strict=True):
         fde = bisect_right(pieces.start, start) - 1

@@ -102,7 +102,7 @@ def functions_of(elf: ElfFile, converted: Converted, table: FunctionTable | None
     """
     headers = (section.header for section in elf.sections if section.name.startswith((".plt", ".iplt")))
     stubs = merge_ranges((header.sh_addr, header.sh_addr + header.sh_size) for header in headers)
-    pieces = converted.coverage.pieces
+    pieces = converted.coverage.fde_ranges
     spans = list(zip(pieces.start, pieces.end, strict=True))
     if table is not None:
         starts = pieces.start
@@ -138,7 +138,7 @@ def hold(
     Raises FormatError for an ABI whose instructions are not supported.
     """
     numbers: dict[Claim, int] = {}
-    cfi = track_of(converted.table, numbers, converted.coverage.unsaid)
+    cfi = track_of(converted.table, numbers, converted.coverage.uncovered)
     section = track_of(table, numbers) if table is not None else new_track()
     claims = list(numbers)
     functions = functions_of(elf, converted, table)

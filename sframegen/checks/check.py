@@ -14,8 +14,8 @@ from sframegen.checks.unusable import unusable
 from sframegen.code.isa.machines import isa_of
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert_sources
-from sframegen.conversion.coverage import why_empty
-from sframegen.conversion.kernel_code import kernel_symbols, unwalked_code
+from sframegen.conversion.coverage import explain_empty_section
+from sframegen.conversion.kernel_code import find_kernel_symbols, find_unwalked_code
 from sframegen.detached.detached_file import ADDRESS, Companion, is_detached
 from sframegen.elf.ranges import count_contained
 from sframegen.elf.records import ET
@@ -82,7 +82,7 @@ def no_section(elf: ElfFile, debug_file: Path | None = None) -> str:
         return f"no SFrame section, and none can be made: {_why(error, elf)}"
     if len(made.table):
         return "no SFrame section; sframegen add-section makes one"
-    return f"no SFrame section, and none can be made: {why_empty(made.coverage.functions, made.coverage.ignored_fdes)}"
+    return f"no SFrame section, and none can be made: {explain_empty_section(made.coverage.functions, made.coverage.ignored_fdes)}"
 
 
 def _locate(elf: ElfFile, detached: memoryview | None) -> tuple[memoryview, int] | None:
@@ -94,7 +94,7 @@ def _check_section(
 ) -> SframeSection | None:
     """Check the section by itself, and return it; None if it is for another ABI than its file."""
     facts = examine(data, address, executable=elf.executable_ranges(), byte_order=elf.byte_order)
-    facts.loaded, facts.of_kernel = loaded, bool(kernel_symbols(elf))
+    facts.loaded, facts.of_kernel = loaded, bool(find_kernel_symbols(elf))
     if facts.of_kernel:
         facts.unwalked = count_unwalked(elf, data, address)
     draft.findings += [*facts.findings, *accepted(facts, consumer)]
@@ -114,7 +114,7 @@ def _check_section(
 def count_unwalked(elf: ElfFile, data: memoryview, address: int) -> int:
     """Return how many functions a kernel's unwinder does not look up; 0 for a damaged section, about which there are findings."""
     try:
-        return count_contained(unwalked_code(elf), open_section(data, address).table.start)
+        return count_contained(find_unwalked_code(elf), open_section(data, address).table.start)
     except FormatError:
         return 0
 

@@ -8,7 +8,7 @@ from sframegen.base.errors import FormatError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.checks.finding import Finding
 from sframegen.checks.specification.rule_list import KEPT, RULES
-from sframegen.conversion.kernel_code import kernel_symbols
+from sframegen.conversion.kernel_code import find_kernel_symbols
 from sframegen.elf.dynamic import dynamic_segment
 from sframegen.elf.records import ET, MARKS, PF, PT, SHF, SHT, Phdr
 from sframegen.format.abi import BY_MACHINE, BY_SFRAME_ID
@@ -39,7 +39,7 @@ def in_file(elf: ElfFile) -> list[Finding]:
     """Return the findings about a linked file; none about objects, whose sections are not in a segment. Does not raise."""
     if elf.header.e_type == ET.REL:
         return []
-    is_image = elf.section(IMAGE_SECTION) is not None or bool(kernel_symbols(elf))
+    is_image = elf.section(IMAGE_SECTION) is not None or bool(find_kernel_symbols(elf))
     findings = [
         Finding(name, RULES[name].severity, RULES[name].says + (f": {detail}" if detail else ""))
         for name, detail in _check(elf)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.conversion.split import Unsaid
+    from sframegen.conversion.split import UncoveredRanges
     from sframegen.format.model import FunctionTable, Rule
 
 SILENT = -1
@@ -68,7 +68,7 @@ def track(start: array[int], end: array[int], claim: array[int]) -> Track:
     return Track(start, cut + end[len(cut) :], array("q", claim))
 
 
-def track_of(table: FunctionTable, claims: dict[Claim, int], unsaid: Unsaid | None = None) -> Track:
+def track_of(table: FunctionTable, claims: dict[Claim, int], unsaid: UncoveredRanges | None = None) -> Track:
     """Return the track of the rules that a search finds in the table, and add new claims to `claims`.
 
     `unsaid`: ranges that the table does not describe; their claims are -2 - reason.

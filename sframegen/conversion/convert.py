@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from operator import add
+from operator import add, itemgetter
 
 from cfi import reader
 from cfi.expression import PC_PERIOD
@@ -13,9 +13,9 @@ from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.base.text import format_count
 from sframegen.conversion.cfi_sections import Sources, find_sources
 from sframegen.conversion.coverage import Coverage
-from sframegen.conversion.final_calls import symbol_places
-from sframegen.conversion.resolve import IGNORED, Pieces, resolve
-from sframegen.conversion.split import Cies, Fate, RuleFates, Splitter, Unsaid, bounds, split
+from sframegen.conversion.final_calls import symbol_addresses
+from sframegen.conversion.resolve import IGNORE_REASONS, FdeRanges, resolve_overlaps
+from sframegen.conversion.split import CieColumns, RuleColumns, RuleOutcome, Splitter, UncoveredRanges, count_maxima, split_ranges
 from sframegen.conversion.translate import RepeatedPattern, Translator
 from sframegen.elf.columns import spans_of
 from sframegen.elf.ranges import START, Range, count_contained, find_uncovered_ranges, merge_ranges, subtract_ranges
@@ -36,18 +36,19 @@ if TYPE_CHECKING:
     from sframegen.tables.levels import Level
 
 REASONS = tuple(Reason)
-NOT_BARRED = 255
-OUTSIDE = IGNORED[1]
+NO_REASON = 255  # in CieColumns
+OUTSIDE_REASON = IGNORE_REASONS[1]
 UNWALKED = "in code that the kernel frees or runs at another address"
-FLAVOURS = range(4)  # signal + 2 * key B
-KINDS = [
-    *(Kind(fde_type, signal=bool(flavour & 1), key_b=bool(flavour & 2)) for flavour in FLAVOURS for fde_type in FdeType),
-    *(Kind(rep_size=PC_PERIOD, mask=True, signal=bool(flavour & 1), key_b=bool(flavour & 2)) for flavour in FLAVOURS),
+# By number, as in CieColumns: (is a signal frame, has key B).
+FRAME_FLAGS = [(False, False), (True, False), (False, True), (True, True)]
+KINDS = [  # by number, as in split.py
+    *(Kind(fde_type, signal=signal, key_b=key_b) for signal, key_b in FRAME_FLAGS for fde_type in FdeType),
+    *(Kind(rep_size=PC_PERIOD, mask=True, signal=signal, key_b=key_b) for signal, key_b in FRAME_FLAGS),
 ]
 
 
 class Converted(NamedTuple):
-    """The result of `convert`: the functions, the fate of the code, and the rules of the table as bytes."""
+    """The result of `convert`: the functions, the coverage of the code, and the rules of the table as bytes."""
 
     table: FunctionTable
     coverage: Coverage
@@ -56,37 +57,37 @@ class Converted(NamedTuple):
     def encoder(self, elf: ElfFile, level: Level) -> Encoder:
         """Return the encoder for the table at that level. Padding after a call that ends a function gets the call's rule.
 
-        Raises FormatError as `Coverage.fates` does.
+        Raises FormatError as `Coverage.bytes_by_category` does.
         """
         coverage = self.coverage
         calls = coverage.final_calls(elf)
-        borders = Borders(calls.places, coverage.unsaid.start, merge_ranges(coverage.ignored_ranges))
-        return encoder_of(elf, calls.covering(self.table), self.encoded, level, borders)
+        borders = Borders(calls.symbols, coverage.uncovered.start, merge_ranges(coverage.ignored_ranges))
+        return encoder_of(elf, calls.cover_padding(self.table), self.encoded, level, borders)
 
 
 def convert(
     sections: Iterable[CfiSection], code: list[Range], abi: Abi, layout: Layout = V3, floating: Sequence[Range] = ()
 ) -> Converted:
-    """Return the functions of all sections that lie in `code`, by address.
+    """Convert the FDEs of all sections that lie in `code`; the functions ascend.
 
     `code`: (start, end) addresses of executable ranges, ascending. `floating`: as in Sources.
     """
     fdes = reader.read(sections, abi.followed)
-    ignored = zeros("Q", len(IGNORED))
-    lost: list[int] = []
-    pieces = _resolve_pieces(fdes, code, ignored, lost)
+    reason_counts = zeros("Q", len(IGNORE_REASONS))
+    ignored_fdes: list[int] = []
+    fde_ranges = _resolve_fde_ranges(fdes, code, reason_counts, ignored_fdes)
     words = RuleWords(abi, layout)
-    rules = _Rules(fdes.rules, words)
+    rules = _RuleTranslations(fdes.rules, words)
     encoded = EncodedRules(rules.numbers, words)
-    table, unsaid, whole = _split_pieces(fdes, pieces, rules, encoded, floating)
+    table, uncovered, functions_covered = _split_into_functions(fdes, fde_ranges, rules, encoded, floating)
     table = narrow(table, encoded)
     coverage = Coverage(
         table=table,
-        pieces=pieces,
-        unsaid=unsaid,
-        functions_covered=whole,
-        ignored_fdes={what: count for what, count in zip(IGNORED, ignored, strict=True) if count},
-        ignored_ranges=[(fdes.start[fde], fdes.start[fde] + fdes.size[fde]) for fde in lost],
+        fde_ranges=fde_ranges,
+        uncovered=uncovered,
+        functions_covered=functions_covered,
+        ignored_fdes={reason: count for reason, count in zip(IGNORE_REASONS, reason_counts, strict=True) if count},
+        ignored_ranges=[(fdes.start[fde], fdes.start[fde] + fdes.size[fde]) for fde in ignored_fdes],
         faulty_fdes=fdes.faulty,
         faults=fdes.faults,
     )
@@ -96,7 +97,7 @@ def convert(
 def convert_sources(sources: Sources, code: list[Range], abi: Abi, layout: Layout = V3) -> Converted:
     """Convert all sections of a file. If a section that is not required cannot be read, add a warning, and use the required ones.
 
-    FDEs that cannot be read are a warning, too; those of code that a kernel's unwinder does not look up are counted as ignored.
+    Also add a warning if FDEs cannot be read. FDEs of code that a kernel's unwinder does not look up count as ignored.
     Raises FormatError for a required section that cannot be read.
     """
     code = subtract_ranges(code, sources.unwalked)
@@ -114,23 +115,23 @@ def convert_sources(sources: Sources, code: list[Range], abi: Abi, layout: Layou
     unwalked = count_contained(sources.unwalked, map(START, coverage.ignored_ranges))
     if unwalked:
         coverage.ignored_fdes[UNWALKED] = unwalked
-        coverage.ignored_fdes[OUTSIDE] -= unwalked
-        if not coverage.ignored_fdes[OUTSIDE]:
-            del coverage.ignored_fdes[OUTSIDE]
+        coverage.ignored_fdes[OUTSIDE_REASON] -= unwalked
+        if not coverage.ignored_fdes[OUTSIDE_REASON]:
+            del coverage.ignored_fdes[OUTSIDE_REASON]
     return converted
 
 
-def borders_of(elf: ElfFile, table: FunctionTable, abi: Abi) -> Borders:
+def find_borders(elf: ElfFile, table: FunctionTable, abi: Abi) -> Borders:
     """Return the borders between functions of an existing section, which may leave out code that the CFI describes.
 
     No-ops between functions are padding only if the CFI does not describe them. Raises FormatError if the CFI cannot be read.
     """
-    said = merge_ranges(zip(table.start, map(add, table.start, table.size), strict=True))
-    unsaid = array("Q", (start for start, _ in subtract_ranges(_code_of_fdes(elf, abi), said)))
-    return Borders(symbol_places(elf), unsaid)
+    covered = merge_ranges(zip(table.start, map(add, table.start, table.size), strict=True))
+    uncovered = array("Q", (start for start, _ in subtract_ranges(_read_fde_code(elf, abi), covered)))
+    return Borders(symbol_addresses(elf), uncovered)
 
 
-def _code_of_fdes(elf: ElfFile, abi: Abi) -> list[Range]:
+def _read_fde_code(elf: ElfFile, abi: Abi) -> list[Range]:
     """Return the code of all FDEs; all executable code if the file has no FDEs, or FDEs that cannot be read."""
     fdes = reader.read(find_sources(elf).sections, abi.followed)
     if not len(fdes) or fdes.faulty:
@@ -138,12 +139,12 @@ def _code_of_fdes(elf: ElfFile, abi: Abi) -> list[Range]:
     return merge_ranges(zip(fdes.start, map(add, fdes.start, fdes.size), strict=True))
 
 
-class _Rules:
-    """The fate of each CFI rule, in columns as in RuleFates, and the SFrame rules that they translate to."""
+class _RuleTranslations:
+    """The translation of each CFI rule, in columns as in TranslatedRules, and the numbers of the SFrame rules."""
 
     def __init__(self, cfi_rules: list[CfiRule], words: RuleWords) -> None:
         self.numbers: dict[Rule, int] = {}
-        self.fate = bytearray()
+        self.outcome = bytearray()
         self.value = array("I")
         self.pattern_at = array("I", [0])
         self.pattern_start = array("I")
@@ -154,75 +155,75 @@ class _Rules:
 
     def _add(self, result: Rule | RepeatedPattern | Reason) -> None:
         if isinstance(result, Rule):
-            fate, value = Fate.ROW, self._number(result)
+            outcome, value = RuleOutcome.ROW, self._number(result)
         elif isinstance(result, RepeatedPattern):
-            fate, value = Fate.REPEATED, len(self.pattern_at) - 1
+            outcome, value = RuleOutcome.REPEATED, len(self.pattern_at) - 1
             self.pattern_start.extend(offset for offset, _ in result.rows)
             self.pattern_rule.extend(self._number(rule) for _, rule in result.rows)
             self.pattern_at.append(len(self.pattern_start))
         else:
-            fate, value = Fate.LEFT_OUT, REASONS.index(result)
-        self.fate.append(fate)
+            outcome, value = RuleOutcome.LEFT_OUT, REASONS.index(result)
+        self.outcome.append(outcome)
         self.value.append(value)
 
     def _number(self, rule: Rule) -> int:
         return self.numbers.setdefault(rule, len(self.numbers))
 
 
-def _resolve_pieces(fdes: FdeTable, code: list[Range], ignored: array[int], lost: list[int]) -> Pieces:
+def _resolve_fde_ranges(fdes: FdeTable, code: list[Range], reason_counts: array[int], ignored_fdes: list[int]) -> FdeRanges:
     """Return the code that each FDE describes. FDEs of an earlier list take precedence over those of a later one.
 
-    `ignored` and `lost` are filled as in `resolve`.
+    `reason_counts` and `ignored_fdes` are filled as in `resolve_overlaps`.
     """
     spans = spans_of(code)
-    taken = Pieces(array("I"), array("Q"), array("Q"))
+    merged = FdeRanges(array("I"), array("Q"), array("Q"))
     begin = 0
     for list_end in fdes.list_ends:
         count = list_end - begin
         if count == 0:
             continue
-        start, end, fde, found_lost = make_columns("QQII", count)
-        known = sum(ignored[1:])
+        start, end, fde, list_ignored = make_columns("QQII", count)
+        ignored_before = sum(reason_counts[1:])
         is_ordered = count == len(fdes) and is_ascending(fdes.start)
         order = array("I") if is_ordered else sort_indexes(fdes.start, begin, list_end)
-        kept = resolve(order, fdes.columns(), spans, Pieces(fde, start, end), ignored, found_lost)
-        lost += found_lost[: sum(ignored[1:]) - known]
-        found = Pieces(fde[:kept], start[:kept], end[:kept])
-        taken = _add_remaining(taken, found) if begin else found
+        count = resolve_overlaps(order, fdes.columns(), spans, FdeRanges(fde, start, end), reason_counts, list_ignored)
+        ignored_fdes += list_ignored[: sum(reason_counts[1:]) - ignored_before]
+        found = FdeRanges(fde[:count], start[:count], end[:count])
+        merged = _add_remaining(merged, found) if begin else found
         begin = list_end
-    return taken
+    return merged
 
 
-def _add_remaining(taken: Pieces, found: Pieces) -> Pieces:
-    """Return `taken`, and the code of `found` that `taken` does not describe, by address."""
+def _add_remaining(merged: FdeRanges, found: FdeRanges) -> FdeRanges:
+    """Return the ranges of `merged`, and the code of `found` that these do not describe, ascending."""
     ranges = zip(found.start, found.end, strict=True)
-    rest = find_uncovered_ranges(ranges, [*zip(taken.start, taken.end, strict=True)])
-    both = [*zip(*taken, strict=True), *((found.fde[number], start, end) for number, start, end in rest)]
-    both.sort(key=lambda piece: piece[1])
-    return Pieces(
+    rest = find_uncovered_ranges(ranges, [*zip(merged.start, merged.end, strict=True)])
+    both = [*zip(*merged, strict=True), *((found.fde[number], start, end) for number, start, end in rest)]
+    both.sort(key=itemgetter(1))
+    return FdeRanges(
         array("I", [fde for fde, _, _ in both]),
         array("Q", [start for _, start, _ in both]),
         array("Q", [end for *_, end in both]),
     )
 
 
-def _split_pieces(
-    fdes: FdeTable, pieces: Pieces, rules: _Rules, encoded: EncodedRules, floating: Sequence[Range]
-) -> tuple[FunctionTable, Unsaid, int]:
-    """Return (functions, code that is left out, number of pieces covered from first byte to last)."""
-    cies = Cies(
+def _split_into_functions(
+    fdes: FdeTable, fde_ranges: FdeRanges, rules: _RuleTranslations, encoded: EncodedRules, floating: Sequence[Range]
+) -> tuple[FunctionTable, UncoveredRanges, int]:
+    """Return (functions, uncovered ranges, number of FDE ranges covered from first byte to last)."""
+    cies = CieColumns(
         bytes(cie.signal + 2 * cie.key_b for cie in fdes.cies),
-        bytes(REASONS.index(Reason.SIGNAL) if cie.signal > encoded.layout.signal else NOT_BARRED for cie in fdes.cies),
+        bytes(REASONS.index(Reason.SIGNAL) if cie.signal > encoded.layout.signal else NO_REASON for cie in fdes.cies),
     )
-    fates = RuleFates(rules.fate, rules.value, encoded.flexible(), rules.pattern_at, rules.pattern_start, rules.pattern_rule)
-    described = (fdes.columns(), fdes.rows(), cies, fates)
+    patterns = (rules.pattern_at, rules.pattern_start, rules.pattern_rule)
+    columns = (fdes.columns(), fdes.rows(), cies, RuleColumns(rules.outcome, rules.value, encoded.flexible(), *patterns))
     counts = zeros("q", 4)
-    bounds(pieces, *described, counts)
+    count_maxima(fde_ranges, *columns, counts)
     functions, rows, ranges, _ = counts
     table = FunctionTable.with_room(functions, rows, KINDS, list(rules.numbers))
-    unsaid = Unsaid(*make_columns("QIB", ranges))
+    uncovered = UncoveredRanges(*make_columns("QIB", ranges))
     unaligned = REASONS.index(Reason.CFA_EXPRESSION_UNALIGNED)
-    split(pieces, Splitter(described, table.columns(), unsaid, spans_of(floating), unaligned), counts)
-    functions, rows, ranges, whole = counts
+    split_ranges(fde_ranges, Splitter(columns, table.columns(), uncovered, spans_of(floating), unaligned), counts)
+    functions, rows, ranges, functions_covered = counts
     table.shrink(functions, rows)
-    return table, Unsaid(*(column[:ranges] for column in unsaid)), whole
+    return table, UncoveredRanges(*(column[:ranges] for column in uncovered)), functions_covered

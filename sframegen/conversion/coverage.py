@@ -1,4 +1,4 @@
-"""The fate of every executable byte of a file: covered, left out, without CFI, or synthesized. docs/coverage.md defines them."""
+"""Counts a file's executable bytes by category, which users know as `fates`. docs/coverage.md defines the categories."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from sframegen.base.columns import zeros
 from sframegen.base.text import format_count, sort_by_count
+from sframegen.conversion.byte_counts import count_function_bytes, count_gap_bytes
 from sframegen.conversion.final_calls import FinalCalls, find_final_calls
-from sframegen.conversion.tally import tally, tally_gaps
 from sframegen.elf.code_areas import CodeArea, areas_of, code_segments
 from sframegen.elf.columns import Areas, Spans
 from sframegen.elf.ranges import Range, index_of_containing_range, merge_ranges
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from cfi.rules import FdeFault
-    from sframegen.conversion.resolve import Pieces
-    from sframegen.conversion.split import Unsaid
+    from sframegen.conversion.resolve import FdeRanges
+    from sframegen.conversion.split import UncoveredRanges
     from sframegen.elf.file import ElfFile
 
-Fates = dict[str, dict[str, int]]  # group -> fate -> bytes of code
+CategoryBytes = dict[str, dict[str, int]]  # group -> category -> bytes of code
 
 # Sources of proof for the rows of code without CFI.
 SYNTHESIZED = ("PLT", "program entry", "instructions")
-# All fates, as (group, fate). Compiled code identifies a fate by its index here.
-FATES = (
+# All categories, as (group, category). Compiled code identifies a category by its index here.
+CATEGORIES = (
     ("covered", "default"),
     ("covered", "flex"),
     ("covered", "outermost"),
@@ -43,17 +43,17 @@ FATES = (
     ("no_cfi", "padding after a final call"),
     ("no_cfi", "code"),
     ("no_cfi", "not code"),
-    *(("synthesized", what) for what in SYNTHESIZED),
+    *(("synthesized", source) for source in SYNTHESIZED),
 )
 COVERED_OUTERMOST, COVERED_SIGNAL, FIRST_REASON = 2, 3, 4
 IGNORED, PADDING, AFTER_CALL, CODE, NOT_CODE, FIRST_SYNTHESIZED = range(
-    FIRST_REASON + len(Reason), len(FATES) - len(SYNTHESIZED) + 1
+    FIRST_REASON + len(Reason), len(CATEGORIES) - len(SYNTHESIZED) + 1
 )
-ALWAYS = {"covered", "no_cfi"}  # groups whose fates are reported even if they are 0
+ALWAYS_REPORTED = {"covered", "no_cfi"}  # groups whose categories are reported even if they have no bytes
 
 
-def why_empty(functions: int, ignored_fdes: Mapping[str, int]) -> str:
-    """Say why no section can be made. `functions`: how many the CFI describes."""
+def explain_empty_section(functions: int, ignored_fdes: Mapping[str, int]) -> str:
+    """Return the reason why a file gets no section. `functions`: how many the CFI describes."""
     if functions:
         return "SFrame can express none of its call frame information"
     ignored = (f"{format_count(number, 'FDE')} {reason}" for reason, number in sort_by_count(ignored_fdes))
@@ -62,11 +62,11 @@ def why_empty(functions: int, ignored_fdes: Mapping[str, int]) -> str:
 
 @dataclass
 class Coverage:
-    """The fates of the code that the CFI describes. Bytes are bytes of code."""
+    """What a conversion covers. Bytes are bytes of code."""
 
     table: FunctionTable
-    pieces: Pieces
-    unsaid: Unsaid
+    fde_ranges: FdeRanges
+    uncovered: UncoveredRanges
     functions_covered: int  # number of functions covered from first byte to last
     ignored_fdes: dict[str, int]
     ignored_ranges: list[Range]  # of FDEs that are ignored or cut short, unordered; other FDEs may describe the same code
@@ -74,17 +74,17 @@ class Coverage:
     faults: Sequence[FdeFault] = ()  # the first of these FDEs' faults
     synthesized: tuple[Sequence[Range], ...] = ((),) * len(
         SYNTHESIZED
-    )  # in the order of SYNTHESIZED: code that the table describes, but no piece
-    proven: Sequence[Range] = ()  # of the synthesized code: functions, or parts of them, whose rules were proven, ascending
+    )  # in the order of SYNTHESIZED: code that the table describes, but no FDE
+    proven: Sequence[Range] = ()  # the functions, or parts of them, in synthesized code whose rules were proven, ascending
     _final_calls: FinalCalls | None = field(default=None, init=False, repr=False)  # cached
 
     @property
     def functions(self) -> int:
-        return len(self.pieces.start)
+        return len(self.fde_ranges.start)
 
     @property
     def code_bytes(self) -> int:
-        return sum(self.pieces.end) - sum(self.pieces.start)
+        return sum(self.fde_ranges.end) - sum(self.fde_ranges.start)
 
     @property
     def covered_bytes(self) -> int:
@@ -95,10 +95,10 @@ class Coverage:
         counts = self._described[FIRST_REASON:IGNORED]
         return {reason: count for reason, count in zip(Reason, counts, strict=True) if count}
 
-    def fates(self, elf: ElfFile) -> Fates:
-        """Return the bytes of each fate in the file's executable ranges. Raises FormatError if these overlap or leave the file."""
+    def bytes_by_category(self, elf: ElfFile) -> CategoryBytes:
+        """Count the bytes of each category in all executable ranges. Raises FormatError if these overlap or leave the file."""
         counts = self._described[:]
-        self._tally_gaps(elf, counts, 0)
+        self._count_gaps(elf, counts, 0)
         after_calls = sum(self.final_calls(elf).padded_size) - sum(self.table.size)
         counts[PADDING] -= after_calls
         counts[AFTER_CALL] += after_calls
@@ -107,47 +107,48 @@ class Coverage:
     def final_calls(self, elf: ElfFile) -> FinalCalls:
         """Return the functions of the table that end with a call. Pass the same `elf` each time: the result is cached.
 
-        Raises FormatError as `fates` does.
+        Raises FormatError as `bytes_by_category` does.
         """
         if self._final_calls is None:
             areas = _divide_into_areas(elf, self.ignored_ranges, self.synthesized)
-            self._final_calls = find_final_calls(elf, self.table, self.pieces, areas, CODE)
+            self._final_calls = find_final_calls(elf, self.table, self.fde_ranges, areas, CODE)
         return self._final_calls
 
-    def silent(self, elf: ElfFile) -> list[Range]:
-        """Return the ranges of code without a description, whose fate is `code`, ascending. Raises FormatError as `fates` does."""
+    def ranges_without_cfi(self, elf: ElfFile) -> list[Range]:
+        """Return the ranges of category `code`, ascending. Raises FormatError as `bytes_by_category` does."""
         areas = 2 * (len(elf.sections) + len(elf.segments) + len(self.ignored_ranges)) + 1
-        gaps = self._tally_gaps(elf, zeros("Q", len(FATES)), areas + len(self.pieces.start))
+        gaps = self._count_gaps(elf, zeros("Q", len(CATEGORIES)), areas + len(self.fde_ranges.start))
         return list(zip(*gaps, strict=True))
 
-    def _tally_gaps(self, elf: ElfFile, counts: array[int], room: int) -> tuple[array[int], array[int]]:
-        """Return (starts, ends) of at most `room` ranges of code without FDE. Adds the bytes of all gaps to `counts`, by fate."""
+    def _count_gaps(self, elf: ElfFile, counts: array[int], room: int) -> tuple[array[int], array[int]]:
+        """Return (starts, ends) of at most `room` ranges of code without FDE. Add the bytes of all gaps to `counts`."""
         starts, ends = zeros("Q", room), zeros("Q", room)
         areas = _divide_into_areas(elf, self.ignored_ranges, self.synthesized)
-        found = tally_gaps(areas, self.pieces, CODE, PADDING, counts, Spans(starts, ends))
+        found = count_gap_bytes(areas, self.fde_ranges, CODE, PADDING, counts, Spans(starts, ends))
         return starts[:found], ends[:found]
 
     @cached_property
     def _described(self) -> array[int]:
-        """The bytes of each fate in the code that FDEs describe."""
+        """The bytes of each category in the code that FDEs describe."""
         table = self.table
-        counts = zeros("Q", len(FATES))
+        counts = zeros("Q", len(CATEGORIES))
         by_kind = bytes(COVERED_SIGNAL if kind.signal else int(kind.fde_type is FdeType.FLEX) for kind in table.kinds)
         by_rule = bytes(COVERED_OUTERMOST * (rule == OUTERMOST) for rule in table.rules)
-        tally(self.pieces, table.columns(), by_kind, by_rule, self.unsaid, FIRST_REASON, counts)
+        count_function_bytes(self.fde_ranges, table.columns(), by_kind, by_rule, self.uncovered, FIRST_REASON, counts)
         return counts
 
 
-def _by_group(counts: Iterable[int]) -> Fates:
-    """Return the counts by group. Reasons and synthesized fates are included only if not 0, all other fates always."""
-    groups: Fates = {group: {} for group in ("covered", "left_out", "no_cfi")}
-    for (group, fate), count in zip(FATES, counts, strict=True):
-        if count or group in ALWAYS:
-            groups.setdefault(group, {})[fate] = count
+def _by_group(counts: Iterable[int]) -> CategoryBytes:
+    """Return the counts by group. Counts of 0 are left out, except in groups that are always reported."""
+    groups: CategoryBytes = {group: {} for group in ("covered", "left_out", "no_cfi")}
+    for (group, category), count in zip(CATEGORIES, counts, strict=True):
+        if count or group in ALWAYS_REPORTED:
+            groups.setdefault(group, {})[category] = count
     return groups
 
 
 def _divide_into_areas(elf: ElfFile, ignored: list[Range], synthesized: tuple[Sequence[Range], ...]) -> Areas:
+    """Divide the executable segments into areas. An area's category is that of its bytes that no FDE range has."""
     segments = code_segments(elf)
     code = [(segment.start, segment.end) for segment in segments]
     sections = (
@@ -159,17 +160,19 @@ def _divide_into_areas(elf: ElfFile, ignored: list[Range], synthesized: tuple[Se
         or code
     )
     ignored = merge_ranges(ignored)
-    by_fate = [
+    by_category = [
         (IGNORED, ignored),
-        *((FIRST_SYNTHESIZED + n, merge_ranges(ranges)) for n, ranges in enumerate(synthesized) if ranges),
+        *((FIRST_SYNTHESIZED + n, merge_ranges(one)) for n, one in enumerate(synthesized) if one),
     ]
-    edges = {at for ranges in (code, sections, *(ranges for _, ranges in by_fate)) for one in ranges for at in one}
+    edges = {edge for ranges in (code, sections, *(ranges for _, ranges in by_category)) for pair in ranges for edge in pair}
     areas = []
     for start, end in pairwise(sorted(edges)):
         number = index_of_containing_range(code, start)
         if number is not None:
-            fate = next((fate for fate, ranges in by_fate if index_of_containing_range(ranges, start) is not None), CODE)
-            if fate == CODE and index_of_containing_range(sections, start) is None:
-                fate = NOT_CODE
-            areas.append(CodeArea(segments[number], start, end, fate))
+            category = next(
+                (category for category, ranges in by_category if index_of_containing_range(ranges, start) is not None), CODE
+            )
+            if category == CODE and index_of_containing_range(sections, start) is None:
+                category = NOT_CODE
+            areas.append(CodeArea(segments[number], start, end, category))
     return areas_of(elf, areas)

@@ -1,8 +1,8 @@
-"""Finds calls that end a function. The padding after such a call gets the call's rule.
+"""Finds final calls, which are the last instruction of a function. The padding after such a call gets the call's rule. Compiled.
 
-A call at the end never returns. Its return address is the first byte after the function: padding, or the next function. A consumer
+A final call never returns. Its return address is the first byte after the function: padding, or the next function. A consumer
 that looks up the return address itself, not the byte before it, finds the call's row only if the function covers the padding.
-Padding never executes, so a rule for it cannot be wrong. Compiled.
+Padding never executes, so a rule for it cannot be wrong.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sframegen.elf.symbols import SymbolTable, symbol_tables
 
 if TYPE_CHECKING:
     from sframegen.base.columns import Bytes, Column
-    from sframegen.conversion.resolve import Pieces
+    from sframegen.conversion.resolve import FdeRanges
     from sframegen.elf.columns import Areas
     from sframegen.elf.file import ElfFile
     from sframegen.format.columns import Functions
@@ -37,32 +37,34 @@ class FinalCalls(NamedTuple):
     function: Column  # numbers of the functions that padding follows
     padded_size: array[int]  # size of each function of the table, with that padding
     without_padding: int  # number of functions that end with a call, but have no padding after it
-    places: Column  # addresses of defined symbols, ascending: padding holds none of them
+    symbols: Column  # addresses of defined symbols, ascending: no symbol lies in padding
 
-    def covering(self, table: FunctionTable) -> FunctionTable:
-        """Return the table, in which functions that end with a call also cover the padding after them."""
+    def cover_padding(self, table: FunctionTable) -> FunctionTable:
+        """Return a copy of the table in which functions that end with a call also cover the padding after them."""
         return replace(table, size=self.padded_size)
 
-    def ends(self, table: FunctionTable) -> dict[int, int]:
-        """Return a mapping for the functions that padding follows: address of their end -> end of the padding."""
+    def padding_ends(self, table: FunctionTable) -> dict[int, int]:
+        """Map the end address of each function that padding follows to the end of that padding."""
         start, size = table.start, table.size
         return {start[one] + size[one]: start[one] + self.padded_size[one] for one in self.function}
 
 
-def find_final_calls(elf: ElfFile, table: FunctionTable, pieces: Pieces, areas: Areas, code: int) -> FinalCalls:
-    """Find the final calls of the functions that lie in `pieces`. Padding lies in areas whose fate is `code`."""
+def find_final_calls(elf: ElfFile, table: FunctionTable, fde_ranges: FdeRanges, areas: Areas, code_category: int) -> FinalCalls:
+    """Find the final calls of the functions that lie in `fde_ranges`. Padding lies in areas of category `code_category`."""
     forms = MACHINES[elf.header.e_machine].calls
-    places = symbol_places(elf)
+    symbols = symbol_addresses(elf)
     function, padded_size = cast("list[array[int]]", make_columns("II", len(table)))
     padded_size[:] = table.size
     repeats = bytes(kind.mask for kind in table.kinds)
-    columns = (array("Q", [form.mask for form in forms]), array("Q", [form.value for form in forms]))
-    call_forms = CallForms(*columns, bytes(form.relative for form in forms))
-    found, without = _find(table.columns(), repeats, pieces, areas, code, places, call_forms, (function, padded_size))
-    return FinalCalls(function[:found], padded_size, without, places)
+    masks, values = array("Q", [form.mask for form in forms]), array("Q", [form.value for form in forms])
+    call_forms = CallForms(masks, values, bytes(form.relative for form in forms))
+    with_padding, without_padding = _fill_final_calls(
+        table.columns(), repeats, fde_ranges, areas, code_category, symbols, call_forms, (function, padded_size)
+    )
+    return FinalCalls(function[:with_padding], padded_size, without_padding, symbols)
 
 
-def symbol_places(elf: ElfFile) -> Column:
+def symbol_addresses(elf: ElfFile) -> Column:
     """Return the addresses of all defined symbols, ascending."""
     tables = [SymbolTable(elf, section) for section in symbol_tables(elf)]
     (values,) = make_columns("Q", sum(map(len, tables)))
@@ -84,14 +86,14 @@ class CallForms:
 @cython.cfunc
 @cython.exceptval(-1)
 def _ends_with_call(forms: CallForms, areas: Areas, end: cython.ulonglong, tail: cython.ulonglong) -> cython.bint:
-    """True if the bytes before `end` (`tail`) have the form of a call. The target of a relative call must lie in the code."""
+    """True if `tail`, the bytes before `end` as a number, has the form of a call. A relative call must lead into the code."""
     form: cython.Py_ssize_t
     step: cython.longlong
     for form in range(len(forms.mask)):
         if tail & forms.mask[form] != forms.value[form]:
             continue
         step = 0
-        if forms.relative[form]:
+        if forms.relative[form]:  # x86's displacement: the last 4 bytes, little-endian in memory, big-endian in `tail`
             step = tail & 0xFF
             step = (step - 256 if step >= 128 else step) * 0x1000000
             step += ((tail >> 24) & 0xFF) | ((tail >> 8) & 0xFF00) | ((tail << 8) & 0xFF0000)
@@ -102,53 +104,53 @@ def _ends_with_call(forms: CallForms, areas: Areas, end: cython.ulonglong, tail:
 
 @cython.locals(
     repeats="const unsigned char[::1]",
-    places="const unsigned long long[::1]",
-    piece_start="const unsigned long long[::1]",
-    piece_end="const unsigned long long[::1]",
+    symbols="const unsigned long long[::1]",
+    range_start="const unsigned long long[::1]",
+    range_end="const unsigned long long[::1]",
     function="unsigned int[::1]",
     padded_size="unsigned int[::1]",
 )
-def _find(
+def _fill_final_calls(
     functions: Functions,
     repeats: Bytes,
-    pieces: Pieces,
+    fde_ranges: FdeRanges,
     areas: Areas,
-    code: cython.Py_ssize_t,
-    places: Column,
+    code_category: cython.Py_ssize_t,
+    symbols: Column,
     forms: CallForms,
-    found: tuple[Column, Column],
+    columns: tuple[Column, Column],
 ) -> tuple[int, int]:
-    """Fills `found`: the numbers of the functions that end with a call and padding, and their sizes with that padding.
+    """Fills `columns`: the numbers of the functions that end with a call and padding, and the sizes of all with that padding.
 
-    Returns the number of these functions, and the number of functions that end with a call without padding.
+    Returns how many functions end with a call and padding, and how many end with a call without padding.
 
-    Functions and `places` ascend. A function counts if a piece ends where it ends and `repeats` does not mark its kind. Padding
-    lies in an area of fate `code` of the function's segment, goes on to the area's end or the next piece, and holds none of the
-    `places`; the area's states accept all of it. Its last no-op may go on in the next piece, as before glibc's __restore_rt.
+    Functions and `symbols` ascend. A function counts if an FDE range ends where it ends and `repeats` does not mark its kind.
+    Padding lies in an area of `code_category` of the function's segment, extends to the area's end or the next FDE range, and has
+    no symbol; the area's states accept all of it. Its last no-op may end in the next FDE range, as before glibc's __restore_rt.
     """
-    function, padded_size = found
-    piece_start = pieces.start
-    piece_end = pieces.end
+    function, padded_size = columns
+    range_start = fde_ranges.start
+    range_end = fde_ranges.end
     with_padding: cython.Py_ssize_t = 0
-    without: cython.Py_ssize_t = 0
-    piece: cython.Py_ssize_t = 0
+    without_padding: cython.Py_ssize_t = 0
+    fde_range: cython.Py_ssize_t = 0
     area: cython.Py_ssize_t = 0
-    place: cython.Py_ssize_t = 0
+    symbol: cython.Py_ssize_t = 0
     i: cython.Py_ssize_t
-    ahead: cython.Py_ssize_t
-    here: cython.Py_ssize_t
+    prefetched: cython.Py_ssize_t
+    padding_area: cython.Py_ssize_t
     low: cython.ulonglong
     high: cython.ulonglong
     for i in range(len(functions.start)):
-        ahead = i + 16
-        if cython.compiled and ahead < len(functions.start):
-            areas.fetch(area, functions.start[ahead] + functions.size[ahead])
+        prefetched = i + 16  # so far ahead, the bytes are in the CPU's cache in time
+        if cython.compiled and prefetched < len(functions.start):
+            areas.fetch(area, functions.start[prefetched] + functions.size[prefetched])
         low = functions.start[i] + functions.size[i]
-        while piece < len(piece_end) and piece_end[piece] <= functions.start[i]:
-            piece += 1
-        if piece == len(piece_end):
+        while fde_range < len(range_end) and range_end[fde_range] <= functions.start[i]:
+            fde_range += 1
+        if fde_range == len(range_end):
             break
-        if piece_end[piece] != low or repeats[functions.kind[i]]:
+        if range_end[fde_range] != low or repeats[functions.kind[i]]:
             continue
         while area < len(areas.end) and areas.end[area] < low:
             area += 1
@@ -156,20 +158,20 @@ def _find(
             continue
         if not _ends_with_call(forms, areas, low, areas.before(area, low, min(functions.size[i], 8))):
             continue
-        here = areas.following(area, low)
+        padding_area = areas.following(area, low)
         high = low
-        if areas.fate[here] == code:
-            high = areas.end[here]
-            if piece + 1 < len(piece_start) and piece_start[piece + 1] < high:
-                high = piece_start[piece + 1]
-            while place < len(places) and places[place] < low:
-                place += 1
-            if (place < len(places) and places[place] < high) or (high - functions.start[i]) >> 32:
+        if areas.fate[padding_area] == code_category:
+            high = areas.end[padding_area]
+            if fde_range + 1 < len(range_start) and range_start[fde_range + 1] < high:
+                high = range_start[fde_range + 1]
+            while symbol < len(symbols) and symbols[symbol] < low:
+                symbol += 1
+            if (symbol < len(symbols) and symbols[symbol] < high) or (high - functions.start[i]) >> 32:
                 high = low
-        if high > low and areas.padding_end(here, low, high, False) == high:
+        if high > low and areas.padding_end(padding_area, low, high, False) == high:
             function[with_padding] = i
             with_padding += 1
             padded_size[i] = high - functions.start[i]
         else:
-            without += 1
-    return with_padding, without
+            without_padding += 1
+    return with_padding, without_padding

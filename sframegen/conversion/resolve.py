@@ -1,9 +1,8 @@
 """Decides which FDE describes which code if FDEs overlap or lie outside of code. Compiled.
 
-The policy: at each address the FDE with the greatest start counts, which a binary search over `.eh_frame_hdr` finds; of several
-with the same start the first in its section counts. The rest of an FDE that is cut by another one is left out, even after the end
-of the other. FDEs that are empty, outside of executable segments, larger than 4 GiB or at an unknown address are ignored, and
-counted.
+At each address the FDE with the greatest start counts, because a binary search over `.eh_frame_hdr` finds that one; of several
+with the same start, the first in its section counts. If one FDE begins inside another, the rest of the outer FDE is left out, even
+the code after the end of the inner one. Other FDEs are ignored and counted for the reasons below.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
     from sframegen.base.columns import Column, Fdes
     from sframegen.elf.columns import Spans
 
-# The reasons that `ignored` counts, in its order. Users read these texts.
-IGNORED = (
+# Why FDEs are ignored or cut short. Users read these texts; compiled code identifies a reason by its index here.
+IGNORE_REASONS = (
     "empty",
     "outside of executable segments",
     "larger than 4 GiB",
@@ -32,8 +31,8 @@ IGNORED = (
 )
 
 
-class Pieces(NamedTuple):
-    """The code that FDEs describe, by address: columns of FDE numbers, start and end addresses."""
+class FdeRanges(NamedTuple):
+    """The ranges of code that FDEs describe, ascending and disjoint: columns of FDE numbers, start and end addresses."""
 
     fde: Column
     start: Column
@@ -42,56 +41,58 @@ class Pieces(NamedTuple):
 
 @cython.locals(
     order="const unsigned int[::1]",
-    ignored="unsigned long long[::1]",
-    lost="unsigned int[::1]",
+    reason_counts="unsigned long long[::1]",
+    ignored_fdes="unsigned int[::1]",
     start="unsigned long long[::1]",
     size="unsigned long long[::1]",
-    piece_fde="unsigned int[::1]",
-    piece_start="unsigned long long[::1]",
-    piece_end="unsigned long long[::1]",
+    range_fde="unsigned int[::1]",
+    range_start="unsigned long long[::1]",
+    range_end="unsigned long long[::1]",
 )
-def resolve(order: Column, fdes: Fdes, code: Spans, pieces: Pieces, ignored: Column, lost: Column) -> int:
-    """Fills `pieces`, the code that each FDE describes, by address, and returns their number.
+def resolve_overlaps(
+    order: Column, fdes: Fdes, code: Spans, fde_ranges: FdeRanges, reason_counts: Column, ignored_fdes: Column
+) -> int:
+    """Fills `fde_ranges` with the code that each FDE describes, and returns the number of ranges.
 
-    `order`: FDE numbers by start, stable; empty if the FDEs are in that order. `code`: the executable ranges. `pieces` and `lost`
-    have room for all FDEs; `lost` gets the FDEs that are counted in `ignored`, without the empty ones.
+    `order`: FDE numbers sorted stably by start; empty if the FDEs are in that order. `code`: the executable ranges. `fde_ranges`
+    and `ignored_fdes` have room for all FDEs. `ignored_fdes` gets the FDEs counted in `reason_counts`, except for empty ones.
     """
     start = fdes.start
     size = fdes.size
-    piece_fde, piece_start, piece_end = pieces
+    range_fde, range_start, range_end = fde_ranges
     count: cython.Py_ssize_t = 0
-    losses: cython.Py_ssize_t = 0
+    ignored_count: cython.Py_ssize_t = 0
     i: cython.Py_ssize_t
     fde: cython.Py_ssize_t
-    what: cython.Py_ssize_t
-    place: cython.Py_ssize_t = 0
+    reason: cython.Py_ssize_t
+    span: cython.Py_ssize_t = 0
     unknown: cython.ulonglong = UNKNOWN_START
     for i in range(len(order) or len(start)):
         fde = order[i] if len(order) else i
-        while place < len(code.end) and code.end[place] <= start[fde]:
-            place += 1
-        what = -1
+        while span < len(code.end) and code.end[span] <= start[fde]:
+            span += 1
+        reason = -1
         if size[fde] == 0:
-            what = 0
+            reason = 0  # empty
         elif start[fde] == unknown:
-            what = 5
-        elif place == len(code.end) or start[fde] < code.start[place] or size[fde] > code.end[place] - start[fde]:
-            what = 1
+            reason = 5  # at an address that is not known
+        elif span == len(code.end) or start[fde] < code.start[span] or size[fde] > code.end[span] - start[fde]:
+            reason = 1  # outside of executable segments
         elif size[fde] >> 32:
-            what = 2
-        elif count and piece_start[count - 1] == start[fde]:
-            what = 3
-        elif count and piece_end[count - 1] > start[fde]:
-            what = 4
-            piece_end[count - 1] = start[fde]
-        if what >= 0:
-            ignored[what] += 1
-        if what > 0:
-            lost[losses] = piece_fde[count - 1] if what == 4 else fde
-            losses += 1
-        if what < 0 or what == 4:
-            piece_fde[count] = fde
-            piece_start[count] = start[fde]
-            piece_end[count] = start[fde] + size[fde]
+            reason = 2  # larger than 4 GiB
+        elif count and range_start[count - 1] == start[fde]:
+            reason = 3  # a second one for the same code
+        elif count and range_end[count - 1] > start[fde]:
+            reason = 4  # the FDE before is cut short
+            range_end[count - 1] = start[fde]
+        if reason >= 0:
+            reason_counts[reason] += 1
+        if reason > 0:
+            ignored_fdes[ignored_count] = range_fde[count - 1] if reason == 4 else fde
+            ignored_count += 1
+        if reason < 0 or reason == 4:
+            range_fde[count] = fde
+            range_start[count] = start[fde]
+            range_end[count] = start[fde] + size[fde]
             count += 1
     return count

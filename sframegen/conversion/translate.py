@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
 
 
-# Global names: access to an Enum member takes many times as long.
+# These are global names because access to an Enum member takes many times as long.
 UNSPECIFIED, UNDEFINED, SAME_VALUE, OFFSET, VAL_OFFSET, REGISTER, EXPRESSION, VAL_EXPRESSION, UNREADABLE = RuleKind
 DEFAULT = FdeType.DEFAULT
 CFA_EXPRESSION = Reason.CFA_EXPRESSION
@@ -43,18 +43,18 @@ class Translator:
             return Reason.RA_COLUMN
         if ra.kind is UNDEFINED:
             return why_inexpressible(OUTERMOST, self.words) or OUTERMOST
-        plain = Where(cfa.a, cfa.b) if cfa.kind is REGISTER else _cfa(cfa, self.words.abi)
-        return self._translate_row(rule, plain) if plain is not CFA_EXPRESSION else self._translate_pattern(rule)
+        cfa_location = Where(cfa.a, cfa.b) if cfa.kind is REGISTER else _cfa_location(cfa, self.words.abi)
+        return self._translate_row(rule, cfa_location) if cfa_location is not CFA_EXPRESSION else self._translate_pattern(rule)
 
     def _translate_pattern(self, rule: CfiRule) -> RepeatedPattern | Reason:
         """Translate the rule of a whole PLT, as GNU ld writes it: the CFA depends on the position in the 16-byte entry."""
         rows: list[tuple[int, Rule]] = []
-        before: Where | Reason | None = None
+        previous_cfa: Where | Reason | None = None
         for residue in range(PC_PERIOD):
-            cfa = _cfa(rule.cfa, self.words.abi, residue)
-            if cfa == before:
+            cfa = _cfa_location(rule.cfa, self.words.abi, residue)
+            if cfa == previous_cfa:
                 continue
-            row, before = self._translate_row(rule, cfa), cfa
+            row, previous_cfa = self._translate_row(rule, cfa), cfa
             if isinstance(row, Reason):
                 return row
             if not self.words.of(row)[DEFAULT]:
@@ -70,10 +70,10 @@ class Translator:
         abi = self.words.abi
         if sp_rule.kind is not UNSPECIFIED and not _sp_is_implied(sp_rule, cfa, abi):
             return Reason.SP_RULE
-        ra, fp = _place(ra_rule, abi), _place(fp_rule, abi)
+        ra, fp = _register_location(ra_rule, abi), _register_location(fp_rule, abi)
         if not (ra is None or isinstance(ra, Where)):
             return Reason.RA_RULE
-        signed = _ra_state(ra_state, abi)
+        signed = _ra_sign_state(ra_state, abi)
         if signed not in (0, int(abi.ra_is_signed)):
             return Reason.RA_SIGNED
         if not (fp is None or isinstance(fp, Where)):
@@ -82,33 +82,33 @@ class Translator:
         return why_inexpressible(row, self.words) or row
 
 
-def _where(term: Term | None) -> Where | None:
-    """Return an evaluated expression as a place; None if SFrame cannot describe that place."""
+def _location_of_term(term: Term | None) -> Where | None:
+    """Return an evaluated expression as a location; None if SFrame cannot describe it."""
     if term is None or term.register is None or term.more:
         return None
     return Where(None if term.register == CFA else term.register, term.offset, term.deref)
 
 
-def _cfa(rule: RegisterRule, abi: Abi, residue: int | None = None) -> Where | Reason:
-    """Return the CFA of a rule that is not REGISTER. `residue`: the PC modulo PC_PERIOD, if an expression may use it."""
+def _cfa_location(rule: RegisterRule, abi: Abi, residue: int | None = None) -> Where | Reason:
+    """Return the CFA that a rule of a kind other than REGISTER gives. `residue`: the PC modulo PC_PERIOD, if known."""
     if rule.kind is not VAL_EXPRESSION:
         return Reason.NO_CFA
-    return _where(evaluate(rule.expression, abi.byte_order, abi.pc, residue)) or CFA_EXPRESSION
+    return _location_of_term(evaluate(rule.expression, abi.byte_order, abi.pc, residue)) or CFA_EXPRESSION
 
 
 def _sp_is_implied(sp: RegisterRule, cfa: Where, abi: Abi) -> bool:
     """True if the CFI's rule for SP agrees with the caller's SP that SFrame implies: CFA + sp_offset."""
     if abi.sp_is_saved and sp.kind in (OFFSET, REGISTER):
         return True
-    value = Where(abi.sp, 0) if sp.kind is SAME_VALUE else _place(sp, abi)
+    value = Where(abi.sp, 0) if sp.kind is SAME_VALUE else _register_location(sp, abi)
     by_cfa_rule = None if cfa.deref and abi.sp_offset else cfa._replace(offset=cfa.offset + abi.sp_offset)
     return value is not None and value in (Where(None, abi.sp_offset), by_cfa_rule)
 
 
-def _place(rule: RegisterRule, abi: Abi) -> Where | Reason | None:
-    """Return where a register of the caller is, or its value; None if it is still in its register.
+def _register_location(rule: RegisterRule, abi: Abi) -> Where | Reason | None:
+    """Return where the caller's value of a register is saved, or the value; None if it is still in its register.
 
-    A place is *(cfa + n) or *(register + n), a value cfa + n or register + n. Returns Reason.FP_RULE for any other rule.
+    A location is *(cfa + n) or *(register + n), a value cfa + n or register + n. Returns Reason.FP_RULE for any other rule.
     """
     match rule.kind:
         case RuleKind.UNSPECIFIED | RuleKind.SAME_VALUE:
@@ -120,14 +120,14 @@ def _place(rule: RegisterRule, abi: Abi) -> Where | Reason | None:
         case RuleKind.REGISTER:
             return Where(rule.a, 0)
         case RuleKind.VAL_EXPRESSION:
-            return _where(evaluate(rule.expression, abi.byte_order, abi.pc, on_cfa=True)) or Reason.FP_RULE
+            return _location_of_term(evaluate(rule.expression, abi.byte_order, abi.pc, on_cfa=True)) or Reason.FP_RULE
         case RuleKind.EXPRESSION:
-            where = _where(evaluate(rule.expression, abi.byte_order, abi.pc, on_cfa=True))
-            return where._replace(deref=True) if where and not where.deref else Reason.FP_RULE
+            location = _location_of_term(evaluate(rule.expression, abi.byte_order, abi.pc, on_cfa=True))
+            return location._replace(deref=True) if location and not location.deref else Reason.FP_RULE
     return Reason.FP_RULE
 
 
-def _ra_state(rule: RegisterRule, abi: Abi) -> int | None:
+def _ra_sign_state(rule: RegisterRule, abi: Abi) -> int | None:
     """Return the value of RA_SIGN_STATE; None if it is not a constant."""
     if rule.kind is UNSPECIFIED:
         return rule.a

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sframegen import api
 from sframegen.base.errors import RefusedError, SframegenError, VerificationError
 from sframegen.base.one_file import FaultError, only_file_errors
-from sframegen.conversion.coverage import why_empty
+from sframegen.conversion.coverage import explain_empty_section
 from sframegen.detached.detached_file import companion_of
 from sframegen.elf.dynamic import DT, read_dynamic
 from sframegen.elf.file import ElfFile, map_file
@@ -99,7 +99,7 @@ class PackageFiles:
 def _fill(row: FileRow, summary: Summary) -> None:
     row.outcome = RowOutcome(summary.outcome)
     if row.outcome is RowOutcome.NOTHING:
-        row.reason = why_empty(summary.functions, summary.ignored_fdes)
+        row.reason = explain_empty_section(summary.functions, summary.ignored_fdes)
     row.executable_bytes = sum(sum(counts.values()) for counts in summary.fates.values())
     row.code_bytes, row.covered_bytes = summary.code_bytes, summary.covered_bytes
     row.functions, row.functions_covered = summary.functions, summary.functions_covered

@@ -30,7 +30,7 @@ MODULES = (
     "sframegen.conversion.final_calls",
     "sframegen.conversion.resolve",
     "sframegen.conversion.split",
-    "sframegen.conversion.tally",
+    "sframegen.conversion.byte_counts",
     "sframegen.elf.code_bytes.padding",
     "sframegen.elf.columns",
     "sframegen.elf.function_scan",

@@ -15,7 +15,7 @@ from sframegen.base.errors import FormatError
 from sframegen.cli.commands import cli
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert
-from sframegen.conversion.coverage import FATES
+from sframegen.conversion.coverage import CATEGORIES
 from sframegen.elf.code_bytes.padding import FAIL, padding_states
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import EM, PHDR_SIZE, PT, SHT, Phdr
@@ -29,16 +29,16 @@ from tests.support.loops import for_each
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sframegen.conversion.coverage import Coverage, Fates
+    from sframegen.conversion.coverage import CategoryBytes, Coverage
     from tests.support.peers import Compiler, Peers
 
 SIZE = 96
-NO_FATES: Fates = {"covered": {"default": 0, "flex": 0, "outermost": 0, "signal": 0}, "left_out": {}}
+NO_FATES: CategoryBytes = {"covered": {"default": 0, "flex": 0, "outermost": 0, "signal": 0}, "left_out": {}}
 IGNORED = "described only by FDEs that are ignored"
 AFTER_CALL = "padding after a final call"
 
 
-def total(fates: Fates) -> int:
+def total(fates: CategoryBytes) -> int:
     return sum(count for counts in fates.values() for count in counts.values())
 
 
@@ -101,17 +101,17 @@ def no_op_bytes(gap: bytes) -> int:
     return len(gap) if CUT_NO_OP.match(gap, match.end()) else match.end()
 
 
-def fates_of(text: Text, fdes: list[Fde]) -> tuple[Fates, Coverage]:
+def fates_of(text: Text, fdes: list[Fde]) -> tuple[CategoryBytes, Coverage]:
     elf, base = text.elf()
     frames = Frames()
     cies = {False: frames.cie(augmentation="zR", data=b"\0"), True: frames.cie(augmentation="zRS", data=b"\0")}
     for fde in fdes:
         frames.plain_fde(cies[fde.kind == "signal"], base + fde.start, fde.size, KINDS[fde.kind])
     coverage = convert([frames.section()], elf.executable_ranges(), AMD64).coverage
-    return coverage.fates(elf), coverage
+    return coverage.bytes_by_category(elf), coverage
 
 
-def by_byte(text: Text, fdes: list[Fde]) -> Fates:
+def by_byte(text: Text, fdes: list[Fde]) -> CategoryBytes:
     """The same by the definition: each byte's fate alone."""
     fits = [fde for fde in fdes if fde.size and fde.start + fde.size <= SIZE]
     first = {fde.start: fde for fde in reversed(fits)}
@@ -141,7 +141,7 @@ def by_byte(text: Text, fdes: list[Fde]) -> Fates:
             padded = no_op_bytes(text.content[start:end])
             is_after_call = start in calls and padded == end - start
             found[start : start + padded] = [("no_cfi", AFTER_CALL if is_after_call else "padding")] * padded
-    fates: Fates = {
+    fates: CategoryBytes = {
         "covered": dict(NO_FATES["covered"]),
         "left_out": {},
         "no_cfi": {"padding": 0, AFTER_CALL: 0, "code": 0, "not code": 0},
@@ -172,7 +172,7 @@ def test_what_an_ignored_fde_of_debug_frame_alone_describes() -> None:
     debug.plain_fde(cie, base, 48)
     debug.plain_fde(cie, base, 64)
     coverage = convert([eh.section(), debug.section()], elf.executable_ranges(), AMD64).coverage
-    fates = coverage.fates(elf)
+    fates = coverage.bytes_by_category(elf)
     assert fates["covered"]["default"] == 48
     assert fates["left_out"] == {IGNORED: 16}
     assert fates["no_cfi"] == {"padding": SIZE - 64, AFTER_CALL: 0, "code": 0, "not code": 0}
@@ -202,7 +202,7 @@ def test_a_signal_frame_outranks_what_its_rows_are() -> None:
     frames = Frames()
     frames.plain_fde(frames.cie(augmentation="zRS", data=b"\0"), base, 24, b"\x48" + KINDS["flex"] + b"\x48" + KINDS["outermost"])
     coverage = convert([frames.section()], elf.executable_ranges(), AMD64).coverage
-    assert coverage.fates(elf)["covered"] == {"default": 0, "flex": 0, "outermost": 0, "signal": 24}
+    assert coverage.bytes_by_category(elf)["covered"] == {"default": 0, "flex": 0, "outermost": 0, "signal": 24}
 
 
 def test_outermost_rows_among_others() -> None:
@@ -210,7 +210,7 @@ def test_outermost_rows_among_others() -> None:
     frames = Frames()
     frames.plain_fde(frames.cie(augmentation="zR", data=b"\0"), base, 24, b"\x48" + KINDS["outermost"])
     coverage = convert([frames.section()], elf.executable_ranges(), AMD64).coverage
-    assert coverage.fates(elf)["covered"] == {"default": 8, "flex": 0, "outermost": 16, "signal": 0}
+    assert coverage.bytes_by_category(elf)["covered"] == {"default": 8, "flex": 0, "outermost": 16, "signal": 0}
 
 
 @for_each(
@@ -226,7 +226,7 @@ def test_segments_that_no_program_has(second: dict[str, int], message: str) -> N
     load = Phdr(PT.LOAD, 5, 0x100, 0x100, 0x100, SIZE, SIZE, 0x100)
     elf = ElfFile(memoryview(writer.finish([load, load._replace(**second)])))
     with pytest.raises(FormatError, match=message):
-        coverage_of(elf).fates(elf)
+        coverage_of(elf).bytes_by_category(elf)
 
 
 # -- padding
@@ -302,9 +302,13 @@ def test_assembled_code_of_each_abi(peers: Peers, tmp_path: Path, prefix: str, o
     subprocess.run([peers.tool(prefix + "ld"), *options, "-shared", "-z", "separate-code", "-o", linked, made], check=True)
     elf = open_elf(linked)
     coverage = coverage_of(elf)
-    one, two, three = coverage.pieces.start
-    body = coverage.pieces.end[0] - one
-    assert [end - start for start, end in zip(coverage.pieces.start, coverage.pieces.end, strict=True)] == [body, body, 2 * body]
+    one, two, three = coverage.fde_ranges.start
+    body = coverage.fde_ranges.end[0] - one
+    assert [end - start for start, end in zip(coverage.fde_ranges.start, coverage.fde_ranges.end, strict=True)] == [
+        body,
+        body,
+        2 * body,
+    ]
     assert (two - one, three - two) == (64, 32)
     fates = check(elf)
     assert fates["covered"] == {"default": 3 * body, "flex": 0, "outermost": body, "signal": 0}
@@ -318,9 +322,9 @@ def test_assembled_code_of_each_abi(peers: Peers, tmp_path: Path, prefix: str, o
 PROGRAM = '#include <stdio.h>\nint main(int argc, char **argv) { printf("%s %d\\n", argv[0], argc); return 0; }'
 
 
-def check(elf: ElfFile) -> Fates:
+def check(elf: ElfFile) -> CategoryBytes:
     coverage = coverage_of(elf)
-    fates = coverage.fates(elf)
+    fates = coverage.bytes_by_category(elf)
     assert total(fates) == sum(end - start for start, end in elf.executable_ranges())
     assert sum(fates["covered"].values()) == coverage.covered_bytes
     assert sum(fates["covered"].values()) + sum(coverage.left_out.values()) == coverage.code_bytes
@@ -393,4 +397,4 @@ def test_docs_name_every_reason_and_fate() -> None:
     reasons = re.findall(r"^\| (.+?) \|", table, re.MULTILINE)
     assert reasons == [reason.value for reason in Reason]
     fates = page.partition("| group in `fates` |")[2].partition("\n\n")[0]
-    assert [name for _, name in FATES if name not in reasons and f"`{name}`" not in fates] == []
+    assert [name for _, name in CATEGORIES if name not in reasons and f"`{name}`" not in fates] == []

@@ -82,7 +82,7 @@ def function(name: str, *body: str) -> str:
 def after(file: Path, name: str) -> int:
     """The address after the function."""
     [found] = functions_named(open_elf(file), name.encode())
-    pieces = coverage_of(file).pieces
+    pieces = coverage_of(file).fde_ranges
     return pieces.end[list(pieces.start).index(found.address)]
 
 
@@ -158,7 +158,7 @@ def test_functions_that_do_not_count(what: str, peers: Peers, tmp_path: Path) ->
     other = function("other", "nop", "ret")
     source = f".text\n{other}.p2align 4\none: .cfi_startproc\n{before}\ncall one\n{behind}\n.cfi_endproc\nnop\nnop"
     file = link(peers, tmp_path, source)
-    start = coverage_of(file).pieces.start[1]
+    start = coverage_of(file).fde_ranges.start[1]
     summary = add_section(file)
     assert (summary.final_calls, summary.fates["no_cfi"][AFTER_CALL]) == (0, 0)
     assert read(file).rule_at(start + 5) is None
@@ -281,7 +281,7 @@ def test_real_files(name: str, corpus_file: Callable[[str], Path], tmp_path: Pat
     path, out = corpus_file(name), tmp_path / "out"
     elf = open_elf(path)
     summary = add_section(path, dry_run=True)
-    pieces = coverage_of(path).pieces
+    pieces = coverage_of(path).fde_ranges
     ends_with_call = ENDS_WITH_CALL[elf.header.e_machine]
     after = [end for start, end in zip(pieces.start, pieces.end, strict=True) if ends_with_call(bytes(elf.at(start, end - start)))]
     adjoining = len(set(pieces.start).intersection(after))

@@ -16,7 +16,7 @@ from sframegen.base.text import format_count
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sframegen.conversion.coverage import Fates
+    from sframegen.conversion.coverage import CategoryBytes
 
 SCHEMA = 1
 REFUSED = "refused"
@@ -38,7 +38,7 @@ class Entry:
     code_bytes: int = 0
     covered_bytes: int = 0
     section_bytes: int = 0
-    fates: Fates = field(default_factory=dict)  # without fates of no bytes
+    fates: CategoryBytes = field(default_factory=dict)  # without fates of no bytes
 
     @classmethod
     def of(cls, path: str, links: list[str], build_id: str, summary: Summary) -> Entry:

@@ -57,7 +57,7 @@ def convert_with_proven_code(elf: ElfFile, abi: Abi, described: Sequence[Range] 
     converted = convert_sources(find_sources(elf), elf.executable_ranges(), abi)
     ignored = [*converted.coverage.ignored_ranges, *described]
     converted = converted._replace(coverage=replace(converted.coverage, ignored_ranges=ignored))
-    silent = sum(end - start for start, end in converted.coverage.silent(elf))
+    silent = sum(end - start for start, end in converted.coverage.ranges_without_cfi(elf))
     if not 0 < silent <= MAX_SILENT:
         return converted, silent
     from sframegen.code.whole_file.synthesize import synthesize  # noqa: PLC0415 - capstone is slow to import, and few files need it

@@ -48,8 +48,12 @@ def synthesize(elf: ElfFile, converted: Converted, jobs: int = 1, progress: Prog
     """
     coverage, encoded = converted.coverage, converted.encoded
     abi, words = encoded.abi, RuleWords(encoded.abi, encoded.layout)
-    edges = [*coverage.pieces.end, *(end for _, end in coverage.ignored_ranges), *(start for start, _ in elf.executable_ranges())]
-    silent = coverage.silent(elf)
+    edges = [
+        *coverage.fde_ranges.end,
+        *(end for _, end in coverage.ignored_ranges),
+        *(start for start, _ in elf.executable_ranges()),
+    ]
+    silent = coverage.ranges_without_cfi(elf)
     begins = _functions_of(converted.table, abi, starts(elf, abi))
     begins |= referred_to(elf, abi, silent) | _first_called(elf, abi, silent)
     silent = _from_begins(silent, begins, sorted(edges))

@@ -94,7 +94,7 @@ UNSAID = list(Reason).index(Reason.CFA_EXPRESSION)
 
 def with_saved_cfas(converted: Converted, sources: Sources, abi: Abi) -> FunctionTable:
     """Return the converted functions, with more for code whose saved CFA a section cannot express."""
-    unsaid, pieces = converted.coverage.unsaid, converted.coverage.pieces
+    unsaid, pieces = converted.coverage.uncovered, converted.coverage.fde_ranges
     ranges = [(start, size) for start, size, why in zip(unsaid.start, unsaid.size, unsaid.reason, strict=True) if why == UNSAID]
     if not ranges:
         return converted.table

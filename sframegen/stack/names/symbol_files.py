@@ -65,12 +65,12 @@ class DebugFiles:
         return ElfFile(debug.data, debug.name) if is_copy else debug  # of a copy, nothing is kept for the file
 
     def _matches(self, elf: ElfFile, debug: ElfFile) -> bool:
-        from sframegen.conversion.cfi_sections import belongs  # noqa: PLC0415 - most files have no such file
+        from sframegen.conversion.cfi_sections import is_debug_file_of  # noqa: PLC0415 - most files have no such file
 
         try:
             if build_id_of(elf):
                 return build_id_of(elf) == build_id_of(debug)
-            return len(debug.data) <= MAX_CRC and debug_link_of(elf) is not None and belongs(elf, debug)
+            return len(debug.data) <= MAX_CRC and debug_link_of(elf) is not None and is_debug_file_of(elf, debug)
         except FormatError:
             return False
 

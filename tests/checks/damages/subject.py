@@ -88,8 +88,8 @@ class Subject:
         """What the CFI describes: (start, end) of its functions; (start, end, number of the Reason) of what cannot be said."""
         abi = self.abi._replace(base_registers=ALL_REGISTERS)
         coverage = convert_sources(find_sources(self.elf), self.elf.executable_ranges(), abi).coverage
-        _, starts, ends = coverage.pieces
-        unsaid = [(start, start + size, reason) for start, size, reason in zip(*coverage.unsaid, strict=True)]
+        _, starts, ends = coverage.fde_ranges
+        unsaid = [(start, start + size, reason) for start, size, reason in zip(*coverage.uncovered, strict=True)]
         return list(zip(starts, ends, strict=True)), unsaid
 
     def described(self, address: int) -> bool:

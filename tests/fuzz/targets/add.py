@@ -27,7 +27,7 @@ def run(data: bytes) -> None:
         layout = WRITABLE[2 + len(data) % 2]
         converted = convert(find_sources(elf).sections, elf.executable_ranges(), abi, layout)
         table, coverage, _ = converted
-        fates = coverage.fates(elf)
+        fates = coverage.bytes_by_category(elf)
         assert sum(fates["covered"].values()) == coverage.covered_bytes
         encoder = converted.encoder(elf, LEVELS["fast"])
         assert difference(table, encoder.table)[1] <= 0

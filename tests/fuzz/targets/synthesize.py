@@ -23,7 +23,7 @@ def run(data: bytes) -> None:
         before = convert(sections, elf.executable_ranges(), abi_of(elf))
         after = synthesize(elf, before)
         table, coverage, _ = after
-        fates, bare = coverage.fates(elf), before.coverage.fates(elf)
+        fates, bare = coverage.bytes_by_category(elf), before.coverage.bytes_by_category(elf)
         total = sum(fates.get("synthesized", {}).values())
         assert total == sum(end - start for ranges in coverage.synthesized for start, end in ranges)
         assert sum(bare["no_cfi"].values()) - sum(fates["no_cfi"].values()) == total
