@@ -9,6 +9,7 @@ from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.code_areas import CodeArea, areas_of, code_segments
 from sframegen.format.encode import EMPTY, Encoder, kind_bytes
 from sframegen.format.model import FunctionTable
+from sframegen.program.own_memory import drop_pages
 from sframegen.tables.join import Groups, cut, find_runs, followers, group, rebuild, take_apart
 
 if TYPE_CHECKING:
@@ -37,7 +38,10 @@ def encoder_of(elf: ElfFile, table: FunctionTable, encoded: EncodedRules, level:
     """Return the encoder for the table at that level. Every address that the table covers keeps its rule."""
     encoder = encoder_at(table, encoded, level)
     if level.max_rows and len(table):
-        return join(table, encoder, level, may_follow(elf, table, borders))
+        marks = may_follow(elf, table, borders)
+        if elf.status is not None:  # the file itself is mapped, without changes in memory that dropped pages would lose
+            drop_pages(elf.data)  # its code is not read again
+        return join(table, encoder, level, marks)
     return encoder
 
 
