@@ -6,10 +6,10 @@ from linker.existing.in_place import Exchange, find_slot, plan_exchange, sframe_
 from linker.existing.original import file_with_writes, original_of
 from linker.existing.take_out import plan_removal
 from linker.files.copying import FilePart
-from linker.inject.apply import Change, change_of
-from linker.inject.layout import ADDRESS
+from linker.inject.apply import Change, make_injection_change
+from linker.inject.layout import UNLOADED_ADDRESS
 from linker.inject.plan import InjectionPlan, plan_injection, plan_unloaded
-from linker.inject.undo_record import Undo, Write, final_contents
+from linker.inject.undo_record import Undo, Write, merge_writes
 from sframegen.base.errors import FormatError, SframegenError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.records import SHT
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def has_unloaded(elf: ElfFile, contents: memoryview) -> bool:
     """Return True if the file already has this section, not loaded and not compressed."""
     section = unloaded_of(elf)
-    if section is None or (section.header.sh_flags, section.header.sh_addr) != (0, ADDRESS):
+    if section is None or (section.header.sh_flags, section.header.sh_addr) != (0, UNLOADED_ADDRESS):
         return False
     try:
         return elf.contents(section).tobytes() == contents.tobytes()
@@ -87,12 +87,12 @@ def change_for(plan: InjectionPlan | Exchange, base: Base, encoder: Encoder) -> 
     """Return what turns `base.given` into the new file; the last write is the record."""
     if isinstance(plan, Exchange):
         return Change(plan.writes)
-    return change_of(plan, base.elf, encoder.encode(plan.section_address), base.given, base.cleared)
+    return make_injection_change(plan, base.elf, encoder.encode(plan.section_address), base.given, base.cleared)
 
 
 def is_written(elf: ElfFile, base: Base, change: Change) -> bool:
     """Return True if the file already has all bytes of the change; a file without a record does not need one."""
     if change.gaps != (base.record.gaps if base.record else ()):
         return False
-    needed = final_contents(change.writes if base.given is not elf else change.writes[:-1])
+    needed = merge_writes(change.writes if base.given is not elf else change.writes[:-1])
     return all(elf.data[offset : offset + len(data)].tobytes() == data for offset, data in needed)

@@ -133,7 +133,7 @@ def updated_record(elf: ElfFile, writes: list[Write]) -> list[Write]:
         message = "the section is a part of the file that sframegen changed, and what it would restore"
         raise RefusedError(Refusal.NO_ROOM_IN_PLACE, message, file=elf.name)
     new = [after(writes, start, elf.data[start:end]) for start, end in record.covered]
-    return [Write(record.start, undo_record.pack(record, new))]
+    return [Write(record.start, undo_record.encode_record(record, new))]
 
 
 def after(writes: list[Write], start: int, old: memoryview) -> bytearray:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from linker.existing.in_place import own_loads
 from linker.files.copying import LARGE, copy_parts, same_range
 from linker.inject import undo_record
-from linker.inject.gaps import is_grown, moved_segment, opened_gaps, total_size
+from linker.inject.gaps import gaps_in_new_file, is_grown, shift_segment, total_size
 from linker.inject.image import MAX_PROGRAM_HEADERS, image_end
 from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS
 from linker.inject.plan import SPARE_HEADERS
@@ -106,7 +106,7 @@ def is_plausible(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> b
     if max(original.phnum, elf.phnum) > MAX_PROGRAM_HEADERS:
         return False
     tables = {field: getattr(elf.header, field) for field in ("e_phoff", "e_phnum", "e_shoff", "e_shnum", "e_shstrndx")}
-    kept = [moved_segment(record.gaps, s) for s in original.segments if s.p_type not in CHANGING_SEGMENTS]
+    kept = [shift_segment(record.gaps, s) for s in original.segments if s.p_type not in CHANGING_SEGMENTS]
     changing, executable = may_change(original, elf), code(original, elf)
     return (
         original.header._replace(**tables) == elf.header
@@ -159,7 +159,7 @@ def is_loaded(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> bool
             left.remove(found)
         elif number not in own:
             return False
-    new = [*opened_gaps(record.gaps), (record.original_size + total_size(record.gaps), undo_record.END)]
+    new = [*gaps_in_new_file(record.gaps), (record.original_size + total_size(record.gaps), undo_record.UNBOUNDED)]
     return all(load.p_flags == PF.R and index_of_containing_range(new, load.p_offset) is not None for load in left)
 
 

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from linker.existing.in_place import own_loads, sframe_extents
 from linker.inject import undo_record
 from linker.inject.image import image_end
-from linker.inject.section_table import renumbered_header
+from linker.inject.section_table import renumber_header
 from linker.inject.undo_record import Write
 from sframegen.base.quick_typing import NamedTuple
 from sframegen.elf.dynamic import read_dynamic
@@ -84,7 +84,7 @@ def without_headers(elf: ElfFile) -> list[Section]:
         return [s._replace(name="", header=UNUSED_SECTION) if is_sframe_section(s) else s for s in elf.sections]
     kept = [section for section in elf.sections if not is_sframe_section(section)]
     numbers = {old.number: new for new, old in enumerate(kept)} | dict.fromkeys(gone, 0)
-    return [Section(new, old.name, renumbered_header(old.header, numbers)) for new, old in enumerate(kept)]
+    return [Section(new, old.name, renumber_header(old.header, numbers)) for new, old in enumerate(kept)]
 
 
 def are_numbered(elf: ElfFile, sections: range) -> bool:

@@ -1,22 +1,22 @@
-"""The front layout: the program header table grows in place, and the metadata after it makes room.
+"""Drafts the front layout: the program header table grows in place, over metadata that moves to the new segment.
 
-That metadata moves into the new segment, after `.sframe`. The build-id stays in the first page of the file: it takes the
-place of other metadata there, or the padding after the first segment.
+The metadata follows `.sframe` there. Only the build-id stays in the first page of the file, where it replaces other metadata or
+the padding after the first segment.
 """
 
 from __future__ import annotations
 
 from linker.inject.image import MAX_ADDRESS, Image
 from linker.inject.layout import (
-    BUILD_ID_LEAVES,
+    BUILD_ID_WOULD_LEAVE,
     LayoutDraft,
     Move,
-    follow_segment,
-    gap_after,
+    add_gap_for_new_bytes,
     insert_loads,
-    load_at,
-    no_room,
-    sframe_at,
+    new_load,
+    no_room_error,
+    sframe_headers,
+    update_moved_segment,
 )
 from linker.inject.movable import FIRST_PAGE
 from sframegen.base.errors import Refusal, RefusedError
@@ -24,97 +24,100 @@ from sframegen.elf.ranges import Extent, align_up, find_overlapping
 from sframegen.elf.records import PHDR_SIZE, PT, Phdr
 
 NEW_SEGMENTS = 2  # PT_LOAD and PT_GNU_SFRAME
-END_OF_HASH = 8  # bytes after moved metadata: LIEF 1.0 does not read a .gnu.hash that ends with its segment
+PADDING_AFTER_METADATA = 8  # bytes, because LIEF 1.0 does not read a .gnu.hash that ends with its segment
 
 
-def front(image: Image, section_size: int, spare: int) -> LayoutDraft:
-    """Draft the layout, with room for `spare` headers after the table. Raises RefusedError if a piece in the way cannot move."""
+def draft_front_layout(image: Image, section_size: int, spare: int) -> LayoutDraft:
+    """Draft the layout, with room for `spare` more headers in the table. Raises RefusedError if bytes after it cannot move."""
     kept = image.segments
     end = table_end(image, kept)
-    if find_overlapping(image.pieces, image.table.end, end) or find_overlapping(image.blocks, image.table.end, end):
+    if find_overlapping(image.movable, image.table.end, end) or find_overlapping(image.fixed, image.table.end, end):
         kept = [segment for segment in kept if not is_unused(segment, kept)]
         end = table_end(image, kept)
-    room = end + spare * PHDR_SIZE
-    moved, stays = make_room(image, room)
-    used = max([end, *(to + piece.size for piece, to in stays)])
+    reserved_end = end + spare * PHDR_SIZE
+    moving, staying = choose_pieces_to_move(image, reserved_end)
+    used_end = max([end, *(to + piece.size for piece, to in staying)])
 
-    offset = align_up(image.room, 8)
+    offset = align_up(image.insertion_offset, 8)
     address = align_up(image.end_address, image.page) + offset % image.page
-    moves = [move(image, piece, to, to - piece.start + address_at(image, piece.start)) for piece, to in stays]
-    at = section_size
-    for piece in moved:
-        at = align_up(offset + at, piece.align) - offset
-        moves.append(move(image, piece, offset + at, address + at))
-        at += piece.size
-    at += END_OF_HASH if moved else 0
-    if address + at > MAX_ADDRESS:
+    moves = [make_move(image, piece, to, to - piece.start + address_at(image, piece.start)) for piece, to in staying]
+    size = section_size
+    for piece in moving:
+        size = align_up(offset + size, piece.align) - offset
+        moves.append(make_move(image, piece, offset + size, address + size))
+        size += piece.size
+    size += PADDING_AFTER_METADATA if moving else 0
+    if address + size > MAX_ADDRESS:
         message = f"the last segment ends at {image.end_address:#x}: no addresses are left after it"
         raise RefusedError(Refusal.NO_ROOM, message, "program header table", file=image.elf.name)
 
-    sframe, section = sframe_at(offset, address, section_size)
-    segments = [follow_segment(grow(image, segment, kept, used), moves) for segment in kept]
-    load = load_at(image, offset, address, at)
+    sframe, section = sframe_headers(offset, address, section_size)
+    segments = [update_moved_segment(grow_program_header(image, segment, kept, used_end), moves) for segment in kept]
+    load = new_load(image, offset, address, size)
     segments = [*insert_loads(segments, [load]), sframe]
     dropped = [segment for segment in image.elf.segments if segment not in kept]
-    gaps, file_end = gap_after(image, offset + at)
-    spare_size = cleared_end(image, room) - end
+    gaps, file_end = add_gap_for_new_bytes(image, offset + size)
+    spare_size = end_of_cleared_bytes(image, reserved_end) - end
     return LayoutDraft(
         "front", gaps, image.table.start, segments, [load, sframe], section, file_end, moves, dropped, [], spare_size
     )
 
 
 def table_end(image: Image, kept: list[Phdr]) -> int:
+    """Return the file offset after the new program header table, which has the `kept` headers and the new ones."""
     return image.table.start + (len(kept) + NEW_SEGMENTS) * PHDR_SIZE
 
 
-def cleared_end(image: Image, room: int) -> int:
-    """Return the end of the unused bytes after the table: room for more headers, and remains of moved metadata."""
-    return max([room, *(min(piece.end, FIRST_PAGE) for piece in find_overlapping(image.pieces, image.table.end, room))])
+def end_of_cleared_bytes(image: Image, reserved_end: int) -> int:
+    """Return the end of the bytes to clear after the table: the reserved ones, and the old bytes of metadata that moved."""
+    return max(
+        [reserved_end, *(min(piece.end, FIRST_PAGE) for piece in find_overlapping(image.movable, image.table.end, reserved_end))]
+    )
 
 
 def is_unused(segment: Phdr, segments: list[Phdr]) -> bool:
-    """Return True for an unused header, or GNU ld's PT_NOTE for the bytes of PT_GNU_PROPERTY, which nobody reads."""
+    """Return True for PT_NULL, and for the second PT_NOTE that GNU ld writes for PT_GNU_PROPERTY, which nobody reads."""
     return segment.p_type == PT.NULL or (segment.p_type == PT.NOTE and segment._replace(p_type=PT.GNU_PROPERTY) in segments)
 
 
-def make_room(image: Image, end: int) -> tuple[list[Extent], list[tuple[Extent, int]]]:
-    """Return (pieces to move to the new segment, pieces that stay in the first page, with new offsets) for a table up to `end`."""
+def choose_pieces_to_move(image: Image, end: int) -> tuple[list[Extent], list[tuple[Extent, int]]]:
+    """Return (ranges to move to the new segment, (range, new offset) of a build-id in the way) for a table up to `end`."""
     start = image.table.end
-    blocks = find_overlapping(image.blocks, start, end)
+    blocks = find_overlapping(image.fixed, start, end)
     if blocks:
-        raise no_room(image, f"{', '.join(blocks[0].names) or 'a segment'} cannot move")
-    if not may_extend(image, end):
-        raise no_room(image, "its segment ends after it")
-    in_way = find_overlapping(image.pieces, start, end)
-    build_id = next(filter(image.has_build_id, in_way), None)
+        raise no_room_error(image, f"{', '.join(blocks[0].names) or 'a segment'} cannot move")
+    if not can_extend_segment(image, end):
+        raise no_room_error(image, "its segment ends after it")
+    obstructing = find_overlapping(image.movable, start, end)
+    build_id = next(filter(image.has_build_id, obstructing), None)
     if build_id is None:
-        return in_way, []
-    rooms = [place for place in places(image, end, build_id) if fits(image, place, build_id)]
-    if not rooms:
-        raise no_room(image, BUILD_ID_LEAVES)
+        return obstructing, []
+    candidates = [offset for offset in candidate_offsets(image, end, build_id) if piece_fits(image, offset, build_id)]
+    if not candidates:
+        raise no_room_error(image, BUILD_ID_WOULD_LEAVE)
 
-    def moved(place: int) -> list[Extent]:
-        wanted = {*in_way, *find_overlapping(image.pieces, place, place + build_id.size)} - {build_id}
-        return sorted(wanted)
+    def pieces_to_move(offset: int) -> list[Extent]:
+        moving = {*obstructing, *find_overlapping(image.movable, offset, offset + build_id.size)} - {build_id}
+        return sorted(moving)
 
-    best = min(rooms, key=lambda place: (sum(piece.size for piece in moved(place)), place))
-    return moved(best), [(build_id, best)]
-
-
-def places(image: Image, end: int, piece: Extent) -> list[int]:
-    """Return offsets in the first page where a piece could begin: after the table, or after any other piece or block."""
-    ends = {end, *(item.end for item in [*image.pieces, *image.blocks] if end <= item.end < FIRST_PAGE)}
-    return sorted({align_up(place, piece.align) for place in ends})
+    best = min(candidates, key=lambda offset: (sum(piece.size for piece in pieces_to_move(offset)), offset))
+    return pieces_to_move(best), [(build_id, best)]
 
 
-def fits(image: Image, place: int, piece: Extent) -> bool:
-    last = place + piece.size
-    return last <= FIRST_PAGE and may_extend(image, last) and not find_overlapping(image.blocks, place, last)
+def candidate_offsets(image: Image, end: int, piece: Extent) -> list[int]:
+    """Return offsets in the first page where a range could begin: after the table, or after another movable or fixed range."""
+    ends = {end, *(item.end for item in [*image.movable, *image.fixed] if end <= item.end < FIRST_PAGE)}
+    return sorted({align_up(at, piece.align) for at in ends})
 
 
-def may_extend(image: Image, end: int) -> bool:
-    """Return True if the table's segment reaches file offset `end`, or can grow to it within its last, otherwise unused page."""
-    load = image.load
+def piece_fits(image: Image, offset: int, piece: Extent) -> bool:
+    end = offset + piece.size
+    return end <= FIRST_PAGE and can_extend_segment(image, end) and not find_overlapping(image.fixed, offset, end)
+
+
+def can_extend_segment(image: Image, end: int) -> bool:
+    """Return True if the table's segment reaches file offset `end`, or can grow to it within the unused rest of its last page."""
+    load = image.table_load
     if load is None:
         return True
     last = load.p_offset + load.p_filesz
@@ -134,19 +137,19 @@ def may_extend(image: Image, end: int) -> bool:
 
 
 def address_at(image: Image, offset: int) -> int:
-    return offset + image.load.p_vaddr - image.load.p_offset if image.load else 0
+    return offset + image.table_load.p_vaddr - image.table_load.p_offset if image.table_load else 0
 
 
-def move(image: Image, piece: Extent, to_offset: int, to_address: int) -> Move:
+def make_move(image: Image, piece: Extent, to_offset: int, to_address: int) -> Move:
     return Move(piece.names, piece.size, piece.start, to_offset, address_at(image, piece.start), to_address)
 
 
-def grow(image: Image, segment: Phdr, kept: list[Phdr], used: int) -> Phdr:
-    """Return the program header, enlarged if it is PT_PHDR or the PT_LOAD that holds the larger table."""
+def grow_program_header(image: Image, segment: Phdr, kept: list[Phdr], used_end: int) -> Phdr:
+    """Return the program header, enlarged if it is PT_PHDR or the PT_LOAD that maps the larger table."""
     if segment.p_type == PT.PHDR:
         size = (len(kept) + NEW_SEGMENTS) * PHDR_SIZE
         return segment._replace(p_filesz=size, p_memsz=size)
-    if segment.p_type == PT.LOAD and segment is image.load:
-        size = max(segment.p_filesz, used - segment.p_offset)
+    if segment.p_type == PT.LOAD and segment is image.table_load:
+        size = max(segment.p_filesz, used_end - segment.p_offset)
         return segment._replace(p_filesz=size, p_memsz=max(segment.p_memsz, size))
     return segment

@@ -1,4 +1,4 @@
-"""Linux kernel versions: which changes to a file need newer kernels, and which of them the user allows."""
+"""Tells which changes to an ELF file need a newer Linux kernel, and which are safe for a user's minimum kernel version."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class Kernel(NamedTuple):
 
 
 class KernelChange(Enum):
-    """A change to a file that only newer kernels accept; the value is the first kernel that does."""
+    """A change to a file that only newer kernels accept; the value is the first kernel that accepts it."""
 
-    TABLE_AT_THE_END = Kernel(5, 18)  #: of a program's program headers: AT_PHDR comes from the PT_LOAD that holds them
-    SEGMENT_IN_A_LOADER = Kernel(6, 7)  #: after its .bss: that of each PT_LOAD is cleared separately, for interpreters too
-
-
-MIN_KERNEL = "5.18"  # unless an older one is asked for
-VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})([.+~-][\w.+~-]*)?", re.ASCII)  # accepts the output of uname -r
+    TABLE_AT_THE_END = Kernel(5, 18)  #: a program header table after other segments: AT_PHDR comes from the PT_LOAD that has it
+    SEGMENT_IN_A_LOADER = Kernel(6, 7)  #: a segment after a loader's .bss: kernels now clear the .bss of each PT_LOAD separately
 
 
-def kernel_of(version: str) -> Kernel:
+MIN_KERNEL = "5.18"  # the default of --min-kernel
+VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})([.+~-][\w.+~-]*)?", re.ASCII)  # major, minor, any rest as in the output of uname -r
+
+
+def parse_kernel_version(version: str) -> Kernel:
     """Parse a kernel version. Raises ValueError if it is not a version, TypeError if it is not a string."""
     if not isinstance(version, str):
         raise TypeError(f"min_kernel is {version!r}: give a string such as '5.18'")
@@ -37,7 +37,7 @@ def kernel_of(version: str) -> Kernel:
     return Kernel(int(found[1]), int(found[2]))
 
 
-def safe_on(min_kernel: str | None) -> frozenset[KernelChange]:
+def changes_accepted_by(min_kernel: str | None) -> frozenset[KernelChange]:
     """Return the changes that `min_kernel`, by default MIN_KERNEL, and all later kernels accept."""
-    kernel = kernel_of(MIN_KERNEL if min_kernel is None else min_kernel)
+    kernel = parse_kernel_version(MIN_KERNEL if min_kernel is None else min_kernel)
     return frozenset(change for change in KernelChange if change.value <= kernel)

@@ -1,29 +1,32 @@
-"""Drafts of layouts, from which the rest of a plan follows. The two at the file's end are drafted here: loaded (tail) or not."""
+"""Defines layout drafts, from which the rest of a plan follows, and drafts the two layouts at the end of the file.
+
+In the tail layout segments load the section and a new program header table; in the other one the section is not loaded.
+"""
 
 from __future__ import annotations
 
-from linker.inject.gaps import Gap, Gaps, moved_end, total_size
-from linker.inject.image import MAX_ADDRESS, Image, check_end, check_header, check_sections
+from linker.inject.gaps import Gap, Gaps, to_new_end, total_size
+from linker.inject.image import MAX_ADDRESS, Image, check_header, check_no_appended_data, check_sections
 from linker.inject.movable import MOVABLE_SEGMENTS
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.base.quick_typing import TYPE_CHECKING, Literal, NamedTuple
 from sframegen.elf.ranges import align_up
-from sframegen.elf.records import PF, PHDR_SIZE, PT, SHF, SHT, Phdr, Shdr
+from sframegen.elf.records import PF, PHDR_SIZE, PT, SHF, SHT, UNUSED_SECTION, Phdr, Shdr
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
 
 
 NEW_SEGMENTS = 3  # two PT_LOADs and PT_GNU_SFRAME
-MAX_HOLE = 64 << 20  # bytes in the file between the old and new segments, which .bss causes
+MAX_HOLE = 64 << 20  # bytes: .bss leaves a hole of its size in the file between the old and new segments
 WORD = 1 << 64
-BUILD_ID_LEAVES = "the build-id note would leave the first page of the file"
-ADDRESS, ALIGN = 0, 8  # of a section that is not loaded
+BUILD_ID_WOULD_LEAVE = "the build-id note would leave the first page of the file"
+UNLOADED_ADDRESS, UNLOADED_ALIGN = 0, 8
 Layout = Literal["front", "before", "tail", "unloaded"]
 
 
 class Move(NamedTuple):
-    """A move of a metadata piece: offset in the original and in the new file, link-time addresses, size in bytes."""
+    """A range of metadata that moves, with its offset and link-time address in the original and in the new file."""
 
     names: tuple[str, ...]
     size: int
@@ -46,10 +49,10 @@ class LayoutDraft(NamedTuple):
     segments: list[Phdr]  # the whole new program header table
     new_segments: list[Phdr]  # the added ones among `segments`
     section: Shdr  # `.sframe`, without its name
-    end: int  # the offset after the last byte of the original, the section and all segments
+    end: int  # the file offset after the original, the section and all segments
     moves: list[Move]
     dropped: list[Phdr]  # program headers of the original that are not in the new table
-    covers: list[tuple[str, Shdr]]  # extra sections over bytes that strip tools would otherwise clear
+    covers: list[tuple[str, Shdr]]  # (name, header) of extra sections over bytes that strip tools would otherwise clear
     spare_size: int = 0  # bytes to clear after the program header table
 
     @property
@@ -63,36 +66,42 @@ class NoRoomError(RefusedError):
     why: str
 
 
-def no_room(image: Image, why: str, reason: Refusal = Refusal.NO_ROOM) -> NoRoomError:
+def no_room_error(image: Image, why: str, reason: Refusal = Refusal.NO_ROOM) -> NoRoomError:
+    """Return the error to raise. Its `why` lets a caller report the same reason as another Refusal."""
     error = NoRoomError(reason, f"no room for two more program headers: {why}", "program header table", file=image.elf.name)
     error.why = why
     return error
 
 
-def gap_after(image: Image, end: int, gaps: Gaps = ()) -> tuple[Gaps, int]:
-    """Return (gaps, end of the file) with a gap for new bytes, up to `end`, between loaded and unloaded parts of the file.
+def add_gap_for_new_bytes(image: Image, end: int, gaps: Gaps = ()) -> tuple[Gaps, int]:
+    """Return (gaps, end of the file) after adding a gap that reaches up to `end` between the file's loaded and unloaded parts.
 
-    `gaps`: the earlier gaps. Unloaded parts keep their alignment.
+    `gaps`: the gaps before it. Its size keeps the alignment of the unloaded parts.
     """
-    size, at = len(image.elf.data), image.room
+    size, at = len(image.elf.data), image.insertion_offset
     if at < size:
-        start = moved_end(gaps, at)
+        start = to_new_end(gaps, at)
         gaps = (*gaps, Gap(at, align_up(end - start, image.align_after)))
     return gaps, max(end, size + total_size(gaps))
 
 
-def readable_segment(kind: int, offset: int, address: int, size: int, align: int) -> Phdr:
+def read_only_segment(kind: int, offset: int, address: int, size: int, align: int) -> Phdr:
     return Phdr(kind, PF.R, offset, address, address, size, size, align)
 
 
-def load_at(image: Image, offset: int, address: int, size: int) -> Phdr:
-    return readable_segment(PT.LOAD, offset, address, size, image.page)
+def new_load(image: Image, offset: int, address: int, size: int) -> Phdr:
+    return read_only_segment(PT.LOAD, offset, address, size, image.page)
 
 
-def sframe_at(offset: int, address: int, size: int) -> tuple[Phdr, Shdr]:
+def sframe_headers(offset: int, address: int, size: int) -> tuple[Phdr, Shdr]:
     """Return the program and section header of a loaded SFrame section."""
-    return readable_segment(PT.GNU_SFRAME, offset, address, size, 8), Shdr(
-        0, SHT.GNU_SFRAME, SHF.ALLOC, address, offset, size, 0, 0, 8, 0
+    return read_only_segment(PT.GNU_SFRAME, offset, address, size, 8), loaded_section(SHT.GNU_SFRAME, address, offset, size, 8)
+
+
+def loaded_section(kind: int, address: int, offset: int, size: int, align: int) -> Shdr:
+    """Return the header of a section that a segment loads. Its name is added with the section header table."""
+    return UNUSED_SECTION._replace(
+        sh_type=kind, sh_flags=SHF.ALLOC, sh_addr=address, sh_offset=offset, sh_size=size, sh_addralign=align
     )
 
 
@@ -102,8 +111,8 @@ def insert_loads(segments: list[Phdr], loads: list[Phdr]) -> list[Phdr]:
     return [*segments[: last + 1], *loads, *segments[last + 1 :]]
 
 
-def follow_segment(segment: Phdr, moves: list[Move]) -> Phdr:
-    """Return the program header, with its new place if its metadata moves."""
+def update_moved_segment(segment: Phdr, moves: list[Move]) -> Phdr:
+    """Return the program header, with its new offset and addresses if its metadata moves."""
     for item in moves:
         if segment.p_type in MOVABLE_SEGMENTS and item.contains(segment.p_offset, segment.p_filesz):
             by = item.to_address - item.from_address
@@ -115,16 +124,16 @@ def follow_segment(segment: Phdr, moves: list[Move]) -> Phdr:
     return segment
 
 
-def tail(image: Image, section_size: int) -> LayoutDraft:
-    """Draft a layout with a section and a program header table that are loaded from the file's end. Raises NoRoomError."""
-    room = image.room
+def draft_tail_layout(image: Image, section_size: int) -> LayoutDraft:
+    """Draft a layout with a loaded section and a loaded program header table at the end of the file. Raises NoRoomError."""
+    room = image.insertion_offset
     bias = image.loads[0].p_vaddr - image.loads[0].p_offset
     address = max(align_up(image.end_address, image.page), align_up(room + bias, image.page))
     table_address = align_up(address + section_size, image.page)
     size = (len(image.segments) + NEW_SEGMENTS) * PHDR_SIZE
     if bias < 0 or bias % image.page or table_address + size > MAX_ADDRESS or address - bias - room > MAX_HOLE:
-        raise no_room(image, "neither after it nor at the end of the file")
-    sframe, section = sframe_at(address - bias, address, section_size)
+        raise no_room_error(image, "neither after it nor at the end of the file")
+    sframe, section = sframe_headers(address - bias, address, section_size)
     table_offset = table_address - bias
     segments = [
         segment._replace(p_offset=table_offset, p_vaddr=table_address, p_paddr=table_address, p_filesz=size, p_memsz=size)
@@ -132,25 +141,25 @@ def tail(image: Image, section_size: int) -> LayoutDraft:
         else segment
         for segment in image.segments
     ]
-    loads = [load_at(image, section.sh_offset, address, section_size), load_at(image, table_offset, table_address, size)]
-    # A section covers the table: otherwise eu-strip takes it for a gap and clears it.
-    cover = Shdr(0, SHT.PROGBITS, SHF.ALLOC, table_address, table_offset, size, 0, 0, 8, 0)
+    loads = [new_load(image, section.sh_offset, address, section_size), new_load(image, table_offset, table_address, size)]
+    # A section covers the table because eu-strip would otherwise take it for a gap and clear it.
+    cover = loaded_section(SHT.PROGBITS, table_address, table_offset, size, align=8)
     segments = [*insert_loads(segments, loads), sframe]
     dropped = [segment for segment in image.elf.segments if segment not in image.segments]
-    gaps, end = gap_after(image, table_offset + size)
+    gaps, end = add_gap_for_new_bytes(image, table_offset + size)
     return LayoutDraft(
         "tail", gaps, table_offset, segments, [*loads, sframe], section, end, [], dropped, [(".sframegen.phdrs", cover)]
     )
 
 
-def unloaded(elf: ElfFile, section_size: int) -> LayoutDraft:
-    """Draft a layout with an unloaded section at the file's end. Raises FormatError or RefusedError if none can be added."""
+def draft_unloaded_layout(elf: ElfFile, section_size: int) -> LayoutDraft:
+    """Draft a layout with an unloaded section at the end of the file. Raises FormatError or RefusedError if none can be added."""
     check_header(elf, new_headers=0)
     check_sections(elf)
-    check_end(elf)
+    check_no_appended_data(elf)
     if not elf.sections:
         message = "no section headers: without them, nobody finds a section that is not loaded"
         raise RefusedError(Refusal.NO_ROOM, message, file=elf.name)
-    offset = align_up(len(elf.data), ALIGN)
-    section = Shdr(0, SHT.GNU_SFRAME, 0, ADDRESS, offset, section_size, 0, 0, ALIGN, 0)
+    offset = align_up(len(elf.data), UNLOADED_ALIGN)
+    section = loaded_section(SHT.GNU_SFRAME, UNLOADED_ADDRESS, offset, section_size, UNLOADED_ALIGN)._replace(sh_flags=0)
     return LayoutDraft("unloaded", (), elf.header.e_phoff, elf.segments, [], section, offset + section_size, [], [], [])

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 FIRST_PAGE = 0x1000  # bytes: core files keep this part of mapped files, and kernels look for the build-id in it
 NEW_HEADERS = 3  # at most: PT_LOAD, PT_GNU_SFRAME, and a second PT_LOAD in the tail layout
-MAX_PADDING = 15  # bytes between loaded neighbours that no section header names
-FILLERS = b"\0XZ"  # linkers pad with zeros; patchelf writes X or, in later versions, Z over data that it moved away
+MAX_PADDING = 15  # bytes that may lie between loaded neighbours in a file without section headers
+FILLERS = b"\0XZ"  # linkers pad with zeros; patchelf overwrites data that it moved with X or, in later versions, Z
 
 # Section types that only the dynamic section names -> the tag that must name them.
 TAG_OF_TYPE = {
@@ -29,7 +29,7 @@ TAG_OF_TYPE = {
     SHT.GNU_VERDEF: DT.VERDEF,
     SHT.GNU_VERNEED: DT.VERNEED,
 }
-# Notes that readers find by segment or section. Code may reach other notes, or they may point at their surroundings (Crashpad).
+# Notes that readers find by segment or section. Other notes stay: code may use them, and some (Crashpad's) hold offsets to data.
 MOVABLE_NOTES = {
     *((b"GNU\0", kind) for kind in range(1, 6)),  # ABI tag, hardware capabilities, build-id, gold's version, properties
     (b"Go\0\0", 4),  # build-id
@@ -38,7 +38,7 @@ MOVABLE_NOTES = {
     (b"Android\0", 1),
 }
 MOVABLE_TAGS = tuple(TAG_OF_TYPE.values())
-# Every tag that holds an address: without section headers, a piece ends where the next begins.
+# Every tag that holds an address: without section headers, a range ends where the next one begins.
 POINTER_TAGS = {
     *MOVABLE_TAGS, DT.PLTGOT, DT.RELA, DT.INIT, DT.FINI, DT.REL, DT.JMPREL, DT.INIT_ARRAY, DT.FINI_ARRAY, DT.PREINIT_ARRAY, DT.RELR,
 }  # fmt: skip
@@ -47,53 +47,53 @@ FIXED_SEGMENTS = (PT.DYNAMIC, PT.TLS, PT.GNU_EH_FRAME, PT.GNU_RELRO)  # code rea
 SEGMENT_NAMES, TAG_NAMES = names_of(PT), names_of(DT)
 
 
-def movable_pieces(elf: ElfFile, dynamic: list[Dyn], table: Extent, load: Phdr | None) -> tuple[list[Extent], list[Extent]]:
-    """Return (movable pieces, fixed pieces), ascending and disjoint. `load`: the PT_LOAD that holds the program header table.
+def find_movable_and_fixed(elf: ElfFile, dynamic: list[Dyn], table: Extent, load: Phdr | None) -> tuple[list[Extent], list[Extent]]:
+    """Return (movable ranges, fixed ranges), each ascending and disjoint. `load`: the PT_LOAD that maps the program header table.
 
-    Bytes near the table that no header explains are fixed.
+    Bytes near the table that no header explains count as fixed, because code may use them.
     """
-    candidates, fixed = metadata_ranges(elf, dynamic)
+    candidates, fixed = split_metadata(elf, dynamic)
     loaded = (load.p_offset, load.p_offset + load.p_filesz) if load else (0, 0)
     movable: list[Extent] = []
     blocked: list[Extent] = []
     for piece in candidates:
         is_free = loaded[0] <= piece.start and piece.end <= loaded[1] and not find_overlapping(fixed, piece.start, piece.end)
         (movable if is_free else blocked).append(piece)
-    # The old section header table, which Go's linker puts right after the program headers: a new one is written elsewhere.
+    # The old section header table may be overwritten, since a new one is written elsewhere. Go's linker puts it right here.
     replaced = [Extent(elf.header.e_shoff, elf.header.e_shoff + elf.shnum * SHDR_SIZE)] if elf.sections else []
     known = join_extents([*candidates, *fixed, *replaced])
     needed_end = max(FIRST_PAGE, table.end + NEW_HEADERS * PHDR_SIZE)
     padding = len(elf.data) if elf.sections else MAX_PADDING
-    unknown = unexplained(elf, known, table.end, min(needed_end, loaded[1]), padding)
-    unknown += unexplained(elf, known, max(table.end, loaded[1]), needed_end, len(elf.data))
+    unknown = find_unexplained_ranges(elf, known, table.end, min(needed_end, loaded[1]), padding)
+    unknown += find_unexplained_ranges(elf, known, max(table.end, loaded[1]), needed_end, len(elf.data))
     return movable, join_extents([*fixed, *blocked, *unknown, Extent(len(elf.data), 1 << 63, ("the end of the file",))])
 
 
-def metadata_ranges(elf: ElfFile, dynamic: list[Dyn]) -> tuple[list[Extent], list[Extent]]:
+def split_metadata(elf: ElfFile, dynamic: list[Dyn]) -> tuple[list[Extent], list[Extent]]:
     """Return (ranges of metadata that code does not reach, all others that headers name), each ascending and disjoint."""
     tags: dict[int, list[int]] = {}
     for entry in dynamic:
         tags.setdefault(entry.tag, []).append(entry.value)
     movable = {section.number for section in elf.sections if may_move(elf, section, tags)}
-    named = [section_range(elf.sections[number]) for number in movable] if elf.sections else dynamic_tag_ranges(elf, tags)
+    named = [named_section_extent(elf.sections[number]) for number in movable] if elf.sections else dynamic_tag_ranges(elf, tags)
     return join_extents([*movable_segments(elf), *named]), fixed_ranges(elf, movable)
 
 
 def may_move(elf: ElfFile, section: Section, tags: dict[int, list[int]]) -> bool:
+    """Return True if code cannot refer to the read-only section: readers find it by a dynamic tag or a program header."""
     header = section.header
     is_constant = header.sh_flags & (SHF.ALLOC | SHF.WRITE | SHF.EXECINSTR) == SHF.ALLOC
-    if not is_constant or not header.sh_size or not valid_align(header.sh_addralign):
+    if not is_constant or not header.sh_size or not is_valid_align(header.sh_addralign):
         return False
     if header.sh_type in TAG_OF_TYPE:
         return tags.get(TAG_OF_TYPE[header.sh_type]) == [header.sh_addr]
-    place = (header.sh_offset, header.sh_size)
     if header.sh_type == SHT.NOTE:
-        return may_move_notes(elf, *place, header.sh_addralign)
-    return any(s.p_type == PT.INTERP and (s.p_offset, s.p_filesz) == place for s in elf.segments)
+        return may_move_notes(elf, header.sh_offset, header.sh_size, header.sh_addralign)
+    return any(s.p_type == PT.INTERP and (s.p_offset, s.p_filesz) == (header.sh_offset, header.sh_size) for s in elf.segments)
 
 
 def may_move_notes(elf: ElfFile, offset: int, size: int, align: int) -> bool:
-    """Return True if all bytes are notes of known owners. objcopy may leave other bytes under a PT_NOTE."""
+    """Return True if all bytes belong to notes in MOVABLE_NOTES. objcopy may leave other bytes in a PT_NOTE."""
     try:
         return all((note.name, note.type) in MOVABLE_NOTES for note in notes_at(elf, offset, size, align))
     except FormatError:
@@ -103,14 +103,14 @@ def may_move_notes(elf: ElfFile, offset: int, size: int, align: int) -> bool:
 def may_move_segment(elf: ElfFile, segment: Phdr) -> bool:
     if segment.p_type == PT.NOTE and not may_move_notes(elf, segment.p_offset, segment.p_filesz, segment.p_align):
         return False
-    return segment.p_type in MOVABLE_SEGMENTS and valid_align(segment.p_align)
+    return segment.p_type in MOVABLE_SEGMENTS and is_valid_align(segment.p_align)
 
 
-def valid_align(align: int) -> bool:
+def is_valid_align(align: int) -> bool:
     return align & (align - 1) == 0 and align <= FIRST_PAGE
 
 
-def section_range(section: Section) -> Extent:
+def named_section_extent(section: Section) -> Extent:
     return section.header.extent._replace(names=(section.name,), align=max(1, section.header.sh_addralign))
 
 
@@ -124,7 +124,10 @@ def movable_segments(elf: ElfFile) -> list[Extent]:
 
 
 def dynamic_tag_ranges(elf: ElfFile, tags: dict[int, list[int]]) -> list[Extent]:
-    """Return each dynamic tag's range in a file without section headers: up to the next named place, or of the known size."""
+    """Return the range that each movable dynamic tag points to, for a file without section headers.
+
+    A range ends at the next address that a tag or segment names, or earlier if another tag gives its size.
+    """
     loads = [segment for segment in elf.segments if segment.p_type == PT.LOAD]
     starts: dict[int, int] = {}
     for tag in POINTER_TAGS & tags.keys():
@@ -142,7 +145,7 @@ def dynamic_tag_ranges(elf: ElfFile, tags: dict[int, list[int]]) -> list[Extent]
 def fixed_ranges(elf: ElfFile, movable: set[int]) -> list[Extent]:
     """Return the ranges of sections and segments in the file that are not movable."""
     ranges = [
-        section_range(section)
+        named_section_extent(section)
         for section in elf.sections
         if section.number not in movable and section.header.sh_size and section.header.sh_type not in (SHT.NULL, SHT.NOBITS)
     ]
@@ -153,8 +156,8 @@ def fixed_ranges(elf: ElfFile, movable: set[int]) -> list[Extent]:
     return join_extents([*ranges, Extent(0, EHDR_SIZE, ("ELF header",))])
 
 
-def unexplained(elf: ElfFile, known: list[Extent], start: int, end: int, padding: int) -> list[Extent]:
-    """Return gaps between known ranges in [start, end) that are not padding: longer than `padding`, or not made of FILLERS."""
+def find_unexplained_ranges(elf: ElfFile, known: list[Extent], start: int, end: int, padding: int) -> list[Extent]:
+    """Return the gaps between known ranges in [start, end) that are longer than `padding` or contain more than FILLERS."""
     holes = find_gaps(known, start, min(end, len(elf.data)))
     return [
         Extent(*hole, ("bytes that no header explains",))

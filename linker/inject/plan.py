@@ -1,4 +1,4 @@
-"""Plans how to add an `.sframe` section to a linked file: the complete, printable plan exists before a byte is written."""
+"""Plans how to add an `.sframe` section to a linked file. The plan is complete and printable before a byte is written."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from contextlib import suppress
 
 from linker.files.copying import FilePart
 from linker.inject import undo_record
-from linker.inject.before_layout import before, is_possible
-from linker.inject.front_layout import front
-from linker.inject.gaps import Gaps, moved, spread
+from linker.inject.before_layout import can_insert_pages, draft_before_layout
+from linker.inject.front_layout import draft_front_layout
+from linker.inject.gaps import Gaps, split_at_gaps, to_new_offset
 from linker.inject.image import Image, read_image
 from linker.inject.kernel_versions import KernelChange
-from linker.inject.layout import Layout, LayoutDraft, Move, NoRoomError, no_room, tail, unloaded
+from linker.inject.layout import Layout, LayoutDraft, Move, NoRoomError, draft_tail_layout, draft_unloaded_layout, no_room_error
 from linker.inject.movable import MOVABLE_TAGS, SEGMENT_NAMES, TAG_NAMES
-from linker.inject.section_table import NO_TABLE, Patch, new_table, value_patches
+from linker.inject.section_table import NO_TABLE, Patch, make_section_table, symbol_value_patches
 from sframegen.base.errors import Refusal, RefusedError, SframegenError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.dynamic import Role
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
     from sframegen.elf.file import ElfFile, Section
 
-# patchelf relies on the order of sections: if the first one has moved, it overwrites the second one when it adds program
-# headers, one for each run.
+# Room in the table for patchelf, which adds one program header in each run. It relies on the order of sections: if the first one
+# has moved, it would overwrite the second one.
 SPARE_HEADERS = 2
-MAX_MOVED_FOR_SPARE = 1 << 20  # bytes
-MAX_MOVED = 8 << 20  # bytes of a library's metadata; libLLVM's .dynsym, the largest seen, is 1.4 MB
-MAX_SECTION = 1 << 40
+MAX_MOVED_BYTES_FOR_SPARE = 1 << 20  # bytes
+MAX_MOVED_BYTES = 8 << 20  # bytes of a library's metadata; libLLVM's .dynsym, the largest seen, is 1.4 MB
+MAX_SECTION_BYTES = 1 << 40
 
 
 class InjectionPlan(NamedTuple):
@@ -51,17 +51,17 @@ class InjectionPlan(NamedTuple):
     moves: tuple[Move, ...]
     patches: tuple[Patch, ...]
     sections: tuple[Section, ...]  # the new section header table; empty if the original has none
-    added: tuple[int, ...]  # section numbers of the new ones
-    names_number: int  # number of the section with the names
+    added: tuple[int, ...]  # numbers of the new sections
+    names_number: int  # number of the section with the section names
     names_offset: int
     names_size: int
-    new_names: str  # appended to the table of names
+    new_names: str  # appended to the section names
     section_table_offset: int
     undo_offset: int
-    cleared: tuple[tuple[int, int], ...]  # (offset, size) of an earlier section, and of headers that named it
+    cleared: tuple[tuple[int, int], ...]  # (offset, size) of a removed earlier section and of the headers that named it
 
     def __str__(self) -> str:
-        return "\n".join(describe(self))
+        return "\n".join(describe_plan(self))
 
     @property
     def is_loaded(self) -> bool:
@@ -74,16 +74,16 @@ class InjectionPlan(NamedTuple):
     @property
     def size(self) -> int:
         """Return the size of the new file."""
-        return self.undo_offset + undo_record.record_size(self.changed(), self.gaps)
+        return self.undo_offset + undo_record.compute_record_size(self.changed(), self.gaps)
 
     def overwritten(self) -> list[tuple[int, int]]:
-        """Return (offset, size) of each overwritten range of the original without its earlier section, ascending."""
-        return undo_record.overwritten_ranges(self.original_size, self._written(), self.gaps)
+        """Return (offset, size) of each overwritten range of the original, ascending, without the `cleared` ones."""
+        return undo_record.find_overwritten_ranges(self.original_size, self._written(), self.gaps)
 
     def changed(self) -> list[tuple[int, int]]:
-        """Return the overwritten ranges and the ranges that are cleared before."""
-        cleared = [(part.to, part.size) for part in spread(self.gaps, [FilePart(at, at, size) for at, size in self.cleared])]
-        return undo_record.overwritten_ranges(self.original_size, [*self._written(), *cleared], self.gaps)
+        """Return (offset, size) of each overwritten or cleared range of the original, ascending."""
+        cleared = [(part.to, part.size) for part in split_at_gaps(self.gaps, [FilePart(at, at, size) for at, size in self.cleared])]
+        return undo_record.find_overwritten_ranges(self.original_size, [*self._written(), *cleared], self.gaps)
 
     def _written(self) -> list[tuple[int, int]]:
         ranges = [(0, EHDR_SIZE)]
@@ -97,32 +97,32 @@ def plan_injection(
 ) -> InjectionPlan:
     """Plan to add a loaded section of that size. Raises RefusedError with the reason if that is impossible.
 
-    `cleared`: (offset, size) of ranges cleared to make `elf`, which then is not the file that the undo record restores.
-    `allowed`: the changes that only newer kernels accept.
+    `cleared`: (offset, size) of ranges in which `elf` differs from the file that the undo record restores.
+    `allowed`: the changes that may be made although only newer kernels accept them.
     """
     check_size(elf, section_size)
     image = read_image(elf)
     draft = choose_layout(image, section_size, allowed)
-    risk = risk_of(image.role)
+    risk = describe_loader_risk(image.role)
     if risk and KernelChange.SEGMENT_IN_A_LOADER not in allowed:
         raise RefusedError(Refusal.DYNAMIC_LOADER, risk, file=elf.name)
-    patches = (*tag_patches(image, draft), *value_patches(elf, draft))
+    patches = (*tag_patches(image, draft), *symbol_value_patches(elf, draft))
     return make_plan(elf, draft, patches, tuple(cleared))
 
 
 def plan_unloaded(elf: ElfFile, section_size: int, cleared: Iterable[tuple[int, int]] = ()) -> InjectionPlan:
     """Plan to add an unloaded section of that size; other parameters as for `plan_injection`."""
     check_size(elf, section_size)
-    return make_plan(elf, unloaded(elf, section_size), (), tuple(cleared))
+    return make_plan(elf, draft_unloaded_layout(elf, section_size), (), tuple(cleared))
 
 
 def check_size(elf: ElfFile, section_size: int) -> None:
-    if not 0 < section_size <= MAX_SECTION:
+    if not 0 < section_size <= MAX_SECTION_BYTES:
         raise elf.error(f"a section of {section_size} bytes")
 
 
-def risk_of(role: Role) -> str:
-    """Return the risk of a new segment in a dynamic loader, as text; "" for other files."""
+def describe_loader_risk(role: Role) -> str:
+    """Return in words why older kernels may not start programs with this loader after the change; "" for other files."""
     if role not in (Role.LOADER, Role.UNSURE):
         return ""
     since = KernelChange.SEGMENT_IN_A_LOADER.value
@@ -130,38 +130,39 @@ def risk_of(role: Role) -> str:
 
 
 def choose_layout(image: Image, section_size: int, allowed: frozenset[KernelChange]) -> LayoutDraft:
-    if is_possible(image):
+    """Draft the first layout that fits: before, front with or without spare headers, tail. Raises RefusedError if none does."""
+    if can_insert_pages(image):
         with suppress(NoRoomError):
-            return before(image, section_size)
+            return draft_before_layout(image, section_size)
     drafts: list[LayoutDraft] = []
     for spare in (SPARE_HEADERS, 0):
         try:
-            drafts.append(front(image, section_size, spare))
+            drafts.append(draft_front_layout(image, section_size, spare))
         except SframegenError as error:
             if not spare and not image.is_library:
-                return tail_of_program(image, section_size, error, allowed)
-    if not drafts or (image.is_library and drafts[-1].moved_size > MAX_MOVED):
-        return tail(image, section_size)
+                return draft_tail_of_program(image, section_size, error, allowed)
+    if not drafts or (image.is_library and drafts[-1].moved_size > MAX_MOVED_BYTES):
+        return draft_tail_layout(image, section_size)
     roomy, tight = drafts[0], drafts[-1]
-    return roomy if roomy.moved_size <= tight.moved_size + MAX_MOVED_FOR_SPARE else tight
+    return roomy if roomy.moved_size <= tight.moved_size + MAX_MOVED_BYTES_FOR_SPARE else tight
 
 
-def tail_of_program(image: Image, section_size: int, reason: SframegenError, allowed: frozenset[KernelChange]) -> LayoutDraft:
-    """Draft the tail layout. Raises `reason`, which rules out the front layout, if this one is impossible or not allowed, too."""
+def draft_tail_of_program(image: Image, section_size: int, reason: SframegenError, allowed: frozenset[KernelChange]) -> LayoutDraft:
+    """Draft the tail layout. If that is impossible or not allowed, raises `reason`, which ruled out the front layout."""
     if not isinstance(reason, NoRoomError) or image.role is Role.LOADER:
         raise reason
     try:
-        draft = tail(image, section_size)
+        draft = draft_tail_layout(image, section_size)
     except NoRoomError:
         raise reason from None
     if KernelChange.TABLE_AT_THE_END not in allowed:
-        raise no_room(image, reason.why, Refusal.OLD_KERNELS)
+        raise no_room_error(image, reason.why, Refusal.OLD_KERNELS)
     return draft
 
 
 def make_plan(elf: ElfFile, draft: LayoutDraft, patches: tuple[Patch, ...], cleared: tuple[tuple[int, int], ...]) -> InjectionPlan:
     """Return the plan that follows from a layout, with section headers and the end of the file."""
-    table = new_table(elf, draft) if elf.sections else NO_TABLE
+    table = make_section_table(elf, draft) if elf.sections else NO_TABLE
     section_table_offset = align_up(draft.end + table.names_size, 8) if elf.sections else 0
     return InjectionPlan(
         layout=draft.layout,
@@ -191,14 +192,15 @@ def make_plan(elf: ElfFile, draft: LayoutDraft, patches: tuple[Patch, ...], clea
 
 
 def tag_patches(image: Image, draft: LayoutDraft) -> Iterator[Patch]:
+    """Yield patches for dynamic tags that point to moved metadata."""
     for entry in image.dynamic:
         for item in draft.moves:
             if entry.tag in MOVABLE_TAGS and 0 <= entry.value - item.from_address < item.size:
                 new = entry.value + item.to_address - item.from_address
-                yield Patch(TAG_NAMES[entry.tag], moved(draft.gaps, entry.offset), entry.value, new)
+                yield Patch(TAG_NAMES[entry.tag], to_new_offset(draft.gaps, entry.offset), entry.value, new)
 
 
-def describe(plan: InjectionPlan) -> list[str]:
+def describe_plan(plan: InjectionPlan) -> list[str]:
     """Return the plan as lines of text, one fact each."""
     place = f"address {plan.section_address:#x}" if plan.is_loaded else "not loaded"
     lines = [

@@ -1,8 +1,8 @@
-"""Makes the new section header table. New sections follow the last loaded one, as tools expect; later sections are renumbered."""
+"""Makes the new section header table. New sections follow the last loaded one, as tools expect, so later ones are renumbered."""
 
 from __future__ import annotations
 
-from linker.inject.gaps import moved, moved_empty
+from linker.inject.gaps import empty_to_new_offset, to_new_offset
 from linker.inject.layout import WORD, LayoutDraft, Move
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.file import ElfFile, Section
@@ -27,45 +27,52 @@ class Patch(NamedTuple):
 
 
 class NewTable(NamedTuple):
+    """The new section header table, and changes elsewhere that follow from it."""
+
     sections: list[Section]
-    added: tuple[int, ...]  # their numbers
-    names_number: int  # of the section with the names
+    added: tuple[int, ...]  # numbers of the new sections
+    names_number: int  # number of the section with the section names
     names_size: int
-    new_names: str  # appended to the names
-    patches: list[Patch]  # symbols whose section has another number
+    new_names: str  # appended to the section names
+    patches: list[Patch]  # of symbols whose section has a new number
 
 
 NO_TABLE = NewTable([], (), 0, 0, "", [])
 
 
-def new_table(elf: ElfFile, draft: LayoutDraft) -> NewTable:
-    """Return the new section header table. The section names go to the end of the file, and the table after them."""
+def make_section_table(elf: ElfFile, draft: LayoutDraft) -> NewTable:
+    """Return the new section header table. The section names go to the end of the file, followed by the table."""
     added = [*draft.covers, (".sframe", draft.section)]
     name_offset = elf.sections[elf.shstrndx].header.sh_size
     new_names = "".join(f"{name}\0" for name, _ in added)
-    place, patches = place_for(elf, draft, len(added))
-    numbers = {number: number + len(added) * (number >= place) for number in range(elf.shnum)}
+    first, patches = choose_first_number(elf, draft, len(added))
+    numbers = {number: number + len(added) * (number >= first) for number in range(elf.shnum)}
     sections = [
-        section._replace(number=numbers[section.number], header=renumbered_header(follow_section(section.header, draft), numbers))
+        section._replace(
+            number=numbers[section.number], header=renumber_header(update_section_header(section.header, draft), numbers)
+        )
         for section in elf.sections
     ]
     names = sections[elf.shstrndx]
     names_size = name_offset + len(new_names)
     sections[elf.shstrndx] = names._replace(header=names.header._replace(sh_offset=draft.end, sh_size=names_size))
     new = []
-    for number, (name, header) in enumerate(added, place):
+    for number, (name, header) in enumerate(added, first):
         new.append(Section(number, name, header._replace(sh_name=name_offset)))
         name_offset += len(name) + 1
-    sections[place:place] = new
+    sections[first:first] = new
     if len(sections) >= SHN.LORESERVE:  # too many for the ELF header, which then holds 0
         sections[0] = sections[0]._replace(header=sections[0].header._replace(sh_size=len(sections)))
     return NewTable(sections, tuple(section.number for section in new), numbers[elf.shstrndx], names_size, new_names, patches)
 
 
-def place_for(elf: ElfFile, draft: LayoutDraft, count: int) -> tuple[int, list[Patch]]:
-    """Return the number of the first of `count` new sections, and symbol patches; the last number if others must not change."""
+def choose_first_number(elf: ElfFile, draft: LayoutDraft, count: int) -> tuple[int, list[Patch]]:
+    """Return (number of the first of `count` new sections, patches of symbols whose section is renumbered).
+
+    New sections come last if renumbering is not possible: with section groups, extended numbers, or too many symbols.
+    """
     loaded = [section.number for section in elf.sections if section.header.sh_flags & SHF.ALLOC]
-    place = loaded[-1] + 1 if loaded else elf.shnum
+    first = loaded[-1] + 1 if loaded else elf.shnum
     if (
         not draft.section.sh_flags & SHF.ALLOC
         or elf.shnum + count >= SHN.LORESERVE
@@ -74,54 +81,54 @@ def place_for(elf: ElfFile, draft: LayoutDraft, count: int) -> tuple[int, list[P
     ):
         return elf.shnum, []
     patches = []
-    for patch in number_patches(elf, draft, place, count):
+    for patch in section_number_patches(elf, draft, first, count):
         patches.append(patch)
         if len(patches) > MAX_SYMBOLS:
             return elf.shnum, []
-    return place, patches
+    return first, patches
 
 
-def number_patches(elf: ElfFile, draft: LayoutDraft, place: int, count: int) -> Iterator[Patch]:
-    """Yield patches for symbols of sections numbered `place` and above, usually section symbols."""
-    for table, new_offset in tables_of(elf, draft):
-        for index in table.defined_in(range(place, elf.shnum)):
+def section_number_patches(elf: ElfFile, draft: LayoutDraft, first: int, count: int) -> Iterator[Patch]:
+    """Yield patches for symbols of sections numbered `first` and above, usually section symbols."""
+    for table, new_offset in symbol_tables_with_offsets(elf, draft):
+        for index in table.defined_in(range(first, elf.shnum)):
             number = table[index].st_shndx
             at = new_offset + index * SYM_SIZE + ST_SHNDX_OFFSET
             if number < SHN.LORESERVE:
                 yield Patch(f"section of {table.section.name}[{index}]", at, number, number + count, 2)
 
 
-def value_patches(elf: ElfFile, draft: LayoutDraft) -> Iterator[Patch]:
-    """Yield patches for symbols of moved sections in every symbol table, at the table's new place."""
-    moves = {section.number: item for section in elf.sections if (item := move_of(section.header, draft.moves)) is not None}
-    found = 0
-    for table, new_offset in tables_of(elf, draft) if moves else ():
+def symbol_value_patches(elf: ElfFile, draft: LayoutDraft) -> Iterator[Patch]:
+    """Yield patches for the values of symbols in moved sections, at their offsets in the new file."""
+    moves = {section.number: move for section in elf.sections if (move := find_move(section.header, draft.moves)) is not None}
+    count = 0
+    for table, new_offset in symbol_tables_with_offsets(elf, draft) if moves else ():
         for index in table.defined_in(moves.keys()):
             symbol = table[index]
             number = table.section_of(index, symbol)
             if number not in moves:
                 continue
-            item, holder = moves[number], elf.sections[number].header
-            if not 0 <= symbol.st_value - holder.sh_addr <= holder.sh_size:
+            move, header = moves[number], elf.sections[number].header
+            if not 0 <= symbol.st_value - header.sh_addr <= header.sh_size:
                 continue  # GNU ld puts __ehdr_start into the first section, at an address outside it
-            found += 1
-            if found > MAX_SYMBOLS:
+            count += 1
+            if count > MAX_SYMBOLS:
                 raise elf.error(f"more than {MAX_SYMBOLS} symbols in metadata that would move", table.section.name)
-            value = (symbol.st_value + item.to_address - item.from_address) % WORD
+            value = (symbol.st_value + move.to_address - move.from_address) % WORD
             at = new_offset + index * SYM_SIZE + ST_VALUE_OFFSET
             yield Patch(f"{table.section.name}[{index}]", at, symbol.st_value, value)
 
 
-def tables_of(elf: ElfFile, draft: LayoutDraft) -> Iterator[tuple[SymbolTable, int]]:
+def symbol_tables_with_offsets(elf: ElfFile, draft: LayoutDraft) -> Iterator[tuple[SymbolTable, int]]:
     """Yield (symbol table, its offset in the new file) for each symbol table."""
     for section in symbol_tables(elf):
         if section.header.sh_entsize == SYM_SIZE:
-            yield SymbolTable(elf, section, elf.stored(section)), follow_section(section.header, draft).sh_offset
+            yield SymbolTable(elf, section, elf.stored(section)), update_section_header(section.header, draft).sh_offset
 
 
-def follow_section(header: Shdr, draft: LayoutDraft) -> Shdr:
-    """Return a section's header with its new place."""
-    item = move_of(header, draft.moves)
+def update_section_header(header: Shdr, draft: LayoutDraft) -> Shdr:
+    """Return a section's header with its new address and offset."""
+    item = find_move(header, draft.moves)
     if item is not None:
         return header._replace(
             sh_addr=(header.sh_addr + item.to_address - item.from_address) % WORD,
@@ -130,18 +137,18 @@ def follow_section(header: Shdr, draft: LayoutDraft) -> Shdr:
     if header.sh_type == SHT.NULL:
         return header
     at_its_end = header.sh_type == SHT.NOBITS or (header.sh_flags & SHF.ALLOC and not header.sh_size)
-    return header._replace(sh_offset=(moved_empty if at_its_end else moved)(draft.gaps, header.sh_offset))
+    return header._replace(sh_offset=(empty_to_new_offset if at_its_end else to_new_offset)(draft.gaps, header.sh_offset))
 
 
-def move_of(header: Shdr, moves: list[Move]) -> Move | None:
-    """Return the move that includes a section, None if it stays."""
+def find_move(header: Shdr, moves: list[Move]) -> Move | None:
+    """Return the move that includes a section, or None if it stays."""
     if header.sh_type == SHT.NOBITS or not header.sh_flags & SHF.ALLOC:
         return None
     return next((item for item in moves if item.contains(header.sh_offset, header.sh_size)), None)
 
 
-def renumbered_header(header: Shdr, numbers: Mapping[int, int]) -> Shdr:
-    """Return a section header that refers to other sections by their new numbers; 0 stands for a removed section."""
+def renumber_header(header: Shdr, numbers: Mapping[int, int]) -> Shdr:
+    """Return a section header that refers to other sections by their new numbers. A removed section's new number is 0."""
     has_number = header.sh_flags & SHF.INFO_LINK or header.sh_type in (SHT.RELA, SHT.REL)
     info = numbers.get(header.sh_info, header.sh_info) if has_number else header.sh_info
     link = numbers.get(header.sh_link, header.sh_link)

@@ -1,16 +1,18 @@
-"""The undo record at the very end of a changed file, which restores the original byte for byte. Little-endian:
+"""Encodes and reads the undo record at the very end of a changed file, which restores the original byte for byte.
+
+Its fields are little-endian:
 
     for each gap between the original's bytes:   u64 offset + 2^63, u64 size
     for each range that was overwritten:   u64 offset, u64 size, the original bytes
     u64 size of the original file
     u32 number of gaps and ranges
-    u32 CRC-32 of the new bytes in these ranges, in that order, of the gaps, then of all after the original's end, with 0 in place
+    u32 CRC-32 of the new bytes in these ranges, then in the gaps, then of everything after the original's end, with 0 in place
         of the CRC
     u64 size of this record
     8 bytes of magic
 
-Offsets are those in the original. No header names it, and strip and similar tools drop it: they write another file, which
-cannot be restored. The same holds for a file whose moved metadata was edited in its new place.
+Offsets are offsets in the original. No ELF header names the record, so strip and similar tools drop it, and the file that they
+write cannot be restored. Neither can a file whose moved metadata was edited at its new offset.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ from __future__ import annotations
 import struct
 import zlib
 from bisect import bisect_right
+from itertools import chain
 
 from linker.files.copying import FilePart
-from linker.inject.gaps import Gap, Gaps, moved, moved_back, opened_gaps, parts_of, total_size
+from linker.inject.gaps import Gap, Gaps, gaps_in_new_file, parts_to_copy, to_new_offset, to_original_offset, total_size
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.ranges import Extent, Range, index_of_containing_range, join_extents
 
@@ -31,11 +34,11 @@ if TYPE_CHECKING:
 MAGIC = b"SFrmUndo"
 ENTRY = struct.Struct("<QQ")
 TRAILER = struct.Struct("<QIIQ8s")
-MAX_RANGES = 1 << 18  # a plan patches 65,536 symbols at most
-MAX_GAPS = 2  # one before the headers, one after what is loaded
-IS_GAP = 1 << 63
-END = 1 << 64  # after every offset
-CHUNK = 1 << 20  # bytes of a hole at a time
+MAX_RANGES = 1 << 18  # a plan patches at most 65,536 symbols
+MAX_GAPS = 2  # one before the headers, one after all loaded bytes
+GAP_FLAG = 1 << 63  # marks an entry's offset as that of a gap
+UNBOUNDED = 1 << 64  # greater than every offset
+ZERO_CHUNK = 1 << 20  # bytes of a hole that are yielded at a time
 
 
 class Write(NamedTuple):
@@ -59,80 +62,87 @@ class Undo(NamedTuple):
     @property
     def parts(self) -> list[FilePart]:
         """Return the parts of the changed file that make up the original, except for `old`."""
-        return [FilePart(to, start, size) for start, to, size in parts_of(self.gaps, self.original_size)]
+        return [FilePart(to, start, size) for start, to, size in parts_to_copy(self.gaps, self.original_size)]
 
     @property
     def covered(self) -> list[Range]:
-        """Return (start, end) of the changed file's ranges that the checksum covers, in its order."""
+        """Return (start, end) of the changed file's ranges that the checksum covers, in the order of the checksum."""
         end = self.original_size + total_size(self.gaps)
-        starts = [(moved(self.gaps, offset), data) for offset, data in self.old]
-        return [*((start, start + len(data)) for start, data in starts), *opened_gaps(self.gaps), (end, self.start)]
+        starts = [(to_new_offset(self.gaps, offset), data) for offset, data in self.old]
+        return [*((start, start + len(data)) for start, data in starts), *gaps_in_new_file(self.gaps), (end, self.start)]
 
 
-def record_size(ranges: Iterable[tuple[int, int]], gaps: Gaps = ()) -> int:
+def compute_record_size(ranges: Iterable[tuple[int, int]], gaps: Gaps = ()) -> int:
     return TRAILER.size + ENTRY.size * len(gaps) + sum(ENTRY.size + size for _, size in ranges)
 
 
-def overwritten_ranges(original_size: int, writes: Iterable[tuple[int, int]], gaps: Gaps = ()) -> list[tuple[int, int]]:
-    """Return (offset, size) of each range of the original that writes of (offset, size) in the new file change, ascending."""
+def find_overwritten_ranges(original_size: int, writes: Iterable[tuple[int, int]], gaps: Gaps = ()) -> list[tuple[int, int]]:
+    """Return (offset, size) of each range of the original that `writes` overwrite, ascending.
+
+    `writes`: (offset, size) in the new file; those in gaps or after the original's end overwrite nothing.
+    """
     ranges = join_extents(Extent(offset, offset + size) for offset, size in writes)
-    new = [*opened_gaps(gaps), (original_size + total_size(gaps), END)]
-    return [(moved_back(gaps, item.start), item.size) for item in ranges if index_of_containing_range(new, item.start) is None]
+    new_ranges = [*gaps_in_new_file(gaps), (original_size + total_size(gaps), UNBOUNDED)]
+    return [
+        (to_original_offset(gaps, item.start), item.size)
+        for item in ranges
+        if index_of_containing_range(new_ranges, item.start) is None
+    ]
 
 
 def make_record(original: memoryview, writes: Iterable[Write], gaps: Gaps = (), start: int | None = None) -> bytes:
-    """Return the record of a file made from `original` by only opening these gaps, then applying these writes in order.
+    """Return the undo record of a file that is `original` with these gaps opened and then these writes applied in order.
 
-    Writes must not cross the original's end, or an end of a gap. `start`: the record's offset, by default after all writes.
+    No write may cross the original's end, or the start or end of a gap. `start`: the record's offset, by default after all writes.
     """
-    size, written = len(original), final_contents(writes)
-    new = [*opened_gaps(gaps), (size + total_size(gaps), END if start is None else start)]
-    added: list[list[tuple[int, bytearray]]] = [[] for _ in new]
+    size = len(original)
+    new_ranges = [*gaps_in_new_file(gaps), (size + total_size(gaps), UNBOUNDED if start is None else start)]
+    added: list[list[tuple[int, bytearray]]] = [[] for _ in new_ranges]
     changed: list[bytearray] = []
     old: list[tuple[int, bytes]] = []
-    for offset, data in written:
-        number = index_of_containing_range(new, offset)
+    for offset, data in merge_writes(writes):
+        number = index_of_containing_range(new_ranges, offset)
         if number is not None:
             added[number].append((offset, data))
             continue
         changed.append(data)
-        start = moved_back(gaps, offset)
-        old.append((start, bytes(original[start : start + len(data)])))
-    filled = [data for (start, end), pieces in zip(new, added, strict=True) for data in with_holes(start, pieces, end)]
-    return pack(Undo(size, old, 0, gaps), [*changed, *filled])
+        old_offset = to_original_offset(gaps, offset)
+        old.append((old_offset, bytes(original[old_offset : old_offset + len(data)])))
+    filled = (fill_holes_with_zeros(first, pieces, end) for (first, end), pieces in zip(new_ranges, added, strict=True))
+    return encode_record(Undo(size, old, 0, gaps), [*changed, *chain.from_iterable(filled)])
 
 
-def final_contents(writes: Iterable[Write]) -> list[tuple[int, bytearray]]:
-    """Return (offset, final bytes) of each range that the writes cover, ascending."""
+def merge_writes(writes: Iterable[Write]) -> list[tuple[int, bytearray]]:
+    """Return (offset, final bytes) of each range that the writes cover, ascending; later writes win where they overlap."""
     ordered = list(writes)
     ranges = join_extents(Extent(offset, offset + len(data)) for offset, data in ordered)
     result = [(item.start, bytearray(item.size)) for item in ranges]
     starts = [start for start, _ in result]
     for offset, data in ordered:
-        start, whole = result[bisect_right(starts, offset) - 1]
-        whole[offset - start : offset - start + len(data)] = data
+        start, contents = result[bisect_right(starts, offset) - 1]
+        contents[offset - start : offset - start + len(data)] = data
     return result
 
 
-def with_holes(start: int, pieces: Iterable[tuple[int, bytearray]], end: int) -> Iterator[bytes | bytearray]:
-    """Yield ascending pieces and the zeros around them, from `start` to `end`; up to the last piece if `end` is END."""
-    for offset, data in [*pieces, *([(end, bytearray())] if end != END else [])]:
-        for at in range(start, offset, CHUNK):
-            yield bytes(min(CHUNK, offset - at))
+def fill_holes_with_zeros(start: int, pieces: Iterable[tuple[int, bytearray]], end: int) -> Iterator[bytes | bytearray]:
+    """Yield the bytes from `start` to `end`, or to the last piece if `end` is UNBOUNDED: ascending pieces, with zeros between."""
+    for offset, data in [*pieces, *([(end, bytearray())] if end != UNBOUNDED else [])]:
+        for at in range(start, offset, ZERO_CHUNK):
+            yield bytes(min(ZERO_CHUNK, offset - at))
         yield data
         start = offset + len(data)
 
 
-def pack(undo: Undo, new: Iterable[bytes | bytearray]) -> bytes:
-    """Return the record's bytes. `new`: the changed file's bytes that its checksum covers."""
-    entries = [ENTRY.pack(at | IS_GAP, size) for at, size in undo.gaps]
+def encode_record(undo: Undo, checked: Iterable[bytes | bytearray]) -> bytes:
+    """Return the bytes of an undo record. `checked`: the changed file's bytes that the checksum covers."""
+    entries = [ENTRY.pack(at | GAP_FLAG, size) for at, size in undo.gaps]
     body = b"".join([*entries, *(ENTRY.pack(offset, len(data)) + data for offset, data in undo.old)])
     size, count = len(body) + TRAILER.size, len(entries) + len(undo.old)
-    crc = checksum([*new, body, TRAILER.pack(undo.original_size, count, 0, size, MAGIC)])
+    crc = crc_of_pieces([*checked, body, TRAILER.pack(undo.original_size, count, 0, size, MAGIC)])
     return body + TRAILER.pack(undo.original_size, count, crc, size, MAGIC)
 
 
-def checksum(pieces: Iterable[bytes | bytearray | memoryview]) -> int:
+def crc_of_pieces(pieces: Iterable[bytes | bytearray | memoryview]) -> int:
     crc = 0
     for piece in pieces:
         crc = zlib.crc32(piece, crc)
@@ -140,18 +150,18 @@ def checksum(pieces: Iterable[bytes | bytearray | memoryview]) -> int:
 
 
 def read_verified(data: memoryview) -> Undo | None:
-    """Return the record of a changed file; None without one, or if bytes that it covers have changed since."""
+    """Return the undo record of a changed file; None if it has none, or if bytes that the checksum covers have changed since."""
     found = read_unverified(data)
     if found is None:
         return None
     original_size, count, crc, size, _ = TRAILER.unpack_from(data, len(data) - TRAILER.size)
     covered = [data[start:end] for start, end in found.covered]
     body = data[found.start : len(data) - TRAILER.size]
-    return found if checksum([*covered, body, TRAILER.pack(original_size, count, 0, size, MAGIC)]) == crc else None
+    return found if crc_of_pieces([*covered, body, TRAILER.pack(original_size, count, 0, size, MAGIC)]) == crc else None
 
 
 def read_unverified(data: memoryview) -> Undo | None:
-    """Return the record at the end of a file, even if the file has changed since."""
+    """Return the undo record at the end of a file without comparing its checksum; None if there is none."""
     if len(data) < TRAILER.size:
         return None
     original_size, count, _, size, magic = TRAILER.unpack_from(data, len(data) - TRAILER.size)
@@ -160,30 +170,30 @@ def read_unverified(data: memoryview) -> Undo | None:
         return None
     old: list[tuple[int, bytes]] = []
     gaps: list[Gap] = []
-    pos = start
+    at = start
     for _ in range(count):
-        if pos + ENTRY.size > end:
+        if at + ENTRY.size > end:
             return None
-        offset, length = ENTRY.unpack_from(data, pos)
-        pos += ENTRY.size
-        if offset & IS_GAP:
-            gaps.append(Gap(offset ^ IS_GAP, length))
+        offset, length = ENTRY.unpack_from(data, at)
+        at += ENTRY.size
+        if offset & GAP_FLAG:
+            gaps.append(Gap(offset ^ GAP_FLAG, length))
             continue
-        pos += length
-        if pos > end or offset + length > original_size:
+        at += length
+        if at > end or offset + length > original_size:
             return None
-        old.append((offset, bytes(data[pos - length : pos])))
-    if not are_sound(gaps, original_size, start):
+        old.append((offset, bytes(data[at - length : at])))
+    if not are_valid_gaps(gaps, original_size, start):
         return None
     return Undo(original_size, old, start, tuple(gaps))
 
 
-def are_sound(gaps: list[Gap], original_size: int, start: int) -> bool:
-    """Return True if the gaps ascend within the original, and the record at `start` lies after all of its bytes."""
-    places = [gap.at for gap in gaps]
+def are_valid_gaps(gaps: list[Gap], original_size: int, start: int) -> bool:
+    """Return True if the gaps ascend within the original, and the record at `start` follows all of the original's bytes."""
+    offsets = [gap.at for gap in gaps]
     return (
         len(gaps) <= MAX_GAPS
-        and places == sorted(set(places))
+        and offsets == sorted(set(offsets))
         and all(gap.size and gap.at < original_size for gap in gaps)
         and original_size + sum(gap.size for gap in gaps) <= start
     )

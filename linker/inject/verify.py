@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from linker.files.copying import same_range
 from linker.files.read_back import read_back, without_name_offset
-from linker.inject.gaps import is_grown, moved, moved_back, moved_empty, moved_segment, parts_of
+from linker.inject.gaps import empty_to_new_offset, is_grown, parts_to_copy, shift_segment, to_new_offset, to_original_offset
 from linker.inject.image import find_build_id
 from linker.inject.movable import MOVABLE_SEGMENTS
-from linker.inject.section_table import renumbered_header
+from linker.inject.section_table import renumber_header
 from sframegen.elf.file import open_elf, opened_elf
 from sframegen.elf.notes import build_id_among, build_id_of, sound_notes
 from sframegen.elf.ranges import Extent, find_gaps, find_overlapping, join_extents
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from sframegen.base.columns import Bytes
     from sframegen.elf.file import ElfFile, Section
 
-ADDRESS_SIZE = 8  # size in bytes of patches with an address; other patches hold section numbers
-KEPT_FIELDS = ("e_ident", "e_version", "e_ehsize", "e_phentsize")  # unchanged ELF header fields that ReadBack does not include
+ADDRESS_SIZE = 8  # bytes of a patch with an address; smaller patches have section numbers
+KEPT_FIELDS = ("e_ident", "e_version", "e_ehsize", "e_phentsize")  # ELF header fields that stay and that ReadBack does not have
 
 
-def verify(plan: InjectionPlan, original: ElfFile, result: Path, reader: Reader) -> list[str]:
+def verify_injection(plan: InjectionPlan, original: ElfFile, result: Path, reader: Reader) -> list[str]:
     """Return findings about the file at `result`; none if it is as planned. Raises FormatError if it cannot be read."""
     written = read_back(result, reader)
     if written is None:
@@ -52,7 +52,7 @@ def check_loaded(plan: InjectionPlan, original: ElfFile, elf: ElfFile, written: 
     if any(getattr(elf.header, field) != getattr(original.header, field) for field in KEPT_FIELDS):
         yield "the ELF header changed"
     yield from check_mapping(plan, written)
-    yield from check_new_loads(written, len(elf.data))
+    yield from check_loads(written, len(elf.data))
     yield from check_table(written)
     yield from check_bytes(plan, original, elf, written)
     yield from check_moves(plan, original, elf)
@@ -71,7 +71,7 @@ def check_unloaded(original: ElfFile, elf: ElfFile, written: ReadBack) -> Iterat
 def verify_writes(
     original: ElfFile, segments: list[Phdr], sections: list[Section], writes: Iterable[Write], result: Path, reader: Reader
 ) -> list[str]:
-    """Return findings about a file that must have these headers, and the original's bytes except for these writes."""
+    """Return findings about the file at `result`, which must have these headers, and the original's bytes except for the writes."""
     written = read_back(result, reader)
     if written is None:
         return [f"{reader} cannot read the file"]
@@ -91,14 +91,14 @@ def verify_writes(
 
 
 def verify_detached(original: ElfFile, section: Bytes, result: Path, reader: Reader) -> list[str]:
-    """Return findings about a detached section's file: it must have these bytes, and the original's PT_LOADs and build-id."""
+    """Return findings about a detached section's file, which must have these bytes, and the original's PT_LOADs and build-id."""
     written, elf = read_back(result, reader), open_elf(result)
     if written is None:
         return [f"{reader} cannot read the file"]
     findings = ["the ELF header changed"] * any(identity_findings(original, written))
     if written.segments != [segment for segment in original.segments if segment.p_type == PT.LOAD]:
         findings.append("its program headers are not the PT_LOADs of the original")
-    sections = [one for one in written.sections if one.name == ".sframe"]
+    sections = [candidate for candidate in written.sections if candidate.name == ".sframe"]
     kinds = [(s.header.sh_type, s.header.sh_flags, s.header.sh_addr) for s in sections]
     if kinds != [(SHT.GNU_SFRAME, 0, 0)] or elf.stored(sections[0]) != memoryview(section):
         findings.append(".sframe is not the planned one")
@@ -107,7 +107,7 @@ def verify_detached(original: ElfFile, section: Bytes, result: Path, reader: Rea
     return findings
 
 
-# -- the checks; each yields its findings
+# -- the checks, each of which yields its findings
 
 
 def check_new_header(plan: InjectionPlan, original: ElfFile, written: ReadBack) -> Iterator[str]:
@@ -117,6 +117,7 @@ def check_new_header(plan: InjectionPlan, original: ElfFile, written: ReadBack) 
 
 
 def identity_findings(original: ElfFile, written: ReadBack) -> Iterator[str]:
+    """Check that machine, type, entry point and flags in the ELF header are unchanged."""
     for field, value in written.identity.items():
         if value != getattr(original.header, field):
             yield f"{field} was {getattr(original.header, field):#x}, is {value:#x}"
@@ -134,13 +135,13 @@ def check_section(plan: InjectionPlan, written: ReadBack) -> Iterator[str]:
 
 
 def check_mapping(plan: InjectionPlan, written: ReadBack) -> Iterator[str]:
-    """Check that PT_GNU_SFRAME is as planned, and a PT_LOAD of its own maps the section."""
+    """Check that PT_GNU_SFRAME is as planned, and that exactly one PT_LOAD, which is read-only, maps the section."""
     planned = (plan.section_address, plan.section_offset, plan.section_size)
     segments = [s for s in written.segments if s.p_type == PT.GNU_SFRAME]
     if [(s.p_vaddr, s.p_offset, s.p_filesz) for s in segments] != [planned]:
         yield "PT_GNU_SFRAME is not the planned one"
-    holders = [s for s in written.segments if s.p_type == PT.LOAD and s.p_vaddr <= planned[0] < s.p_vaddr + s.p_memsz]
-    if len(holders) != 1 or holders[0].p_flags != PF.R or not maps_range(holders[0], *planned):
+    loads = [s for s in written.segments if s.p_type == PT.LOAD and s.p_vaddr <= planned[0] < s.p_vaddr + s.p_memsz]
+    if len(loads) != 1 or loads[0].p_flags != PF.R or not maps_range(loads[0], *planned):
         yield "no read-only PT_LOAD of its own holds .sframe"
 
 
@@ -149,8 +150,8 @@ def maps_range(load: Phdr, address: int, offset: int, size: int) -> bool:
     return load.p_offset <= offset and offset + size <= end and address - load.p_vaddr == offset - load.p_offset
 
 
-def check_new_loads(written: ReadBack, file_size: int) -> Iterator[str]:
-    """Check that PT_LOADs ascend, do not overlap, are in the file, and have addresses that agree with their offsets."""
+def check_loads(written: ReadBack, file_size: int) -> Iterator[str]:
+    """Check that PT_LOADs ascend, do not overlap, and lie within the file."""
     end = 0
     for load in (s for s in written.segments if s.p_type == PT.LOAD):
         if load.p_vaddr < end:
@@ -161,7 +162,7 @@ def check_new_loads(written: ReadBack, file_size: int) -> Iterator[str]:
 
 
 def check_table(written: ReadBack) -> Iterator[str]:
-    """Check the table's address as kernels before 5.18 compute it: (address - offset) of the first PT_LOAD, plus e_phoff."""
+    """Check that PT_PHDR has the table's address, also as kernels before 5.18 compute it from the first PT_LOAD and e_phoff."""
     tables = [s for s in written.segments if s.p_type == PT.PHDR]
     loads = [s for s in written.segments if s.p_type == PT.LOAD]
     size = len(written.segments) * PHDR_SIZE
@@ -175,7 +176,7 @@ def check_table(written: ReadBack) -> Iterator[str]:
 
 
 def check_segments(plan: InjectionPlan, original: ElfFile, written: ReadBack) -> Iterator[str]:
-    """Check that every earlier segment is there, in order, unchanged or changed as planned."""
+    """Check that every segment of the original is still there, in order, and unchanged or changed as planned."""
     if written.segments != list(plan.segments):
         yield "program headers are not the planned ones"
     dropped, new = list(plan.dropped_segments), list(plan.new_segments)
@@ -184,24 +185,25 @@ def check_segments(plan: InjectionPlan, original: ElfFile, written: ReadBack) ->
         if segment in dropped:
             dropped.remove(segment)
             continue
-        if not rest or not follows(plan, segment, rest.pop(0)):
+        if not rest or not is_planned_change(plan, segment, rest.pop(0)):
             yield f"segment of type {segment.p_type:#x} at {segment.p_vaddr:#x} changed, which is not in the plan"
             return
     if rest:
         yield f"{len(rest)} segments that neither original nor plan has"
 
 
-def follows(plan: InjectionPlan, old: Phdr, new: Phdr) -> bool:
-    if moved_segment(plan.gaps, old) == new:
+def is_planned_change(plan: InjectionPlan, old: Phdr, new: Phdr) -> bool:
+    """Return True if `new` is the program header `old` after the shifts, growth and moves of the plan."""
+    if shift_segment(plan.gaps, old) == new:
         return True
     if old.p_type == new.p_type == PT.PHDR:
         return True  # other checks compare it with the table itself
     if old.p_type == PT.LOAD:
         return is_grown(old, new, plan.gaps)
-    by = new.p_vaddr - old.p_vaddr
+    shift = new.p_vaddr - old.p_vaddr
     moved = any(
         item.contains(old.p_offset, old.p_filesz)
-        and (item.to_address - item.from_address, item.to_offset - item.from_offset) == (by, new.p_offset - old.p_offset)
+        and (item.to_address - item.from_address, item.to_offset - item.from_offset) == (shift, new.p_offset - old.p_offset)
         for item in plan.moves
     )
     return (
@@ -212,7 +214,7 @@ def follows(plan: InjectionPlan, old: Phdr, new: Phdr) -> bool:
 
 
 def check_new_sections(plan: InjectionPlan, original: ElfFile, written: ReadBack) -> Iterator[str]:
-    """Check that every earlier section is there under its number, unchanged or moved as planned."""
+    """Check that every section of the original is still there, unchanged or moved and renumbered as planned."""
     planned = [without_name_offset(section) for section in plan.sections]
     if written.sections != planned:
         yield "section headers are not the planned ones"
@@ -225,66 +227,66 @@ def check_new_sections(plan: InjectionPlan, original: ElfFile, written: ReadBack
         elif old.number == original.shstrndx:
             same = new.header.sh_offset == plan.names_offset
         else:
-            address, offset = place_of(plan, old.header)
-            there = renumbered_header(old.header, numbers)._replace(sh_name=0, sh_addr=address, sh_offset=offset)
+            address, offset = planned_location(plan, old.header)
+            there = renumber_header(old.header, numbers)._replace(sh_name=0, sh_addr=address, sh_offset=offset)
             same = new.header == there
         if not same or new.name != old.name:
             yield f"section {old.number} {old.name} changed, which is not in the plan"
 
 
-def place_of(plan: InjectionPlan, header: Shdr) -> tuple[int, int]:
-    """Return (address, file offset) of an earlier section in the new file."""
+def planned_location(plan: InjectionPlan, header: Shdr) -> tuple[int, int]:
+    """Return the (address, file offset) that a section of the original has in the new file."""
     if header.sh_type != SHT.NOBITS and header.sh_flags & SHF.ALLOC:
         for item in plan.moves:
             if item.contains(header.sh_offset, header.sh_size):
                 by = item.to_address - item.from_address
                 return header.sh_addr + by, header.sh_offset + item.to_offset - item.from_offset
-    if header.sh_type == SHT.NULL:  # of a section that was taken out
+    if header.sh_type == SHT.NULL:  # it replaced the header of a removed section
         return header.sh_addr, header.sh_offset
     empty = header.sh_type == SHT.NOBITS or (header.sh_flags & SHF.ALLOC and not header.sh_size)
-    return header.sh_addr, (moved_empty if empty else moved)(plan.gaps, header.sh_offset)
+    return header.sh_addr, (empty_to_new_offset if empty else to_new_offset)(plan.gaps, header.sh_offset)
 
 
 def check_overwritten(plan: InjectionPlan, original: ElfFile) -> Iterator[str]:
-    """Check that headers and metadata in the first page overwrite only themselves, padding, and metadata that moves."""
-    patched = {moved_back(plan.gaps, patch.offset) for patch in plan.patches}
-    wide = join_extents(Extent(offset, offset + size) for offset, size in plan.overwritten() if offset not in patched)
+    """Check that no section is overwritten, except by patches and where metadata moved away."""
+    patched = {to_original_offset(plan.gaps, patch.offset) for patch in plan.patches}
+    overwritten = join_extents(Extent(offset, offset + size) for offset, size in plan.overwritten() if offset not in patched)
     table = range(original.header.e_phoff, original.header.e_phoff + original.phnum * PHDR_SIZE + 1)
     for section in original.sections:
         header = section.header
         start, end = header.sh_offset, header.sh_offset + header.sh_size
         moves = any(item.contains(start, header.sh_size) for item in plan.moves) or (start in table and end in table)
-        there = () if moves or header.sh_type in (SHT.NULL, SHT.NOBITS) else find_overlapping(wide, start, end)
-        yield from (f"{section.name} is overwritten at file offset {item.start:#x}" for item in there)
+        overlaps = () if moves or header.sh_type in (SHT.NULL, SHT.NOBITS) else find_overlapping(overwritten, start, end)
+        yield from (f"{section.name} is overwritten at file offset {item.start:#x}" for item in overlaps)
 
 
 def check_bytes(plan: InjectionPlan, original: ElfFile, result: ElfFile, written: ReadBack) -> Iterator[str]:
-    """Check that every loaded byte is unchanged at its address, except those that the plan names."""
-    named = join_extents(Extent(offset, offset + size) for offset, size in plan.overwritten())
+    """Check that every loaded byte is unchanged at its address, and every other one at its new offset, unless overwritten."""
+    overwritten = join_extents(Extent(offset, offset + size) for offset, size in plan.overwritten())
     now = [s for s in written.segments if s.p_type == PT.LOAD]
     for load in (s for s in original.segments if s.p_type == PT.LOAD):
         there = next((s for s in now if s.p_vaddr <= load.p_vaddr < s.p_vaddr + max(1, s.p_memsz)), load)
         shift = load.p_vaddr - there.p_vaddr + there.p_offset - load.p_offset
-        for start, end in find_gaps(named, load.extent.start, load.extent.end):
+        for start, end in find_gaps(overwritten, load.extent.start, load.extent.end):
             if not same_range(original, start, result, start + shift, end - start):
                 yield f"bytes loaded from file offsets {start:#x} to {end:#x} changed"
     loads = (s.extent for s in original.segments if s.p_type == PT.LOAD and s.p_filesz)
-    compared = join_extents([*named, *loads])
-    for start, to, size in parts_of(plan.gaps, len(original.data)):
+    compared = join_extents([*overwritten, *loads])
+    for start, to, size in parts_to_copy(plan.gaps, len(original.data)):
         for at, end in find_gaps(compared, start, start + size):
             if not same_range(original, at, result, at + to - start, end - at):
                 yield f"bytes from file offsets {at:#x} to {end:#x} changed"
 
 
 def check_moves(plan: InjectionPlan, original: ElfFile, result: ElfFile) -> Iterator[str]:
-    """Check that moved metadata is at its new address, and that tags and symbols refer to that."""
+    """Check that moved metadata is at its new address, and that dynamic tags and symbols refer to that address."""
     patched = join_extents(Extent(patch.offset, patch.offset + patch.size) for patch in plan.patches)
     for item in plan.moves:
         there = result.at(item.to_address, item.size)
         for start, end in find_gaps(patched, item.to_offset, item.to_offset + item.size):
             at = item.from_offset + start - item.to_offset
-            now = there[start - item.to_offset : end - item.to_offset].tobytes()
-            if original.data[at : at + end - start].tobytes() != now:
+            new = there[start - item.to_offset : end - item.to_offset].tobytes()
+            if original.data[at : at + end - start].tobytes() != new:
                 yield f"{', '.join(item.names)} changed when it moved to {item.to_address:#x}"
     for patch in plan.patches:
         if int.from_bytes(result.data[patch.offset : patch.offset + patch.size], result.byte_order) != patch.new:

@@ -6,7 +6,7 @@ from functools import partial
 
 from linker.files.copying import copy_file
 from linker.inject import undo_record
-from linker.inject.apply import Change, write_all
+from linker.inject.apply import Change, write_changed_file
 from linker.inject.undo_record import Undo, Write
 from linker.objects.laid_out import LaidOutObject, groups, is_sframe, lay_out, place_debug_file
 from linker.objects.new_sections import NewSection, new_sections, object_writes, old_sections
@@ -95,7 +95,7 @@ def write_object(change: ObjectChange, out: BinaryIO) -> None:
     """Write the object with its new sections to an empty file."""
     writes = change.writes()
     if writes:
-        write_all(change.elf, Change(writes), out, record=change.record)
+        write_changed_file(change.elf, Change(writes), out, record=change.record)
     else:
         copy_file(change.elf, out)
 
@@ -148,7 +148,7 @@ class ObjectRemoval(NamedTuple):
 
     def write(self, out: BinaryIO) -> None:
         """Write the original to an empty file."""
-        write_all(self.elf, Change(()), out, record=self.record)
+        write_changed_file(self.elf, Change(()), out, record=self.record)
 
     def check(self, written: ElfFile) -> list[str]:
         """Return the findings about the written object."""

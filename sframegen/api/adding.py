@@ -10,10 +10,10 @@ from operator import itemgetter
 
 from linker.existing.add_or_replace import Base, base_of, change_for, has_unloaded, is_written, plan_section
 from linker.existing.in_place import sframe_extents
-from linker.inject.apply import write_all
-from linker.inject.image import kept_in_place
-from linker.inject.layout import ADDRESS
-from linker.inject.plan import plan_unloaded, risk_of
+from linker.inject.apply import write_changed_file
+from linker.inject.image import unmoved_prefix_size
+from linker.inject.layout import UNLOADED_ADDRESS
+from linker.inject.plan import describe_loader_risk, plan_unloaded
 from sframegen.api.add_summary import Outcome, Summary
 from sframegen.api.by_kind import change_kind, read_kind
 from sframegen.api.common import check_linked, check_signatures, not_taken, plan_for_result, verify_plan, with_written
@@ -157,7 +157,7 @@ def _add_to_linked(elf: ElfFile, target: Target, options: Adding) -> Summary:
         return with_written(summary_of_detached(str(target.path)), target.copy(elf))
     given = _GivenFile(elf, base_of(elf), sframe_extents(elf))
     if (options.writing.replace or not given.sections) and not options.making.synthesize:  # synthesizing forks processes
-        target.begin_copy(elf, kept_in_place(given.base.elf))
+        target.begin_copy(elf, unmoved_prefix_size(given.base.elf))
     summary, converted = convert_file(given.base.elf, str(target.path), options.making, options.running)
     if not len(converted.table):
         return with_written(nothing_to_add(summary), target.copy(elf))
@@ -209,7 +209,7 @@ def _keeps_rules(old: SframeSection, new: FunctionTable) -> bool:
 def _plan_new(given: _GivenFile, converted: Converted, options: Adding) -> _NewSection:
     writing = options.writing
     encoder = converted.encoder(given.base.elf, options.making.level)
-    unloaded = encoder.encode(ADDRESS) if writing.unloaded else None
+    unloaded = encoder.encode(UNLOADED_ADDRESS) if writing.unloaded else None
     try:
         return _NewSection(encoder, unloaded, plan_section(given.base, encoder, writing.safe | writing.forced, unloaded))
     except SframegenError as error:
@@ -220,7 +220,7 @@ def _with_remedy(error: SframegenError, base: Base, encoder: Encoder) -> Sframeg
     """Return the error, as a refusal that suggests `unloaded` if an unloaded section is possible and no other remedy exists."""
     if not isinstance(error, RefusedError) or error.reason is Refusal.NO_ROOM:
         with suppress(SframegenError):
-            plan_unloaded(base.elf, len(encoder.encode(ADDRESS)))
+            plan_unloaded(base.elf, len(encoder.encode(UNLOADED_ADDRESS)))
             return RefusedError(Refusal.NO_ROOM_LOADED, error.message, error.place, error.offset, error.file)
     return error
 
@@ -232,7 +232,7 @@ def _add_figures(given: _GivenFile, new: _NewSection, summary: Summary, options:
     if new.unloaded is not None:
         return changed_to(summary, unloaded=True)
     warnings = summary.warnings + not_taken(given.base.elf, options.making.layout)
-    if options.writing.forced and (risk := risk_of(role_of(given.base.elf, read_dynamic(given.base.elf)))):
+    if options.writing.forced and (risk := describe_loader_risk(role_of(given.base.elf, read_dynamic(given.base.elf)))):
         warnings += (risk,)
     return changed_to(summary, warnings=warnings)
 
@@ -249,7 +249,7 @@ def _write(given: _GivenFile, new: _NewSection, summary: Summary, target: Target
         if not writing.replace:
             raise _other_section(elf, unloaded=writing.unloaded)
     summary = _add_plan(elf, new, summary, target, writing)
-    write = partial(write_all, elf, change, record=base.record, copy=target.copy_to)
+    write = partial(write_changed_file, elf, change, record=base.record, copy=target.copy_to)
     return with_written(summary, target.write(write, partial(verify_plan, new.plan, base)))
 
 

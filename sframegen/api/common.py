@@ -80,9 +80,9 @@ def verify_plan(plan: InjectionPlan | Exchange, base: Base, written: Path, reade
 def findings_of(plan: InjectionPlan | Exchange, base: Base, written: Path, reader: Reader) -> list[str]:
     if isinstance(plan, Exchange):
         return verify_exchange(plan, base.given, written, reader)
-    from linker.inject.verify import verify  # noqa: PLC0415 - only needed to read results back
+    from linker.inject.verify import verify_injection  # noqa: PLC0415 - only needed to read results back
 
-    return verify(plan, base.elf, written, reader)
+    return verify_injection(plan, base.elf, written, reader)
 
 
 def refuse(findings: list[str]) -> None:

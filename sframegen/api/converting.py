@@ -8,8 +8,8 @@ from functools import partial
 from linker.existing.add_or_replace import base_of, change_for, plan_section
 from linker.existing.in_place import SEVERAL, find_slot, plan_exchange, verify_exchange
 from linker.existing.original import check_undo, original_of
-from linker.inject.apply import Change, write_all
-from linker.inject.layout import ADDRESS
+from linker.inject.apply import Change, write_changed_file
+from linker.inject.layout import UNLOADED_ADDRESS
 from sframegen.api.add_summary import Plan, json_of
 from sframegen.api.by_kind import change_kind
 from sframegen.api.common import findings_of, plan_for_result, refuse, with_written
@@ -234,7 +234,7 @@ def _plan_exchange(elf: ElfFile, encoder: Encoder) -> _Replacement:
     exchange = plan_exchange(elf, place, encoder.encode(place.address))
     original = original_of(elf)
     restores = None if original is None else original.elf
-    write = partial(write_all, elf, Change(exchange.writes))
+    write = partial(write_changed_file, elf, Change(exchange.writes))
     return _Replacement(exchange, restores, write, partial(verify_exchange, exchange, elf))
 
 
@@ -243,6 +243,6 @@ def _plan_second_addition(elf: ElfFile, encoder: Encoder, unloaded: Section | No
     if sum(map(is_sframe_section, elf.sections)) > 1:
         raise elf.error(SEVERAL)
     base = base_of(elf)
-    plan = plan_section(base, encoder, unloaded=encoder.encode(ADDRESS) if unloaded else None)
-    write = partial(write_all, elf, change_for(plan, base, encoder), record=base.record)
+    plan = plan_section(base, encoder, unloaded=encoder.encode(UNLOADED_ADDRESS) if unloaded else None)
+    write = partial(write_changed_file, elf, change_for(plan, base, encoder), record=base.record)
     return _Replacement(plan, base.given, write, partial(findings_of, plan, base))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 from linker.files.location import Location, locate, make_directory
 from linker.files.read_back import Reader, choose_reader
 from linker.files.rename_into_place import write_new
-from linker.inject.layout import ADDRESS
+from linker.inject.layout import UNLOADED_ADDRESS
 from linker.inject.verify import verify_detached
 from linker.objects.linkable_section import check_linkable, linkable_object
 from sframegen.api.add_summary import Outcome, Plan, Summary
@@ -54,7 +54,7 @@ def add_detached(elf: ElfFile, options: Adding) -> Summary:
     if not len(converted.table):
         return nothing_to_add(summary)
     encoder = converted.encoder(elf, options.making.level)
-    section = encoder.encode(ADDRESS)
+    section = encoder.encode(UNLOADED_ADDRESS)
     data = detached_file(elf, identity, section)
     target = os.path.join(os.fspath(store), path_in_store(identity.build_id))  # noqa: PTH118 - as text, for messages
     if options.writing.verify:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from linker.existing.add_or_replace import base_of, change_for, plan_section
-from linker.inject.apply import write_all
+from linker.inject.apply import write_changed_file
 from linker.merge.by_map import Counts, map_of_linked, map_of_object
 from linker.merge.inputs import Inputs, read_all
 from linker.merge.merge_objects import merge_objects
@@ -199,7 +199,7 @@ def _into_linked(elf: ElfFile, target: Target, making: Making, writing: Writing,
     warnings += not_taken(base.elf, making.layout)
     plan = plan_section(base, encoder, writing.safe)
     change = change_for(plan, base, encoder)
-    written = target.write(partial(write_all, elf, change, record=base.record), partial(verify_plan, plan, base))
+    written = target.write(partial(write_changed_file, elf, change, record=base.record), partial(verify_plan, plan, base))
     return with_written(replace(make_result(linked.file, counts), plan=plan_for_result(plan), warnings=warnings), written)
 
 

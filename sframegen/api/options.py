@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from linker.files.target import Target
-from linker.inject.kernel_versions import KernelChange, safe_on
+from linker.inject.kernel_versions import KernelChange, changes_accepted_by
 from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple
 from sframegen.format.layouts import V3, WRITABLE
 from sframegen.program.workers import Running
@@ -70,14 +70,14 @@ class Writing:
         names = ("verify", "dry_run", "force", "replace", "unloaded")
         check_flags(**{name: getattr(self, name) for name in names})
         check_paths("hard_links", self.hard_links)
-        safe_on(self.min_kernel)
+        changes_accepted_by(self.min_kernel)
         if self.detached is not None and (self.unloaded or self.output is not None):
             raise ValueError("detached leaves the file unchanged: it takes neither output nor unloaded")
 
     @property
     def safe(self) -> frozenset[KernelChange]:
         """Return the changes that all kernels accept on which the result must run."""
-        return safe_on(self.min_kernel)
+        return changes_accepted_by(self.min_kernel)
 
     @property
     def forced(self) -> frozenset[KernelChange]:

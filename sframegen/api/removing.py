@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from linker.existing.in_place import own_loads, sframe_extents
 from linker.existing.original import original_of
 from linker.existing.take_out import plan_removal, removal_of_nothing
-from linker.inject.apply import Change, write_all
+from linker.inject.apply import Change, write_changed_file
 from linker.objects.change_objects import plan_object_removal
 from linker.objects.given_file import Objects, open_given
 from sframegen.api.add_summary import Plan, json_of, plan_of
@@ -121,11 +121,11 @@ def _remove_from_linked(elf: ElfFile, target: Target, *, force: bool) -> Section
         result, plan, write = (
             original.elf,
             removal_of_nothing(original.elf),
-            partial(write_all, elf, Change(()), record=original.record),
+            partial(write_changed_file, elf, Change(()), record=original.record),
         )
     elif own_loads(elf) or unloaded_of(elf) is not None or force:
         result, plan = elf, plan_removal(elf)
-        removal, write = replace(removal, plan=plan_of(plan)), partial(write_all, elf, Change(plan.writes))
+        removal, write = replace(removal, plan=plan_of(plan)), partial(write_changed_file, elf, Change(plan.writes))
     else:
         message = "another tool produced its SFrame section, or sframegen replaced one of another tool"
         raise RefusedError(Refusal.FOREIGN_SECTION, message, file=elf.name)

@@ -369,7 +369,7 @@ def test_headers_that_cannot_be_trusted(fault: str, tmp_path: Path) -> None:
 )
 def test_verification_stops_what_went_wrong(spoil: str, finding: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def write_all(elf: ElfFile, change: apply.Change, out: BinaryIO) -> None:
-        apply.write_all(elf, change, out)
+        apply.write_changed_file(elf, change, out)
         writes = change.writes
         section = writes[0]
         first_row = 28 + 20 * int.from_bytes(section.data[8:12], "little")
@@ -382,7 +382,7 @@ def test_verification_stops_what_went_wrong(spoil: str, finding: str, file: Path
         out.seek(at)
         out.write(data)
 
-    monkeypatch.setattr("sframegen.api.converting.write_all", write_all)
+    monkeypatch.setattr("sframegen.api.converting.write_changed_file", write_all)
     data = file.read_bytes()
     result = run("--optimize", "none", "--sframe-version", 2, file)
     assert result.exit_code == 1

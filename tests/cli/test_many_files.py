@@ -322,7 +322,7 @@ def write_all(elf, change, out, record, copy):
     os.read(came, 1)
 
 TOLD = int(os.environ["TOLD"])
-adding.write_all = write_all
+adding.write_changed_file = write_all
 main()
 """
 

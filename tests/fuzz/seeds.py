@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from linker.existing.add_or_replace import base_of, change_for, plan_section
-from linker.inject.apply import write_all
+from linker.inject.apply import write_changed_file
 from linker.objects.change_objects import prepare, write_object
 from sframegen.conversion import convert
 from sframegen.conversion.cfi_sections import find_sources
@@ -125,7 +125,7 @@ def with_section(data: bytes, version: int = 3, *, unloaded: bool = False) -> by
         encoder = converted.encoder(elf, LEVELS["fast"])
         plan = plan_section(base, encoder, unloaded=encoder.encode(0) if unloaded else None)
         out = io.BytesIO()
-        write_all(ElfFile(elf.data), change_for(plan, base, encoder), out)
+        write_changed_file(ElfFile(elf.data), change_for(plan, base, encoder), out)
         return out.getvalue()
 
 

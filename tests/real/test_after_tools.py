@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from linker.inject.image import check_end
+from linker.inject.image import check_no_appended_data
 from sframegen import add_section, remove
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_of
@@ -136,7 +136,7 @@ def test_add_section_the_tool_and_then_remove(
     assert ".sframe" not in {s.name for s in elf.sections}
     assert build_id_of(elf) == build_id_of(open_elf(shop.original))
     assert tool.leaves.encode() in file.read_bytes()
-    check_end(elf)  # nothing is left of the record that would look like a payload
+    check_no_appended_data(elf)  # nothing is left of the record that would look like a payload
     shop.run(file)
 
 

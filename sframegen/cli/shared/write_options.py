@@ -89,7 +89,7 @@ def level(default: str | None, value: CombinedValue = MAKING) -> Decorator:
 
 def _kernel(_ctx: click.Context, _parameter: click.Parameter, version: str | None) -> str | None:
     try:
-        kernel_versions.safe_on(version)
+        kernel_versions.changes_accepted_by(version)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
     return version

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from linker.existing.add_or_replace import base_of, change_for, plan_section
 from linker.existing.in_place import find_slot, headers_for
-from linker.inject.apply import write_all
+from linker.inject.apply import write_changed_file
 from sframegen.checks.against_cfi import ALL_REGISTERS
 from sframegen.checks.check import check_file
 from sframegen.checks.finding import Severity
@@ -63,7 +63,7 @@ def with_section(file: Path, level: LevelName, version: int) -> bytes:
     encoder = converted.encoder(base.elf, LEVELS[level])
     encoder.size_bytes += ROOM
     out = BytesIO()
-    write_all(ElfFile(base.elf.data), change_for(plan_section(base, encoder), base, encoder), out)
+    write_changed_file(ElfFile(base.elf.data), change_for(plan_section(base, encoder), base, encoder), out)
     return out.getvalue()
 
 

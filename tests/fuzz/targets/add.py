@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from contextlib import suppress
 
-from linker.inject.apply import change_of, write_all
+from linker.inject.apply import make_injection_change, write_changed_file
 from linker.inject.plan import plan_injection
 from sframegen.base.errors import SframegenError
 from sframegen.conversion.cfi_sections import find_sources
@@ -34,6 +34,6 @@ def run(data: bytes) -> None:
         plan = plan_injection(elf, encoder.size_bytes)
         if plan.size < len(data) + (1 << 20):  # else a hole that no file is written for here
             out = io.BytesIO()
-            write_all(elf, change_of(plan, elf, bytes(encoder.encode(plan.section_address))), out)
+            write_changed_file(elf, make_injection_change(plan, elf, bytes(encoder.encode(plan.section_address))), out)
             read = read_sframe(ElfFile(memoryview(out.getvalue()))).table
             assert difference(encoder.table, read) == (None, 0)

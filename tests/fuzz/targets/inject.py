@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from contextlib import suppress
 
-from linker.inject.apply import change_of, write_all
+from linker.inject.apply import make_injection_change, write_changed_file
 from linker.inject.kernel_versions import KernelChange
 from linker.inject.plan import plan_injection
 from sframegen.base.errors import SframegenError
@@ -24,6 +24,6 @@ def run(data: bytes) -> None:
         if plan.size > len(data) + (1 << 20):  # a hole that no file would be written for here
             return
         out = io.BytesIO()
-        write_all(elf, change_of(plan, elf, section_of(SIZE)[:SIZE]), out)
+        write_changed_file(elf, make_injection_change(plan, elf, section_of(SIZE)[:SIZE]), out)
         assert len(out.getvalue()) == plan.size
         assert restored(out.getvalue()) == data

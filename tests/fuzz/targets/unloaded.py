@@ -6,8 +6,8 @@ import io
 from contextlib import suppress
 
 from linker.existing.add_or_replace import base_of, change_for, has_unloaded, plan_section
-from linker.inject.apply import write_all
-from linker.inject.layout import ADDRESS
+from linker.inject.apply import write_changed_file
+from linker.inject.layout import UNLOADED_ADDRESS
 from sframegen.base.errors import SframegenError
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.format.abi import AMD64, S390X
@@ -27,12 +27,12 @@ def run(data: bytes) -> None:
         base = base_of(elf)
         abi = AMD64 if elf.byte_order == "little" else S390X
         encoder = Encoder(sframe_table(abi, V3), abi, V3)
-        section = encoder.encode(ADDRESS)
+        section = encoder.encode(UNLOADED_ADDRESS)
         has_unloaded(elf, section)
         plan = plan_section(base, encoder, unloaded=section)
         str(plan)
         out = io.BytesIO()
-        write_all(ElfFile(memoryview(data)), change_for(plan, base, encoder), out, record=base.record)
+        write_changed_file(ElfFile(memoryview(data)), change_for(plan, base, encoder), out, record=base.record)
         result = ElfFile(memoryview(out.getvalue()))
         written_section = unloaded_of(result)
         assert written_section is not None

@@ -24,7 +24,7 @@ from linker.files.copying import copy_file
 from linker.files.location import locate
 from linker.files.rename_into_place import Replacement, write_atomically
 from linker.files.rights import Rights, Source, take_over
-from linker.inject.apply import change_of
+from linker.inject.apply import make_injection_change
 from linker.inject.plan import plan_injection
 from sframegen import add_section
 from sframegen.base.errors import FormatError
@@ -486,7 +486,7 @@ def test_a_section_of_another_size(original: Path) -> None:
     original.write_bytes(small_file())
     elf = open_elf(original)
     with pytest.raises(ValueError, match="plan is for 28 bytes"):
-        change_of(plan_injection(elf, 28), elf, section_of(29)[:29])
+        make_injection_change(plan_injection(elf, 28), elf, section_of(29)[:29])
 
 
 def test_the_original_is_that_of_the_open_file(compile_c: Compiler, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from linker.files.read_back import READERS
-from linker.inject.verify import verify
+from linker.inject.verify import verify_injection
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 def findings(plan: InjectionPlan, original: ElfFile, result: Path) -> list[str]:
     """The same of each reader, except who cannot read it."""
-    first, *others = ([one.replace(reader, "the reader") for one in verify(plan, original, result, reader)] for reader in READERS)
+    first, *others = (
+        [one.replace(reader, "the reader") for one in verify_injection(plan, original, result, reader)] for reader in READERS
+    )
     assert all(first == other for other in others)
     return first

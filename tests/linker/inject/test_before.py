@@ -11,10 +11,10 @@ import pytest
 
 from linker.existing.original import original_of
 from linker.inject import undo_record
-from linker.inject.before_layout import MIN_ADDRESS, PAGE
+from linker.inject.before_layout import MAX_PAGE, MIN_ADDRESS
 from linker.inject.gaps import Gap
 from linker.inject.plan import plan_injection
-from linker.inject.verify import verify as verify_with
+from linker.inject.verify import verify_injection as verify_with
 from sframegen import add_section, remove
 from sframegen.checks.placement import in_file
 from sframegen.elf.file import ElfFile, open_elf
@@ -107,7 +107,7 @@ def test_a_build_id_among_notes_that_stay(
     assert build_id in bytes(elf.data[:0x1000])
     own, vendors = sorted((s for s in elf.segments if s.p_type == PT.NOTE and s.p_align == 4), key=lambda s: s.p_vaddr)
     assert [build_id in elf.at(s.p_vaddr, s.p_filesz).tobytes() for s in (own, vendors)] == [True, True]
-    assert vendors in [s._replace(p_offset=s.p_offset + PAGE) for s in open_elf(original).segments]
+    assert vendors in [s._replace(p_offset=s.p_offset + MAX_PAGE) for s in open_elf(original).segments]
     assert answer_of(result) == "42\n"
     assert remove(result).restored or tool
     assert answer_of(result) == "42\n"
@@ -163,7 +163,7 @@ def test_check_finds_a_dynamic_section_that_cannot_be_written(compile_c: Compile
 
 def test_no_pages_before_a_low_address(compile_c: Compiler, tmp_path: Path) -> None:
     """Kernels map nothing below vm.mmap_min_addr: the metadata moves instead, as in programs without fixed addresses."""
-    original, result = compile_c(PROGRAM, *FLAGS, f"-Wl,-Ttext-segment={MIN_ADDRESS + PAGE - 0x1000:#x}"), tmp_path / "result"
+    original, result = compile_c(PROGRAM, *FLAGS, f"-Wl,-Ttext-segment={MIN_ADDRESS + MAX_PAGE - 0x1000:#x}"), tmp_path / "result"
     plan = inject(original, result)
     assert plan.layout == "front"
     assert answer_of(result) == "42 0\n"
@@ -193,7 +193,7 @@ def test_a_record_with_a_gap_in_code_restores_nothing(compile_c: Compiler, tmp_p
     last = record.gaps[-1]
     forged = record._replace(gaps=(*record.gaps[:-1], Gap(last.at - 0x10, last.size)))
     covered = [data[start:end] for start, end in forged.covered]
-    result.write_bytes(data[: record.start] + undo_record.pack(forged, covered))
+    result.write_bytes(data[: record.start] + undo_record.encode_record(forged, covered))
     assert undo_record.read_verified(memoryview(result.read_bytes())) == forged
     assert original_of(open_elf(result)) is None
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from linker.files.copying import FilePart
 from linker.inject.gaps import (
     Gap,
+    empty_to_new_offset,
+    gaps_in_new_file,
     is_grown,
-    moved,
-    moved_back,
-    moved_empty,
-    moved_end,
-    moved_segment,
-    opened_gaps,
-    parts_of,
-    spread,
+    parts_to_copy,
+    shift_segment,
+    split_at_gaps,
+    to_new_end,
+    to_new_offset,
+    to_original_offset,
     total_size,
 )
 from sframegen.elf.records import PT, Phdr
@@ -25,50 +25,50 @@ LOAD = Phdr(PT.LOAD, 4, 0x100, 0x40_0100, 0x40_0100, 0x80, 0x90, 0x1000)
 
 @for_each(("old", "new"), [(0, 0x1000), (1, 0x1001), (0x1FF, 0x11FF), (0x200, 0x1230), (0x300, 0x1330)])
 def test_bytes_after_a_gap_move_by_its_size(old: int, new: int) -> None:
-    assert moved(GAPS, old) == new
-    assert moved_back(GAPS, new) == old
-    assert moved((), old) == moved_back((), old) == old
+    assert to_new_offset(GAPS, old) == new
+    assert to_original_offset(GAPS, new) == old
+    assert to_new_offset((), old) == to_original_offset((), old) == old
 
 
 @for_each(("old", "new"), [(0, 0), (1, 0x1001), (0x200, 0x1200), (0x201, 0x1231)])
 def test_the_end_of_a_range_does_not_reach_across_a_gap(old: int, new: int) -> None:
-    assert moved_end(GAPS, old) == new
+    assert to_new_end(GAPS, old) == new
 
 
 @for_each(("old", "new"), [(0, 0x1000), (0x200, 0x1200), (0x201, 0x1201)])
 def test_what_has_no_bytes_moves_only_with_everything(old: int, new: int) -> None:
-    assert moved_empty(GAPS, old) == new
-    assert moved_empty(GAPS[1:], old) == old
+    assert empty_to_new_offset(GAPS, old) == new
+    assert empty_to_new_offset(GAPS[1:], old) == old
 
 
 def test_gaps_in_the_new_file() -> None:
-    assert opened_gaps(GAPS) == [(0, 0x1000), (0x1200, 0x1230)]
+    assert gaps_in_new_file(GAPS) == [(0, 0x1000), (0x1200, 0x1230)]
     assert total_size(GAPS) == 0x1030
 
 
 def test_parts_are_cut_where_a_gap_opens_within_them() -> None:
-    assert parts_of(GAPS, 0x300) == [FilePart(0, 0x1000, 0x200), FilePart(0x200, 0x1230, 0x100)]
-    assert parts_of(GAPS, 0x200) == [FilePart(0, 0x1000, 0x200)]
-    assert spread(GAPS, [FilePart(0x10, 0x180, 0x80), FilePart(0x500, 0x200, 0x10)]) == [
+    assert parts_to_copy(GAPS, 0x300) == [FilePart(0, 0x1000, 0x200), FilePart(0x200, 0x1230, 0x100)]
+    assert parts_to_copy(GAPS, 0x200) == [FilePart(0, 0x1000, 0x200)]
+    assert split_at_gaps(GAPS, [FilePart(0x10, 0x180, 0x80), FilePart(0x500, 0x200, 0x10)]) == [
         FilePart(0x10, 0x1180, 0x80),
         FilePart(0x500, 0x1230, 0x10),
     ]
-    assert spread(GAPS, [FilePart(0x10, 0x180, 0x81)]) == [FilePart(0x10, 0x1180, 0x80), FilePart(0x90, 0x1230, 1)]
+    assert split_at_gaps(GAPS, [FilePart(0x10, 0x180, 0x81)]) == [FilePart(0x10, 0x1180, 0x80), FilePart(0x90, 0x1230, 1)]
 
 
 def test_a_segment_moves_with_its_bytes() -> None:
-    assert moved_segment(GAPS, LOAD) == LOAD._replace(p_offset=0x1100)
+    assert shift_segment(GAPS, LOAD) == LOAD._replace(p_offset=0x1100)
     after = LOAD._replace(p_offset=0x200, p_vaddr=0x40_0200)
-    assert moved_segment(GAPS, after) == after._replace(p_offset=0x1230, p_align=0x10)
-    assert moved_segment(GAPS, after._replace(p_align=0x10)).p_align == 0x10
-    assert moved_segment(GAPS, after._replace(p_align=0)).p_align == 0
+    assert shift_segment(GAPS, after) == after._replace(p_offset=0x1230, p_align=0x10)
+    assert shift_segment(GAPS, after._replace(p_align=0x10)).p_align == 0x10
+    assert shift_segment(GAPS, after._replace(p_align=0)).p_align == 0
 
 
 def test_a_segment_without_bytes_in_the_file_moves_only_with_everything() -> None:
     bss = LOAD._replace(p_offset=0x200, p_vaddr=0x40_0200, p_filesz=0)
-    assert moved_segment(GAPS, bss) == bss._replace(p_offset=0x1200)
-    assert moved_segment(GAPS, bss._replace(p_memsz=0)) == bss._replace(p_memsz=0)
-    assert moved_segment(GAPS, LOAD._replace(p_memsz=0)) == LOAD._replace(p_memsz=0, p_offset=0x1100)
+    assert shift_segment(GAPS, bss) == bss._replace(p_offset=0x1200)
+    assert shift_segment(GAPS, bss._replace(p_memsz=0)) == bss._replace(p_memsz=0)
+    assert shift_segment(GAPS, LOAD._replace(p_memsz=0)) == LOAD._replace(p_memsz=0, p_offset=0x1100)
 
 
 FIRST = LOAD._replace(p_offset=0, p_vaddr=0x40_0000, p_paddr=0x40_0000)

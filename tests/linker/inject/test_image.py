@@ -7,20 +7,20 @@ import struct
 import pytest
 
 from linker.inject import before_layout
-from linker.inject.before_layout import before, is_possible
-from linker.inject.front_layout import cleared_end, fits, is_unused, make_room, places
+from linker.inject.before_layout import can_insert_pages, draft_before_layout
+from linker.inject.front_layout import candidate_offsets, choose_pieces_to_move, end_of_cleared_bytes, is_unused, piece_fits
 from linker.inject.image import (
     MAX_PROGRAM_HEADERS,
     Image,
     check_header,
     check_sections,
+    describe_load_fault,
     find_build_id,
-    load_fault,
+    find_insertion_offset,
     read_image,
-    room_of,
 )
-from linker.inject.layout import NoRoomError, gap_after, insert_loads
-from linker.inject.movable import unexplained, valid_align
+from linker.inject.layout import NoRoomError, add_gap_for_new_bytes, insert_loads
+from linker.inject.movable import find_unexplained_ranges, is_valid_align
 from sframegen.base.errors import FormatError, SframegenError
 from sframegen.elf.file import ElfFile
 from sframegen.elf.ranges import Extent, align_up
@@ -56,7 +56,7 @@ def with_section(data: bytes, name: str, **fields: int) -> bytes:
     ],
 )
 def test_faults_of_a_load(fields: dict[str, int], end: int, fault: str) -> None:
-    found = load_fault(LOAD._replace(**fields), end)
+    found = describe_load_fault(LOAD._replace(**fields), end)
     assert found.startswith(fault)
     assert bool(found) == bool(fault)
 
@@ -99,7 +99,7 @@ def test_new_bytes_have_room_after_what_segments_have() -> None:
     data = small_file()
     elf = elf_of(data)
     [end] = {s.header.sh_offset + s.header.sh_size for s in elf.sections if s.name == ".dynamic"}
-    assert room_of(elf) == end < len(data)
+    assert find_insertion_offset(elf) == end < len(data)
     for fields, room in (
         ({"sh_offset": end, "sh_size": 1}, end),
         ({"sh_offset": end - 1, "sh_size": 1}, end),
@@ -108,10 +108,10 @@ def test_new_bytes_have_room_after_what_segments_have() -> None:
         ({"sh_offset": end, "sh_size": 0, "sh_flags": SHF.ALLOC}, end),
         ({"sh_offset": end - 1, "sh_size": 2, "sh_type": SHT.NOBITS}, end),
     ):
-        assert room_of(elf_of(with_section(data, ".strtab", **fields))) == room, fields
+        assert find_insertion_offset(elf_of(with_section(data, ".strtab", **fields))) == room, fields
     bare = without_sections(data)
-    assert room_of(elf_of(bare)) == len(bare)
-    assert room_of(elf_of(with_header(bare, e_phoff=len(bare) - elf.phnum * PHDR_SIZE))) == len(bare)
+    assert find_insertion_offset(elf_of(bare)) == len(bare)
+    assert find_insertion_offset(elf_of(with_header(bare, e_phoff=len(bare) - elf.phnum * PHDR_SIZE))) == len(bare)
 
 
 def test_new_bytes_follow_the_program_headers() -> None:
@@ -119,7 +119,7 @@ def test_new_bytes_follow_the_program_headers() -> None:
     data = without_sections(small_file())
     elf = elf_of(data)
     table = bytes(data[elf.header.e_phoff :][: elf.phnum * PHDR_SIZE])
-    assert room_of(elf_of(with_header(data + table + bytes(8), e_phoff=len(data)))) == len(data) + len(table)
+    assert find_insertion_offset(elf_of(with_header(data + table + bytes(8), e_phoff=len(data)))) == len(data) + len(table)
 
 
 @for_each(("place", "found"), [(FIRST_PAGE - 36, True), (FIRST_PAGE - 35, False), (FIRST_PAGE - 32, False)])
@@ -148,12 +148,12 @@ def test_addresses_follow_all_loads_and_offsets_keep_the_largest_alignment() -> 
 
 def test_what_is_not_loaded_makes_way() -> None:
     image = read_image(elf_of(small_file()))
-    size, room = len(image.elf.data), image.room
-    assert gap_after(image, room + 1) == (((room, 8),), size + 8)
-    assert gap_after(image, room + 8) == (((room, 8),), size + 8)
-    assert gap_after(image, room + 9) == (((room, 16),), size + 16)
-    assert gap_after(image._replace(align_after=32), room + 9) == (((room, 32),), size + 32)
-    assert gap_after(image._replace(room=size), size + 9) == ((), size + 9)
+    size, room = len(image.elf.data), image.insertion_offset
+    assert add_gap_for_new_bytes(image, room + 1) == (((room, 8),), size + 8)
+    assert add_gap_for_new_bytes(image, room + 8) == (((room, 8),), size + 8)
+    assert add_gap_for_new_bytes(image, room + 9) == (((room, 16),), size + 16)
+    assert add_gap_for_new_bytes(image._replace(align_after=32), room + 9) == (((room, 32),), size + 32)
+    assert add_gap_for_new_bytes(image._replace(insertion_offset=size), size + 9) == ((), size + 9)
 
 
 def test_new_loads_follow_the_last_one() -> None:
@@ -163,7 +163,7 @@ def test_new_loads_follow_the_last_one() -> None:
 
 
 def test_alignments_are_powers_of_2_up_to_a_page() -> None:
-    valid = [align for align in range(2 * FIRST_PAGE + 1) if valid_align(align)]
+    valid = [align for align in range(2 * FIRST_PAGE + 1) if is_valid_align(align)]
     assert valid == [0, *(1 << bit for bit in range(13))]
 
 
@@ -177,9 +177,9 @@ def test_only_what_the_headers_segment_holds_may_move() -> None:
     end = hashes.header.sh_offset + hashes.header.sh_size
     for size, moves in ((end, True), (end - 1, False)):
         image = read_image(elf_of(with_segment(data, 2, p_filesz=size, p_memsz=size)))
-        names = {name for piece in image.pieces for name in piece.names}
+        names = {name for piece in image.movable for name in piece.names}
         assert ((".hash" in names), ".dynstr" in names) == (moves, False)
-        blocked = {name for block in image.blocks for name in block.names}
+        blocked = {name for block in image.fixed for name in block.names}
         assert {".dynstr"} <= blocked
         assert (".hash" in blocked) is not moves
 
@@ -189,10 +189,10 @@ def test_the_segment_with_the_headers_holds_all_of_them() -> None:
     table = read_image(elf_of(data)).table
     for size, holds in ((table.end, True), (table.end - 1, False)):
         image = read_image(elf_of(with_segment(data, 2, p_filesz=size)))
-        assert image.load == (image.loads[0] if holds else None)
+        assert image.table_load == (image.loads[0] if holds else None)
     for offset, holds in ((table.start, True), (table.start + 1, False)):
         image = read_image(elf_of(with_segment(data, 2, p_offset=offset)))
-        assert image.load == (image.loads[0] if holds else None)
+        assert image.table_load == (image.loads[0] if holds else None)
 
 
 # -- pages before the first segment
@@ -207,39 +207,39 @@ def at_address(address: int) -> Image:
 
     loads = linked(image.loads)
     end = image.end_address + address
-    return image._replace(loads=loads, load=loads[0], segments=linked(image.segments), end_address=end)
+    return image._replace(loads=loads, table_load=loads[0], segments=linked(image.segments), end_address=end)
 
 
 def test_pages_go_before_programs_that_begin_with_their_headers() -> None:
     image = at_address(0x40_0000)
     first = image.loads[0]
-    assert is_possible(image)
+    assert can_insert_pages(image)
     header = image.elf.header
     for other in (
         image._replace(elf=elf_of(with_header(small_file(), e_type=ET.DYN))),
         image._replace(elf=elf_of(with_header(bytes(image.elf.data), e_phoff=header.e_phoff + 8, e_phnum=1))),
-        image._replace(load=image.loads[1]),
-        image._replace(load=first._replace(p_offset=8), loads=[first._replace(p_offset=8)]),
+        image._replace(table_load=image.loads[1]),
+        image._replace(table_load=first._replace(p_offset=8), loads=[first._replace(p_offset=8)]),
         at_address(0x40_0800),
     ):
-        assert not is_possible(other)
+        assert not can_insert_pages(other)
     for page, possible in ((0x1000, True), (0x2000, False), (0x10000, False)):
-        assert is_possible(at_address(0x40_1000)._replace(page=page)) is possible
-    assert is_possible(at_address(0x41_0000)._replace(page=0x20_0000))
+        assert can_insert_pages(at_address(0x40_1000)._replace(page=page)) is possible
+    assert can_insert_pages(at_address(0x41_0000)._replace(page=0x20_0000))
 
 
 def test_pages_begin_where_kernels_map_them() -> None:
-    draft = before(at_address(0x2_0000), 28)
+    draft = draft_before_layout(at_address(0x2_0000), 28)
     [first, *_] = [s for s in draft.segments if s.p_type == PT.LOAD]
     assert (first.p_vaddr, first.p_offset) == (0x1_0000, 0)
     with pytest.raises(NoRoomError, match="too near to address 0"):
-        before(at_address(0x2_0000 - 1), 28)
+        draft_before_layout(at_address(0x2_0000 - 1), 28)
 
 
 def test_pages_hold_headers_and_metadata() -> None:
     """At addresses below the first segment; every other byte keeps its own."""
     image = at_address(0x40_0000)
-    draft = before(image, 28)
+    draft = draft_before_layout(image, 28)
     pages = 0x1_0000
     [old, *_], [first, *_] = image.loads, [s for s in draft.segments if s.p_type == PT.LOAD]
     assert first == old._replace(p_vaddr=0x3F_0000, p_paddr=0x3F_0000, p_filesz=old.p_filesz + pages, p_memsz=old.p_memsz + pages)
@@ -260,28 +260,28 @@ def test_pages_hold_headers_and_metadata() -> None:
     assert headers.sh_size == kept.header.sh_offset
     assert draft.gaps[0] == (0, pages)
     assert draft.section.sh_addr % image.page == draft.section.sh_offset % image.page
-    assert draft.section.sh_offset == align_up(image.room + pages, 8)
+    assert draft.section.sh_offset == align_up(image.insertion_offset + pages, 8)
 
 
 def test_the_build_id_is_in_the_first_page_or_this_layout_is_not_taken() -> None:
     """Sixty-five more program headers would push the note out; a note that stays in the same section would hold it back."""
     image = at_address(0x40_0000)
     with pytest.raises(NoRoomError, match="the build-id note would leave the first page of the file"):
-        before(image._replace(segments=[*image.segments, *[image.segments[-1]] * 65]), 28)
+        draft_before_layout(image._replace(segments=[*image.segments, *[image.segments[-1]] * 65]), 28)
     elf = elf_of(bytes(image.elf.data).replace(b"GNU\0", b"GNUs", 1))
     with pytest.raises(NoRoomError, match="the build-id note would leave the first page of the file"):
-        before(image._replace(elf=elf, pieces=[]), 28)
+        draft_before_layout(image._replace(elf=elf, movable=[]), 28)
 
 
 def test_the_last_new_address_after_the_pages_is_within_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     image = at_address(0x40_0000)
-    draft = before(image, 28)
+    draft = draft_before_layout(image, 28)
     end = draft.section.sh_addr + 28
     monkeypatch.setattr(before_layout, "MAX_ADDRESS", end)
-    assert before(image, 28) == draft
+    assert draft_before_layout(image, 28) == draft
     monkeypatch.setattr(before_layout, "MAX_ADDRESS", end - 1)
     with pytest.raises(NoRoomError, match="no addresses are left after it"):
-        before(image, 28)
+        draft_before_layout(image, 28)
 
 
 # -- the front layout
@@ -293,7 +293,7 @@ def near(pieces: list[Extent], blocks: list[Extent] | None = None, build_id: int
     load = LOAD._replace(p_offset=0, p_filesz=0x3000, p_memsz=0x3000)
     table = Extent(0x40, 0x100)
     note = None if build_id is None else Extent(build_id, build_id + ID.size)
-    return image._replace(table=table, load=load, loads=[load], pieces=pieces, blocks=blocks or [], build_id=note)
+    return image._replace(table=table, table_load=load, loads=[load], movable=pieces, fixed=blocks or [], build_id=note)
 
 
 ID = Extent(0x100, 0x124, ("id",), 4)
@@ -303,50 +303,50 @@ NAMES = Extent(0x200, 0x220, ("names",), 1)
 
 def test_pieces_in_the_way_move() -> None:
     image = near([ID, HASH, NAMES])
-    assert make_room(image, 0x100) == ([], [])
-    assert make_room(image, 0x101) == ([ID], [])
-    assert make_room(image, 0x128) == ([ID], [])
-    assert make_room(image, 0x129) == ([ID, HASH], [])
+    assert choose_pieces_to_move(image, 0x100) == ([], [])
+    assert choose_pieces_to_move(image, 0x101) == ([ID], [])
+    assert choose_pieces_to_move(image, 0x128) == ([ID], [])
+    assert choose_pieces_to_move(image, 0x129) == ([ID, HASH], [])
 
 
 def test_a_block_in_the_way_leaves_no_room() -> None:
     block = Extent(0x180, 0x190, (".init",))
-    assert make_room(near([], [block]), 0x180) == ([], [])
+    assert choose_pieces_to_move(near([], [block]), 0x180) == ([], [])
     with pytest.raises(NoRoomError, match=r"\.init cannot move"):
-        make_room(near([], [block]), 0x181)
+        choose_pieces_to_move(near([], [block]), 0x181)
     with pytest.raises(NoRoomError, match=r"a segment cannot move"):
-        make_room(near([], [Extent(0x180, 0x190)]), 0x181)
+        choose_pieces_to_move(near([], [Extent(0x180, 0x190)]), 0x181)
 
 
 def test_the_build_id_takes_the_place_that_moves_least() -> None:
     """Of the first page's; after the table, or after another piece."""
     image = near([ID, HASH, NAMES], build_id=0x100)
-    assert make_room(image, 0x110) == ([], [(ID, 0x220)])  # after all others
+    assert choose_pieces_to_move(image, 0x110) == ([], [(ID, 0x220)])  # after all others
     for end, moved in ((0x224, ([NAMES], [(ID, 0x200)])), (0x223, ([HASH], [(ID, 0x110)]))):
-        assert make_room(near([ID, HASH, NAMES], [Extent(end, FIRST_PAGE, ("code",))], 0x100), 0x110) == moved
-    assert make_room(near([ID, HASH], [Extent(0x200, FIRST_PAGE, ("code",))], 0x100), 0x110) == ([HASH], [(ID, 0x110)])
+        assert choose_pieces_to_move(near([ID, HASH, NAMES], [Extent(end, FIRST_PAGE, ("code",))], 0x100), 0x110) == moved
+    assert choose_pieces_to_move(near([ID, HASH], [Extent(0x200, FIRST_PAGE, ("code",))], 0x100), 0x110) == ([HASH], [(ID, 0x110)])
     with pytest.raises(NoRoomError, match="the build-id note would leave the first page"):
-        make_room(near([ID], [Extent(0x140, FIRST_PAGE, ("code",))], 0x100), 0x120)
-    assert make_room(near([ID, HASH], build_id=0x128), 0x120)[0] == [ID]  # it is not in the way
+        choose_pieces_to_move(near([ID], [Extent(0x140, FIRST_PAGE, ("code",))], 0x100), 0x120)
+    assert choose_pieces_to_move(near([ID, HASH], build_id=0x128), 0x120)[0] == [ID]  # it is not in the way
 
 
 def test_places_for_a_piece_are_aligned_and_in_the_first_page() -> None:
     image = near([HASH, NAMES], [Extent(0x300, 0x301), Extent(0x400, FIRST_PAGE)])
-    assert places(image, 0x128, ID) == [0x128, 0x200, 0x220, 0x304]
-    assert places(image, 0x200, ID) == [0x200, 0x220, 0x304]
-    assert places(image, 0x201, ID) == [0x204, 0x220, 0x304]
+    assert candidate_offsets(image, 0x128, ID) == [0x128, 0x200, 0x220, 0x304]
+    assert candidate_offsets(image, 0x200, ID) == [0x200, 0x220, 0x304]
+    assert candidate_offsets(image, 0x201, ID) == [0x204, 0x220, 0x304]
 
 
 @for_each(("place", "fit"), [(FIRST_PAGE - 0x24, True), (FIRST_PAGE - 0x20, False), (0x1DC, True), (0x1E0, False)])
 def test_a_piece_fits_before_what_cannot_move_and_the_page_s_end(place: int, fit: bool) -> None:
-    assert fits(near([], [Extent(0x200, 0x300)]), place, ID) is fit
+    assert piece_fits(near([], [Extent(0x200, 0x300)]), place, ID) is fit
 
 
 def test_remains_of_moved_pieces_are_cleared_up_to_the_page_s_end() -> None:
-    assert cleared_end(near([ID, HASH, NAMES]), 0x110) == 0x124
-    assert cleared_end(near([ID, HASH, NAMES]), 0x124) == 0x124
-    assert cleared_end(near([ID, HASH, NAMES]), 0x126) == 0x126
-    assert cleared_end(near([Extent(0x100, 0x2000)]), 0x110) == FIRST_PAGE
+    assert end_of_cleared_bytes(near([ID, HASH, NAMES]), 0x110) == 0x124
+    assert end_of_cleared_bytes(near([ID, HASH, NAMES]), 0x124) == 0x124
+    assert end_of_cleared_bytes(near([ID, HASH, NAMES]), 0x126) == 0x126
+    assert end_of_cleared_bytes(near([Extent(0x100, 0x2000)]), 0x110) == FIRST_PAGE
 
 
 def test_headers_that_nobody_reads() -> None:
@@ -367,7 +367,7 @@ def test_padding_is_short_and_filled() -> None:
     known = [Extent(0, offset), Extent(offset + 15, offset + 16), Extent(offset + 30, offset + 31), Extent(offset + 47, 1 << 63)]
 
     def holes(padding: int) -> list[tuple[int, int]]:
-        return [(item.start - offset, item.end - offset) for item in unexplained(elf, known, offset, 1 << 63, padding)]
+        return [(item.start - offset, item.end - offset) for item in find_unexplained_ranges(elf, known, offset, 1 << 63, padding)]
 
     assert holes(15) == [(16, 30), (31, 47)]
     assert holes(16) == [(16, 30)]

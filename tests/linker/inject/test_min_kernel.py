@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from click.testing import CliRunner, Result
 
-from linker.inject.kernel_versions import Kernel, KernelChange, kernel_of, safe_on
-from linker.inject.layout import no_room
+from linker.inject.kernel_versions import Kernel, KernelChange, changes_accepted_by, parse_kernel_version
+from linker.inject.layout import no_room_error
 from linker.inject.plan import plan_injection
 from sframegen import FormatError, add_section, remove
 from sframegen.base.errors import Refusal, RefusedError
@@ -76,18 +76,18 @@ def system_loader() -> Path:
     ],
 )
 def test_versions(version: str, kernel: tuple[int, int], safe: set[KernelChange]) -> None:
-    assert kernel_of(version) == Kernel(*kernel)
-    assert safe_on(version) == safe
+    assert parse_kernel_version(version) == Kernel(*kernel)
+    assert changes_accepted_by(version) == safe
 
 
 def test_without_a_version_it_is_5_18() -> None:
-    assert safe_on(None) == safe_on("5.18") == {KernelChange.TABLE_AT_THE_END}
+    assert changes_accepted_by(None) == changes_accepted_by("5.18") == {KernelChange.TABLE_AT_THE_END}
 
 
 @for_each("version", ["", "6", "6.", "6.x", "v6.7", "6.7 ", "6.7;x", "6.7$(x)", "6.7\n", "-6.7", "6.99999999", "\u0666.7"])
 def test_what_is_no_version(version: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^not a Linux version such as 5\.18"):
-        kernel_of(version)
+        parse_kernel_version(version)
     with pytest.raises(ValueError, match=r"^not a Linux version"):
         add_section(tmp_path / "missing", min_kernel=version)
     for command in ("add-section", "add-tree", "link", "merge"):
@@ -326,5 +326,5 @@ class TestCommands:
 
 
 def test_a_refusal_comes_from_another_process_whole() -> None:
-    error = no_room(cast("Image", SimpleNamespace(elf=SimpleNamespace(name="file"))), "no reason")
+    error = no_room_error(cast("Image", SimpleNamespace(elf=SimpleNamespace(name="file"))), "no reason")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from linker.inject import front_layout, layout, undo_record
-from linker.inject.front_layout import may_extend
+from linker.inject.front_layout import can_extend_segment
 from linker.inject.gaps import Gap
 from linker.inject.image import find_build_id, read_image
-from linker.inject.movable import dynamic_tag_ranges, may_move, section_range
-from linker.inject.plan import check_size, describe, plan_injection
+from linker.inject.movable import dynamic_tag_ranges, may_move, named_section_extent
+from linker.inject.plan import check_size, describe_plan, plan_injection
 from sframegen.base.errors import FormatError, RefusedError, SframegenError
 from sframegen.elf.dynamic import DT
 from sframegen.elf.file import ElfFile, open_elf
@@ -157,7 +157,9 @@ def test_the_tail_lies_behind_all_that_the_file_has() -> None:
     image = read_image(elf_of(small_file(library=True, blocked=256)))
     bias, room = 0x400000, align_up(image.end_address, image.page) + image.page
     moved = [load._replace(p_vaddr=load.p_vaddr + bias) for load in image.loads]
-    section = layout.tail(image._replace(loads=moved, end_address=image.end_address + bias, room=room), 28).section
+    section = layout.draft_tail_layout(
+        image._replace(loads=moved, end_address=image.end_address + bias, insertion_offset=room), 28
+    ).section
     assert (section.sh_offset, section.sh_addr) == (room, room + bias)
 
 
@@ -168,7 +170,7 @@ def test_the_hole_in_the_file_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> No
     start = elf_of(data).segments[number].p_vaddr
     large = elf_of(with_segment(data, number, p_memsz=(64 << 20) - start))
     plan = plan_injection(large, 28)
-    hole = plan.section_offset - read_image(large).room
+    hole = plan.section_offset - read_image(large).insertion_offset
     assert (64 << 20) - 0x1000 < hole < 64 << 20
     with pytest.raises(RefusedError, match="at the end of the file"):
         plan_injection(elf_of(with_segment(data, number, p_memsz=(64 << 20) - start + 1)), 28)
@@ -191,10 +193,10 @@ def test_the_first_segment_grows_only_where_its_last_page_is_free() -> None:
     image = read_image(elf_of(small_file()))
     load, *others = image.loads
     end = load.p_offset + load.p_filesz
-    assert load is image.load
+    assert load is image.table_load
 
     def may_reach(place: int, load: Phdr, *others: Phdr) -> bool:
-        return may_extend(image._replace(load=load, loads=[load, *others]), place)
+        return can_extend_segment(image._replace(table_load=load, loads=[load, *others]), place)
 
     assert may_reach(end, load, *others)
     assert may_reach(0x1000, load)
@@ -260,7 +262,7 @@ def test_other_bytes_may_not() -> None:
 
 def test_the_plan_prints() -> None:
     plan = plan_injection(elf_of(small_file()), 28)
-    assert str(plan) == "\n".join(describe(plan))
+    assert str(plan) == "\n".join(describe_plan(plan))
     assert str(plan).startswith(
         f"layout: front; file grows from {plan.original_size:#x} to {plan.size:#x} bytes\n.sframe: address 0x"
     )
@@ -320,13 +322,13 @@ def test_the_last_new_address_is_within_the_limit(library: bool, monkeypatch: py
 def test_without_section_headers_a_piece_ends_where_the_next_named_place_is() -> None:
     data = small_file()
     elf = elf_of(data)
-    ends = {name: section_range(section) for name in (".hash", ".dynstr", ".dynsym") if (section := elf.section(name))}
+    ends = {name: named_section_extent(section) for name in (".hash", ".dynstr", ".dynsym") if (section := elf.section(name))}
     image = read_image(elf_of(without_sections(data)))
-    assert image.load is not None
-    found = {name: piece for piece in image.pieces for name in piece.names}
+    assert image.table_load is not None
+    found = {name: piece for piece in image.movable for name in piece.names}
     assert (found["DT_HASH"].start, found["DT_HASH"].end) == (ends[".hash"].start, ends[".dynstr"].start)
     assert (found["DT_STRTAB"].start, found["DT_STRTAB"].end) == (ends[".dynstr"].start, ends[".dynstr"].end)  # by DT_STRSZ
-    assert (found["DT_SYMTAB"].start, found["DT_SYMTAB"].end) == (ends[".dynsym"].start, image.load.p_filesz)
+    assert (found["DT_SYMTAB"].start, found["DT_SYMTAB"].end) == (ends[".dynsym"].start, image.table_load.p_filesz)
 
 
 @for_each(("place", "size"), [(0, 16), (15, 1), (16, 0), (-1, 0)])
@@ -359,7 +361,9 @@ def test_undo_wants_what_was_written() -> None:
 def test_undo_puts_nothing_after_the_original_s_end(offset: int, fits: bool) -> None:
     data = bytes(100)
     size = len(data) - 1  # one byte after it is new
-    record = undo_record.pack(undo_record.Undo(size, [(size + offset, b"old.")], 0), [data[size + offset :][:4], data[size:]])
+    record = undo_record.encode_record(
+        undo_record.Undo(size, [(size + offset, b"old.")], 0), [data[size + offset :][:4], data[size:]]
+    )
     found = undo_record.read_unverified(memoryview(data + record))
     assert (found is not None) is fits
     assert found is None or found.old == [(size - 4, b"old.")]
@@ -379,7 +383,7 @@ def test_undo_puts_nothing_after_the_original_s_end(offset: int, fits: bool) -> 
     ],
 )
 def test_gaps_of_a_record_are_within_the_original(gaps: list[tuple[int, int]], start: int, sound: bool) -> None:
-    assert undo_record.are_sound([Gap(*gap) for gap in gaps], 100, start) is sound
+    assert undo_record.are_valid_gaps([Gap(*gap) for gap in gaps], 100, start) is sound
 
 
 @for_each("payload", [b"PAYLOAD!", bytes(4096) + b"1"])

@@ -71,7 +71,7 @@ def test_a_record_that_gives_something_else_back_is_not_written(
     original = compile_c(SOURCE, "-shared", "-fPIC")
     data = original.read_bytes()
     dynamic = next(segment for segment in open_elf(original).segments if segment.p_type == PT.DYNAMIC)
-    pack = undo_record.pack
+    pack = undo_record.encode_record
 
     def wrong(undo: undo_record.Undo, new: Any) -> bytes:
         if spoiled == "new":
@@ -80,7 +80,7 @@ def test_a_record_that_gives_something_else_back_is_not_written(
         number, (at, before) = next((n, one) for n, one in enumerate(old) if dynamic.p_offset <= one[0])
         return pack(undo._replace(old=[*old[:number], (at, bytes([before[0] ^ 1]) + before[1:]), *old[number + 1 :]]), new)
 
-    monkeypatch.setattr(undo_record, "pack", wrong)
+    monkeypatch.setattr(undo_record, "encode_record", wrong)
     with pytest.raises(VerificationError, match=f"verification failed, nothing was changed: its undo record {finding}"):
         sframegen.add_section(original)
     assert original.read_bytes() == data
@@ -328,7 +328,7 @@ def test_a_record_that_lies(lie: str, tmp_path: Path) -> None:
     assert record is not None
     body = changed[: record.start]
     lying = undo_record.Undo(size, old, record.start, tuple(gap for gap in record.gaps if gap.at < size))
-    data = body + undo_record.pack(lying, [body[start:end] for start, end in lying.covered])
+    data = body + undo_record.encode_record(lying, [body[start:end] for start, end in lying.covered])
     assert undo_record.read_verified(memoryview(data)) is not None
     file = tmp_path / "file"
     file.write_bytes(data)
@@ -409,11 +409,11 @@ def test_verification_stops_what_went_wrong(
     data = file.read_bytes()
 
     def write_all(elf: ElfFile, change: apply.Change, out: BinaryIO, **options: Any) -> None:
-        apply.write_all(elf, change, out, **options)
+        apply.write_changed_file(elf, change, out, **options)
         out.seek(spoil, 2 if spoil < 0 else 0)
         out.write(b"?")
 
-    monkeypatch.setattr("sframegen.api.removing.write_all", write_all)
+    monkeypatch.setattr("sframegen.api.removing.write_changed_file", write_all)
     result = remove(file)
     assert result.exit_code == 1
     assert "verification failed, nothing was changed" in result.stderr

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from linker.inject.gaps import moved as moved_to
+from linker.inject.gaps import to_new_offset as moved_to
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import build_id_of

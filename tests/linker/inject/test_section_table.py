@@ -9,7 +9,7 @@ import pytest
 from linker.inject import section_table
 from linker.inject.gaps import Gap
 from linker.inject.layout import LayoutDraft, Move
-from linker.inject.section_table import Patch, follow_section, new_table, renumbered_header, value_patches
+from linker.inject.section_table import Patch, make_section_table, renumber_header, symbol_value_patches, update_section_header
 from sframegen.base.errors import FormatError
 from sframegen.elf.records import SHF, SHT, Shdr
 from tests.linker.inject.test_image import with_section
@@ -34,7 +34,7 @@ def with_symbol(data: bytes, section: int, value: int) -> bytes:
 def test_new_sections_follow_the_last_that_is_loaded() -> None:
     elf = elf_of(small_file())
     [place] = [section.number + 1 for section in elf.sections if section.name == ".dynamic"]
-    table = new_table(elf, DRAFT)
+    table = make_section_table(elf, DRAFT)
     assert table.added == (place, place + 1)
     assert [section.number for section in table.sections] == list(range(elf.shnum + 2))
     names = [section.name for section in elf.sections]
@@ -56,7 +56,7 @@ def test_new_sections_come_last_where_numbers_have_to_stay(kind: str) -> None:
     data = small_file()
     elf = elf_of(with_section(data, ".strtab", sh_type=SHT.GROUP) if kind == "group" else data)
     section = SFRAME if kind == "group" else SFRAME._replace(sh_flags=0)
-    table = new_table(elf, DRAFT._replace(section=section))
+    table = make_section_table(elf, DRAFT._replace(section=section))
     assert table.added == (elf.shnum, elf.shnum + 1)
     assert table.patches == []
 
@@ -68,7 +68,7 @@ def test_symbols_of_later_sections_get_their_new_numbers() -> None:
     symbols = elf.section(".symtab")
     assert symbols
     for number in (place - 1, place, elf.shnum - 1):
-        table = new_table(elf_of(with_symbol(data, number, 0)), DRAFT)
+        table = make_section_table(elf_of(with_symbol(data, number, 0)), DRAFT)
         patch = Patch("section of .symtab[1]", symbols.header.sh_offset + 24 + 6, number, number + 2, 2)
         assert table.patches == ([patch] if number >= place else [])
 
@@ -79,8 +79,8 @@ def test_symbols_of_later_sections_get_their_new_numbers() -> None:
 def test_numbers_in_headers_follow(kind: int, flags: int, info: int) -> None:
     """sh_info is a number of other things in most sections."""
     header = Shdr(0, kind, flags, 0, 0, 0, 4, 3, 1, 0)
-    assert renumbered_header(header, {3: 13, 4: 14}) == header._replace(sh_link=14, sh_info=info)
-    assert renumbered_header(header, {}) == header
+    assert renumber_header(header, {3: 13, 4: 14}) == header._replace(sh_link=14, sh_info=info)
+    assert renumber_header(header, {}) == header
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_numbers_in_headers_follow(kind: int, flags: int, info: int) -> None:
 def test_sections_follow_their_bytes(fields: dict[str, int], moved: dict[str, int]) -> None:
     header = Shdr(0, SHT.PROGBITS, SHF.ALLOC, 0x1200, 0x200, 0x20, 0, 0, 4, 0)._replace(**fields)
     draft = DRAFT._replace(gaps=(Gap(0, 0x10), Gap(0x200, 0x28)), moves=[NOTE])
-    assert follow_section(header, draft) == header._replace(**moved)
+    assert update_section_header(header, draft) == header._replace(**moved)
 
 
 def test_symbols_of_moved_sections_follow() -> None:
@@ -116,7 +116,7 @@ def test_symbols_of_moved_sections_follow() -> None:
     draft = DRAFT._replace(gaps=(Gap(symbols.header.sh_offset, 0x100),), moves=[move])
     at = symbols.header.sh_offset + 0x100 + 24 + 8
     for value, new in ((address, 0x9800), (address + size, 0x9800 + size), (address + size + 1, None), (address - 1, None)):
-        patches = [p for p in value_patches(elf_of(with_symbol(data, note.number, value)), draft) if ".symtab" in p.name]
+        patches = [p for p in symbol_value_patches(elf_of(with_symbol(data, note.number, value)), draft) if ".symtab" in p.name]
         assert patches == ([Patch(".symtab[1]", at, value, new)] if new else [])
 
 
@@ -129,10 +129,10 @@ def test_only_so_many_symbols_follow(monkeypatch: pytest.MonkeyPatch) -> None:
     draft = DRAFT._replace(moves=[move])
     later = elf_of(with_symbol(data, elf.shnum - 1, 0))
     monkeypatch.setattr(section_table, "MAX_SYMBOLS", 1)
-    assert len(list(value_patches(elf, draft))) == 1
-    assert len(new_table(later, DRAFT).patches) == 1
+    assert len(list(symbol_value_patches(elf, draft))) == 1
+    assert len(make_section_table(later, DRAFT).patches) == 1
     monkeypatch.setattr(section_table, "MAX_SYMBOLS", 0)
     with pytest.raises(FormatError, match="more than 0 symbols in metadata that would move"):
-        list(value_patches(elf, draft))
-    table = new_table(later, DRAFT)
+        list(symbol_value_patches(elf, draft))
+    table = make_section_table(later, DRAFT)
     assert (table.patches, table.added) == ([], (elf.shnum, elf.shnum + 1))

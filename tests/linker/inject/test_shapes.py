@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from linker.existing.original import original_of
-from linker.inject.gaps import moved
+from linker.inject.gaps import to_new_offset
 from linker.inject.plan import plan_injection
 from sframegen.base.errors import RefusedError
 from sframegen.elf.file import ElfFile, open_elf
@@ -144,7 +144,7 @@ def test_section_headers_that_are_none(program: bytes, tmp_path: Path) -> None:
     source.write_bytes(bare[:40] + len(bare).to_bytes(8, "little") + bare[48:] + bytes(64))
     plan = inject(source, result)
     assert open_elf(result).sections == []
-    assert open_elf(result).header.e_shoff == moved(plan.gaps, len(bare))
+    assert open_elf(result).header.e_shoff == to_new_offset(plan.gaps, len(bare))
     assert verify(plan, open_elf(source), result) == []
     assert run(result, "pie") == "counter 17\n"
 

@@ -7,7 +7,7 @@ import zlib
 from linker.files.copying import FilePart
 from linker.inject import undo_record
 from linker.inject.gaps import Gap
-from linker.inject.undo_record import CHUNK, END, ENTRY, MAX_RANGES, TRAILER, Undo, Write
+from linker.inject.undo_record import ENTRY, MAX_RANGES, TRAILER, UNBOUNDED, ZERO_CHUNK, Undo, Write
 from tests.support.loops import for_each
 
 ORIGINAL = bytes(range(100))
@@ -16,7 +16,7 @@ GAPS = (Gap(0, 16), Gap(40, 8))
 
 def test_the_last_of_overlapping_writes_counts() -> None:
     writes = [Write(10, b"aaaa"), Write(30, b"c"), Write(12, b"bbbb"), Write(31, b"d"), Write(11, b"x")]
-    assert [(at, bytes(data)) for at, data in undo_record.final_contents(writes)] == [(10, b"axbbbb"), (30, b"c"), (31, b"d")]
+    assert [(at, bytes(data)) for at, data in undo_record.merge_writes(writes)] == [(10, b"axbbbb"), (30, b"c"), (31, b"d")]
 
 
 @for_each(
@@ -34,22 +34,22 @@ def test_the_last_of_overlapping_writes_counts() -> None:
     ],
 )
 def test_what_is_overwritten_is_in_no_gap(offset: int, found: list[tuple[int, int]]) -> None:
-    assert undo_record.overwritten_ranges(100, [(offset, 4)], GAPS) == found
+    assert undo_record.find_overwritten_ranges(100, [(offset, 4)], GAPS) == found
 
 
 def test_zeros_around_new_bytes_are_covered() -> None:
     pieces = [(4, bytearray(b"ab")), (8, bytearray(b"c"))]
-    assert b"".join(undo_record.with_holes(2, pieces, 11)) == b"\0\0ab\0\0c\0\0"
-    assert b"".join(undo_record.with_holes(4, pieces, END)) == b"ab\0\0c"
-    assert b"".join(undo_record.with_holes(3, [], 5)) == b"\0\0"
-    assert list(undo_record.with_holes(3, [], END)) == []
+    assert b"".join(undo_record.fill_holes_with_zeros(2, pieces, 11)) == b"\0\0ab\0\0c\0\0"
+    assert b"".join(undo_record.fill_holes_with_zeros(4, pieces, UNBOUNDED)) == b"ab\0\0c"
+    assert b"".join(undo_record.fill_holes_with_zeros(3, [], 5)) == b"\0\0"
+    assert list(undo_record.fill_holes_with_zeros(3, [], UNBOUNDED)) == []
 
 
-@for_each("size", [CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 1])
+@for_each("size", [ZERO_CHUNK - 1, ZERO_CHUNK, ZERO_CHUNK + 1, 2 * ZERO_CHUNK + 1])
 def test_a_large_hole_comes_in_chunks(size: int) -> None:
-    chunks = list(undo_record.with_holes(7, [], 7 + size))
+    chunks = list(undo_record.fill_holes_with_zeros(7, [], 7 + size))
     assert sum(map(len, chunks)) == size
-    assert max(map(len, chunks)) <= CHUNK
+    assert max(map(len, chunks)) <= ZERO_CHUNK
 
 
 def made(writes: list[Write], gaps: tuple[Gap, ...] = (), start: int | None = None) -> bytes:
@@ -74,7 +74,9 @@ def test_a_record_is_read_back(start: int | None) -> None:
     assert found == Undo(100, [(4, ORIGINAL[4:7])], start or 129, GAPS)
     assert found.parts == [FilePart(16, 0, 40), FilePart(64, 40, 60)]
     assert found.covered == [(20, 23), (0, 16), (56, 64), (124, start or 129)]
-    size = undo_record.record_size(undo_record.overwritten_ranges(100, [(at, len(data)) for at, data in WRITES], GAPS), GAPS)
+    size = undo_record.compute_record_size(
+        undo_record.find_overwritten_ranges(100, [(at, len(data)) for at, data in WRITES], GAPS), GAPS
+    )
     assert size == len(changed) - found.start
 
 
@@ -127,8 +129,8 @@ def test_the_number_of_entries_has_a_limit() -> None:
 
 
 def test_the_checksum_runs_over_all_pieces() -> None:
-    assert undo_record.checksum([b"ab", b"", b"c"]) == zlib.crc32(b"abc")
-    assert undo_record.checksum([]) == 0
+    assert undo_record.crc_of_pieces([b"ab", b"", b"c"]) == zlib.crc32(b"abc")
+    assert undo_record.crc_of_pieces([]) == 0
 
 
 def test_a_write_says_its_range() -> None:

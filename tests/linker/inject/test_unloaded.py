@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from linker.existing.original import original_of
-from linker.inject.apply import change_of, write_all
-from linker.inject.plan import describe, plan_unloaded
+from linker.inject.apply import make_injection_change, write_changed_file
+from linker.inject.plan import describe_plan, plan_unloaded
 from sframegen import FormatError, Severity, Summary, add_section, check, convert, read, remove
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.cli.commands import cli
@@ -54,7 +54,7 @@ def inject(original: Path, result: Path) -> InjectionPlan:
     elf = open_elf(original)
     plan = plan_unloaded(elf, SIZE)
     with result.open("wb") as out:
-        write_all(elf, change_of(plan, elf, section_of(SIZE)[:SIZE]), out)
+        write_changed_file(elf, make_injection_change(plan, elf, section_of(SIZE)[:SIZE]), out)
     return plan
 
 
@@ -91,7 +91,7 @@ def test_the_original_comes_back(original: Path, tmp_path: Path) -> None:
 
 
 def test_the_plan_says_so() -> None:
-    lines = describe(plan_unloaded(ElfFile(memoryview(small_file())), SIZE))
+    lines = describe_plan(plan_unloaded(ElfFile(memoryview(small_file())), SIZE))
     assert lines[0].startswith("layout: unloaded; ")
     assert lines[1].startswith(".sframe: not loaded, offset 0x")
     assert lines[1].endswith("0xbb9 bytes")

@@ -11,14 +11,14 @@ from linker.inject.layout import Move
 from linker.inject.undo_record import Write
 from linker.inject.verify import (
     check_bytes,
+    check_loads,
     check_mapping,
     check_moves,
-    check_new_loads,
     check_overwritten,
     check_table,
-    follows,
+    is_planned_change,
     maps_range,
-    place_of,
+    planned_location,
     verify_writes,
 )
 from sframegen.elf.file import ElfFile, open_elf
@@ -67,7 +67,7 @@ def test_a_load_holds_what_lies_in_its_bytes(address: int, offset: int, size: in
     ],
 )
 def test_loads_ascend_and_are_in_the_file(segments: list[Phdr], size: int, found: str) -> None:
-    assert list(check_new_loads(read(*segments), size)) == [found] * bool(found)
+    assert list(check_loads(read(*segments), size)) == [found] * bool(found)
 
 
 def test_the_table_is_where_the_first_load_puts_it() -> None:
@@ -234,16 +234,16 @@ MOVED = NOTE._replace(p_offset=0x800, p_vaddr=0x9800, p_paddr=0x9800)
 
 def test_a_segment_follows_its_metadata(injected: Injected) -> None:
     plan = injected.plan._replace(gaps=(), moves=(MOVE,))
-    assert follows(plan, NOTE, NOTE)
-    assert follows(plan, NOTE, MOVED)
+    assert is_planned_change(plan, NOTE, NOTE)
+    assert is_planned_change(plan, NOTE, MOVED)
     for wrong in ({"p_offset": 0x801}, {"p_vaddr": 0x9801}, {"p_filesz": 0x1F}, {"p_flags": 5}, {"p_align": 8}):
-        assert not follows(plan, NOTE, MOVED._replace(**wrong))
-    assert not follows(plan._replace(moves=()), NOTE, MOVED)
-    assert not follows(plan, NOTE._replace(p_filesz=0x21), MOVED._replace(p_filesz=0x21))
+        assert not is_planned_change(plan, NOTE, MOVED._replace(**wrong))
+    assert not is_planned_change(plan._replace(moves=()), NOTE, MOVED)
+    assert not is_planned_change(plan, NOTE._replace(p_filesz=0x21), MOVED._replace(p_filesz=0x21))
     other = NOTE._replace(p_type=PT.GNU_SFRAME)
-    assert not follows(plan, other, MOVED._replace(p_type=PT.GNU_SFRAME))
-    assert not follows(plan, LOAD, LOAD._replace(p_offset=0x1001))
-    assert follows(plan, LOAD, LOAD._replace(p_filesz=0x101))
+    assert not is_planned_change(plan, other, MOVED._replace(p_type=PT.GNU_SFRAME))
+    assert not is_planned_change(plan, LOAD, LOAD._replace(p_offset=0x1001))
+    assert is_planned_change(plan, LOAD, LOAD._replace(p_filesz=0x101))
 
 
 @pytest.mark.parametrize(
@@ -260,4 +260,4 @@ def test_a_section_follows_its_metadata(
     kind: int, flags: int, offset: int, size: int, place: tuple[int, int], injected: Injected
 ) -> None:
     plan = injected.plan._replace(gaps=(), moves=(MOVE,))
-    assert place_of(plan, Shdr(0, kind, flags, 0x1200, offset, size, 0, 0, 4, 0)) == place
+    assert planned_location(plan, Shdr(0, kind, flags, 0x1200, offset, size, 0, 0, 4, 0)) == place

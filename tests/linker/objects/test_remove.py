@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import pytest
 from click.testing import CliRunner
 
-from linker.inject.apply import write_all
+from linker.inject.apply import write_changed_file
 from linker.objects import change_objects
 from sframegen import add_section, check, read, remove
 from sframegen.base.errors import RefusedError, VerificationError
@@ -140,13 +140,13 @@ def test_objcopy_takes_out_the_sections_of_others(made: str, gas: Path, plain: P
 @pytest.mark.verification_fails
 def test_verification_stops_what_went_wrong(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def spoilt(elf: ElfFile, change: Change, out: BinaryIO, record: Undo) -> None:
-        write_all(elf, change, out, record=record)
+        write_changed_file(elf, change, out, record=record)
         out.seek(-1, os.SEEK_END)
         out.write(b"!")
 
     add_section(plain)
     before = plain.read_bytes()
-    monkeypatch.setattr(change_objects, "write_all", spoilt)
+    monkeypatch.setattr(change_objects, "write_changed_file", spoilt)
     with pytest.raises(VerificationError, match=r"verification failed, nothing was changed: .*it differs from the file"):
         remove(plain)
     assert plain.read_bytes() == before

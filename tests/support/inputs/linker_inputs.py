@@ -8,8 +8,8 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from linker.inject import undo_record
-from linker.inject.apply import Change, change_of, write_all
-from linker.inject.kernel_versions import safe_on
+from linker.inject.apply import Change, make_injection_change, write_changed_file
+from linker.inject.kernel_versions import changes_accepted_by
 from linker.inject.plan import plan_injection, plan_unloaded
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.ranges import align_up
@@ -116,9 +116,9 @@ def section_of(size: int) -> bytes:
 
 def inject(source: Path, target: Path, size: int = 3001, min_kernel: str | None = None) -> InjectionPlan:
     elf = open_elf(source)
-    plan = plan_injection(elf, size, allowed=safe_on(min_kernel))
+    plan = plan_injection(elf, size, allowed=changes_accepted_by(min_kernel))
     with target.open("wb") as out:
-        write_all(elf, change_of(plan, elf, section_of(size)[:size]), out)
+        write_changed_file(elf, make_injection_change(plan, elf, section_of(size)[:size]), out)
     target.chmod(0o755)
     return plan
 
@@ -127,7 +127,7 @@ def inject_bytes(data: bytes, size: int = 28, *, unloaded: bool = False) -> byte
     elf = ElfFile(memoryview(data))
     out = io.BytesIO()
     plan = plan_unloaded(elf, size) if unloaded else plan_injection(elf, size)
-    write_all(elf, change_of(plan, elf, section_of(size)[:size]), out)
+    write_changed_file(elf, make_injection_change(plan, elf, section_of(size)[:size]), out)
     return out.getvalue()
 
 
@@ -136,7 +136,7 @@ def restored(changed: bytes) -> bytes:
     record = undo_record.read_verified(memoryview(changed))
     assert record is not None
     out = io.BytesIO()
-    write_all(ElfFile(memoryview(changed)), Change(()), out, record=record)
+    write_changed_file(ElfFile(memoryview(changed)), Change(()), out, record=record)
     return out.getvalue()
 
 
