@@ -37,7 +37,7 @@ DIRECTIVES = {"language_level": 3, "boundscheck": True, "wraparound": False, "in
 def extensions() -> list[Extension]:
     if os.environ.get("SFRAMEGEN_PURE") == "1":
         return []
-    compiler = LIBRARIES["compiler_of_the_build"]()[0]
+    compiler = LIBRARIES["find_build_compiler"]()[0]
     if shutil.which(compiler) is None:  # found out before Cython has written all sources
         why = f"there is no C compiler: {compiler} is not a program that can be run"
         if os.environ.get("SFRAMEGEN_PURE") == "0":
@@ -115,7 +115,7 @@ class BuildWithPrograms(build_py):  # type: ignore[misc]  # setuptools has no ty
     def libraries(self) -> None:
         folder = "sframegen/backtrace"
         self.mkpath(f"{self.build_lib}/{folder}")
-        compiler = LIBRARIES["compiler_of_the_build"]()
+        compiler = LIBRARIES["find_build_compiler"]()
         why = LIBRARIES["compile_libraries"](Path(folder), Path(self.build_lib, folder), compiler)
         if why and os.environ.get("SFRAMEGEN_PURE") == "0":
             raise CompileError(f"libsframe-backtrace is not built: {why}")

@@ -19,7 +19,7 @@ from sframegen.api.common import check_linked, refuse
 from sframegen.api.making import convert_file, nothing_to_add, summary_of_detached
 from sframegen.base.errors import FormatError, Refusal, RefusedError
 from sframegen.base.text import format_count
-from sframegen.detached.detached_file import Identity, detached_file, identity_of, is_detached, path_in_store, section_in
+from sframegen.detached.detached_file import Identity, build_detached_file, identity_of, is_detached, path_in_store, read_section
 from sframegen.elf.file import ElfFile, map_descriptor
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def add_detached(elf: ElfFile, options: Adding) -> Summary:
         return nothing_to_add(summary)
     encoder = converted.encoder(elf, options.making.level)
     section = encoder.encode(UNLOADED_ADDRESS)
-    data = detached_file(elf, identity, section)
+    data = build_detached_file(elf, identity, section)
     target = os.path.join(os.fspath(store), path_in_store(identity.build_id))  # noqa: PTH118 - as text, for messages
     if options.writing.verify:
         refuse(_findings(data, elf, identity, section, choose_reader(len(data))))
@@ -108,7 +108,7 @@ def _findings(data: bytes, elf: ElfFile, identity: Identity, section: memoryview
     with _in_memory(data) as path:
         findings = verify_detached(elf, section, path, reader)
     try:
-        if section_in(memoryview(data), "detached section", identity).tobytes() != section.tobytes():
+        if read_section(memoryview(data), "detached section", identity).tobytes() != section.tobytes():
             findings.append("its section reads back differently")
     except FormatError as error:
         findings.append(str(error))

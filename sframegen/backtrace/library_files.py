@@ -1,7 +1,7 @@
 """Compiles the C libraries when the package is built. setup.py runs this file.
 
-The shared objects refer to libc without symbol versions, so that they load with every glibc that has the functions: linked with a
-new glibc, they would demand that one. For this, empty libraries with glibc's names stand in for it in the link.
+The shared objects refer to libc without symbol versions, so that they load with every glibc that has the functions. If they were
+linked with glibc itself, they would need its version or a later one, so empty libraries with glibc's names are linked instead.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ PRELOAD = "libsframe-backtrace-preload.so"
 
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion")
 CODE = ("-O2", "-g0", "-fPIC", "-fno-omit-frame-pointer", "-fno-lto")
-# Everything is bound when a library is loaded: the dynamic loader binds nothing in a signal handler.
+# `-z now` binds all symbols when a library is loaded, so that the dynamic loader never has to in a signal handler.
 LINK = ("-shared", "-nostdlib", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,noexecstack", "-Wl,-Bsymbolic", "-Wl,--no-as-needed")
-GLIBC = {"c": "libc.so.6", "dl": "libdl.so.2"}  # before glibc 2.34, dlsym is in the second one
+GLIBC = {"c": "libc.so.6", "dl": "libdl.so.2"}  # libdl has dlsym before glibc 2.34
 
 
-def compiler_of_the_build() -> list[str]:
+def find_build_compiler() -> list[str]:
     """Return the C compiler that setuptools uses, with its arguments."""
     return shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
 
 
 def compile_libraries(source: Path, folder: Path, compiler: list[str]) -> str:
-    """Compile the C files in `source`, and put the libraries into `folder`. Return the reason if that fails, else an empty text."""
+    """Compile the C files in `source`, and put the libraries into `folder`. Return why that failed; an empty text if it worked."""
     try:
         with tempfile.TemporaryDirectory() as scratch:
             _compile(source.absolute(), folder.absolute(), Path(scratch), compiler)
     except FileNotFoundError:
         return f"there is no {compiler[0]}"
-    except OSError as error:  # it is a directory, or a file of another machine
+    except OSError as error:  # the compiler is a directory, or made for another machine
         return f"{error.filename} cannot be run: {error.strerror}"
     except subprocess.CalledProcessError as error:
         lines = [line for line in error.stderr.splitlines() if "error" in line.lower()] or error.stderr.splitlines()
@@ -47,11 +47,11 @@ def compile_libraries(source: Path, folder: Path, compiler: list[str]) -> str:
 
 
 def _compile(source: Path, folder: Path, scratch: Path, compiler: list[str]) -> None:
-    anywhere = f"-ffile-prefix-map={source}=."  # the same bytes in each folder
-    flags = (*shlex.split(os.environ.get("CFLAGS", "")), "-std=c11", *WARNINGS, *CODE, anywhere)
+    prefix_map = f"-ffile-prefix-map={source}=."  # so that the libraries do not depend on the folder they are built in
+    flags = (*shlex.split(os.environ.get("CFLAGS", "")), "-std=c11", *WARNINGS, *CODE, prefix_map)
     for name in ("sframe_backtrace", "preload"):
         _run(compiler, *flags, "-c", source / f"{name}.c", "-o", scratch / f"{name}.o")
-    stand_ins = _stand_ins(scratch, compiler)
+    stand_ins = _make_stand_ins(scratch, compiler)
     for name, soname, stem, needed in (
         (SHARED, SONAME, "sframe_backtrace", ["-lc"]),
         (PRELOAD, PRELOAD, "preload", ["-lc", "-ldl"]),
@@ -61,12 +61,12 @@ def _compile(source: Path, folder: Path, scratch: Path, compiler: list[str]) -> 
     archiver = _run(compiler, "-print-prog-name=ar").strip()
     _run([archiver], "rcsD", STATIC, "sframe_backtrace.o", cwd=scratch)
     for name in (SHARED, PRELOAD, STATIC):
-        (folder / name).unlink(missing_ok=True)  # a process may have mapped it
+        (folder / name).unlink(missing_ok=True)  # not overwritten, because a process may have mapped it
         (folder / name).write_bytes((scratch / name).read_bytes())
 
 
-def _stand_ins(scratch: Path, compiler: list[str]) -> list[str]:
-    """Make empty libraries with glibc's names; return the arguments that link with them. Another libc is linked as it is."""
+def _make_stand_ins(scratch: Path, compiler: list[str]) -> list[str]:
+    """Make empty libraries with glibc's names, and return the arguments that link with them: none if the libc is another one."""
     probe = scratch / "probe.c"
     probe.write_text("#include <features.h>\n__GLIBC__\n")
     if not _run(compiler, "-E", "-P", probe).split()[-1].isdecimal():

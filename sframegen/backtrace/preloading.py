@@ -1,4 +1,4 @@
-"""The object that programs preload for stack traces, and the objects that a program's dynamic loader maps at its start."""
+"""Finds the object that programs preload for stack traces, and lists the objects that a program's loader maps at its start."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 STATISTICS = "SFRAMEGEN_PRELOAD_STATISTICS"  # preload.c reads it
-SPACES, SEPARATORS = frozenset(" \t\n\v\f\r"), frozenset(":;")  # of LD_PRELOAD, to which a colon is one, too; of LD_LIBRARY_PATH
-SCRIPTS = 4  # scripts that name one another as interpreters
-FIRST_LINE = 256  # bytes of it that the kernel reads
-LISTED = re.compile(rb"^\t(?:.* => )?(/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
+SPACES = frozenset(" \t\n\v\f\r")  # they separate paths in LD_PRELOAD, as a colon does
+SEPARATORS = frozenset(":;")  # they separate paths in LD_LIBRARY_PATH
+MAX_SCRIPTS = 4  # that name one another as interpreters
+FIRST_LINE = 256  # the kernel reads so many bytes of a script's first line
+LISTED_PATH = re.compile(rb"^\t(?:.* => )?(/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)  # `libc.so.6 => /lib/libc.so.6 (0x7f...)`
 
 
 class NotPreloadedError(SframegenError):
-    """The loader ignores LD_PRELOAD for this program, or has no part in it."""
+    """The loader ignores LD_PRELOAD for this program, or the program has no loader."""
 
 
-def preload_object() -> Path:
+def find_preload_object() -> Path:
     """Return the path of the object for LD_PRELOAD. Raises SframegenError if it is missing."""
     path = HERE / PRELOAD
     if not path.exists():
@@ -39,12 +40,12 @@ def preload_object() -> Path:
     return path
 
 
-def preloading(environment: Mapping[str, str]) -> dict[str, str]:
+def make_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables that make programs load the object before all others. Raises SframegenError.
 
-    A path in LD_PRELOAD has no spaces: then it is a name, and LD_LIBRARY_PATH says where it is.
+    LD_PRELOAD cannot name a path with spaces: then it has only the file's name, and LD_LIBRARY_PATH has the directory.
     """
-    path = preload_object()
+    path = find_preload_object()
     if not SPACES.intersection(str(path)) and ":" not in str(path):
         return {"LD_PRELOAD": _put_first(path, environment, "LD_PRELOAD")}
     if SEPARATORS.intersection(str(path.parent)):
@@ -67,9 +68,9 @@ def is_program(path: str) -> bool:
     return beginning_of(path, path, 4) == b"\x7fELF"
 
 
-def program_of(command: str) -> str:
+def find_program(command: str) -> str:
     """Return the ELF file that runs for a command: itself, or the interpreter of a script. Raises OSError and FormatError."""
-    for _ in range(SCRIPTS):
+    for _ in range(MAX_SCRIPTS):
         path = shutil.which(command)
         if path is None:
             raise FileNotFoundError(2, os.strerror(2), command)
@@ -84,38 +85,38 @@ def program_of(command: str) -> str:
     raise FormatError("scripts that interpret scripts", file=command)
 
 
-def objects_of(program: str, others: Iterable[str] | None = None) -> list[str]:
-    """Return the paths of a program and the objects that its loader maps at its start. What it loads later is not among them.
+def list_objects(program: str, others: Iterable[str] | None = None) -> list[str]:
+    """Return the paths of a program and of the objects that its loader maps at its start, not of those that it loads later.
 
-    With the paths of other programs, the loader runs only if it is also the loader of one of them: a program that is not to be run
-    names any file as its loader. Raises OSError, FormatError, and NotPreloadedError with the reason.
+    If `others` are given, the loader runs only if it is also the loader of one of these programs, because a program that the user
+    does not run may name any file as its loader. Raises OSError, FormatError, and NotPreloadedError with the reason.
     """
     status = os.stat(program)  # noqa: PTH116 - a text
-    users, groups = status.st_mode & stat.S_ISUID, status.st_mode & stat.S_ISGID and status.st_mode & stat.S_IXGRP
-    if (users and status.st_uid != os.getuid()) or (groups and status.st_gid != os.getgid()):
+    sets_user, sets_group = status.st_mode & stat.S_ISUID, status.st_mode & stat.S_ISGID and status.st_mode & stat.S_IXGRP
+    if (sets_user and status.st_uid != os.getuid()) or (sets_group and status.st_gid != os.getgid()):
         raise NotPreloadedError("a set-user-ID or set-group-ID program of another user or group ignores LD_PRELOAD", file=program)
     loader = _loader_of(program)
     if not loader:
         raise NotPreloadedError("a static program: it has no loader that reads LD_PRELOAD", file=program)
     if others is not None and not any(os.path.realpath(loader) == os.path.realpath(_loader_of(other)) for other in others):
         raise NotPreloadedError("its loader differs from the command, which is not run", file=program)
-    return _list_objects(loader, program)
+    return _run_loader_list(loader, program)
 
 
-def objects_below(path: str, program: str) -> list[str]:
+def list_libraries(path: str, program: str) -> list[str]:
     """Return the libraries in a directory, or the one file, each with the objects that the program's loader maps with it.
 
-    Files of other kinds are left out. Raises OSError and FormatError.
+    Files whose names do not have `.so` are left out. Raises OSError and FormatError.
     """
     loader = _loader_of(program)
     if not os.path.isdir(path):  # noqa: PTH112 - a text
-        return _list_objects(loader, os.path.realpath(path))
+        return _run_loader_list(loader, os.path.realpath(path))
     found: dict[str, None] = {}
     for folder, _, names in os.walk(path):
         for name in sorted(names):
             file = os.path.realpath(os.path.join(folder, name))  # noqa: PTH118 - a text
             if ".so" in name and os.path.isfile(file):  # noqa: PTH113 - a text
-                found |= dict.fromkeys(_list_objects(loader, file))
+                found |= dict.fromkeys(_run_loader_list(loader, file))
     return list(found)
 
 
@@ -128,7 +129,7 @@ def _loader_of(program: str) -> str:
     return os.fsdecode(bytes(elf.slice(interpreter.p_offset, interpreter.p_filesz, "PT_INTERP")).rstrip(b"\0"))
 
 
-def _list_objects(loader: str, path: str) -> list[str]:
+def _run_loader_list(loader: str, path: str) -> list[str]:
     listed = subprocess.run([loader, "--list", path], check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    libraries = (os.path.realpath(os.fsdecode(path)) for path in LISTED.findall(listed.stdout))
+    libraries = (os.path.realpath(os.fsdecode(path)) for path in LISTED_PATH.findall(listed.stdout))
     return list(dict.fromkeys([path, *libraries]))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from sframegen.backtrace.preloading import STATISTICS, is_program, objects_below, objects_of, preloading, program_of
+from sframegen.backtrace.preloading import STATISTICS, find_program, is_program, list_libraries, list_objects, make_environment
 from sframegen.base.errors import FormatError, SframegenError
 from sframegen.base.text import format_count, format_first
 from sframegen.cli.shared.command import Command, Example
@@ -79,7 +79,7 @@ def command(
     load at their start. The exit status is that of COMMAND.
     """
     try:
-        loading = preloading(os.environ)
+        loading = make_environment(os.environ)
     except SframegenError as error:
         note(str(error))
         raise click.exceptions.Exit(1) from None
@@ -115,15 +115,15 @@ def _list_objects(arguments: Sequence[str], also: Iterable[str]) -> list[str]:
     found: dict[str, None] = {}
     program = ""
     try:
-        program = program_of(arguments[0])
-        found |= dict.fromkeys(objects_of(program))
+        program = find_program(arguments[0])
+        found |= dict.fromkeys(list_objects(program))
     except (OSError, SframegenError) as error:
         note(in_words(error, arguments[0]))
     trusted = [path for path in (program, sys.executable) if path]
     looks: dict[str, Callable[[], list[str]]] = {
-        path: partial(objects_of, path, trusted) for path in map(os.path.realpath, filter(is_program, arguments[1:]))
+        path: partial(list_objects, path, trusted) for path in map(os.path.realpath, filter(is_program, arguments[1:]))
     }
-    looks |= {path: partial(objects_below, path, program) for path in also if program}
+    looks |= {path: partial(list_libraries, path, program) for path in also if program}
     for path, look in looks.items():
         try:
             found |= dict.fromkeys(look())

@@ -1,1 +1,1 @@
-"""Detached SFrame sections: small ELF files in a store, found with the build-id as DIR/.build-id/ab/cdef....sframe."""
+"""Detached SFrame sections: small ELF files in a store, which is searched by build-id: DIR/.build-id/ab/cdef....sframe."""

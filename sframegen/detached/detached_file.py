@@ -2,11 +2,11 @@
 
 | part | |
 | --- | --- |
-| ELF header | the original's, except for the places and sizes of the tables |
+| ELF header | the original's, except for the offsets and sizes of the tables |
 | program headers | the original's PT_LOADs, which give its load layout; their bytes are left out |
 | `.note.gnu.build-id` | the original's |
 | `.sframe` | a section outside of all segments: SHT_GNU_SFRAME, address 0, without SHF_ALLOC |
-| `.shstrtab`, section headers | those of these sections |
+| `.shstrtab`, section headers | for these sections |
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BUILD_ID_BYTES = range(2, 65)  # linkers make 8 to 32 bytes; the first byte name
 
 
 class Identity(NamedTuple):
-    """The identity of a file: its build-id and load layout. Tools that change the layout of a file keep its build-id.
+    """The identity of a file: its build-id and load layout, because tools that change the layout of a file keep its build-id.
 
     `loads`: for each PT_LOAD its flags, offset, address, and sizes in the file and in memory.
     """
@@ -51,11 +51,11 @@ class Identity(NamedTuple):
 
 def identity_of(elf: ElfFile) -> Identity | None:
     """Return the identity of a file; None without a build-id of a usable size. Raises FormatError for damaged notes."""
-    return identity_with(build_id_of(elf), elf.header, elf.byte_order, elf.segments)
+    return make_identity(build_id_of(elf), elf.header, elf.byte_order, elf.segments)
 
 
-def identity_with(build_id: bytes | None, header: Ehdr, byte_order: ByteOrder, segments: Iterable[Phdr]) -> Identity | None:
-    """Return the identity that a build-id and the headers of a file make; None without a build-id of a usable size."""
+def make_identity(build_id: bytes | None, header: Ehdr, byte_order: ByteOrder, segments: Iterable[Phdr]) -> Identity | None:
+    """Make the identity of a file from its build-id and headers; None without a build-id of a usable size."""
     if build_id is None or len(build_id) not in BUILD_ID_BYTES:
         return None
     loads = (one for one in segments if one.p_type == PT.LOAD)
@@ -69,8 +69,8 @@ def path_in_store(build_id: bytes) -> str:
     return f".build-id/{name[:2]}/{name[2:]}.sframe"
 
 
-def detached_file(elf: ElfFile, identity: Identity, section: Bytes) -> bytes:
-    """Return the detached file for `elf` with this section. Raises FormatError if that or its program headers are too large."""
+def build_detached_file(elf: ElfFile, identity: Identity, section: Bytes) -> bytes:
+    """Return the bytes of the detached file for `elf` with this section. Raises FormatError if it would be too large."""
     loads = [segment for segment in elf.segments if segment.p_type == PT.LOAD]
     if len(loads) >= PN_XNUM or len(section) > MAX_BYTES:
         raise elf.error(f"too large for a detached file: {len(section):,} bytes, {len(loads):,} segments", SECTION)
@@ -112,10 +112,10 @@ def detached_file(elf: ElfFile, identity: Identity, section: Bytes) -> bytes:
     )
 
 
-def section_in(data: memoryview, name: str, identity: Identity) -> memoryview:
+def read_section(data: memoryview, name: str, identity: Identity) -> memoryview:
     """Return the uncompressed section from the bytes of a detached file. Its address is ADDRESS.
 
-    `name`: of the detached file, for messages. Raises FormatError if it is damaged, or made for a file of another identity.
+    `name`: the detached file's, for messages. Raises FormatError if it is damaged, or made for a file of another identity.
     """
     elf = ElfFile(data, name)
     theirs = identity_of(elf)
@@ -152,7 +152,7 @@ def companion_of(elf: ElfFile) -> Companion | None:
 
 
 def is_detached(elf: ElfFile) -> bool:
-    """True for the file of a detached section."""
+    """Return True for the file of a detached section."""
     return companion_of(elf) is Companion.DETACHED_SECTION
 
 

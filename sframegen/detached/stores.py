@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from sframegen.base.errors import FormatError, name_file_in_errors
-from sframegen.detached.detached_file import ADDRESS, Identity, identity_of, path_in_store, section_in
+from sframegen.detached.detached_file import ADDRESS, Identity, identity_of, path_in_store, read_section
 from sframegen.elf.file import ElfFile, map_descriptor, open_regular
 from sframegen.format.decode import SframeSection, open_section
 from sframegen.format.locate import open_sframe, sframe_of
@@ -26,13 +26,13 @@ DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 ROOT = 0  # user and group id of root
 
 
-def directories_of(options: Iterable[str]) -> list[str]:
+def list_stores(options: Iterable[str]) -> list[str]:
     """Return the stores: the directories of a command line, then those of the environment variable."""
     return [*options, *filter(None, os.environ.get(VARIABLE, "").split(":"))]
 
 
 class Stores:
-    """The stores to search, in order; true if there are any.
+    """The stores to search, in order. The object is true if there are any.
 
     A file is used only if root, this user or the owner of the directory owns it, and nobody else can write to it.
     """
@@ -45,17 +45,17 @@ class Stores:
         return bool(self._directories)
 
     def find(self, identity: Identity | None, use: Callable[[memoryview], T]) -> T | None:
-        """Return what `use` makes of the first section for a file of that identity; None if there is none.
+        """Return the result of `use` for the first usable section of a file with that identity; None if there is none.
 
-        `use` gets the section's bytes, which stay mapped while referenced, and raises FormatError if it is damaged. The section is
-        at address 0. `find` does not raise: `take_notes` tells which files are not used, and why.
+        `use` gets the section's bytes, which stay mapped while referenced, and raises FormatError if the section is damaged. The
+        section is at address 0. `find` does not raise: `take_notes` returns which files are not used, and why.
         """
         for directory in self._directories if identity else ():
             assert identity is not None
             path = _path_in(directory, identity.build_id)
             try:
                 with name_file_in_errors(path):
-                    return use(section_in(_map_section(directory, path, identity.build_id), path, identity))
+                    return use(read_section(_map_section(directory, path, identity.build_id), path, identity))
             except FileNotFoundError:
                 continue
             except (FormatError, OSError) as error:
@@ -64,19 +64,19 @@ class Stores:
         return None
 
     def find_for(self, elf: ElfFile, use: Callable[[memoryview], T]) -> T | None:
-        """Return the same as `find` for an ELF file."""
+        """Call `find` with the identity of an ELF file."""
         return self.find(self._identity_of(elf), use)
 
     def open_for(self, elf: ElfFile) -> SframeSection:
         """Open the file's own section, else the one in a store. Raises FormatError if there is none, or its own is bad."""
         if sframe_of(elf) is None:
 
-            def usable(data: memoryview) -> SframeSection:
+            def open_searchable(data: memoryview) -> SframeSection:
                 section = open_section(data, ADDRESS)
                 _ = section.seeker  # raises FormatError if the section cannot be searched
                 return section
 
-            found = self.find_for(elf, usable)
+            found = self.find_for(elf, open_searchable)
             if found is not None:
                 return found
         return open_sframe(elf)
@@ -88,7 +88,7 @@ class Stores:
         return new
 
     def state_for(self, elf: ElfFile) -> str:
-        """Return a text that changes whenever another section may be found for the file; "" if there is none."""
+        """Return a text that changes when a store gets, loses or replaces a section for the file; "" if none has one."""
         identity = self._identity_of(elf)
         if identity is None:
             return ""
@@ -132,7 +132,7 @@ def _map_section(directory: str, path: str, build_id: bytes) -> memoryview:
 
 
 def _check_trusted(status: os.stat_result, owner: int, path: str) -> None:
-    """Raises FormatError if somebody else may have written the file. `owner`: the store's."""
+    """Raise FormatError if somebody untrusted may have written the file. `owner`: user id of the store's owner."""
     user = os.geteuid()
     if status.st_uid not in (ROOT, user, owner):
         raise FormatError("it belongs to another user than you, root or the owner of the store", file=path)

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 SYMBOL = b"__sframegen_jit_tables"
 LIST_VERSIONS = (1,)
-MAX_NODES = 1 << 12  # registrations, one for each range of code; a runtime has a few
-ATTEMPTS = 8  # to read a node that is being written
+MAX_NODES = 1 << 12  # one for each registered range of code; a runtime has a few
+ATTEMPTS = 8  # reads of a node, which the process may be writing
 
 
-def list_address(elf: ElfFile) -> int | None:
+def find_list_address(elf: ElfFile) -> int | None:
     """Return the link-time address of the list in a program or library; None if it has none."""
     for section in symbol_tables(elf):
         table = SymbolTable(elf, section)
@@ -44,15 +44,16 @@ class JitRegions:
     def update(self, registry: Registry, budget: Budget | None = None) -> None:
         """Register new members of the list, and unregister those that are gone. Raises FormatError if the list is damaged.
 
-        Regions that stay keep what was read of their tables. `budget`: of all lists of the process.
+        Regions that stay keep the entries that were read. `budget`: shared by all lists of the process.
         """
         nodes = read_nodes(self._memory, self._address, self._abi, budget or Budget())
-        found = {("jit", at, node.serial): node for at, node in nodes.items() if node.serial % 2}
+        found = {("jit", at, node.serial): node for at, node in nodes.items() if node.serial % 2}  # odd: registered
         for key in self._keys - found.keys():
             registry.unregister(key)
             self._keys.remove(key)
         for key in found.keys() - self._keys:
-            info = CodeJitInfo(*found[key][2:])
+            node = found[key]
+            info = CodeJitInfo(node.text_start, node.text_end, node.unwind_head)
             try:
                 registry.register(Region(info.text_start, info.text_end, key, JitTables(self._memory, info, self._abi)))
             except RegistryError as error:
@@ -69,7 +70,7 @@ class JitRegions:
 def read_nodes(memory: Memory, address: int, abi: Abi, budget: Budget) -> dict[int, JitNode]:
     """Return the members of the list at an address, by their addresses. Raises FormatError if it is damaged."""
     budget.spend(tables=1)
-    head = _read(JitList, memory, address, abi)
+    head = _read_unchanging(JitList, memory, address, abi)
     if head.version not in LIST_VERSIONS:
         raise FormatError(f"version {head.version} is not read, only {LIST_VERSIONS[0]}", "JIT list", 0)
     nodes: dict[int, JitNode] = {}
@@ -78,16 +79,16 @@ def read_nodes(memory: Memory, address: int, abi: Abi, budget: Budget) -> dict[i
         if at in nodes or len(nodes) == MAX_NODES:
             raise FormatError(f"comes back to {at:#x}, or has more than {MAX_NODES} members", "JIT list")
         budget.spend(tables=1)
-        nodes[at] = _read(JitNode, memory, at, abi)
+        nodes[at] = _read_unchanging(JitNode, memory, at, abi)
         at = nodes[at].next
     return nodes
 
 
-def _read(kind: type[R], memory: Memory, at: int, abi: Abi) -> R:
+def _read_unchanging(kind: type[R], memory: Memory, at: int, abi: Abi) -> R:
     """Return a record that was read twice with the same bytes. Raises FormatError if it keeps changing."""
     size = struct_size(kind)
     for _ in range(ATTEMPTS):
-        first, second = (memory.read(at, size) if at + size <= ADDRESSES else b"" for _ in "12")
+        first, second = (memory.read(at, size) if at + size <= ADDRESSES else b"" for _ in range(2))
         if len(first) != size:
             raise FormatError(f"{size} bytes at {at:#x} cannot be read", "JIT list")
         if first == second:

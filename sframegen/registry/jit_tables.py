@@ -1,4 +1,4 @@
-"""Tables of code made at run time, as docs/registration.md has them: their entries, and a reader of tables that grow meanwhile."""
+"""Reads the tables that a process writes for code made at run time (docs/registration.md), while the process adds entries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from sframegen.format.abi import Abi
 
-# The info byte. Unnamed bits are 0.
+# Bits of the info byte; the others are 0.
 CFA_SP = 0x01  # CFA = SP + cfa_off, else FP + cfa_off; the same bit as in SFrame
 RA_SAVED = 0x02  # RA = *(CFA + ra_off), else it is in its register
 FP_SAVED = 0x04  # FP = *(CFA + fp_off), else it is in its register
@@ -35,22 +35,22 @@ RA_SIGNED = 0x80  # AArch64; the same bit as in SFrame
 ALL_BITS = CFA_SP | RA_SAVED | FP_SAVED | IS_OUTERMOST | IS_SIGNAL | REMOVED | RA_SIGNED
 
 FRE_SIZE = 21  # bytes of an entry; the rest of the stride is padding
-ENTRY_CODE = "2I3iB"  # those bytes
+ENTRY_FORMAT = "2I3iB"  # of these bytes, for `struct`: the fields of JitEntry
 MAX_STRIDE = 256  # later versions may have longer entries, but not ten times as long
 MAX_ENTRIES = 1 << 20  # 25 MB of tables
 MAX_RULES = 1 << 16  # different rules; hundreds are usual
-PIECE = 1 << 16  # entries that are read at a time
-ATTEMPTS = 8  # to read a header that is being written
+ENTRIES_PER_READ = 1 << 16  # entries that are read at a time
+ATTEMPTS = 8  # reads of a header, which the process may be writing
 
 ADDRESSES = 1 << 64
-MAX_READ = 1 << 21  # of all chains, kept or read again: twice the limit of one chain
-TABLE_COST = 32  # entries that take as long to read as a table, or a member of a list
+MAX_READ = 1 << 21  # entries of all chains, also those kept from before: twice the limit of one chain
+TABLE_COST = 32  # a table or a member of a list takes as long to read as so many entries
 EntryFields = tuple[int, int, int, int]  # offsets of CFA, RA and FP, and the info byte without REMOVED
 TABLE_SIZE = struct_size(JitTable)
 
 
 class Budget:
-    """The limit of one reading of all lists and chains of a process, which may be hostile."""
+    """Limits how much one reading of all lists and chains of a process may cost, because the process may be hostile."""
 
     def __init__(
         self, seconds: float | None = None, *, entries: int = MAX_READ, clock: Callable[[], float] = time.monotonic
@@ -61,7 +61,7 @@ class Budget:
         self._until = clock() + self._seconds
 
     def spend(self, entries: int = 0, tables: int = 0) -> None:
-        """Pay for entries and tables before reading them. Raises BudgetError for too many, too late, or if a held signal waits."""
+        """Pay for entries and tables before they are read. Raises BudgetError for too many, too late, or if a held signal waits."""
         self.count(entries, tables)
         if self._clock() > self._until:
             raise BudgetError(f"reading the tables of the process took longer than {self._seconds:g} seconds")
@@ -69,7 +69,7 @@ class Budget:
             raise BudgetError("a signal came while the tables of the process were read")
 
     def count(self, entries: int, tables: int) -> None:
-        """Count entries and tables that an earlier reading kept. Raises BudgetError if they are too many."""
+        """Pay for entries and tables that are kept from an earlier reading. Raises BudgetError if they are too many."""
         cost = entries + TABLE_COST * tables
         if cost > self.left:
             raise BudgetError(f"the process has more than {MAX_READ // TABLE_COST:,} tables or {MAX_READ:,} entries")
@@ -102,7 +102,7 @@ class _Table:
     """The part of a table that was read."""
 
     address: int
-    header: JitTable  # its used_len and next are not used
+    header: JitTable  # as first read; its used_len and next are outdated, and not used
     first: int  # number of its first entry in the chain
     used: int = 0  # bytes of entries that were read
 
@@ -117,7 +117,7 @@ class JitTables:
         self._info = info
         self._abi = abi
         self._budget = Budget()  # of the current reading
-        self._forget()
+        self._reset()
 
     def __len__(self) -> int:
         """Return the number of entries that were read."""
@@ -142,17 +142,17 @@ class JitTables:
         self._budget = budget or Budget()
         self._damage = None
         try:
-            self._check_kept()
+            self._check_budget_for_kept()
             self._read_new_or_restart()
         except BudgetError as error:
             self._damage = error
             raise
         except FormatError as error:
-            self._forget()
+            self._reset()
             self._damage = error
             raise
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._tables: list[_Table] = []
         self._opened: set[int] = set()  # their addresses
         self._offsets = array("I")  # ip_off of each entry
@@ -163,12 +163,12 @@ class JitTables:
         self._end = 0  # offset of the end of the last code
         self._damage = None
 
-    def _check_kept(self) -> None:
+    def _check_budget_for_kept(self) -> None:
         """Forget what was kept if it exceeds the budget: a hostile process could put other chains before this one."""
         try:
             self._budget.count(len(self), len(self._tables))
         except BudgetError:
-            self._forget()
+            self._reset()
             raise
 
     def _read_new_or_restart(self) -> None:
@@ -180,14 +180,14 @@ class JitTables:
         except FormatError:
             if is_first:  # there was nothing to contradict
                 raise
-            self._forget()
+            self._reset()
             self._read_new()
 
     def _read_new(self) -> None:
         table = self._tables[-1] if self._tables else self._open(self._info.unwind_head)
         while True:
-            header = self._header(table)
-            self._append(table, header.used_len)
+            header = self._read_published_header(table)
+            self._read_entries(table, header.used_len)
             if not header.next:
                 return
             table = self._open(header.next)
@@ -197,7 +197,7 @@ class JitTables:
         if address in self._opened:
             raise _table_error(address, "the chain comes back here", 0)
         self._budget.spend(tables=1)
-        header = decode_struct(JitTable, self._read(address, 0, TABLE_SIZE), self._abi.byte_order)
+        header = self._read_header(address)
         if address % 8 or address + TABLE_SIZE + header.reserved_len > ADDRESSES:
             raise _table_error(address, f"no table has {header.reserved_len} bytes here", 0)
         if not FRE_SIZE <= header.fre_size <= header.fre_stride <= MAX_STRIDE or header.fre_stride % 4:
@@ -207,14 +207,14 @@ class JitTables:
         self._opened.add(address)
         return table
 
-    def _header(self, table: _Table) -> JitTable:
+    def _read_published_header(self, table: _Table) -> JitTable:
         """Return the header with a used_len that was published, and without a `next` that may have come later.
 
-        It is read twice, because a copy of 8 bytes need not be one load. Of a table that grows the first length counts, if the
-        second is no less; of one with a next table, which grows no more, the second, which was read after `next` was seen.
+        The header is read twice, because a copy of 8 bytes need not be one load. If the table can still grow, the first used_len
+        counts, provided that the second is no less. A table with a next one grows no more: then the second, read later, counts.
         """
         for _ in range(ATTEMPTS):
-            first, second = (decode_struct(JitTable, self._read(table.address, 0, TABLE_SIZE), self._abi.byte_order) for _ in "12")
+            first, second = self._read_header(table.address), self._read_header(table.address)
             if any(header._replace(used_len=0, next=0) != table.header._replace(used_len=0, next=0) for header in (first, second)):
                 raise _table_error(table.address, "the header has changed", 0)
             header = second if first.next else first
@@ -223,21 +223,21 @@ class JitTables:
                 return header
         raise _table_error(table.address, f"{header.used_len} bytes are used after {table.used} of {header.reserved_len}", 8)
 
-    def _append(self, table: _Table, used_len: int) -> None:
-        """Read the entries up to used_len."""
+    def _read_entries(self, table: _Table, used_len: int) -> None:
+        """Read the new entries of a table, up to used_len."""
         stride = table.header.fre_stride
         count = (used_len - table.used) // stride
         if len(self._offsets) + count > MAX_ENTRIES:
             raise _table_error(table.address, f"more than {MAX_ENTRIES} entries", 8)
-        for at in range(0, count, PIECE):
-            some = min(PIECE, count - at)
+        for at in range(0, count, ENTRIES_PER_READ):
+            some = min(ENTRIES_PER_READ, count - at)
             self._budget.spend(entries=some)
-            self._append_piece(table, some * stride)
+            self._append_entries(table, some * stride)
 
-    def _append_piece(self, table: _Table, size: int) -> None:
+    def _append_entries(self, table: _Table, size: int) -> None:
         stride, fre_size = table.header.fre_stride, table.header.fre_size
         place = TABLE_SIZE + table.used
-        fields = struct.Struct(f"{MARKS[self._abi.byte_order]}{ENTRY_CODE}{fre_size - FRE_SIZE}s{stride - fre_size}x")
+        fields = struct.Struct(f"{MARKS[self._abi.byte_order]}{ENTRY_FORMAT}{fre_size - FRE_SIZE}s{stride - fre_size}x")
         limit, end, rules = self._info.text_end - self._info.text_start, self._end, self._rules
         for at, (code, start, *offsets, info, unknown) in enumerate(fields.iter_unpack(self._read(table.address, place, size))):
             if not end <= start < start + code <= limit:
@@ -259,6 +259,9 @@ class JitTables:
             self._fields.append(known)
         self._end = end
         table.used += size
+
+    def _read_header(self, table: int) -> JitTable:
+        return decode_struct(JitTable, self._read(table, 0, TABLE_SIZE), self._abi.byte_order)
 
     def _read(self, table: int, at: int, size: int) -> bytes:
         raw = self._memory.read(table + at, size) if size and table + at + size <= ADDRESSES else b""

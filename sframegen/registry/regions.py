@@ -75,12 +75,12 @@ class Registry:
 
     def unregister(self, key: Hashable) -> list[Region]:
         """Remove the regions with a key, and return them. Raises RegistryError: EINVAL if there are none."""
-        gone = [region for region in self._regions if region.key == key]
-        if not gone:
+        removed = [region for region in self._regions if region.key == key]
+        if not removed:
             raise RegistryError(errno.EINVAL, "not registered")
         self._regions = [region for region in self._regions if region.key != key]
         self._starts = [region.start for region in self._regions]
-        return gone
+        return removed
 
     def find(self, pc: int) -> Region | None:
         """Return the region that holds `pc`; None if there is none."""

@@ -1,4 +1,4 @@
-"""The structures of the tables, each declared once: fields, layout, size."""
+"""Declares the C structures of docs/registration.md with their layouts, and encodes and decodes them."""
 
 from __future__ import annotations
 

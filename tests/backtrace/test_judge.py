@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sframegen
-from sframegen.backtrace.preloading import objects_of
+from sframegen.backtrace.preloading import list_objects
 from tests.support.own_stack import PROGRAMS
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def judge(own_stack: OwnStack) -> Path:
 @pytest.mark.sampled
 def test_every_stack_is_libgcc_s(judge: Path, tmp_path: Path) -> None:
     runs, store, lines = commands(tmp_path), tmp_path / "store", tmp_path / "judged"
-    needed = {path for command in runs for path in objects_of(command[0])}
+    needed = {path for command in runs for path in list_objects(command[0])}
     needed |= {os.path.realpath(path) for path in Path(sys.base_prefix, "lib").glob("python3*/lib-dynload/*.so")}
     for path in sorted({os.path.realpath(path) for path in needed}):
         sframegen.add_section(path, detached=store)

@@ -16,7 +16,15 @@ import pytest
 import sframegen
 from sframegen.backtrace import preloading as module
 from sframegen.backtrace.library_files import PRELOAD
-from sframegen.backtrace.preloading import HERE, STATISTICS, NotPreloadedError, objects_of, preload_object, preloading, program_of
+from sframegen.backtrace.preloading import (
+    HERE,
+    STATISTICS,
+    NotPreloadedError,
+    find_preload_object,
+    find_program,
+    list_objects,
+    make_environment,
+)
 from sframegen.base.errors import FormatError, SframegenError
 from sframegen.detached.stores import VARIABLE
 
@@ -30,7 +38,7 @@ MAIN = "int main(void) { return 7; }\n"
 def library() -> Path:
     if not (HERE / PRELOAD).exists():
         pytest.skip("this installation has no libsframe-backtrace: no C compiler made it")
-    return Path(preloading({})["LD_PRELOAD"])
+    return Path(make_environment({})["LD_PRELOAD"])
 
 
 def preload(*words: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -163,41 +171,41 @@ def test_objects_of_a_script_are_those_of_its_interpreter(tmp_path: Path) -> Non
         script = tmp_path / "script"
         script.write_text(f"{first}\nexit\n")
         script.chmod(0o755)
-        assert program_of(str(script)) == os.path.realpath("/bin/sh")
+        assert find_program(str(script)) == os.path.realpath("/bin/sh")
     script.write_text(f"#!{script}\n")
     with pytest.raises(FormatError, match="scripts that interpret scripts"):
-        program_of(str(script))
+        find_program(str(script))
     with pytest.raises(FileNotFoundError):
-        program_of("no-such-program-anywhere")
+        find_program("no-such-program-anywhere")
     os.mkfifo(tmp_path / "fifo", 0o755)
     with pytest.raises(FormatError, match="not a regular file"):
-        program_of(str(tmp_path / "fifo"))
+        find_program(str(tmp_path / "fifo"))
 
 
 def test_objects_of_a_program(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = compile_c(MAIN)
-    first, *others = objects_of(str(program))
+    first, *others = list_objects(str(program))
     assert first == str(program)
     assert {Path(path).name.partition(".")[0] for path in others} == {"libc", "ld-linux-x86-64"}
     private = tmp_path / "private"
     private.write_bytes(program.read_bytes())
     private.chmod(0o4755)
-    assert objects_of(str(private))[1:] == others  # the user's own
+    assert list_objects(str(private))[1:] == others  # the user's own
     monkeypatch.setattr(os, "getuid", lambda: private.stat().st_uid + 1)
     with pytest.raises(NotPreloadedError, match="of another user or group ignores LD_PRELOAD"):
-        objects_of(str(private))
+        list_objects(str(private))
 
 
 def test_an_installation_without_it_says_the_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "HERE", tmp_path)
     with pytest.raises(SframegenError, match="install a C compiler, then sframegen again from its sources"):
-        preload_object()
+        find_preload_object()
     colon = tmp_path / "a:place"
     colon.mkdir()
     (colon / PRELOAD).touch()
     monkeypatch.setattr(module, "HERE", colon)
     with pytest.raises(SframegenError, match="not accept paths with colons and semicolons: copy the file elsewhere"):
-        preloading({})
+        make_environment({})
 
 
 @pytest.mark.usefixtures("library")
@@ -206,8 +214,8 @@ def test_an_installation_in_a_path_with_a_space(monkeypatch: pytest.MonkeyPatch,
     spaced.mkdir()
     shutil.copy(HERE / PRELOAD, spaced)
     monkeypatch.setattr(module, "HERE", spaced)
-    variables = preloading({"LD_PRELOAD": "libm.so.6", "LD_LIBRARY_PATH": "/nowhere"})
+    variables = make_environment({"LD_PRELOAD": "libm.so.6", "LD_LIBRARY_PATH": "/nowhere"})
     assert variables == {"LD_PRELOAD": f"{PRELOAD}:libm.so.6", "LD_LIBRARY_PATH": f"{spaced}:/nowhere"}
-    environment = os.environ | preloading({}) | {STATISTICS: "1"}
+    environment = os.environ | make_environment({}) | {STATISTICS: "1"}
     done = subprocess.run([sys.executable, "-S", "-c", ""], check=True, capture_output=True, text=True, env=environment)
     assert re.fullmatch(r"sframegen preload: process .*\n", done.stderr)

@@ -15,7 +15,7 @@ import pytest
 from linker.inject.verify import verify_detached
 from sframegen import FormatError, Outcome, add_section, read
 from sframegen.base.errors import Refusal, RefusedError
-from sframegen.detached.detached_file import Identity, detached_file, identity_of, path_in_store, section_in
+from sframegen.detached.detached_file import Identity, build_detached_file, identity_of, path_in_store, read_section
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PT, RECORDS, SHF, Ehdr, Phdr
 from sframegen.packages.package_api import add_to_package
@@ -56,7 +56,7 @@ def test_a_section_comes_back_as_it_would_be_in_the_file(prefix: str, peers: Pee
     add_section(file, output=tmp_path / "unloaded", unloaded=True)
     assert file.read_bytes() == before
     assert summary.output == summary.detached == str(tmp_path / "store/.build-id/01/23456789abcdef0123456789abcdef.sframe")
-    found = section_in(memoryview(stored(tmp_path / "store").read_bytes()), "name", identity(file))
+    found = read_section(memoryview(stored(tmp_path / "store").read_bytes()), "name", identity(file))
     section = read(tmp_path / "unloaded")
     assert (bytes(found), 0) == (bytes(section.data), section.address)
     assert summary.section_bytes == len(found)
@@ -160,22 +160,22 @@ def test_too_many_segments_are_one_line(program: Path) -> None:
     loads = [segment._replace(p_type=PT.LOAD) for segment in elf.segments]
     elf.segments = loads
     with pytest.raises(FormatError, match="too large for a detached file"):
-        detached_file(elf, identity(program), b"section")
+        build_detached_file(elf, identity(program), b"section")
 
 
 def test_another_build_id_or_layout_is_another_file(program: Path, tmp_path: Path) -> None:
     add_section(program, detached=tmp_path)
     data = memoryview(stored(tmp_path).read_bytes())
     ours = identity(program)
-    assert section_in(data, "name", ours)
+    assert read_section(data, "name", ours)
     first, *rest = ours.loads
     layouts = [tuple(rest), *(((*first[:at], first[at] + 1, *first[at + 1 :]), *rest) for at in range(len(first)))]
     others = [ours._replace(machine=0), ours._replace(file_type=0), *(ours._replace(loads=layout) for layout in layouts)]
     for other in others:
         with pytest.raises(FormatError, match="for another file: its load layout differs"):
-            section_in(data, "name", other)
+            read_section(data, "name", other)
     with pytest.raises(FormatError, match="for another file: its build-id differs"):
-        section_in(data, "name", ours._replace(build_id=bytes(16)))
+        read_section(data, "name", ours._replace(build_id=bytes(16)))
 
 
 def test_damage_is_one_error_or_changes_nothing_but_the_section(program: Path, tmp_path: Path) -> None:
@@ -185,12 +185,12 @@ def test_damage_is_one_error_or_changes_nothing_but_the_section(program: Path, t
     ours = identity(program)
     for at in range(len(good)):
         with pytest.raises(FormatError):
-            section_in(memoryview(good[:at]), "name", ours)
+            read_section(memoryview(good[:at]), "name", ours)
     for at in range(len(good)):
         spoiled = bytearray(good)
         spoiled[at] ^= 0xFF
         with suppress(FormatError):
-            assert len(section_in(memoryview(spoiled), "name", ours)) in range(len(good))
+            assert len(read_section(memoryview(spoiled), "name", ours)) in range(len(good))
 
 
 def test_a_hostile_size_is_refused_before_it_is_expanded(program: Path, tmp_path: Path) -> None:
@@ -203,13 +203,13 @@ def test_a_hostile_size_is_refused_before_it_is_expanded(program: Path, tmp_path
     data[at : at + code.size] = code.pack(*section.header._replace(sh_flags=SHF.COMPRESSED))
     data[section.header.sh_offset + 8 : section.header.sh_offset + 16] = (1 << 60).to_bytes(8, "little")
     with pytest.raises(FormatError, match=r"1,152,921,504,606,846,976 bytes are too many"):
-        section_in(memoryview(bytes(data)), "name", identity(program))
+        read_section(memoryview(bytes(data)), "name", identity(program))
 
 
 @pytest.mark.parametrize("reader", ["lief", "elftools"])
 def test_another_reader_judges_it(reader: Reader, program: Path, tmp_path: Path) -> None:
     elf, ours = open_elf(program), identity(program)
-    good = detached_file(elf, ours, b"section")
+    good = build_detached_file(elf, ours, b"section")
     (tmp_path / "good").write_bytes(good)
     assert verify_detached(elf, b"section", tmp_path / "good", reader) == []
     assert verify_detached(elf, b"another", tmp_path / "good", reader) == [".sframe is not the planned one"]

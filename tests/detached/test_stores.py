@@ -14,7 +14,7 @@ import sframegen
 from sframegen import FormatError, add_section
 from sframegen.cli.commands import cli
 from sframegen.detached.detached_file import identity_of, path_in_store
-from sframegen.detached.stores import Stores, directories_of
+from sframegen.detached.stores import Stores, list_stores
 from sframegen.elf.file import open_elf
 from sframegen.format.decode import open_section
 from tests.detached.test_detached_file import BUILD_ID, SOURCE, identity
@@ -197,9 +197,9 @@ def test_a_build_id_of_another_size_is_none(size: int, compile_c: Compiler) -> N
 
 def test_directories_come_from_the_command_line_then_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SFRAMEGEN_PATH", ":/c::relative:")
-    assert directories_of(["/a", "/b"]) == ["/a", "/b", "/c", "relative"]
+    assert list_stores(["/a", "/b"]) == ["/a", "/b", "/c", "relative"]
     monkeypatch.delenv("SFRAMEGEN_PATH")
-    assert directories_of(()) == []
+    assert list_stores(()) == []
 
 
 # -- commands and functions that read files

@@ -14,7 +14,7 @@ from sframegen.base.errors import FormatError
 from sframegen.elf.file import open_elf
 from sframegen.format.abi import AMD64
 from sframegen.format.model import Rule, Where
-from sframegen.registry.jit_list import JitRegions, list_address
+from sframegen.registry.jit_list import JitRegions, find_list_address
 from sframegen.registry.jit_tables import JitTables
 from sframegen.registry.regions import Registry
 from sframegen.registry.structures import JitEntry, JitList, encode
@@ -97,10 +97,10 @@ def test_tables_of_a_running_program(producer: Path) -> None:
 
 def test_list_is_found_in_the_file(producer: Path) -> None:
     elf = open_elf(producer)
-    address = list_address(elf)
+    address = find_list_address(elf)
     assert address is not None
     assert bytes(elf.at(address, 16)) == encode(JitList(1, 0, 0))
-    assert list_address(open_elf("/bin/sh")) is None
+    assert find_list_address(open_elf("/bin/sh")) is None
 
 
 # Reads calls from stdin, does them to a chain of tables of three entries each, prints what came back and then the tables' bytes.

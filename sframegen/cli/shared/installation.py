@@ -12,7 +12,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen import __version__
-from sframegen.backtrace.preloading import preload_object
+from sframegen.backtrace.preloading import find_preload_object
 from sframegen.base.errors import SframegenError
 from sframegen.base.text import cut_middle, printable
 from sframegen.cli.shared import install_commands as commands
@@ -54,7 +54,7 @@ def parts() -> Iterator[Component]:
     speed, compiling = "speed: everything takes 2 to 30 times as long", commands.compiling()
     yield Component("sframegen", "compiled modules", speed, not interpreted, why if interpreted else str(len(MODULES)), compiling)
     try:
-        library, why = str(preload_object()), ""
+        library, why = str(find_preload_object()), ""
     except SframegenError as error:
         library, why = "", str(error)
     yield Component("sframegen", "preload", "stack traces from inside a process", not why, why or library, compiling)

@@ -15,7 +15,7 @@ from sframegen.base.errors import Refusal, RefusedError, SframegenError
 from sframegen.base.one_file import FILE_ERRORS, only_file_errors
 from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 from sframegen.base.text import cut_middle, printable
-from sframegen.detached.stores import VARIABLE, directories_of
+from sframegen.detached.stores import VARIABLE, list_stores
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -70,7 +70,7 @@ SECTIONS = click.option(
     metavar="DIR",
     multiple=True,
     type=Directory(),
-    callback=lambda _ctx, _parameter, given: directories_of(given),
+    callback=lambda _ctx, _parameter, given: list_stores(given),
     help=f"Search this directory for detached sections before those of ${VARIABLE}. May be repeated.",
 )
 

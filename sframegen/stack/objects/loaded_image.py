@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
-from sframegen.detached.detached_file import Identity, identity_with
+from sframegen.detached.detached_file import Identity, make_identity
 from sframegen.elf.file import ElfFile
 from sframegen.elf.notes import build_id_among, notes_in
 from sframegen.elf.records import EHDR_SIZE, PF, PHDR_SIZE, PN_XNUM, PT, RECORDS, SHDR_SIZE, Ehdr, Phdr, Shdr
@@ -57,7 +57,7 @@ def identity_in_memory(image: LoadedImage, snapshot: Snapshot) -> Identity | Non
         except FormatError:  # cut off, or damaged
             continue
         if build_id is not None:
-            return identity_with(build_id, image.header, snapshot.abi.byte_order, image.segments)
+            return make_identity(build_id, image.header, snapshot.abi.byte_order, image.segments)
     return None
 
 

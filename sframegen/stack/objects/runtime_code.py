@@ -66,11 +66,11 @@ def _is_made(row: Mapping) -> bool:
 
 
 def _list_address(snapshot: Snapshot, row: Mapping, moved: MovedCode) -> int | None:
-    from sframegen.registry.jit_list import list_address  # noqa: PLC0415
+    from sframegen.registry.jit_list import find_list_address  # noqa: PLC0415
 
     image = read_loaded_image(snapshot, row, moved)
     try:
-        address = list_address(image.file) if image and image.file else None
+        address = find_list_address(image.file) if image and image.file else None
     except FormatError:
         return None
     return None if image is None or address is None else image.address(address)
