@@ -1,4 +1,4 @@
-"""The result of add-section for one file, in numbers and as text, and the plan of a change before a byte is written."""
+"""The result of add-section for one file, as numbers and as text, and the plan of a change that is not written yet."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     from sframegen.conversion.coverage import CategoryBytes
 
-GROUPS = {
+GROUP_LABELS = {
     "covered": "covered",
     "left_out": "left out",
     "no_cfi": "no CFI",
     "synthesized": "synthesized",
-}  # of fates, as users read them
-SUMS = (  # the numeric fields of a Summary that `total` adds up
+}  # of categories (`fates`), which say for each executable byte whether a rule covers it, and why not
+SUMMED_FIELDS = (  # the numeric fields of a Summary that `sum_summaries` adds up
     "functions", "functions_covered", "code_bytes", "covered_bytes", "rows", "section_bytes", "eh_frame_bytes",
     "eh_frame_hdr_bytes", "synthesized_functions", "synthesized_bytes", "final_calls", "final_calls_without_padding",
 )  # fmt: skip
@@ -40,15 +40,15 @@ class Plan(NamedTuple):
         return "\n".join(self.lines)
 
 
-def plan_of(
+def plan_from_change(
     change: object, section_address: int | None = None, section_offset: int | None = None, file_size: int | None = None
 ) -> Plan:
-    """Return the plan of a change, which `str()` describes a line each."""
+    """Return the plan of a change. `change`: an object whose `str()` has one line for each step."""
     return Plan(tuple(str(change).splitlines()), section_address, section_offset, file_size)
 
 
-def json_of(result: DataclassInstance, plan: Plan | None) -> dict[str, Any]:
-    """Return a result as JSON values: lists for tuples, and the plan as its lines."""
+def result_to_json(result: DataclassInstance, plan: Plan | None) -> dict[str, Any]:
+    """Return a result's fields as JSON values, with lists instead of tuples and the plan as a list of lines."""
     values = asdict(replace(result, plan=None))
     lists = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
     return lists | {"plan": None if plan is None else list(plan.lines)}
@@ -75,10 +75,10 @@ class Package(NamedTuple):
     files: tuple[Summary, ...]  #: its programs and libraries without the refused ones, in their order
 
     def one_line(self) -> str:
-        given = f", {self.changed:,} of {format_count(self.elf_files, 'ELF file')} given a section" * bool(self.elf_files)
+        changed = f", {self.changed:,} of {format_count(self.elf_files, 'ELF file')} given a section" * bool(self.elf_files)
         refused = f", {self.refused:,} refused" * bool(self.refused)
         sizes = f", {self.size_before:,} -> {self.size:,} bytes" * (self.size != self.size_before)
-        return f"{self.kind}{given}{refused}{sizes}"
+        return f"{self.kind}{changed}{refused}{sizes}"
 
     def to_json(self) -> dict[str, Any]:
         return self._asdict() | {"files": [file.to_json() for file in self.files]}
@@ -131,9 +131,11 @@ class Summary:
             file += f": {self.package.one_line()}"
         if not self.section_bytes:
             return f"{file}: {self.note}"
-        what = f"{format_count(self.functions, 'function')}, " if self.code_bytes else "no CFI, "
-        shares = shares_of(self.covered_bytes, self.code_bytes, self.fates)
-        line = f"{file}: {what}{shares}, {format_count(self.rows, 'row')}; .sframe {format_count(self.section_bytes, 'byte')}"
+        functions = format_count(self.functions, "function") if self.code_bytes else "no CFI"
+        shares = format_shares(self.covered_bytes, self.code_bytes, self.fates)
+        line = (
+            f"{file}: {functions}, {shares}, {format_count(self.rows, 'row')}; .sframe {format_count(self.section_bytes, 'byte')}"
+        )
         line += ", not loaded" * self.unloaded + ", detached" * bool(self.detached)
         source_bytes = self.eh_frame_bytes + self.eh_frame_hdr_bytes
         if source_bytes:
@@ -146,7 +148,7 @@ class Summary:
     def details(self) -> list[str]:
         """Lines for what became of all executable bytes, and for what was left out, by reason."""
         lines = [f"  {self.functions_covered:,} of {format_count(self.functions, 'function')} covered from start to end"]
-        lines += fates_table(self.fates)
+        lines += format_categories(self.fates)
         if self.final_calls:
             calls = f"{self.final_calls_without_padding:,} of {format_count(self.final_calls, 'function')} ending with a call"
             lines.append(f"  {calls}: no padding after it that could have the call's rule")
@@ -157,31 +159,34 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """The object that `--json` prints; docs/json-schema.json has the keys."""
-        result = json_of(replace(self, package=None), self.plan)
+        result = result_to_json(replace(self, package=None), self.plan)
         if self.package is not None:
             result["package"] = self.package.to_json()
         return result
 
 
-def shares_of(covered: int, code: int, fates: Mapping[str, Mapping[str, int]]) -> str:
-    """Return as text the covered share of code with CFI, and of all executable bytes, including padding and other code."""
-    shares = [f"{percent(covered, code)} % of {format_count(code, 'byte')} with CFI covered"] if code else []
+def format_shares(covered: int, code: int, fates: Mapping[str, Mapping[str, int]]) -> str:
+    """Return as text the covered share of the code with CFI, and the share of all executable bytes, which include padding.
+
+    `covered`, `code`: bytes with CFI that the section covers, and all bytes with CFI.
+    """
+    shares = [f"{format_percent(covered, code)} % of {format_count(code, 'byte')} with CFI covered"] if code else []
     executable = sum(sum(counts.values()) for counts in fates.values())
     if executable:
-        everything = sum(sum(fates.get(group, {}).values()) for group in ("covered", "synthesized"))
-        share = f"{percent(everything, executable)} % of {format_count(executable, 'executable byte')}"
+        with_rule = sum(sum(fates.get(group, {}).values()) for group in ("covered", "synthesized"))
+        share = f"{format_percent(with_rule, executable)} % of {format_count(executable, 'executable byte')}"
         shares.append(share if code else f"{share} covered")
     return ", ".join(shares)
 
 
-def percent(part: int, whole: int) -> str:
-    """Return a percentage as text; 100.00 only if nothing is missing."""
+def format_percent(part: int, whole: int) -> str:
+    """Return a percentage as text, rounded down so that 100.00 means that nothing is missing."""
     return f"{10_000 * part // whole / 100 if whole else 0.0:.2f}"
 
 
-def total(file: str, parts: Sequence[Summary]) -> Summary:
-    """Return the sum over the objects of one file."""
-    sums = {name: sum(getattr(part, name) for part in parts) for name in SUMS}
+def sum_summaries(file: str, parts: Sequence[Summary]) -> Summary:
+    """Return one summary for `file` that adds up those of the objects, or of the ELF files, that it contains."""
+    sums = {name: sum(getattr(part, name) for part in parts) for name in SUMMED_FIELDS}
     ignored: Counter[str] = Counter()
     for part in parts:
         ignored.update(part.ignored_fdes)
@@ -191,16 +196,16 @@ def total(file: str, parts: Sequence[Summary]) -> Summary:
         outcome=next((outcome for outcome in Outcome if outcome in outcomes), Outcome.NOTHING),
         **sums,
         cfi_sections=tuple(dict.fromkeys(name for part in parts for name in part.cfi_sections)),
-        fates={group: dict(counts) for group, counts in total_fates(parts).items()},
+        fates={group: dict(counts) for group, counts in sum_categories(parts).items()},
         ignored_fdes=dict(ignored),
         note="" if sums["section_bytes"] else "nothing to add",
         warnings=tuple(f"{part.file}: {warning}" for part in parts for warning in part.warnings),
     )
 
 
-def fates_table(fates: CategoryBytes) -> list[str]:
-    """Return a line for all bytes, and one for each fate that has any, the most frequent reasons first."""
-    rows = [(GROUPS[group], fate, count) for group, counts in fates.items() for fate, count in _ordered(group, counts) if count]
+def format_categories(fates: CategoryBytes) -> list[str]:
+    """Return a line for all executable bytes, and one for each category that has any."""
+    rows = [(GROUP_LABELS[group], fate, n) for group, counts in fates.items() for fate, n in _order_categories(group, counts) if n]
     total = sum(count for *_, count in rows)
     width = len(f"{total:,}")
     return [
@@ -209,8 +214,8 @@ def fates_table(fates: CategoryBytes) -> list[str]:
     ]
 
 
-def total_fates(summaries: Iterable[Summary]) -> CategoryBytes:
-    """Return the sums of all files' fates."""
+def sum_categories(summaries: Iterable[Summary]) -> CategoryBytes:
+    """Return the bytes of all files by category, added up."""
     total: CategoryBytes = {group: Counter() for group in ("covered", "left_out", "no_cfi")}
     for summary in summaries:
         for group, counts in summary.fates.items():
@@ -218,5 +223,6 @@ def total_fates(summaries: Iterable[Summary]) -> CategoryBytes:
     return total
 
 
-def _ordered(group: str, counts: dict[str, int]) -> list[tuple[str, int]]:
+def _order_categories(group: str, counts: dict[str, int]) -> list[tuple[str, int]]:
+    """Return the categories of a group with their bytes: reasons for leaving code out by frequency, others in their fixed order."""
     return sort_by_count(counts) if group == "left_out" else list(counts.items())

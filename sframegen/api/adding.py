@@ -1,4 +1,4 @@
-"""The public function `add_section`, which makes a section from a file's call frame information."""
+"""The public function `add_section`, which makes an SFrame section from a file's call frame information and adds it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from linker.inject.image import unmoved_prefix_size
 from linker.inject.layout import UNLOADED_ADDRESS
 from linker.inject.plan import describe_loader_risk, plan_unloaded
 from sframegen.api.add_summary import Outcome, Summary
-from sframegen.api.by_kind import change_kind, read_kind
-from sframegen.api.common import check_linked, check_signatures, not_taken, plan_for_result, verify_plan, with_written
-from sframegen.api.making import convert_file, nothing_to_add, summary_of_detached
-from sframegen.api.options import Adding, Making, Writing
+from sframegen.api.by_kind import change_by_kind, read_by_kind
+from sframegen.api.common import add_output, check_linked, check_signatures, plan_for_result, verify_plan, warn_of_rejection
+from sframegen.api.making import convert_file, note_nothing_to_add, summarize_detached
+from sframegen.api.options import AddOptions, SectionOptions, WriteOptions
 from sframegen.base.errors import DIFFERENT_SECTION, FormatError, Refusal, RefusedError, SframegenError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.detached.detached_file import is_detached
@@ -102,88 +102,89 @@ def add_section(
     After an error the target is unchanged, except after an OSError that says that a name in `hard_links` keeps the old file, or
     that the target is replaced.
     """
-    making = Making(version, optimize, debug_file=debug_file, synthesize=synthesize)
-    writing = Writing(
+    section = SectionOptions(version, optimize, debug_file=debug_file, synthesize=synthesize)
+    writing = WriteOptions(
         output=output, verify=verify, dry_run=dry_run, hard_links=hard_links, force=force, replace=replace, min_kernel=min_kernel,
         unloaded=unloaded, detached=detached, object_file=object_file,
     )  # fmt: skip
-    return add(path, Adding(making, writing, Running(jobs, progress)))
+    return add(path, AddOptions(section, writing, Running(jobs, progress)))
 
 
-def add(path: StrPath, options: Adding) -> Summary:
-    """Do the work of `add_section`, with its keywords as values."""
+def add(path: StrPath, options: AddOptions) -> Summary:
+    """Do the work of `add_section`, whose keywords are already checked and grouped in `options`."""
     if options.writing.detached is not None:
         from sframegen.api.detaching import add_detached, refuse_objects  # noqa: PLC0415 - only for these
 
-        return read_kind(path, partial(add_detached, options=options), refuse_objects)
+        return read_by_kind(path, partial(add_detached, options=options), refuse_objects)
     if options.writing.object_file is not None:
         from sframegen.api.detaching import add_for_linking, refuse_objects  # noqa: PLC0415 - only for these
 
-        return read_kind(path, partial(add_for_linking, options=options), refuse_objects)
+        return read_by_kind(path, partial(add_for_linking, options=options), refuse_objects)
 
-    def objects(found: Objects, target: Target) -> Summary:
+    def add_to_each_object(objects: Objects, target: Target) -> Summary:
         from sframegen.api.adding_to_objects import add_to_objects  # noqa: PLC0415 - only for these
 
-        return add_to_objects(found, target, options)
+        return add_to_objects(objects, target, options)
 
-    return change_kind(path, options.writing, partial(_add_to_linked, options=options), objects)
+    return change_by_kind(path, options.writing, partial(_add_to_linked, options=options), add_to_each_object)
 
 
-class _GivenFile(NamedTuple):
-    """A linked file before the change."""
+class _InputFile(NamedTuple):
+    """A linked file before the change. `base`: the file that the section is added to, without a section that we added before."""
 
     elf: ElfFile
     base: Base
-    sections: list[Extent]  # file ranges of SFrame sections
+    sections: list[Extent]  # file ranges of its SFrame sections
 
     @property
-    def is_anothers(self) -> bool:
+    def has_foreign_section(self) -> bool:
         """Return True if the file has a section made by another tool, which no undo record can remove."""
         return bool(self.sections) and self.base.given is self.elf
 
 
 class _NewSection(NamedTuple):
-    """The section to add."""
+    """The section to add, and the plan that places it in the file."""
 
     encoder: Encoder
-    unloaded: memoryview | None  # its bytes; None: it is loaded
+    unloaded: memoryview | None  # the bytes of a section that is not loaded; None for a loaded one, which depends on its address
     plan: InjectionPlan | Exchange
 
 
-def _add_to_linked(elf: ElfFile, target: Target, options: Adding) -> Summary:
-    """Add a section to a linked file, unless it has the same one or there is nothing to add."""
+def _add_to_linked(elf: ElfFile, target: Target, options: AddOptions) -> Summary:
+    """Add a section to a linked file, unless it already has the same one or there is nothing to add."""
     check_linked(elf)
     if is_detached(elf):
-        return with_written(summary_of_detached(str(target.path)), target.copy(elf))
-    given = _GivenFile(elf, base_of(elf), sframe_extents(elf))
-    if (options.writing.replace or not given.sections) and not options.making.synthesize:  # synthesizing forks processes
-        target.begin_copy(elf, unmoved_prefix_size(given.base.elf))
-    summary, converted = convert_file(given.base.elf, str(target.path), options.making, options.running)
+        return add_output(summarize_detached(str(target.path)), target.copy(elf))
+    file = _InputFile(elf, base_of(elf), sframe_extents(elf))
+    if (options.writing.replace or not file.sections) and not options.section.synthesize:
+        target.begin_copy(elf, unmoved_prefix_size(file.base.elf))  # not before synthesizing, which forks processes
+    summary, converted = convert_file(file.base.elf, str(target.path), options.section, options.running)
     if not len(converted.table):
-        return with_written(nothing_to_add(summary), target.copy(elf))
-    if given.is_anothers and not options.writing.replace:
+        return add_output(note_nothing_to_add(summary), target.copy(elf))
+    if file.has_foreign_section and not options.writing.replace:
         if options.writing.unloaded or not _covers_only_start_files(elf, converted.coverage):
-            return with_written(_summarize_existing(given, summary, converted, options), target.copy(elf))
+            return add_output(_summarize_existing(file, summary, converted, options), target.copy(elf))
         options = options._replace(writing=changed_to(options.writing, replace=True))
         summary = changed_to(summary, note="replaced a section of the start files alone")
-    new = _plan_new(given, converted, options)
-    return _write(given, new, _add_figures(given, new, summary, options), target, options.writing)
+    new = _plan_new_section(file, converted, options)
+    return _write_if_changed(file, new, _add_section_figures(file, new, summary, options), target, options.writing)
 
 
-def _summarize_existing(given: _GivenFile, summary: Summary, converted: Converted, options: Adding) -> Summary:
+def _summarize_existing(file: _InputFile, summary: Summary, converted: Converted, options: AddOptions) -> Summary:
     """Return the summary for a file with another tool's section. Raises RefusedError if that differs from the new one."""
-    section = unloaded_of(given.elf)
-    if (section is not None) != options.writing.unloaded or not _agrees(given.elf, converted.coverage, options.making.layout):
-        _plan_new(given, converted, options)  # raises if `replace`, which the refusal below names, would fail
-        raise _other_section(given.elf, unloaded=options.writing.unloaded)
-    size = sum(extent.size for extent in given.sections)
+    section = unloaded_of(file.elf)
+    is_same_kind = (section is not None) == options.writing.unloaded
+    if not is_same_kind or not _has_same_rules(file.elf, converted.coverage, options.section.layout):
+        _plan_new_section(file, converted, options)  # raises if `replace`, which the refusal below names, would fail
+        raise _other_section_error(file.elf, unloaded=options.writing.unloaded)
+    size = sum(extent.size for extent in file.sections)
     if section is None:
         return _mark_unchanged(summary, size)
-    return _mark_unchanged(changed_to(summary, unloaded=True), given.elf.contents_size(section))
+    return _mark_unchanged(changed_to(summary, unloaded=True), file.elf.contents_size(section))
 
 
 def _covers_only_start_files(elf: ElfFile, coverage: Coverage) -> bool:
-    """Return True if the loaded section covers only start files, as linkers add it, and the new one has these rules and more."""
+    """Return True if a linker made the loaded section from crt1.o and the like alone, and the new one has its rules and more."""
     starts = {elf.header.e_entry, *(entry.value for entry in read_dynamic(elf) if entry.tag in (DT.INIT, DT.FINI))}
     try:
         section = read_sframe(elf)
@@ -196,28 +197,29 @@ def _covers_only_start_files(elf: ElfFile, coverage: Coverage) -> bool:
 
 def _keeps_rules(old: SframeSection, new: FunctionTable) -> bool:
     """Return True if `new` has all rules of the old section, or "outermost frame" where the old version cannot express that."""
-    better = () if expressible((OUTERMOST,), old.abi, LAYOUTS[old.header.version]) else (OUTERMOST,)
+    allowed_changes = () if expressible((OUTERMOST,), old.abi, LAYOUTS[old.header.version]) else (OUTERMOST,)
     new_spans = list(spans(new))
     for start, end, row in spans(old.table):
         at = bisect_right(new_spans, start, key=itemgetter(0)) - 1
         _, new_end, new_row = new_spans[at] if at >= 0 else (0, 0, row)
-        if end > new_end or not (new_row == row or new_row.rule in better):
+        if end > new_end or not (new_row == row or new_row.rule in allowed_changes):
             return False
     return True
 
 
-def _plan_new(given: _GivenFile, converted: Converted, options: Adding) -> _NewSection:
+def _plan_new_section(file: _InputFile, converted: Converted, options: AddOptions) -> _NewSection:
     writing = options.writing
-    encoder = converted.encoder(given.base.elf, options.making.level)
+    encoder = converted.encoder(file.base.elf, options.section.level)
     unloaded = encoder.encode(UNLOADED_ADDRESS) if writing.unloaded else None
+    allowed_changes = writing.safe_changes | writing.forced_changes
     try:
-        return _NewSection(encoder, unloaded, plan_section(given.base, encoder, writing.safe | writing.forced, unloaded))
+        return _NewSection(encoder, unloaded, plan_section(file.base, encoder, allowed_changes, unloaded))
     except SframegenError as error:
-        raise error if writing.unloaded else _with_remedy(error, given.base, encoder) from None
+        raise error if writing.unloaded else _suggest_unloaded(error, file.base, encoder) from None
 
 
-def _with_remedy(error: SframegenError, base: Base, encoder: Encoder) -> SframegenError:
-    """Return the error, as a refusal that suggests `unloaded` if an unloaded section is possible and no other remedy exists."""
+def _suggest_unloaded(error: SframegenError, base: Base, encoder: Encoder) -> SframegenError:
+    """Return the error, or a refusal that suggests `unloaded` if such a section is possible and there is no other remedy."""
     if not isinstance(error, RefusedError) or error.reason is Refusal.NO_ROOM:
         with suppress(SframegenError):
             plan_unloaded(base.elf, len(encoder.encode(UNLOADED_ADDRESS)))
@@ -225,51 +227,52 @@ def _with_remedy(error: SframegenError, base: Base, encoder: Encoder) -> Sframeg
     return error
 
 
-def _add_figures(given: _GivenFile, new: _NewSection, summary: Summary, options: Adding) -> Summary:
-    """Return the summary with the new section's figures, and warnings about it."""
+def _add_section_figures(file: _InputFile, new: _NewSection, summary: Summary, options: AddOptions) -> Summary:
+    """Return the summary with the new section's size and rows, and with warnings about readers that would not accept it."""
     size, rows = new.encoder.size_bytes, len(new.encoder.table.row_start)
     summary = changed_to(summary, outcome=Outcome.ADDED, section_bytes=size, rows=rows)
     if new.unloaded is not None:
         return changed_to(summary, unloaded=True)
-    warnings = summary.warnings + not_taken(given.base.elf, options.making.layout)
-    if options.writing.forced and (risk := describe_loader_risk(role_of(given.base.elf, read_dynamic(given.base.elf)))):
+    warnings = summary.warnings + warn_of_rejection(file.base.elf, options.section.layout)
+    if options.writing.forced_changes and (risk := describe_loader_risk(role_of(file.base.elf, read_dynamic(file.base.elf)))):
         warnings += (risk,)
     return changed_to(summary, warnings=warnings)
 
 
-def _write(given: _GivenFile, new: _NewSection, summary: Summary, target: Target, writing: Writing) -> Summary:
-    """Write the file, unless it already has the section. Raises RefusedError if it has a different one."""
-    elf, base = given.elf, given.base
-    if writing.dry_run and not given.sections:  # the bytes of the section do not matter
+def _write_if_changed(file: _InputFile, new: _NewSection, summary: Summary, target: Target, writing: WriteOptions) -> Summary:
+    """Write the file, unless it already has this section. Raises RefusedError if it has a different one."""
+    elf, base = file.elf, file.base
+    if writing.dry_run and not file.sections:  # the plan does not need the section's bytes, so they are not encoded
         return _add_plan(elf, new, summary, target, writing)
     change = change_for(new.plan, base, new.encoder)
-    if given.sections:
+    if file.sections:
         if is_written(elf, base, change) if new.unloaded is None else has_unloaded(elf, new.unloaded):
-            return with_written(_mark_unchanged(summary, new.encoder.size_bytes), target.copy(elf))
+            return add_output(_mark_unchanged(summary, new.encoder.size_bytes), target.copy(elf))
         if not writing.replace:
-            raise _other_section(elf, unloaded=writing.unloaded)
+            raise _other_section_error(elf, unloaded=writing.unloaded)
     summary = _add_plan(elf, new, summary, target, writing)
     write = partial(write_changed_file, elf, change, record=base.record, copy=target.copy_to)
-    return with_written(summary, target.write(write, partial(verify_plan, new.plan, base)))
+    return add_output(summary, target.write(write, partial(verify_plan, new.plan, base)))
 
 
-def _add_plan(elf: ElfFile, new: _NewSection, summary: Summary, target: Target, writing: Writing) -> Summary:
+def _add_plan(elf: ElfFile, new: _NewSection, summary: Summary, target: Target, writing: WriteOptions) -> Summary:
     warnings = summary.warnings + check_signatures([elf], target, force=writing.force)
     return changed_to(summary, plan=plan_for_result(new.plan), warnings=warnings)
 
 
-def _other_section(elf: ElfFile, *, unloaded: bool) -> RefusedError:
+def _other_section_error(elf: ElfFile, *, unloaded: bool) -> RefusedError:
+    """Return the refusal for a file with a different section. `unloaded`: whether the new section is to be unloaded."""
     is_loaded = unloaded_of(elf) is None
-    where = "already has a loaded SFrame section" if is_loaded else "already has an SFrame section that is not loaded"
-    return RefusedError(Refusal.OTHER_SECTION, where if is_loaded == unloaded else DIFFERENT_SECTION, file=elf.name)
+    message = "already has a loaded SFrame section" if is_loaded else "already has an SFrame section that is not loaded"
+    return RefusedError(Refusal.OTHER_SECTION, message if is_loaded == unloaded else DIFFERENT_SECTION, file=elf.name)
 
 
-def _agrees(elf: ElfFile, coverage: Coverage, layout: Layout) -> bool:
+def _has_same_rules(elf: ElfFile, coverage: Coverage, layout: Layout) -> bool:
     """Return True if the file's section has this version and the same rules for all code, except padding between functions."""
     try:
         section = read_sframe(elf)
-        padded = coverage.final_calls(elf).padding_ends(coverage.table)
-        return section.header.version == layout.version and agree(section.table, coverage.table, MAX_GAP, padded)
+        padded_ends = coverage.final_calls(elf).padding_ends(coverage.table)
+        return section.header.version == layout.version and agree(section.table, coverage.table, MAX_GAP, padded_ends)
     except FormatError:
         return False
 

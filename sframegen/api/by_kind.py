@@ -1,4 +1,4 @@
-"""Finds a file's kind, and calls the function for that kind."""
+"""Finds out whether a file is linked, an object or an archive of objects, and calls the function for that kind."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from linker.files.target import Target
-    from sframegen.api.options import StrPath, Writing
+    from sframegen.api.options import StrPath, WriteOptions
 
 T = TypeVar("T")
 
 
-def change_kind(
+def change_by_kind(
     path: StrPath,
-    writing: Writing,
+    writing: WriteOptions,
     linked: Callable[[ElfFile, Target], T],
     objects: Callable[[Objects, Target], T] | None = None,
 ) -> T:
-    """Call the function for the file's kind, with the input file and the target of the result.
+    """Call `linked` or `objects`, depending on the file's kind, with the input file and the target of the result.
 
-    `objects`: for an object, or those of an archive; without it, these are given to `linked`, too.
+    `objects` gets an object, or those of an archive. Without it, `linked` gets every ELF file, and reports other kinds itself.
     """
     target = writing.target(path)
     with name_file_in_errors(str(target.path)), target:
@@ -37,14 +37,14 @@ def change_kind(
         return linked(found, target)
 
 
-def read_kind(path: StrPath, linked: Callable[[ElfFile], T], objects: Callable[[Objects], T]) -> T:
-    """Like `change_kind`, for functions that only read the file."""
+def read_by_kind(path: StrPath, linked: Callable[[ElfFile], T], objects: Callable[[Objects], T]) -> T:
+    """Call `linked` or `objects`, depending on the file's kind. Both only read the file."""
     file = os.fspath(path)
     with name_file_in_errors(file):
-        return read_bytes(map_file(file)[0], file, linked, objects)
+        return read_contents_by_kind(map_file(file)[0], file, linked, objects)
 
 
-def read_bytes(data: memoryview, file: str, linked: Callable[[ElfFile], T], objects: Callable[[Objects], T]) -> T:
-    """Like `read_kind`, for a file's bytes. `file`: its name for messages."""
+def read_contents_by_kind(data: memoryview, file: str, linked: Callable[[ElfFile], T], objects: Callable[[Objects], T]) -> T:
+    """Like `read_by_kind`, for the bytes of a file. `file`: its name in messages."""
     found = file_or_objects(data, file)
     return objects(found) if isinstance(found, Objects) else linked(found)

@@ -1,4 +1,4 @@
-"""Helpers shared by the public functions that write files."""
+"""Steps that the public functions which write files share: checks before the change, its plan, and its verification."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 from linker.existing.in_place import Exchange, verify_exchange
 from linker.existing.original import check_undo
 from linker.files.signatures import signatures
-from sframegen.api.add_summary import Plan, plan_of
+from sframegen.api.add_summary import Plan, plan_from_change
 from sframegen.base.errors import Refusal, RefusedError, VerificationError
 from sframegen.elf.records import ET
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
 
-UNLINKED = {ET.CORE: "a core file"}
+KIND_NAMES = {ET.CORE: "a core file"}
 
 
 class Result(Protocol):
@@ -41,43 +41,46 @@ def check_linked(elf: ElfFile) -> None:
     """Raise FormatError if the file is neither a program nor a library."""
     kind = elf.header.e_type
     if kind not in (ET.EXEC, ET.DYN):
-        raise elf.error(UNLINKED.get(kind, f"ELF type {kind} is neither a program nor a library"))
+        raise elf.error(KIND_NAMES.get(kind, f"ELF type {kind} is neither a program nor a library"))
 
 
-def with_written(result: R, written: WriteResult) -> R:
+def add_output(result: R, written: WriteResult) -> R:
+    """Return the result with the path that was written, and with the warnings of the write."""
     return replace(result, output=written.output, warnings=result.warnings + written.warnings)
 
 
 def plan_for_result(plan: InjectionPlan | Exchange) -> Plan:
-    """Return the plan in the form that results have."""
+    """Return the linker's plan in the form that results of public functions have."""
     if isinstance(plan, Exchange):
-        return plan_of(plan, plan.slot.address, plan.slot.offset)
-    return plan_of(plan, plan.section_address, plan.section_offset, plan.size)
+        return plan_from_change(plan, plan.slot.address, plan.slot.offset)
+    return plan_from_change(plan, plan.section_address, plan.section_offset, plan.size)
 
 
 def check_signatures(changed: list[ElfFile], target: Target, *, force: bool) -> tuple[str, ...]:
-    """Return a warning if a file to be changed is signed. Raises RefusedError without `force`."""
-    found = ", ".join(dict.fromkeys(what for elf in changed for what in signatures(elf, target.path, target.source)))
-    if found and not force:
-        raise RefusedError(Refusal.SIGNED, f"signed: {found}")
-    return (f"must be signed again: {found}",) if found else ()
+    """Return a warning if one of the files to be changed is signed; without `force`, raise RefusedError instead."""
+    kinds = ", ".join(dict.fromkeys(kind for elf in changed for kind in signatures(elf, target.path, target.source)))
+    if kinds and not force:
+        raise RefusedError(Refusal.SIGNED, f"signed: {kinds}")
+    return (f"must be signed again: {kinds}",) if kinds else ()
 
 
-def not_taken(elf: ElfFile, layout: Layout) -> tuple[str, ...]:
-    """Return warnings that `check` will give for any section of this version, because the file has several code segments."""
+def warn_of_rejection(elf: ElfFile, layout: Layout) -> tuple[str, ...]:
+    """Return a warning for each consumer that rejects any section of this version, because the file has several code segments."""
     code = elf.executable_ranges()
     if len(code) == 1:
         return ()
-    from sframegen.checks.consumers import rejected_anyhow  # noqa: PLC0415 - few files have several
+    from sframegen.checks.consumers import find_unavoidable_rejections  # noqa: PLC0415 - few files have several
 
-    return tuple(finding.message for finding in rejected_anyhow(code, layout.version))
+    return tuple(finding.message for finding in find_unavoidable_rejections(code, layout.version))
 
 
 def verify_plan(plan: InjectionPlan | Exchange, base: Base, written: Path, reader: Reader) -> None:
-    refuse(findings_of(plan, base, written, reader) or check_undo(base.given, written))
+    """Raise VerificationError if the written file differs from the plan, or its undo record does not restore the input."""
+    raise_for_findings(find_differences(plan, base, written, reader) or check_undo(base.given, written))
 
 
-def findings_of(plan: InjectionPlan | Exchange, base: Base, written: Path, reader: Reader) -> list[str]:
+def find_differences(plan: InjectionPlan | Exchange, base: Base, written: Path, reader: Reader) -> list[str]:
+    """Return a line for each difference between the written file and the plan."""
     if isinstance(plan, Exchange):
         return verify_exchange(plan, base.given, written, reader)
     from linker.inject.verify import verify_injection  # noqa: PLC0415 - only needed to read results back
@@ -85,7 +88,8 @@ def findings_of(plan: InjectionPlan | Exchange, base: Base, written: Path, reade
     return verify_injection(plan, base.elf, written, reader)
 
 
-def refuse(findings: list[str]) -> None:
+def raise_for_findings(findings: list[str]) -> None:
+    """Raise VerificationError if there are any findings."""
     if findings:
         more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
         raise VerificationError(f"verification failed, nothing was changed: {findings[0]}{more}")

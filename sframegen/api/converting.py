@@ -10,10 +10,10 @@ from linker.existing.in_place import SEVERAL, find_slot, plan_exchange, verify_e
 from linker.existing.original import check_undo, original_of
 from linker.inject.apply import Change, write_changed_file
 from linker.inject.layout import UNLOADED_ADDRESS
-from sframegen.api.add_summary import Plan, json_of
-from sframegen.api.by_kind import change_kind
-from sframegen.api.common import findings_of, plan_for_result, refuse, with_written
-from sframegen.api.options import Conversion, Writing
+from sframegen.api.add_summary import Plan, result_to_json
+from sframegen.api.by_kind import change_by_kind
+from sframegen.api.common import add_output, find_differences, plan_for_result, raise_for_findings
+from sframegen.api.options import ConversionOptions, WriteOptions
 from sframegen.base.columns import is_ascending
 from sframegen.base.errors import FormatError, Refusal, RefusedError
 from sframegen.base.quick_typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from sframegen.format.model import FunctionTable
     from sframegen.tables.levels import Level, LevelName
 
-MOST_ROUNDS = 8  # of joining functions; real sections need one or two
+MAX_JOIN_ROUNDS = 8  # times that functions are joined; real sections need one or two
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class VersionChange:
 
     def to_json(self) -> dict[str, Any]:
         """The object that `--json` prints; docs/json-schema.json has the keys."""
-        return json_of(self, self.plan)
+        return result_to_json(self, self.plan)
 
 
 def convert(
@@ -126,32 +126,32 @@ def convert(
     neither version nor level, and TypeError if `hard_links` is a single path. The target is then unchanged, except after an OSError
     that says that a name in `hard_links` keeps the old file, or that the target is replaced.
     """
-    writing = Writing(output=output, verify=verify, dry_run=dry_run, hard_links=hard_links)
-    return convert_section(path, Conversion(version, optimize), writing)
+    writing = WriteOptions(output=output, verify=verify, dry_run=dry_run, hard_links=hard_links)
+    return convert_section(path, ConversionOptions(version, optimize), writing)
 
 
-def convert_section(path: StrPath, conversion: Conversion, writing: Writing) -> VersionChange:
-    """Do the work of `convert`, with its keywords as values."""
-    return change_kind(path, writing, partial(_convert, conversion=conversion))
+def convert_section(path: StrPath, conversion: ConversionOptions, writing: WriteOptions) -> VersionChange:
+    """Do the work of `convert`, whose keywords are already checked and grouped."""
+    return change_by_kind(path, writing, partial(_convert_linked, conversion=conversion))
 
 
-def _encoder(elf: ElfFile, table: FunctionTable, abi: Abi, layout: Layout, level: Level) -> Encoder:
-    """Return the new section's encoder. Functions are joined repeatedly while that helps, so that another run has nothing to do.
+def _make_encoder(elf: ElfFile, table: FunctionTable, abi: Abi, layout: Layout, level: Level) -> Encoder:
+    """Return the new section's encoder. Functions are joined until the size stays the same, so that another run changes nothing.
 
     Raises FormatError if functions may be joined and the file's CFI cannot be read.
     """
     borders = find_borders(elf, table, abi) if level.max_rows else Borders(EMPTY)
     rules = EncodedRules(table.rules, RuleWords(abi, layout))
-    found = encoder_of(elf, table, rules, level, borders)
-    for _ in range(MOST_ROUNDS if level.max_rows else 0):
-        again = encoder_of(elf, found.table, rules, level, borders)
-        if again.size_bytes >= found.size_bytes:
+    smallest = encoder_of(elf, table, rules, level, borders)
+    for _ in range(MAX_JOIN_ROUNDS if level.max_rows else 0):
+        encoder = encoder_of(elf, smallest.table, rules, level, borders)
+        if encoder.size_bytes >= smallest.size_bytes:
             break
-        found = again
-    return found
+        smallest = encoder
+    return smallest
 
 
-def _convert(elf: ElfFile, target: Target, conversion: Conversion) -> VersionChange:
+def _convert_linked(elf: ElfFile, target: Target, conversion: ConversionOptions) -> VersionChange:
     if is_detached(elf):
         raise FormatError(f"{Companion.DETACHED_SECTION}: for another version, add it again from the file that it is for")
     pieces = read_pieces(elf)
@@ -160,24 +160,24 @@ def _convert(elf: ElfFile, target: Target, conversion: Conversion) -> VersionCha
     for piece in pieces:
         merger.add(piece)
     merged, dead = merger.merged(elf.executable_ranges())
-    before = min(piece.header.version for piece in pieces)
-    change = VersionChange(str(target.path), before, layout.version, pieces=len(pieces), dead=dead)
+    old_version = min(piece.header.version for piece in pieces)
+    change = VersionChange(str(target.path), old_version, layout.version, pieces=len(pieces), dead=dead)
     is_one_sorted_section = len(pieces) == 1 and bool(pieces[0].header.flags & F_FDE_SORTED) and is_ascending(merged.start)
-    is_of_the_version = layout.version == before and expressible(merged.rules, abi, layout)
+    is_of_the_version = layout.version == old_version and expressible(merged.rules, abi, layout)
     is_up_to_date = is_one_sorted_section and not dead and is_of_the_version
     if is_up_to_date and conversion.optimize is None:
-        return with_written(change, target.copy(elf))
+        return add_output(change, target.copy(elf))
 
     table, left_out = lower(merged, abi, layout)
     if not len(table):
         message = f"nothing in its SFrame section can be expressed in version {layout.version}"
         raise RefusedError(Refusal.INEXPRESSIBLE, message, file=elf.name)
-    encoder = _encoder(elf, table, abi, layout, conversion.level)
+    encoder = _make_encoder(elf, table, abi, layout, conversion.level)
     encoder.flags |= layout.flags & merger.flags
-    size_before = _size_of(elf)
+    size_before = _section_size(elf)
     change = replace(change, section_bytes_before=size_before)
     if is_up_to_date and encoder.size_bytes >= size_before:
-        return with_written(change, target.copy(elf))
+        return add_output(change, target.copy(elf))
     replacement = _plan_replacement(elf, encoder)
     change = replace(
         change,
@@ -189,22 +189,23 @@ def _convert(elf: ElfFile, target: Target, conversion: Conversion) -> VersionCha
     )
 
     def check(written: Path, reader: Reader) -> None:
-        result, joins = read_sframe(open_elf(written)).table, conversion.level.max_rows > 0
-        findings = replacement.verify(written, reader) + _lost(merged, table if joins else result, sum(left_out.values()))
-        if joins and not agree(table, result, MAX_GAP, {}):
+        result, is_joined = read_sframe(open_elf(written)).table, conversion.level.max_rows > 0
+        findings = replacement.verify(written, reader)
+        findings += _find_lost_rules(merged, table if is_joined else result, sum(left_out.values()))
+        if is_joined and not agree(table, result, MAX_GAP, {}):
             findings.append("joined functions have other rules than before")
-        refuse(findings or ([] if replacement.restores is None else check_undo(replacement.restores, written)))
+        raise_for_findings(findings or ([] if replacement.restores is None else check_undo(replacement.restores, written)))
 
-    return with_written(change, target.write(replacement.write, check))
+    return add_output(change, target.write(replacement.write, check))
 
 
-def _size_of(elf: ElfFile) -> int:
-    """Return the uncompressed size of the file's section in bytes."""
+def _section_size(elf: ElfFile) -> int:
+    """Return the size of the file's section in bytes, after decompression."""
     unloaded = unloaded_of(elf)
     return find_slot(elf).size if unloaded is None else len(elf.contents(unloaded))
 
 
-def _lost(merged: FunctionTable, table: FunctionTable, expected: int) -> list[str]:
+def _find_lost_rules(merged: FunctionTable, table: FunctionTable, expected: int) -> list[str]:
     """Return a finding if `table` loses rules of `merged` for more than the `expected` bytes of code."""
     address, lost = difference(merged, table)
     if address is not None:
@@ -222,7 +223,7 @@ class _Replacement(NamedTuple):
 
 
 def _plan_replacement(elf: ElfFile, encoder: Encoder) -> _Replacement:
-    """Plan to exchange a loaded section in place if it fits, else to add it again if it is ours: version 2 can need more room."""
+    """Plan to exchange a loaded section in place if the new one fits; else to remove ours and add a new one with more room."""
     unloaded = unloaded_of(elf)
     if unloaded is None and (encoder.size_bytes <= find_slot(elf).room or original_of(elf) is None):
         return _plan_exchange(elf, encoder)
@@ -230,8 +231,8 @@ def _plan_replacement(elf: ElfFile, encoder: Encoder) -> _Replacement:
 
 
 def _plan_exchange(elf: ElfFile, encoder: Encoder) -> _Replacement:
-    place = find_slot(elf)
-    exchange = plan_exchange(elf, place, encoder.encode(place.address))
+    slot = find_slot(elf)
+    exchange = plan_exchange(elf, slot, encoder.encode(slot.address))
     original = original_of(elf)
     restores = None if original is None else original.elf
     write = partial(write_changed_file, elf, Change(exchange.writes))
@@ -239,10 +240,10 @@ def _plan_exchange(elf: ElfFile, encoder: Encoder) -> _Replacement:
 
 
 def _plan_second_addition(elf: ElfFile, encoder: Encoder, unloaded: Section | None) -> _Replacement:
-    """Plan to take the section out and add the new one. `unloaded`: the section, if it is not loaded."""
+    """Plan to remove the section and add the new one. `unloaded`: the section, if it is not loaded."""
     if sum(map(is_sframe_section, elf.sections)) > 1:
         raise elf.error(SEVERAL)
     base = base_of(elf)
     plan = plan_section(base, encoder, unloaded=encoder.encode(UNLOADED_ADDRESS) if unloaded else None)
     write = partial(write_changed_file, elf, change_for(plan, base, encoder), record=base.record)
-    return _Replacement(plan, base.given, write, partial(findings_of, plan, base))
+    return _Replacement(plan, base.given, write, partial(find_differences, plan, base))

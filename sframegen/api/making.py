@@ -1,4 +1,4 @@
-"""Makes a section from a linked file's call frame information, and the summary known before it is written."""
+"""Converts a linked file's call frame information, and summarizes the result before a section is written."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from sframegen.detached.detached_file import Companion
 from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
-    from sframegen.api.options import Making
+    from sframegen.api.options import SectionOptions
     from sframegen.elf.file import ElfFile
     from sframegen.program.workers import Running
 
 
-def summary_of(file: str, elf: ElfFile, sources: Sources, converted: Converted) -> Summary:
-    """Return the summary of a file as far as it is known before there is a section."""
+def summarize_before_writing(file: str, elf: ElfFile, sources: Sources, converted: Converted) -> Summary:
+    """Return the summary of a file with all that is known before its section is encoded."""
     coverage = converted.coverage
-    final = coverage.final_calls(elf)
+    final_calls = coverage.final_calls(elf)
     return Summary(
         file=file,
         functions=coverage.functions,
@@ -37,28 +37,28 @@ def summary_of(file: str, elf: ElfFile, sources: Sources, converted: Converted) 
         synthesized_functions=sum(map(len, coverage.synthesized)),
         synthesized_bytes=sum(end - start for ranges in coverage.synthesized for start, end in ranges),
         ignored_fdes=coverage.ignored_fdes,
-        final_calls=len(final.function) + final.without_padding,
-        final_calls_without_padding=final.without_padding,
+        final_calls=len(final_calls.function) + final_calls.without_padding,
+        final_calls_without_padding=final_calls.without_padding,
         warnings=tuple(sources.warnings),
     )
 
 
-def nothing_to_add(summary: Summary) -> Summary:
+def note_nothing_to_add(summary: Summary) -> Summary:
     """Return the summary with a note that says why no section was made."""
     return replace(summary, note=f"nothing to add: {explain_empty_section(summary.functions, summary.ignored_fdes)}")
 
 
-def summary_of_detached(file: str) -> Summary:
-    """Return the summary for a file that itself holds a detached section."""
+def summarize_detached(file: str) -> Summary:
+    """Return the summary for an input that is itself a detached section."""
     return Summary(file, note=f"nothing to add: {Companion.DETACHED_SECTION}, for another file")
 
 
-def convert_file(elf: ElfFile, file: str, making: Making, running: Running) -> tuple[Summary, Converted]:
-    """Convert a file's call frame information; return the summary so far and the converted functions. Raises FormatError."""
-    sources = find_sources(elf, None if making.debug_file is None else Path(making.debug_file))
-    converted = convert_sources(sources, elf.executable_ranges(), abi_of(elf), making.layout)
-    if making.synthesize:
+def convert_file(elf: ElfFile, file: str, options: SectionOptions, running: Running) -> tuple[Summary, Converted]:
+    """Convert a file's call frame information; return its summary without a section, and the functions. Raises FormatError."""
+    sources = find_sources(elf, None if options.debug_file is None else Path(options.debug_file))
+    converted = convert_sources(sources, elf.executable_ranges(), abi_of(elf), options.layout)
+    if options.synthesize:
         from sframegen.code.whole_file.synthesize import synthesize  # noqa: PLC0415 - takes as long as a small conversion
 
         converted = synthesize(elf, converted, running.jobs, running.progress)
-    return summary_of(file, elf, sources, converted), converted
+    return summarize_before_writing(file, elf, sources, converted), converted

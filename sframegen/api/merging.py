@@ -1,4 +1,4 @@
-"""The public function `merge`, which makes one section from those of objects."""
+"""The public function `merge`, which makes one SFrame section from the sections of several objects."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from linker.merge.merge_objects import merge_objects
 from linker.objects.change_objects import ObjectChange, check_object, write_object
 from linker.objects.laid_out import lay_out
 from linker.objects.new_sections import new_section
-from sframegen.api.add_summary import Plan, json_of
-from sframegen.api.common import check_signatures, not_taken, plan_for_result, refuse, verify_plan, with_written
-from sframegen.api.options import Making, Writing, check_path, check_paths
+from sframegen.api.add_summary import Plan, result_to_json
+from sframegen.api.common import add_output, check_signatures, plan_for_result, raise_for_findings, verify_plan, warn_of_rejection
+from sframegen.api.options import SectionOptions, WriteOptions, check_path, check_paths
 from sframegen.base.errors import SframegenError, name_file_in_errors
 from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple
 from sframegen.base.text import cut_middle, format_count, printable, sort_by_count
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Link:
-    """The link of the objects: a finished one, with its map, or a new one, in which `linker` combines them."""
+    """How the objects are linked: they were linked into `executable` with a map, or `linker` is going to combine them."""
 
     executable: StrPath | None
     map_file: StrPath | None
@@ -50,8 +50,8 @@ class Link:
             raise ValueError("executable and map_file go together: the map is that of the executable's link")
 
 
-class Linked(NamedTuple):
-    """The inputs of a merge besides the linked file."""
+class MergeInputs(NamedTuple):
+    """The objects whose sections are merged, and the map of their link."""
 
     inputs: Inputs
     map_file: Path
@@ -83,10 +83,9 @@ class Merged:
 
     def one_line(self) -> str:
         """The line that the command prints by default."""
-        line = (
-            f"{printable(self.output or self.file)}: {format_count(self.functions, 'FDE')} of {format_count(self.objects, 'object')}, "
-            f"{format_count(self.rows, 'row')}; .sframe {format_count(self.section_bytes, 'byte')}"
-        )
+        line = f"{printable(self.output or self.file)}: {format_count(self.functions, 'FDE')} of "
+        line += f"{format_count(self.objects, 'object')}, {format_count(self.rows, 'row')}"
+        line += f"; .sframe {format_count(self.section_bytes, 'byte')}"
         lost, undescribed = sum(self.left_out.values()), sum(self.undescribed.values())
         parts = {
             f"{format_count(self.objects_without, 'object')} without .sframe": self.objects_without,
@@ -95,7 +94,7 @@ class Merged:
             f"{format_count(lost, 'byte')} of code left out": lost,
             f"{format_count(undescribed, 'byte')} of linked code that no object describes": undescribed,
         }
-        return "; ".join([line, *(part for part, holds in parts.items() if holds)])
+        return "; ".join([line, *(part for part, count in parts.items() if count)])
 
     def details(self) -> list[str]:
         """Lines for what was left out, by reason."""
@@ -103,16 +102,16 @@ class Merged:
         lines += [f"  {format_count(self.plt_functions, 'function')} of the PLT"] * bool(self.plt_functions)
         lines += [f"  {format_count(self.objects_unlinked, 'object')} not linked"] * bool(self.objects_unlinked)
         lines += [f"  not given, though linked: {printable(name)}" for name in self.others]
-        for what, reasons in (("left out", self.left_out), ("not described", self.undescribed)):
-            lines += [f"  {what}: {format_count(size, 'byte')}: {reason}" for reason, size in sort_by_count(reasons)]
+        for label, reasons in (("left out", self.left_out), ("not described", self.undescribed)):
+            lines += [f"  {label}: {format_count(size, 'byte')}: {reason}" for reason, size in sort_by_count(reasons)]
         return lines + [f"  does not describe its section: {cut_middle(printable(name))}" for name in self.silent]
 
     def to_json(self) -> dict[str, Any]:
         """The object that `--json` prints; docs/json-schema.json has the keys."""
-        return json_of(self, self.plan)
+        return result_to_json(self, self.plan)
 
 
-def make_result(file: str, counts: Counts) -> Merged:
+def result_from_counts(file: str, counts: Counts) -> Merged:
     return Merged(file, **(vars(counts) | {"silent": tuple(counts.silent)}))
 
 
@@ -150,67 +149,69 @@ def merge(
     """
     check_paths("objects", objects)
     check_path("output", output)
-    writing = Writing(output=output, verify=verify, dry_run=dry_run, min_kernel=min_kernel)
+    writing = WriteOptions(output=output, verify=verify, dry_run=dry_run, min_kernel=min_kernel)
     link = Link(executable, map_file, linker)
-    return merge_sections(list(objects), link, Making(version, optimize), writing, progress)
+    return merge_sections(list(objects), link, SectionOptions(version, optimize), writing, progress)
 
 
-def merge_sections(objects: Sequence[StrPath], link: Link, making: Making, writing: Writing, progress: Progress | None) -> Merged:
-    """Do the work of `merge`, with its keywords as values."""
+def merge_sections(
+    objects: Sequence[StrPath], link: Link, options: SectionOptions, writing: WriteOptions, progress: Progress | None
+) -> Merged:
+    """Do the work of `merge`, whose keywords are already checked and grouped."""
     if not objects:
         raise ValueError("no objects to merge")
     file = str(link.executable or writing.output)
     inputs = Inputs(objects, progress)
     if link.executable is not None and link.map_file is not None:
-        return _merge_into(link.executable, making, writing, Linked(inputs, Path(link.map_file), file))
+        return _merge_into(link.executable, options, writing, MergeInputs(inputs, Path(link.map_file), file))
     from linker.merge.merge_objects import check_regular_files, partial_link  # noqa: PLC0415 - not with a map
     from sframegen.program.signals import PrivateDirectory  # noqa: PLC0415 - as above
 
     check_regular_files(objects)
     with PrivateDirectory() as directory:
         try:
-            made = partial_link(link.linker, objects, Path(directory), inputs.open_first)
-        except SframegenError as failed:
+            linked = partial_link(link.linker, objects, Path(directory), inputs.open_first)
+        except SframegenError as link_error:
             try:
                 read_all(objects)
-            except SframegenError as better:  # an object is the reason
-                for line in getattr(failed, "__notes__", ()):
-                    better.add_note(line)
-                raise better from failed
+            except SframegenError as object_error:  # it tells more than the linker: which object cannot be read, and why
+                for line in getattr(link_error, "__notes__", ()):
+                    object_error.add_note(line)
+                raise object_error from link_error
             raise
-        merged = _merge_into(made.output, making, writing, Linked(inputs, made.map_file, file))
-        return replace(merged, warnings=(*made.messages, *merged.warnings))
+        merged = _merge_into(linked.output, options, writing, MergeInputs(inputs, linked.map_file, file))
+        return replace(merged, warnings=(*linked.messages, *merged.warnings))
 
 
-def _merge_into(path: StrPath, making: Making, writing: Writing, linked: Linked) -> Merged:
+def _merge_into(path: StrPath, options: SectionOptions, writing: WriteOptions, linked: MergeInputs) -> Merged:
     target = writing.target(path)
     with name_file_in_errors(linked.file), target:
         elf = target.elf()
         if elf.header.e_type == ET.REL:
-            return _into_object(elf, target, making, linked)
-        return _into_linked(elf, target, making, writing, linked)
+            return _merge_into_object(elf, target, options, linked)
+        return _merge_into_linked(elf, target, options, writing, linked)
 
 
-def _into_linked(elf: ElfFile, target: Target, making: Making, writing: Writing, linked: Linked) -> Merged:
+def _merge_into_linked(elf: ElfFile, target: Target, options: SectionOptions, writing: WriteOptions, linked: MergeInputs) -> Merged:
     counts = Counts()
-    warnings = check_signatures([elf], target, force=True)  # another file is written, which is to be signed anyhow
+    warnings = check_signatures([elf], target, force=True)  # forced because the output is another file, to be signed anyhow
     base = base_of(elf)
-    encoder = merge_objects(linked.inputs, map_of_linked(linked.map_file, base.elf), making.layout, making.level, counts)
-    warnings += not_taken(base.elf, making.layout)
-    plan = plan_section(base, encoder, writing.safe)
+    encoder = merge_objects(linked.inputs, map_of_linked(linked.map_file, base.elf), options.layout, options.level, counts)
+    warnings += warn_of_rejection(base.elf, options.layout)
+    plan = plan_section(base, encoder, writing.safe_changes)
     change = change_for(plan, base, encoder)
     written = target.write(partial(write_changed_file, elf, change, record=base.record), partial(verify_plan, plan, base))
-    return with_written(replace(make_result(linked.file, counts), plan=plan_for_result(plan), warnings=warnings), written)
+    return add_output(replace(result_from_counts(linked.file, counts), plan=plan_for_result(plan), warnings=warnings), written)
 
 
-def _into_object(elf: ElfFile, target: Target, making: Making, linked: Linked) -> Merged:
+def _merge_into_object(elf: ElfFile, target: Target, options: SectionOptions, linked: MergeInputs) -> Merged:
     counts = Counts()
     placed = lay_out(elf, abi_of(elf), anchors_only=True)
-    level = making.level._replace(share=False)
-    encoder = merge_objects(linked.inputs, map_of_object(linked.map_file, placed), making.layout, level, counts)
+    level = options.level._replace(share=False)
+    encoder = merge_objects(linked.inputs, map_of_object(linked.map_file, placed), options.layout, level, counts)
     change = ObjectChange(elf, elf, None, placed, encoder.table, [new_section(placed, encoder)], undoable=False)
 
     def check(written: Path, _reader: Reader) -> None:
-        refuse(check_object(change, open_elf(written)))
+        raise_for_findings(check_object(change, open_elf(written)))
 
-    return with_written(make_result(linked.file, counts), target.write(partial(write_object, change), check))
+    return add_output(result_from_counts(linked.file, counts), target.write(partial(write_object, change), check))

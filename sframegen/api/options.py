@@ -1,7 +1,7 @@
-"""The keywords of the public functions as option values, which are checked when they are created.
+"""The keywords of the public functions, grouped into option values that check themselves when they are created.
 
-A ValueError names an unknown or impossible value, a TypeError one of the wrong type. The docstrings of the public functions say
-what the keywords mean. Nothing compares or prints these values: without functions for that, they take half the time to import.
+They raise ValueError for an unknown or impossible value and TypeError for a wrong type. The docstrings of the public functions
+explain the keywords. The dataclasses omit comparison and printing, which nothing uses, because that halves their import time.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Making:
-    """Options about the contents of the section."""
+class SectionOptions:
+    """Options that determine the contents of the section."""
 
     version: FormatVersion
     optimize: LevelName = "fast"
@@ -36,9 +36,9 @@ class Making:
     def __post_init__(self) -> None:
         check_flags(synthesize=self.synthesize)
         if self.version not in WRITABLE:
-            raise ValueError(f"SFrame version {self.version!r} is not written, only {_all(WRITABLE)}")
+            raise ValueError(f"SFrame version {self.version!r} is not written, only {_join_values(WRITABLE)}")
         if self.optimize not in LEVELS:
-            raise ValueError(f"unknown level {self.optimize!r}, only {_all(LEVELS)}")
+            raise ValueError(f"unknown level {self.optimize!r}, only {_join_values(LEVELS)}")
 
     @property
     def layout(self) -> Layout:
@@ -50,8 +50,8 @@ class Making:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Writing:
-    """Options about the output, how it is written, and which changes are allowed."""
+class WriteOptions:
+    """Options that say where the output goes, how it is written, and which changes are allowed."""
 
     output: StrPath | None = None  # None: in place
     verify: bool = True
@@ -75,65 +75,60 @@ class Writing:
             raise ValueError("detached leaves the file unchanged: it takes neither output nor unloaded")
 
     @property
-    def safe(self) -> frozenset[KernelChange]:
-        """Return the changes that all kernels accept on which the result must run."""
+    def safe_changes(self) -> frozenset[KernelChange]:
+        """Return the changes that every kernel from `min_kernel` on accepts."""
         return changes_accepted_by(self.min_kernel)
 
     @property
-    def forced(self) -> frozenset[KernelChange]:
-        """Return the changes that are made although some of these kernels may not accept them."""
-        return frozenset([KernelChange.SEGMENT_IN_A_LOADER] if self.force else ()) - self.safe
+    def forced_changes(self) -> frozenset[KernelChange]:
+        """Return the changes that `force` allows although one of these kernels may not accept them."""
+        return frozenset([KernelChange.SEGMENT_IN_A_LOADER] if self.force else ()) - self.safe_changes
 
     def target(self, path: StrPath) -> Target:
-        return Target(
-            path,
-            self.output,
-            verify=self.verify,
-            dry_run=self.dry_run,
-            hard_links=self.hard_links,
-        )
+        """Return the target that reads `path` and writes the result as these options say."""
+        return Target(path, self.output, verify=self.verify, dry_run=self.dry_run, hard_links=self.hard_links)
 
 
-class Adding(NamedTuple):
+class AddOptions(NamedTuple):
     """All options of `add_section`."""
 
-    making: Making
-    writing: Writing
+    section: SectionOptions
+    writing: WriteOptions
     running: Running = Running()
 
     @property
     def keywords(self) -> dict[str, Any]:
         """Return the options as keywords of `add_section`."""
-        return vars(self.making) | vars(self.writing) | vars(self.running)
+        return vars(self.section) | vars(self.writing) | vars(self.running)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Conversion:
-    """Options of `convert`. `version` None: keep the section's own; `optimize` None: "fast", and it need not get smaller."""
+class ConversionOptions:
+    """Options of `convert`. Without `version` the section keeps its own; without `optimize` it is "fast", and may grow."""
 
     version: FormatVersion | None = None
     optimize: LevelName | None = None
 
     def __post_init__(self) -> None:
-        if not self._given:
+        if not self._given_values:
             raise ValueError("give a version, or a level for optimize")
-        _ = self._making  # raises ValueError for unknown values
+        _ = self._section_options  # evaluated because it raises ValueError for an unknown version or level
 
     @property
-    def _given(self) -> dict[str, Any]:
+    def _given_values(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if value is not None}
 
     @property
-    def _making(self) -> Making:
-        return Making(**{"version": 3, **self._given})
+    def _section_options(self) -> SectionOptions:
+        return SectionOptions(**{"version": 3, **self._given_values})
 
     @property
     def level(self) -> Level:
-        return self._making.level
+        return self._section_options.level
 
     def layout_for(self, versions: Iterable[int]) -> Layout:
-        """Return the layout of the new section for sections of these versions."""
-        return self._making.layout if "version" in self._given else WRITABLE.get(max(versions), V3)
+        """Return the layout of the new section. `versions`: those of the file's sections, used if the caller gave none."""
+        return self._section_options.layout if "version" in self._given_values else WRITABLE.get(max(versions), V3)
 
 
 def check_flags(**flags: bool) -> None:
@@ -144,7 +139,7 @@ def check_flags(**flags: bool) -> None:
 
 
 def check_paths(name: str, paths: Iterable[StrPath]) -> None:
-    """Raise TypeError unless `paths` is a list of paths: each character of a single path would be taken for a path."""
+    """Raise TypeError for a single path instead of a list, because each of its characters would be taken for a path."""
     if isinstance(paths, (str, bytes, os.PathLike)):
         raise TypeError(f"{name} is one path, {os.fspath(paths)!r}: give a list of paths")
     if not isinstance(paths, Iterable):
@@ -157,5 +152,5 @@ def check_path(name: str, path: StrPath) -> None:
         raise TypeError(f"{name} is {path!r}: give a path")
 
 
-def _all(values: Iterable[object]) -> str:
+def _join_values(values: Iterable[object]) -> str:
     return ", ".join(map(str, values))

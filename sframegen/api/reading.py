@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from sframegen.api.by_kind import read_bytes
+from sframegen.api.by_kind import read_contents_by_kind
 from sframegen.api.options import check_flags, check_paths
 from sframegen.base.errors import FormatError, name_file_in_errors
 from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple
@@ -44,7 +44,7 @@ def read(path: Readable, *, sections: Sequence[str | os.PathLike[str]] = ()) -> 
     or `path` is none of these.
     """
     check_paths("sections", sections)
-    content = file_content(path)
+    content = load_content(path)
     elf = open_elf(content.name) if content.data is None else ElfFile(content.data, content.name)
     section = Stores(sections).open_for(elf)
     return replace(section, data=memoryview(bytes(section.data)), names=NamedAddresses(elf))
@@ -88,15 +88,12 @@ def check(
     check_paths("sections", sections)
     if consumer not in CONSUMERS:
         raise ValueError(f"unknown consumer {consumer!r}, only {', '.join(CONSUMERS)}")
-    no_objects = {
-        "the second reader reads the call frame information of linked files only": second_reader,
-    }
 
     def check_linked(elf: ElfFile) -> CheckReport:
         stores = Stores(sections)
         report = check_file(
             elf,
-            detached=_detached(elf, stores),
+            detached=_find_detached_section(elf, stores),
             consumer=consumer,
             debug_file=None if debug_file is None else Path(debug_file),
             instructions=instructions,
@@ -107,20 +104,19 @@ def check(
         return replace(report, warnings=(*stores.take_notes(), *report.warnings))
 
     def check_unlinked(objects: Objects) -> CheckReport:
-        for why_not, is_asked in no_objects.items():
-            if is_asked:
-                raise FormatError(why_not)
+        if second_reader:
+            raise FormatError("the second reader reads the call frame information of linked files only")
         return check_objects(objects, None if debug_file is None else Path(debug_file), consumer, running if instructions else None)
 
-    name, data = file_content(path)
+    name, data = load_content(path)
     with name_file_in_errors(name):
         if data is None:
             data, _ = map_file(name)
-        return read_bytes(data, name, check_linked, check_unlinked)
+        return read_contents_by_kind(data, name, check_linked, check_unlinked)
 
 
-def _detached(elf: ElfFile, stores: Stores) -> memoryview | None:
-    """Return the section in a store for a file without one, else None; also if its own is damaged, which `check` reports."""
+def _find_detached_section(elf: ElfFile, stores: Stores) -> memoryview | None:
+    """Return the section in a store for a file without one; None if a store has none, or the file has one, even a damaged one."""
     try:
         return stores.find_for(elf, lambda data: data) if sframe_of(elf) is None else None
     except FormatError:
@@ -128,27 +124,27 @@ def _detached(elf: ElfFile, stores: Stores) -> memoryview | None:
 
 
 class FileContent(NamedTuple):
-    """The content of an input. `name`: the path, or a name for messages. `data`: None for a path, which is not opened yet."""
+    """The content of an input. `name`: its path, or a name for messages. `data`: None for a path, which is not opened yet."""
 
     name: str
     data: memoryview | None
 
 
-def file_content(file: Readable) -> FileContent:
-    """Return an input's content: a path, a file object read to its end, or bytes, which are contents and never a name.
+def load_content(file: Readable) -> FileContent:
+    """Return the content of a path, of bytes, or of a file object, which is read to its end. Bytes are never taken for a path.
 
     Raises FormatError if it is empty, OSError, and TypeError.
     """
     if isinstance(file, (str, os.PathLike)):
         return FileContent(os.fspath(file), None)
-    name, found = "<bytes>", file
+    name, data = "<bytes>", file
     if not isinstance(file, (bytes, bytearray, memoryview)):
         if not hasattr(file, "read"):
             raise TypeError(f"path is {file!r}: give a path, bytes, or a file object")
-        given = getattr(file, "name", None)
-        name, found = given if isinstance(given, str) else "<file>", file.read()
-    if not isinstance(found, (bytes, bytearray, memoryview)):
+        file_name = getattr(file, "name", None)
+        name, data = file_name if isinstance(file_name, str) else "<file>", file.read()
+    if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError(f"{name} does not return bytes; open it in binary mode ('rb')")
-    if not found:
+    if not data:
         raise FormatError("the file is empty, or was read to its end before", file=name)
-    return FileContent(name, memoryview(found).cast("B"))
+    return FileContent(name, memoryview(data).cast("B"))

@@ -1,4 +1,4 @@
-"""The public function `remove`, which restores the input of add_section, or cuts the section out."""
+"""The public function `remove`, which restores the input of `add_section`, or cuts out the section of another tool."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from linker.existing.take_out import plan_removal, removal_of_nothing
 from linker.inject.apply import Change, write_changed_file
 from linker.objects.change_objects import plan_object_removal
 from linker.objects.given_file import Objects, open_given
-from sframegen.api.add_summary import Plan, json_of, plan_of
-from sframegen.api.by_kind import change_kind
-from sframegen.api.common import refuse, with_written
-from sframegen.api.options import Writing
+from sframegen.api.add_summary import Plan, plan_from_change, result_to_json
+from sframegen.api.by_kind import change_by_kind
+from sframegen.api.common import add_output, raise_for_findings
+from sframegen.api.options import WriteOptions
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.base.text import printable
 from sframegen.detached.detached_file import Companion, is_detached
@@ -57,12 +57,9 @@ class SectionRemoval:
         if self.note:
             return f"{file}: nothing to remove: {self.note}"
         if self.restored:
-            what = (
-                "as it was before add-section"
-                if self.identical
-                else ", ".join(filter(None, ("contents as before add-section", self.differs)))
-            )
-            line = f"{file}: {what}; {self.size_before:,} -> {self.size:,} bytes"
+            state = "contents as before add-section" + f", {self.differs}" * bool(self.differs)
+            state = "as it was before add-section" if self.identical else state
+            line = f"{file}: {state}; {self.size_before:,} -> {self.size:,} bytes"
             return f"{line}; it had an SFrame section then" if self.still_has_one else line
         if self.plan is None:
             return f"{file}: no SFrame section: nothing to remove"
@@ -70,7 +67,7 @@ class SectionRemoval:
 
     def to_json(self) -> dict[str, Any]:
         """The object that `--json` prints; docs/json-schema.json has the keys."""
-        return json_of(self, self.plan)
+        return result_to_json(self, self.plan)
 
 
 def remove(
@@ -97,35 +94,32 @@ def remove(
     file is wrong, OSError, and TypeError if `hard_links` is a single path. The target is then
     unchanged, except after an OSError that says that a name in `hard_links` keeps the old file, or that the target is replaced.
     """
-    return remove_section(path, Writing(output=output, verify=verify, dry_run=dry_run, hard_links=hard_links, force=force))
+    return remove_section(path, WriteOptions(output=output, verify=verify, dry_run=dry_run, hard_links=hard_links, force=force))
 
 
-def remove_section(path: StrPath, writing: Writing) -> SectionRemoval:
-    """Do the work of `remove`, with its keywords as a value."""
-    return change_kind(path, writing, partial(_remove_from_linked, force=writing.force), _remove_from_objects)
+def remove_section(path: StrPath, writing: WriteOptions) -> SectionRemoval:
+    """Do the work of `remove`, whose keywords are already checked and grouped."""
+    return change_by_kind(path, writing, partial(_remove_from_linked, force=writing.force), _remove_from_objects)
 
 
 def _remove_from_linked(elf: ElfFile, target: Target, *, force: bool) -> SectionRemoval:
     if elf.header.e_type not in (ET.EXEC, ET.DYN):
         raise elf.error("neither a program nor a library, nor an object")
-    places, size = [] if is_detached(elf) else sframe_extents(elf), len(elf.data)
-    removal = SectionRemoval(str(target.path), section_bytes=sum(p.size for p in places), size_before=size, size=size)
-    if not places:
+    extents, size = [] if is_detached(elf) else sframe_extents(elf), len(elf.data)
+    removal = SectionRemoval(str(target.path), section_bytes=sum(e.size for e in extents), size_before=size, size=size)
+    if not extents:
         note = f"{Companion.DETACHED_SECTION}; delete the file to remove it" if is_detached(elf) else ""
-        return with_written(replace(removal, note=note), target.copy(elf))
+        return add_output(replace(removal, note=note), target.copy(elf))
 
     original = original_of(elf)
     if original is not None:
         has_one, size = bool(sframe_extents(original.elf)), len(original.elf.data)
         removal = replace(removal, restored=True, identical=True, still_has_one=has_one, size=size)
-        result, plan, write = (
-            original.elf,
-            removal_of_nothing(original.elf),
-            partial(write_changed_file, elf, Change(()), record=original.record),
-        )
+        result, plan = original.elf, removal_of_nothing(original.elf)
+        write = partial(write_changed_file, elf, Change(()), record=original.record)
     elif own_loads(elf) or unloaded_of(elf) is not None or force:
         result, plan = elf, plan_removal(elf)
-        removal, write = replace(removal, plan=plan_of(plan)), partial(write_changed_file, elf, Change(plan.writes))
+        removal, write = replace(removal, plan=plan_from_change(plan)), partial(write_changed_file, elf, Change(plan.writes))
     else:
         message = "another tool produced its SFrame section, or sframegen replaced one of another tool"
         raise RefusedError(Refusal.FOREIGN_SECTION, message, file=elf.name)
@@ -133,19 +127,19 @@ def _remove_from_linked(elf: ElfFile, target: Target, *, force: bool) -> Section
     def check(written: Path, reader: Reader) -> None:
         from linker.inject.verify import verify_writes  # noqa: PLC0415 - only where results are read back
 
-        refuse(verify_writes(result, *plan, written, reader))
+        raise_for_findings(verify_writes(result, *plan, written, reader))
 
-    return with_written(removal, target.write(write, check))
+    return add_output(removal, target.write(write, check))
 
 
 def _remove_from_objects(objects: Objects, target: Target) -> SectionRemoval:
-    """Restore each object of a file by its own undo record."""
-    planned = {at: plan_object_removal(elf) for at, elf in objects.members.items()}
-    removals = {at: one for at, one in planned.items() if one is not None}
+    """Restore each object of a file from its own undo record."""
+    plans = {at: plan_object_removal(elf) for at, elf in objects.members.items()}
+    removals = {at: plan for at, plan in plans.items() if plan is not None}
     before = len(objects.data)
     if not removals:
         nothing = SectionRemoval(str(target.path), size_before=before, size=before)
-        return nothing if target.in_place else with_written(nothing, target.write(objects.copy, lambda *_: None))
+        return nothing if target.in_place else add_output(nothing, target.write(objects.copy, lambda *_: None))
     report = SectionRemoval(
         str(target.path),
         section_bytes=sum(one.section_bytes for one in removals.values()),
@@ -159,7 +153,7 @@ def _remove_from_objects(objects: Objects, target: Target) -> SectionRemoval:
     checks = {at: one.check for at, one in removals.items()}
 
     def check(written: Path, _reader: Reader) -> None:
-        refuse(objects.check(checks, open_given(str(written))))
+        raise_for_findings(objects.check(checks, open_given(str(written))))
 
     write = partial(objects.write, {at: one.write for at, one in removals.items()})
-    return with_written(report, target.write(write, check))
+    return add_output(report, target.write(write, check))

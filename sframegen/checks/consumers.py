@@ -294,7 +294,7 @@ def _finding(demand: Demand, offset: int | None = None, address: int | None = No
     return Finding(demand.name, severity, message, demand.consumer, offset, address)
 
 
-def rejected_anyhow(executable: Sequence[Range], version: int) -> list[Finding]:
+def find_unavoidable_rejections(executable: Sequence[Range], version: int) -> list[Finding]:
     """Return findings if consumers reject any section of this version in a file with code in these ranges."""
     facts = Facts(size=0, address=0, executable=executable)
     readers = {name for name, consumer in CONSUMERS.items() if version in consumer.versions}

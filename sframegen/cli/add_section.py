@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from linker.files.target import is_stdout
-from sframegen.api.add_summary import Summary, fates_table, total_fates
+from sframegen.api.add_summary import Summary, format_categories, sum_categories
 from sframegen.api.adding import add
-from sframegen.api.options import Adding
+from sframegen.api.options import AddOptions
 from sframegen.base.text import format_count
 from sframegen.cli.shared.adding_options import ADD_SECTION, adding
 from sframegen.cli.shared.command import Command, Example
@@ -21,7 +21,7 @@ from sframegen.cli.shared.write_options import RECURSIVE, RESULTS, VERIFICATION,
 from sframegen.program.workers import Running
 
 if TYPE_CHECKING:
-    from sframegen.api.options import Making, StrPath, Writing
+    from sframegen.api.options import SectionOptions, StrPath, WriteOptions
 
 
 @click.command(
@@ -56,8 +56,8 @@ def command(
     files: tuple[str, ...],
     *,
     recursive: bool,
-    making: Making,
-    writing: Writing,
+    making: SectionOptions,
+    writing: WriteOptions,
     common: CommonOptions,
     min_coverage: float | None,
 ) -> None:
@@ -88,9 +88,9 @@ def command(
         as_tree_command(add_tree.command, files, making.debug_file, **values)
     run = Run()
 
-    def add_to(path: str, to_write: Writing) -> Summary:
+    def add_to(path: str, to_write: WriteOptions) -> Summary:
         with code_of_one(files, common.jobs) if making.synthesize else nullcontext(Running()) as running:
-            options = Adding(making, to_write, running)
+            options = AddOptions(making, to_write, running)
             if not is_package(path):
                 return add(path, options)
             from sframegen.packages.package_api import add_to_package  # noqa: PLC0415 - only for packages
@@ -105,7 +105,7 @@ def command(
         if min_coverage is not None:
             _judge(run, summary, min_coverage)
     if common.verbose and not common.as_json and len(summaries) > 1:
-        click.echo("\n".join([f"all {len(summaries)} files:", *fates_table(total_fates(summaries))]))
+        click.echo("\n".join([f"all {len(summaries)} files:", *format_categories(sum_categories(summaries))]))
     if common.prints_lines and not run.status and not is_stdout(common.output):
         _print_next_step(summaries, writing.detached)
     run.end(as_json=common.as_json)

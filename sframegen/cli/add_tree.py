@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sframegen.api.add_summary import Summary, percent
-from sframegen.api.options import Adding, Making, Writing
+from sframegen.api.add_summary import Summary, format_percent
+from sframegen.api.options import AddOptions, SectionOptions, WriteOptions
 from sframegen.cli.shared.adding_options import ADD_TREE, adding
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import VERBOSE_OR_QUIET, CommonOptions, min_coverage
@@ -49,8 +49,8 @@ def command(
     tree: Tree,
     report: str | None,
     min_coverage: float | None,
-    making: Making,
-    writing: Writing,
+    making: SectionOptions,
+    writing: WriteOptions,
     common: CommonOptions,
 ) -> None:
     """Add an SFrame section to all programs and shared libraries below each ROOT, in place. Run it on build roots after strip.
@@ -86,7 +86,7 @@ def command(
         click.echo(totals.one_line(dry_run=writing.dry_run), err=report == STDOUT)
     covered, code = (totals.numbers[name] for name in ("covered_bytes", "code_bytes"))
     if min_coverage is not None and 100 * covered < min_coverage * code:
-        run.finding(f"--min-coverage: {percent(covered, code)} % is below {min_coverage:g} %")
+        run.finding(f"--min-coverage: {format_percent(covered, code)} % is below {min_coverage:g} %")
     if report == STDOUT:
         click.echo(to_json(trees), nl=False)
     elif report is not None:
@@ -97,7 +97,7 @@ def command(
     run.end(as_json=common.as_json)
 
 
-def _worker(making: Making, writing: Writing) -> Callable[[Location, list[Location]], tuple[str, Summary] | None]:
+def _worker(making: SectionOptions, writing: WriteOptions) -> Callable[[Location, list[Location]], tuple[str, Summary] | None]:
     """Return the work on a file, which returns its build-id and Summary; None for a separate debug file or detached section."""
     from sframegen.api.adding import add  # noqa: PLC0415 - takes longer than to see that there is no file for it
     from sframegen.conversion.cfi_sections import has_debug_frame  # noqa: PLC0415
@@ -112,7 +112,7 @@ def _worker(making: Making, writing: Writing) -> Callable[[Location, list[Locati
             return None
         has_debug_file = making.debug_file is not None and has_debug_frame(elf, Path(making.debug_file))
         own = making if has_debug_file else replace(making, debug_file=None)
-        summary = add(file, Adding(own, replace(writing, replace=True, hard_links=hard_links)))
+        summary = add(file, AddOptions(own, replace(writing, replace=True, hard_links=hard_links)))
         return (build_id_of(elf) or b"").hex(), summary
 
     return work

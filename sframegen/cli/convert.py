@@ -6,7 +6,7 @@ import click
 
 from linker.files.target import is_stdout
 from sframegen.api.converting import VersionChange, convert_section
-from sframegen.api.options import Conversion, Writing
+from sframegen.api.options import ConversionOptions, WriteOptions
 from sframegen.cli.shared.command import CombinedValue, Command, Example
 from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSE_OR_QUIET, CommonOptions, verbose
 from sframegen.cli.shared.file_kinds import refuse_package
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from sframegen.tables.levels import LevelName
 
 
-def _conversion(version: FormatVersion | None, optimize: LevelName | None) -> Conversion:
+def _conversion(version: FormatVersion | None, optimize: LevelName | None) -> ConversionOptions:
     if not (version or optimize):
         raise click.UsageError("give --sframe-version, --optimize or both", click.get_current_context())
-    return Conversion(version, optimize)
+    return ConversionOptions(version, optimize)
 
 
 CONVERSION = CombinedValue("conversion", _conversion)
@@ -53,7 +53,7 @@ CONVERSION = CombinedValue("conversion", _conversion)
 @verbose("List what was left out, and why.")
 @QUIET
 @JSON_LIST
-def command(files: tuple[str, ...], *, conversion: Conversion, writing: Writing, common: CommonOptions) -> None:
+def command(files: tuple[str, ...], *, conversion: ConversionOptions, writing: WriteOptions, common: CommonOptions) -> None:
     """Rewrite the SFrame section of each FILE in another version of the format, or smaller, in place.
 
     The section may have version 1, 2 or 3 and may come from any tool. Rules that the new version cannot express are left out
@@ -68,7 +68,7 @@ def command(files: tuple[str, ...], *, conversion: Conversion, writing: Writing,
     run = Run()
     done: list[VersionChange] = []
 
-    def convert_in(path: str, to_write: Writing) -> VersionChange:
+    def convert_in(path: str, to_write: WriteOptions) -> VersionChange:
         refuse_package(path)
         return convert_section(path, conversion, to_write)
 

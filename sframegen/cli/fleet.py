@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
-    from sframegen.api.options import Making, Writing
+    from sframegen.api.options import SectionOptions, WriteOptions
     from sframegen.fleet.run_options import Engine, Job
 
 SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
@@ -173,8 +173,8 @@ def run(
     exclude: tuple[str, ...],
     min_coverage: float | None,
     strict: bool,
-    making: Making,
-    writing: Writing,
+    making: SectionOptions,
+    writing: WriteOptions,
     common: CommonOptions,
 ) -> None:
     """Work on all packages of each SOURCE, and write a table of their ELF files to DIR/files.parquet.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from linker.files.location import locate
-from sframegen.api.options import Adding, Making, Writing
+from sframegen.api.options import AddOptions, SectionOptions, WriteOptions
 from sframegen.base.one_file import FILE_ERRORS, only_file_errors
 from sframegen.base.text import printable
 from sframegen.cli.linking.link_output import output_of, state_of
@@ -78,8 +78,8 @@ def command(
     ctx: click.Context,
     arguments: tuple[str, ...],
     *,
-    making: Making,
-    writing: Writing,
+    making: SectionOptions,
+    writing: WriteOptions,
     strict: bool,
     install: str | None,
     name: str | None,
@@ -126,7 +126,7 @@ def command(
 
     def add() -> None:
         if is_linked(beginning_of(output, output, EHDR_SIZE)):
-            summary = add_section(output, Adding(making, replace(writing, replace=True)))
+            summary = add_section(output, AddOptions(making, replace(writing, replace=True)))
             for warning in summary.warnings:
                 note(f"{output}: warning: {warning}")
 

@@ -16,7 +16,7 @@ from sframegen.cli.shared.output import PathName, Run, next_step, note
 from sframegen.cli.shared.write_options import MIN_KERNEL, OWNED, VERIFICATION, OutputName, dry_run, format_version, level
 
 if TYPE_CHECKING:
-    from sframegen.api.options import Making, Writing
+    from sframegen.api.options import SectionOptions, WriteOptions
 
 
 @click.command(
@@ -50,8 +50,8 @@ def command(
     output: str,
     map_file: str | None,
     linker: str,
-    making: Making,
-    writing: Writing,
+    making: SectionOptions,
+    writing: WriteOptions,
     common: CommonOptions,
 ) -> None:
     """Merge the SFrame sections of objects into one, as GNU ld does.

@@ -13,7 +13,7 @@ from sframegen.cli.shared.output import FILES, Run
 from sframegen.cli.shared.write_options import FORCE_FOREIGN, RECURSIVE, RESULTS, VERIFICATION, dry_run
 
 if TYPE_CHECKING:
-    from sframegen.api.options import Writing
+    from sframegen.api.options import WriteOptions
 
 
 @click.command(
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @VERIFICATION
 @QUIET
 @JSON_LIST
-def command(files: tuple[str, ...], *, recursive: bool, writing: Writing, common: CommonOptions) -> None:
+def command(files: tuple[str, ...], *, recursive: bool, writing: WriteOptions, common: CommonOptions) -> None:
     """Remove the SFrame section from each FILE.
 
     FILE is restored as it was before add-section, byte for byte. If another tool, such as strip, has rewritten it, only the
@@ -51,7 +51,7 @@ def command(files: tuple[str, ...], *, recursive: bool, writing: Writing, common
         as_tree_command(remove_tree.command, files, writing=writing, common=common)
     run = Run()
 
-    def remove_from(path: str, to_write: Writing) -> SectionRemoval:
+    def remove_from(path: str, to_write: WriteOptions) -> SectionRemoval:
         if not is_package(path):
             return remove_section(path, to_write)
         from sframegen.packages.package_api import remove_from_package  # noqa: PLC0415 - only for packages

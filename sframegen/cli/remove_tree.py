@@ -16,7 +16,7 @@ from sframegen.cli.trees.each_file import Tree, each_file, tree_options
 
 if TYPE_CHECKING:
     from linker.files.location import Location
-    from sframegen.api.options import Writing
+    from sframegen.api.options import WriteOptions
     from sframegen.api.removing import SectionRemoval
 
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     ],
 )
 @tree_options(FORCE_FOREIGN)
-def command(roots: tuple[str, ...], *, tree: Tree, writing: Writing, common: CommonOptions) -> None:
+def command(roots: tuple[str, ...], *, tree: Tree, writing: WriteOptions, common: CommonOptions) -> None:
     """Undo add-tree: remove the SFrame section from all programs and shared libraries below each ROOT, in place.
 
     Each file is restored byte for byte, unless another tool has rewritten it; then only the section is removed. Symbolic links are
@@ -57,7 +57,7 @@ def command(roots: tuple[str, ...], *, tree: Tree, writing: Writing, common: Com
     run.end(as_json=common.as_json)
 
 
-def _remove(writing: Writing, file: Location, hard_links: list[Location]) -> SectionRemoval:
+def _remove(writing: WriteOptions, file: Location, hard_links: list[Location]) -> SectionRemoval:
     from sframegen.api.removing import remove_section  # noqa: PLC0415 - takes longer than to see that there is no file for it
 
     return remove_section(file, replace(writing, hard_links=hard_links))

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, get_type_hints
 
-from sframegen.api.add_summary import percent
+from sframegen.api.add_summary import format_percent
 from sframegen.base.text import format_count, printable
 from sframegen.fleet.result_rows import SCHEMA_KEY, SCHEMA_VERSION, FileRow, PackageResult, PackageRow, RowOutcome
 
@@ -71,7 +71,7 @@ class RunTotals:
         covered, code, section = (int(self.file_sums[name]) for name in ("covered_bytes", "code_bytes", "section_bytes"))
         if code:
             code_bytes, section_bytes = format_count(code, "byte"), format_count(section, "byte")
-            line += f", {percent(covered, code)} % of {code_bytes} with CFI covered; .sframe {section_bytes}"
+            line += f", {format_percent(covered, code)} % of {code_bytes} with CFI covered; .sframe {section_bytes}"
         return line
 
 

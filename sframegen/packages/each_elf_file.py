@@ -9,7 +9,7 @@ from shutil import copyfileobj
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NamedTuple, TypeVar
 
 from linker.files.target import Target, WriteResult
-from sframegen.api.options import Writing
+from sframegen.api.options import WriteOptions
 from sframegen.base.errors import Refusal, RefusedError, SframegenError, VerificationError, name_file_in_errors
 from sframegen.base.one_file import FaultError, only_file_errors
 from sframegen.elf.file import open_regular
@@ -95,7 +95,7 @@ def change_package(
 
     Raises FormatError for a damaged package, RefusedError for a signed one without `force`, VerificationError, OSError.
     """
-    writing = Writing(output, verify, dry_run, hard_links, force)
+    writing = WriteOptions(output, verify, dry_run, hard_links, force)
     visits = Visits(partial(each, verify=verify, dry_run=dry_run, force=force, **options), is_written=not dry_run)
     target = writing.target(path)
     with name_file_in_errors(str(target.path)), target:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sframegen import api
-from sframegen.api.add_summary import Outcome, Package, Plan, Summary, total
+from sframegen.api.add_summary import Outcome, Package, Plan, Summary, sum_summaries
 from sframegen.api.removing import SectionRemoval
 from sframegen.base.errors import FormatError
 from sframegen.checks.finding import NO_SECTION, CheckedPackage, CheckReport, Finding, Severity, Verdict
@@ -43,7 +43,7 @@ def add_to_package(path: StrPath, **options: Any) -> Summary:  # noqa: ANN401 - 
     changed = sum(part.outcome is Outcome.ADDED for part in parts)
     refused = len(done.refused) + len(done.faults)
     package = Package(passed.kind, passed.entries, passed.elf_files, changed, refused, done.size_before, done.size, tuple(parts))
-    summary = total(done.file, parts)
+    summary = sum_summaries(done.file, parts)
     note = "has it already" if summary.outcome is Outcome.UNCHANGED else summary.note
     if not passed.elf_files:
         note = "nothing to add: no program or library in it"

@@ -21,7 +21,7 @@ from tests.support.loops import for_each
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sframegen.api.options import Adding
+    from sframegen.api.options import AddOptions
     from sframegen.format.layouts import FormatVersion
     from tests.support.peers import Compiler, Peers
 
@@ -48,7 +48,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], Summary]
     def replace(answer: Callable[[str], Summary]) -> list[tuple[str, Call]]:
         made: list[tuple[str, Call]] = []
 
-        def fake(path: str, options: Adding) -> Summary:
+        def fake(path: str, options: AddOptions) -> Summary:
             made.append((path, options.keywords))
             return answer(path)
 

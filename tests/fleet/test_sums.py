@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from sframegen.api.add_summary import SUMS, Summary
+from sframegen.api.add_summary import SUMMED_FIELDS, Summary
 from sframegen.fleet.collecting import FILE_SUMS, PACKAGE_SUMS
 from sframegen.fleet.result_rows import FileRow, PackageRow
 from tests.support.loops import for_each
 
 CASES = [
-    (Summary, SUMS, ()),
+    (Summary, SUMMED_FIELDS, ()),
     (PackageRow, PACKAGE_SUMS, ("peak_memory_bytes",)),
     (FileRow, FILE_SUMS, ("seconds",)),  # which are in their package's
 ]

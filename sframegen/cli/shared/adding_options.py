@@ -13,7 +13,7 @@ from sframegen.cli.shared.write_options import MIN_KERNEL, format_version, level
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sframegen.api.options import Making, Writing
+    from sframegen.api.options import SectionOptions, WriteOptions
     from sframegen.cli.shared.command import Decorator
 
 ADD_SECTION, ADD_TREE, LINK, FLEET = "add-section", "add-tree", "link", "fleet run"
@@ -107,7 +107,7 @@ def adding(command: str, before: Mapping[str, Sequence[Decorator]] | None = None
     return options(*(option for row in ROWS if command in row.commands for option in (*own.get(row.keyword, ()), row.option)))
 
 
-def keywords_of(command: str, making: Making, writing: Writing) -> dict[str, Any]:
+def keywords_of(command: str, making: SectionOptions, writing: WriteOptions) -> dict[str, Any]:
     """Return the keyword arguments of `add_section` that a command's options stand for."""
     everything = vars(making) | vars(writing)
     return {row.keyword: everything[row.keyword] for row in ROWS if command in row.commands}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from click._termui_impl import ProgressBar
 
     from sframegen.api.add_summary import Plan
-    from sframegen.api.options import Writing
+    from sframegen.api.options import WriteOptions
     from sframegen.cli.shared.common_options import CommonOptions
     from sframegen.program.workers import Outcome
 
@@ -48,7 +48,7 @@ R = TypeVar("R", bound=FileReport)
 
 
 def changes(
-    run: Run, files: tuple[str, ...], change: Callable[[str, Writing], R], writing: Writing, common: CommonOptions
+    run: Run, files: tuple[str, ...], change: Callable[[str, WriteOptions], R], writing: WriteOptions, common: CommonOptions
 ) -> Iterator[R]:
     """Yield the report of `change` on each file that it does not refuse.
 

@@ -9,7 +9,7 @@ import click
 
 from linker.files.target import STDOUT_NAMES
 from linker.inject import kernel_versions
-from sframegen.api.options import Making, Writing
+from sframegen.api.options import SectionOptions, WriteOptions
 from sframegen.cli.shared.command import CombinedValue, PartOption, options
 from sframegen.cli.shared.common_options import JOBS, common_option
 from sframegen.cli.shared.output import PathName
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from sframegen.cli.shared.command import Decorator
 
-MAKING, WRITING = CombinedValue("making", Making), CombinedValue("writing", Writing)
+MAKING, WRITING = CombinedValue("making", SectionOptions), CombinedValue("writing", WriteOptions)
 OWNED = "The file belongs to you; one that exists keeps its owner and mode."
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from linker.files.location import Location
-    from sframegen.api.options import StrPath, Writing
+    from sframegen.api.options import StrPath, WriteOptions
     from sframegen.cli.shared.command import Decorator
 
 T = TypeVar("T")
@@ -86,7 +86,7 @@ def each_file(
     work: Callable[[Location, list[Location]], T],
     *,
     tree: Tree,
-    writing: Writing,
+    writing: WriteOptions,
     common: CommonOptions,
 ) -> Iterator[tuple[list[Name], T | Refused]]:
     """Yield the names of each program and library below the roots, with the result of `work`, or with its refusal.

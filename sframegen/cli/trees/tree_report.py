@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from linker.files.location import locate
 from linker.files.rename_into_place import write_new
-from sframegen.api.add_summary import Outcome, Summary, shares_of
+from sframegen.api.add_summary import Outcome, Summary, format_shares
 from sframegen.base.text import format_count
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Totals:
             f"{format_count(files[Outcome.ADDED], 'file')} {would_be}given a section, {files[Outcome.UNCHANGED]:,} unchanged, "
             f"{files[Outcome.NOTHING]:,} without CFI, {files[REFUSED]:,} refused"
         )
-        return f"{line}; {shares_of(covered, code, self.fates)}; .sframe {format_count(size, 'byte')}" if size else line
+        return f"{line}; {format_shares(covered, code, self.fates)}; .sframe {format_count(size, 'byte')}" if size else line
 
     def to_json(self) -> dict[str, Any]:
         return {"files": self.files, **self.numbers, "fates": self.fates}
