@@ -19,7 +19,7 @@ from sframegen.program.libraries import import_library
 from sframegen.program.signals import signals_held
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     import lief
@@ -186,8 +186,10 @@ def _structs(*, little: bool) -> dict[str, Any]:
     return {kind: Struct(kind, *(getattr(field, "subcon", field) for field in struct.subcons)) for kind, struct in kinds.items()}
 
 
-def without_name_offset(section: Section) -> Section:
-    return section._replace(header=section.header._replace(sh_name=0))
+def same_sections(some: Sequence[Section], others: Sequence[Section]) -> bool:
+    """Return True if the numbers, names and headers are equal, except for sh_name."""
+    pairs = zip(some, others, strict=False)
+    return len(some) == len(others) and all(a[:2] == b[:2] and a.header[1:] == b.header[1:] for a, b in pairs)
 
 
 READERS: dict[Reader, Callable[[Path], ReadBack | None]] = {"lief": _with_lief, "elftools": _with_elftools}

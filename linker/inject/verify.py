@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from linker.files.copying import same_range
-from linker.files.read_back import read_back, without_name_offset
+from linker.files.read_back import read_back, same_sections
 from linker.inject.gaps import empty_to_new_offset, is_grown, parts_to_copy, shift_segment, to_new_offset, to_original_offset
 from linker.inject.image import find_build_id
 from linker.inject.movable import MOVABLE_SEGMENTS
@@ -78,7 +78,7 @@ def verify_writes(
     findings = ["the ELF header changed"] * any(identity_findings(original, written))
     if written.segments != segments:
         findings.append("program headers are not the planned ones")
-    if written.sections != list(map(without_name_offset, sections)):
+    if not same_sections(written.sections, sections):
         findings.append("section headers are not the planned ones")
     changed = join_extents(Extent(offset, offset + len(data)) for offset, data in writes)
     size = max([len(original.data), *(item.end for item in changed)])
@@ -215,8 +215,7 @@ def is_planned_change(plan: InjectionPlan, old: Phdr, new: Phdr) -> bool:
 
 def check_new_sections(plan: InjectionPlan, original: ElfFile, written: ReadBack) -> Iterator[str]:
     """Check that every section of the original is still there, unchanged or moved and renumbered as planned."""
-    planned = [without_name_offset(section) for section in plan.sections]
-    if written.sections != planned:
+    if not same_sections(written.sections, plan.sections):
         yield "section headers are not the planned ones"
     kept = [section for section in written.sections if section.number not in plan.added]
     numbers = {old: section.number for old, section in enumerate(kept)}
