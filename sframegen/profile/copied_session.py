@@ -47,7 +47,7 @@ from sframegen.profile.sampling_plan import SECOND, ProfilePlan, is_process, wit
 from sframegen.profile.stack_walks import WAIT, WALKING, StackWalks
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
-from sframegen.profile.this_machine import root_in_words
+from sframegen.profile.this_machine import describe_root
 from sframegen.profile.walk.copied_stack import Start
 from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.live import proc
@@ -118,7 +118,7 @@ class CopiedSession:
 
     def __init__(self, plan: ProfilePlan) -> None:
         if plan.targets is None:
-            raise SframegenError(f"only the kernel program can sample all processes, run by {root_in_words()}")
+            raise SframegenError(f"only the kernel program can sample all processes, run by {describe_root()}")
         self.plan = plan
         self.samples = 0
         with ExitStack() as opened:

@@ -21,7 +21,7 @@ from sframegen.profile.sampling_plan import ProfilePlan, is_process, with_descen
 from sframegen.profile.stack_walks import NO_TABLE_IN_TIME, TABLES_AT_THE_END, WAIT, WALKING, StackWalks
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
-from sframegen.profile.this_machine import all_pids, allow_many_files, going_first
+from sframegen.profile.this_machine import list_pids, raise_open_file_limit, raised_priority
 from sframegen.program.helper import helpers
 from sframegen.stack.live.process import host_abi
 from sframegen.stack.names.demangle import begin_demangling
@@ -112,8 +112,8 @@ class KernelSession:
         self._check_at = self._release_at = 0.0
         self._samples_on = False
         with ExitStack() as opened:
-            opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, allow_many_files())
-            opened.enter_context(going_first())
+            opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, raise_open_file_limit())
+            opened.enter_context(raised_priority())
             begin_helpers()  # they go first, too
             self._cache = TableCache()
             self._builder = opened.enter_context(TableBuilder(BUILDERS, self._cache, stores=plan.stores))
@@ -155,7 +155,7 @@ class KernelSession:
             self._publications.due |= sampled
         else:
             for _ in range(SCANS):  # again, for children of processes that were not known yet
-                sampled.update(pid for pid in all_pids() if pid not in sampled and self.follower.scan(pid))
+                sampled.update(pid for pid in list_pids() if pid not in sampled and self.follower.scan(pid))
         self._walks.request_new()
         self._walks.take_tables()
         deadline = time.monotonic() + TABLES_AT_THE_BEGIN

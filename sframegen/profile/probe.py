@@ -22,7 +22,7 @@ from sframegen.profile.events.attributes import (
     paranoia,
 )
 from sframegen.profile.events.names import available
-from sframegen.profile.this_machine import all_pids, in_user_namespace, root_in_words
+from sframegen.profile.this_machine import describe_root, in_user_namespace, list_pids
 
 CAPABILITIES = {"CAP_BPF": 39, "CAP_PERFMON": 38, "CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21}
 NEEDED = "cap_bpf,cap_perfmon,cap_sys_ptrace"
@@ -123,7 +123,7 @@ def _event(name: str, pid: int, *, kernel: bool = False) -> Fact:
 
 def _may_read_mappings() -> bool:
     """Return True if the kernel shows mappings of another user's process, as newer kernels do with CAP_PERFMON."""
-    for pid in all_pids():
+    for pid in list_pids():
         try:
             if Path(f"/proc/{pid}").stat().st_uid != os.geteuid() and Path(f"/proc/{pid}/maps").read_bytes():
                 return True
@@ -164,7 +164,7 @@ def _remedies(facts: list[Fact], best: Backend, *, is_privileged: bool) -> list[
 def _privileges(*, has_capabilities: bool) -> str:
     """Return the advice that gets this process the rights that it lacks."""
     if in_user_namespace():
-        return f"run as {root_in_words()}"
+        return f"run as {describe_root()}"
     if os.geteuid() != 0:
         return f"run as root, or in a virtual environment with a copy of Python, after `setcap {NEEDED}+ep` of that copy"
     if has_capabilities:

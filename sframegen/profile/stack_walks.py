@@ -87,7 +87,7 @@ class StackWalks:
     def take_tables(self) -> None:
         """Take the tables that are ready, and note the files that get none."""
         without = self._files.take_without_table()
-        ready = self._builder.ready(self._waiting.wanted())
+        ready = self._builder.take_ready(self._waiting.wanted())
         for built in ready:
             self._building.discard(built.number)
             self._proving.discard(built.number)
@@ -140,7 +140,7 @@ class StackWalks:
         end, number = record.end, record.missing
         if end is not End.NO_TABLE or number not in self._building or self._files.by_number[number].ready:
             made = self._made(record.pid, self._processes.program(record.pid))
-            columns = self._copies.columns(spans)
+            columns = self._copies.find_columns(spans)
             end = self._copies.walk(columns, record.where, record.stack_start, record.stack, record.holes, made.read)
             number = self._copies.missing
         if end is End.NO_TABLE:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from sframegen import FormatError, add_section, merge, remove
 from sframegen.cli.commands import cli
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
-from sframegen.profile.tables.decoded_table import table_of
+from sframegen.profile.tables.decoded_table import make_decoded_table
 from sframegen.profile.tables.table_cache import TableCache
 from tests.attacks import NOBODY, Race, Scene
 
@@ -163,7 +163,7 @@ def cached(scene: Scene, _: bool) -> None:
         if cache.note:
             raise FormatError(cache.note)
         status = Path(sys.executable).stat()
-        cache.store(status, table_of(table), 62)
+        cache.store(status, make_decoded_table(table), 62)
         cache.load(status)
         cache.trim()
     finally:

@@ -42,7 +42,7 @@ SAMPLE = (
 import json, signal, subprocess, sys
 from sframegen.profile.copied_session import CopiedSession
 from sframegen.profile.events.names import event_named
-from sframegen.profile.packed_frames import unpacked_frame
+from sframegen.profile.packed_frames import unpack_frame
 from sframegen.profile.sampling_plan import ProfilePlan
 def late(*_):
     raise TimeoutError
@@ -63,7 +63,7 @@ finally:
     import os
     os.killpg(target.pid, signal.SIGKILL)
 stacks = [(stack.end.name, len(stack.frames), stack.samples) for stack in found.stacks]
-guessed = sum(stack.samples for stack in found.stacks if any(unpacked_frame(frame).guessed for frame in stack.frames))
+guessed = sum(stack.samples for stack in found.stacks if any(unpack_frame(frame).guessed for frame in stack.frames))
 pids = {stack.pid for stack in found.stacks}
 print(json.dumps([stacks, guessed, len(pids), dict(found.lost), [file.path for file in found.files.values()]]))
 """

@@ -16,12 +16,12 @@ from sframegen.format.abi import AMD64
 from sframegen.profile.copied_session import BACKENDS, open_session
 from sframegen.profile.events.names import event_named
 from sframegen.profile.following.files import CodeSpan
-from sframegen.profile.packed_frames import GUESSED, unpacked_frame
+from sframegen.profile.packed_frames import GUESSED, unpack_frame
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.profile.tables import corrected_rules
 from sframegen.profile.tables.make_table import make_table
-from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
+from sframegen.profile.walk.copied_stack import CopyWalker, Start, make_span_columns
 from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.frames import End
@@ -108,7 +108,7 @@ def test_each_instruction_from_the_first_cleanup_on(program: Path, installations
     known = places(program, FUNCTIONS)
     walker = CopyWalker(AMD64, lambda _: elf)
     walker.add_table(1, make_table(elf).table)
-    spans = span_columns([CodeSpan(start, end, 0, 1) for start, end in elf.executable_ranges()])
+    spans = make_span_columns([CodeSpan(start, end, 0, 1) for start, end in elf.executable_ranges()])
     ends: dict[bool, set[End]] = {True: set(), False: set()}
     wrong: list[tuple[str, list[str]]] = []
     traced = Traced(program, resume_of(program)[0])
@@ -119,9 +119,9 @@ def test_each_instruction_from_the_first_cleanup_on(program: Path, installations
         values = [*step.registers[:16], *[0] * 16]
         end = walker.walk(spans, Start(values, (1 << 16) - 1, step.pc), (sp & ~7) - 128, stack)
         frames = walker.frames()
-        installs = any(one.copied <= unpacked_frame(frame).address < one.end for frame in frames for one in installations)
+        installs = any(one.copied <= unpack_frame(frame).address < one.end for frame in frames for one in installations)
         ends[installs].add(end)
-        names = [name for frame in frames for start, last, name in known if start <= unpacked_frame(frame).address < last]
+        names = [name for frame in frames for start, last, name in known if start <= unpack_frame(frame).address < last]
         unmarked = end in (End.OUTERMOST, End.NO_RETURN) and not any(frame & GUESSED for frame in frames)
         if unmarked and (installs or not is_possible(names[::-1])):
             wrong.append((hex(step.pc), names))

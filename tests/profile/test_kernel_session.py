@@ -22,11 +22,11 @@ from sframegen.profile.following import processes
 from sframegen.profile.following.processes import NOT_FOLLOWED
 from sframegen.profile.kernel_session import KernelSession
 from sframegen.profile.limits import MAX_COPY
-from sframegen.profile.packed_frames import unpacked_frame
+from sframegen.profile.packed_frames import unpack_frame
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.profile.stack_walks import NO_TABLE_IN_TIME
-from sframegen.profile.this_machine import PRIORITY
+from sframegen.profile.this_machine import RAISED_PRIORITY
 from sframegen.program.helper import helpers
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.live import HOLD
@@ -103,7 +103,7 @@ def test_helpers_begin_first_and_go_first(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(kernel_session, "TableBuilder", refuse)
     with pytest.raises(EventError):
         KernelSession(ProfilePlan(frozenset([os.getpid()]), event_named("cpu-clock"), 99))
-    assert seen == [PRIORITY if own == 0 == os.geteuid() else own]
+    assert seen == [RAISED_PRIORITY if own == 0 == os.geteuid() else own]
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
@@ -131,7 +131,7 @@ def test_a_child_that_replaces_what_it_has_from_its_parent(compile_c: Compiler) 
                 collected = session.finish()
         finally:
             os.killpg(process.pid, signal.SIGKILL)
-    paths = {Path(collected.files[unpacked_frame(stack.frames[0]).file].path).name for stack in collected.stacks if stack.frames}
+    paths = {Path(collected.files[unpack_frame(stack.frames[0]).file].path).name for stack in collected.stacks if stack.frames}
     assert "lib2.so" in paths
     assert "lib1.so" not in paths
 

@@ -16,7 +16,7 @@ from sframegen.profile.copied_session import BACKENDS, open_session
 from sframegen.profile.events.names import event_named
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.sampling_plan import ProfilePlan
-from sframegen.profile.tables.corrected_rules import with_saved_cfas
+from sframegen.profile.tables.corrected_rules import add_saved_cfa_rules
 from sframegen.profile.tables.make_table import make_table
 from sframegen.stack.walking.step import RuleFlag
 from tests.support.decoded_tables import find_rule
@@ -69,7 +69,7 @@ def test_kinds_are_different_ones(compile_c: Compiler) -> None:
     """What is proven later has its numbers among them: in libcrypto.so.3 nothing was proven."""
     elf = open_elf(compile_c(SOURCE.replace("MORE", "8"), *FLAGS))
     abi, sources = abi_of(elf), find_sources(elf)
-    found = with_saved_cfas(convert_sources(sources, elf.executable_ranges(), abi), sources, abi)
+    found = add_saved_cfa_rules(convert_sources(sources, elf.executable_ranges(), abi), sources, abi)
     assert len({*found.kinds}) == len(found.kinds) > max(found.kind)
 
 

@@ -27,11 +27,11 @@ from sframegen.profile.events.event_records import REGISTERS_64, SampleRecord
 from sframegen.profile.following.files import CodeSpan, TracedFiles
 from sframegen.profile.following.follower import MappingResolver
 from sframegen.profile.following.processes import Processes
-from sframegen.profile.packed_frames import unpacked_frame
+from sframegen.profile.packed_frames import unpack_frame
 from sframegen.profile.sampling_plan import Grouping, ProfilePlan
 from sframegen.profile.stack_walks import NO_TABLE_IN_TIME, StackWalks
 from sframegen.profile.tables.make_table import Origin
-from sframegen.profile.tables.table_builder import Built
+from sframegen.profile.tables.table_builder import BuiltTable
 from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.walking.frames import End
 from tests.profile.walk.test_copied_stack import BIAS, CODE, RETURN_AT_SP, SP, place, stack_of, start_of, table_of_rules
@@ -63,7 +63,7 @@ class Builder:
     def __init__(self) -> None:
         self.requested: list[int] = []
         self.proofs: list[int] = []
-        self.built: list[Built] = []
+        self.built: list[BuiltTable] = []
 
     def request(self, number: int, _elf: ElfFile) -> None:
         self.requested.append(number)
@@ -71,7 +71,7 @@ class Builder:
     def request_proof(self, number: int, _elf: ElfFile) -> None:
         self.proofs.append(number)
 
-    def ready(self, _wanted: Mapping[int, int]) -> list[Built]:
+    def ready(self, _wanted: Mapping[int, int]) -> list[BuiltTable]:
         built, self.built = self.built, []
         return built
 
@@ -96,7 +96,7 @@ class Run:
         self.walks.walk(record, tuple(self.spans if spans is None else spans))
 
     def give(self, number: int, table: DecodedTable | None, *, final: bool = True) -> None:
-        self.builder.built.append(Built(number, table, "", Origin.CONVERTED, final))
+        self.builder.built.append(BuiltTable(number, table, "", Origin.CONVERTED, final))
         self.walks.take_tables()
         self.walks.walk_due()
 
@@ -204,7 +204,7 @@ def test_samples_of_both_machines_are_walked(abi: Abi, by: str) -> None:
     [stack] = cast("list[Stack]", run.collected.stacks)
     assert (stack.samples, stack.pid, stack.end) == (1, PID, End.GUESS_FAILED)
     assert stack.tid == (PID + 1 if by == Grouping.TID else 0)
-    assert [(frame.address, frame.guessed) for frame in map(unpacked_frame, stack.frames)] == [
+    assert [(frame.address, frame.guessed) for frame in map(unpack_frame, stack.frames)] == [
         (OTHER_CODE + 0x100, False),
         (OTHER_CODE + 0x1FF, True),
     ]

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from sframegen.profile.this_machine import PRIORITY, going_first
+from sframegen.profile.this_machine import RAISED_PRIORITY, raised_priority
 
 
 @pytest.fixture
@@ -18,10 +18,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-@pytest.mark.parametrize(("own", "within"), [(0, PRIORITY), (5, 5), (-3, -3)])
+@pytest.mark.parametrize(("own", "within"), [(0, RAISED_PRIORITY), (5, 5), (-3, -3)])
 def test_it_goes_first_if_nobody_has_chosen_a_priority(calls: list[int], own: int, within: int) -> None:
     calls[0] = own
-    with going_first():
+    with raised_priority():
         assert calls[-1] == within
     assert calls[-1] == own
 
@@ -31,5 +31,5 @@ def test_without_permission_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PermissionError
 
     monkeypatch.setattr(os, "setpriority", refuse)
-    with going_first():
+    with raised_priority():
         pass

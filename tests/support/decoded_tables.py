@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.profile.tables.decoded_table import ELEMENT, PAGE_BITS, ROW_RULE_SHIFT, RULE_BYTES, RULE_ELEMENTS
+from sframegen.profile.tables.decoded_table import ELEMENT_SIZE, PAGE_BITS, ROW_RULE_SHIFT, RULE_BYTES, RULE_ELEMENTS
 from sframegen.stack.walking.step import RuleFlag
 
 if TYPE_CHECKING:
@@ -40,5 +40,5 @@ def find_rule(table: DecodedTable, address: int) -> DecodedRule | None:
 
 
 def rule_numbered(table: DecodedTable, number: int) -> DecodedRule:
-    said = DecodedRule(*RULE_BYTES.unpack_from(table.data, ELEMENT * (table.rules_at + RULE_ELEMENTS * number)))
+    said = DecodedRule(*RULE_BYTES.unpack_from(table.data, ELEMENT_SIZE * (table.rules_at + RULE_ELEMENTS * number)))
     return said._replace(flags=RuleFlag(said.flags))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.base.errors import SframegenError
 from sframegen.profile.bpf.object_files import COMPILER, HERE, object_name
-from sframegen.profile.this_machine import root_in_words
+from sframegen.profile.this_machine import describe_root
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -120,7 +120,7 @@ class _Library:
         message = f"{what}: {os.strerror(number)}"
         if number in (EPERM, EACCES):
             refused = next((line for line in reversed(self.lines) if "BPF program load failed" not in line and line.strip()), "")
-            needs = f"it needs {root_in_words()}, or CAP_BPF and CAP_PERFMON"
+            needs = f"it needs {describe_root()}, or CAP_BPF and CAP_PERFMON"
             message += f"; {needs}" if number == EPERM else f"; the verifier: {refused.strip()}"
         return LoadError(message, tuple(self.lines))
 

@@ -681,7 +681,7 @@ INLINE u32 reason_of(struct sample *sample, int has_registers, u32 state)
 /* A thread has one for each place where it waits. */
 INLINE struct memo *memo_of(u32 tid, u64 pc)
 {
-	u32 at = ((pc ^ tid) * OFF_MIX >> 32) & (settings.memos - 1);
+	u32 at = ((pc ^ tid) * OFF_CPU_HASH_FACTOR >> 32) & (settings.memos - 1);
 	struct memo *memo = map_lookup(&memos, &at);
 
 	return memo && __sync_val_compare_and_swap(&memo->busy, 0, 1) == 0 ? memo : 0;
@@ -759,7 +759,7 @@ INLINE void remember(struct sample *sample, u64 pc, u64 fp, u64 sp, u64 link)
 /* Nobody else has this hash: user space finds its stack. */
 INLINE void own_hash(struct sample *sample, u32 tid, u32 reason)
 {
-	sample->hash = (((sample->record.time << 16) ^ tid) * OFF_MIX) ^ reason * OFF_MIX;
+	sample->hash = (((sample->record.time << 16) ^ tid) * OFF_CPU_HASH_FACTOR) ^ reason * OFF_CPU_HASH_FACTOR;
 	sample->record.hash = sample->hash;
 }
 
@@ -785,7 +785,7 @@ INLINE u64 take_leaving(struct switch_context *context, struct sample *sample, u
 	if (found == HAS_REGISTERS && !settings.kernel_frames) {
 		u64 hash = recall(sample);
 
-		key.hash = hash ^ *reason * OFF_MIX;
+		key.hash = hash ^ *reason * OFF_CPU_HASH_FACTOR;
 		if (hash && has_count(&key)) {
 			add(STAT_REMEMBERED, 1);
 			return key.hash;
@@ -800,7 +800,7 @@ INLINE u64 take_leaving(struct switch_context *context, struct sample *sample, u
 	}
 	if (!settings.kernel_frames && (end == END_OUTERMOST || end == END_NO_RETURN))
 		remember(sample, pc, fp, sp, link);
-	sample->record.hash = sample->hash ^= *reason * OFF_MIX;
+	sample->record.hash = sample->hash ^= *reason * OFF_CPU_HASH_FACTOR;
 	sample->record.tid = key.tid;
 	key.hash = sample->hash;
 	return count_of(&key, sample) ? sample->hash : 0;
@@ -825,7 +825,7 @@ INLINE void come_back(struct block *block, u32 tid, u64 now)
 		return;
 	count_block(block, tid, hash, since, woken);
 	if (woken < now)
-		count_block(block, tid, hash ^ block->reason * OFF_MIX ^ OFF_WAITING * OFF_MIX, woken, now);
+		count_block(block, tid, hash ^ block->reason * OFF_CPU_HASH_FACTOR ^ OFF_WAITING * OFF_CPU_HASH_FACTOR, woken, now);
 }
 
 INLINE void leave(struct switch_context *context, u64 now)

@@ -22,7 +22,7 @@ enum { FILE_SHIFT = 48, NO_FILE = 0, OFF_CPU_FILE = 0x7ffe, KERNEL_FILE = 0x7fff
 
 /* Why a thread is off the CPU: the address of a frame in OFF_CPU_FILE, which is the innermost one of its stack */
 enum { OFF_SLEEPING = 1, OFF_LOCK = 2, OFF_IO = 3, OFF_PREEMPTED = 4, OFF_WAITING = 5 };
-#define OFF_MIX 0x9e3779b97f4a7c15ull /* the hash of such a stack is that of its other frames ^ reason * OFF_MIX */
+#define OFF_CPU_HASH_FACTOR 0x9e3779b97f4a7c15ull /* the hash of such a stack is that of its other frames ^ reason * OFF_CPU_HASH_FACTOR */
 
 /* Why a walk ended */
 enum {

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sframegen.base.errors import SframegenError
 from sframegen.profile.machines import PERF_EVENT_OPEN
-from sframegen.profile.this_machine import root_in_words
+from sframegen.profile.this_machine import describe_root
 
 TYPE_HARDWARE, TYPE_SOFTWARE, TYPE_CACHE = 0, 1, 3
 SOFTWARE_DUMMY = 9  # counts nothing: for its records only
@@ -150,12 +150,12 @@ def _in_words(number: int, attributes: EventAttributes, pid: int, name: str) -> 
             level = paranoia()
             if level is not None and level <= needed:
                 if pid > 0:
-                    return f"process {pid}: {name} events of other users' processes need {root_in_words()} or CAP_PERFMON"
+                    return f"process {pid}: {name} events of other users' processes need {describe_root()} or CAP_PERFMON"
                 allowed = f"though kernel.perf_event_paranoid is {level}"
                 return f"{name} events are not allowed, {allowed}: a container or a policy forbids them"
             whose = "all processes" if pid == -1 else "your own processes"
             return (
-                f"{name} events of {whose} need {root_in_words()}, CAP_PERFMON, or kernel.perf_event_paranoid of {needed} or less"
+                f"{name} events of {whose} need {describe_root()}, CAP_PERFMON, or kernel.perf_event_paranoid of {needed} or less"
                 f" (it is {'unreadable' if level is None else level})"
             )
         case errno.EINVAL if attributes.flags & EventFlag.FREQUENCY and attributes.period > (highest := _number(MAX_RATE) or 0) > 0:

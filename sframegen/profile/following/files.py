@@ -18,7 +18,7 @@ from sframegen.stack.mappings import VDSO
 
 if TYPE_CHECKING:
     from sframegen.profile.tables.decoded_table import DecodedTable
-    from sframegen.profile.tables.table_builder import Built
+    from sframegen.profile.tables.table_builder import BuiltTable
 
 REWRITTEN = "it was rewritten while being traced"
 NOT_ELF = "not an ELF file"
@@ -42,7 +42,7 @@ class TracedFile:
     spans: dict[tuple[int, int], list[CodeSpan]] = field(default_factory=dict)  # by offset and size, if it were mapped at address 0
     closing: finalize[[int], TracedFile] | None = None  # closes the file, also when nobody has this object any more: names need it
 
-    def take(self, built: Built) -> None:
+    def take(self, built: BuiltTable) -> None:
         """Take over the outcome of making its table. A proof that adds no rules leaves the table as it is."""
         self.ready, self.final = True, built.final or self.elf is None
         if built.table is not None or not built.final:

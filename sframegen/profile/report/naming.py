@@ -23,7 +23,7 @@ from sframegen.profile.packed_frames import (
     OFF_CPU_FILE,
     PACKED_ADDRESS,
     off_cpu_label,
-    unpacked_frame,
+    unpack_frame,
 )
 from sframegen.profile.report.named import MISSING, FrameKind, FramePlaces, Named, NamedFrame
 from sframegen.profile.report.runtime_frames import RUNTIME_CODE, notes_on_unnamed, read_name
@@ -250,7 +250,7 @@ class _Namer:
     def frames(self, pid: int, packed: int) -> Iterator[NamedFrame]:
         """Yield the frame with its line, and then a frame for each function inlined there."""
         frame = self.frame(pid, packed)
-        number, address, _ = unpacked_frame(packed)
+        number, address, _ = unpack_frame(packed)
         places = () if pid else self._lines.at(number, address)
         yield frame._replace(source=places[0].source, line=places[0].line) if places else frame
         for place in places[1:]:
@@ -258,7 +258,7 @@ class _Namer:
 
     def frame(self, pid: int, packed: int) -> NamedFrame:
         """Return the name of a packed frame in the current file. `pid`: the process that a run-time address belongs to, else 0."""
-        number, address, guessed = unpacked_frame(packed)
+        number, address, guessed = unpack_frame(packed)
         if number == OFF_CPU_FILE:
             found = NamedFrame(off_cpu_label(address), "", "", None, FrameKind.OFF_CPU)
         elif number == KERNEL_FILE:

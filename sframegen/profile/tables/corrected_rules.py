@@ -1,8 +1,8 @@
-"""Corrects rules of converted call frame information, beyond what sections can express.
+"""Corrects the rules of converted call frame information in two ways that a section cannot express.
 
-No rule holds while an exception's handler is installed: see code/function/hazards.py. Other code saves the caller's SP, less some
-bytes, on a realigned stack, as OpenSSL's assembly does: *(rsp + 40) + 8. Sections cannot express such a CFA. Here, the bytes to add
-are in its offset above the 32 bits of the offset itself.
+While an exception handler is being installed, no rule holds (code/function/hazards.py), so those ranges get none. Assembly such as
+OpenSSL's saves the caller's SP, less some bytes, on a realigned stack, so that its CFA is *(rsp + 40) + 8. Here, a rule keeps the
+bytes to add (the addend, 8) in the upper part of its CFA offset, above the 32 bits of the offset itself (40).
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
 
-MAX_JUMPS = 64  # of a file: libgcc has four
+MAX_JUMPS = 64  # jumps to handlers in one file: libgcc has four
 
 
-def without_installations(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
-    """Return the functions; those that install handlers are split, with a gap where no rule holds."""
-    jumps = _jumps(elf, abi)
+def split_handler_installers(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
+    """Return the functions, with each one that installs an exception handler split around the range where no rule holds."""
+    jumps = _find_handler_jumps(elf, abi)
     if not jumps:
         return functions
     order, starts = functions.by_start()
-    chosen = {order[at - 1] for at in (bisect_right(starts, end - 1) for _, end in jumps) if at}
-    found = {function: _installations(functions, function, elf, abi) for function in sorted(chosen)}
-    found = {function: installations for function, installations in found.items() if installations}
-    out = functions.select(function for function in range(len(functions)) if function not in found)
-    for function, installations in found.items():
-        _append_parts(out, functions, function, installations)
+    candidates = {order[at - 1] for at in (bisect_right(starts, end - 1) for _, end in jumps) if at}
+    searched = ((function, _find_installations(functions, function, elf, abi)) for function in sorted(candidates))
+    installers = {function: installations for function, installations in searched if installations}
+    out = functions.select(function for function in range(len(functions)) if function not in installers)
+    for function, installations in installers.items():
+        _append_split_function(out, functions, function, installations)
     return out
 
 
-def _jumps(elf: ElfFile, abi: Abi) -> list[tuple[int, int]]:
-    """Return (where its function may begin, address) for each address after what looks like a jump to a handler."""
+def _find_handler_jumps(elf: ElfFile, abi: Abi) -> list[tuple[int, int]]:
+    """Return, for each likely jump to a handler, the lowest address at which its function may begin, and the jump's end."""
     found = []
     for start, code in readable_code(elf):
         for _, last in islice(jumps_in(code, abi), MAX_JUMPS):
@@ -58,7 +58,8 @@ def _jumps(elf: ElfFile, abi: Abi) -> list[tuple[int, int]]:
     return found[:MAX_JUMPS]
 
 
-def _installations(functions: FunctionTable, function: int, elf: ElfFile, abi: Abi) -> list[Installation]:
+def _find_installations(functions: FunctionTable, function: int, elf: ElfFile, abi: Abi) -> list[Installation]:
+    """Return the ranges of a function in which it installs a handler; none if its code cannot be read."""
     start, size = functions.start[function], functions.size[function]
     if size > MAX_FUNCTION or functions.kinds[functions.kind[function]].mask:
         return []
@@ -68,16 +69,19 @@ def _installations(functions: FunctionTable, function: int, elf: ElfFile, abi: A
         return []
 
 
-def _append_parts(out: FunctionTable, functions: FunctionTable, function: int, installations: Iterable[Installation]) -> None:
+def _append_split_function(
+    out: FunctionTable, functions: FunctionTable, function: int, installations: Iterable[Installation]
+) -> None:
+    """Append one function for each range with one rule, leaving out the ranges in which a handler is installed."""
     start, end = functions.start[function], functions.start[function] + functions.size[function]
     rows = functions.rows(function)
     offsets = [offset for offset, _ in rows]
     numbers = {rule: number for number, rule in enumerate(out.rules)}
-    places = {start + offset for offset in offsets} | {place for one in installations for place in one}
-    borders = sorted(place for place in places if start <= place < end)
+    addresses = {start + offset for offset in offsets} | {address for installation in installations for address in installation}
+    borders = sorted(address for address in addresses if start <= address < end)
     for at, limit in zip(borders, [*borders[1:], end], strict=True):
         row = bisect_right(offsets, at - start) - 1
-        if row < 0 or any(one.copied <= at < one.end for one in installations):
+        if row < 0 or any(installation.copied <= at < installation.end for installation in installations):
             continue
         rule = rows[row][1]
         if rule not in numbers:
@@ -86,21 +90,22 @@ def _append_parts(out: FunctionTable, functions: FunctionTable, function: int, i
         out.append(at, limit - at, functions.kind[function], [(0, numbers[rule])])
 
 
-MORE = range(1, 1 << 8)
-OFFSETS = range(-(1 << 31), 1 << 31)
-ABOVE = 32  # bits
-UNSAID = list(Reason).index(Reason.CFA_EXPRESSION)
+ADDENDS = range(1, 1 << 8)  # those that fit into one byte of a decoded rule
+OFFSETS_32 = range(-(1 << 31), 1 << 31)
+ADDEND_SHIFT = 32  # bits
+CFA_EXPRESSION_REASON = list(Reason).index(Reason.CFA_EXPRESSION)
 
 
-def with_saved_cfas(converted: Converted, sources: Sources, abi: Abi) -> FunctionTable:
-    """Return the converted functions, with more for code whose saved CFA a section cannot express."""
+def add_saved_cfa_rules(converted: Converted, sources: Sources, abi: Abi) -> FunctionTable:
+    """Return the converted functions, plus functions for code with a saved CFA, which the conversion had to leave out."""
     unsaid, pieces = converted.coverage.uncovered, converted.coverage.fde_ranges
-    ranges = [(start, size) for start, size, why in zip(unsaid.start, unsaid.size, unsaid.reason, strict=True) if why == UNSAID]
+    omitted = zip(unsaid.start, unsaid.size, unsaid.reason, strict=True)
+    ranges = [(start, size) for start, size, reason in omitted if reason == CFA_EXPRESSION_REASON]
     if not ranges:
         return converted.table
     fdes = reader.read(sources.sections, abi.followed)
-    words = Translator(RuleWords(abi, V3))
-    said = [_rule(rule, words, abi) for rule in fdes.rules]
+    translator = Translator(RuleWords(abi, V3))
+    rules = [_translate_saved_cfa(rule, translator, abi) for rule in fdes.rules]
     out = converted.table.select(range(len(converted.table)))
     out.kinds, out.rules = [*dict.fromkeys((*out.kinds, Kind()))], list(out.rules)
     kind = out.kinds.index(Kind())
@@ -115,7 +120,7 @@ def with_saved_cfas(converted: Converted, sources: Sources, abi: Abi) -> Functio
         while row < end and begin + fdes.row_start[row] < start + size:
             low = max(start, begin + fdes.row_start[row])
             high = min(start + size, begin + (fdes.row_start[row + 1] if row + 1 < end else fdes.size[fde]))
-            rule = said[fdes.row_rule[row]]
+            rule = rules[fdes.row_rule[row]]
             if low < high and rule is not None:
                 number = numbers.setdefault(rule, len(out.rules) + len(numbers))
                 out.append(low, high - low, kind, [(0, number)])
@@ -124,14 +129,14 @@ def with_saved_cfas(converted: Converted, sources: Sources, abi: Abi) -> Functio
     return out
 
 
-def _rule(rule: CfiRule, words: Translator, abi: Abi) -> Rule | None:
-    """Return the rule with its saved CFA; None if the CFA is not saved, or if RA or FP cannot be expressed."""
+def _translate_saved_cfa(rule: CfiRule, translator: Translator, abi: Abi) -> Rule | None:
+    """Return the rule with its saved CFA; None if the CFA is not in memory, or if RA or FP cannot be expressed."""
     if rule.cfa.kind is not RuleKind.VAL_EXPRESSION:
         return None
     term = evaluate(rule.cfa.expression, abi.byte_order, abi.pc)
-    if term is None or term.register not in abi.base_registers or term.offset not in OFFSETS or term.more not in MORE:
+    if term is None or term.register not in abi.base_registers or term.offset not in OFFSETS_32 or term.more not in ADDENDS:
         return None
-    found = words.translate(rule._replace(cfa=RegisterRule(RuleKind.REGISTER, abi.sp)))
-    if not isinstance(found, Rule) or found.cfa is None or found.ra is None or found.ra.register is not None:
+    translated = translator.translate(rule._replace(cfa=RegisterRule(RuleKind.REGISTER, abi.sp)))  # SP stands in for the saved CFA
+    if not isinstance(translated, Rule) or translated.cfa is None or translated.ra is None or translated.ra.register is not None:
         return None
-    return found._replace(cfa=Where(term.register, term.offset + (term.more << ABOVE), deref=True))
+    return translated._replace(cfa=Where(term.register, term.offset + (term.more << ADDEND_SHIFT), deref=True))

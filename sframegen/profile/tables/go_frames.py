@@ -1,7 +1,6 @@
-"""Rules for Go's code, from the table of SP that the Go linker puts in each program, stripped or not.
+"""Adds rules for Go code, made from the table of SP offsets (pclntab) that the Go linker puts in each program, stripped or not.
 
-The linker makes a program's call frame information from the same numbers. They say where the CFA is; where a caller's frame pointer
-is, neither says.
+The Go linker makes call frame information from the same numbers. Both give the CFA, but not the caller's frame pointer.
 """
 
 from __future__ import annotations
@@ -21,55 +20,59 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
 
-# A signal's handler makes the interrupted code seem to call it, at any instruction: the return address is that of the next one.
-PUT = "runtime.asyncPreempt"
-# Where C calls Go back, the runtime puts this one's address on the goroutine's stack: in old versions that of its first byte.
-SWITCH = "runtime.systemstack_switch"
+# The runtime's signal handler makes the interrupted code appear to call this function. The return address is then that of the
+# interrupted instruction and not one after a call, so frames of this function are marked as signal frames.
+ASYNC_PREEMPT = "runtime.asyncPreempt"
+# Where C calls Go back, the runtime pushes this function's address on the goroutine's stack; old versions push its first byte's.
+SYSTEMSTACK_SWITCH = "runtime.systemstack_switch"
 
 
-def with_go_functions(functions: FunctionTable, elf: ElfFile, abi: Abi) -> tuple[FunctionTable, list[Range]]:
-    """Return the functions, with Go's that they lack, and with corrections of those that are never called.
+def add_go_functions(functions: FunctionTable, elf: ElfFile, abi: Abi) -> tuple[FunctionTable, list[Range]]:
+    """Return the functions plus the Go functions that they lack, and the ranges of all functions in Go's table.
 
-    Also return the ranges of all functions in Go's table. For files that are not Go's, the functions are unchanged.
+    Functions that no code calls get corrected rules. For a file without Go code, the functions are unchanged.
     """
     table = go_table_in(elf, abi)
     if table is None:
         return functions, []
-    unruled = set(_restorers(elf, abi))
-    found, ranges = FunctionTable(kinds=[Kind(), Kind(signal=True)]), merge_ranges(elf.executable_ranges())
+    dropped = set(_find_signal_returns(elf, abi))  # starts of functions whose given rules are not used
+    added, ranges = FunctionTable(kinds=[Kind(), Kind(signal=True)]), merge_ranges(elf.executable_ranges())
     rules: dict[Rule, int] = {}
     rows_of: dict[tuple[tuple[int, int], ...], list[tuple[int, int]]] = {}
     for frame in table.frames():
-        if frame.start in unruled or not is_within((frame.start, frame.end), ranges):
+        if frame.start in dropped or not is_within((frame.start, frame.end), ranges):
             continue
-        if frame.name == PUT:
-            unruled.add(frame.start)
-        # On machines with a link register the linker says so, too.
+        if frame.name == ASYNC_PREEMPT:
+            dropped.add(frame.start)
+        # Only on machines with a link register does the linker mark outermost functions as without a caller, and so do we.
         steps = () if frame.first and not abi.fixed_ra_offset else frame.steps
         if steps not in rows_of:
-            of_steps = _rules(steps, abi) or [(0, OUTERMOST)]
-            rows_of[steps] = [(offset, rules.setdefault(rule, len(rules))) for offset, rule in of_steps]
-        if frame.name == SWITCH and rows_of[steps]:  # a walk asks for the byte before it, which is padding
-            found.append(frame.start - 1, 1, 1, rows_of[steps][:1])
-        found.append(frame.start, frame.end - frame.start, int(frame.name == PUT), rows_of[steps])
-    found.rules = list(rules)
-    kept = functions.select(number for number in range(len(functions)) if functions.start[number] not in unruled)
-    described = [(start, start + size) for start, size in zip(found.start, found.size, strict=True)]
-    return with_others(kept, found), described
+            offsets_and_rules = _make_rules(steps, abi) or [(0, OUTERMOST)]
+            rows_of[steps] = [(offset, rules.setdefault(rule, len(rules))) for offset, rule in offsets_and_rules]
+        if frame.name == SYSTEMSTACK_SWITCH and rows_of[steps]:  # a walk looks up the byte before it, which is padding
+            added.append(frame.start - 1, 1, 1, rows_of[steps][:1])
+        added.append(frame.start, frame.end - frame.start, int(frame.name == ASYNC_PREEMPT), rows_of[steps])
+    added.rules = list(rules)
+    remaining = functions.select(number for number in range(len(functions)) if functions.start[number] not in dropped)
+    described = [(start, start + size) for start, size in zip(added.start, added.size, strict=True)]
+    return with_others(remaining, added), described
 
 
-def _restorers(elf: ElfFile, abi: Abi) -> frozenset[int]:
-    """Return the starts of functions that signal handlers return to: walks recognise their bytes if no rule holds there."""
+def _find_signal_returns(elf: ElfFile, abi: Abi) -> frozenset[int]:
+    """Return the starts of functions that signal handlers return to. They get no rule, so that walks recognise their bytes."""
     form = MACHINES[abi.machine].go
-    code = b"|".join(re.escape(context.code) for context in conventions_of(abi).contexts)
-    places = [start + match.start() for start, match in found_in_code(code, elf)]
-    return frozenset(place for place in places if form and place % form.alignment == 0)
+    pattern = b"|".join(re.escape(context.code) for context in conventions_of(abi).contexts)
+    starts = (start + match.start() for start, match in found_in_code(pattern, elf))
+    return frozenset(start for start in starts if form and start % form.alignment == 0)
 
 
-def _rules(steps: tuple[tuple[int, int], ...], abi: Abi) -> list[tuple[int, Rule]]:
-    """Return (offset, rule) for each step. AArch64 has the return address in its register, and at SP once stack is taken."""
-    found = []
+def _make_rules(steps: tuple[tuple[int, int], ...], abi: Abi) -> list[tuple[int, Rule]]:
+    """Return (offset, rule) for each step (offset, frame size).
+
+    On AArch64, the return address is in the link register until the function allocates stack, and then at SP.
+    """
+    rules = []
     for offset, size in steps:
         ra = abi.fixed_ra_offset or -size
-        found.append((offset, Rule(Where(abi.sp, size - abi.fixed_ra_offset), Where(None, ra, deref=True) if ra else None)))
-    return found
+        rules.append((offset, Rule(Where(abi.sp, size - abi.fixed_ra_offset), Where(None, ra, deref=True) if ra else None)))
+    return rules

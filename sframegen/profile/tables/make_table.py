@@ -1,6 +1,6 @@
-"""An ELF file -> its DecodedTable: from its own SFrame section, one in a store, or its call frame information.
+"""Makes the DecodedTable of an ELF file from its own SFrame section, a detached section in a store, or call frame information.
 
-Code without call frame information has no rules in it. `make_proven_table` adds rules proven from instructions, and takes longer.
+`make_table` has no rules for code without these. `make_proven_table` takes longer, and adds rules proven from the instructions.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from sframegen.elf.records import ET
 from sframegen.format.abi import Abi, abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of
-from sframegen.profile.machines import PROFILED
-from sframegen.profile.tables.corrected_rules import with_saved_cfas, without_installations
-from sframegen.profile.tables.decoded_table import DecodedTable, table_of, with_function_code
-from sframegen.profile.tables.go_frames import with_go_functions
-from sframegen.profile.tables.stack_ends import with_creators, with_first_code, with_stack_ends
+from sframegen.profile.machines import PROFILED_ARCHITECTURES
+from sframegen.profile.tables.corrected_rules import add_saved_cfa_rules, split_handler_installers
+from sframegen.profile.tables.decoded_table import DecodedTable, attach_function_ranges, make_decoded_table
+from sframegen.profile.tables.go_frames import add_go_functions
+from sframegen.profile.tables.stack_ends import add_entry_function, extend_rules_past_thread_creation, mark_stack_ends
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,22 +36,22 @@ if TYPE_CHECKING:
 
 
 class Origin(Enum):
-    """The source of a table, in the words that users see."""
+    """The source of a table, as messages to users describe it."""
 
     SECTION = "its own section"
     DETACHED = "a detached section"
     CONVERTED = "its call frame information"
-    KEPT = "the cache"  # its source is unknown
+    CACHED = "the cache"  # its source is unknown
     PROVEN = "one of these, and its instructions"
-    KEPT_NO_PROOF = "the cache, and its instructions prove nothing more"
+    CACHED_WITHOUT_PROOF = "the cache, and its instructions prove nothing more"
     NOTHING = "nothing"
 
 
-PROOF, NO_PROOF = " with proven rules", " without proven rules"  # part of the cache's key of an unchanged file
+PROVEN_KEY, UNPROVEN_KEY = " with proven rules", " without proven rules"  # ends of cache keys, once a proof was tried
 
 
-class MadeTable(NamedTuple):
-    """The outcome for a file. `table`: None if there are no rules. `why`: one line on damaged or unreadable input; else empty."""
+class TableResult(NamedTuple):
+    """The result for a file. `table`: None if there are no rules. `why`: one line on damaged or unreadable input; else empty."""
 
     table: DecodedTable | None
     origin: Origin
@@ -67,87 +67,89 @@ class FoundRules(NamedTuple):
 
 
 class CompleteRules(NamedTuple):
-    """FoundRules corrected and completed by the code itself. `proof`: the outcome of a proof. `code`: of proven functions."""
+    """FoundRules corrected and completed by reading the code. `proof`: a note on the proof. `code`: ranges of proven functions."""
 
     functions: FunctionTable
     proof: str
     code: Sequence[Range]
 
 
-def make_table(elf: ElfFile, cache: TableCache | None = None, stores: Stores | None = None) -> MadeTable:
-    """Return the table with link-time addresses. A damaged section is not used: `why` says so. Raises nothing for any bytes.
+def make_table(elf: ElfFile, cache: TableCache | None = None, stores: Stores | None = None) -> TableResult:
+    """Return the table with link-time addresses. Never raises: a damaged section is skipped, and `why` tells that.
 
-    `stores`: of detached sections, for files without a section that can be used.
+    `stores`: where detached sections are, for files without a usable section of their own.
     """
     return _make_and_store(elf, cache, stores or Stores(), proves=False)
 
 
-def make_proven_table(elf: ElfFile, cache: TableCache | None = None, stores: Stores | None = None) -> MadeTable:
-    """Return the table with rules for code without call frame information; without a table if its instructions prove none."""
-    made = _make_and_store(elf, cache, stores or Stores(), proves=True)
-    return made if made.origin is Origin.PROVEN else MadeTable(None, Origin.NOTHING, made.why)
+def make_proven_table(elf: ElfFile, cache: TableCache | None = None, stores: Stores | None = None) -> TableResult:
+    """Return the table with rules for code without call frame information; no table if the instructions prove no rules."""
+    result = _make_and_store(elf, cache, stores or Stores(), proves=True)
+    return result if result.origin is Origin.PROVEN else TableResult(None, Origin.NOTHING, result.why)
 
 
-def recall_table(elf: ElfFile, cache: TableCache, stores: Stores) -> MadeTable | None:
-    """Return the cached table of an unchanged file; None if there is none."""
+def load_cached_table(elf: ElfFile, cache: TableCache, stores: Stores) -> TableResult | None:
+    """Return the best cached table of an unchanged file; None if there is none."""
     state = stores.state_for(elf)
-    kept = ((PROOF, Origin.PROVEN, PROVEN), (NO_PROOF, Origin.KEPT_NO_PROOF, ""), ("", Origin.KEPT, ""))
-    for suffix, origin, why in kept:
+    best_first = ((PROVEN_KEY, Origin.PROVEN, PROVEN), (UNPROVEN_KEY, Origin.CACHED_WITHOUT_PROOF, ""), ("", Origin.CACHED, ""))
+    for suffix, origin, why in best_first:
         if (table := cache.load(elf.status, state + suffix)) is not None:
-            return MadeTable(table, origin, why)
+            return TableResult(table, origin, why)
     return None
 
 
-def _make_and_store(elf: ElfFile, cache: TableCache | None, stores: Stores, *, proves: bool) -> MadeTable:
+def _make_and_store(elf: ElfFile, cache: TableCache | None, stores: Stores, *, proves: bool) -> TableResult:
     notes: list[str] = []
     try:
         abi = abi_of(elf)
         if abi.byte_order != "little" or elf.header.e_type not in (ET.EXEC, ET.DYN):
-            return MadeTable(None, Origin.NOTHING, f"{elf.name}: not a program or library for {' or '.join(PROFILED)}")
-        state = stores.state_for(elf) if cache else ""  # before it is looked for: it may change meanwhile
-        found = _in_section(elf, abi, notes) or _in_store(elf, abi, stores, notes)
+            return TableResult(
+                None, Origin.NOTHING, f"{elf.name}: not a program or library for {' or '.join(PROFILED_ARCHITECTURES)}"
+            )
+        state = stores.state_for(elf) if cache else ""  # before the stores are searched, because they may change meanwhile
+        found = _read_own_section(elf, abi, notes) or _read_detached_section(elf, abi, stores, notes)
         with name_file_in_errors(elf.name):
-            found = found or _in_cfi(elf, abi)
-            complete = _complete(found.functions, elf, abi, proves=proves)
+            found = found or _convert_cfi(elf, abi)
+            complete = _complete_rules(found.functions, elf, abi, proves=proves)
             if not len(complete.functions):
-                return MadeTable(None, Origin.NOTHING, _join_notes(*notes, complete.proof, *found.warnings))
-            table = with_function_code(table_of(complete.functions), complete.code)
+                return TableResult(None, Origin.NOTHING, _join_notes(*notes, complete.proof, *found.warnings))
+            table = attach_function_ranges(make_decoded_table(complete.functions), complete.code)
     except FormatError as error:
-        return MadeTable(None, Origin.NOTHING, _join_notes(*notes, str(error)))
+        return TableResult(None, Origin.NOTHING, _join_notes(*notes, str(error)))
     notes += found.warnings
     if table.left_out:
         notes.append(f"{elf.name}: does not fit into its table: {table.left_out:,} functions and rules")
-    if cache and not notes and complete.proof in ("", PROVEN):  # next time the file need not be read
-        state += (PROOF if complete.proof else NO_PROOF) if proves else ""
+    if cache and not notes and complete.proof in ("", PROVEN):  # with a note, the file is read again, so that users see the note
+        state += (PROVEN_KEY if complete.proof else UNPROVEN_KEY) if proves else ""
         cache.store(elf.status, table, elf.header.e_machine, state)
     origin = Origin.PROVEN if complete.proof == PROVEN else found.origin
-    return MadeTable(table, origin, _join_notes(*notes, complete.proof))
+    return TableResult(table, origin, _join_notes(*notes, complete.proof))
 
 
 def _join_notes(*notes: str) -> str:
     return "; ".join(filter(None, notes))
 
 
-def _in_section(elf: ElfFile, abi: Abi, notes: list[str]) -> FoundRules | None:
-    """Return the rules of the file's section; None if it has none that can be used: a note says why."""
+def _read_own_section(elf: ElfFile, abi: Abi, notes: list[str]) -> FoundRules | None:
+    """Return the rules of the file's section; None if it has no usable section, with a note on why a section is unusable."""
     try:
         with name_file_in_errors(elf.name):
-            found = sframe_of(elf)
-            functions = _functions_in(elf, abi, *found) if found and found[0] else None
+            section = sframe_of(elf)
+            functions = _decode_checked(elf, abi, *section) if section and section[0] else None
     except FormatError as error:
         notes.append(f"{error}; not used")
         return None
     return FoundRules(functions, Origin.SECTION, []) if functions else None
 
 
-def _in_store(elf: ElfFile, abi: Abi, stores: Stores, notes: list[str]) -> FoundRules | None:
-    functions = stores.find_for(elf, lambda data: _functions_in(elf, abi, data, ADDRESS))
+def _read_detached_section(elf: ElfFile, abi: Abi, stores: Stores, notes: list[str]) -> FoundRules | None:
+    functions = stores.find_for(elf, lambda data: _decode_checked(elf, abi, data, ADDRESS))
     notes += stores.take_notes()
     return FoundRules(functions, Origin.DETACHED, []) if functions else None
 
 
-def _functions_in(elf: ElfFile, abi: Abi, data: memoryview, address: int) -> FunctionTable | None:
-    """Return the functions of a section; None if it has none. Raises FormatError if `check` finds an error in its bytes."""
+def _decode_checked(elf: ElfFile, abi: Abi, data: memoryview, address: int) -> FunctionTable | None:
+    """Return a section's functions; None if it has none. Raises FormatError for another ABI, or where `check` finds an error."""
     facts = examine(data, address, executable=elf.executable_ranges(), byte_order=elf.byte_order)
     error = next((finding for finding in facts.findings if finding.severity is Severity.ERROR), None)
     if error is not None:
@@ -158,22 +160,22 @@ def _functions_in(elf: ElfFile, abi: Abi, data: memoryview, address: int) -> Fun
     return section.table if len(section.table) else None
 
 
-def _in_cfi(elf: ElfFile, abi: Abi) -> FoundRules:
+def _convert_cfi(elf: ElfFile, abi: Abi) -> FoundRules:
     """Return the rules of the call frame information. Raises FormatError if it cannot be read."""
     sources = find_sources(elf)
     converted = convert_sources(sources, elf.executable_ranges(), abi)
-    return FoundRules(with_saved_cfas(converted, sources, abi), Origin.CONVERTED, sources.warnings)
+    return FoundRules(add_saved_cfa_rules(converted, sources, abi), Origin.CONVERTED, sources.warnings)
 
 
-def _complete(functions: FunctionTable, elf: ElfFile, abi: Abi, *, proves: bool) -> CompleteRules:
-    """Return corrected functions, with rules proven for other code if `proves`, and with ends of stacks that the code shows."""
-    functions, described = with_go_functions(functions, elf, abi)
+def _complete_rules(functions: FunctionTable, elf: ElfFile, abi: Abi, *, proves: bool) -> CompleteRules:
+    """Return the functions corrected, with the ends of stacks that the code shows, and, if `proves`, with proven rules."""
+    functions, described = add_go_functions(functions, elf, abi)
     if len(functions):
-        functions = without_installations(functions, elf, abi)
-        functions = with_first_code(functions, elf, abi)
-        functions = with_creators(functions, elf, abi)
+        functions = split_handler_installers(functions, elf, abi)
+        functions = add_entry_function(functions, elf, abi)
+        functions = extend_rules_past_thread_creation(functions, elf, abi)
     proof: str = ""
     code: Sequence[Range] = ()
     if proves:
         functions, proof, code = with_proven_code(functions, elf, abi, described)
-    return CompleteRules(with_stack_ends(functions, elf, abi), proof, code)
+    return CompleteRules(mark_stack_ends(functions, elf, abi), proof, code)

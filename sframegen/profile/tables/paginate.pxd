@@ -26,6 +26,6 @@ cdef class Paginator:
     cdef long long page
     cdef unsigned int last
 
-    cdef Py_ssize_t take(self, Py_ssize_t place) except -1
+    cdef Py_ssize_t take(self, Py_ssize_t position) except -1
     cdef int function(self, unsigned int[::1] index, unsigned int[::1] rows, Py_ssize_t function) except -1
     cdef int put(self, unsigned int[::1] index, unsigned int[::1] rows, long long offset, unsigned int rule) except -1

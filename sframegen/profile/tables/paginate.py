@@ -1,4 +1,4 @@
-"""FunctionTable columns -> rows by ascending address, and the index over their pages (decoded_table.py). Compiled."""
+"""Turns the columns of a FunctionTable into the rows of a decoded table, and its index of pages (decoded_table.py). Compiled."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ COMPILED: bool = cython.compiled
 
 
 class RuleNumbers:
-    """The kinds and rules of functions, numbered as in the table that is made.
+    """The rule numbers that the new table has for the rules and kinds of functions.
 
-    `of_rule`: the number of rule r is of_rule[2 * r], in signal frames of_rule[2 * r + 1]. Of each kind: `signal` (0 or 1),
-    `period` of PC type MASK (0: none), `without_rows` (the number of the rule that holds in a function of no rows).
+    `of_rule`: rule r has the number of_rule[2 * r], and in signal frames of_rule[2 * r + 1]. By kind: `signal` (0 or 1), `period`
+    (bytes after which the rows of PC type MASK repeat; 0: never), `without_rows` (the rule's number in functions without rows).
     """
 
     def __init__(self, of_rule: Column, signal: Bytes, period: Bytes, without_rows: Column) -> None:
@@ -31,14 +31,14 @@ class RuleNumbers:
 
 
 class Paginator:
-    """Goes through functions by address, each up to where the next begins. Call `measure`, then `fill`.
+    """Writes the rows of functions by ascending address, each cut where the next one begins. Call `measure`, then `fill`.
 
-    After `measure`: `pages`, the most `rows` there can be, and the number of functions that are `left_out`: their repeated
-    rows are too many, or they are too far away. After `fill`: the number of `rows`.
+    `measure` sets `pages`, an upper limit of `rows`, and `left_out`: the number of functions that have too many repeated rows,
+    or are too far from the first one. `fill` sets `rows` to their real number.
     """
 
     def __init__(self, functions: Functions, numbers: RuleNumbers, order: Column, max_bytes: int, max_repeated: int) -> None:
-        """`order`: numbers of all functions, so that their starts ascend. `max_bytes`: of text; `max_repeated`: rows in all."""
+        """`order`: function numbers by ascending start. `max_bytes`: of text. `max_repeated`: rows of PC type MASK in all."""
         self.functions = functions
         self.numbers = numbers
         self.order = order
@@ -51,9 +51,12 @@ class Paginator:
         self.pages = self.rows = self.left_out = 0
         self.page = self.last = 0
 
-    def take(self, place: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Set `start` and `limit` (bytes) of a function; return the most rows that it can have, 0 if it is left out."""
-        function: cython.Py_ssize_t = self.order[place]
+    def take(self, position: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Set `start` (offset) and `limit` (bytes) for the function at this position in `order`.
+
+        Return an upper limit of its number of rows; 0 if it is left out.
+        """
+        function: cython.Py_ssize_t = self.order[position]
         distance: cython.ulonglong
         low: cython.longlong
         rows: cython.longlong
@@ -64,8 +67,8 @@ class Paginator:
             self.left_out += 1
             return 0
         self.start = distance
-        if place + 1 < len(self.order):
-            distance = self.functions.start[self.order[place + 1]] - self.functions.start[function]
+        if position + 1 < len(self.order):
+            distance = self.functions.start[self.order[position + 1]] - self.functions.start[function]
             if distance < self.limit:
                 self.limit = distance
         if self.limit == 0:
@@ -82,14 +85,15 @@ class Paginator:
         return rows
 
     def measure(self) -> None:
-        place: cython.Py_ssize_t
+        """Set `rows`, `pages` and `left_out`, as the class says."""
+        position: cython.Py_ssize_t
         rows: cython.longlong
         total: cython.longlong = 1
         end: cython.longlong = 0
         self.budget = self.max_repeated
         self.left_out = 0
-        for place in range(len(self.order)):
-            rows = self.take(place)
+        for position in range(len(self.order)):
+            rows = self.take(position)
             if rows:
                 total += rows + 1
                 end = self.start + self.limit
@@ -98,16 +102,16 @@ class Paginator:
 
     @cython.locals(index="unsigned int[::1]", rows="unsigned int[::1]")
     def fill(self, index: Column, rows: Column) -> None:
-        """Fill the index and the rows. `index`: room for a number for each page, and one more; `rows`: as `measure` says."""
-        place: cython.Py_ssize_t
+        """Fill the index and the rows. `index` has an element for each page, and one more; `rows` as many as `measure` set."""
+        position: cython.Py_ssize_t
         self.budget = self.max_repeated
         self.left_out = 0
         self.rows = self.page = self.last = self.end = 0
-        for place in range(len(self.order)):
-            if self.take(place):
+        for position in range(len(self.order)):
+            if self.take(position):
                 if self.start > self.end:
                     self.put(index, rows, self.end, 0)
-                self.function(index, rows, self.order[place])
+                self.function(index, rows, self.order[position])
                 self.end = self.start + self.limit
         if self.end < self.pages << 8:
             self.put(index, rows, self.end, 0)
@@ -117,6 +121,7 @@ class Paginator:
 
     @cython.locals(index="unsigned int[::1]", rows="unsigned int[::1]")
     def function(self, index: Column, rows: Column, function: cython.Py_ssize_t) -> cython.int:
+        """Append the rows of the function for which `take` has set `start` and `limit`, repeated if its kind has a period."""
         kind: cython.Py_ssize_t = self.functions.kind[function]
         signal: cython.Py_ssize_t = self.numbers.signal[kind]
         period: cython.longlong = self.numbers.period[kind]
@@ -150,7 +155,7 @@ class Paginator:
 
     @cython.locals(index="unsigned int[::1]", rows="unsigned int[::1]")
     def put(self, index: Column, rows: Column, offset: cython.longlong, rule: cython.uint) -> cython.int:
-        """Append a row: the rule holds from `offset` on, where no row begins yet."""
+        """Append a row for `offset`, unless the row before has the same rule. Offsets have to ascend."""
         if rule == self.last:
             return 0
         while self.page <= offset >> 8:

@@ -1,7 +1,7 @@
-"""Where stacks end: in the code that runs first in a process, and in runtimes and C libraries, whatever their CFI says.
+"""Marks the code where stacks end as having no caller, whatever its call frame information says.
 
-A process begins at the entry address of the ELF header, a new thread in the code after the system call that made it, a coroutine in
-the code that glibc's makecontext has pushed. Their bytes are found with symbols or without.
+A process begins at the entry address of the ELF header, a new thread in the code after the system call that created it, and a
+coroutine in the code whose address glibc's makecontext pushes. They are found by their bytes, so that no symbols are needed.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
 
 
-def with_stack_ends(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
-    """Return the functions, without a caller where stacks end; unchanged for files without such code."""
-    ends = [*go_ends(elf, abi), *_library_ends(elf, abi)]
+def mark_stack_ends(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
+    """Return the functions, with rules without a caller in the code of runtimes and C libraries where stacks end."""
+    ends = [*go_ends(elf, abi), *_find_library_ends(elf, abi)]
     if not ends:
         return functions
     borders = {start + size for start, size in zip(functions.start, functions.size, strict=True)}
-    # A walk asks for the byte before the address that a coroutine returns to. If another function ends with it, that one keeps it.
-    return _without_callers(functions, [end for end in ends if not (end.is_put and end.end in borders)])
+    # A walk looks up the byte before the address that a coroutine returns to. If another function ends with that byte, it keeps it.
+    return _replace_end_ranges(functions, [end for end in ends if not (end.is_put and end.end in borders)])
 
 
-def _library_ends(elf: ElfFile, abi: Abi) -> Iterator[StackEnd]:
+def _find_library_ends(elf: ElfFile, abi: Abi) -> Iterator[StackEnd]:
+    """Yield the ranges where new threads and coroutines begin in C libraries, and the byte before a coroutine's."""
     form = MACHINES[abi.machine]
     for start, match in found_in_code(form.new_thread, elf):
         yield StackEnd(start + match.start(1), start + match.end(1))
@@ -46,20 +47,20 @@ def _library_ends(elf: ElfFile, abi: Abi) -> Iterator[StackEnd]:
         yield StackEnd(start + begin, start + match.end())
 
 
-def _without_callers(functions: FunctionTable, ends: list[StackEnd]) -> FunctionTable:
-    """Return the functions, cut at the ranges, which become functions without a caller, or with one on another stack."""
+def _replace_end_ranges(functions: FunctionTable, ends: list[StackEnd]) -> FunctionTable:
+    """Return the functions without the ranges of `ends`, plus a function without a caller for each of these ranges."""
     order, starts = functions.by_start()
-    cut: dict[int, list[StackEnd]] = {}
-    for one in ends:
-        at = bisect_right(starts, one.start) - 1
-        while at < len(order) and (at < 0 or starts[at] < one.end):
-            if at >= 0 and starts[at] + functions.size[order[at]] > one.start:
-                cut.setdefault(order[at], []).append(one)
+    cut: dict[int, list[StackEnd]] = {}  # the ends inside each function that has some
+    for stack_end in ends:
+        at = bisect_right(starts, stack_end.start) - 1
+        while at < len(order) and (at < 0 or starts[at] < stack_end.end):
+            if at >= 0 and starts[at] + functions.size[order[at]] > stack_end.start:
+                cut.setdefault(order[at], []).append(stack_end)
             at += 1
     out = functions.select(function for function in range(len(functions)) if function not in cut)
     out.kinds, out.rules = list(out.kinds), list(out.rules)
     for function, ranges in cut.items():
-        _append_rest(out, functions, function, ranges)
+        _append_remainder(out, functions, function, ranges)
     out.kinds += [kind for kind in (Kind(), Kind(signal=True)) if kind not in out.kinds]
     out.rules += [rule for rule in (OUTERMOST, OTHER_STACK) if rule not in out.rules]
     for start, end, is_put, other_stack in ends:
@@ -68,35 +69,35 @@ def _without_callers(functions: FunctionTable, ends: list[StackEnd]) -> Function
     return out
 
 
-def _append_rest(out: FunctionTable, functions: FunctionTable, function: int, ranges: list[StackEnd]) -> None:
-    """Append what is left of a function outside the ranges, with the rules that hold there."""
+def _append_remainder(out: FunctionTable, functions: FunctionTable, function: int, ranges: list[StackEnd]) -> None:
+    """Append the parts of a function outside the ranges as functions of their own. A function of PC type MASK is dropped."""
     start, end = functions.start[function], functions.start[function] + functions.size[function]
     if functions.kinds[functions.kind[function]].mask:
         return
     rows = list(functions.numbered_rows(function))
-    here = start
+    begin = start
     for low, high, *_ in [*sorted(ranges), StackEnd(end, end)]:
-        if here < low:
-            inside = [(max(0, start + offset - here), rule) for offset, rule in rows if start + offset < low]
-            before = max((place for place, (offset, _) in enumerate(inside) if offset == 0), default=0)
-            out.append(here, low - here, functions.kind[function], inside[before:])
-        here = max(here, min(high, end))
+        if begin < low:
+            inside = [(max(0, start + offset - begin), rule) for offset, rule in rows if start + offset < low]
+            first = max((number for number, (offset, _) in enumerate(inside) if offset == 0), default=0)
+            out.append(begin, low - begin, functions.kind[function], inside[first:])
+        begin = max(begin, min(high, end))
 
 
-MAX_BYTES = 128  # of first code that is read
+MAX_ENTRY_CODE = 128  # bytes from the entry address on that are decoded
 
 
-def with_first_code(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
-    """Return the functions, with one without a caller added if none covers the entry address. It ends after its first call.
+def add_entry_function(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
+    """Return the functions, plus one without a caller at the entry address, unless a function covers that address already.
 
-    In a dynamic loader, whose first call returns, the function ends with the next jump.
+    The added function ends after its first call, or, in a dynamic loader, whose first call returns, with the next jump.
     """
     start = elf.header.e_entry
-    limit = _limit(functions, start)
+    limit = _find_gap_end(functions, start)
     end = next((high for low, high in elf.executable_ranges() if low <= start < high), None)
     if limit is None or end is None:
         return functions
-    size = _size(bytes(elf.at(start, min(limit, end) - start)), start, abi, _is_loader(elf))
+    size = _measure_entry_code(bytes(elf.at(start, min(limit, end) - start)), start, abi, _is_loader(elf))
     if not size:
         return functions
     kind = Kind()
@@ -109,16 +110,17 @@ def with_first_code(functions: FunctionTable, elf: ElfFile, abi: Abi) -> Functio
     return out
 
 
-def _limit(functions: FunctionTable, address: int) -> int | None:
-    """Return where the next function begins, at most MAX_BYTES away; None if a function covers the address."""
+def _find_gap_end(functions: FunctionTable, address: int) -> int | None:
+    """Return where the next function begins, at most MAX_ENTRY_CODE away; None if a function covers the address."""
     order, starts = functions.by_start()
     after = bisect_right(starts, address)
     if after and address < starts[after - 1] + functions.size[order[after - 1]]:
         return None
-    return min([address + MAX_BYTES, *starts[after : after + 1]])
+    return min([address + MAX_ENTRY_CODE, *starts[after : after + 1]])
 
 
-def _size(code: bytes, start: int, abi: Abi, calls_return: bool) -> int:
+def _measure_entry_code(code: bytes, start: int, abi: Abi, calls_return: bool) -> int:
+    """Return the size of the code up to the instruction from which it does not go on; 0 if it returns, or if none is found."""
     from sframegen.code.decoding.decoded_code import decode  # noqa: PLC0415 - capstone is slow to import, and few files need it
     from sframegen.code.isa.effects import Flow  # noqa: PLC0415
     from sframegen.code.isa.machines import machine_of  # noqa: PLC0415
@@ -141,14 +143,17 @@ def _is_loader(elf: ElfFile) -> bool:
         return False
 
 
-def with_creators(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
-    """Return the functions, where the last rule before a thread-creating system call holds up to the return after it."""
-    places = _places(elf, abi)
-    if not places:
+def extend_rules_past_thread_creation(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
+    """Return the functions, with the last rule before a thread-creating system call extended to the return after it.
+
+    Functions whose call frame information stops at that system call would otherwise lack rules in the creating thread.
+    """
+    calls = _find_thread_creations(elf, abi)
+    if not calls:
         return functions
     order, starts = functions.by_start()
     out = functions.select(range(len(functions)))
-    for call, end in places:
+    for call, end in calls:
         at = bisect_right(starts, call - 1) - 1
         if at < 0 or (at + 1 < len(order) and starts[at + 1] < end):
             continue
@@ -160,7 +165,7 @@ def with_creators(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionT
     return out
 
 
-def _places(elf: ElfFile, abi: Abi) -> list[Range]:
-    """Return where each system call begins, and where the code that returns from it ends."""
-    found = found_in_code(MACHINES[abi.machine].new_thread_call, elf)
-    return [(start + match.start(1), start + match.end(1)) for start, match in found]
+def _find_thread_creations(elf: ElfFile, abi: Abi) -> list[Range]:
+    """Return the ranges from each thread-creating system call to the end of the code that returns from it."""
+    matches = found_in_code(MACHINES[abi.machine].new_thread_call, elf)
+    return [(start + match.start(1), start + match.end(1)) for start, match in matches]

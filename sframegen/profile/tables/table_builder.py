@@ -1,4 +1,4 @@
-"""Makes tables in other processes, while this one goes on; if one dies or takes too long, only its file has no table."""
+"""Makes the tables of files in worker processes while sampling goes on. If a worker dies or hangs, only its file has no table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from sframegen.detached.stores import Stores
 from sframegen.elf.file import ElfFile, map_descriptor
-from sframegen.profile.tables.make_table import MadeTable, Origin, make_proven_table, make_table, recall_table
+from sframegen.profile.tables.make_table import Origin, TableResult, load_cached_table, make_proven_table, make_table
 from sframegen.program import patience
 from sframegen.program.forked import Answer, end_with_parent
 from sframegen.program.forker import Forker
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from sframegen.profile.tables.table_cache import TableCache
     from sframegen.program.pool import Question
 
-    Make = Callable[[ElfFile, TableCache | None, Stores], MadeTable]
+    TableMaker = Callable[[ElfFile, TableCache | None, Stores], TableResult]
 
 MAX_WHY = 1000  # characters
-NOTHING_WANTED: Mapping[int, int] = MappingProxyType({})
+NO_WAITING_STACKS: Mapping[int, int] = MappingProxyType({})
 NOT_PROVEN = "no unwind rules were derived for code without call frame information"
 
 
-class Built(NamedTuple):
-    """The outcome for the file with this number; other fields as in MadeTable.
+class BuiltTable(NamedTuple):
+    """The result for the file with this number; other fields as in TableResult.
 
-    `final`: no proof can add rules. The table of a proof that adds none is None: the earlier table stays.
+    `final`: no proof can add further rules. After a proof that adds none, `table` is None, and the earlier table stays in use.
     """
 
     number: int
@@ -48,33 +48,26 @@ class Built(NamedTuple):
 
 
 class TableBuilder:
-    """Makes the tables of files on `request`, and proofs for them; `ready` returns outcomes. `close` ends all and closes the cache.
+    """Makes tables on `request`, and tables with proven rules on `request_proof`. `take_ready` returns the results.
 
-    Create it while this process uses little memory: its workers are forked, and keep that memory.
+    Create it while this process uses little memory, because its workers are forked and keep that memory.
     """
 
-    def __init__(
-        self,
-        workers: int,
-        cache: TableCache | None,
-        *,
-        stores: Stores | None = None,
-    ) -> None:
-        """`workers`: the most processes that make tables. Half as many prove rules, which takes more memory. Processes are
-        started when there is work.
+    def __init__(self, workers: int, cache: TableCache | None, *, stores: Stores | None = None) -> None:
+        """`workers`: the most processes that make tables; half as many prove rules, because a proof takes more memory.
 
-        `stores`: of detached sections.
+        Processes are started when there is work. `stores`: of detached sections. `close` closes the cache.
         """
         self._cache = cache
         self._stores = stores or Stores()
-        self._forker = Forker(self._answer, _prepare, () if cache is None else cache.descriptors)
+        self._forker = Forker(self._handle_request, _prepare_worker, () if cache is None else cache.descriptors)
         self._forker.begin()
-        most = patience.current
-        self._pool = Pool(partial(self._forker.forked, most.table), workers, partial(_question, proves=False))
-        self._proofs = Pool(partial(self._forker.forked, most.proof), -(-workers // 2), partial(_question, proves=True))
-        self._some_ready = select.epoll()
+        timeouts = patience.current
+        self._pool = Pool(partial(self._forker.forked, timeouts.table), workers, partial(_make_request, proves=False))
+        self._proofs = Pool(partial(self._forker.forked, timeouts.proof), -(-workers // 2), partial(_make_request, proves=True))
+        self._results_ready = select.epoll()
         for pool in (self._pool, self._proofs):
-            self._some_ready.register(pool.fileno(), select.EPOLLIN)
+            self._results_ready.register(pool.fileno(), select.EPOLLIN)
 
     def __enter__(self) -> Self:
         return self
@@ -83,41 +76,41 @@ class TableBuilder:
         self.close()
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when `ready` has new outcomes."""
-        return self._some_ready.fileno()
+        """Return a descriptor that is readable when `take_ready` has new results."""
+        return self._results_ready.fileno()
 
     @property
     def pending(self) -> int:
-        """Return the number of requested files without an outcome yet."""
+        """Return the number of requested files without a result yet."""
         return self._pool.pending + self._proofs.pending
 
     def request(self, number: int, elf: ElfFile) -> None:
-        """Make the table of a file, which is kept open until that is done."""
-        kept = recall_table(elf, self._cache, self._stores) if self._cache else None
-        if kept is not None:
-            self._pool.finish((number, elf), kept)
+        """Begin to make the table of a file. The caller keeps the file open until `take_ready` returns the result."""
+        cached = load_cached_table(elf, self._cache, self._stores) if self._cache else None
+        if cached is not None:
+            self._pool.finish((number, elf), cached)
         else:
             self._pool.put((number, elf))
 
     def request_proof(self, number: int, elf: ElfFile) -> None:
-        """Make the table of a file again, with rules that the instructions of its code prove."""
+        """Begin to make the table of a file again, with rules proven from its instructions."""
         self._proofs.put((number, elf))
 
-    def ready(self, wanted: Mapping[int, int] = NOTHING_WANTED) -> list[Built]:
-        """Return the outcomes since the last call.
+    def take_ready(self, waiting_stacks: Mapping[int, int] = NO_WAITING_STACKS) -> list[BuiltTable]:
+        """Return the results since the last call.
 
-        `wanted`: number of waiting stacks by file number. Files with the most of them, for their size, are made first.
+        `waiting_stacks`: their number by file number. The next files are those for which the most stacks wait per byte.
         """
-        for pool in (self._pool, self._proofs) if wanted else ():
-            pool.prefer(lambda item: wanted.get(item[0], 0) / (1 + len(item[1].data)))
-        built = [_built_of(number, answer) for (number, _), answer in self._pool.ready()]
-        return built + [_proven(number, answer) for (number, _), answer in self._proofs.ready()]
+        for pool in (self._pool, self._proofs) if waiting_stacks else ():
+            pool.prefer(lambda item: waiting_stacks.get(item[0], 0) / (1 + len(item[1].data)))
+        built = [_receive_table(number, answer) for (number, _), answer in self._pool.ready()]
+        return built + [_receive_proof(number, answer) for (number, _), answer in self._proofs.ready()]
 
     def close(self) -> None:
-        """End all processes. Afterwards, only `close` may be called."""
-        if self._some_ready.closed:
+        """End all processes, and close the cache. Afterwards, only `close` may be called."""
+        if self._results_ready.closed:
             return
-        self._some_ready.close()
+        self._results_ready.close()
         self._pool.close()
         self._proofs.close()
         self._forker.close()
@@ -125,30 +118,30 @@ class TableBuilder:
             self._cache.trim()
             self._cache.close()
 
-    def _answer(self, proves: bool, name: str, status: os.stat_result | None, descriptor: int) -> Answer:
-        """Make the table of a file that is open as `descriptor`. Runs in a worker."""
+    def _handle_request(self, proves: bool, name: str, status: os.stat_result | None, descriptor: int) -> Answer:
+        """Answer a request to make the table of the file that is open as `descriptor`. Runs in a worker."""
         answer = attempt(partial(self._make_in_worker, make_proven_table if proves else make_table, name, status), descriptor)
         trim_heap()
         if isinstance(answer, Exception):
-            return Answer(MadeTable(None, Origin.NOTHING, (str(answer) or type(answer).__name__)[:MAX_WHY]))
+            return Answer(TableResult(None, Origin.NOTHING, (str(answer) or type(answer).__name__)[:MAX_WHY]))
         return answer
 
-    def _make_in_worker(self, make: Make, name: str, status: os.stat_result | None, descriptor: int) -> Answer:
-        """Return what `make` makes of the file, with the table's data in a file without a name."""
+    def _make_in_worker(self, make: TableMaker, name: str, status: os.stat_result | None, descriptor: int) -> Answer:
+        """Return the result of `make` with the table's data in a memory file, so that it need not go through the pipe."""
         data, _ = map_descriptor(descriptor, name)
-        made = make(ElfFile(data, name, status, descriptor), self._cache, self._stores)
-        made = made._replace(why=made.why[:MAX_WHY])
-        if made.table is None:
-            return Answer(made)
-        table = os.memfd_create("table", os.MFD_CLOEXEC)
-        with os.fdopen(table, "wb", closefd=False) as file:
-            file.write(made.table.data)
-        return Answer(made._replace(table=made.table._replace(data=b"")), [table])
+        result = make(ElfFile(data, name, status, descriptor), self._cache, self._stores)
+        result = result._replace(why=result.why[:MAX_WHY])
+        if result.table is None:
+            return Answer(result)
+        memory = os.memfd_create("table", os.MFD_CLOEXEC)
+        with os.fdopen(memory, "wb", closefd=False) as file:
+            file.write(result.table.data)
+        return Answer(result._replace(table=result.table._replace(data=b"")), [memory])
 
 
 @contextmanager
-def _question(item: tuple[int, ElfFile], *, proves: bool) -> Iterator[Question]:
-    """Yield a worker's question: the open file, or a copy of its bytes (none if there is no room) if it has no descriptor."""
+def _make_request(item: tuple[int, ElfFile], *, proves: bool) -> Iterator[Question]:
+    """Yield the request to a worker. It passes the open file, or, for a file without a descriptor, a copy of its bytes."""
     elf = item[1]
     values = (proves, elf.name, elf.status)
     if elf.descriptor is not None:
@@ -159,31 +152,33 @@ def _question(item: tuple[int, ElfFile], *, proves: bool) -> Iterator[Question]:
         try:
             with os.fdopen(copy, "wb", closefd=False) as file:
                 file.write(elf.data)
-        except OSError:
+        except OSError:  # there is no room: the worker reports an empty file
             os.ftruncate(copy, 0)
         yield values, [copy]
     finally:
         os.close(copy)
 
 
-def _built_of(number: int, answer: Answer) -> Built:
-    if isinstance(answer.value, Exception):  # of a worker that died
-        return Built(number, None, str(answer.value), Origin.NOTHING)
+def _receive_table(number: int, answer: Answer) -> BuiltTable:
+    """Return a worker's answer as a result, with its memory file mapped as the table's data."""
+    if isinstance(answer.value, Exception):  # the worker died
+        return BuiltTable(number, None, str(answer.value), Origin.NOTHING)
     table, origin, why = answer.value
     for descriptor in answer.descriptors:
         try:
             table = table._replace(data=memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)))
         finally:
             os.close(descriptor)
-    return Built(number, table, why, origin, origin in (Origin.PROVEN, Origin.KEPT_NO_PROOF))
+    return BuiltTable(number, table, why, origin, origin in (Origin.PROVEN, Origin.CACHED_WITHOUT_PROOF))
 
 
-def _proven(number: int, answer: Answer) -> Built:
-    built = _built_of(number, answer)
+def _receive_proof(number: int, answer: Answer) -> BuiltTable:
+    """Return the answer to a proof request as a final result."""
+    built = _receive_table(number, answer)
     why = f"{NOT_PROVEN}: {answer.value}" if isinstance(answer.value, Exception) else built.why
     return built._replace(why=why, final=True)
 
 
-def _prepare(_pipe: int) -> None:
-    end_with_parent()  # else the kernel program, which it inherits, would outlive a kill
-    os.setpriority(os.PRIO_PROCESS, 0, max(0, os.getpriority(os.PRIO_PROCESS, 0)))  # the profiler's own may be higher
+def _prepare_worker(_pipe: int) -> None:
+    end_with_parent()  # otherwise the kernel program, which the worker inherits, would outlive a killed profiler
+    os.setpriority(os.PRIO_PROCESS, 0, max(0, os.getpriority(os.PRIO_PROCESS, 0)))  # not the profiler's raised priority

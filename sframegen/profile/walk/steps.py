@@ -1,6 +1,6 @@
 """Walks one copied stack from frame to frame by the rules of decoded tables, as the kernel program walks stacks in place. Compiled.
 
-Functions return an End as a number; -1: the stack goes on.
+Functions that return "the End" return its number, or -1 if the walk goes on.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ COMPILED: bool = cython.compiled
 
 
 class CodeKind(IntFlag):
-    """Flags of the code at an address. Code without a file has ONLY_RETURNS at most: it is WalkedMachine's `returning`."""
+    """Flags of the code at an address. The last is for code without a file, which has none of the others."""
 
-    RETURNS = 1  # a call may end there
+    RETURNS = 1  # the address may be a return address, because a call ends there
     RETURNS_FROM_SIGNAL = 2  # the address is in code that returns from a signal handler
     STARTS_THREAD = 4  # a thread begins there, if its first register is 0
-    ONLY_RETURNS = 8
+    ONLY_RETURNS = 8  # the code drops its frame and returns: WalkedMachine's rule `returning` holds there
 
 
 class Search(IntEnum):
-    """Results of a search in a table that are not the number of a rule."""
+    """Results of a search in a table, in place of a rule number, which is above 0."""
 
     NO_RULE = 0
     NO_TABLE = -1
@@ -52,7 +52,7 @@ if not cython.compiled:
 
 
 class SpanColumns:
-    """Executable mappings of one process, ascending: following.files.Span by columns."""
+    """The executable mappings of one process (following.files.CodeSpan) as columns, by ascending address."""
 
     def __init__(self, start: Column, end: Column, bias: Column, file: Column) -> None:
         self.start = start
@@ -62,7 +62,7 @@ class SpanColumns:
 
 
 class TableColumns:
-    """A DecodedTable: places are numbers of 32-bit words. `final`: false if a rule that is missing may still come."""
+    """A DecodedTable whose parts begin at indices of 32-bit words. `final`: False if a proof may still add missing rules."""
 
     def __init__(
         self, words: Column, base: int, pages: int, index_at: int, rows_at: int, rules_at: int, rows: int, rules: int
@@ -79,20 +79,20 @@ class TableColumns:
 
 
 class CodeKinds(Protocol):
-    """The kinds of code, which a walk asks for where no rule applies."""
+    """Classifies code for a walk, where no rule applies."""
 
     def kind(self, file: int, address: int) -> int:
-        """Return the CodeKind of a link-time address; `file` 0: of a run-time address."""
+        """Return the CodeKind of the code at a link-time address, or, if `file` is 0, at a run-time address."""
 
 
 class Steps:
-    """One walk, and its frames so far, packed: the first `depth` of `frames`. `cursor`: the current frame.
+    """One walk. Call `begin` and set `depth`, then call `run`. `cursor`: the current frame.
 
-    Call `begin` and set `depth`, then call `run`. `missing`: the file without a table, after NO_TABLE.
+    The first `depth` elements of `frames` are the packed frames so far. `missing`: after NO_TABLE, the file without a table.
     """
 
     def __init__(self, machine: WalkedMachine, ra_mask: int, frames: array[int], code: CodeKinds, guess: CallerRule) -> None:
-        """`ra_mask`: the bits of a return address that are not its signature. `guess`: the machine's."""
+        """`ra_mask`: the bits of a return address that are not its signature. `guess`: the machine's rule for a frame record."""
         self.cursor = StackCursor(machine, ra_mask, None, END_COPY_TOO_SHORT)
         self.frames = frames
         self.code = code
@@ -103,17 +103,17 @@ class Steps:
         self.final = True  # `final` of the table that was searched last
         self.depth = self.span = self.missing = 0
         self.stack_start = self.stack_size = 0
-        # Numbers of more than 31 bits are Python objects where they stand in an expression; as attributes they are C's.
+        # In an expression, Cython makes a literal of more than 31 bits a Python object; these typed attributes are C integers.
         self.mask = 0xFFFFFFFFFFFFFFFF
         self.address_mask = (1 << 48) - 1
 
     def add_table(self, number: int, table: TableColumns | None) -> None:
-        """Use a table for the file with this number. A table without pages has no rules. None: not ready yet."""
+        """Use a table for the file with this number; None: it is not ready yet. A table without pages has no rules."""
         self.tables.extend([None] * (number + 1 - len(self.tables)))
         self.tables[number] = table
 
     def begin(self, values: array[int], known: int, pc: int, exact: bool, guessed: bool, stack_start: int, stack: Bytes) -> None:
-        """Set where the walk begins; `depth` is the caller's to set."""
+        """Set the frame at which the walk begins; the arguments are those of copied_stack.Start. The caller sets `depth`."""
         cursor: StackCursor = self.cursor
         cursor.values = values
         cursor.known = known
@@ -129,7 +129,7 @@ class Steps:
         cursor.stack_end = (self.stack_start + self.stack_size) & self.mask
 
     def run(self, spans: SpanColumns) -> int:
-        """Append all frames from here to the end of the walk; return the end."""
+        """Append all frames from the current one to the end of the walk; return the End."""
         end: cython.int = -1
         while end < 0:
             end = self.frame(spans)
@@ -180,11 +180,11 @@ class Steps:
         if not cursor.is_known(cursor.machine.fp):
             return END_NO_RULE
         end = self.step(spans, self.guess)
-        # How a step with a wrong frame pointer fails says nothing about the stack.
+        # Other failures only show that the frame pointer was wrong, so they all count as a failed guess.
         return end if end < 0 or end in (END_COPY_TOO_SHORT, END_OTHER_STACK) else END_GUESS_FAILED
 
     def is_put(self, rule: cython.Py_ssize_t, file: cython.ulonglong, code: cython.ulonglong) -> cython.bint:
-        """Return True if the kernel or a library pushed the return address, so that no call ends there."""
+        """Return True if the kernel or a library pushed this return address. Then no call precedes it, and the frame is at `pc`."""
         if rule > 0 and self.rule.flags & RULE_SIGNAL:
             return True
         if rule < 0 or (rule > 0 and not self.rule.flags & RULE_OUTERMOST):
@@ -193,7 +193,7 @@ class Steps:
         return kind & CODE_RETURNS_FROM_SIGNAL != 0 or kind & CODE_RETURNS == 0
 
     def step(self, spans: SpanColumns, rule: CallerRule) -> cython.int:
-        """Go to the caller with that rule; return the End, or -1. Nothing changes if that fails."""
+        """Go to the caller by this rule; return the End, or -1. If that fails, the current frame stays."""
         cursor: StackCursor = self.cursor
         end: cython.int = cursor.find_caller(rule)
         if end >= 0:
@@ -208,7 +208,7 @@ class Steps:
         return -1
 
     def find_span(self, spans: SpanColumns, address: cython.ulonglong) -> cython.bint:
-        """Set `span` to the number of the span with that address. Return False if there is none."""
+        """Set `span` to the index of the span that contains this run-time address. Return False if there is none."""
         low: cython.Py_ssize_t = 0
         high: cython.Py_ssize_t = len(spans.start)
         middle: cython.Py_ssize_t
@@ -226,7 +226,7 @@ class Steps:
         return True
 
     def find_rule(self, file: cython.ulonglong, address: cython.ulonglong) -> cython.Py_ssize_t:
-        """Set the rule of a link-time address, and return its number, or a Search."""
+        """Set `rule` to the rule for a link-time address, and return its number, or a Search."""
         table: TableColumns
         offset: cython.ulonglong
         low: cython.ulonglong
@@ -265,7 +265,7 @@ class Steps:
         return rule
 
     def set_rule(self, words: Column, first: cython.Py_ssize_t) -> cython.int:
-        """Take a rule of four words: three offsets with signs; registers of CFA, RA and FP, and flags, a byte each."""
+        """Set `rule` from four words: signed offsets of CFA, RA and FP; then their registers and the flags, a byte each."""
         rule: CallerRule = self.rule
         registers: cython.uint = words[first + 3]
         rule.cfa_offset = self.extended(words[first])
@@ -278,6 +278,7 @@ class Steps:
         return 0
 
     def extended(self, word: cython.ulonglong) -> cython.ulonglong:
+        """Return a signed 32-bit word, sign-extended to 64 bits."""
         return (word - ((word >> 31) << 32)) & self.mask
 
     def returns_to(self, spans: SpanColumns, pc: cython.ulonglong) -> cython.bint:

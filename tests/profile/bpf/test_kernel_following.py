@@ -13,7 +13,7 @@ from sframegen.profile.bpf import extents
 from sframegen.profile.bpf.extents import Extents
 from sframegen.profile.bpf.kernel_records import Statistic
 from sframegen.profile.bpf.libbpf import library
-from sframegen.profile.packed_frames import unpacked_frame
+from sframegen.profile.packed_frames import unpack_frame
 from sframegen.stack.walking.frames import End
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.kernel_walks import Sampled
@@ -117,11 +117,11 @@ def test_an_address_range_used_again_gives_no_stale_frame(compile_c: Compiler) -
         assert process.stdout
         assert process.stdout.readline() == b"1\n"  # both are at the same address
         sampled.until(lambda: len(sampled.unfinished()) > 10)
-        assert not [stack for stack in sampled.stacks().values() if unpacked_frame(stack.frames[0]).file == stale]
+        assert not [stack for stack in sampled.stacks().values() if unpack_frame(stack.frames[0]).file == stale]
         sampled.publish(process.pid)
-        sampled.until(lambda: any(unpacked_frame(stack.frames[0]).file != stale for stack in sampled.stacks().values()))
+        sampled.until(lambda: any(unpack_frame(stack.frames[0]).file != stale for stack in sampled.stacks().values()))
         sampled.end()
-        files = {unpacked_frame(stack.frames[0]).file for stack in sampled.stacks().values() if stack.end is End.OUTERMOST}
+        files = {unpack_frame(stack.frames[0]).file for stack in sampled.stacks().values() if stack.end is End.OUTERMOST}
         assert sampled.numbers[str(libraries[1])] in files
         assert stale not in files
         process.kill()
@@ -145,7 +145,7 @@ def test_mappings_that_change_while_they_are_read_are_not_used(compile_c: Compil
         assert sampled.walker.publish(process.pid, spans, epoch)
         sampled.until(lambda: len(sampled.unfinished()) > 10)
         sampled.end()
-        assert not [stack for stack in sampled.stacks().values() if unpacked_frame(stack.frames[0]).file == stale]
+        assert not [stack for stack in sampled.stacks().values() if unpack_frame(stack.frames[0]).file == stale]
         process.kill()
 
 

@@ -14,11 +14,11 @@ from sframegen.elf.function_names import address_of
 from sframegen.profile.bpf import kernel_walker
 from sframegen.profile.bpf.kernel_records import LOST, Statistic
 from sframegen.profile.limits import MAX_DEPTH
-from sframegen.profile.packed_frames import GUESSED, KERNEL_FILE, unpacked_frame
+from sframegen.profile.packed_frames import GUESSED, KERNEL_FILE, unpack_frame
 from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.profile.tables.decoded_table import DecodedTable
 from sframegen.profile.tables.make_table import make_table
-from sframegen.profile.walk.copied_stack import CopyWalker, span_columns
+from sframegen.profile.walk.copied_stack import CopyWalker, make_span_columns
 from sframegen.stack.live.process import Process, host_abi
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.frames import End
@@ -176,7 +176,7 @@ def test_a_copy_has_what_was_just_restored(compile_c: Compiler) -> None:
         for path, number in sampled.numbers.items():
             copies.add_table(number, make_table(open_elf(path)).table)
         for record in sampled.unfinished():
-            end = copies.walk(span_columns(sampled.spans[pid]), record.where, record.stack_start, record.stack)
+            end = copies.walk(make_span_columns(sampled.spans[pid]), record.where, record.stack_start, record.stack)
             assert (end, len(copies.frames())) == (End.OUTERMOST, 5)
 
 
@@ -195,7 +195,7 @@ def test_a_copy_goes_on_after_pages_that_were_never_used(compile_c: Compiler) ->
             copies.add_table(number, make_table(open_elf(path)).table)
         for record in sampled.unfinished():
             assert record.holes.bit_count() > 15
-            spans = span_columns(sampled.spans[pid])
+            spans = make_span_columns(sampled.spans[pid])
             end = copies.walk(spans, record.where, record.stack_start, record.stack, record.holes)
             assert (end, len(copies.frames())) == (End.OUTERMOST, 7)
             before = ((record.holes & -record.holes).bit_length() - 1) * 4096 - record.stack_start % 4096
@@ -212,7 +212,7 @@ def test_a_file_without_its_table_stops_the_walk_before_its_frame(compile_c: Com
         assert finished
         for record in finished:
             assert record.end is End.NO_TABLE
-            assert [unpacked_frame(frame).file for frame in record.where.frames] == [1, 1]  # compare, spin
+            assert [unpack_frame(frame).file for frame in record.where.frames] == [1, 1]  # compare, spin
             assert not record.where.exact
             span = next(span for span in sampled.spans[pid] if span.start <= record.where.pc < span.end)
             assert span.file == libc
@@ -248,7 +248,7 @@ def test_code_without_rules_is_crossed_by_frame_pointers_and_marked(compile_c: C
         sampled.publish(pid)
         sampled.walker.add_tables({1: None})
         sampled.sample(20)
-        stacks = [stack for stack in sampled.stacks().values() if unpacked_frame(stack.frames[0]).file == 1]
+        stacks = [stack for stack in sampled.stacks().values() if unpack_frame(stack.frames[0]).file == 1]
         assert stacks
         for stack in stacks:
             assert [bool(frame & GUESSED) for frame in stack.frames[:8]] == [False, *[True] * 7]
@@ -271,7 +271,7 @@ def test_made_code_that_only_returns_needs_no_rule_and_no_frame_pointer(compile_
         stacks = [stack for stack in sampled.stacks().values() if len(stack.frames) > 4]
         assert stacks
         for stack in stacks:
-            assert [unpacked_frame(frame).file for frame in stack.frames[:4]] == [1, 0, 1, 1]
+            assert [unpack_frame(frame).file for frame in stack.frames[:4]] == [1, 0, 1, 1]
             assert stack.end is End.OUTERMOST
             assert not any(frame & GUESSED for frame in stack.frames)
 
@@ -307,7 +307,7 @@ def test_what_go_s_runtime_calls_on_another_stack_has_its_caller_elsewhere(compi
         assert stacks
         for stack in stacks:
             assert stack.end is End.OTHER_STACK
-            assert restorer in [unpacked_frame(frame).address for frame in stack.frames]
+            assert restorer in [unpack_frame(frame).address for frame in stack.frames]
 
 
 def test_kernel_frames_come_first(compile_c: Compiler) -> None:
@@ -327,13 +327,13 @@ def test_kernel_frames_come_first(compile_c: Compiler) -> None:
         sampled.until(lambda: sampled.walker.statistics()[Statistic.KERNEL_MODE] > 20)
         sampled.end()
         stacks = sampled.stacks()
-        in_kernel = [stack for stack in stacks.values() if unpacked_frame(stack.frames[0]).file == KERNEL_FILE]
+        in_kernel = [stack for stack in stacks.values() if unpack_frame(stack.frames[0]).file == KERNEL_FILE]
         finished = [stack for stack in in_kernel if stack.end is End.OUTERMOST]
         assert finished
         for stack in finished:
-            files = [unpacked_frame(frame).file for frame in stack.frames]
+            files = [unpack_frame(frame).file for frame in stack.frames]
             assert files == sorted(files, key=lambda file: file != KERNEL_FILE)
-            assert unpacked_frame(stack.frames[-1]).file == 1  # _start
+            assert unpack_frame(stack.frames[-1]).file == 1  # _start
         assert stacks.keys() >= sampled.counts().keys()
 
 

@@ -16,7 +16,7 @@ from sframegen.elf.file import open_elf
 from sframegen.profile.bpf import kernel_walker
 from sframegen.profile.bpf.kernel_records import Statistic
 from sframegen.profile.counted_stacks import with_stack
-from sframegen.profile.packed_frames import PACKED_ADDRESS, OffCpu, is_off_cpu, off_cpu_label, unpacked_frame
+from sframegen.profile.packed_frames import PACKED_ADDRESS, OffCpu, is_off_cpu, off_cpu_label, unpack_frame
 from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.stack.names.file_names import FileNames
 from sframegen.stack.walking.frames import End
@@ -180,7 +180,7 @@ def times(sampled: Sampled, program: Waits) -> Counter[OffCpu | None]:
     found: Counter[OffCpu | None] = Counter()
     for key, counted, stack in counted_stacks(sampled):
         frames = stack.frames
-        inside = {names.at(frame.address).name for frame in map(unpacked_frame, frames) if frame.file == number}
+        inside = {names.at(frame.address).name for frame in map(unpack_frame, frames) if frame.file == number}
         if key[2] == program.pid and MEASURED & inside:
             assert stack.end is End.OUTERMOST
             found[OffCpu(frames[0] & PACKED_ADDRESS) if is_off_cpu(frames) else None] += counted.nanoseconds
@@ -333,7 +333,7 @@ def test_a_stack_is_remembered_only_while_it_is_the_same(compile_c: Compiler) ->
         names, number = FileNames(open_elf(program.path)), sampled.numbers[str(program.path)]
         found = Counter[str | None]()
         for _, counted, stack in counted_stacks(sampled):
-            frames = [frame.address for frame in map(unpacked_frame, stack.frames) if frame.file == number]
+            frames = [frame.address for frame in map(unpack_frame, stack.frames) if frame.file == number]
             inside = [names.at(address).name for address in frames]
             if "turns" in inside and stack.frames[0] == OffCpu.SLEEPING.frame:
                 found[inside[inside.index("turns") - 1]] += counted.samples

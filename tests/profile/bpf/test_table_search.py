@@ -13,7 +13,14 @@ import pytest
 
 from sframegen.elf.file import open_elf
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
-from sframegen.profile.tables.decoded_table import PAGE_BITS, ROW_RULE_SHIFT, RULE_BYTES, RULE_ELEMENTS, DecodedTable, table_of
+from sframegen.profile.tables.decoded_table import (
+    PAGE_BITS,
+    ROW_RULE_SHIFT,
+    RULE_BYTES,
+    RULE_ELEMENTS,
+    DecodedTable,
+    make_decoded_table,
+)
 from sframegen.profile.tables.make_table import make_table
 from sframegen.stack.walking.step import RuleFlag
 from tests import ROOT
@@ -56,7 +63,7 @@ def table_with_gaps() -> DecodedTable:
     table = FunctionTable(kinds=[Kind()], rules=rules)
     table.append(0x401001, 0x2F0, 0, [(0, 0), (1, 3), (0xFE, 4), (0x100, 8), (0x2EF, 7)])
     table.append(0x401500, 1, 0, [(0, 1)])
-    return table_of(table)
+    return make_decoded_table(table)
 
 
 def agrees(look_up: LookUp, table: DecodedTable, addresses: list[int]) -> int:

@@ -13,7 +13,7 @@ from sframegen.profile.bpf.kernel_records import Statistic
 from sframegen.profile.bpf.libbpf import LoadError
 from sframegen.profile.limits import MAX_DEPTH, MAX_FILES
 from sframegen.profile.machines import BPF_TARGETS
-from sframegen.profile.packed_frames import FILE_SHIFT, GUESSED, KERNEL_FILE, NO_FILE, OFF_CPU_FILE, OFF_MIX, OffCpu
+from sframegen.profile.packed_frames import FILE_SHIFT, GUESSED, KERNEL_FILE, NO_FILE, OFF_CPU_FILE, OFF_CPU_HASH_FACTOR, OffCpu
 from sframegen.stack.walking.frames import End
 from sframegen.stack.walking.step import GUESS_REACH, REGISTERS
 from tests import ROOT
@@ -45,7 +45,7 @@ def test_records_and_statistics_have_the_same_numbers() -> None:
     reasons = {name.removeprefix("OFF_"): value for name, value in NUMBERS.items() if name.startswith("OFF_")}
     assert reasons.pop("CPU_FILE") == OFF_CPU_FILE == MAX_FILES + 1
     assert reasons == {reason.name: reason.value for reason in OffCpu}
-    assert f"#define OFF_MIX {OFF_MIX:#x}ull" in HEADER
+    assert f"#define OFF_CPU_HASH_FACTOR {OFF_CPU_HASH_FACTOR:#x}ull" in HEADER
     statistics = {name.removeprefix("STAT_"): value for name, value in NUMBERS.items() if name.startswith("STAT_")}
     assert statistics == {statistic.name: statistic.value for statistic in Statistic}
     assert NUMBERS["STATS"] == max(Statistic) + 1

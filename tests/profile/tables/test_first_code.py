@@ -10,7 +10,7 @@ from sframegen.elf.file import ElfFile, open_elf
 from sframegen.format.abi import AMD64
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.profile.tables.make_table import make_table
-from sframegen.profile.tables.stack_ends import with_first_code
+from sframegen.profile.tables.stack_ends import add_entry_function
 from sframegen.stack.walking.step import RuleFlag
 from tests.support.decoded_tables import find_rule
 
@@ -37,7 +37,7 @@ def covered(*functions: tuple[int, int]) -> FunctionTable:
 
 def added(code: bytes, functions: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """(start, size) of functions that have no caller."""
-    table = with_first_code(covered(*functions), program(code.ljust(64, NO_OP)), AMD64)
+    table = add_entry_function(covered(*functions), program(code.ljust(64, NO_OP)), AMD64)
     return [(start, table.size[number]) for number, start in enumerate(table.start) if table.rows(number) == [(0, OUTERMOST)]]
 
 

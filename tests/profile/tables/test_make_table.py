@@ -20,7 +20,7 @@ from sframegen.format.abi import abi_of
 from sframegen.format.locate import read_sframe, sframe_of
 from sframegen.format.model import look_up_in
 from sframegen.profile.tables import decoded_table
-from sframegen.profile.tables.decoded_table import NO_RULE, RULE_BYTES, packed_rule
+from sframegen.profile.tables.decoded_table import NO_RULE, RULE_BYTES, pack_rule
 from sframegen.profile.tables.make_table import Origin, make_table
 from sframegen.stack.walking.step import RuleFlag
 from tests.support.decoded_tables import find_rule
@@ -55,7 +55,7 @@ def agrees(elf: ElfFile, origin: Origin, look_up: Callable[[int], Match | None])
         if rule and rule.flags & RuleFlag.CFA_DEREF and rule.ra_register:  # no section says that: corrected_rules.py
             assert found is None
             continue
-        expected = packed_rule(found.rule, signal=found.kind.signal) if found else NO_RULE
+        expected = pack_rule(found.rule, signal=found.kind.signal) if found else NO_RULE
         assert (RULE_BYTES.pack(*rule) if rule else NO_RULE) == expected, hex(pc)
         covered += rule is not None
     assert covered > PCS / 2
@@ -138,7 +138,7 @@ def test_call_frame_information_of_nothing() -> None:
 
 
 def test_what_a_table_cannot_hold_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoded_table, "MAX_BYTES", 1 << 12)
+    monkeypatch.setattr(decoded_table, "MAX_TEXT_BYTES", 1 << 12)
     made = make_table(open_elf(FILES[0]))
     assert made.table is not None
     assert made.why == f"{FILES[0]}: does not fit into its table: {made.table.left_out:,} functions and rules"

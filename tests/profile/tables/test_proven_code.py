@@ -13,7 +13,7 @@ from sframegen.code.whole_file.proven_code import PROVEN
 from sframegen.detached.stores import Stores
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.symbols import functions_of
-from sframegen.profile.tables.make_table import Origin, make_proven_table, make_table, recall_table
+from sframegen.profile.tables.make_table import Origin, load_cached_table, make_proven_table, make_table
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.program import patience
@@ -23,7 +23,7 @@ from tests.support.decoded_tables import find_rule
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sframegen.profile.tables.table_builder import Built
+    from sframegen.profile.tables.table_builder import BuiltTable
     from tests.support.peers import Compiler
 
 SOURCE = r"""
@@ -82,11 +82,11 @@ def test_an_unchanged_file_is_not_read_again(program: ElfFile, tmp_path: Path, m
     monkeypatch.setattr("sframegen.profile.kept_files.SETTLED", -(10**18))
     cache, stores = TableCache(tmp_path / "cache"), Stores()
     plain = make_table(program, cache)
-    recalled = recall_table(program, cache, stores)
+    recalled = load_cached_table(program, cache, stores)
     assert recalled is not None
-    assert (recalled.origin, recalled.table) == (Origin.KEPT, plain.table)
+    assert (recalled.origin, recalled.table) == (Origin.CACHED, plain.table)
     made = make_proven_table(program, cache)
-    recalled = recall_table(program, cache, stores)
+    recalled = load_cached_table(program, cache, stores)
     assert recalled is not None
     assert recalled == made
 
@@ -100,10 +100,10 @@ def test_a_file_without_build_id_and_cfi_is_proven_once(
     elf = open_elf(compile_c("int f(int n) { return n + 1; } int main(int n) { return f(n); }", *flags))
     cache = TableCache(tmp_path / "cache")
     assert make_table(elf, cache).table is None
-    assert recall_table(elf, cache, Stores()) is None
+    assert load_cached_table(elf, cache, Stores()) is None
     made = make_proven_table(elf, cache)
     assert made.table is not None
-    assert recall_table(elf, cache, Stores()) == made
+    assert load_cached_table(elf, cache, Stores()) == made
 
 
 def test_it_is_remembered_that_nothing_can_be_proven(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,15 +111,15 @@ def test_it_is_remembered_that_nothing_can_be_proven(compile_c: Compiler, tmp_pa
     elf = open_elf(compile_c("int main(void) { return 0; }", "-O1", "-nostartfiles", "-shared", "-fPIC", "-Wl,--build-id=sha1"))
     cache = TableCache(tmp_path / "cache")
     assert make_proven_table(elf, cache).table is None
-    recalled = recall_table(elf, cache, Stores())
+    recalled = load_cached_table(elf, cache, Stores())
     assert recalled is not None
-    assert (recalled.origin, recalled.table) == (Origin.KEPT_NO_PROOF, make_table(elf).table)
+    assert (recalled.origin, recalled.table) == (Origin.CACHED_WITHOUT_PROOF, make_table(elf).table)
 
 
-def all_of(builder: TableBuilder) -> list[Built]:
+def all_of(builder: TableBuilder) -> list[BuiltTable]:
     found = []
     while builder.pending:
-        found += builder.ready()
+        found += builder.take_ready()
         time.sleep(0.01)
     return found
 

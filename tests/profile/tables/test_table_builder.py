@@ -15,8 +15,8 @@ import pytest
 
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.profile.tables import table_builder
-from sframegen.profile.tables.make_table import MadeTable, Origin, make_table
-from sframegen.profile.tables.table_builder import Built, TableBuilder
+from sframegen.profile.tables.make_table import Origin, TableResult, make_table
+from sframegen.profile.tables.table_builder import BuiltTable, TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.program import patience
 from sframegen.program.patience import Patience
@@ -41,13 +41,13 @@ def _no_process_is_left() -> Iterator[None]:
     assert children() <= before
 
 
-def results(builder: TableBuilder) -> dict[int, Built]:
-    found: list[Built] = []
+def results(builder: TableBuilder) -> dict[int, BuiltTable]:
+    found: list[BuiltTable] = []
     end = select.poll()
     end.register(builder.fileno(), select.POLLIN)
     while builder.pending:
         assert end.poll(WAIT), "nothing came"
-        found += builder.ready()
+        found += builder.take_ready()
     assert len({one.number for one in found}) == len(found)
     return {one.number: one for one in found}
 
@@ -62,13 +62,13 @@ def test_the_table_is_the_one_that_this_process_makes() -> None:
         made = results(builder)
         builder.request(9, PYTHON)  # that no process has been told of
         made |= results(builder)
-    assert made == {number: Built(number, expected.table, "", Origin.CONVERTED) for number in (3, 5, 7, 9)}
+    assert made == {number: BuiltTable(number, expected.table, "", Origin.CONVERTED) for number in (3, 5, 7, 9)}
 
 
-def fails_at(number: int, how: Callable[[], object]) -> Callable[[ElfFile, TableCache | None, Stores], MadeTable]:
+def fails_at(number: int, how: Callable[[], object]) -> Callable[[ElfFile, TableCache | None, Stores], TableResult]:
     """make_table that does something else for a file of as many bytes of name."""
 
-    def make(elf: ElfFile, cache: TableCache | None, stores: Stores) -> MadeTable:
+    def make(elf: ElfFile, cache: TableCache | None, stores: Stores) -> TableResult:
         if elf.name == str(number):
             how()
         return make_table(elf, cache, stores)
@@ -99,19 +99,19 @@ def test_a_process_that_dies_costs_its_file(
         for number, file in enumerate(files):
             builder.request(number, file)
         made = results(builder)
-    assert made[1] == Built(1, None, why, Origin.NOTHING)
+    assert made[1] == BuiltTable(1, None, why, Origin.NOTHING)
     assert [made[number].origin for number in (0, 2, 3)] == [Origin.CONVERTED] * 3
 
 
 @pytest.mark.sampled
 def test_an_error_is_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_elf: ElfFile, _cache: TableCache | None, _stores: Stores) -> MadeTable:
+    def fail(_elf: ElfFile, _cache: TableCache | None, _stores: Stores) -> TableResult:
         raise MemoryError
 
     monkeypatch.setattr(table_builder, "make_table", fail)
     with TableBuilder(1, None) as builder:
         builder.request(1, PYTHON)
-        assert results(builder) == {1: Built(1, None, "MemoryError", Origin.NOTHING)}
+        assert results(builder) == {1: BuiltTable(1, None, "MemoryError", Origin.NOTHING)}
 
 
 def test_closing_ends_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_closing_ends_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None
     with TableBuilder(2, None) as builder:
         for number in range(4):
             builder.request(number, PYTHON)
-        assert builder.ready() == []
+        assert builder.take_ready() == []
         assert builder.pending == 4
     assert time.monotonic() - before < patience.current.table
 
@@ -128,7 +128,7 @@ def test_closing_ends_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.sampled
 def test_what_most_want_for_its_size_is_next(monkeypatch: pytest.MonkeyPatch) -> None:
     large = ElfFile(memoryview(bytes(PYTHON.data) + bytes(9 * len(PYTHON.data))), "large")
-    monkeypatch.setattr(table_builder, "make_table", lambda elf, _cache, _stores: MadeTable(None, Origin.NOTHING, elf.name))
+    monkeypatch.setattr(table_builder, "make_table", lambda elf, _cache, _stores: TableResult(None, Origin.NOTHING, elf.name))
     wanted, order = {2: 4, 3: 3, 4: 1}, []
     with TableBuilder(1, None) as builder:
         for number, elf in enumerate((PYTHON, PYTHON, large, PYTHON, PYTHON)):
@@ -137,7 +137,7 @@ def test_what_most_want_for_its_size_is_next(monkeypatch: pytest.MonkeyPatch) ->
         end.register(builder.fileno(), select.POLLIN)
         while builder.pending:
             assert end.poll(WAIT), "nothing came"
-            order += [one.number for one in builder.ready(wanted)]
+            order += [one.number for one in builder.take_ready(wanted)]
     assert order == [0, 3, 4, 2, 1]  # the first one was begun at once
 
 

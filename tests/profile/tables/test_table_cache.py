@@ -12,10 +12,10 @@ from sframegen.base.errors import FormatError
 from sframegen.elf.file import open_elf
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
 from sframegen.profile.kept_files import default_directory
-from sframegen.profile.tables.decoded_table import table_of
+from sframegen.profile.tables.decoded_table import make_decoded_table
 from sframegen.profile.tables.make_table import Origin, make_table
 from sframegen.profile.tables.table_builder import TableBuilder
-from sframegen.profile.tables.table_cache import TableCache, modules_digest, table_bytes, table_in
+from sframegen.profile.tables.table_cache import TableCache, decode_table, encode_table, modules_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FUNCTIONS = FunctionTable(kinds=[Kind()], rules=[Rule(Where(7, 8), Where(None, -8, deref=True))])
 FUNCTIONS.append(0x1000, 0x321, 0, [(0, 0)])
-TABLE = table_of(FUNCTIONS)
+TABLE = make_decoded_table(FUNCTIONS)
 BASH = open_elf("/usr/bin/bash")
 
 
@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cache(folder: Path) -> Iterator[TableCache]:
-    cache = TableCache(folder, 3 * len(table_bytes(TABLE, 62)))
+    cache = TableCache(folder, 3 * len(encode_table(TABLE, 62)))
     yield cache
     cache.close()
 
@@ -72,15 +72,15 @@ def test_the_name_of_a_table_changes_with_each_module_and_not_with_its_times(tmp
 
 def is_refused(data: bytes) -> bool:
     try:
-        table_in(memoryview(data))
+        decode_table(memoryview(data))
     except FormatError:
         return True
     return False
 
 
 def test_no_damaged_byte_is_used() -> None:
-    whole = table_bytes(TABLE, 62)
-    assert table_in(memoryview(whole)) == TABLE
+    whole = encode_table(TABLE, 62)
+    assert decode_table(memoryview(whole)) == TABLE
     damaged = {at: whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :] for at in range(0, len(whole), 7)}
     assert [at for at, data in damaged.items() if not (is_refused(data) and is_refused(whole[:at]))] == []
 
@@ -155,7 +155,7 @@ def test_a_file_that_was_seen_before_needs_no_process(tmp_path: Path) -> None:
     assert made.table is not None
     with TableBuilder(1, cache) as builder:
         builder.request(7, bash)
-        (built,) = builder.ready()
-    assert (built.number, built.why, built.origin) == (7, "", Origin.KEPT)
+        (built,) = builder.take_ready()
+    assert (built.number, built.why, built.origin) == (7, "", Origin.CACHED)
     assert built.table is not None
     assert bytes(built.table.data) == bytes(made.table.data)

@@ -12,14 +12,14 @@ from sframegen.format.abi import AARCH64, AMD64
 from sframegen.format.layouts import V1, V3
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where, look_up_in
 from sframegen.profile.tables.decoded_table import (
-    ELEMENT,
-    MAX_BYTES,
+    ELEMENT_SIZE,
     MAX_REPEATED,
     MAX_RULES,
+    MAX_TEXT_BYTES,
     NO_RULE,
     RULE_BYTES,
-    packed_rule,
-    table_of,
+    make_decoded_table,
+    pack_rule,
 )
 from sframegen.stack.walking.step import RuleFlag
 from tests.support.decoded_tables import DecodedRule, find_rule
@@ -51,7 +51,7 @@ def any_tables(draw: st.DrawFn) -> FunctionTable:
 
 def expected(table: FunctionTable, pc: int) -> DecodedRule | None:
     found = look_up_in(table, pc)
-    packed = found and packed_rule(found.rule, signal=found.kind.signal)
+    packed = found and pack_rule(found.rule, signal=found.kind.signal)
     if not packed or packed == NO_RULE:
         return None
     return DecodedRule(*RULE_BYTES.unpack(packed))
@@ -60,7 +60,7 @@ def expected(table: FunctionTable, pc: int) -> DecodedRule | None:
 def agrees(table: FunctionTable, pcs: Iterable[int]) -> None:
     order = sorted(range(len(table)), key=table.start.__getitem__)
     ordered = table.select(order)
-    made = table_of(table)
+    made = make_decoded_table(table)
     assert {pc: find_rule(made, pc) for pc in pcs} == {pc: expected(ordered, pc) for pc in pcs}
 
 
@@ -91,11 +91,11 @@ def test_neighbours_with_equal_rules_are_one_row() -> None:
     table.append(0x1000, 16, 0, [(0, 0), (4, 8)])
     table.append(0x1010, 16, 1, [(0, 0)])
     table.append(0x1030, 16, 0, [(0, 0)])
-    assert table_of(table).rows == 4  # a rule, a gap, the rule, the end
+    assert make_decoded_table(table).rows == 4  # a rule, a gap, the rule, the end
 
 
 def test_a_table_of_nothing() -> None:
-    made = table_of(FunctionTable())
+    made = make_decoded_table(FunctionTable())
     assert (made.pages, made.rows) == (0, 0)
     assert find_rule(made, 0) is None
 
@@ -118,9 +118,9 @@ def test_what_a_rule_is_in_the_table() -> None:
     for rule, said in cases:
         table = FunctionTable(kinds=KINDS, rules=[rule])
         table.append(0x1000, 16, 0, [(0, 0)])
-        plain = find_rule(table_of(table), 0x1005)
+        plain = find_rule(make_decoded_table(table), 0x1005)
         table.kind[0] = 3
-        of_signal = find_rule(table_of(table), 0x1005)
+        of_signal = find_rule(make_decoded_table(table), 0x1005)
         if (plain, of_signal) != (said, (*said[:6], said[6] | RuleFlag.SIGNAL)):
             wrong[rule] = plain, of_signal
     assert wrong == {}
@@ -130,7 +130,7 @@ def test_what_a_rule_is_in_the_table() -> None:
 def test_what_16_bytes_cannot_say_has_no_rule_and_is_counted(where: Where) -> None:
     table = FunctionTable(kinds=KINDS, rules=[PLAIN[0], Rule(where, RA)])
     table.append(0x1000, 16, 0, [(0, 0), (8, 1)])
-    made = table_of(table)
+    made = make_decoded_table(table)
     assert made.left_out == 1
     assert (find_rule(made, 0x1007) is None, find_rule(made, 0x1008)) == (False, None)
 
@@ -139,7 +139,7 @@ def test_more_rules_than_numbers() -> None:
     rules = [Rule(Where(7, 8 * n), RA) for n in range(MAX_RULES + 10)]
     table = FunctionTable(kinds=KINDS, rules=rules)
     table.append(0x1000, len(rules), 0, [(n, n) for n in range(len(rules))])
-    made = table_of(table)
+    made = make_decoded_table(table)
     assert made.rules == MAX_RULES
     assert made.left_out == len(rules) + 3 - MAX_RULES  # no rule, and the outermost frame with and without signal
     assert find_rule(made, 0x1000 + len(rules) - 1) is None
@@ -151,7 +151,7 @@ def test_a_row_that_repeats_4_billion_times() -> None:
     table.append(0x1000, 16, 0, [(0, 0)])
     table.append(0x1010, 0xFFFFFFFF, 2, [(0, 1)])
     table.append(0x1010 + MAX_REPEATED, 16, 0, [(0, 2)])
-    made = table_of(table)
+    made = make_decoded_table(table)
     assert made.left_out == 1
     assert len(made.data) < 1 << 20
     agrees(table, [0x1000, 0x1010 + MAX_REPEATED])
@@ -160,10 +160,10 @@ def test_a_row_that_repeats_4_billion_times() -> None:
 
 def test_functions_that_are_too_far_away() -> None:
     table = FunctionTable(kinds=KINDS, rules=PLAIN)
-    for start in (0x1000, 0x1000 + MAX_BYTES, 1 << 63, (1 << 64) - 8):
+    for start in (0x1000, 0x1000 + MAX_TEXT_BYTES, 1 << 63, (1 << 64) - 8):
         table.append(start, 16, 0, [(0, 0)])
-    made = table_of(table)
+    made = make_decoded_table(table)
     assert made.left_out == 3
-    assert len(made.data) < ELEMENT * 100
+    assert len(made.data) < ELEMENT_SIZE * 100
     assert find_rule(made, 0x1008) is not None
     assert find_rule(made, (1 << 64) - 8) is None

@@ -17,11 +17,11 @@ from sframegen.format.abi import AARCH64, AMD64, S390X, Abi
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.profile.following.files import CodeSpan
 from sframegen.profile.limits import MAX_DEPTH
-from sframegen.profile.packed_frames import PACKED_ADDRESS, FileFrame, unpacked_frame
-from sframegen.profile.tables.decoded_table import table_of
+from sframegen.profile.packed_frames import PACKED_ADDRESS, FileFrame, unpack_frame
+from sframegen.profile.tables.decoded_table import make_decoded_table
 from sframegen.profile.tables.make_table import make_table
 from sframegen.profile.walk import copied_stack
-from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
+from sframegen.profile.walk.copied_stack import CopyWalker, Start, make_span_columns
 from sframegen.profile.walk.steps import CodeKind
 from sframegen.stack.abi.machines import ThreadRegisters, conventions_of
 from sframegen.stack.live.process import Process
@@ -51,7 +51,7 @@ FUNCTION = 0x80  # bytes of code of each
 FUNCTIONS = 8
 CODE = range(BIAS + 0x1000, BIAS + 0x1000 + FUNCTION * FUNCTIONS)
 FILE = 5
-SPANS = span_columns([CodeSpan(CODE.start, CODE.stop, BIAS, FILE)])
+SPANS = make_span_columns([CodeSpan(CODE.start, CODE.stop, BIAS, FILE)])
 MASK = (1 << 64) - 1
 
 
@@ -65,7 +65,7 @@ def table_of_rules(rules: list[Rule | None], signals: frozenset[int] = frozenset
     for number, rule in enumerate(rules):
         if rule:
             functions.append(place(number, 0) - BIAS, FUNCTION, number in signals, [(0, functions.rules.index(rule))])
-    return table_of(functions)
+    return make_decoded_table(functions)
 
 
 def walker_with(abi: Abi, rules: list[Rule | None], signals: frozenset[int] = frozenset()) -> CopyWalker:
@@ -88,7 +88,7 @@ def stack_of(words: dict[int, int], size: int = SIZE) -> bytes:
 
 
 def addresses(walker: CopyWalker) -> list[int]:
-    return [frame.address for frame in map(unpacked_frame, walker.frames())]
+    return [frame.address for frame in map(unpack_frame, walker.frames())]
 
 
 class View:
@@ -186,7 +186,7 @@ def same_frames(view: View, values: dict[int, int], pc: int) -> list[Frame]:
         FileFrame(FILE, code - BIAS, guessed) if code in CODE else FileFrame(0, code & PACKED_ADDRESS, guessed)
         for code, guessed in ((frame.code, frame.guessed) for frame in expected.frames)
     ]
-    found = list(map(unpacked_frame, walker.frames()))
+    found = list(map(unpack_frame, walker.frames()))
     if end is End.COPY_TOO_SHORT and expected.frames[len(found) - 1].signal:
         # The interrupted code's frame pointer is not in the copy. The tracer has asked the process, and goes on without it.
         assert found == frames[: len(found)]
@@ -224,13 +224,13 @@ def test_a_first_frame_that_a_frame_pointer_led_to_is_marked(guessed: bool) -> N
     walker = walker_with(AMD64, [RETURN_AT_SP, OUTERMOST])
     begin = start_of({7: SP}, place(0))._replace(guessed=guessed)
     assert walker.walk(SPANS, begin, SP, stack_of({SP + 8: place(1)})) is End.OUTERMOST
-    assert list(map(unpacked_frame, walker.frames())) == [
+    assert list(map(unpack_frame, walker.frames())) == [
         FileFrame(FILE, place(0) - BIAS, guessed),
         FileFrame(FILE, place(1) - 1 - BIAS, guessed=False),
     ]
     nowhere = begin._replace(pc=CODE.stop)
     assert walker.walk(SPANS, nowhere, SP, bytes(SIZE)) is End.NO_MAPPING
-    assert list(map(unpacked_frame, walker.frames())) == [FileFrame(0, CODE.stop, guessed)]
+    assert list(map(unpack_frame, walker.frames())) == [FileFrame(0, CODE.stop, guessed)]
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -252,7 +252,7 @@ def test_what_code_says_where_no_rule_applies() -> None:
     base = writer.put(".text", SHT.PROGBITS, 6, content, 0x100).sh_addr
     size = len(content)
     elf = ElfFile(memoryview(writer.finish([Phdr(PT.LOAD, 5, base, base, base, size, size, 0x100)])))
-    code = copied_stack._Code(conventions_of(AMD64), {1: elf}.get)
+    code = copied_stack._CodeKindCache(conventions_of(AMD64), {1: elf}.get)
     handler = base + 32 + context.instructions[0]
     assert [code.kind(1, base + 16 + len(call) + at) for at in (-1, 0, 9)] == [0, CodeKind.RETURNS, 0]
     assert code.kind(1, handler) == CodeKind.RETURNS_FROM_SIGNAL
@@ -335,7 +335,7 @@ def test_a_table_that_comes_later_is_not_a_table_that_says_nothing() -> None:
     assert walker.walk(SPANS, start, SP, stack) is End.NO_TABLE
     walker.add_table(FILE, None)
     assert walker.walk(SPANS, start, SP, stack) is End.GUESS_FAILED
-    assert [frame.guessed for frame in map(unpacked_frame, walker.frames())][:2] == [False, True]
+    assert [frame.guessed for frame in map(unpack_frame, walker.frames())][:2] == [False, True]
     walker.add_table(FILE, table_of_rules([OUTERMOST]))
     assert walker.walk(SPANS, start, SP, stack) is End.OUTERMOST
     walker.forget(FILE)
@@ -424,8 +424,8 @@ def test_copies_of_a_process_are_walked_as_the_process(compile_c: Compiler, tmp_
                 bounds = snapshot.mappings.stack_at(sp)
                 assert bounds
                 stack = snapshot.memory.read(sp, bounds[1] - sp)
-                assert walker.walk(span_columns(spans), start_of(registers.values, registers.pc), sp, stack) is End.OUTERMOST
+                assert walker.walk(make_span_columns(spans), start_of(registers.values, registers.pc), sp, stack) is End.OUTERMOST
                 biases = {span.file: span.bias for span in spans}
-                found = [biases[frame.file] + frame.address for frame in map(unpacked_frame, walker.frames())]
+                found = [biases[frame.file] + frame.address for frame in map(unpack_frame, walker.frames())]
                 assert found == [frame.code for frame in threads[tid].frames]
     assert max(len(thread.frames) for thread in threads.values()) > 8

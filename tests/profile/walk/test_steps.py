@@ -14,9 +14,9 @@ from sframegen.format.abi import AARCH64, AMD64, Abi
 from sframegen.format.model import OUTERMOST, Rule, Where
 from sframegen.profile.following.files import CodeSpan
 from sframegen.profile.limits import MAX_DEPTH
-from sframegen.profile.packed_frames import FileFrame, unpacked_frame
-from sframegen.profile.tables.decoded_table import ELEMENT, RULE_ELEMENTS, DecodedTable
-from sframegen.profile.walk.copied_stack import CopyWalker, Start, span_columns
+from sframegen.profile.packed_frames import FileFrame, unpack_frame
+from sframegen.profile.tables.decoded_table import ELEMENT_SIZE, RULE_ELEMENTS, DecodedTable
+from sframegen.profile.walk.copied_stack import CopyWalker, Start, make_span_columns
 from sframegen.profile.walk.steps import CodeKind
 from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.walking.frames import End
@@ -61,14 +61,14 @@ def depth(walker: CopyWalker) -> int:
 def test_an_address_belongs_to_the_span_that_holds_it() -> None:
     """Two spans touch, a third lies apart. The same walker asks up and down, as the span found last is tried first."""
     ends = [(0x1000, 0x2000, 1), (0x2000, 0x3000, 2), (0x5000, 0x6000, 3)]
-    spans = span_columns([CodeSpan(start, end, 0x100 * file, file) for start, end, file in reversed(ends)])
+    spans = make_span_columns([CodeSpan(start, end, 0x100 * file, file) for start, end, file in reversed(ends)])
     walker = CopyWalker(AMD64, lambda _: None)
     places = {0xFFF: 0, 0x1000: 1, 0x1FFF: 1, 0x2000: 2, 0x2FFF: 2, 0x3000: 0, 0x4FFF: 0, 0x5000: 3, 0x5FFF: 3, 0x6000: 0}
     for pc in [*places, *reversed(places)]:
         end = walker.walk(spans, start_of({RSP: SP}, pc), SP, b"")
         file = places[pc]
         assert end is (End.NO_TABLE if file else End.NO_MAPPING)
-        assert list(map(unpacked_frame, walker.frames())) == [FileFrame(file, pc - 0x100 * file)]
+        assert list(map(unpack_frame, walker.frames())) == [FileFrame(file, pc - 0x100 * file)]
         assert not file or walker.missing == file
 
 
@@ -101,10 +101,10 @@ def test_of_an_address_48_bits_are_kept() -> None:
     """More would reach into the number of the file. One before the file's first address has them all."""
     walker = CopyWalker(AMD64, lambda _: None)
     assert end_of(walker, start_of({RSP: SP}, 1 << 63 | 0x1234), b"") is End.NO_MAPPING
-    assert list(map(unpacked_frame, walker.frames())) == [FileFrame(0, 0x1234)]
-    spans = span_columns([CodeSpan(0x1000, 0x2000, 0x3000, FILE)])
+    assert list(map(unpack_frame, walker.frames())) == [FileFrame(0, 0x1234)]
+    spans = make_span_columns([CodeSpan(0x1000, 0x2000, 0x3000, FILE)])
     assert walker.walk(spans, start_of({RSP: SP}, 0x1000), SP, b"") is End.NO_TABLE
-    assert list(map(unpacked_frame, walker.frames())) == [FileFrame(FILE, (1 << 48) - 0x2000)]
+    assert list(map(unpack_frame, walker.frames())) == [FileFrame(FILE, (1 << 48) - 0x2000)]
 
 
 # -- tables
@@ -120,11 +120,11 @@ def test_a_file_with_the_next_number_has_no_table_yet() -> None:
 @pytest.mark.parametrize("part", ["index", "rows", "rules"])
 def test_each_part_of_a_table_may_reach_the_end_of_its_data(part: str) -> None:
     table = table_of_rules([RETURN_AT_SP, None, OUTERMOST])
-    assert len(table.data) % ELEMENT == 0
+    assert len(table.data) % ELEMENT_SIZE == 0
     rows = table.rows + table.rows % 2
     pages = table.pages + 1 - table.pages % 2  # both fill whole elements
     elements = {"index": (pages + 1) // 2, "rows": rows // 2, "rules": table.rules * RULE_ELEMENTS}[part]
-    at = len(table.data) // ELEMENT - elements
+    at = len(table.data) // ELEMENT_SIZE - elements
 
     def placed(at: int) -> DecodedTable:
         moved = table._replace(pages=pages, rows=rows)
@@ -134,7 +134,7 @@ def test_each_part_of_a_table_may_reach_the_end_of_its_data(part: str) -> None:
 
     walker = CopyWalker(AMD64, lambda _: None)
     walker.add_table(FILE, placed(at))
-    for wrong in (placed(at + 1), placed(at)._replace(data=bytes(table.data)[:-ELEMENT])):
+    for wrong in (placed(at + 1), placed(at)._replace(data=bytes(table.data)[:-ELEMENT_SIZE])):
         with pytest.raises(FormatError, match="cut off"):
             walker.add_table(FILE, wrong)
 
@@ -153,7 +153,7 @@ def test_a_walk_waits_where_a_rule_may_come(where: str) -> None:
     walker = CopyWalker(AMD64, lambda _: None)
     table = table_of_rules([None, OUTERMOST, None])
     walker.add_table(FILE, table, final=False)
-    spans = span_columns([CodeSpan(CODE.start - PAGE, CODE.stop, BIAS, FILE)])
+    spans = make_span_columns([CodeSpan(CODE.start - PAGE, CODE.stop, BIAS, FILE)])
     start, stack = start_of({RSP: SP, RBP: SP + 0x10}, WITHOUT_RULES[where]), stack_of({SP + 0x18: place(1)})
     assert (walker.walk(spans, start, SP, stack), walker.missing) == (End.NO_TABLE, FILE)
     assert walker.walk(spans, start_of({RSP: SP}, place(1)), SP, stack) is End.OUTERMOST
@@ -301,7 +301,7 @@ def test_where_a_register_is_not_known_the_frame_pointer_leads_on(rule: Rule) ->
     walker = walker_with(AMD64, [rule, OUTERMOST])
     stack = stack_of({SP + 0x18: place(1)})
     assert end_of(walker, start_of({RSP: SP, RBP: SP + 0x10}, place(0)), stack) is End.OUTERMOST
-    assert list(map(unpacked_frame, walker.frames()))[1:] == [FileFrame(FILE, place(1) - 1 - BIAS, guessed=True)]
+    assert list(map(unpack_frame, walker.frames()))[1:] == [FileFrame(FILE, place(1) - 1 - BIAS, guessed=True)]
     for lost in ({RSP: SP}, {RSP: SP, RBP: SP + 0x20}):
         assert end_of(walker, start_of(lost, place(0)), stack) is End.UNKNOWN_REGISTER
         assert depth(walker) == 1
@@ -357,7 +357,7 @@ def test_after_a_guess_sp_is_known_where_the_frame_record_is_next_to_it(abi: Abi
     cfa = fp + record.rule.cfa.offset
     words = {cfa + record.rule.ra.offset: place(1), cfa + 8: place(2)}
     assert end_of(walker, start_of({abi.sp: SP, abi.fp: fp}, place(0)), stack_of(words)) is end
-    assert [frame.guessed for frame in map(unpacked_frame, walker.frames())] == [False, True, False][: 2 + (end is End.OUTERMOST)]
+    assert [frame.guessed for frame in map(unpack_frame, walker.frames())] == [False, True, False][: 2 + (end is End.OUTERMOST)]
 
 
 # -- guesses
@@ -385,10 +385,10 @@ def test_without_a_frame_pointer_nothing_is_guessed() -> None:
 def test_code_without_a_file_is_walked_with_frame_pointers() -> None:
     """To it and from it: nothing says where its calls are."""
     walker = walker_with(AMD64, [None, OUTERMOST])
-    spans = span_columns([CodeSpan(0x1000, 0x2000, 0, 0), CodeSpan(CODE.start, CODE.stop, BIAS, FILE)])
+    spans = make_span_columns([CodeSpan(0x1000, 0x2000, 0, 0), CodeSpan(CODE.start, CODE.stop, BIAS, FILE)])
     stack = stack_of({SP + 8: 0x1000 + 1, SP: SP + 0x10, SP + 0x18: place(1)})
     assert walker.walk(spans, start_of({RSP: SP, RBP: SP}, place(0)), SP, stack) is End.OUTERMOST
-    assert list(map(unpacked_frame, walker.frames())) == [
+    assert list(map(unpack_frame, walker.frames())) == [
         FileFrame(FILE, place(0) - BIAS),
         FileFrame(0, 0x1000, guessed=True),
         FileFrame(FILE, place(1) - 1 - BIAS, guessed=True),
@@ -398,14 +398,14 @@ def test_code_without_a_file_is_walked_with_frame_pointers() -> None:
 def test_code_in_no_file_that_only_returns_needs_no_rule_and_no_frame_pointer() -> None:
     """As CPython's trampolines, read from the process; code with other instructions is crossed with frame pointers."""
     walker = walker_with(AMD64, [RETURN_AT_SP, None, OUTERMOST])
-    spans = span_columns([CodeSpan(0x1000, 0x2000, 0, 0), CodeSpan(CODE.start, CODE.stop, BIAS, FILE)])
+    spans = make_span_columns([CodeSpan(0x1000, 0x2000, 0, 0), CodeSpan(CODE.start, CODE.stop, BIAS, FILE)])
     start = start_of({RSP: SP, RBP: 0x99}, place(0))
     stack = stack_of({SP + 8: 0x1006, SP + 24: place(2)})
     for code, end, depth in (("4883c408c3", End.OUTERMOST, 3), ("4883c410c3", End.GUESS_FAILED, 2)):
         made = {(0x1006, 5): bytes.fromhex(code)}
         assert walker.walk(spans, start, SP, stack, 0, lambda *place: made.get(place, b"")) is end  # noqa: B023 - called at once
         assert len(walker.frames()) == depth
-        assert not any(frame.guessed for frame in map(unpacked_frame, walker.frames()))
+        assert not any(frame.guessed for frame in map(unpack_frame, walker.frames()))
 
 
 # -- signals
@@ -427,13 +427,13 @@ def test_where_a_handler_returns_to_needs_no_rule(abi: Abi) -> None:
     walker = CopyWalker(abi, {9: elf}.get)
     walker.add_table(9, None)
     walker.add_table(FILE, table_of_rules([None, Rule(Where(3, 16), Where(None, -8, deref=True)), OUTERMOST]))
-    spans = span_columns([CodeSpan(0x1000, 0x2000, 0x1000 - base, 9), CodeSpan(CODE.start, CODE.stop, BIAS, FILE)])
+    spans = make_span_columns([CodeSpan(0x1000, 0x2000, 0x1000 - base, 9), CodeSpan(CODE.start, CODE.stop, BIAS, FILE)])
     words = {context.pc: place(1, 0), context.places[abi.sp]: SP + 0xC00, context.places[3]: SP + 0xD00}
     stack = stack_of({SP + at: word for at, word in words.items()} | {SP + 0xD08: place(2)})
     handler = 0x1000 + context.instructions[0]
     assert walker.walk(spans, start_of({abi.sp: SP}, handler), SP, stack) is End.OUTERMOST
     assert addresses(walker) == [base + context.instructions[0], place(1, 0) - BIAS, place(2) - 1 - BIAS]
-    assert not any(frame.guessed for frame in map(unpacked_frame, walker.frames()))
+    assert not any(frame.guessed for frame in map(unpack_frame, walker.frames()))
 
 
 def test_code_that_a_handler_returns_to_is_no_call_though_a_no_op_is_before_it() -> None:
@@ -443,7 +443,7 @@ def test_code_that_a_handler_returns_to_is_no_call_though_a_no_op_is_before_it()
     walker = CopyWalker(AMD64, {9: elf}.get)
     walker.add_table(9, None)
     walker.add_table(FILE, table_of_rules([RETURN_AT_SP, OUTERMOST]))
-    spans = span_columns([CodeSpan(0x1000, 0x2000, 0x1000 - base, 9), CodeSpan(CODE.start, CODE.stop, BIAS, FILE)])
+    spans = make_span_columns([CodeSpan(0x1000, 0x2000, 0x1000 - base, 9), CodeSpan(CODE.start, CODE.stop, BIAS, FILE)])
     places = {context.pc: place(1, 0), context.places[RSP]: SP + 0xC00}
     stack = stack_of({SP + 8: 0x1010} | {SP + 16 + at: word for at, word in places.items()})
     assert walker.walk(spans, start_of({RSP: SP}, place(0)), SP, stack) is End.OUTERMOST

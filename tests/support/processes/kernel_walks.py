@@ -10,7 +10,7 @@ from sframegen.elf.file import open_elf
 from sframegen.profile.bpf.kernel_records import KernelRecord, NewStack, Statistic, UnfinishedWalk
 from sframegen.profile.bpf.kernel_walker import KernelWalker
 from sframegen.profile.following.files import CodeSpan
-from sframegen.profile.packed_frames import unpacked_frame
+from sframegen.profile.packed_frames import unpack_frame
 from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.profile.tables.make_table import make_table
 
@@ -86,7 +86,7 @@ class Sampled:
     def addresses(self, pid: int, frames: Sequence[int]) -> list[int]:
         """Return the run-time addresses of packed frames."""
         bias = {span.file: span.bias for span in self.spans[pid]}
-        return [frame.address + bias[frame.file] & ADDRESSES for frame in map(unpacked_frame, frames)]
+        return [frame.address + bias[frame.file] & ADDRESSES for frame in map(unpack_frame, frames)]
 
     def __enter__(self) -> Self:
         return self
