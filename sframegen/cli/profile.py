@@ -216,7 +216,7 @@ def sample(
     """Sample until the time is over, a signal comes, or there is nothing left to sample."""
     begin = time.monotonic()
     with LiveLine(session) as live:
-        while not interrupts.number and (command.runs() if command else session.plan.has_targets()):
+        while not interrupts.number and (command.is_running() if command else session.plan.has_running_targets()):
             if duration and time.monotonic() - begin >= duration:
                 break
             session.advance()  # never interrupted: it may hold records that are nowhere else
@@ -238,7 +238,7 @@ class LiveLine:
         if sys.stderr.isatty() and time.monotonic() >= self._due:
             self._due = time.monotonic() + REFRESH
             self._printed = True
-            amount = self._session.collected.unit.words(self._session.samples)
+            amount = self._session.collected.unit.describe(self._session.samples)
             click.echo(f"\r\033[K{amount}, {time.monotonic() - self._begin:.0f} s; Ctrl-C ends", err=True, nl=False)
 
     def __enter__(self) -> Self:
@@ -251,7 +251,7 @@ class LiveLine:
 
 def _write(collected: Collected, *, by: str, detail: Detail, outputs: Outputs, title: Callable[[Named], str]) -> None:
     """Name what was collected, and write it to all outputs."""
-    collected.stacks.room.rest()  # processes that read debug information need memory, and would keep what is free here
+    collected.stacks.room.release_pages()  # processes that read debug information need memory, and would keep what is free here
     named = name_stacks(collected, detail)
     collected.stacks.close()
     named.title = title(named)

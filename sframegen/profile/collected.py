@@ -1,4 +1,4 @@
-"""The data that a backend has collected: stacks with counts, and lost samples. Names come later, from report/."""
+"""The data that a session collects: stacks with counts, and lost samples. The report adds the names of functions later."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from sframegen.base.columns import Column
     from sframegen.profile.following.files import CodeSpan, TracedFile
 
-FILE_OF = attrgetter("file")
-FILES = FILE_MASK + 1  # file numbers in packed frames, including those of no file, the kernel and off-CPU reasons
+GET_FILE = attrgetter("file")
+FILE_NUMBERS = FILE_MASK + 1  # possible file numbers in packed frames, including NO_FILE, KERNEL_FILE and OFF_CPU_FILE
 
 MICROSECOND = 1000  # nanoseconds
 SECOND = 1_000_000  # microseconds
 
 
 class Unit(Enum):
-    """The unit of a profile's counts: time if it has off-CPU time, else samples. The value is the name in formats."""
+    """The unit of a profile's counts: time if it includes off-CPU time, else samples. Values are the names in output formats."""
 
     SAMPLES = "samples"
     MICROSECONDS = "microseconds"
 
-    def words(self, number: int) -> str:
-        """Return a number with its unit, for users."""
+    def describe(self, number: int) -> str:
+        """Return a number with its unit, for messages."""
         return format_count(number, "sample") if self is Unit.SAMPLES else f"{number / SECOND:,.3f} s"
 
 
@@ -44,37 +44,35 @@ class Stack(NamedTuple):
     """A stack and its samples. `frames`: packed, the innermost first; kernel frames come before user frames."""
 
     pid: int
-    tid: int  # 0 if threads are not told apart
+    tid: int  # 0 if the profile does not distinguish threads
     frames: tuple[int, ...]
     end: End
     samples: int
 
 
 class Stacks:
-    """The stacks of a profile, in a tree."""
+    """The stacks of a profile, in a tree. `samples`: the sum of all counts."""
 
     def __init__(self, *, room: Room | None = None) -> None:
         self.room = room or Room()
         self.tree = CallTree(self.room)
-        self.frames = PackedFrames(self.room, FILES)
+        self.frames = PackedFrames(self.room, FILE_NUMBERS)
         self.tasks = SampledTasks()
         self.samples = 0
 
-    def row(self, task: int, frames: Column, end: End) -> int:
-        """Return the row of a packed stack, the innermost frame first; a new row has no samples. Raises OSError, MemoryError."""
+    def find_or_add(self, task: int, frames: Column, end: End) -> int:
+        """Return the row of a stack of packed frames (innermost first), adding it if it is new. Raises OSError, MemoryError."""
         node = self.frames.add(self.tree, frames, self.tasks[task].pid)
         return self.tree.row(node, end, task)
 
-    def count(self, row: int, samples: int = 1) -> None:
+    def add_samples(self, row: int, samples: int = 1) -> None:
         self.tree.count(row, samples)
         self.samples += samples
 
     def keep_threads(self, tids: frozenset[int]) -> None:
-        """Drop the samples of all other threads; of none if there are no `tids`."""
-        if not tids:
-            return
+        """Drop the samples of all other threads. If `tids` is empty, keep all."""
         tree = self.tree
-        for row, task in enumerate(tree.rows.second[: tree.rows.count]):
+        for row, task in enumerate(tree.rows.second[: tree.rows.count]) if tids else ():
             if self.tasks[task].tid not in tids:
                 self.samples -= tree.samples[row]
                 tree.samples[row] = 0
@@ -84,12 +82,12 @@ class Stacks:
         return {number for number, used in enumerate(bytes(self.frames.used)) if used}
 
     def close(self) -> None:
-        """Free the memory of frames and of the tree, once they have names."""
+        """Free the memory of frames and of the tree, once the report has named them."""
         for numbered in (self.frames.numbers, self.tree.nodes, self.tree.rows):
             numbered.close()
 
     def __iter__(self) -> Iterator[Stack]:
-        """Yield the stacks that have samples, in the order in which they came."""
+        """Yield the stacks that have samples, in the order in which they were added."""
         return (self.stack(row) for row in range(self.tree.rows.count) if self.tree.samples[row])
 
     def stack(self, row: int) -> Stack:
@@ -103,41 +101,41 @@ class Stacks:
 
 @dataclass
 class Collected:
-    """A profile without names. `event`: the user's name. `backend`: for the report. `lost`: samples without a stack, by reason."""
+    """A profile without function names. `event`, `backend`: as reports show them. `lost`: samples without a stack, by reason."""
 
     event: str
     backend: str
     frequency: int
     unit: Unit = Unit.SAMPLES  # of all counts
     started: float = 0.0  # seconds since 1970
-    seconds: float = 0.0  # how long it sampled
+    seconds: float = 0.0  # duration of sampling
     stacks: Stacks = field(default_factory=Stacks)
     lost: Counter[str] = field(default_factory=Counter)
     files: dict[int, TracedFile] = field(default_factory=dict)  # by the number in packed frames
-    # By pid, of processes with code in no file: made while the process runs, for its names to be read after its end.
+    # Perf maps by pid, of processes with code in no file: opened while the process runs, so that they can be read after its end.
     perf_maps: dict[int, PerfMap] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)  # of files that are damaged, of limits that were reached
+    notes: list[str] = field(default_factory=list)  # lines on damaged files, and on limits that were reached
 
-    def keep_names(self, pid: int, spans: Sequence[CodeSpan]) -> None:
-        """Prepare to read a running process's perf map after its end, if it makes code. `spans`: of all of its code."""
-        if pid not in self.perf_maps and not all(map(FILE_OF, spans)):
+    def open_perf_map(self, pid: int, spans: Sequence[CodeSpan]) -> None:
+        """Open the perf map of a running process that has code in no file. `spans`: all code of the process."""
+        if pid not in self.perf_maps and not all(map(GET_FILE, spans)):
             self.perf_maps[pid] = PerfMap(pid)
 
-    def end_names(self, pid: int) -> None:
-        """Read the perf map of a process that has ended."""
+    def read_perf_map(self, pid: int) -> None:
+        """Read the perf map of a process that has ended, if one was opened."""
         if (names := self.perf_maps.get(pid)) and not names.end():
             del self.perf_maps[pid]
 
     def keep_threads(self, tids: frozenset[int]) -> None:
-        """Drop the samples of all other threads; of none if there are no `tids`. A note names those without samples."""
+        """Drop the samples of all other threads, and note each of `tids` that has no samples. If `tids` is empty, keep all."""
         self.stacks.keep_threads(tids)
         if tids:
             seen = {stack.tid for stack in self.stacks}
             self.notes += [f"thread {tid}: no samples" for tid in sorted(tids - seen)]
 
 
-def notes_on_files(collected: Collected) -> list[str]:
-    """Return a line for each reason why tables of files in the stacks are missing, or were made in another way."""
+def list_file_notes(collected: Collected) -> list[str]:
+    """Return a line for each reason why files in the stacks have no table, or one with derived rules."""
     paths: dict[str, list[str]] = {}
     for number in sorted(collected.stacks.used_files() & collected.files.keys()):
         if why := collected.files[number].why:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 from sframegen.base.errors import FormatError, SframegenError
 from sframegen.profile.bpf.kernel_records import UnfinishedWalk, UnwalkedStack
 from sframegen.profile.bpf.libbpf import LoadError
-from sframegen.profile.collected import Collected, notes_on_files
+from sframegen.profile.collected import Collected, list_file_notes
 from sframegen.profile.counted_stacks import CountedStacks
 from sframegen.profile.events.attributes import (
     CLOCK_MONOTONIC,
@@ -43,7 +43,7 @@ from sframegen.profile.kernel_session import KernelSession
 from sframegen.profile.limits import WORKERS
 from sframegen.profile.packed_frames import KERNEL_FILE, FileFrame
 from sframegen.profile.probe import probe
-from sframegen.profile.sampling_plan import SECOND, ProfilePlan, is_process, with_descendants
+from sframegen.profile.sampling_plan import SECOND, ProfilePlan, follow_descendants, is_process
 from sframegen.profile.stack_walks import WAIT, WALKING, StackWalks
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
@@ -181,7 +181,7 @@ class CopiedSession:
             self._walks.take_tables()
             self._walks.walk_due(WALKING)
         self._walks.finish()
-        collected.notes += notes_on_files(collected)
+        collected.notes += list_file_notes(collected)
         if self._rings.lost:
             collected.lost[RING_FULL] += self._rings.lost
         if missed := self._count_missed():
@@ -223,7 +223,7 @@ class CopiedSession:
                     self._before_exec -= {record.pid}
         self.processes.sweep(now)
         for pid in self.processes.ended:
-            self.collected.end_names(pid)
+            self.collected.read_perf_map(pid)
         self.processes.ended.clear()
         self.processes.changed.clear()
         self._walks.take_tables()
@@ -234,7 +234,7 @@ class CopiedSession:
         self.processes.forget_mappings(begin, end)
         if self._by_cpu:
             self._before_exec = frozenset()
-            with_descendants(set(self.plan.targets or ()), self._scan)
+            follow_descendants(set(self.plan.targets or ()), self._scan)
 
     def _scan(self, pid: int) -> None:
         scan(pid, self.processes, self._resolver, time.monotonic_ns())
@@ -297,7 +297,7 @@ class CopiedSession:
             if not self._attach_process(pid, pages):
                 raise EventError(f"process {pid}: no such process", errno.ESRCH)
         if not self.plan.after_exec:
-            with_descendants(set(targets), lambda pid: self._attach_process(pid, pages))
+            follow_descendants(set(targets), lambda pid: self._attach_process(pid, pages))
 
     def _attach_process(self, pid: int, pages: int) -> bool:
         """Open events for the threads of a process. Return False if it has ended."""
@@ -346,13 +346,13 @@ class CopiedSession:
             self._scan(record.pid)
             spans = self.processes.spans(record.pid)
         if spans is not None:
-            self.collected.keep_names(record.pid, spans)
+            self.collected.open_perf_map(record.pid, spans)
         reason = why_lost(record) if spans is not None else End.NO_PROCESS.words
         if spans is None or reason:
-            self._counted.lose(UnwalkedStack(record.pid, record.tid), reason)
+            self._counted.count_lost(UnwalkedStack(record.pid, record.tid), reason)
         else:
             unfinished = unfinished_of(record, self._layout, kernel=self.plan.kernel)
-            self._walks.walk(unfinished._replace(task=self._counted.task(record.pid, record.tid)), spans)
+            self._walks.walk(unfinished._replace(task=self._counted.name_task(record.pid, record.tid)), spans)
 
 
 def why_lost(record: SampleRecord) -> str:
@@ -367,7 +367,7 @@ def unfinished_of(record: SampleRecord, layout: RegisterLayout, *, kernel: bool)
     start = layout.start(record.registers)
     if kernel:
         in_kernel = (address for address in record.callchain if address >> KERNEL_HALF and address < FIRST_CONTEXT)
-        start = start._replace(frames=tuple(FileFrame(KERNEL_FILE, address).packed() for address in in_kernel))
+        start = start._replace(frames=tuple(FileFrame(KERNEL_FILE, address).pack() for address in in_kernel))
     sp, stack = start.values[layout.sp], bytes(record.stack)
     return UnfinishedWalk(record.time, record.pid, record.tid, "", End.NO_PROCESS, start, sp, stack, 0)
 
@@ -381,7 +381,7 @@ def open_session(plan: ProfilePlan, backend: str | None = None) -> tuple[Session
 
     Raises SframegenError if neither is allowed, or if the named `backend` is not.
     """
-    needs = plan.needs_kernel_program
+    needs = plan.kernel_only_feature
     if backend == COPIES:
         if needs:
             raise LoadError(f"{needs}: not possible with {COPIES} of stacks")

@@ -12,12 +12,12 @@ from typing import Self
 from sframegen.base.text import format_count
 from sframegen.profile.bpf.kernel_records import LOST, NewArea, NewStack, UnfinishedWalk
 from sframegen.profile.bpf.kernel_walker import KernelWalker
-from sframegen.profile.collected import Collected, notes_on_files
-from sframegen.profile.counted_stacks import RAN_AGAIN, CountedStacks, with_stack
+from sframegen.profile.collected import Collected, list_file_notes
+from sframegen.profile.counted_stacks import RAN_AGAIN, CountedStacks, read_stack_while_asleep
 from sframegen.profile.events.attributes import EventError
 from sframegen.profile.following.follower import Follower
 from sframegen.profile.limits import MAX_FILES, WORKERS
-from sframegen.profile.sampling_plan import ProfilePlan, is_process, with_descendants
+from sframegen.profile.sampling_plan import ProfilePlan, follow_descendants, is_process
 from sframegen.profile.stack_walks import NO_TABLE_IN_TIME, TABLES_AT_THE_END, WAIT, WALKING, StackWalks
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
@@ -70,13 +70,13 @@ class Publications:
             if spans is not None:
                 self._published[pid] = time.monotonic_ns()
                 self._walker.publish(pid, spans, epoch)
-                self._collected.keep_names(pid, spans)
+                self._collected.open_perf_map(pid, spans)
             if (took := time.process_time() - began) > LONG:
                 self._not_before[pid] = time.monotonic() + SHARE * took
 
     def _forget(self, pid: int) -> None:
         self._walker.forget(pid)
-        self._collected.end_names(pid)
+        self._collected.read_perf_map(pid)
         self._collected.stacks.tasks.forget(pid)
         self.sampled.discard(pid)
         self.due.discard(pid)
@@ -151,7 +151,7 @@ class KernelSession:
                 if not self.follower.scan(pid) and not is_process(pid):
                     raise StackError(f"process {pid}: no such process")
             sampled |= self.plan.targets
-            with_descendants(sampled, self._walker.want)
+            follow_descendants(sampled, self._walker.want)
             self._publications.due |= sampled
         else:
             for _ in range(SCANS):  # again, for children of processes that were not known yet
@@ -187,8 +187,8 @@ class KernelSession:
             self._receive()
         self._walks.finish()
         for record in self._new:
-            self._counted.lose(record.unwalked, NO_TABLE_IN_TIME)
-        self._counted.count(self._walker.take_counts(), last=True)
+            self._counted.count_lost(record.unwalked, NO_TABLE_IN_TIME)
+        self._counted.add_counts(self._walker.take_counts(), last=True)
         self._assemble()
         self._walker.close()  # its buffer takes 64 MiB perhaps, and it takes long to find names
         self._builder.close()
@@ -218,7 +218,7 @@ class KernelSession:
         self._walks.walk_due(WALKING)
         # Not before the last samples of those that ended meanwhile have been walked.
         self.follower.processes.sweep(min(before, self._walker.ring.taken_until))
-        self._counted.count(self._walker.take_counts())
+        self._counted.add_counts(self._walker.take_counts())
 
     def _read_records(self) -> None:
         """Take the records that the kernel program has sent, then apply what processes did before."""
@@ -226,7 +226,7 @@ class KernelSession:
         for record in records:
             match record:
                 case NewStack():
-                    self._counted.add(record)
+                    self._counted.keep_stack(record)
                 case UnfinishedWalk():
                     self._wait_for(record)
                 case NewArea():
@@ -238,7 +238,7 @@ class KernelSession:
         if now < self._check_at:
             return
         self._check_at = now + CHECK
-        self.collected.stacks.room.rest()
+        self.collected.stacks.room.release_pages()
         self.follower.check_files()
         filenos = set(self.follower.filenos)
         if filenos != self._polled and self._samples_on:
@@ -250,7 +250,7 @@ class KernelSession:
         if now >= self._release_at:
             self._release_at = now + CHECKS * CHECK
             self._release_files()
-            self._files.rest()
+            self._files.release_pages()
 
     def _release_files(self) -> None:
         """Close files that no process maps and no stack needs for its names, so that their number does not grow with time."""
@@ -261,11 +261,11 @@ class KernelSession:
 
     def _wait_for(self, record: UnfinishedWalk) -> None:
         self._publications.need(record)
-        found = with_stack(record, self._walker) if record.asleep else record
+        found = read_stack_while_asleep(record, self._walker) if record.asleep else record
         if found:
             self._new.append(found)
         else:
-            self._counted.lose(record.unwalked, RAN_AGAIN)
+            self._counted.count_lost(record.unwalked, RAN_AGAIN)
 
     # -- stacks that are walked here
 
@@ -276,9 +276,9 @@ class KernelSession:
             if record.nanoseconds > self._drained:  # what happened before it is not known yet
                 self._new.append(record)
             elif spans is None:
-                self._counted.lose(record.unwalked, self.follower.processes.why_unknown(record.pid, record.nanoseconds))
+                self._counted.count_lost(record.unwalked, self.follower.processes.why_unknown(record.pid, record.nanoseconds))
             else:
-                self.collected.keep_names(record.pid, spans)
+                self.collected.open_perf_map(record.pid, spans)
                 self._walks.walk(record, spans)
 
     # -- the result
@@ -296,4 +296,4 @@ class KernelSession:
         collected.lost += Counter()  # without zeros
         for number in self._walker.refused:
             self._files.by_number[number].why = NO_ROOM
-        collected.notes += [*notes_on_files(collected), *filter(None, [self._cache.note])]
+        collected.notes += [*list_file_notes(collected), *filter(None, [self._cache.note])]

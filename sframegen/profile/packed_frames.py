@@ -57,7 +57,7 @@ class FileFrame(NamedTuple):
     address: int
     guessed: bool = False
 
-    def packed(self) -> int:
+    def pack(self) -> int:
         return self.guessed * GUESSED | self.file << FILE_SHIFT | self.address & PACKED_ADDRESS
 
 

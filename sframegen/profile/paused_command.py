@@ -1,4 +1,4 @@
-"""A program that is started for a profile. It waits until sampling has begun, so that its first instruction is sampled."""
+"""Starts the program to profile. It waits to run until sampling has begun, so that even its first instruction is sampled."""
 
 from __future__ import annotations
 
@@ -12,46 +12,49 @@ from contextlib import suppress
 from sframegen.program import patience
 from sframegen.program.signals import ENDING, Interrupts
 
-CANNOT_RUN = 127
+EXIT_CANNOT_RUN = 127  # as shells exit
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 POLL = 0.05  # seconds
 
 
 class PausedCommand:
-    """A child process that runs `arguments` after `resume`."""
+    """A child process that executes the command `arguments` once `resume` is called."""
 
     def __init__(self, arguments: tuple[str, ...]) -> None:
-        ours_to_go, self._go = os.pipe()
-        self._failed, theirs_to_fail = os.pipe()
+        go_reader, self._go_writer = os.pipe()
+        self._error_reader, error_writer = os.pipe()
         self._status: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
-            os.close(self._go)
-            _become(arguments, ours_to_go, theirs_to_fail)
-        os.close(ours_to_go)
-        os.close(theirs_to_fail)
+            os.close(self._go_writer)
+            _wait_and_exec(arguments, go_reader, error_writer)
+        os.close(go_reader)
+        os.close(error_writer)
 
     def resume(self) -> None:
-        """Let the program run. Raises OSError if there is no such program."""
+        """Let the child execute the program. Raises OSError if that fails."""
         with suppress(BrokenPipeError):
-            os.write(self._go, b"\n")
-        os.close(self._go)
-        ready, _, _ = select.select([self._failed], [], [], patience.current.started)
-        answer = os.read(self._failed, 8) if ready else b""
-        os.close(self._failed)
-        if answer:
+            os.write(self._go_writer, b"\n")
+        os.close(self._go_writer)
+        ready, _, _ = select.select([self._error_reader], [], [], patience.current.started)
+        number = os.read(self._error_reader, 8) if ready else b""  # an errno; nothing after a successful exec
+        os.close(self._error_reader)
+        if number:
             self._wait(0)
-            raise OSError(int(answer), os.strerror(int(answer)))
+            raise OSError(int(number), os.strerror(int(number)))
 
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
         if self._status is None:
             self._wait(os.WNOHANG)
         return self._status is None
 
     def finish(self, interrupts: Interrupts) -> int:
-        """Wait for the program's end; return its exit status as shells do. It gets Ctrl-C itself; other signals are passed on."""
-        interrupts.wait(self._wait_patiently)
-        if self.runs():
+        """Wait until the program ends, and return its exit status as shells do.
+
+        The terminal sends Ctrl-C to the program, too; other signals that we get are passed on.
+        """
+        interrupts.wait(self._poll_until_exit)
+        if self.is_running():
             if interrupts.number != signal.SIGINT:
                 os.kill(self.pid, interrupts.number)
             self._wait(0)
@@ -59,14 +62,14 @@ class PausedCommand:
 
     def kill(self) -> None:
         """End the program, because the profile failed."""
-        if self.runs():
+        if self.is_running():
             os.kill(self.pid, signal.SIGKILL)
             deadline = time.monotonic() + patience.current.killed
-            while self.runs() and time.monotonic() < deadline:
+            while self.is_running() and time.monotonic() < deadline:
                 time.sleep(POLL / 10)
 
-    def _wait_patiently(self) -> None:
-        while self.runs():
+    def _poll_until_exit(self) -> None:
+        while self.is_running():
             time.sleep(POLL)
 
     def _wait(self, flags: int) -> None:
@@ -76,18 +79,18 @@ class PausedCommand:
             self._status = code if code >= 0 else 128 - code
 
 
-def _become(arguments: tuple[str, ...], go: int, failed: int) -> None:
-    """In the child: wait, then run the program. Never returns."""
+def _wait_and_exec(arguments: tuple[str, ...], go_reader: int, error_writer: int) -> None:
+    """Wait for a byte from the parent, then execute the program; on failure, write the errno. Runs in the child. Never returns."""
     try:
         for number in ENDING:
             signal.signal(number, signal.SIG_DFL if signal.getsignal(number) is not signal.SIG_IGN else signal.SIG_IGN)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
-        # Those that we were started with are not for the program.
+        # Ambient capabilities that the profiler was started with are not meant for the program.
         ctypes.CDLL(None).prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-        if os.read(go, 1):
+        if os.read(go_reader, 1):
             os.execvp(arguments[0], arguments)  # noqa: S606 - what the user asked for
     except OSError as error:
-        os.write(failed, str(error.errno or 0).encode())
+        os.write(error_writer, str(error.errno or 0).encode())
     finally:
-        os._exit(CANNOT_RUN)
+        os._exit(EXIT_CANNOT_RUN)

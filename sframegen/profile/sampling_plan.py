@@ -1,4 +1,4 @@
-"""The plan of a profile: processes, event, frequency and kinds of stacks to sample."""
+"""The options of a profile (processes, event, frequency, kinds of stacks), and the search for the processes that it names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECOND = 1_000_000_000  # nanoseconds
 
 
 class Grouping(StrEnum):
-    """The outermost level of stacks in all formats."""
+    """The label that becomes the outermost level of stacks in all output formats."""
 
     COMM = "comm"
     PID = "pid"
@@ -28,10 +28,10 @@ class Grouping(StrEnum):
 
 
 class ProfilePlan(NamedTuple):
-    """The options of `profile`. `targets`: pids, with their descendants; None: every process.
+    """The options of `profile`. `targets`: pids, sampled together with their descendants; None: every process.
 
-    `tids`: only these threads; none: all. `comm`: only threads with this name. `after_exec`: the targets are to execute the program
-    that is sampled. `stores`: of detached sections.
+    `tids`: only these threads; empty: all. `comm`: only threads with this name. `after_exec`: sample the targets from their next exec
+    on. `stores`: of detached sections.
     """
 
     targets: frozenset[int] | None = None
@@ -39,15 +39,15 @@ class ProfilePlan(NamedTuple):
     frequency: int = 99
     tids: frozenset[int] = frozenset()
     by: str = Grouping.COMM
-    kernel: bool = False  # kernel frames, too
-    off_cpu: bool = False  # the time that threads do not run, instead of the event
-    wall: bool = False  # off-CPU time and the event
+    kernel: bool = False  # also kernel frames
+    off_cpu: bool = False  # count the time that threads do not run, instead of the event
+    wall: bool = False  # count off-CPU time and the event
     comm: str | None = None
     after_exec: bool = False
     stores: Stores | None = None
 
     @property
-    def tells_threads(self) -> bool:
+    def separates_threads(self) -> bool:
         return self.by == Grouping.TID or bool(self.tids)
 
     @property
@@ -55,13 +55,13 @@ class ProfilePlan(NamedTuple):
         return not self.off_cpu
 
     @property
-    def has_times(self) -> bool:
-        """Return True if the time off the CPU is counted."""
+    def has_off_cpu_time(self) -> bool:
+        """Return True if time off the CPU is counted."""
         return self.off_cpu or self.wall
 
     @property
     def unit(self) -> Unit:
-        return Unit.MICROSECONDS if self.has_times else Unit.SAMPLES
+        return Unit.MICROSECONDS if self.has_off_cpu_time else Unit.SAMPLES
 
     @property
     def event_label(self) -> str:
@@ -72,45 +72,45 @@ class ProfilePlan(NamedTuple):
 
     @property
     def hertz(self) -> int:
-        """Return the samples of the event each second; 0: none, or once in `frequency` events."""
+        """Return the samples per second; 0 if the event is not sampled, or if every `frequency`th event is a sample."""
         return self.event.hertz(self.frequency) * self.on_cpu
 
     @property
     def sample_time(self) -> int:
-        """Return the nanoseconds that a sample of a clock stands for; 0 for other events."""
+        """Return the nanoseconds that one sample of a clock stands for; 0 for other events."""
         return SECOND // self.hertz if self.hertz and self.event.name in CLOCKS else 0
 
     @property
-    def needs_kernel_program(self) -> str:
-        """Return the part of the plan that copies of stacks cannot do; empty if they can do all of it."""
-        if self.has_times:
+    def kernel_only_feature(self) -> str:
+        """Return the option, in words, that only the kernel program supports; empty if copies of stacks suffice."""
+        if self.has_off_cpu_time:
             return "time off the CPU"
         return "choosing a name" if self.comm is not None else ""
 
-    def has_targets(self) -> bool:
-        """Return False if all processes that were to be sampled have ended."""
+    def has_running_targets(self) -> bool:
+        """Return False if all targets have ended."""
         return self.targets is None or any(map(is_process, self.targets))
 
 
-def with_descendants(known: set[int], want: Callable[[int], object]) -> None:
-    """Call `want` for all descendants of the processes that exist already, and add them to `known`.
+def follow_descendants(known: set[int], follow: Callable[[int], object]) -> None:
+    """Call `follow` for all existing descendants of the processes `known`, and add them to `known`.
 
-    The caller follows children of wanted processes itself. Processes are listed again until there are no new descendants.
+    Once followed, a process's new children are followed by other means, so the search ends when it finds no new process.
     """
-    while found := {pid for pid, parent in _parents().items() if parent in known} - known:
-        for pid in sorted(found):
-            want(pid)
-        known |= found
+    while new := {pid for pid, parent in _read_parents().items() if parent in known} - known:
+        for pid in sorted(new):
+            follow(pid)
+        known |= new
 
 
-def _parents() -> dict[int, int]:
-    """Return the parent of each process."""
-    found = {}
+def _read_parents() -> dict[int, int]:
+    """Return the parent pid of each process, by pid."""
+    parents = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
             with suppress(OSError, IndexError, ValueError):  # it has ended
-                found[int(folder.name)] = int((folder / "stat").read_bytes().rpartition(b")")[2].split()[1])
-    return found
+                parents[int(folder.name)] = int((folder / "stat").read_bytes().rpartition(b")")[2].split()[1])
+    return parents
 
 
 def is_process(pid: int) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.profile.following.follower import GeneratedCode
 from sframegen.profile.limits import MAX_COPY, MAX_WAITING
-from sframegen.profile.stacks.growing import folder_for_files
+from sframegen.profile.stacks.growing import find_temporary_folder
 from sframegen.profile.walk.copied_stack import CopyWalker
 from sframegen.stack.walking.frames import End
 
@@ -145,13 +145,13 @@ class StackWalks:
             number = self._copies.missing
         if end is End.NO_TABLE:
             for stack in self._waiting.add(Waiting(record, spans, number)):
-                self._counted.lose(stack, TOO_MANY_WAIT)
+                self._counted.count_lost(stack, TOO_MANY_WAIT)
             if file := self._files.by_number.get(number):
                 self._request(file)
             return
         if end is End.COPY_TOO_SHORT and not record.stack:
             end = End.STACK_GONE
-        self._counted.add_walked(record, self._copies.frames(), end)
+        self._counted.count_walked(record, self._copies.frames(), end)
 
     def walk_due(self, seconds: float = math.inf) -> None:
         """Walk stacks whose tables are there now, for about `seconds`."""
@@ -166,7 +166,7 @@ class StackWalks:
         self._stop_waiting_for_proofs()
         self.walk_due()
         for stack in self._waiting.drop():
-            self._counted.lose(stack, NO_TABLE_IN_TIME)
+            self._counted.count_lost(stack, NO_TABLE_IN_TIME)
 
 
 # Reasons for the loss of dropped stacks.
@@ -279,7 +279,7 @@ class WaitingStacks:
         if len(record) > SLOT:
             raise OSError
         if self._file < 0:
-            with tempfile.TemporaryFile(dir=folder_for_files()) as file:
+            with tempfile.TemporaryFile(dir=find_temporary_folder()) as file:
                 self._file = os.dup(file.fileno())
         if os.pwrite(self._file, record, slot * SLOT) != len(record):
             raise OSError

@@ -30,8 +30,8 @@ def test_time_of_a_thread_that_ran_again_is_lost_with_that_reason() -> None:
     counted = CountedStacks(plan, Processes(MappingResolver(TracedFiles())), collected)
     where = Start([], 0, 1, frames=[OffCpu.SLEEPING.frame])
     record = UnfinishedWalk(1, 7, 9, "program", End.NO_PROCESS, where, 0, b"", 0, hash=5, asleep=True)
-    counted.lose(record.unwalked, RAN_AGAIN)
-    counted.count(
+    counted.count_lost(record.unwalked, RAN_AGAIN)
+    counted.add_counts(
         {(5, 7, 0): SampleCount(1, 1000), (record.waiting_hash, 7, 0): SampleCount(1, 10), (6, 7, 0): SampleCount(1, 1)}, last=True
     )
     assert collected.lost == {RAN_AGAIN: 2, NOT_RECEIVED: 1}
@@ -45,9 +45,9 @@ def test_time_off_the_cpu_is_lost_once() -> None:
     where = Start([], 0, 1, frames=[OffCpu.SLEEPING.frame])
     record = UnfinishedWalk(1, 7, 9, "program", End.NO_TABLE, where, 0, b"", 0, hash=5)
     for one in (record, record._replace(hash=6), record._replace(hash=0)):
-        counted.lose(one.unwalked, NO_TABLE_IN_TIME)
-    counted.add(stack(1)._replace(hash=6, frames=array("Q", where.frames)))  # this one is known after all
-    counted.count({(5, 7, 0): SampleCount(3, 1000), (6, 7, 0): SampleCount(2, 1000)}, last=True)
+        counted.count_lost(one.unwalked, NO_TABLE_IN_TIME)
+    counted.keep_stack(stack(1)._replace(hash=6, frames=array("Q", where.frames)))  # this one is known after all
+    counted.add_counts({(5, 7, 0): SampleCount(3, 1000), (6, 7, 0): SampleCount(2, 1000)}, last=True)
     assert collected.lost == {NO_TABLE_IN_TIME: 4}
     assert collected.stacks.samples == 2
 
@@ -58,9 +58,9 @@ def test_a_sample_has_the_name_that_its_process_had_then() -> None:
     processes = Processes(MappingResolver(TracedFiles()))
     counted = CountedStacks(ProfilePlan(), processes, collected)
     processes.set_scanned(7, [], "before", 1)
-    record = UnfinishedWalk(1, 7, 7, "", End.NO_TABLE, Start([], 0, 1), 0, b"", 0, task=counted.task(7, 7))
+    record = UnfinishedWalk(1, 7, 7, "", End.NO_TABLE, Start([], 0, 1), 0, b"", 0, task=counted.name_task(7, 7))
     processes.apply(CommRecord(7, 7, "after", by_exec=True), 2)
-    counted.add_walked(record, memoryview(array("Q", [5])), End.OUTERMOST)
+    counted.count_walked(record, memoryview(array("Q", [5])), End.OUTERMOST)
     rows = collected.stacks.tree.rows
     assert [collected.stacks.tasks[task].process for task in rows.second[: rows.count]] == ["before"]
 
@@ -72,9 +72,9 @@ def test_frames_that_are_used_again_stay_in_the_kept_stack() -> None:
     frames = array("Q", [OffCpu.LOCK.frame, 5, 6])
     where = Start([0] * 32, 0, 0, frames=(OffCpu.LOCK.frame,))
     record = UnfinishedWalk(1, 7, 8, "a", End.NO_TABLE, where, 0, b"", 0, hash=99)
-    counted.add_walked(record, memoryview(frames), End.OUTERMOST)
+    counted.count_walked(record, memoryview(frames), End.OUTERMOST)
     frames[1] = 1000
-    counted.count(
+    counted.add_counts(
         {(99, 7, 0): SampleCount(1, 1), (record.waiting_hash, 7, 0): SampleCount(1, 1), (99, 7, 8): SampleCount(1, 1)}, last=True
     )
     expected = [(OffCpu.LOCK.frame, 5, 6), (OffCpu.WAITING.frame, 5, 6)]

@@ -17,7 +17,7 @@ import pytest
 from sframegen.cli.profile import sample
 from sframegen.profile.copied_session import BACKENDS
 from sframegen.profile.events.names import event_named
-from sframegen.profile.sampling_plan import ProfilePlan, with_descendants
+from sframegen.profile.sampling_plan import ProfilePlan, follow_descendants
 from sframegen.program.signals import Interrupts
 from tests.support.kernel_events import needs_bpf
 
@@ -184,7 +184,7 @@ def name_of(pid: int) -> str:
 
 def descendants(pid: int) -> set[int]:
     known = {pid}
-    with_descendants(known, lambda _: None)
+    follow_descendants(known, lambda _: None)
     return known - {pid}
 
 

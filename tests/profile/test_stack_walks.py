@@ -219,7 +219,7 @@ def test_a_sample_that_cannot_be_walked_has_a_reason() -> None:
 def test_what_is_lost_is_counted() -> None:
     run = Run()
     counted = CountedStacks(ProfilePlan(), run.processes, run.collected)
-    counted.lose(UnwalkedStack(PID, PID), NO_STACK)
+    counted.count_lost(UnwalkedStack(PID, PID), NO_STACK)
     assert run.collected.lost == {NO_STACK: 1}
 
 

@@ -136,7 +136,7 @@ def test_memory_does_not_grow_with_them() -> None:
 
 def test_a_minimal_root_lacks_the_usual_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
-    monkeypatch.setattr(growing, "FOLDERS", (str(tmp_path / "var/tmp"), str(tmp_path)))
+    monkeypatch.setattr(growing, "TEMPORARY_FOLDERS", (str(tmp_path / "var/tmp"), str(tmp_path)))
     with closing(WaitingStacks()) as stacks:
         assert stacks.add(waiting(1, b"x")) == []
         assert len(list(taken(stacks, {1}))) == 1
@@ -144,7 +144,7 @@ def test_a_minimal_root_lacks_the_usual_folder(tmp_path: Path, monkeypatch: pyte
 
 def test_without_room_they_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
-    monkeypatch.setattr(growing, "FOLDERS", ())
+    monkeypatch.setattr(growing, "TEMPORARY_FOLDERS", ())
     with closing(WaitingStacks()) as stacks:
         assert stacks.add(waiting(1, b"x")) == [UnwalkedStack(1, 1)]
         assert not list(taken(stacks, {1}))

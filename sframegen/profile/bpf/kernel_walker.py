@@ -76,15 +76,15 @@ class KernelWalker:
                 "wanted": FOLLOWED,
                 "counts": COUNTS,
                 "more_counts": COUNTS,
-                "blocks": BLOCKS if plan.has_times else 1,
-                "memos": MEMOS if plan.has_times else 1,
+                "blocks": BLOCKS if plan.has_off_cpu_time else 1,
+                "memos": MEMOS if plan.has_off_cpu_time else 1,
                 "spans": spans,
                 "samples": SAMPLES_A_CPU * self.cpus,
                 "ring": ring,
             }
         )
         self._program.set_constants(packed_settings(plan, self.cpus))
-        for name in [EVENT_PROGRAM] * (not plan.on_cpu) + [*SWITCH_PROGRAMS, ASLEEP_PROGRAM] * (not plan.has_times):
+        for name in [EVENT_PROGRAM] * (not plan.on_cpu) + [*SWITCH_PROGRAMS, ASLEEP_PROGRAM] * (not plan.has_off_cpu_time):
             self._program.leave_out(name)
         self._follows = self._closed = False
         self._follows_areas = has_tracepoint(AREA_TRACEPOINT)
@@ -136,7 +136,7 @@ class KernelWalker:
         if not self._follows:
             self.follow()
         plan = self.plan
-        if plan.has_times and not self._everywhere:
+        if plan.has_off_cpu_time and not self._everywhere:
             self._everywhere += [self._program.attach(name) for name in SWITCH_PROGRAMS]
             if plan.comm is None:  # the program cannot look at the names of others
                 self._program.run_for_all(ASLEEP_PROGRAM)
@@ -163,7 +163,7 @@ class KernelWalker:
             self._program.detach(self._everywhere.pop())
         self.ring.stop()
         self._switched = monotonic()
-        if self.plan.has_times and not self._ended:
+        if self.plan.has_off_cpu_time and not self._ended:
             self._ended = monotonic_ns()
 
     def close(self) -> None:
@@ -290,7 +290,7 @@ class KernelWalker:
         records = [decode_record(record) for record in self.ring.records(milliseconds)]
         stacks = [record for record in records if isinstance(record, NewStack)]
         self._new_stacks += len(stacks)
-        if self.plan.has_times:
+        if self.plan.has_off_cpu_time:
             records += [stack.waiting() for stack in stacks if is_off_cpu(stack.frames)]
         if self._new_stacks > COUNTS // 2 and monotonic() - self._switched > GRACE:
             self.switch_counts()
@@ -340,7 +340,7 @@ class KernelWalker:
             since, woken, number, _, pid, reason = _BLOCK.unpack(value)
             if not since or ended <= since:
                 continue
-            tid = _U32.unpack(key)[0] if self.plan.tells_threads else 0
+            tid = _U32.unpack(key)[0] if self.plan.separates_threads else 0
             until = woken if since < woken < ended else ended
             self._add((number, pid, tid), 1, until - since)
             if until < ended:
@@ -381,10 +381,10 @@ def packed_settings(plan: ProfilePlan, cpus: int) -> bytes:
         conventions_of(HOSTS[os.uname().machine]).ra_mask,
         plan.sample_time,
         cpus,
-        MEMOS if plan.has_times else 1,
+        MEMOS if plan.has_off_cpu_time else 1,
         plan.targets is None,
         plan.kernel,
-        plan.tells_threads,
+        plan.separates_threads,
         plan.comm is not None,
         switch_has_state(),
         (plan.comm or "").encode(errors="surrogateescape")[: COMM_BYTES - 1],

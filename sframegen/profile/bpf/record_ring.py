@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import SframegenError
 from sframegen.profile.limits import MAX_WAITING
-from sframegen.profile.stacks.growing import folder_for_files
+from sframegen.profile.stacks.growing import find_temporary_folder
 from sframegen.program.own_memory import share_heap, trim_heap
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def _split_records(records: list[bytes]) -> list[list[bytes]]:
 
 def _write_to_file(batch: _Batch) -> _Batch:
     """Return the batch with its records in a file. Raises OSError."""
-    with tempfile.TemporaryFile(dir=folder_for_files(), buffering=0) as file:
+    with tempfile.TemporaryFile(dir=find_temporary_folder(), buffering=0) as file:
         if file.write(b"".join(batch.records)) != batch.size:
             raise OSError
         return batch._replace(records=[], file=os.dup(file.fileno()))

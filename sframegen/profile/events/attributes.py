@@ -92,7 +92,7 @@ class EventAttributes:
     user_stack: int = 0  # bytes, a multiple of 8 below 65,536
     clock: int = 0  # with EventFlag.USE_CLOCKID
 
-    def packed(self) -> bytes:
+    def pack(self) -> bytes:
         return LAYOUT.pack(*astuple(self))
 
 
@@ -104,7 +104,7 @@ def open_event(attributes: EventAttributes, pid: int, cpu: int, *, name: str = "
     number = PERF_EVENT_OPEN.get(os.uname().machine)
     if number is None:
         raise EventError(f"this machine ({os.uname().machine}) is not supported, only {', '.join(PERF_EVENT_OPEN)}", errno.ENOSYS)
-    structure = ctypes.create_string_buffer(attributes.packed(), SIZE)
+    structure = ctypes.create_string_buffer(attributes.pack(), SIZE)
     arguments = (structure, ctypes.c_int(pid), ctypes.c_int(cpu), ctypes.c_int(-1), ctypes.c_ulong(CLOEXEC))
     descriptor: int = _LIBC.syscall(ctypes.c_long(number), *arguments)
     if descriptor < 0:

@@ -134,7 +134,7 @@ class TracedFiles:
         """Return the numbers of unopened files whose file system did not answer, but answers now."""
         return {self._by_key[key].number for key in self._mapped.answering() if key in self._by_key}
 
-    def rest(self) -> None:
+    def release_pages(self) -> None:
         """Release the mapped pages of files and tables to the kernel's cache, until they are read again."""
         for file in self.by_number.values():
             for data in (file.elf and file.elf.data, file.table and file.table.data):

@@ -82,7 +82,7 @@ class LabelTrees(Generic[T]):
             self._rows += len(part)
             if self._rows >= ROWS:
                 self._rows = 0
-                self._named.room.leave_files()
+                self._named.room.limit_file_memory()
         return self.tree
 
     def path(self, node: int) -> list[T]:
@@ -107,7 +107,7 @@ class GroupedRows(NamedTuple):
 def rows_by_group(named: Named, group_of: Column | None = None, groups: int | None = None) -> Iterator[GroupedRows]:
     """Yield the rows with samples by group, for the block. `group_of`: of each row, below `groups`; by default those of `named`."""
     group_of = named.group_of if group_of is None else group_of
-    order, ends = named.room.column("I"), zeros("I", len(named.groups) if groups is None else groups)
+    order, ends = named.room.new_column("I"), zeros("I", len(named.groups) if groups is None else groups)
     named.room.grow(order, max(1, named.tree.rows.count))
     for part in named.room.parts(named.tree.rows.count):
         count_rows(named.tree, group_of, ends, part)

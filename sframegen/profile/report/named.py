@@ -163,7 +163,7 @@ class Named:
         """Return an upper bound of the frames in a stack, once all are counted."""
         if not self.places.outer:
             return MAX_NAMED_FRAMES
-        depths = self.room.column("I")
+        depths = self.room.new_column("I")
         self.room.grow(depths, self.tree.nodes.count)
         parts = self.room.parts(self.tree.nodes.count, 1)
         found = max((deepest(self.tree.nodes, depths.view, part) for part in parts), default=0)

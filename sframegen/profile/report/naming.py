@@ -107,7 +107,7 @@ def name_stacks(collected: Collected, detail: Detail | None = None) -> Named:
         lost=collected.lost,
         build_ids={printable(file.path): file.build_id.hex() for file in files if file.build_id},
         programs={printable(path) for path in _programs(collected)},
-        tasks=stacks.tasks.printable(),
+        tasks=stacks.tasks.with_printable_names(),
         room=stacks.room,
         by_line=detail is not None and detail.by_line,
     )
@@ -158,7 +158,7 @@ def _rename(stacks: Stacks, chains: Chains, named: Named) -> None:
         flag_callers(tree, flags, part)
     maps = []
     for flag in (WHOLE, CUT_OFF):
-        mapped = room.column("I")
+        mapped = room.new_column("I")
         room.grow(mapped, tree.nodes.count)
         if flags[ROOT] & flag == CUT_OFF:
             mapped.view[ROOT] = into.nodes.append(named.places.number(MISSING), ROOT)  # `of` would make an index of all others

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from sframegen.base.errors import FormatError
 from sframegen.base.text import format_count, printable
 from sframegen.elf.records import PT, SHT
-from sframegen.profile.kept_files import KeptFiles, is_settled, name_of_unchanged
+from sframegen.profile.file_cache import FileCache, is_settled, name_result
 from sframegen.profile.limits import WORKERS
 from sframegen.program import patience
 from sframegen.program.forked import Forked, end_with_parent, limit_memory, nowhere
@@ -106,7 +106,7 @@ def find_source_frames(
     `directory`: of the indexes that are kept; by default sframegen/symbols in $XDG_CACHE_HOME or ~/.cache.
     """
     limits = limits or usual_limits(asked=False)
-    kept = KeptFiles("symbols", ENDING, directory)
+    kept = FileCache("symbols", ENDING, directory)
 
     def work(number: int) -> SourceFrameColumns | Exception:
         return attempt(lambda file: source_frames_in(file, [*asked[number].addresses], kept), asked[number].file)
@@ -264,7 +264,7 @@ class SourceFrameColumns(NamedTuple):
     numbers: array[int]
 
 
-def source_frames_in(file: ElfFile, addresses: Sequence[int], kept: KeptFiles | None) -> SourceFrameColumns:
+def source_frames_in(file: ElfFile, addresses: Sequence[int], kept: FileCache | None) -> SourceFrameColumns:
     """Look up link-time addresses. Raises FormatError where the library cannot read the file, and ImportError without it."""
     symcache = _Symcache(file, kept)
     numbers_of: dict[str, int] = {}
@@ -280,10 +280,10 @@ def source_frames_in(file: ElfFile, addresses: Sequence[int], kept: KeptFiles | 
 
 
 class _Symcache:
-    def __init__(self, file: ElfFile, kept: KeptFiles | None) -> None:
+    def __init__(self, file: ElfFile, kept: FileCache | None) -> None:
         self._library = import_library("symbolic", "Archive", "SymCache")
         self._base = next((load.p_vaddr for load in file.segments if load.p_type == PT.LOAD), 0)  # of symcache addresses
-        name = "" if kept is None or file.status is None else name_of_unchanged(file.status, self._version()) + ENDING
+        name = "" if kept is None or file.status is None else name_result(file.status, self._version()) + ENDING
         data = kept.load(name) if kept and name else None
         found = self._open(data) if data is not None else None
         if found is None:

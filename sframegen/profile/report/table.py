@@ -135,7 +135,7 @@ def totals(named: Named) -> Iterator[str]:
     """Yield lines with the number of samples, how their walks ended, and lost samples."""
     samples = named.samples
     rate = f", {named.frequency:,} Hz" if named.frequency else ""
-    yield f"{named.unit.words(samples)} of {named.event}{rate} in {named.seconds:.1f} s{named.backend and f'; {named.backend}'}"
+    yield f"{named.unit.describe(samples)} of {named.event}{rate} in {named.seconds:.1f} s{named.backend and f'; {named.backend}'}"
     if samples:
         whole = whole_stacks(named)
         yield f"complete: {_amount(whole, named)} ({_percent(whole, named)} %)"
@@ -165,7 +165,7 @@ def note_lines(named: Named, width: int) -> Iterator[str]:
 
 
 def _amount(number: int, named: Named) -> str:
-    return f"{number:,}" if named.unit is Unit.SAMPLES else named.unit.words(number)
+    return f"{number:,}" if named.unit is Unit.SAMPLES else named.unit.describe(number)
 
 
 def whole_stacks(named: Named) -> int:

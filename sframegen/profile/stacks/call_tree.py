@@ -1,4 +1,4 @@
-"""Stacks as one tree: a node is a frame and the node of its caller; a row counts the samples that ended at a node. Compiled."""
+"""Keeps stacks as one tree: a node is a frame with its caller's node, and a row counts the samples of one node. Compiled."""
 
 from __future__ import annotations
 
@@ -23,28 +23,29 @@ T = TypeVar("T")
 
 
 class CallTree:
-    """`nodes`: (frame, caller's node), callers before callees. `rows`: (node | end << 32, task), with `samples`.
+    """The tree. `nodes`: (frame, caller's node), callers before callees. `rows`: (node | end << 32, task); `samples`: their counts.
 
-    Frames and tasks are numbers, whose meaning only the user of the tree knows.
+    Frames and tasks are numbers here, which only the user of the tree can interpret.
     """
 
     def __init__(self, room: Room) -> None:
         self.room = room
         self.nodes = Numbered(room)
         self.rows = Numbered(room)
-        self.column = room.column("Q")
+        self.column = room.new_column("Q")
         self.samples = self.column.view
         self.root = 0xFFFFFFFF
         self.nodes.of(self.root, 0)
 
     def row(self, node: cython.ulonglong, end: cython.ulonglong, task: cython.ulonglong) -> cython.Py_ssize_t:
-        """Return the row of a node, end and task; a new row has no samples. Raises OSError, MemoryError if there is no room."""
+        """Return the row of a node, end and task, adding it if it is new. Raises OSError, MemoryError if there is no room."""
         number: cython.Py_ssize_t = self.rows.of(node | end << 32, task)
         if number >= len(self.samples):
             self.extend()
         return number
 
     def count(self, row: cython.Py_ssize_t, samples: cython.ulonglong) -> None:
+        """Add samples to a row."""
         self.samples[row] += samples
 
     def node_of(self, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
@@ -56,7 +57,7 @@ class CallTree:
         return key >> 32
 
     def items(self, node: cython.Py_ssize_t, of_frame: list[T]) -> list[T]:
-        """Return the items of `of_frame` for the frames of a stack, the outermost first."""
+        """Return the item of `of_frame` for each frame from the root to this node, the outermost first."""
         found: list[T] = []
         while node:
             found.append(of_frame[self.nodes.first[node]])
@@ -83,9 +84,9 @@ class CallTree:
 
 
 class PackedFrames:
-    """Numbers packed frames (packed_frames.py), with the process for frames that have a meaning in one process only.
+    """Numbers packed frames (packed_frames.py). Code without a file (file number 0) is numbered separately for each process.
 
-    Those are frames of code without a file (file number 0). `used`: a byte for each file, 1 once it is in a stack.
+    `used`: a byte for each file number, 1 once a stack has a frame in that file.
     """
 
     def __init__(self, room: Room, files: int) -> None:

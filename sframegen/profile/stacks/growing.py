@@ -1,4 +1,4 @@
-"""Columns that grow. Those of one `Room` are in memory up to a budget; beyond it they are in files without names."""
+"""Columns of numbers that grow. All columns of a `Room` share a budget of memory; beyond it they move into unnamed files."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BUDGET = 32 << 20  # bytes in memory
-PART = 1 << 17  # numbers in each column of a part
-MOST_OF_FILES = 64 << 20  # bytes of mapped files in memory, in addition to those that stay
-SMALL = 1 << 16  # bytes: a column that is not larger stays in memory
-FOLDERS = ("/var/tmp", "/tmp")  # noqa: S108 - the first on a disk, where /tmp may be memory; the files have no names
+PART_SIZE = 1 << 17  # numbers of a column that are processed between two checks of memory
+MAX_FILE_MEMORY = 64 << 20  # bytes of file pages in memory, in addition to those that cannot be released
+SMALL_COLUMN = 1 << 16  # bytes up to which a column stays in memory
+TEMPORARY_FOLDERS = ("/var/tmp", "/tmp")  # noqa: S108 - the first is on disk, while /tmp may be memory; the files have no names
 
 
-def folder_for_files() -> str:
-    """Return where the files without names are: in a minimal root, some of these folders are missing."""
-    folders = (*filter(None, [os.environ.get("TMPDIR")]), *FOLDERS)
+def find_temporary_folder() -> str:
+    """Return the folder for unnamed files. Some candidates may be missing, as in a minimal container."""
+    folders = (*filter(None, [os.environ.get("TMPDIR")]), *TEMPORARY_FOLDERS)
     return next((folder for folder in folders if os.access(folder, os.W_OK | os.X_OK)), folders[0])
 
 
-class Growing:
-    """A column of numbers: `view` covers all of it, and is replaced by `Room.grow`."""
+class GrowingColumn:
+    """A column of numbers of type `code` (as in array). `view` covers all of it, and is replaced when the column grows."""
 
     def __init__(self, code: str) -> None:
         self.code = code
         self.itemsize = array(code).itemsize
         self.file = -1
         self.map = mmap(-1, PAGESIZE, MAP_PRIVATE | MAP_ANONYMOUS)
-        self.map.madvise(MADV_DONTFORK)  # a forked process would keep what changes here, and needs none of it
+        self.map.madvise(MADV_DONTFORK)  # otherwise a forked process, which does not need it, would keep copies of changed pages
         self.view = self._view()
 
     def __len__(self) -> int:
@@ -46,11 +46,11 @@ class Growing:
         return view
 
     def resize(self, size: int) -> None:
-        """Change the size to a number of bytes. Raises OSError, MemoryError."""
+        """Change the size, in bytes. Raises OSError, MemoryError."""
         self.view.release()
         try:
             if self.file >= 0:
-                os.posix_fallocate(self.file, 0, size)  # a full disk is an error here, and not a signal later
+                os.posix_fallocate(self.file, 0, size)  # so that a full disk is an error here, and not a SIGBUS later
             self.map.resize(size)
         finally:
             self.view = self._view()
@@ -66,13 +66,13 @@ class Growing:
             self.map, self.file = new, os.dup(file.fileno())
         self.view = self._view()
 
-    def rest(self) -> None:
-        """Release the memory of a column in a file; needed parts are read from the file again."""
+    def release_pages(self) -> None:
+        """Release the memory of a column in a file; pages are read from the file again when needed."""
         if self.file >= 0:
             self.map.madvise(MADV_DONTNEED)
 
     def close(self) -> None:
-        with suppress(BufferError):  # where a part of it is held elsewhere, it goes with that
+        with suppress(BufferError):  # somebody still has a view, and the memory is freed together with it
             self.view.release()
             self.map.close()
         if self.file >= 0:
@@ -81,31 +81,31 @@ class Growing:
 
 
 class Room:
-    """Makes columns, and lets them grow. `budget`: bytes of all that are in memory."""
+    """Makes columns that share a budget: the bytes that may be in memory before growing columns move into files in `folder`."""
 
     def __init__(self, budget: int = BUDGET, folder: str | None = None) -> None:
         self.budget = budget
-        self.folder = folder or folder_for_files()
+        self.folder = folder or find_temporary_folder()
         self.in_file = False
-        self._staying = 0
-        self._columns: list[Growing] = []
+        self._resident_before = 0
+        self._columns: list[GrowingColumn] = []
 
-    def column(self, code: str) -> Growing:
-        self._columns.append(Growing(code))
+    def new_column(self, code: str) -> GrowingColumn:
+        self._columns.append(GrowingColumn(code))
         return self._columns[-1]
 
-    def grow(self, column: Growing, count: int) -> None:
-        """Grow a column to at least `count` numbers; new ones are 0. No view of it may be held. Raises OSError, MemoryError."""
-        size = max(count * column.itemsize, len(column.map) + len(column.map) // 2)
-        size = -(-size // PAGESIZE) * PAGESIZE
+    def grow(self, column: GrowingColumn, count: int) -> None:
+        """Grow a column to at least `count` numbers, with zeros. Nobody may have a view of it. Raises OSError, MemoryError."""
+        least = max(count * column.itemsize, len(column.map) + len(column.map) // 2)
+        size = -(-least // PAGESIZE) * PAGESIZE
         if not self.in_file and self.bytes + size - len(column.map) > self.budget:
             self.in_file = True
-        if self.in_file and column.file < 0 and size > SMALL:
+        if self.in_file and column.file < 0 and size > SMALL_COLUMN:
             column.move(self.folder)
         column.resize(size)
 
-    def drop(self, column: Growing) -> None:
-        """Free a column's memory, as soon as nothing holds a part of it."""
+    def drop(self, column: GrowingColumn) -> None:
+        """Free a column's memory, as soon as nobody has a view of it."""
         self._columns.remove(column)
         column.close()
 
@@ -115,26 +115,26 @@ class Room:
         return sum(len(column.map) for column in self._columns)
 
     def parts(self, count: int, first: int = 0, *, last_first: bool = False) -> Iterator[range]:
-        """Yield the numbers from `first` to `count` in ranges; call `leave_files` after each."""
-        starts = range(first, count, PART)
+        """Yield the numbers from `first` to `count` in ranges, so that file memory can be limited after each of them."""
+        starts = range(first, count, PART_SIZE)
         for start in reversed(starts) if last_first else starts:
-            yield range(start, min(start + PART, count))
-            self.leave_files()
+            yield range(start, min(start + PART_SIZE, count))
+            self.limit_file_memory()
 
-    def leave_files(self) -> None:
-        """Release file memory if columns are in files and use much of it. Pages that others map, such as libraries, stay."""
+    def limit_file_memory(self) -> None:
+        """Release file pages if columns are in files, and use much memory. Pages that others map, such as libraries, stay."""
         if not self.in_file:
             return
         size = bytes_of_files()
-        self._staying = min(self._staying, size)
-        if size > self._staying + MOST_OF_FILES:
-            self.rest()
-            self._staying = bytes_of_files()
+        self._resident_before = min(self._resident_before, size)
+        if size > self._resident_before + MAX_FILE_MEMORY:
+            self.release_pages()
+            self._resident_before = bytes_of_files()
 
-    def rest(self) -> None:
+    def release_pages(self) -> None:
         """Release the memory of columns in files, and free memory of the heap."""
         for column in self._columns:
-            column.rest()
+            column.release_pages()
         trim_heap()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Pairs of numbers -> their numbers in the order of first use: frames, nodes and rows of a tree of calls. Compiled."""
+"""Numbers distinct pairs of integers in the order of first use: the frames, nodes and rows of a call tree. Compiled."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ if TYPE_CHECKING:
     from sframegen.profile.stacks.growing import Room
 
 COMPILED: bool = cython.compiled
-FILLED = 1 << 19  # pairs, after which their memory is released if they are in a file
+FILLED_AT_ONCE = 1 << 19  # pairs that `fill` reads before it releases their memory, if they are in a file
 EMPTY64, EMPTY32 = memoryview(array("Q")), memoryview(array("I"))
 
 
 class Numbered:
-    """Pairs by number: columns `first` and `second` hold `count` pairs, numbered from 0 on."""
+    """`count` pairs, numbered from 0: pair N is (first[N], second[N]).
+
+    `index` is a hash table of pair numbers plus 1, where 0 marks a free slot; `slots` is the part of its column in use.
+    """
 
     def __init__(self, room: Room) -> None:
         self.room = room
-        self.columns = room.column("Q"), room.column("I"), room.column("I")
+        self.columns = room.new_column("Q"), room.new_column("I"), room.new_column("I")
         self.count = 0
         self.factor = 0x9E3779B97F4A7C15
         self.mask = 0xFFFFFFFFFFFFFFFF
@@ -31,7 +34,7 @@ class Numbered:
         self.look()
 
     def of(self, first: cython.ulonglong, second: cython.ulonglong) -> cython.Py_ssize_t:
-        """Return the number of a pair, which is added if it is new. Raises OSError, MemoryError if there is no room for it."""
+        """Return the number of a pair, adding it if it is new. Raises OSError, MemoryError if there is no room for it."""
         slot: cython.Py_ssize_t = self.slot(first, second)
         number: cython.Py_ssize_t = self.index[slot]
         if number:
@@ -47,7 +50,7 @@ class Numbered:
         return number
 
     def append(self, first: cython.ulonglong, second: cython.ulonglong) -> cython.Py_ssize_t:
-        """Add a new pair without an index entry, and return its number: it can be neither found nor cleared."""
+        """Add a new pair without an index entry, and return its number. It can be neither found nor cleared."""
         number: cython.Py_ssize_t = self.count
         if number >= len(self.first) or number >= len(self.second):
             self.lengthen(number + 1)
@@ -57,12 +60,12 @@ class Numbered:
         return number
 
     def find(self, first: cython.ulonglong, second: cython.ulonglong) -> cython.Py_ssize_t:
-        """Return the number of a pair; -1 if it has none."""
+        """Return the number of a pair; -1 if it was not added."""
         number: cython.Py_ssize_t = self.index[self.slot(first, second)]
         return number - 1
 
     def slot(self, first: cython.ulonglong, second: cython.ulonglong) -> cython.Py_ssize_t:
-        """Return the index slot that has the number of a pair, or the free slot for it."""
+        """Return the index slot that contains the number of a pair, or the free slot where it belongs."""
         last: cython.ulonglong = len(self.index) - 1
         place: cython.ulonglong = self.first_slot(first, second)
         number: cython.Py_ssize_t = self.index[place]
@@ -72,12 +75,12 @@ class Numbered:
         return place
 
     def first_slot(self, first: cython.ulonglong, second: cython.ulonglong) -> cython.Py_ssize_t:
-        """Return the first index slot to look at for a pair: its hash."""
+        """Return the index slot at which the search for a pair begins, which is the pair's hash."""
         mixed: cython.ulonglong = ((first ^ (second << 32)) * self.factor) & self.mask
         return (mixed ^ (mixed >> 29)) & (len(self.index) - 1)
 
     def reserve(self, count: int) -> None:
-        """Make room for that many pairs, and for them in the index."""
+        """Make room for that many pairs, and for their index entries."""
         index = self.columns[2]
         slots = self.slots
         while count > 2 * slots // 3:
@@ -95,7 +98,7 @@ class Numbered:
             self.fill()
 
     def lengthen(self, count: int) -> None:
-        """Make room for that many pairs, but not in the index."""
+        """Make room for that many pairs, without index entries."""
         self.leave()
         try:
             for column in self.columns[:2]:
@@ -115,19 +118,19 @@ class Numbered:
         self.capacity = min(len(first), len(second), 2 * self.slots // 3)
 
     def fill(self) -> None:
-        """Fill the index from the pairs. All of the index is in memory, but only a part of the pairs at a time."""
+        """Rebuild the index from the pairs, with only a part of the pairs in memory at a time."""
         place: cython.Py_ssize_t
         for place in range(len(self.index)):
             self.index[place] = 0
-        part: cython.Py_ssize_t = FILLED
+        part: cython.Py_ssize_t = FILLED_AT_ONCE
         last: cython.Py_ssize_t = len(self.index) - 1
         number: cython.Py_ssize_t
         for number in range(self.count):
             if number % part == 0:
                 for column in self.columns[:2]:
-                    column.rest()
+                    column.release_pages()
             place = self.first_slot(self.first[number], self.second[number])
-            while self.index[place]:  # it is another pair's, since each pair is there once
+            while self.index[place]:  # another pair's, because each pair occurs only once
                 place = (place + 1) & last
             self.index[place] = number + 1
 
@@ -138,9 +141,9 @@ class Numbered:
             self.room.drop(column)
 
     def clear(self) -> None:
-        """Drop the pairs: takes as long as adding them, however large the index is."""
+        """Drop the pairs. The time depends on their number and not on the size of the index."""
         number: cython.Py_ssize_t = self.count
-        while number:  # the last one first, so that the index still leads to the others
+        while number:  # the last pair first, because the search for a pair may pass the slots of earlier ones
             number -= 1
             self.index[self.slot(self.first[number], self.second[number])] = 0
         self.count = 0

@@ -1,4 +1,4 @@
-"""Tasks of stacks: each number stands for one program in one process, or for one thread of it."""
+"""Numbers the tasks that were sampled: a task is one program in one process, or one thread of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Task(NamedTuple):
-    """A process or thread. `tid`: 0 if threads are not told apart. Names may be empty."""
+    """A process or thread. `tid`: 0 if the profile does not distinguish threads. Names may be empty."""
 
     pid: int
     tid: int
@@ -22,14 +22,14 @@ class Task(NamedTuple):
 
 
 class SampledTasks:
-    """All sampled tasks, numbered in the order of their first sample; a reused process id is another task."""
+    """All sampled tasks, numbered in the order of their first sample. After an exec, or if a pid is reused, it is another task."""
 
     def __init__(self) -> None:
         self._pids, self._tids = array("I"), array("I")
         self._processes, self._threads = array("I"), array("I")  # numbers of names
         self._names: dict[str, int] = {"": 0}
         self.texts = [""]
-        self._now: dict[int, dict[int, tuple[int, int]]] = {}  # by pid and tid: the program, the number
+        self._current: dict[int, dict[int, tuple[int, int]]] = {}  # by pid and tid: the program, the number
 
     def __len__(self) -> int:
         return len(self._pids)
@@ -43,19 +43,19 @@ class SampledTasks:
     def __iter__(self) -> Iterator[Task]:
         return map(self.__getitem__, range(len(self)))
 
-    def printable(self) -> SampledTasks:
+    def with_printable_names(self) -> SampledTasks:
         """Return the same tasks with names that terminals and formats can show."""
-        found = copy(self)
-        found.texts = [printable(text) for text in self.texts]
-        return found
+        tasks = copy(self)
+        tasks.texts = [printable(text) for text in self.texts]
+        return tasks
 
-    def number(self, pid: int, tid: int, program: int = 0) -> int:
-        """Return the number of a task. `program`: changes with each exec, 0 if unknown."""
-        threads = self._now.setdefault(pid, {})
+    def find_number(self, pid: int, tid: int, program: int = 0) -> int:
+        """Return the number of a task, adding it if it is new. `program`: a number that changes with each exec; 0 if unknown."""
+        threads = self._current.setdefault(pid, {})
         known, number = threads.get(tid, (-1, 0))
         if known == program or (program == 0 and known > 0):
             return number
-        if known != 0:  # else it is known now
+        if known != 0:  # a new task, and not one whose program has just become known
             number = len(self._pids)
             self._pids.append(pid)
             self._tids.append(tid)
@@ -64,18 +64,18 @@ class SampledTasks:
         threads[tid] = program, number
         return number
 
-    def name(self, number: int, process: str, thread: str = "") -> None:
-        """Set the names of a task; empty names keep the known ones."""
+    def set_names(self, number: int, process: str, thread: str = "") -> None:
+        """Set the names of a task. An empty name leaves the known one as it is."""
         if process:
-            self._processes[number] = self._name(process)
+            self._processes[number] = self._number_name(process)
         if thread:
-            self._threads[number] = self._name(thread)
+            self._threads[number] = self._number_name(thread)
 
     def forget(self, pid: int) -> None:
-        """Forget a process that has ended: its id stands for another task from now on."""
-        self._now.pop(pid, None)
+        """Forget a process that has ended, so that a new process with its id becomes another task."""
+        self._current.pop(pid, None)
 
-    def _name(self, text: str) -> int:
+    def _number_name(self, text: str) -> int:
         number = self._names.setdefault(text, len(self.texts))
         if number == len(self.texts):
             self.texts.append(text)

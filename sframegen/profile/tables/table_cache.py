@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
-from sframegen.profile.kept_files import LIMIT, KeptFiles, is_settled, name_of_unchanged
+from sframegen.profile.file_cache import LIMIT, FileCache, is_settled, name_result
 from sframegen.profile.tables.decoded_table import ELEMENT_SIZE, RULE_ELEMENTS, DecodedTable
 from sframegen.program.build import packages_directory
 
@@ -60,7 +60,7 @@ class TableCache:
 
     def __init__(self, directory: Path | None = None, limit: int = LIMIT) -> None:
         """`directory`: created if missing; by default sframegen/tables in $XDG_CACHE_HOME or ~/.cache. `limit`: bytes in all."""
-        self._files = KeptFiles("tables", SUFFIX, directory, limit)
+        self._files = FileCache("tables", SUFFIX, directory, limit)
         self.note = f"tables are not kept: {self._files.why}" if self._files.why else ""
 
     def load(self, status: os.stat_result | None, state: str = "") -> DecodedTable | None:
@@ -92,7 +92,7 @@ class TableCache:
 
 
 def _name_entry(status: os.stat_result, state: str) -> str:
-    return name_of_unchanged(status, _own_digest(), state) + SUFFIX
+    return name_result(status, _own_digest(), state) + SUFFIX
 
 
 @cache

@@ -15,7 +15,7 @@ import pytest
 from sframegen.elf.file import open_elf
 from sframegen.profile.bpf import kernel_walker
 from sframegen.profile.bpf.kernel_records import Statistic
-from sframegen.profile.counted_stacks import with_stack
+from sframegen.profile.counted_stacks import read_stack_while_asleep
 from sframegen.profile.packed_frames import PACKED_ADDRESS, OffCpu, is_off_cpu, off_cpu_label, unpack_frame
 from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.stack.names.file_names import FileNames
@@ -251,11 +251,11 @@ def test_a_thread_that_waits_already(compile_c: Compiler) -> None:
         assert record.asleep
         assert (record.pid, record.tid, record.comm) == (program.pid, program.pid, "a.out")
         assert OffCpu(record.where.frames[0] & PACKED_ADDRESS) is OffCpu.SLEEPING
-        walked = with_stack(record, sampled.walker)
+        walked = read_stack_while_asleep(record, sampled.walker)
         assert walked
         assert len(walked.stack) > 128
         program.until_done()
-        assert with_stack(record, sampled.walker) is None
+        assert read_stack_while_asleep(record, sampled.walker) is None
         sampled.end()
         taken = sampled.walker.take_counts()
     waited = taken[record.hash, record.pid, record.tid].nanoseconds

@@ -114,7 +114,7 @@ def test_beyond_the_limit_the_ring_buffer_is_left_alone() -> None:
 
 def test_without_room_for_a_file_they_stay_in_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
-    monkeypatch.setattr(growing, "FOLDERS", ())
+    monkeypatch.setattr(growing, "TEMPORARY_FOLDERS", ())
     ring = Ring()
     with closing(reader_of(ring, 4 * SIZE)) as reader:
         for _ in range(5):

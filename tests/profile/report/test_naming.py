@@ -36,9 +36,9 @@ SOURCE = "int f(int x) { return x + 1; }\nint main(int argc, char **argv) { (voi
 def collected(*frames: FileFrame, end: End = End.OUTERMOST, count: int = 1, pid: int = 7) -> Collected:
     """`frames`: the innermost first."""
     profile = Collected("cpu-clock", "bpf", 99)
-    task = profile.stacks.tasks.number(pid, 0)
-    profile.stacks.tasks.name(task, "pro\ngram")
-    profile.stacks.count(profile.stacks.row(task, array("Q", [one.packed() for one in frames]), end), count)
+    task = profile.stacks.tasks.find_number(pid, 0)
+    profile.stacks.tasks.set_names(task, "pro\ngram")
+    profile.stacks.add_samples(profile.stacks.find_or_add(task, array("Q", [one.packed() for one in frames]), end), count)
     return profile
 
 

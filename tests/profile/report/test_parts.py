@@ -31,9 +31,9 @@ def outputs() -> list[bytes]:
     profile = Collected("cpu-clock", "bpf", 99, seconds=1.0)
     stacks = profile.stacks
     for number in range(100):
-        frames = [FileFrame(0, number % (5 + depth), guessed=number % 11 == depth).packed() for depth in range(number % 6)]
-        task = stacks.tasks.number(1 + number % 4, 0)
-        stacks.count(stacks.row(task, array("Q", frames), ENDS[number % 3]), number % 5)
+        frames = [FileFrame(0, number % (5 + depth), guessed=number % 11 == depth).pack() for depth in range(number % 6)]
+        task = stacks.tasks.find_number(1 + number % 4, 0)
+        stacks.add_samples(stacks.find_or_add(task, array("Q", frames), ENDS[number % 3]), number % 5)
     named = group_stacks(name_stacks(profile), "pid")
     written = [b"".join(format_of(ending).parts(named)) for ending in FORMATS]
     return [*written, "\n".join(table(named)).encode()]
@@ -42,7 +42,7 @@ def outputs() -> list[bytes]:
 def test_what_is_written_does_not_depend_on_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = outputs()
     for size in (1, 7):
-        monkeypatch.setattr(growing, "PART", size)
+        monkeypatch.setattr(growing, "PART_SIZE", size)
         assert outputs() == whole
     monkeypatch.setattr(label_trees, "ROWS", 2)
     for held in (1, 4):  # nodes, each in the place of others
@@ -53,11 +53,11 @@ def test_what_is_written_does_not_depend_on_parts(monkeypatch: pytest.MonkeyPatc
 def test_columns_in_files_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where memory goes after each part, and an index is filled in parts."""
     whole = outputs()
-    monkeypatch.setattr(growing, "SMALL", 0)
+    monkeypatch.setattr(growing, "SMALL_COLUMN", 0)
     for module, name, value in (
-        (growing, "PART", 7),
-        (growing, "MOST_OF_FILES", NONE),
-        (numbered, "FILLED", 8),
+        (growing, "PART_SIZE", 7),
+        (growing, "MAX_FILE_MEMORY", NONE),
+        (numbered, "FILLED_AT_ONCE", 8),
         (label_trees, "ROWS", 2),
     ):
         monkeypatch.setattr(module, name, value)
@@ -67,15 +67,15 @@ def test_columns_in_files_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_parts_are_all_numbers_in_their_order_and_memory_goes_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growing, "PART", 4)
-    monkeypatch.setattr(growing, "MOST_OF_FILES", NONE)
+    monkeypatch.setattr(growing, "PART_SIZE", 4)
+    monkeypatch.setattr(growing, "MAX_FILE_MEMORY", NONE)
     done: list[str] = []
     monkeypatch.setattr(Room, "rest", lambda _room: done.append("rest"))
     room = Room()
     room.in_file = True
     done += (str(part) for part in room.parts(11, 1))
     assert done == ["range(1, 5)", "rest", "range(5, 9)", "rest", "range(9, 11)", "rest"]
-    monkeypatch.setattr(growing, "MOST_OF_FILES", 1 << 40)
+    monkeypatch.setattr(growing, "MAX_FILE_MEMORY", 1 << 40)
     done.clear()
     assert [*room.parts(11, 1)]
     assert not done
@@ -83,7 +83,7 @@ def test_parts_are_all_numbers_in_their_order_and_memory_goes_between_them(monke
 
 def test_what_stays_in_memory_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Libraries, and files that others have mapped: they would have memory go after each part."""
-    monkeypatch.setattr(growing, "MOST_OF_FILES", 50)
+    monkeypatch.setattr(growing, "MAX_FILE_MEMORY", 50)
     rested: list[str] = []
     monkeypatch.setattr(Room, "rest", lambda _room: rested.append("rest"))
     room = Room()
@@ -92,7 +92,7 @@ def test_what_stays_in_memory_does_not_count(monkeypatch: pytest.MonkeyPatch) ->
     for size, staying in ((100, 90), (130, 0), (150, 95), (60, 0), (120, 60)):  # after the fourth, 60 of the 95 are left
         sizes = iter([size, staying])
         monkeypatch.setattr(growing, "bytes_of_files", sizes.__next__)
-        room.leave_files()
+        room.limit_file_memory()
         done.append(len(rested))
     assert done == [1, 1, 2, 2, 3]
 
@@ -108,5 +108,5 @@ def test_a_profile_in_which_nothing_is_counted() -> None:
 
 
 def test_parts_from_the_last_one_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growing, "PART", 4)
+    monkeypatch.setattr(growing, "PART_SIZE", 4)
     assert [*Room().parts(6, last_first=True)] == [range(4, 6), range(4)]

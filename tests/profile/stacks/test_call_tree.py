@@ -26,15 +26,15 @@ LITTLE = 1 << 16  # bytes
 
 def frames_of(number: int) -> array[int]:
     """A stack of its own, whose outermost frames are those of others, too."""
-    callers = [FileFrame(3, depth * 16 + number % 2).packed() for depth in range(20)]
-    return array("Q", [FileFrame(1 + number % 2, number).packed(), *reversed(callers)])
+    callers = [FileFrame(3, depth * 16 + number % 2).pack() for depth in range(20)]
+    return array("Q", [FileFrame(1 + number % 2, number).pack(), *reversed(callers)])
 
 
 def filled(room: Room) -> Stacks:
     stacks = Stacks(room=room)
     for number in range(STACKS):
-        task = stacks.tasks.number(number % 7, 0)
-        stacks.count(stacks.row(task, frames_of(number), End.OUTERMOST), 1 + number % 3)
+        task = stacks.tasks.find_number(number % 7, 0)
+        stacks.add_samples(stacks.find_or_add(task, frames_of(number), End.OUTERMOST), 1 + number % 3)
     return stacks
 
 
@@ -42,7 +42,7 @@ def filled(room: Room) -> Stacks:
 def test_stacks_come_back_as_they_were(budget: int, tmp_path: Path) -> None:
     room = Room(budget, str(tmp_path))
     stacks = filled(room)
-    room.rest()
+    room.release_pages()
     expected = Counter({(number % 7, tuple(frames_of(number))): 1 + number % 3 for number in range(STACKS)})
     assert Counter({(stack.pid, stack.frames): stack.samples for stack in stacks}) == expected
     assert stacks.samples == expected.total()
@@ -58,11 +58,11 @@ def test_callers_are_shared() -> None:
 
 def test_beyond_the_budget_memory_is_given_back(tmp_path: Path) -> None:
     room = Room(LITTLE, str(tmp_path))
-    column = room.column("Q")
+    column = room.new_column("Q")
     room.grow(column, 1 << 20)
     for number in range(0, len(column), 64):
         column.view[number] = number
-    room.rest()
+    room.release_pages()
     areas = [area for area in Path("/proc/self/smaps").read_text().split("VmFlags") if str(tmp_path) in area]
     assert [re.findall(r"^Rss: +(\d+) kB", area, re.MULTILINE) for area in areas] == [["0"]]
     assert column.view[64] == 64
@@ -116,7 +116,7 @@ def test_pairs_that_nobody_looks_for() -> None:
 def test_a_forked_process_has_no_columns(budget: int, tmp_path: Path) -> None:
     """It would keep a copy of all that changes here afterwards."""
     room = Room(budget, str(tmp_path))
-    column = room.column("Q")
+    column = room.new_column("Q")
     room.grow(column, 1 << 14)
     address = ctypes.addressof(ctypes.c_char.from_buffer(column.map))
     found = Path("/proc/self/smaps").read_text().partition(f"\n{address:x}-")[2]
@@ -127,9 +127,9 @@ def test_a_forked_process_has_no_columns(budget: int, tmp_path: Path) -> None:
 def test_frames_of_one_process_are_no_frames_of_another() -> None:
     """Code that is in no file."""
     stacks = Stacks()
-    packed = array("Q", [FileFrame(0, 0x1000).packed(), FileFrame(1, 0x1000).packed()])
+    packed = array("Q", [FileFrame(0, 0x1000).pack(), FileFrame(1, 0x1000).pack()])
     for pid in (1, 2):
-        stacks.count(stacks.row(stacks.tasks.number(pid, 0), packed, End.OUTERMOST))
+        stacks.add_samples(stacks.find_or_add(stacks.tasks.find_number(pid, 0), packed, End.OUTERMOST))
     numbers = stacks.frames.numbers
     assert sorted(numbers.second[: numbers.count]) == [0, 1, 2]
 
@@ -137,8 +137,8 @@ def test_frames_of_one_process_are_no_frames_of_another() -> None:
 def test_threads_that_are_not_wanted_are_dropped() -> None:
     stacks = Stacks()
     for tid in (1, 2, 3):
-        row = stacks.row(stacks.tasks.number(1, tid), array("Q", [tid]), End.OUTERMOST)
-        stacks.count(row, tid)
+        row = stacks.find_or_add(stacks.tasks.find_number(1, tid), array("Q", [tid]), End.OUTERMOST)
+        stacks.add_samples(row, tid)
     stacks.keep_threads(frozenset({2}))
     assert [(stack.tid, stack.samples) for stack in stacks] == [(2, 2)]
     assert stacks.samples == 2
@@ -146,12 +146,12 @@ def test_threads_that_are_not_wanted_are_dropped() -> None:
 
 def test_a_process_number_that_is_used_again_is_another_task() -> None:
     tasks = SampledTasks()
-    unknown = tasks.number(7, 0)
-    tasks.name(unknown, "sh")
-    assert tasks.number(7, 0, 1) == unknown, "its program is known now"
-    after_exec = tasks.number(7, 0, 2)
-    tasks.name(after_exec, "cc1")
-    tasks.name(after_exec, "")
+    unknown = tasks.find_number(7, 0)
+    tasks.set_names(unknown, "sh")
+    assert tasks.find_number(7, 0, 1) == unknown, "its program is known now"
+    after_exec = tasks.find_number(7, 0, 2)
+    tasks.set_names(after_exec, "cc1")
+    tasks.set_names(after_exec, "")
     tasks.forget(7)
-    assert tasks.number(7, 0) not in (unknown, after_exec)
+    assert tasks.find_number(7, 0) not in (unknown, after_exec)
     assert [task.process for task in tasks] == ["sh", "cc1", ""]

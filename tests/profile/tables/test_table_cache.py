@@ -11,7 +11,7 @@ import pytest
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import open_elf
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
-from sframegen.profile.kept_files import default_directory
+from sframegen.profile.file_cache import default_directory
 from sframegen.profile.tables.decoded_table import make_decoded_table
 from sframegen.profile.tables.make_table import Origin, make_table
 from sframegen.profile.tables.table_builder import TableBuilder

@@ -212,7 +212,7 @@ RETURN_AT_SP = Rule(Where(7, 16), Where(None, -8, deref=True))
 def test_goes_on_after_frames_that_are_walked_already() -> None:
     walker = walker_with(AMD64, [RETURN_AT_SP, OUTERMOST])
     stack = stack_of({SP + 8: place(1)})
-    before = (FileFrame(9, 0x123).packed(),)
+    before = (FileFrame(9, 0x123).pack(),)
     end = walker.walk(SPANS, start_of({7: SP}, place(0), frames=before, exact=False), SP, stack)
     assert end is End.OUTERMOST
     assert addresses(walker) == [0x123, place(0) - 1 - BIAS, place(1) - 1 - BIAS]

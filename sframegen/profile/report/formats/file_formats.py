@@ -28,7 +28,7 @@ class Format(NamedTuple):
         parts: Iterator[bytes | str] = getattr(import_module(f"{__package__}.{self.module}"), self.function)(named)
         for number, part in enumerate(parts):
             if number % REST == 0:
-                named.room.rest()
+                named.room.release_pages()
             yield part if isinstance(part, bytes) else part.encode(errors="replace")
 
 

@@ -65,11 +65,11 @@ def _data(named: Named) -> dict[str, Any]:
         depths.append(depth)
         numbers.append(frames.of(frame))
         samples.append(count)
-    notes = [*totals(named), *named.notes, *([f"not drawn: less than {named.unit.words(least)}"] if least > 1 else [])]
+    notes = [*totals(named), *named.notes, *([f"not drawn: less than {named.unit.describe(least)}"] if least > 1 else [])]
     objects: TableNumbers[str] = TableNumbers()
     paths: TableNumbers[str] = TableNumbers()
     return {
-        "title": cut_middle(printable(named.title or f"{named.event}: {named.unit.words(named.samples)}")),
+        "title": cut_middle(printable(named.title or f"{named.event}: {named.unit.describe(named.samples)}")),
         "notes": [cut_middle(printable(line)) for line in notes if line],
         "depths": list(depths),
         "frames": list(numbers),

@@ -60,7 +60,7 @@ def rows_in_parts(named: Named) -> Iterator[RowKinds]:
     tree, known = named.tree, Numbered(named.room)
     for first in range(0, tree.rows.count, ROWS):
         if first % REST == 0:
-            named.room.rest()
+            named.room.release_pages()
         of_row = zeros("I", min(ROWS, tree.rows.count - first))
         known.clear()
         number_kinds(tree, named.group_of, first, of_row, known)

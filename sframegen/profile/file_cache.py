@@ -1,4 +1,4 @@
-"""Files that were made before, in a directory that only this user can write; the least recently used go first."""
+"""Caches files in a directory that only this user can write. Beyond a limit, the least recently used ones are removed."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from sframegen.base.errors import FormatError
 from sframegen.elf.file import map_descriptor
 
 LIMIT = 1 << 30  # bytes of all files in one directory
-SETTLED = 2_000_000_000  # nanoseconds
+SETTLING_TIME = 2_000_000_000  # nanoseconds since a file's last change, after which a further change shows in its times
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-class KeptFiles:
-    """A cache of files in a directory. `why`: one line that says why there is no directory, so that nothing is kept; else empty."""
+class FileCache:
+    """A cache of files in a directory. `why`: one line on why the directory cannot be used and nothing is kept; else empty."""
 
     def __init__(self, kind: str, ending: str, directory: Path | None = None, limit: int = LIMIT) -> None:
-        """`directory`: by default that of this kind in the user's cache; it is made. `limit`: bytes of its files.
+        """`directory`: created if missing; by default that of `kind` in the user's cache. `limit`: bytes of all its files.
 
-        `ending`: of the names that `trim` may remove.
+        `ending`: `trim` removes only files whose names end like this.
         """
         self.why = ""
         self._ending = ending
@@ -44,11 +44,11 @@ class KeptFiles:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """Return the open descriptors that another process needs to use the files."""
+        """Return the open descriptors that a forked process needs to use the cache."""
         return (self._directory,) if self.usable else ()
 
     def load(self, name: str) -> memoryview | None:
-        """Return the file's bytes, mapped; None if there is none, or if it is another user's. `trim` then sees the file as new."""
+        """Return a file's mapped bytes, and mark it as used; None if it is missing, or if another user could have written it."""
         if not self.usable:
             return None
         try:
@@ -66,7 +66,7 @@ class KeptFiles:
         return data
 
     def store(self, name: str, data: bytes) -> None:
-        """Store a file; if it cannot be written, it has to be made again next time."""
+        """Store a file. If that fails, nothing is stored, because the content can be made again."""
         if self.usable:
             with suppress(OSError), self._at(name) as place:
                 write_new(place, data, 0o600)
@@ -77,9 +77,9 @@ class KeptFiles:
             return
         with suppress(OSError):
             with os.scandir(self._directory) as entries:
-                found = [(one.name, one.stat(follow_symlinks=False)) for one in entries if one.name.endswith(self._ending)]
-            total = sum(status.st_size for _, status in found)
-            for name, status in sorted(found, key=lambda one: one[1].st_mtime_ns):
+                files = [(file.name, file.stat(follow_symlinks=False)) for file in entries if file.name.endswith(self._ending)]
+            total = sum(status.st_size for _, status in files)
+            for name, status in sorted(files, key=lambda file: file[1].st_mtime_ns):
                 if total <= self._limit:
                     break
                 os.unlink(name, dir_fd=self._directory)
@@ -101,22 +101,22 @@ def default_directory(kind: str) -> Path:
 
 
 def is_settled(status: os.stat_result) -> bool:
-    """Return False if the file may still be changing: times of files are coarse."""
-    return time.time_ns() - status.st_ctime_ns > SETTLED
+    """Return False if the file was changed so recently that another change may leave its times as they are."""
+    return time.time_ns() - status.st_ctime_ns > SETTLING_TIME
 
 
-def name_of_unchanged(status: os.stat_result, tool: bytes, state: str = "") -> str:
-    """Return a name for the tool's result for a file, which is valid until the file changes."""
-    about = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, state)
-    return f"file-{blake2b(repr(about).encode(), key=blake2b(tool).digest(), digest_size=16).hexdigest()}"
+def name_result(status: os.stat_result, tool: bytes, state: str = "") -> str:
+    """Return the cache name of what the tool made from a file. It becomes another one when the file, tool or state changes."""
+    identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, state)
+    return f"file-{blake2b(repr(identity).encode(), key=blake2b(tool).digest(), digest_size=16).hexdigest()}"
 
 
 def _open_directory(path: Path) -> int:
-    """Return a descriptor of the directory, made if need be. Raises OSError, also if another user could write there."""
+    """Return a descriptor of the directory, which is created if missing. Raises OSError, also if another user could write there."""
     make_directory(path.parent)
     with locate(path) as place:
         if place.status() is None:
-            with suppress(FileExistsError):  # made by another run
+            with suppress(FileExistsError):  # another run has just created it
                 os.mkdir(place.name, 0o700, dir_fd=place.directory)
     with locate(path) as place:
         descriptor = os.open(place.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=place.directory)
