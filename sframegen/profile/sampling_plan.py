@@ -30,7 +30,7 @@ class Grouping(StrEnum):
 class ProfilePlan(NamedTuple):
     """The options of `profile`. `targets`: pids, sampled together with their descendants; None: every process.
 
-    `tids`: only these threads; empty: all. `comm`: only threads with this name. `after_exec`: sample from the targets' next exec
+    `tids`: only these threads; empty: all. `comm`: only threads with this name. `after_exec`: sample from the exec of the targets
     on. `stores`: of detached sections.
     """
 

@@ -127,7 +127,7 @@ def test_a_table_is_made_of_the_section_and_kept_until_another_comes(blank: Path
     def built(*stores: Path) -> tuple[Origin, bytes]:
         with TableBuilder(1, cache, stores=Stores(stores)) as builder:
             builder.request(1, elf)
-            while not (ready := builder.ready()):
+            while not (ready := builder.take_ready()):
                 select.select([builder], [], [])
         [one] = ready
         return one.origin, bytes(one.table.data) if one.table else b""

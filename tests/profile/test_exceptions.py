@@ -73,7 +73,7 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def installations(program: Path) -> list[Installation]:
     elf = open_elf(program)
     table = convert_sources(find_sources(elf), elf.executable_ranges(), AMD64).table
-    chosen = [corrected_rules._installations(table, number, elf, AMD64) for number in range(len(table))]
+    chosen = [corrected_rules._find_installations(table, number, elf, AMD64) for number in range(len(table))]
     found = [one for group in chosen for one in group]
     assert len(found) >= 3  # _Unwind_RaiseException, _Unwind_Resume, ...
     return found

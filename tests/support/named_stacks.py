@@ -60,8 +60,8 @@ def count(profile: Named, stack: NamedStack) -> None:
     node = 0
     for place in profile.places.numbers(stack.frames):
         node = profile.tree.nodes.of(place, node)
-    task = profile.tasks.number(stack.pid, stack.tid)
-    profile.tasks.name(task, stack.process, stack.thread)
+    task = profile.tasks.find_number(stack.pid, stack.tid)
+    profile.tasks.set_names(task, stack.process, stack.thread)
     profile.tree.count(profile.tree.row(node, stack.end, task), stack.samples)
 
 

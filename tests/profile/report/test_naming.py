@@ -38,7 +38,7 @@ def collected(*frames: FileFrame, end: End = End.OUTERMOST, count: int = 1, pid:
     profile = Collected("cpu-clock", "bpf", 99)
     task = profile.stacks.tasks.find_number(pid, 0)
     profile.stacks.tasks.set_names(task, "pro\ngram")
-    profile.stacks.add_samples(profile.stacks.find_or_add(task, array("Q", [one.packed() for one in frames]), end), count)
+    profile.stacks.add_samples(profile.stacks.find_or_add(task, array("Q", [one.pack() for one in frames]), end), count)
     return profile
 
 

@@ -357,9 +357,9 @@ def test_columns_of_spans_are_made_once_and_are_the_spans() -> None:
     """Also when those of more processes are asked for than are kept."""
     walker = walker_with(AMD64, [RETURN_AT_SP, OUTERMOST])
     processes = [[CodeSpan(CODE.start, CODE.stop, BIAS, file)] for file in range(copied_stack.MAX_COLUMNS + 1)]
-    kept = [walker.columns(spans) for spans in processes[:-1]]
-    assert all(walker.columns(spans) is columns for spans, columns in zip(processes, kept, strict=False))
-    assert [walker.columns(spans).file[0] for spans in processes] == [*range(len(processes))]
+    kept = [walker.find_columns(spans) for spans in processes[:-1]]
+    assert all(walker.find_columns(spans) is columns for spans, columns in zip(processes, kept, strict=False))
+    assert [walker.find_columns(spans).file[0] for spans in processes] == [*range(len(processes))]
 
 
 def test_a_table_whose_parts_are_not_in_its_data_is_refused() -> None:

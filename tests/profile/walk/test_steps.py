@@ -512,7 +512,7 @@ def test_registers_beyond_the_last_are_never_known() -> None:
 
 def test_a_thread_begins_where_its_first_register_is_known_to_be_0(monkeypatch: pytest.MonkeyPatch) -> None:
     walker = walker_with(AMD64, [RETURN_AT_SP, OUTERMOST])
-    monkeypatch.setattr(walker._code, "kind", lambda *_: int(CodeKind.STARTS_THREAD))
+    monkeypatch.setattr(walker._code_kinds, "kind", lambda *_: int(CodeKind.STARTS_THREAD))
     for values, exact, frames in (({RAX: 0}, True, 1), ({RAX: 1}, True, 2), ({1: 0}, True, 2), ({RAX: 0}, False, 2)):
         start = start_of({RSP: SP, **values}, place(0), exact=exact)
         assert end_of(walker, start, stack_of({SP: place(1), SP + 8: place(1)})) is End.OUTERMOST
