@@ -79,7 +79,7 @@ def test_too_much_code_is_left_alone(program: ElfFile, monkeypatch: pytest.Monke
 
 
 def test_an_unchanged_file_is_not_read_again(program: ElfFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sframegen.profile.file_cache.SETTLED", -(10**18))
+    monkeypatch.setattr("sframegen.profile.file_cache.SETTLING_TIME", -(10**18))
     cache, stores = TableCache(tmp_path / "cache"), Stores()
     plain = make_table(program, cache)
     recalled = load_cached_table(program, cache, stores)
@@ -95,7 +95,7 @@ def test_a_file_without_build_id_and_cfi_is_proven_once(
     compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As static programs of musl: each profile proved their rules again."""
-    monkeypatch.setattr("sframegen.profile.file_cache.SETTLED", -(10**18))
+    monkeypatch.setattr("sframegen.profile.file_cache.SETTLING_TIME", -(10**18))
     flags = ("-O1", "-fno-asynchronous-unwind-tables", "-nostartfiles", "-static", "-Wl,--build-id=none")
     elf = open_elf(compile_c("int f(int n) { return n + 1; } int main(int n) { return f(n); }", *flags))
     cache = TableCache(tmp_path / "cache")
@@ -107,7 +107,7 @@ def test_a_file_without_build_id_and_cfi_is_proven_once(
 
 
 def test_it_is_remembered_that_nothing_can_be_proven(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sframegen.profile.file_cache.SETTLED", -(10**18))
+    monkeypatch.setattr("sframegen.profile.file_cache.SETTLING_TIME", -(10**18))
     elf = open_elf(compile_c("int main(void) { return 0; }", "-O1", "-nostartfiles", "-shared", "-fPIC", "-Wl,--build-id=sha1"))
     cache = TableCache(tmp_path / "cache")
     assert make_proven_table(elf, cache).table is None
