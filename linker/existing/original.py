@@ -8,7 +8,7 @@ import os
 from contextlib import contextmanager
 
 from linker.existing.in_place import own_loads
-from linker.files.copying import LARGE, copy_parts, same_range
+from linker.files.copying import LARGE, copy_parts, ranges_are_equal
 from linker.inject import undo_record
 from linker.inject.gaps import gaps_in_new_file, is_grown, shift_segment, total_size
 from linker.inject.image import MAX_PROGRAM_HEADERS, image_end
@@ -59,7 +59,7 @@ def check_undo(given: ElfFile, result: Path) -> list[str]:
         old = join_extents(Extent(offset, offset + len(data)) for offset, data in record.old)
         same = len(given.data) == record.original_size and all(given.data[at : at + len(data)] == data for at, data in record.old)
         kept = ((at, at - to + start, end - at) for start, to, size in record.parts for at, end in find_gaps(old, to, to + size))
-        if not same or not all(same_range(given, at, changed, there, size) for at, there, size in kept):
+        if not same or not all(ranges_are_equal(given, at, changed, there, size) for at, there, size in kept):
             return ["its undo record does not restore the original"]
     return []
 

@@ -1,4 +1,4 @@
-"""File locations that stay the same when others rename paths: a name in an open directory, and a directory of our own."""
+"""Resolves paths to locations that stay the same when other users rename files: a name in a directory that is held open."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 ROOT = 0  # user ID of root
 PATH_MAX = 4096  # bytes, Linux's limit
 MAX_LINKS = 40  # symbolic links in one path; the kernel's limit
-DIRECTORY = os.O_PATH | os.O_DIRECTORY
+OPEN_DIRECTORY = os.O_PATH | os.O_DIRECTORY
 ACCESS_LIST = "system.posix_acl_access"
-MODE = 0o755  # mode of directories that an `OwnDirectory` creates, before the umask
+DIRECTORY_MODE = 0o755  # mode, before the umask, of directories that an `OwnDirectory` creates
 
 
 @contextmanager
 def errors_naming(path: str) -> Iterator[None]:
-    """Make an OSError in the block name `path` only, not the path or descriptor used internally."""
+    """Make an OSError in the block name only `path`, which the user knows, not a path or descriptor used internally."""
     try:
         yield
     except OSError as error:
@@ -33,7 +33,7 @@ def errors_naming(path: str) -> Iterator[None]:
 
 
 class OpenHandle:
-    """An object held open until `close` or the end of its block. It is a PathLike, whose path is for messages only."""
+    """An object that is open until `close` or the end of its block. It is a PathLike only for messages that name its path."""
 
     path: str
 
@@ -51,7 +51,7 @@ class OpenHandle:
 
 
 class Location(OpenHandle):
-    """An entry of a directory that is held open: `linker.files.target` looks up the name there, and follows no link."""
+    """An entry of a directory that is held open, so that the name can be looked up there without following links."""
 
     def __init__(self, directory: int, name: str, path: str) -> None:
         self.directory = directory  # a descriptor (O_PATH), closed with this object
@@ -71,12 +71,12 @@ class Location(OpenHandle):
         return None
 
     def is_at(self, status: os.stat_result) -> bool:
-        """Return True if the name leads to the file with that status."""
-        now = self.status()
-        return now is not None and os.path.samestat(now, status)
+        """Return True if the entry is the file with that status."""
+        current = self.status()
+        return current is not None and os.path.samestat(current, status)
 
     def open(self) -> int:
-        """Open the regular file and return its descriptor. Raises FormatError if it is of another kind, or OSError."""
+        """Open the entry, which must be a regular file, and return its descriptor. Raises FormatError, OSError."""
         try:
             return open_regular(self.name, self.path, os.O_NOFOLLOW, directory=self.directory)
         except OSError as error:
@@ -84,13 +84,13 @@ class Location(OpenHandle):
                 raise OSError(errno.ELOOP, "a symbolic link has appeared in its path", self.path) from error
             raise
 
-    def enter(self) -> int:
-        """Open the directory of that name, not a link, and return its descriptor (O_PATH). Raises OSError."""
+    def open_subdirectory(self) -> int:
+        """Open the entry, which must be a directory, and return its descriptor (O_PATH). Raises OSError."""
         with errors_naming(self.path):
-            return _enter(self.directory, self.name)
+            return _open_subdirectory(self.directory, self.name)
 
-    def open_directory(self) -> int:
-        """Open the directory that holds the entry, to list or flush it, and return its descriptor. Raises OSError."""
+    def open_parent(self) -> int:
+        """Open the directory that contains the entry, to list or flush it, and return its descriptor. Raises OSError."""
         with errors_naming(self.path):
             return os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self.directory)
 
@@ -108,16 +108,16 @@ def locate(path: str | os.PathLike[str]) -> Location:
     """
     display_path = os.fspath(path)
     with errors_naming(display_path):
-        return _walk(display_path)
+        return _follow_path(display_path)
 
 
 def enter_location(path: str | os.PathLike[str], stack: ExitStack) -> Location:
-    """Return the location of a path, which `stack` closes; a given Location is returned as is, and stays the caller's."""
+    """Return the location of a path, which `stack` closes. A Location is returned unchanged, and the caller still closes it."""
     return path if isinstance(path, Location) else stack.enter_context(locate(path))
 
 
 def make_directory(path: str | os.PathLike[str], mode: int = 0o777) -> None:
-    """Like `mkdir -p`, but following only the links that `locate` follows. Raises OSError."""
+    """Create a directory and its parents, like `mkdir -p`, but follow only links that `locate` follows. Raises OSError."""
     display_path = os.fspath(path)
     names = display_path.split("/")
     with errors_naming(display_path):
@@ -126,20 +126,22 @@ def make_directory(path: str | os.PathLike[str], mode: int = 0o777) -> None:
                 continue
             with locate("/".join(names[:count])) as location:
                 if location.status() is None:
-                    with suppress(FileExistsError):  # made by another process of this run
+                    with suppress(FileExistsError):  # another process of this run has created it
                         os.mkdir(location.name, mode, dir_fd=location.directory)
 
 
-def _enter(directory: int, name: str) -> int:
-    return os.open(name, DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+def _open_subdirectory(directory: int, name: str) -> int:
+    return os.open(name, OPEN_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
 
 
-def below(root: int, path: str, display_path: str, enter: Callable[[int, str], int] = _enter) -> Location:
-    """Return the entry at a path below an open directory, following no symbolic link. Raises OSError with `display_path`.
+def locate_below(
+    root: int, path: str, display_path: str, open_subdirectory: Callable[[int, str], int] = _open_subdirectory
+) -> Location:
+    """Return the entry at a path below an open directory, without following symbolic links. Raises OSError with `display_path`.
 
-    Each directory is opened relative to its parent: the entry is below `root` even if directories are renamed. A path longer
-    than system calls accept is refused: looking up everything in a deep tree costs the square of its depth. `enter`: opens a
-    directory (O_PATH) in another one, without following a link.
+    Each directory is opened relative to its parent, so that the entry is below `root` even if directories are renamed. A path
+    longer than system calls accept is refused, because looking up all entries of a deep tree takes quadratic time.
+    `open_subdirectory`: opens a directory (O_PATH) in another one, without following a link.
     """
     *directories, name = path.split("/")
     if len(os.fsencode(path)) >= PATH_MAX:
@@ -147,7 +149,7 @@ def below(root: int, path: str, display_path: str, enter: Callable[[int, str], i
     try:
         with _Descriptor(".", directory=root) as here:
             for directory in directories:
-                here.move(enter(here.number, directory))
+                here.move(open_subdirectory(here.number, directory))
             return Location(os.dup(here.number), name, display_path)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
@@ -156,7 +158,7 @@ def below(root: int, path: str, display_path: str, enter: Callable[[int, str], i
 
 
 class OwnDirectory(OpenHandle):
-    """A directory of root or this user that others cannot write to; directories entered below it are checked likewise."""
+    """A directory of root or this user that others cannot write to. Directories below it are checked before they are used."""
 
     def __init__(self, descriptor: int, path: str) -> None:
         """`descriptor`: the directory's (O_PATH), closed with this object."""
@@ -168,9 +170,9 @@ class OwnDirectory(OpenHandle):
         """Open the directory at a path. `make`: create it if it does not exist. Raises OSError."""
         display_path = os.fspath(path)
         if make:
-            make_directory(display_path, MODE)
+            make_directory(display_path, DIRECTORY_MODE)
         with locate(display_path) as location:
-            descriptor = location.enter()
+            descriptor = location.open_subdirectory()
         own = cls(descriptor, display_path)
         try:
             _check_own(os.fstat(descriptor), display_path)
@@ -185,17 +187,17 @@ class OwnDirectory(OpenHandle):
             self.descriptor = -1
 
     def at(self, name: str, *, make: bool = False) -> Location:
-        """Return the entry at a relative path. `make`: create missing directories on the way. Raises OSError."""
+        """Return the entry at a relative path. `make`: create missing parent directories. Raises OSError."""
         display_path = f"{self.path}/{name}"
         if ".." in name.split("/") or name.startswith("/"):
             raise OSError(errno.EINVAL, "a name that leads out of the directory", display_path)
 
-        def enter(directory: int, inner: str) -> int:
+        def open_own_subdirectory(directory: int, inner: str) -> int:
             if make:
                 with suppress(FileExistsError):
-                    os.mkdir(inner, MODE, dir_fd=directory)
+                    os.mkdir(inner, DIRECTORY_MODE, dir_fd=directory)
             with Location(os.dup(directory), inner, display_path) as location:
-                descriptor = location.enter()
+                descriptor = location.open_subdirectory()
             try:
                 _check_own(os.fstat(descriptor), display_path, f"its directory {inner} ")
             except OSError:
@@ -203,26 +205,27 @@ class OwnDirectory(OpenHandle):
                 raise
             return descriptor
 
-        return below(self.descriptor, name, display_path, enter)
+        return locate_below(self.descriptor, name, display_path, open_own_subdirectory)
 
 
-def _walk(path: str) -> Location:
+def _follow_path(path: str) -> Location:
+    """Return the location that a path leads to, after following each of its symbolic links that can be trusted."""
     if not path:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-    waiting, links = _parts(path), 0
+    components, links = _split_reversed(path), 0
     with _Descriptor("/" if path.startswith("/") else ".") as here:
         while True:
-            name = waiting.pop() if waiting else "."
+            name = components.pop() if components else "."
             try:
                 entry = _Descriptor(name, os.O_PATH | os.O_NOFOLLOW, here.number)
             except FileNotFoundError:
-                if waiting:
+                if components:
                     raise
                 return Location(os.dup(here.number), name, path)
             with entry:
                 status = os.fstat(entry.number)
                 if not stat.S_ISLNK(status.st_mode):
-                    if not waiting:
+                    if not components:
                         return Location(os.dup(here.number), name, path)
                     here.move(os.dup(entry.number))
                     continue
@@ -231,20 +234,20 @@ def _walk(path: str) -> Location:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
                 _check_trusted(status, here.number)
                 text = os.readlink("", dir_fd=entry.number)
-            if status.st_dev == _proc_device():  # its text may be a path for another root, or of another file
+            if status.st_dev == _proc_device():  # the link's text may be meant for another root, or be no path at all
                 if not stat.S_ISDIR(os.stat(name, dir_fd=here.number).st_mode):
                     raise OSError(errno.ELOOP, "a link of /proc in place of a file's name; name the file, or write to another one")
-                here.move(os.open(name, DIRECTORY, dir_fd=here.number))
+                here.move(os.open(name, OPEN_DIRECTORY, dir_fd=here.number))
                 continue
             if text.startswith("/"):
-                here.move(os.open("/", DIRECTORY))
-            waiting += _parts(text)
+                here.move(os.open("/", OPEN_DIRECTORY))
+            components += _split_reversed(text)
 
 
 class _Descriptor:
-    """A descriptor that is closed at the end of the block."""
+    """A file descriptor that is closed at the end of the block."""
 
-    def __init__(self, name: str, flags: int = DIRECTORY, directory: int | None = None) -> None:
+    def __init__(self, name: str, flags: int = OPEN_DIRECTORY, directory: int | None = None) -> None:
         self.number = os.open(name, flags | os.O_CLOEXEC, dir_fd=directory)
 
     def move(self, number: int) -> None:
@@ -259,12 +262,12 @@ class _Descriptor:
 
 
 def close_quietly(descriptor: int) -> None:
-    """Close a descriptor that nothing was written through, ignoring errors."""
+    """Close a descriptor and ignore errors. Call this only if nothing was written through it."""
     with suppress(OSError):
         os.close(descriptor)
 
 
-def _parts(path: str) -> list[str]:
+def _split_reversed(path: str) -> list[str]:
     """Return the components of a path, the last one first."""
     return [part for part in path.split("/") if part not in ("", ".")][::-1]
 
@@ -277,39 +280,42 @@ def _proc_device() -> int:
         return -1
 
 
-def others_write(directory: int) -> bool:
-    """Return True if anyone but root and this user can create entries there; for root, also if a group other than root's can."""
+def others_can_write(directory: int) -> bool:
+    """Return True if other users than root and this one can create entries. Root trusts no group, other users their own groups."""
     status, user = os.fstat(directory), os.geteuid()
     if status.st_uid not in (ROOT, user) or status.st_mode & stat.S_IWOTH:
         return True
-    if not status.st_mode & stat.S_IWGRP:  # with a list of access rights, the most that any user or group of it may have
+    if not status.st_mode & stat.S_IWGRP:  # with an access control list, these bits are the upper limit for all its entries
         return False
     return (user == ROOT and status.st_gid != ROOT) or _has_access_list(directory)
 
 
 def _has_access_list(directory: int) -> bool:
     try:
-        os.getxattr(f"/proc/self/fd/{directory}", ACCESS_LIST)  # a descriptor of O_PATH has no attributes
+        os.getxattr(f"/proc/self/fd/{directory}", ACCESS_LIST)  # fgetxattr does not work on an O_PATH descriptor
     except OSError:
         return False
     return True
 
 
 def _check_trusted(link: os.stat_result, directory: int) -> None:
-    """Raise OSError if someone other than root and this user can have made the link or moved it there."""
-    ours = {ROOT, os.geteuid()}
-    if link.st_uid not in ours or others_write(directory):  # sticky or not: a link of root's may come by link(2) or rename(2)
+    """Raise OSError if someone other than root and this user can have created the link or moved it there."""
+    trusted = {ROOT, os.geteuid()}
+    # A sticky bit does not help: others can put a link of root's there by link(2) or rename(2).
+    if link.st_uid not in trusted or others_can_write(directory):
         raise OSError(
             errno.ELOOP,
             "its path contains a symbolic link that another user controls or could have made; name the file that it leads to",
         )
 
 
-def _check_own(status: os.stat_result, path: str, which: str = "") -> None:
-    """Raise OSError if someone else can change the directory."""
+def _check_own(status: os.stat_result, path: str, subject: str = "") -> None:
+    """Raise OSError, which begins with `subject`, if other users can change the directory."""
     user = os.geteuid()
     if status.st_uid not in (ROOT, user):
-        raise PermissionError(errno.EPERM, f"{which}belongs to another user: run as that user, or name a directory of yours", path)
+        raise PermissionError(
+            errno.EPERM, f"{subject}belongs to another user: run as that user, or name a directory of yours", path
+        )
     others = stat.S_IWOTH | (stat.S_IWGRP if user == ROOT else 0)
     if status.st_mode & others:
-        raise PermissionError(errno.EPERM, f"{which}can be written to by others: chmod go-w, or name another directory", path)
+        raise PermissionError(errno.EPERM, f"{subject}can be written to by others: chmod go-w, or name another directory", path)

@@ -1,7 +1,7 @@
 """Reads the headers of a written file with a library that shares no code with the writer: LIEF or pyelftools.
 
-For a good file both report the same header tables, segments and sections. LIEF takes 0.4 seconds to import, 0.2 ms per small file,
-and as much memory as the file is large; pyelftools takes 0.02 seconds to import, 1 ms per file, and no memory.
+For a valid file both report the same header tables, segments and sections. LIEF takes 0.4 seconds to import, 0.2 ms per small file,
+and as much memory as the file is large. pyelftools takes 0.02 seconds to import, 1 ms per file, and hardly any memory.
 """
 
 from __future__ import annotations
@@ -25,51 +25,51 @@ if TYPE_CHECKING:
     import lief
 
 Reader = Literal["lief", "elftools"]
-# Reader -> its module, and a name that another project's module of the same name would lack.
+# Reader -> (its module, an attribute by which the module is told from another project's module of the same name).
 LIBRARIES: dict[Reader, tuple[str, str]] = {"lief": ("lief", "ELF"), "elftools": ("elftools.elf.structs", "ELFStructs")}
 TYPE_MASK = 0xFFFFFFFF  # LIEF stores the architecture above the type's own 32 bits
-LARGE = 16 << 20  # bytes: LIEF would read all of them into memory
-MANY = 400  # files in a run from which on LIEF's import pays off
+MAX_LIEF_BYTES = 16 << 20  # LIEF reads the whole file into memory
+MIN_FILES_FOR_LIEF = 400  # LIEF's import only pays off in a run over this many files
 
 
 class ReadBack(NamedTuple):
-    """The headers that a reader found; section headers without sh_name."""
+    """The headers that a reader found. In section headers, sh_name is 0."""
 
     table_offset: int
     segments: list[Phdr]
     sections: list[Section]
-    identity: dict[str, int]  # header fields that never change
+    identity: dict[str, int]  # type, machine, entry point and flags, which no change of a file affects
 
 
 def choose_reader(size: int) -> Reader:
-    """Return the reader for a file of that size: LIEF if `import_for_many` imported it, else pyelftools, and for large files.
+    """Return the reader for a file of that size: LIEF if `import_for_many` imported it and the file is small, else pyelftools.
 
-    The library is imported here, before a temporary file exists: an exception during the import ends the process. Raises
+    The library is imported here, before a temporary file exists that an interrupted import could leave behind. Raises
     ImportError.
     """
-    if "lief" in sys.modules and size < LARGE and _lief_loads():
+    if "lief" in sys.modules and size < MAX_LIEF_BYTES and _can_import_lief():
         return "lief"
-    _load("elftools")
+    _import_reader("elftools")
     return "elftools"
 
 
 def import_for_many(files: int) -> None:
     """Import LIEF if many files will be read back, before worker processes are forked, so that all of them share it."""
-    if files >= MANY:
-        _lief_loads()
+    if files >= MIN_FILES_FOR_LIEF:
+        _can_import_lief()
 
 
 @cache
-def _lief_loads() -> bool:
-    """Import LIEF; return False if that fails: it has no wheels for s390x, and some systems lack its C++ library."""
+def _can_import_lief() -> bool:
+    """Import LIEF, and return False if that fails: it has no wheels for s390x, and some systems lack its C++ library."""
     try:
-        _load("lief")
+        _import_reader("lief")
     except ImportError:
         return False
     return True
 
 
-def _load(reader: Reader) -> None:
+def _import_reader(reader: Reader) -> None:
     with signals_held():
         import_library(*LIBRARIES[reader])
 
@@ -79,23 +79,24 @@ def read_back(path: Path, reader: Reader) -> ReadBack | None:
     return READERS[reader](path)
 
 
-def _with_lief(path: Path) -> ReadBack | None:
+def _read_with_lief(path: Path) -> ReadBack | None:
     import lief  # noqa: PLC0415 - takes longer to import than most files to change
 
     config = lief.ELF.ParserConfig()
     config.parse_dyn_symbols = config.parse_notes = config.parse_overlay = config.parse_relocations = False
     config.parse_symbol_versions = config.parse_symtab_symbols = False
     with warnings.catch_warnings(), lief.logging.level_scope(lief.logging.LEVEL.OFF):
-        warnings.simplefilter("ignore", RuntimeWarning)  # "1685382484 is not a valid TYPE": LIEF knows no SFrame
+        warnings.simplefilter("ignore", RuntimeWarning)  # "1685382484 is not a valid TYPE": LIEF does not know SFrame
         binary = lief.ELF.parse(path, config)
         if not isinstance(binary, lief.ELF.Binary):
             return None
-        written = _converted(binary)
-    too_many = binary.header.section_header_offset and not binary.header.numberof_sections  # for the field: LIEF reads none
-    return _with_elftools(path) if too_many else written
+        written = _convert_lief(binary)
+    # If the ELF header's field is too small for the number of sections, LIEF reads none of them.
+    lacks_sections = binary.header.section_header_offset and not binary.header.numberof_sections
+    return _read_with_elftools(path) if lacks_sections else written
 
 
-def _converted(binary: lief.ELF.Binary) -> ReadBack:
+def _convert_lief(binary: lief.ELF.Binary) -> ReadBack:
     segments = [
         Phdr(
             p_type=int(s.type) & TYPE_MASK,
@@ -138,8 +139,8 @@ def _converted(binary: lief.ELF.Binary) -> ReadBack:
     return ReadBack(header.program_header_offset, segments, sections, identity)
 
 
-def _with_elftools(path: Path) -> ReadBack | None:
-    """Read only the header tables: pyelftools refuses files in which a section's contents do not match its type."""
+def _read_with_elftools(path: Path) -> ReadBack | None:
+    """Read only the header tables, because pyelftools refuses files in which a section's contents do not match its type."""
     from elftools.common.exceptions import ELFError  # noqa: PLC0415 - not for LIEF
     from elftools.common.utils import parse_cstring_from_stream, struct_parse  # noqa: PLC0415
 
@@ -148,12 +149,12 @@ def _with_elftools(path: Path) -> ReadBack | None:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             if data[:5] != b"\x7fELF\2":
                 return None
-            structs = _structs(little=data[5] == 1)
+            structs = _numeric_structs(little=data[5] == 1)
 
             def records(kind: type[R], table: int, count: int, size: int) -> list[R]:
                 fields, struct = itemgetter(*kind._fields), structs[kind.__name__]
-                places = range(table, table + count * size, size or 1)
-                return [kind._make(fields(struct_parse(struct, data, at))) for at in places]
+                offsets = range(table, table + count * size, size or 1)
+                return [kind._make(fields(struct_parse(struct, data, at))) for at in offsets]
 
             [header] = records(Ehdr, 0, 1, 1)
             [first] = records(Shdr, header.e_shoff, 1, 1) if header.e_shoff else [UNUSED_SECTION]
@@ -161,11 +162,11 @@ def _with_elftools(path: Path) -> ReadBack | None:
             shnum = (header.e_shnum or first.sh_size) if header.e_shoff else 0
             segments = records(Phdr, header.e_phoff, phnum, header.e_phentsize)
             headers = records(Shdr, header.e_shoff, shnum, header.e_shentsize)
-            number = first.sh_link if header.e_shstrndx == SHN.XINDEX else header.e_shstrndx
-            names = headers[number].sh_offset if headers and number else None
+            names_number = first.sh_link if header.e_shstrndx == SHN.XINDEX else header.e_shstrndx
+            names = headers[names_number].sh_offset if headers and names_number else None
             sections = []
-            for number, (place, *fields) in enumerate(headers):
-                name = b"" if names is None else parse_cstring_from_stream(data, names + place) or b""
+            for number, (name_offset, *fields) in enumerate(headers):
+                name = b"" if names is None else parse_cstring_from_stream(data, names + name_offset) or b""
                 sections.append(Section(number, name.decode(errors="replace"), Shdr(0, *fields)))
     except (ELFError, LookupError, ValueError, OverflowError):
         return None
@@ -174,8 +175,8 @@ def _with_elftools(path: Path) -> ReadBack | None:
 
 
 @cache
-def _structs(*, little: bool) -> dict[str, Any]:
-    """Return pyelftools' structs of headers, with numbers in place of names of constants."""
+def _numeric_structs(*, little: bool) -> dict[str, Any]:
+    """Return pyelftools' structs of headers, changed to return numbers instead of the names of constants."""
     from elftools.construct import Struct  # noqa: PLC0415 - not for LIEF
     from elftools.elf.structs import ELFStructs  # noqa: PLC0415
 
@@ -192,4 +193,4 @@ def same_sections(some: Sequence[Section], others: Sequence[Section]) -> bool:
     return len(some) == len(others) and all(a[:2] == b[:2] and a.header[1:] == b.header[1:] for a, b in pairs)
 
 
-READERS: dict[Reader, Callable[[Path], ReadBack | None]] = {"lief": _with_lief, "elftools": _with_elftools}
+READERS: dict[Reader, Callable[[Path], ReadBack | None]] = {"lief": _read_with_lief, "elftools": _read_with_elftools}

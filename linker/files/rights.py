@@ -1,4 +1,4 @@
-"""Sets owner, mode and extended attributes of a new file."""
+"""Gives a new file the owner, mode and extended attributes of the file that it is made from or replaces."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import stat
 from enum import Enum
 from pathlib import Path
 
-from linker.files.location import ACCESS_LIST, Location, others_write
+from linker.files.location import ACCESS_LIST, Location, others_can_write
 from sframegen.base.errors import FormatError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 CAPABILITY = "security.capability"
-OF_USERS = "user."  # prefix of attributes that users may give their own files
-# Errors of users, file systems and user namespaces that may not give a copy all rights of the original.
+USER_PREFIX = "user."  # prefix of attributes that users may set on their own files
+# Errors if this user, file system or user namespace may not give a copy all rights of the original.
 NOT_ALLOWED = {errno.EPERM, errno.EACCES, errno.EINVAL, errno.EOPNOTSUPP}
-OF_CONTENT = ("security.ima", "security.evm")  # checksums and signatures: a kernel would refuse another content under them
+CONTENT_ATTRIBUTES = ("security.ima", "security.evm")  # checksums and signatures, with which kernels refuse changed contents
 SET_ID = {stat.S_ISUID: "set-user-ID bit", stat.S_ISGID: "set-group-ID bit"}
 PERMISSIONS = 0o777
 EXECUTE = 0o111
@@ -28,48 +28,52 @@ USUAL_UMASK = 0o022
 
 
 class Source(NamedTuple):
-    """The open file that a new one is made from. `status`: as of when it was opened."""
+    """The open file that a new one is made from. `status`: its status when it was opened."""
 
     descriptor: int
     status: os.stat_result
 
 
 class Rights(Enum):
-    """How a new file relates to its source. Only a file replaced in place may be set-ID to another user than the one running us."""
+    """How a new file relates to its source. Only a file replaced in place may be set-ID to another user than this process' user."""
 
-    IN_PLACE = "takes its place"  #: has all that it has, or is refused
-    COPY = "is a copy"  #: belongs to who runs this; of a file of theirs, has everything; of others', the permissions less the umask
-    OUTPUT = "is a copy that may replace a file"  #: as COPY; of what everybody may read, the rights of the file that is there
+    IN_PLACE = "takes its place"  #: it gets all rights of the source, or is not written
+    COPY = "is a copy"  #: it belongs to this user, with all rights if the source does, too; else with permissions less the umask
+    OUTPUT = "is a copy that may replace a file"  #: as COPY; from a world-readable source, it gets the replaced file's rights
 
 
 def give_rights(rights: Rights, source: Source, descriptor: int, target: Location) -> list[str]:
     """Give a new file its rights; return the names of rights that it should have but lacks. Raises OSError."""
     mode = stat.S_IMODE(source.status.st_mode)
     if rights is Rights.IN_PLACE:
-        take_over(source, descriptor, mode, strict=True)
-    elif rights is Rights.OUTPUT and mode & stat.S_IROTH and (model := _open_model(target)) is not None:
+        copy_rights(source, descriptor, mode, strict=True)
+    elif rights is Rights.OUTPUT and mode & stat.S_IROTH and (existing := _open_existing(target)) is not None:
         try:
-            readers = model.status.st_mode >> 2  # each may execute what they may read
-            permissions = model.status.st_mode & PERMISSIONS | mode & EXECUTE & readers
-            take_over(model, descriptor, permissions, strict=False, keeps=lambda name: name != CAPABILITY)
-            return losses(model.descriptor, descriptor)
+            readers = existing.status.st_mode >> 2  # the read bits, shifted to where the execute bits are
+            permissions = existing.status.st_mode & PERMISSIONS | mode & EXECUTE & readers
+            copy_rights(existing, descriptor, permissions, strict=False, is_copied=lambda name: name != CAPABILITY)
+            return list_lost_rights(existing.descriptor, descriptor)
         finally:
-            os.close(model.descriptor)
+            os.close(existing.descriptor)
     elif source.status.st_uid == os.geteuid():
         if source.status.st_gid not in (os.getegid(), *os.getgroups()):
             mode &= ~stat.S_ISGID
-        take_over(source, descriptor, mode, strict=False)
+        copy_rights(source, descriptor, mode, strict=False)
     else:
-        ours = Source(source.descriptor, os.fstat(descriptor))  # whose owner the new file has already
-        take_over(ours, descriptor, mode & PERMISSIONS & ~umask(), strict=False, keeps=lambda name: name.startswith(OF_USERS))
-    return losses(source.descriptor, descriptor)
+        own = Source(source.descriptor, os.fstat(descriptor))  # with the new file's own status, so that the owner stays
+        copy_rights(
+            own, descriptor, mode & PERMISSIONS & ~read_umask(), strict=False, is_copied=lambda name: name.startswith(USER_PREFIX)
+        )
+    return list_lost_rights(source.descriptor, descriptor)
 
 
-def take_over(source: Source, descriptor: int, mode: int, *, strict: bool, keeps: Callable[[str], bool] = lambda _: True) -> None:
-    """Copy owner, mode, extended attributes, in that order: a change of owner clears set-user-id bits and capabilities.
+def copy_rights(
+    source: Source, descriptor: int, mode: int, *, strict: bool, is_copied: Callable[[str], bool] = lambda _: True
+) -> None:
+    """Copy owner, mode and extended attributes, in this order because a change of owner clears set-user-ID bits and capabilities.
 
     With `strict`, a right that cannot be copied raises OSError; otherwise the copy lacks it, like any copy of another user's
-    file. `keeps`: True for the names of attributes to copy.
+    file. `is_copied`: returns True for the names of attributes to copy.
     """
     status = source.status
     own = os.fstat(descriptor)
@@ -80,9 +84,13 @@ def take_over(source: Source, descriptor: int, mode: int, *, strict: bool, keeps
             if strict or error.errno not in NOT_ALLOWED:
                 raise
             mode &= PERMISSIONS
-    kept = [attribute for attribute in attributes(source.descriptor) if attribute not in OF_CONTENT and keeps(attribute)]
-    if ACCESS_LIST in attributes(descriptor) and ACCESS_LIST not in kept:
-        os.removexattr(descriptor, ACCESS_LIST)  # inherited from the directory
+    kept = [
+        attribute
+        for attribute in list_attributes(source.descriptor)
+        if attribute not in CONTENT_ATTRIBUTES and is_copied(attribute)
+    ]
+    if ACCESS_LIST in list_attributes(descriptor) and ACCESS_LIST not in kept:
+        os.removexattr(descriptor, ACCESS_LIST)  # the new file inherited it from the directory
     os.fchmod(descriptor, mode)
     for attribute in kept:
         try:
@@ -92,14 +100,14 @@ def take_over(source: Source, descriptor: int, mode: int, *, strict: bool, keeps
                 raise
 
 
-def losses(source: int, copy: int) -> list[str]:
-    """Return the names of rights and attributes that a copy lacks, as copies of other users' files do."""
+def list_lost_rights(source: int, copy: int) -> list[str]:
+    """Return the names of rights and attributes that the source has and a copy lacks."""
     mode = os.fstat(source).st_mode & ~os.fstat(copy).st_mode
     bits = [name for bit, name in SET_ID.items() if mode & bit]
-    return bits + sorted({*attributes(source)} - {*attributes(copy), *OF_CONTENT})
+    return bits + sorted({*list_attributes(source)} - {*list_attributes(copy), *CONTENT_ATTRIBUTES})
 
 
-def attributes(descriptor: int) -> list[str]:
+def list_attributes(descriptor: int) -> list[str]:
     """Return the names of an open file's extended attributes."""
     try:
         return os.listxattr(descriptor)
@@ -109,8 +117,8 @@ def attributes(descriptor: int) -> list[str]:
         raise OSError(error.errno, error.strerror) from error  # the original error names the descriptor
 
 
-def umask() -> int:
-    """Return the process' umask, without changing it."""
+def read_umask() -> int:
+    """Return the umask of the process. Unlike os.umask, this does not change it for a moment."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -118,9 +126,9 @@ def umask() -> int:
     return next((int(line.split()[1], 8) for line in lines if line.startswith("Umask:")), USUAL_UMASK)
 
 
-def _open_model(target: Location) -> Source | None:
-    """Return the existing file, unless another user can have put it there, who could then choose who may read the new file."""
-    if others_write(target.directory):
+def _open_existing(target: Location) -> Source | None:
+    """Open the existing file, unless another user could have put it there to choose who may read the new file."""
+    if others_can_write(target.directory):
         return None
     try:
         descriptor = target.open()

@@ -1,4 +1,4 @@
-"""Finds signatures and checksums of a whole file, which a change invalidates: in the file, its attributes, or beside it."""
+"""Finds signatures and checksums that a change of the file would invalidate: in the file, its attributes, or files beside it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import struct
 from pathlib import PurePath
 from typing import TYPE_CHECKING, TypeVar
 
-from linker.files.rights import OF_CONTENT, Source, attributes
+from linker.files.rights import CONTENT_ATTRIBUTES, Source, list_attributes
 from sframegen.elf.notes import sound_notes
 from sframegen.elf.records import SHT
 
@@ -17,47 +17,47 @@ if TYPE_CHECKING:
 
 P = TypeVar("P", bound=PurePath)
 
-# At the end of signed kernel modules, and of kernels for kexec on s390x and POWER: a PKCS #7 signature, APPENDED_INFO, the marker.
+# Signed kernel modules, and kernels for kexec on s390x and POWER, end with a PKCS #7 signature, APPENDED_INFO and the marker.
 APPENDED_MARKER = b"~Module signature appended~\n"
-APPENDED_INFO = struct.Struct(">5B3xI")  # the last is the size of the signature; big-endian everywhere
-SECTIONS = {
+APPENDED_INFO = struct.Struct(">5B3xI")  # struct module_signature; its last field, always big-endian, is the signature's size
+SIGNATURE_SECTIONS = {
     ".signature": "by elfsign",
     ".SUNW_signature": "by Solaris' elfsign",
     "signature": "by bsign",
     ".sha256_sig": "of an AppImage",
     ".codesign": "by OpenHarmony's signing tool",
 }
-# libgcrypt's checksum of itself for FIPS 140; its build writes the type in big-endian order whatever the machine's.
-NOTES = {(b"FDO\0", 0xCAFE2A8E), (b"FDO\0", 0x8E2AFECA)}
-BESIDE = (".{name}.hmac", "fipscheck/{name}.hmac")  # FIPS 140: GnuTLS', fipscheck's
+# libgcrypt's checksum of itself for FIPS 140. Its build writes the type in big-endian order on all machines.
+CHECKSUM_NOTES = {(b"FDO\0", 0xCAFE2A8E), (b"FDO\0", 0x8E2AFECA)}
+CHECKSUM_FILES = (".{name}.hmac", "fipscheck/{name}.hmac")  # FIPS 140 checksums of GnuTLS and of fipscheck
 
 
-def signatures(elf: ElfFile, path: Path, source: Source) -> list[str]:
-    """Return signatures and checksums of the file at `path`, held open as `source`, in a few words each."""
-    filled = [section.name for section in elf.sections if section.name in SECTIONS and is_filled(elf, section)]
+def find_signatures(elf: ElfFile, path: Path, source: Source) -> list[str]:
+    """Return a few words about each signature and checksum of the file at `path`, which is open as `source`."""
+    filled = [section.name for section in elf.sections if section.name in SIGNATURE_SECTIONS and has_nonzero_byte(elf, section)]
     return [
-        *(["a signature appended to it"] if appended_size(elf) else []),
-        *(f"a signature {SECTIONS[name]} in {name}" for name in filled),
-        *("a FIPS 140 checksum in a note" for note in sound_notes(elf) if (note.name, note.type) in NOTES),
-        *(f"its attribute {name}" for name in attributes(source.descriptor) if name in OF_CONTENT),
-        *(f"a checksum in {place}" for place in beside(path) if place.exists()),
+        *(["a signature appended to it"] if appended_signature_size(elf) else []),
+        *(f"a signature {SIGNATURE_SECTIONS[name]} in {name}" for name in filled),
+        *("a FIPS 140 checksum in a note" for note in sound_notes(elf) if (note.name, note.type) in CHECKSUM_NOTES),
+        *(f"its attribute {name}" for name in list_attributes(source.descriptor) if name in CONTENT_ATTRIBUTES),
+        *(f"a checksum in {checksum}" for checksum in checksum_file_paths(path) if checksum.exists()),
     ]
 
 
-def beside(path: P) -> list[P]:
-    """Return the paths where a checksum file for `path` would be."""
-    places = [path.parent / place.format(name=path.name) for place in BESIDE]
-    return [*places, path.with_suffix(".chk")] if path.suffix == ".so" else places  # NSS'
+def checksum_file_paths(path: P) -> list[P]:
+    """Return the paths that a checksum file for `path` may have."""
+    paths = [path.parent / pattern.format(name=path.name) for pattern in CHECKSUM_FILES]
+    return [*paths, path.with_suffix(".chk")] if path.suffix == ".so" else paths  # NSS writes .chk files
 
 
-def is_filled(elf: ElfFile, section: Section) -> bool:
-    """Return True if the section has a nonzero byte: unsigned AppImages have zeros in place of a signature."""
+def has_nonzero_byte(elf: ElfFile, section: Section) -> bool:
+    """Return True if the section has a nonzero byte. In unsigned AppImages, the section for the signature is all zeros."""
     header = section.header
     return header.sh_type != SHT.NOBITS and any(elf.slice(header.sh_offset, header.sh_size, section.name))
 
 
-def appended_size(elf: ElfFile) -> int:
-    """Return the size of the signature at the end of the file, in bytes."""
+def appended_signature_size(elf: ElfFile) -> int:
+    """Return the number of bytes that an appended signature and its marker take, 0 without one."""
     size = APPENDED_INFO.size + len(APPENDED_MARKER)
     if bytes(elf.data[-len(APPENDED_MARKER) :]) != APPENDED_MARKER:
         return 0

@@ -1,4 +1,4 @@
-"""Opens and locks the input file of a change; writes, verifies and replaces its output."""
+"""Opens and locks the input file of a change, then writes, verifies and replaces its output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STDOUT_NAMES = ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
 
 class WriteResult(NamedTuple):
-    """The path of the written file, "" if none was written, and warnings about rights and hard links."""
+    """The result of a write: the path of the written file, "" if none was written, and warnings about rights and hard links."""
 
     output: str = ""
     warnings: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class Target:
     """A context manager for one change of a file: opens the input, then writes, verifies and replaces the output.
 
     Everything is read from `source`, which stays open. A file that is changed in place is locked, except in a dry run, and its
-    name is looked up once. `path` may be a `Location`.
+    name is looked up only once, so that nobody can redirect it. `path` may be a `Location`.
     """
 
     def __init__(
@@ -49,17 +49,17 @@ class Target:
         dry_run: bool,
         hard_links: Sequence[StrPath] = (),  # other names of the file, which follow it
     ) -> None:
-        """`output` None: in place."""
+        """`output`: None to change the file in place."""
         self.path = Path(path)
         self.output = self.path if output is None else Path(output)
         self.verify = verify
         self.dry_run = dry_run
-        self._given = (path, output, hard_links)
+        self._arguments = (path, output, hard_links)
         self._stack = ExitStack()
         self._ahead: CopyAhead | None = None
 
     def __enter__(self) -> Self:
-        path, output, hard_links = self._given
+        path, output, hard_links = self._arguments
         with ExitStack() as stack:
             is_written = output is None or not (self.dry_run or is_stdout(output))
             self._location = enter_location(path if output is None else output, stack) if is_written else None
@@ -83,21 +83,21 @@ class Target:
         return ElfFile(self.data, str(self.path), self.source.status, self.source.descriptor)
 
     def begin_copy(self, elf: ElfFile, size: int) -> None:
-        """Begin to copy the first `size` bytes in a thread, if they are many and will be written. Call as early as possible."""
+        """Begin to copy the first `size` bytes in a thread, if they are many and a file will be written. Call this early."""
         if self._location is not None and not self.dry_run and size >= LARGE and len(os.sched_getaffinity(0)) > 1:
             self._ahead = self._stack.enter_context(CopyAhead(elf, self._location, size))
             self._ahead.start()
 
     def copy_to(self, elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart] = ()) -> None:
-        """Begin the new file as a copy of these parts, by default of all. Functions given to `write` call this first."""
-        (copy_file if self._ahead is None else self._ahead.copy)(elf, out, parts)
+        """Copy these parts, by default all of the file, to the new file. Functions given to `write` call this first."""
+        (copy_file if self._ahead is None else self._ahead.copy_into)(elf, out, parts)
 
     def copy(self, elf: ElfFile) -> WriteResult:
-        """Leave the file unchanged; another output becomes a copy."""
+        """Write an unchanged copy to the output, unless that is the file itself."""
         return WriteResult() if self.in_place or self.dry_run else self._write(partial(self.copy_to, elf), None)
 
     def write(self, write: Callable[[BinaryIO], None], check: Callable[[Path, Reader], None]) -> WriteResult:
-        """Write the result, except in a dry run; `check` raises to stop."""
+        """Write the new file, except in a dry run. `check` reads it back, and raises an exception to keep the old file."""
         if self.dry_run:
             return WriteResult()
         if not self.verify:
@@ -107,7 +107,7 @@ class Target:
 
     def _write(self, write: Callable[[BinaryIO], None], check: Callable[[Path], None] | None) -> WriteResult:
         if self._location is None:
-            _to_stdout(write, check)
+            _write_to_stdout(write, check)
             return WriteResult(str(self.output))
         replaced = write_atomically(
             self._location,
@@ -129,12 +129,12 @@ class Target:
 
 def _leads_to(path: StrPath, location: Location) -> bool:
     """Return True if the path leads to the file at the location."""
-    there = location.status()
-    return there is not None and os.path.samestat(os.stat(path), there)  # noqa: PTH116 - a PathLike of any kind
+    status = location.status()
+    return status is not None and os.path.samestat(os.stat(path), status)  # noqa: PTH116 - a PathLike of any kind
 
 
 def is_stdout(output: StrPath | None) -> bool:
-    """Return True for names of standard output, including the pipe or device it is connected to, which cannot be replaced."""
+    """Return True if the path leads to standard output, also by the name of its pipe or device, which cannot be replaced."""
     if output is None or os.fspath(output) in STDOUT_NAMES:
         return output is not None
     try:
@@ -144,8 +144,8 @@ def is_stdout(output: StrPath | None) -> bool:
         return False
 
 
-def _to_stdout(write: Callable[[BinaryIO], None], check: Callable[[Path], None] | None) -> None:
-    """Print the result once it is complete and verified."""
+def _write_to_stdout(write: Callable[[BinaryIO], None], check: Callable[[Path], None] | None) -> None:
+    """Write the new file to standard output once it is complete and verified."""
     from shutil import copyfileobj  # noqa: PLC0415 - here and below: importing them takes longer than a small file
     from tempfile import TemporaryFile  # noqa: PLC0415
 

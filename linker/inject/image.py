@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from linker.files.signatures import appended_size
+from linker.files.signatures import appended_signature_size
 from linker.inject.movable import FIRST_PAGE, NEW_HEADERS, find_movable_and_fixed, is_valid_align
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
@@ -186,7 +186,7 @@ def check_no_appended_data(elf: ElfFile) -> None:
     Some readers find such data from the end of the file (zip), others after the section headers (AppImages) or at a stored
     offset. Therefore no position of a new segment suits all of them.
     """
-    start, end = image_end(elf), len(elf.data) - appended_size(elf)
+    start, end = image_end(elf), len(elf.data) - appended_signature_size(elf)
     for at in range(start, end, SCAN_CHUNK):
         content = bytes(elf.data[at : min(at + SCAN_CHUNK, end)]).lstrip(b"\0")
         if content:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from linker.files.copying import same_range
+from linker.files.copying import ranges_are_equal
 from linker.files.read_back import read_back, same_sections
 from linker.inject.gaps import empty_to_new_offset, is_grown, parts_to_copy, shift_segment, to_new_offset, to_original_offset
 from linker.inject.image import find_build_id
@@ -64,7 +64,7 @@ def check_unloaded(original: ElfFile, elf: ElfFile, written: ReadBack) -> Iterat
         yield "program headers changed"
     if elf.header._replace(e_shoff=original.header.e_shoff, e_shnum=original.header.e_shnum) != original.header:
         yield "the ELF header changed"
-    if not same_range(original, EHDR_SIZE, elf, EHDR_SIZE, len(original.data) - EHDR_SIZE):
+    if not ranges_are_equal(original, EHDR_SIZE, elf, EHDR_SIZE, len(original.data) - EHDR_SIZE):
         yield "bytes of the original changed"
 
 
@@ -85,7 +85,7 @@ def verify_writes(
     with opened_elf(result) as new:
         if len(new.data) != size:
             findings.append(f"the file has {len(new.data)} bytes, not {size}")
-        elif not all(same_range(original, start, new, start, end - start) for start, end in find_gaps(changed, 0, size)):
+        elif not all(ranges_are_equal(original, start, new, start, end - start) for start, end in find_gaps(changed, 0, size)):
             findings.append("bytes changed that do not belong to the section")
     return findings
 
@@ -267,13 +267,13 @@ def check_bytes(plan: InjectionPlan, original: ElfFile, result: ElfFile, written
         there = next((s for s in now if s.p_vaddr <= load.p_vaddr < s.p_vaddr + max(1, s.p_memsz)), load)
         shift = load.p_vaddr - there.p_vaddr + there.p_offset - load.p_offset
         for start, end in find_gaps(overwritten, load.extent.start, load.extent.end):
-            if not same_range(original, start, result, start + shift, end - start):
+            if not ranges_are_equal(original, start, result, start + shift, end - start):
                 yield f"bytes loaded from file offsets {start:#x} to {end:#x} changed"
     loads = (s.extent for s in original.segments if s.p_type == PT.LOAD and s.p_filesz)
     compared = join_extents([*overwritten, *loads])
     for start, to, size in parts_to_copy(plan.gaps, len(original.data)):
         for at, end in find_gaps(compared, start, start + size):
-            if not same_range(original, at, result, at + to - start, end - at):
+            if not ranges_are_equal(original, at, result, at + to - start, end - at):
                 yield f"bytes from file offsets {at:#x} to {end:#x} changed"
 
 

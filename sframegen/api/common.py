@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from linker.existing.in_place import Exchange, verify_exchange
 from linker.existing.original import check_undo
-from linker.files.signatures import signatures
+from linker.files.signatures import find_signatures
 from sframegen.api.add_summary import Plan, plan_from_change
 from sframegen.base.errors import Refusal, RefusedError, VerificationError
 from sframegen.elf.records import ET
@@ -58,7 +58,7 @@ def plan_for_result(plan: InjectionPlan | Exchange) -> Plan:
 
 def check_signatures(changed: list[ElfFile], target: Target, *, force: bool) -> tuple[str, ...]:
     """Return a warning if one of the files to be changed is signed; without `force`, raise RefusedError instead."""
-    kinds = ", ".join(dict.fromkeys(kind for elf in changed for kind in signatures(elf, target.path, target.source)))
+    kinds = ", ".join(dict.fromkeys(kind for elf in changed for kind in find_signatures(elf, target.path, target.source)))
     if kinds and not force:
         raise RefusedError(Refusal.SIGNED, f"signed: {kinds}")
     return (f"must be signed again: {kinds}",) if kinds else ()

@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 from time import monotonic
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, Self, cast
 
-from linker.files.rights import OF_CONTENT
-from linker.files.signatures import beside
+from linker.files.rights import CONTENT_ATTRIBUTES
+from linker.files.signatures import checksum_file_paths
 from sframegen.base.errors import FormatError, Refusal, RefusedError
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.format.abi import is_linked
@@ -240,8 +240,8 @@ def is_checksum(path: str) -> bool:
 
 def checksum_of(paths: Collection[str], names: Container[str], attributes: Collection[str]) -> str:
     """Return the checksums and signatures outside of a file that its change would invalidate, "" without any."""
-    found = [f"its attribute {attribute}" for attribute in OF_CONTENT if attribute in attributes]
-    places = (str(place) for path in paths for place in beside(PurePosixPath(path)))
+    found = [f"its attribute {attribute}" for attribute in CONTENT_ATTRIBUTES if attribute in attributes]
+    places = (str(place) for path in paths for place in checksum_file_paths(PurePosixPath(path)))
     return ", ".join(found + [f"a checksum in {place}" for place in places if place in names])
 
 

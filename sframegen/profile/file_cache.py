@@ -10,7 +10,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
-from linker.files.location import Location, below, locate, make_directory
+from linker.files.location import Location, locate, locate_below, make_directory
 from linker.files.rename_into_place import write_new
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import map_descriptor
@@ -91,7 +91,7 @@ class FileCache:
             self._directory = -1
 
     def _at(self, name: str) -> Location:
-        return below(self._directory, name, str(self._path / name))
+        return locate_below(self._directory, name, str(self._path / name))
 
 
 def default_directory(kind: str) -> Path:

@@ -123,7 +123,7 @@ def each_file(
 
 def _keep_times(location: Location, times: dict[tuple[int, int], tuple[int, int]]) -> None:
     """Restore the times that a file's directory had before files in it were replaced, if this user may."""
-    descriptor = location.open_directory()
+    descriptor = location.open_parent()
     try:
         status = os.fstat(descriptor)
         before = times.get((status.st_dev, status.st_ino))

@@ -6,7 +6,7 @@ import os
 import re
 from contextlib import ExitStack
 
-from linker.files.location import Location, below, locate
+from linker.files.location import Location, locate, locate_below
 from sframegen.base.errors import FormatError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.file import beginning_of
@@ -91,16 +91,16 @@ class Trees(ExitStack):
         self.roots = {}
         for root in roots:
             with locate(root) as location:
-                self.roots[root] = self.enter_context(below(location.directory, f"{location.name}/.", root)).directory
+                self.roots[root] = self.enter_context(locate_below(location.directory, f"{location.name}/.", root)).directory
 
     def locate(self, name: Name) -> Location:
         """Return the location of a file. Raises OSError."""
-        return below(self.roots[name.root], name.path, name.full)
+        return locate_below(self.roots[name.root], name.path, name.full)
 
-    def open_directory(self, name: Name) -> int:
+    def open_parent(self, name: Name) -> int:
         """Return a descriptor of a directory. Raises OSError."""
-        with below(self.roots[name.root], os.path.join(name.path, "."), name.full) as location:  # noqa: PTH118
-            return location.open_directory()
+        with locate_below(self.roots[name.root], os.path.join(name.path, "."), name.full) as location:  # noqa: PTH118
+            return location.open_parent()
 
 
 def find(trees: Trees, exclusions: Exclusions, *, one_file_system: bool = False) -> Found:
@@ -149,7 +149,7 @@ def _regular_files(
     while waiting:
         directory, out = waiting.pop()
         try:
-            descriptor = trees.open_directory(directory)
+            descriptor = trees.open_parent(directory)
             try:
                 device = os.fstat(descriptor).st_dev
                 if device != devices.get(directory.root, device):

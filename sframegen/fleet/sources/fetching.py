@@ -10,7 +10,7 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from linker.files.location import locate
-from linker.files.rights import umask
+from linker.files.rights import read_umask
 from sframegen.base.errors import FormatError
 from sframegen.fleet.sources.items import Item, is_url, local_path, without_secrets
 
@@ -130,7 +130,7 @@ def _download(url: str, size: int = -1, limit: int = MAX_PACKAGE_BYTES) -> Itera
             copy_pieces(file, copy, without_secrets(url), limit if size < 0 else size)
         copy.flush()
         copy.seek(0)
-        os.fchmod(copy.fileno(), 0o666 & ~umask())
+        os.fchmod(copy.fileno(), 0o666 & ~read_umask())
         yield copy
 
 

@@ -7,7 +7,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, BinaryIO
 
-from linker.files.location import below, locate
+from linker.files.location import locate, locate_below
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import beginning_of
 from sframegen.elf.records import EHDR_SIZE
@@ -126,14 +126,14 @@ def _of_directory(root: str) -> Iterator[Item]:
     waiting = [""]
     is_empty, has_programs = True, False
     with locate(root) as location:
-        top = location.enter()
+        top = location.open_subdirectory()
     try:
         while waiting:
             directory = waiting.pop()
             here = os.path.join(root, directory) if directory else root  # noqa: PTH118
             try:
-                with below(top, f"{directory}/." if directory else ".", here) as location:
-                    descriptor = location.open_directory()
+                with locate_below(top, f"{directory}/." if directory else ".", here) as location:
+                    descriptor = location.open_parent()
             except OSError as error:
                 if not directory:
                     raise

@@ -109,7 +109,7 @@ def test_changed_after_the_copy(program: Path, ahead: list[ElfFile], monkeypatch
 
 
 def test_no_nameless_files(program: Path, ahead: list[ElfFile], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "nameless_file", lambda _: None)
+    monkeypatch.setattr(copying, "create_unnamed_file", lambda _: None)
     sframegen.add_section(program, output=program.with_name("new"))
     assert len(ahead) == 1
     assert sframegen.add_section(program.with_name("new")).note == "has it already"
@@ -175,8 +175,8 @@ def test_a_copy_that_nobody_needs_ends(program: Path, without: list[str], monkey
 
     for name in without:
         monkeypatch.setattr(f"linker.files.copying.{name}", unsupported)
-    monkeypatch.setattr(copying, "AT_ONCE", 1 << 10)
-    monkeypatch.setattr(copying, "CHUNK", 1 << 10)
+    monkeypatch.setattr(copying, "MAX_KERNEL_COPY", 1 << 10)
+    monkeypatch.setattr(copying, "WRITE_CHUNK", 1 << 10)
     asked: list[bool] = []
     with Target(program, None, verify=False, dry_run=False) as source, program.with_name("copy").open("wb") as out:
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from linker.files.location import below, locate, make_directory
+from linker.files.location import locate, locate_below, make_directory
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -96,9 +96,9 @@ def test_what_is_exchanged_afterwards_is_not_followed(tree: Path) -> None:
     (tree / "a").rename(tree / "real")
     (tree / "a").symlink_to("real")
     with pytest.raises(OSError, match="a symbolic link has appeared in its path") as error:
-        below(root, "a/b/other", "shown")
+        locate_below(root, "a/b/other", "shown")
     assert error.value.filename == "shown"
-    with below(root, "real/b/other", "shown") as location:
+    with locate_below(root, "real/b/other", "shown") as location:
         assert location.is_at((tree / "real/b/other").stat())
     os.close(root)
 

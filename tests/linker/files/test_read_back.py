@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from linker.files import read_back
-from linker.files.read_back import LARGE, MANY, READERS, choose_reader, import_for_many
+from linker.files.read_back import MAX_LIEF_BYTES, MIN_FILES_FOR_LIEF, READERS, choose_reader, import_for_many
 from sframegen.elf.file import ElfFile
 from sframegen.elf.records import EM
 from tests.support.inputs.linker_inputs import small_file
@@ -26,20 +26,20 @@ SHT_AARCH64_ATTRIBUTES = 0x70000003
 @pytest.fixture(autouse=True)
 def not_imported(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delitem(sys.modules, "lief", raising=False)
-    read_back._lief_loads.cache_clear()
+    read_back._can_import_lief.cache_clear()
     yield
-    read_back._lief_loads.cache_clear()
+    read_back._can_import_lief.cache_clear()
 
 
-@pytest.mark.parametrize(("files", "reader"), [(MANY - 1, "elftools"), (MANY, "lief")])
+@pytest.mark.parametrize(("files", "reader"), [(MIN_FILES_FOR_LIEF - 1, "elftools"), (MIN_FILES_FOR_LIEF, "lief")])
 def test_many_small_files_are_read_back_with_lief(files: int, reader: str) -> None:
     import_for_many(files)
-    assert (choose_reader(LARGE - 1), choose_reader(LARGE)) == (reader, "elftools")
+    assert (choose_reader(MAX_LIEF_BYTES - 1), choose_reader(MAX_LIEF_BYTES)) == (reader, "elftools")
 
 
 def test_without_lief_many_files_are_read_back_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lief", None)  # its import fails, as where the C++ library is missing
-    import_for_many(MANY)
+    import_for_many(MIN_FILES_FOR_LIEF)
     assert choose_reader(1) == "elftools"
 
 

@@ -23,7 +23,7 @@ from linker.files import rename_into_place
 from linker.files.copying import copy_file
 from linker.files.location import locate
 from linker.files.rename_into_place import Replacement, write_atomically
-from linker.files.rights import Rights, Source, take_over
+from linker.files.rights import Rights, Source, copy_rights
 from linker.inject.apply import make_injection_change
 from linker.inject.plan import plan_injection
 from sframegen import add_section
@@ -110,7 +110,7 @@ def test_an_error_of_the_last_close_is_too_late(target: Path, monkeypatch: pytes
     def new_file(directory: int, name: str, mode: int = 0o600) -> BinaryIO:
         return io.BufferedWriter(Failing(name, "wb", opener=lambda path, flags: os.open(path, flags, mode, dir_fd=directory)))
 
-    monkeypatch.setattr(rename_into_place, "new_file", new_file)
+    monkeypatch.setattr(rename_into_place, "create_file", new_file)
     put(target, write_new, source=target)
     assert target.read_bytes() == NEW
     with locate(target) as location:
@@ -195,8 +195,8 @@ def test_an_owner_who_cannot_be_kept(target: Path, monkeypatch: pytest.MonkeyPat
     other = Source(descriptor, os.stat_result([0o104755, *target.stat()[1:4], os.getuid() + 1, *target.stat()[5:]]))
     monkeypatch.setattr("linker.files.rights.os.fchown", refuse)
     with pytest.raises(PermissionError):
-        take_over(other, descriptor, 0o4755, strict=True)
-    take_over(other, descriptor, 0o4755, strict=False)
+        copy_rights(other, descriptor, 0o4755, strict=True)
+    copy_rights(other, descriptor, 0o4755, strict=False)
     assert stat.S_IMODE(os.fstat(descriptor).st_mode) == 0o755
     os.close(descriptor)
 

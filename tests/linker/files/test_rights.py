@@ -17,7 +17,7 @@ import pytest
 
 from linker.files.location import locate
 from linker.files.rename_into_place import write_atomically
-from linker.files.rights import Rights, Source, umask
+from linker.files.rights import Rights, Source, read_umask
 from sframegen import add_section, convert, merge, remove
 from sframegen.profile.this_machine import in_user_namespace
 
@@ -161,7 +161,7 @@ def test_capabilities(directory: Path) -> None:
 def test_the_umask() -> None:
     before = os.umask(0o027)
     try:
-        assert umask() == 0o027
+        assert read_umask() == 0o027
     finally:
         os.umask(before)
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from linker.files.rights import Source
-from linker.files.signatures import APPENDED_MARKER, appended_size, signatures
+from linker.files.signatures import APPENDED_MARKER, appended_signature_size, find_signatures
 from sframegen.cli.commands import cli
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.format.locate import sframe_of
@@ -86,7 +86,7 @@ def test_files_that_only_look_signed(program: Callable[..., Path]) -> None:
 
 def found(file: Path) -> list[str]:
     with file.open("rb") as source:
-        return signatures(open_elf(file), file, Source(source.fileno(), file.stat()))
+        return find_signatures(open_elf(file), file, Source(source.fileno(), file.stat()))
 
 
 @pytest.mark.parametrize("name", SECTIONS)
@@ -125,7 +125,7 @@ def test_an_appended_signature(program: Callable[..., Path]) -> None:
     file = program()
     size = file.stat().st_size
     file.write_bytes(appended(file.read_bytes()))
-    assert appended_size(open_elf(file)) == file.stat().st_size - size
+    assert appended_signature_size(open_elf(file)) == file.stat().st_size - size
     assert_only_by_force(file, "a signature appended to it")
 
 
@@ -141,7 +141,7 @@ def test_a_kernel_module(compile_c: Compiler, tmp_path: Path) -> None:
     assert file.read_bytes() == before
     result = run("--force", file)
     assert (result.exit_code, result.stderr) == (0, f"sframegen: {file}: warning: must be signed again: {reason}\n")
-    assert appended_size(open_elf(file)) == 0
+    assert appended_signature_size(open_elf(file)) == 0
     assert open_elf(file).section(".sframe") is not None
 
 
@@ -149,8 +149,8 @@ def test_an_appended_signature_that_is_cut(tmp_path: Path) -> None:
     """Its size is whatever was written there."""
     (tmp_path / "file").write_bytes(small_file() + APPENDED_MARKER)
     elf = open_elf(tmp_path / "file")
-    assert 0 < appended_size(elf) <= len(elf.data)
-    assert appended_size(ElfFile(memoryview(small_file()))) == 0
+    assert 0 < appended_signature_size(elf) <= len(elf.data)
+    assert appended_signature_size(ElfFile(memoryview(small_file()))) == 0
 
 
 @pytest.mark.parametrize(("attribute", "value"), [("security.ima", b"\x04\x04" + bytes(32)), ("security.evm", b"\x02" + bytes(20))])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from linker.files.copying import COMPARED, same_range
+from linker.files.copying import COMPARE_CHUNK, ranges_are_equal
 from linker.files.read_back import read_back
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile, open_elf, opened_elf
@@ -183,20 +183,20 @@ def test_a_plan_that_writes_over_what_stays(tmp_path: Path) -> None:
     assert ".note.gnu.build-id is overwritten" in program._replace(plan=program.plan._replace(moves=keeps)).findings()
 
 
-@for_each("place", [COMPARED // 2, COMPARED - 1, COMPARED, COMPARED + 99])
+@for_each("place", [COMPARE_CHUNK // 2, COMPARE_CHUNK - 1, COMPARE_CHUNK, COMPARE_CHUNK + 99])
 def test_a_byte_that_differs_is_found(place: int, tmp_path: Path) -> None:
-    data = bytearray(small_file().ljust(COMPARED + 100))
+    data = bytearray(small_file().ljust(COMPARE_CHUNK + 100))
     one = ElfFile(memoryview(bytes(data)))
     data[place] ^= 1
     (tmp_path / "other").write_bytes(data)
     with opened_elf(tmp_path / "other") as other:
-        assert not same_range(one, 0, other, 0, len(data))
-        assert same_range(one, 0, other, 0, place)
-        assert same_range(one, place + 1, other, place + 1, len(data) - place - 1)
-        assert not same_range(one, place + 1, other, place, len(data) - place)
+        assert not ranges_are_equal(one, 0, other, 0, len(data))
+        assert ranges_are_equal(one, 0, other, 0, place)
+        assert ranges_are_equal(one, place + 1, other, place + 1, len(data) - place - 1)
+        assert not ranges_are_equal(one, place + 1, other, place, len(data) - place)
         os.truncate(tmp_path / "other", place)
         with pytest.raises(FormatError, match="it was truncated while being read"):
-            same_range(one, 0, other, 0, len(data))
+            ranges_are_equal(one, 0, other, 0, len(data))
 
 
 def test_planning_and_writing_do_not_import_lief() -> None:

@@ -53,10 +53,10 @@ def format_of(path: str) -> Format:
 def check_target(path: str) -> None:
     """Raise OSError if a file of that name cannot be made, so that users know before hours of sampling."""
     from linker.files.location import locate  # noqa: PLC0415
-    from linker.files.rename_into_place import regular_there  # noqa: PLC0415
+    from linker.files.rename_into_place import check_replaceable  # noqa: PLC0415
 
     with locate(path) as target:
-        regular_there(target)
+        check_replaceable(target)
         if not os.access(".", os.W_OK, dir_fd=target.directory, effective_ids=True):
             raise PermissionError(errno.EACCES, "files cannot be made in its directory", path)
 
