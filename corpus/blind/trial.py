@@ -15,7 +15,7 @@ from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert
 from sframegen.elf.file import open_elf
 from sframegen.elf.ranges import merge_ranges, subtract_ranges
-from sframegen.elf.symbols import function_symbols
+from sframegen.elf.symbols import sorted_functions
 from sframegen.format.abi import abi_of
 
 from .compare import compare
@@ -48,7 +48,7 @@ def try_blind(file: File, jobs: int) -> Trial:
         code = [(middle, middle + file.slice_bytes)]
     converted = convert(sources.sections, code, abi)
     functions = functions_of(elf, converted)
-    symbols = function_symbols(elf)
+    symbols = sorted_functions(elf)
     known = {symbol.address for symbol in symbols if ".cold" not in symbol.name} & {start for start, _ in functions}
     clock, used = time.perf_counter(), _used()
     found = survey(elf, functions, known, jobs)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import sframegen
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import SHF
-from sframegen.elf.symbols import functions_of
+from sframegen.elf.symbols import read_functions
 from tests.support.oracles import fdes, sframe_text
 from tests.support.oracles.rules import NOTHING, Interner, Rule, pieces
 
@@ -140,7 +140,7 @@ class Functions:
         elf = open_elf(file)
         self.names: dict[int, set[str]] = {}
         ends: dict[int, int] = {}
-        for symbol in functions_of(elf):
+        for symbol in read_functions(elf):
             self.names.setdefault(symbol.address, set()).add(symbol.name)
             ends[symbol.address] = max(ends.get(symbol.address, 0), symbol.address + symbol.size)
         self._starts = sorted(ends)

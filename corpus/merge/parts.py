@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from linker.objects.given_file import Objects, open_given
 from sframegen.base.errors import SframegenError
 from sframegen.elf.file import open_elf
-from sframegen.elf.symbols import functions_of
+from sframegen.elf.symbols import read_functions
 from tests.support.oracles.rules import OracleError
 
 from .compare import Functions, Outcome, Reader, by_name, described, fde_for_fde, rule_for_rule, sections_of
@@ -289,7 +289,7 @@ def _functions(path: Path) -> Iterator[str]:
     given = open_given(str(path))
     assert isinstance(given, Objects)
     for elf in given.members.values():
-        yield from (symbol.name for symbol in functions_of(elf))
+        yield from (symbol.name for symbol in read_functions(elf))
 
 
 def without_sframe(

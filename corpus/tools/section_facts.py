@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen import read
 from sframegen.elf.file import open_elf
-from sframegen.elf.notes import build_id_of, notes_of
+from sframegen.elf.notes import read_build_id, read_notes
 from sframegen.elf.records import NT_GNU_BUILD_ID, PT, SHT
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ def facts_of(file: Path) -> Facts:
     header = elf.header
     first = next(s for s in elf.segments if s.p_type == PT.LOAD)
     kinds = [s.p_type for s in elf.segments]
-    ends = [note.offset + 36 for note in notes_of(elf) if note.type == NT_GNU_BUILD_ID and note.name == b"GNU\0"]
+    ends = [note.offset + 36 for note in read_notes(elf) if note.type == NT_GNU_BUILD_ID and note.name == b"GNU\0"]
     headers_end = header.e_phoff + header.e_phentsize * len(elf.segments)
     return Facts(
-        build_id_of(elf),
+        read_build_id(elf),
         bool(ends) and max(*ends, headers_end) <= PAGE,
         PT.INTERP in kinds and kinds.index(PT.INTERP) < kinds.index(PT.LOAD),
         all(s.p_vaddr == first.p_vaddr - first.p_offset + header.e_phoff for s in elf.segments if s.p_type == PT.PHDR),

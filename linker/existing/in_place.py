@@ -7,7 +7,7 @@ from linker.inject.undo_record import Write
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.ranges import Extent, find_gaps, join_extents
-from sframegen.elf.records import PF, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT, Phdr, packed
+from sframegen.elf.records import PF, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT, Phdr, pack_records
 from sframegen.format.locate import is_sframe_section, loaded_size
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ def plan_exchange(elf: ElfFile, slot: Slot, section: Bytes, *, new_record: bool 
         raise RefusedError(Refusal.NO_ROOM_IN_PLACE, message, file=elf.name)
     segments, sections = headers_for(elf, slot, size)
     writes = [Write(slot.offset, bytes(section).ljust(slot.size, b"\0"))]
-    writes += [Write(elf.header.e_phoff + n * PHDR_SIZE, packed([segments[n]], elf.byte_order)) for n in slot.segments]
-    writes += [Write(elf.header.e_shoff + n * SHDR_SIZE, packed([sections[n].header], elf.byte_order)) for n in slot.sections]
+    writes += [Write(elf.header.e_phoff + n * PHDR_SIZE, pack_records([segments[n]], elf.byte_order)) for n in slot.segments]
+    writes += [Write(elf.header.e_shoff + n * SHDR_SIZE, pack_records([sections[n].header], elf.byte_order)) for n in slot.sections]
     record = [Write(len(elf.data), undo_record.make_record(elf.data, writes))] if new_record else updated_record(elf, writes)
     return Exchange(slot, size, writes + record)
 

@@ -17,7 +17,7 @@ from sframegen.base.quick_typing import NamedTuple
 from sframegen.elf.dynamic import read_dynamic
 from sframegen.elf.file import ElfFile, Section
 from sframegen.elf.ranges import Extent, find_gaps, find_overlapping, join_extents
-from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT, UNUSED_SECTION, UNUSED_SEGMENT, Phdr, packed
+from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT, UNUSED_SECTION, UNUSED_SEGMENT, Phdr, pack_records
 from sframegen.elf.symbols import SymbolTable, symbol_tables
 from sframegen.format.layouts import MAGIC
 from sframegen.format.locate import is_sframe_section
@@ -62,17 +62,17 @@ def plan_removal(elf: ElfFile) -> Removal:
         cleared.append(Extent(record.start, len(elf.data)))
     writes = [Write(item.start, bytes(item.size)) for item in cleared]
     writes += [
-        Write(elf.header.e_phoff + number * PHDR_SIZE, packed([segment], elf.byte_order))
+        Write(elf.header.e_phoff + number * PHDR_SIZE, pack_records([segment], elf.byte_order))
         for number, segment in enumerate(segments)
         if segment != elf.segments[number]
     ]
     if sections != elf.sections:
-        table = packed([section.header for section in sections], elf.byte_order).ljust(elf.shnum * SHDR_SIZE, b"\0")
+        table = pack_records([section.header for section in sections], elf.byte_order).ljust(elf.shnum * SHDR_SIZE, b"\0")
         writes.append(Write(elf.header.e_shoff, table))
     if len(sections) < elf.shnum:
         names = elf.shstrndx - sum(is_sframe_section(section) for section in elf.sections[: elf.shstrndx])
         header = elf.header._replace(e_shnum=len(sections), e_shstrndx=names)
-        writes.append(Write(0, packed([header], elf.byte_order)))
+        writes.append(Write(0, pack_records([header], elf.byte_order)))
     return Removal(segments, sections, writes)
 
 
@@ -89,7 +89,7 @@ def without_headers(elf: ElfFile) -> list[Section]:
 
 def are_numbered(elf: ElfFile, sections: range) -> bool:
     """Return True if a symbol names any of these sections by number, or the file has section groups."""
-    tables = [SymbolTable(elf, section, elf.stored(section)) for section in symbol_tables(elf)]
+    tables = [SymbolTable(elf, section, elf.stored_contents(section)) for section in symbol_tables(elf)]
     known = (next(table.defined_in(sections), None) for table in tables)
     return any(s.header.sh_type == SHT.GROUP for s in elf.sections) or any(number is not None for number in known)
 

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, TypeVar
 
 from linker.files.rights import CONTENT_ATTRIBUTES, Source, list_attributes
-from sframegen.elf.notes import sound_notes
+from sframegen.elf.notes import read_valid_notes
 from sframegen.elf.records import SHT
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def find_signatures(elf: ElfFile, path: Path, source: Source) -> list[str]:
     return [
         *(["a signature appended to it"] if appended_signature_size(elf) else []),
         *(f"a signature {SIGNATURE_SECTIONS[name]} in {name}" for name in filled),
-        *("a FIPS 140 checksum in a note" for note in sound_notes(elf) if (note.name, note.type) in CHECKSUM_NOTES),
+        *("a FIPS 140 checksum in a note" for note in read_valid_notes(elf) if (note.name, note.type) in CHECKSUM_NOTES),
         *(f"its attribute {name}" for name in list_attributes(source.descriptor) if name in CONTENT_ATTRIBUTES),
         *(f"a checksum in {checksum}" for checksum in checksum_file_paths(path) if checksum.exists()),
     ]

@@ -7,7 +7,7 @@ from linker.inject import undo_record
 from linker.inject.gaps import Gaps, split_at_gaps, to_new_offset
 from linker.inject.undo_record import Write
 from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple
-from sframegen.elf.records import SHN, packed
+from sframegen.elf.records import SHN, pack_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -67,7 +67,7 @@ def make_injection_change(
         header = header._replace(e_shoff=to_new_offset(plan.gaps, header.e_shoff))
     if plan.is_loaded:
         header = header._replace(e_phoff=plan.table_offset, e_phnum=len(plan.segments))
-        table_writes = [Write(plan.table_offset, packed(plan.segments, elf.byte_order) + bytes(plan.spare_size))]
+        table_writes = [Write(plan.table_offset, pack_records(plan.segments, elf.byte_order) + bytes(plan.spare_size))]
     if plan.sections:
         count = len(plan.sections)
         header = header._replace(e_shoff=plan.section_table_offset, e_shnum=count if count < SHN.LORESERVE else 0)
@@ -75,7 +75,7 @@ def make_injection_change(
             header = header._replace(e_shstrndx=plan.names_number)
     writes = [
         *relocate_writes(plan.gaps, cleared),
-        Write(0, packed([header], elf.byte_order)),
+        Write(0, pack_records([header], elf.byte_order)),
         *table_writes,
         *(Write(item.to_offset, elf.data[item.from_offset : item.from_offset + item.size]) for item in plan.moves),
         *(Write(patch.offset, patch.new.to_bytes(patch.size, elf.byte_order)) for patch in plan.patches),
@@ -91,4 +91,4 @@ def section_table_writes(plan: InjectionPlan, elf: ElfFile) -> Iterator[Write]:
     names = elf.sections[elf.shstrndx].header
     yield Write(plan.names_offset, elf.slice(names.sh_offset, names.sh_size, "section names"))
     yield Write(plan.names_offset + names.sh_size, plan.new_names.encode())
-    yield Write(plan.section_table_offset, packed([section.header for section in plan.sections], elf.byte_order))
+    yield Write(plan.section_table_offset, pack_records([section.header for section in plan.sections], elf.byte_order))

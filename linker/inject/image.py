@@ -6,8 +6,8 @@ from linker.files.signatures import appended_signature_size
 from linker.inject.movable import FIRST_PAGE, NEW_HEADERS, find_movable_and_fixed, is_valid_align
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
-from sframegen.elf.dynamic import Dyn, Role, read_dynamic, role_of
-from sframegen.elf.notes import check_notes, sound_notes
+from sframegen.elf.dynamic import Dyn, Role, read_dynamic, determine_role
+from sframegen.elf.notes import check_note_sizes, read_valid_notes
 from sframegen.elf.ranges import Extent
 from sframegen.elf.records import EHDR_SIZE, ET, NT_GNU_BUILD_ID, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT, Phdr
 
@@ -64,7 +64,7 @@ def read_image(elf: ElfFile) -> Image:
     loads = check_loads(elf)
     check_sections(elf)
     check_no_appended_data(elf)
-    check_notes(elf)
+    check_note_sizes(elf)
     dynamic = read_dynamic(elf)
     start = elf.header.e_phoff
     table = Extent(start, start + elf.phnum * PHDR_SIZE, ("program header table",))
@@ -85,7 +85,7 @@ def read_image(elf: ElfFile) -> Image:
         movable=movable,
         fixed=fixed,
         build_id=find_build_id(elf),
-        role=role_of(elf, dynamic),
+        role=determine_role(elf, dynamic),
     )
 
 
@@ -108,7 +108,7 @@ def unmoved_prefix_size(elf: ElfFile) -> int:
 
 def find_build_id(elf: ElfFile) -> Extent | None:
     """Return the range of the build-id note, None unless it is in the file's first page."""
-    ids = (note for note in sound_notes(elf) if note.type == NT_GNU_BUILD_ID and note.name == b"GNU\0")
+    ids = (note for note in read_valid_notes(elf) if note.type == NT_GNU_BUILD_ID and note.name == b"GNU\0")
     extents = (Extent(note.offset, note.offset + 16 + len(note.desc), align=4) for note in ids)
     return next((extent for extent in extents if extent.end <= FIRST_PAGE), None)
 

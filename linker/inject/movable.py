@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
 from sframegen.elf.dynamic import DT, Dyn
-from sframegen.elf.notes import notes_at
+from sframegen.elf.notes import read_notes_at
 from sframegen.elf.ranges import Extent, find_gaps, find_overlapping, join_extents
-from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT, Phdr, names_of
+from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT, Phdr, constant_names
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile, Section
@@ -44,7 +44,7 @@ POINTER_TAGS = {
 }  # fmt: skip
 MOVABLE_SEGMENTS = (PT.INTERP, PT.NOTE, PT.GNU_PROPERTY)
 FIXED_SEGMENTS = (PT.DYNAMIC, PT.TLS, PT.GNU_EH_FRAME, PT.GNU_RELRO)  # code reaches them without their header
-SEGMENT_NAMES, TAG_NAMES = names_of(PT), names_of(DT)
+SEGMENT_NAMES, TAG_NAMES = constant_names(PT), constant_names(DT)
 
 
 def find_movable_and_fixed(elf: ElfFile, dynamic: list[Dyn], table: Extent, load: Phdr | None) -> tuple[list[Extent], list[Extent]]:
@@ -95,7 +95,7 @@ def may_move(elf: ElfFile, section: Section, tags: dict[int, list[int]]) -> bool
 def may_move_notes(elf: ElfFile, offset: int, size: int, align: int) -> bool:
     """Return True if all bytes belong to notes in MOVABLE_NOTES. objcopy may leave other bytes in a PT_NOTE."""
     try:
-        return all((note.name, note.type) in MOVABLE_NOTES for note in notes_at(elf, offset, size, align))
+        return all((note.name, note.type) in MOVABLE_NOTES for note in read_notes_at(elf, offset, size, align))
     except FormatError:
         return False
 

@@ -123,7 +123,7 @@ def symbol_tables_with_offsets(elf: ElfFile, draft: LayoutDraft) -> Iterator[tup
     """Yield (symbol table, its offset in the new file) for each symbol table."""
     for section in symbol_tables(elf):
         if section.header.sh_entsize == SYM_SIZE:
-            yield SymbolTable(elf, section, elf.stored(section)), update_section_header(section.header, draft).sh_offset
+            yield SymbolTable(elf, section, elf.stored_contents(section)), update_section_header(section.header, draft).sh_offset
 
 
 def update_section_header(header: Shdr, draft: LayoutDraft) -> Shdr:

@@ -11,7 +11,7 @@ from linker.inject.image import find_build_id
 from linker.inject.movable import MOVABLE_SEGMENTS
 from linker.inject.section_table import renumber_header
 from sframegen.elf.file import open_elf, opened_elf
-from sframegen.elf.notes import build_id_among, build_id_of, sound_notes
+from sframegen.elf.notes import read_build_id, read_valid_notes, select_build_id
 from sframegen.elf.ranges import Extent, find_gaps, find_overlapping, join_extents
 from sframegen.elf.records import EHDR_SIZE, PF, PHDR_SIZE, PT, SHF, SHT, Phdr, Shdr
 
@@ -100,9 +100,9 @@ def verify_detached(original: ElfFile, section: Bytes, result: Path, reader: Rea
         findings.append("its program headers are not the PT_LOADs of the original")
     sections = [candidate for candidate in written.sections if candidate.name == ".sframe"]
     kinds = [(s.header.sh_type, s.header.sh_flags, s.header.sh_addr) for s in sections]
-    if kinds != [(SHT.GNU_SFRAME, 0, 0)] or elf.stored(sections[0]) != memoryview(section):
+    if kinds != [(SHT.GNU_SFRAME, 0, 0)] or elf.stored_contents(sections[0]) != memoryview(section):
         findings.append(".sframe is not the planned one")
-    if build_id_of(elf) != build_id_of(original):
+    if read_build_id(elf) != read_build_id(original):
         findings.append("the build-id changed")
     return findings
 
@@ -295,7 +295,7 @@ def check_moves(plan: InjectionPlan, original: ElfFile, result: ElfFile) -> Iter
 
 
 def check_build_id(original: ElfFile, result: ElfFile) -> Iterator[str]:
-    if build_id_among(sound_notes(result)) != build_id_among(sound_notes(original)):
+    if select_build_id(read_valid_notes(result)) != select_build_id(read_valid_notes(original)):
         yield "the build-id changed"
     if find_build_id(original) is not None and find_build_id(result) is None:
         yield "the build-id note left the first page of the file"

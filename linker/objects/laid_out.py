@@ -21,7 +21,6 @@ from sframegen.elf.records import (
     EH_FRAMES,
     EHDR_SIZE,
     ET,
-    MARKS,
     MAX_ADDRESS,
     PF,
     PHDR_SIZE,
@@ -32,6 +31,7 @@ from sframegen.elf.records import (
     SHF,
     SHN,
     SHT,
+    STRUCT_BYTE_ORDERS,
     STT,
     SYM_SIZE,
     Ehdr,
@@ -39,7 +39,7 @@ from sframegen.elf.records import (
     Shdr,
     read_words,
 )
-from sframegen.elf.relocations import columns, relocation_rows
+from sframegen.elf.relocations import relocation_rows, unpack_columns
 from sframegen.elf.symbols import ST_VALUE_OFFSET, SymbolTable
 from sframegen.format.abi import abi_of
 from sframegen.format.layouts import F_FDE_FUNC_START_PCREL, HEADER_SIZE
@@ -52,7 +52,7 @@ GAP = 64  # bytes between sections: more than the padding that functions of one 
 MAX_SPAN = 1 << 31  # what a 32-bit pc-relative field reaches
 NOWHERE = 1 << 40  # far from all code, for the sections of a debug file that its object does not have
 FLAGS_AT = 3  # offset in an SFrame section
-FIELDS = {(size, order): Struct(mark + code) for size, code in ((4, "I"), (8, "Q")) for order, mark in MARKS.items()}
+FIELDS = {(size, order): Struct(mark + code) for size, code in ((4, "I"), (8, "Q")) for order, mark in STRUCT_BYTE_ORDERS.items()}
 CFI_SECTIONS = (*EH_FRAMES, ".debug_frame")
 
 
@@ -233,7 +233,7 @@ def _addresses(elf: ElfFile) -> list[int]:
 
 def _place_symbols(elf: ElfFile, table: Section, addresses: list[int], data: bytearray) -> list[int | None]:
     """Return each symbol's address, None if it is defined elsewhere; also write the addresses into the table in `data`."""
-    symbols = SymbolTable(elf, table, elf.stored(table))
+    symbols = SymbolTable(elf, table, elf.stored_contents(table))
     words = array("Q", bytes(symbols.raw))
     swapped = elf.byte_order != sys.byteorder
     if swapped:
@@ -257,7 +257,7 @@ def _has_all_fields(elf: ElfFile, section: Section) -> bool:
     last = section.header.sh_size - max(size for size, _ in FIELDS)
     tables = elf.relocation_tables.get(section.number, ())
     return all(
-        table.header.sh_type == SHT.RELA and max(columns(elf.contents(table), elf.byte_order).offset, default=0) <= last
+        table.header.sh_type == SHT.RELA and max(unpack_columns(elf.contents(table), elf.byte_order).offset, default=0) <= last
         for table in tables
     )
 

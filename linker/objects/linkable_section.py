@@ -17,21 +17,21 @@ from sframegen.elf.ranges import align_up, index_of_containing_range
 from sframegen.elf.records import (
     EHDR_SIZE,
     ET,
-    MARKS,
     RELA_SIZE,
     SHDR_SIZE,
     SHF,
     SHN,
     SHT,
     STB,
+    STRUCT_BYTE_ORDERS,
     SYM_SIZE,
     UNUSED_SECTION,
     Rela,
     Shdr,
     Sym,
-    packed,
+    pack_records,
 )
-from sframegen.elf.symbols import MAX_NAME, SymbolTable, addresses_named, symbol_tables
+from sframegen.elf.symbols import MAX_NAME, SymbolTable, find_addresses_named, symbol_tables
 from sframegen.format.layouts import HEADER_SIZE
 from sframegen.format.locate import IMAGE_SECTION
 
@@ -92,7 +92,7 @@ def linkable_object(elf: ElfFile, encoder: Encoder) -> bytes:
     names = b"".join(text + b"\0" for text in texts)
     name_at = list(accumulate((len(text) + 1 for text in texts), initial=0))
     symbols = [Sym(0, 0, 0, 0, 0, 0), *(Sym(at, STB.GLOBAL << 4, 0, SHN.UNDEF, 0, 0) for at in name_at[1 + len(NAMES) : -1])]
-    contents = [bytes(encoder.encode_unplaced()), packed(relocations, order), packed(symbols, order), names, b""]
+    contents = [bytes(encoder.encode_unplaced()), pack_records(relocations, order), pack_records(symbols, order), names, b""]
     data, places = bytearray(EHDR_SIZE), []
     for content in contents:
         data += bytes(align_up(len(data), ALIGN) - len(data))
@@ -113,8 +113,8 @@ def linkable_object(elf: ElfFile, encoder: Encoder) -> bytes:
         e_type=ET.REL, e_entry=0, e_phoff=0, e_phentsize=0, e_phnum=0, e_shoff=len(data), e_shentsize=SHDR_SIZE,
         e_shnum=len(headers), e_shstrndx=4,
     )  # fmt: skip
-    data[:EHDR_SIZE] = packed([header], order)
-    return bytes(data) + packed(headers, order)
+    data[:EHDR_SIZE] = pack_records([header], order)
+    return bytes(data) + pack_records(headers, order)
 
 
 def check_linkable(elf: ElfFile, encoder: Encoder, written: Path) -> list[str]:
@@ -129,8 +129,8 @@ def check_linkable(elf: ElfFile, encoder: Encoder, written: Path) -> list[str]:
         text = strings.data()
         ends = ((at, text.find(b"\0", at)) for at in (symbol["st_name"] for symbol in symbols.iter_symbols()))
         names = [text[at:end] for at, end in ends]  # as bytes: they need not be UTF-8
-        addresses = addresses_named(elf, names)
-        rows = struct.iter_unpack(f"{MARKS[elf.byte_order]}QQq", rela.data())
+        addresses = find_addresses_named(elf, names)
+        rows = struct.iter_unpack(f"{STRUCT_BYTE_ORDERS[elf.byte_order]}QQq", rela.data())
         starts = [addresses[names[info >> 32]] + addend for _, info, addend in rows]
         findings = ["the function starts are not the planned ones"] * (starts != encoder.table.start.tolist())
         return findings + [f"{IMAGE_SECTION} is not the planned one"] * (section.data() != bytes(encoder.encode_unplaced()))

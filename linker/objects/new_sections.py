@@ -14,7 +14,7 @@ from linker.objects.laid_out import LaidOutObject, groups, is_sframe, members_of
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.conversion.kernel_code import is_module
 from sframegen.elf.ranges import align_up
-from sframegen.elf.records import RELA_SIZE, SHF, SHN, SHT, UNUSED_SECTION, Rela, Shdr, pack_words, packed
+from sframegen.elf.records import RELA_SIZE, SHF, SHN, SHT, UNUSED_SECTION, Rela, Shdr, pack_records, pack_words
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import F_FDE_SORTED, HEADER_SIZE
 
@@ -74,7 +74,7 @@ def _relocations(encoder: Encoder, placed: LaidOutObject) -> bytes:
     for function, start in enumerate(encoder.table.start):
         symbol, addend = placed.reference_to(start)
         found.append(Rela(HEADER_SIZE + function * layout.index_size, symbol << 32 | kind, addend))
-    return packed(found, placed.image.byte_order)
+    return pack_records(found, placed.image.byte_order)
 
 
 def old_sections(elf: ElfFile) -> set[int]:
@@ -141,6 +141,6 @@ def object_writes(elf: ElfFile, symbol_table: Section, sections: Sequence[NewSec
     count = len(added.headers)
     if count >= SHN.LORESERVE:  # the first header has the number then
         added.headers[0] = added.headers[0]._replace(sh_size=count)
-    table = added.append(packed(added.headers, elf.byte_order))
+    table = added.append(pack_records(added.headers, elf.byte_order))
     header = elf.header._replace(e_shnum=count if count < SHN.LORESERVE else 0, e_shoff=table)
-    return [Write(0, packed([header], elf.byte_order)), *added.writes]
+    return [Write(0, pack_records([header], elf.byte_order)), *added.writes]

@@ -10,10 +10,10 @@ from linker.objects.laid_out import LaidOutObject, is_code, is_sframe, lay_out
 from sframegen.base.errors import FormatError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.base.text import printable
-from sframegen.elf.function_names import FunctionNames, names_with_offsets
+from sframegen.elf.function_names import FunctionNames, split_name_and_offset
 from sframegen.elf.ranges import index_of_containing_range
 from sframegen.elf.records import SHN
-from sframegen.elf.symbols import function_symbols, functions_named
+from sframegen.elf.symbols import find_functions_named, sorted_functions
 from sframegen.format.abi import abi_of
 from sframegen.format.model import FunctionTable, Match, look_up_in
 from sframegen.tables.gather import DEAD, Merger
@@ -98,7 +98,7 @@ class ObjectView:
 
     @cached_property
     def _names(self) -> FunctionNames:
-        return FunctionNames(function_symbols(self.placed.image))
+        return FunctionNames(sorted_functions(self.placed.image))
 
     def name_at(self, at: SectionOffset) -> str | None:
         if at.offset >= at.section.header.sh_size:
@@ -115,7 +115,7 @@ class ObjectView:
 
     def places_named(self, name: str) -> list[SectionOffset]:
         """Return the places of the functions with that name; if there are none, of the code sections with that name."""
-        addresses = {symbol.address for symbol in functions_named(self.placed.image, name.encode(errors="replace"))}
+        addresses = {symbol.address for symbol in find_functions_named(self.placed.image, name.encode(errors="replace"))}
         found = [place for address in sorted(addresses) if (place := self.place_of_address(address))]
         return found or [SectionOffset(section, 0) for section in self.elf.sections if section.name == name and is_code(section)]
 
@@ -125,7 +125,7 @@ def place_in(views: list[ObjectView], text: str, file: str) -> tuple[ObjectView,
 
     The offset is decimal, or 0x...; a name takes precedence over a name + offset. Raises FormatError unless exactly one has it.
     """
-    for name, offset in names_with_offsets(text):
+    for name, offset in split_name_and_offset(text):
         found = [(view, place) for view in views for place in view.places_named(name)]
         if len(found) > 1:
             raise FormatError(f"{len(found)} functions or sections of code are named {printable(name)}", file=file)

@@ -15,7 +15,7 @@ from sframegen.checks.finding import CONSUMERS
 from sframegen.checks.object_check import check_objects
 from sframegen.detached.stores import Stores
 from sframegen.elf.file import ElfFile, map_file, open_elf
-from sframegen.elf.function_names import NamedAddresses
+from sframegen.elf.function_names import CopiedSymbols
 from sframegen.format.locate import sframe_of
 from sframegen.program.workers import Running
 
@@ -47,7 +47,7 @@ def read(path: Readable, *, sections: Sequence[str | os.PathLike[str]] = ()) -> 
     content = load_content(path)
     elf = open_elf(content.name) if content.data is None else ElfFile(content.data, content.name)
     section = Stores(sections).open_for(elf)
-    return replace(section, data=memoryview(bytes(section.data)), names=NamedAddresses(elf))
+    return replace(section, data=memoryview(bytes(section.data)), names=CopiedSymbols(elf))
 
 
 def check(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.backtrace.library_files import PRELOAD
 from sframegen.base.errors import FormatError, SframegenError
-from sframegen.elf.file import beginning_of, open_elf
+from sframegen.elf.file import open_elf, read_beginning
 from sframegen.elf.records import PT
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def is_program(path: str) -> bool:
     """Return True for an executable ELF file."""
     if not (os.path.isfile(path) and os.access(path, os.X_OK)):  # noqa: PTH113 - a text
         return False
-    return beginning_of(path, path, 4) == b"\x7fELF"
+    return read_beginning(path, path, 4) == b"\x7fELF"
 
 
 def find_program(command: str) -> str:
@@ -74,7 +74,7 @@ def find_program(command: str) -> str:
         path = shutil.which(command)
         if path is None:
             raise FileNotFoundError(2, os.strerror(2), command)
-        first = beginning_of(path, path, FIRST_LINE).partition(b"\n")[0]
+        first = read_beginning(path, path, FIRST_LINE).partition(b"\n")[0]
         if not first.startswith(b"#!"):
             return os.path.realpath(path)
         words = [os.fsdecode(word) for word in first[2:].split()] or [""]

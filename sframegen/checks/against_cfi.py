@@ -15,10 +15,10 @@ from sframegen.checks import sweep
 from sframegen.checks.finding import Finding, Severity, Verdict
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.split import UncoveredRanges
-from sframegen.elf.columns import Spans, spans_of
+from sframegen.elf.columns import Spans, build_spans
 from sframegen.elf.function_names import FunctionNames
 from sframegen.elf.records import SHF
-from sframegen.elf.symbols import function_symbols_before
+from sframegen.elf.symbols import last_functions_before
 from sframegen.format.columns import Functions
 from sframegen.format.equations import equation
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Rule, Where
@@ -102,7 +102,7 @@ def compare(elf: ElfFile, section: SframeSection | AllSections, sources: Sources
         result.findings.append(absent(elf, list(by_fde(found, coverage.fde_ranges)), result.code[Verdict.ABSENT]))
     if result.code[Verdict.UNDESCRIBED]:
         silent = coverage.ranges_without_cfi(elf)
-        totals, found, _ = run(Verdict.UNDESCRIBED, spans_of(silent))
+        totals, found, _ = run(Verdict.UNDESCRIBED, build_spans(silent))
         count = totals[VERDICTS.index(Verdict.UNDESCRIBED)]
         if count:
             result.findings.append(undescribed(elf, found, count))
@@ -295,7 +295,7 @@ def _bytes(ranges: Sequence[Stretch]) -> str:
 
 def place_names(elf: ElfFile, addresses: Sequence[int]) -> dict[int, str]:
     """Return address -> its name: `main+0x4`, or without a symbol `.plt.got+0x8`."""
-    names = FunctionNames(function_symbols_before(elf, addresses))
+    names = FunctionNames(last_functions_before(elf, addresses))
     sections = sorted((s.header.sh_addr, s.header.sh_size, s.name) for s in elf.sections if s.header.sh_flags & SHF.EXECINSTR)
 
     def place(address: int) -> str:

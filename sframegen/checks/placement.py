@@ -10,7 +10,7 @@ from sframegen.checks.finding import Finding
 from sframegen.checks.specification.rule_list import KEPT, RULES
 from sframegen.conversion.kernel_code import find_kernel_symbols
 from sframegen.elf.dynamic import dynamic_segment
-from sframegen.elf.records import ET, MARKS, PF, PT, SHF, SHT, Phdr
+from sframegen.elf.records import ET, PF, PT, SHF, SHT, STRUCT_BYTE_ORDERS, Phdr
 from sframegen.format.abi import BY_MACHINE, BY_SFRAME_ID
 from sframegen.format.layouts import MAGIC
 from sframegen.format.locate import IMAGE_SECTION, is_sframe_section, unloaded_of
@@ -136,7 +136,7 @@ def _check_preamble(elf: ElfFile, contents: memoryview, section: Section | None)
     preamble = bytes(contents[:5])
     if len(preamble) < 5:
         return
-    magic, version, _, abi_arch = struct.unpack(MARKS[elf.byte_order] + "HBBB", preamble)
+    magic, version, _, abi_arch = struct.unpack(STRUCT_BYTE_ORDERS[elf.byte_order] + "HBBB", preamble)
     expected = BY_MACHINE.get((elf.header.e_machine, elf.byte_order))
     if magic != MAGIC or (expected is None or expected.sframe_id != abi_arch):
         abi = BY_SFRAME_ID.get(abi_arch)

@@ -18,7 +18,7 @@ from sframegen.cli.trees.each_file import Tree, each_file, tree_options
 from sframegen.cli.trees.tree_report import REFUSED, Entry, Totals, to_json, write
 from sframegen.detached.detached_file import companion_of
 from sframegen.elf.file import ElfFile, map_descriptor
-from sframegen.elf.notes import build_id_of
+from sframegen.elf.notes import read_build_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,7 +113,7 @@ def _worker(making: SectionOptions, writing: WriteOptions) -> Callable[[Location
         has_debug_file = making.debug_file is not None and has_debug_frame(elf, Path(making.debug_file))
         own = making if has_debug_file else replace(making, debug_file=None)
         summary = add(file, AddOptions(own, replace(writing, replace=True, hard_links=hard_links)))
-        return (build_id_of(elf) or b"").hex(), summary
+        return (read_build_id(elf) or b"").hex(), summary
 
     return work
 

@@ -14,7 +14,7 @@ from sframegen.cli.shared.output import FILES, Run, json_list
 from sframegen.cli.shared.section_text import dump_json, dump_text
 from sframegen.elf.file import ElfFile
 from sframegen.elf.function_names import FunctionNames
-from sframegen.elf.symbols import function_symbols
+from sframegen.elf.symbols import sorted_functions
 from sframegen.format.locate import read_sframe
 
 if TYPE_CHECKING:
@@ -114,5 +114,5 @@ def _document_of_objects(path: str, sections: list[Iterator[str]]) -> Iterator[s
 
 def _names_in(elf: ElfFile, section: SframeSection) -> NameOf:
     """Return a function that gives the symbol of a function's number."""
-    names = FunctionNames(function_symbols(elf))
+    names = FunctionNames(sorted_functions(elf))
     return lambda function: names.at(section.table.start[function])

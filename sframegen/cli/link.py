@@ -21,7 +21,7 @@ from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import words_given
 from sframegen.cli.shared.output import PathName, Run, in_words, note
 from sframegen.cli.shared.write_options import VERIFICATION
-from sframegen.elf.file import beginning_of
+from sframegen.elf.file import read_beginning
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.format.abi import is_linked
 
@@ -125,7 +125,7 @@ def command(
         ctx.exit(status)
 
     def add() -> None:
-        if is_linked(beginning_of(output, output, EHDR_SIZE)):
+        if is_linked(read_beginning(output, output, EHDR_SIZE)):
             summary = add_section(output, AddOptions(making, replace(writing, replace=True)))
             for warning in summary.warnings:
                 note(f"{output}: warning: {warning}")

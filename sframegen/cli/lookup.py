@@ -10,8 +10,8 @@ from sframegen.cli.shared.file_kinds import open_views
 from sframegen.cli.shared.output import SECTIONS, PathName, Run, note
 from sframegen.detached.stores import Stores
 from sframegen.elf.file import ElfFile
-from sframegen.elf.function_names import FunctionNames, address_of
-from sframegen.elf.symbols import function_symbols_before
+from sframegen.elf.function_names import FunctionNames, resolve_address
+from sframegen.elf.symbols import last_functions_before
 from sframegen.format.abi import Abi, abi_of
 from sframegen.format.equations import rule_fields
 
@@ -75,11 +75,11 @@ def _in_linked(elf: ElfFile, addresses: tuple[str, ...], run: Run, stores: Store
     _ = section.seeker  # none in a section that cannot be searched: said once, not for each address
     for text in addresses:
         with run.file(elf.name):
-            address = address_of(elf, text)
+            address = resolve_address(elf, text)
             answers.append({"address": address, "name": None, **_answer(section.look_up(address), section.abi)})
         answers += _refused(run, text)
     found = [answer for answer in answers if "error" not in answer]
-    names = FunctionNames(function_symbols_before(elf, [answer["address"] for answer in found]))
+    names = FunctionNames(last_functions_before(elf, [answer["address"] for answer in found]))
     for answer in found:
         answer["name"] = names.at(answer["address"])
     return answers

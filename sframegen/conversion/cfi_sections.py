@@ -13,9 +13,9 @@ from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.conversion.kernel_code import find_unwalked_code
 from sframegen.elf.dynamic import DF_TEXTREL, DT, read_dynamic
 from sframegen.elf.file import ElfFile, Relocated, Section, open_elf
-from sframegen.elf.notes import build_id_of, debug_link_of
+from sframegen.elf.notes import read_build_id, read_debug_link
 from sframegen.elf.records import EH_FRAMES, ET, MAX_ADDRESS, PF, PT, RECORDS, SHF, SHN, SHT, SYM_SIZE, Sym
-from sframegen.elf.relocations import columns
+from sframegen.elf.relocations import unpack_columns
 from sframegen.format.abi import ABSOLUTE_64, abi_of
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _read_relocated_words(elf: ElfFile, start: int = 0, end: int = MAX_ADDRESS) 
         return {}
     abi = abi_of(elf)
     words: dict[int, int | None] = {}
-    for address, info, addend in zip(*columns(elf.at(tags[DT.RELA], tags[DT.RELASZ]), elf.byte_order), strict=True):
+    for address, info, addend in zip(*unpack_columns(elf.at(tags[DT.RELA], tags[DT.RELASZ]), elf.byte_order), strict=True):
         if start <= address < end:
             value = 0 if info == abi.relative else None
             if abi.relocations.get(info & 0xFFFFFFFF) == ABSOLUTE_64:
@@ -206,7 +206,7 @@ def _find_debug_file(elf: ElfFile, path: Path) -> ElfFile | None:
 
 
 def _candidate_paths(elf: ElfFile, directory: Path) -> Iterator[Path]:
-    build_id, link = build_id_of(elf), debug_link_of(elf)
+    build_id, link = read_build_id(elf), read_debug_link(elf)
     if build_id:
         name = build_id.hex()
         for folder in (directory / ".build-id", directory):
@@ -221,10 +221,10 @@ def is_debug_file_of(elf: ElfFile, debug: ElfFile) -> bool:
 
     If `elf` has neither, the user's choice is trusted.
     """
-    ours, theirs = build_id_of(elf), build_id_of(debug)
+    ours, theirs = read_build_id(elf), read_build_id(debug)
     if ours and theirs:
         return ours == theirs
-    link = debug_link_of(elf)
+    link = read_debug_link(elf)
     if link is None:
         return True
     crc = 0

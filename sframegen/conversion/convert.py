@@ -17,7 +17,7 @@ from sframegen.conversion.final_calls import symbol_addresses
 from sframegen.conversion.resolve import IGNORE_REASONS, FdeRanges, resolve_overlaps
 from sframegen.conversion.split import CieColumns, RuleColumns, RuleOutcome, Splitter, UncoveredRanges, count_maxima, split_ranges
 from sframegen.conversion.translate import RepeatedPattern, Translator
-from sframegen.elf.columns import spans_of
+from sframegen.elf.columns import build_spans
 from sframegen.elf.ranges import START, Range, count_contained, find_uncovered_ranges, merge_ranges, subtract_ranges
 from sframegen.format.layouts import V3, Layout
 from sframegen.format.model import FdeType, FunctionTable, Kind, Rule
@@ -175,7 +175,7 @@ def _resolve_fde_ranges(fdes: FdeTable, code: list[Range], reason_counts: array[
 
     `reason_counts` and `ignored_fdes` are filled as in `resolve_overlaps`.
     """
-    spans = spans_of(code)
+    spans = build_spans(code)
     merged = FdeRanges(array("I"), array("Q"), array("Q"))
     begin = 0
     for list_end in fdes.list_ends:
@@ -223,7 +223,7 @@ def _split_into_functions(
     table = FunctionTable.with_room(functions, rows, KINDS, list(rules.numbers))
     uncovered = UncoveredRanges(*make_columns("QIB", ranges))
     unaligned = REASONS.index(Reason.CFA_EXPRESSION_UNALIGNED)
-    split_ranges(fde_ranges, Splitter(columns, table.columns(), uncovered, spans_of(floating), unaligned), counts)
+    split_ranges(fde_ranges, Splitter(columns, table.columns(), uncovered, build_spans(floating), unaligned), counts)
     functions, rows, ranges, functions_covered = counts
     table.shrink(functions, rows)
     return table, UncoveredRanges(*(column[:ranges] for column in uncovered)), functions_covered

@@ -11,7 +11,7 @@ from sframegen.base.columns import zeros
 from sframegen.base.text import format_count, sort_by_count
 from sframegen.conversion.byte_counts import count_function_bytes, count_gap_bytes
 from sframegen.conversion.final_calls import FinalCalls, find_final_calls
-from sframegen.elf.code_areas import CodeArea, areas_of, code_segments
+from sframegen.elf.code_areas import CodeArea, build_areas, code_segments
 from sframegen.elf.columns import Areas, Spans
 from sframegen.elf.ranges import Range, index_of_containing_range, merge_ranges
 from sframegen.elf.records import SHF, SHT
@@ -175,4 +175,4 @@ def _divide_into_areas(elf: ElfFile, ignored: list[Range], synthesized: tuple[Se
             if category == CODE and index_of_containing_range(sections, start) is None:
                 category = NOT_CODE
             areas.append(CodeArea(segments[number], start, end, category))
-    return areas_of(elf, areas)
+    return build_areas(elf, areas)

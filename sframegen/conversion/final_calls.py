@@ -19,7 +19,7 @@ except ImportError:
 
 from sframegen.base.columns import make_columns, sorted_column
 from sframegen.elf.code_bytes.machines import MACHINES
-from sframegen.elf.function_scan import symbol_values
+from sframegen.elf.function_scan import fill_symbol_values
 from sframegen.elf.symbols import SymbolTable, symbol_tables
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def symbol_addresses(elf: ElfFile) -> Column:
     (values,) = make_columns("Q", sum(map(len, tables)))
     count = 0
     for table in tables:
-        count += symbol_values(table.raw, elf.byte_order == "big", values[count:])
+        count += fill_symbol_values(table.raw, elf.byte_order == "big", values[count:])
     return sorted_column(values[:count])
 
 
@@ -144,7 +144,7 @@ def _fill_final_calls(
     for i in range(len(functions.start)):
         prefetched = i + 16  # so far ahead, the bytes are in the CPU's cache in time
         if cython.compiled and prefetched < len(functions.start):
-            areas.fetch(area, functions.start[prefetched] + functions.size[prefetched])
+            areas.prefetch_byte(area, functions.start[prefetched] + functions.size[prefetched])
         low = functions.start[i] + functions.size[i]
         while fde_range < len(range_end) and range_end[fde_range] <= functions.start[i]:
             fde_range += 1
@@ -156,9 +156,9 @@ def _fill_final_calls(
             area += 1
         if area == len(areas.end) or areas.start[area] >= low:
             continue
-        if not _ends_with_call(forms, areas, low, areas.before(area, low, min(functions.size[i], 8))):
+        if not _ends_with_call(forms, areas, low, areas.bytes_before(area, low, min(functions.size[i], 8))):
             continue
-        padding_area = areas.following(area, low)
+        padding_area = areas.next_area(area, low)
         high = low
         if areas.fate[padding_area] == code_category:
             high = areas.end[padding_area]

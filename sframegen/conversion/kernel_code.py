@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.elf.ranges import merge_ranges, subtract_ranges
 from sframegen.elf.records import SHF
-from sframegen.elf.symbols import addresses_named
+from sframegen.elf.symbols import find_addresses_named
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
@@ -37,7 +37,7 @@ def find_kernel_symbols(elf: ElfFile) -> dict[bytes, int]:
     """Return the addresses of the TEXT and MOVED_CODE symbols of a linked kernel (vmlinux); none for other files."""
     if elf.relocated is not None or elf.section(".init.text") is None:
         return {}
-    addresses = addresses_named(elf, [*TEXT, *(name for pair in MOVED_CODE for name in pair)])
+    addresses = find_addresses_named(elf, [*TEXT, *(name for pair in MOVED_CODE for name in pair)])
     return addresses if addresses.keys() >= set(TEXT) else {}
 
 

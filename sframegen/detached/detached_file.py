@@ -16,9 +16,9 @@ from enum import StrEnum
 from sframegen.base.errors import FormatError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.file import ElfFile
-from sframegen.elf.notes import build_id_of
+from sframegen.elf.notes import read_build_id
 from sframegen.elf.ranges import align_up
-from sframegen.elf.records import EHDR_SIZE, NT_GNU_BUILD_ID, PHDR_SIZE, PN_XNUM, PT, SHDR_SIZE, SHF, SHT, Nhdr, Shdr, packed
+from sframegen.elf.records import EHDR_SIZE, NT_GNU_BUILD_ID, PHDR_SIZE, PN_XNUM, PT, SHDR_SIZE, SHF, SHT, Nhdr, Shdr, pack_records
 from sframegen.format.locate import unloaded_of
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Identity(NamedTuple):
 
 def identity_of(elf: ElfFile) -> Identity | None:
     """Return the identity of a file; None without a build-id of a usable size. Raises FormatError for damaged notes."""
-    return make_identity(build_id_of(elf), elf.header, elf.byte_order, elf.segments)
+    return make_identity(read_build_id(elf), elf.header, elf.byte_order, elf.segments)
 
 
 def make_identity(build_id: bytes | None, header: Ehdr, byte_order: ByteOrder, segments: Iterable[Phdr]) -> Identity | None:
@@ -75,7 +75,7 @@ def build_detached_file(elf: ElfFile, identity: Identity, section: Bytes) -> byt
     if len(loads) >= PN_XNUM or len(section) > MAX_BYTES:
         raise elf.error(f"too large for a detached file: {len(section):,} bytes, {len(loads):,} segments", SECTION)
     order = elf.byte_order
-    note = packed([Nhdr(len(OWNER), len(identity.build_id), NT_GNU_BUILD_ID)], order) + OWNER + identity.build_id
+    note = pack_records([Nhdr(len(OWNER), len(identity.build_id), NT_GNU_BUILD_ID)], order) + OWNER + identity.build_id
     note += bytes(-len(note) % NOTE_ALIGN)
     names = b"\0" + b"".join(f"{name}\0".encode() for name in (NOTE, SECTION, NAMES))
     note_at = EHDR_SIZE + len(loads) * PHDR_SIZE
@@ -100,14 +100,14 @@ def build_detached_file(elf: ElfFile, identity: Identity, section: Bytes) -> byt
     )
     return b"".join(
         (
-            packed([header], order),
-            packed(loads, order),
+            pack_records([header], order),
+            pack_records(loads, order),
             note,
             bytes(section_at - note_at - len(note)),
             section,
             names,
             bytes(headers_at - names_at - len(names)),
-            packed(headers, order),
+            pack_records(headers, order),
         )
     )
 

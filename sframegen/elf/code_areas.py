@@ -1,4 +1,4 @@
-"""Finds an ELF file's executable code: address ranges with their file offsets."""
+"""Finds the executable code of an ELF file, as address ranges with their file offsets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CodeSegment(NamedTuple):
-    """An executable segment's code: addresses [start, end), and the file offset of `start`."""
+    """The code in an executable segment: addresses [start, end), and the file offset of `start`."""
 
     start: int
     end: int
@@ -24,7 +24,7 @@ class CodeSegment(NamedTuple):
 
 
 class CodeArea(NamedTuple):
-    """A code range in a segment: addresses [start, end). `fate`: how bytes without CFI there are counted."""
+    """A range [start, end) of addresses in a segment. `fate`: how its bytes without CFI are counted (docs/coverage.md)."""
 
     segment: CodeSegment
     start: int
@@ -33,7 +33,7 @@ class CodeArea(NamedTuple):
 
 
 def code_segments(elf: ElfFile) -> list[CodeSegment]:
-    """Return the code segments by address. Raises FormatError if they overlap or reach past the end of the file."""
+    """Return the code segments by ascending address. Raises FormatError if they overlap or reach past the end of the file."""
     loads = elf.executable_loads()
     vaddrs = [load.p_vaddr for load in loads]
     found: list[CodeSegment] = []
@@ -46,13 +46,14 @@ def code_segments(elf: ElfFile) -> list[CodeSegment]:
     return found
 
 
-def areas_of(elf: ElfFile, parts: Iterable[CodeArea]) -> Areas:
-    """Return the areas in the form that compiled code takes. `parts`: ascending, disjoint, each within its segment."""
+def build_areas(elf: ElfFile, code_areas: Iterable[CodeArea]) -> Areas:
+    """Return the areas as columns for compiled code. `code_areas`: ascending, disjoint, each within its segment."""
     start, end, segment, offset, fate = array("Q"), array("Q"), array("Q"), array("Q"), bytearray()
-    for part in parts:
-        start.append(part.start)
-        end.append(part.end)
-        segment.append(part.segment.start)
-        offset.append(part.segment.offset + part.start - part.segment.start)
-        fate.append(part.fate)
-    return Areas(elf.data, padding_states(elf.header.e_machine), start, end, segment, offset, fate)
+    for area in code_areas:
+        start.append(area.start)
+        end.append(area.end)
+        segment.append(area.segment.start)
+        offset.append(area.segment.offset + area.start - area.segment.start)
+        fate.append(area.fate)
+    states = padding_states(elf.header.e_machine)
+    return Areas(data=elf.data, padding=states, start=start, end=end, segment=segment, offset=offset, fate=fate)

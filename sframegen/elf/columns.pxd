@@ -23,8 +23,8 @@ cdef class Areas:
     cdef unsigned long long[::1] offset
     cdef public const unsigned char[::1] fate
 
-    cdef Py_ssize_t fetch(self, Py_ssize_t area, unsigned long long address) except -9
-    cdef unsigned long long before(self, Py_ssize_t area, unsigned long long address, unsigned long long count) except? 0
-    cdef Py_ssize_t following(self, Py_ssize_t area, unsigned long long address) except -1
-    cdef Py_ssize_t place(self, Py_ssize_t area, unsigned long long address) except -9
+    cdef Py_ssize_t prefetch_byte(self, Py_ssize_t area, unsigned long long address) except -9
+    cdef unsigned long long bytes_before(self, Py_ssize_t area, unsigned long long address, unsigned long long count) except? 0
+    cdef Py_ssize_t next_area(self, Py_ssize_t area, unsigned long long address) except -1
+    cdef Py_ssize_t file_offset(self, Py_ssize_t area, unsigned long long address) except -9
     cdef unsigned long long padding_end(self, Py_ssize_t area, unsigned long long low, unsigned long long high, bint whole) except? 0

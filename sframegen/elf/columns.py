@@ -25,14 +25,14 @@ COMPILED: bool = cython.compiled
 
 
 class Spans:
-    """Ascending, disjoint address ranges."""
+    """Address ranges in columns, ascending and disjoint."""
 
     def __init__(self, start: Column, end: Column) -> None:
         self.start = start
         self.end = end
 
     def number(self, address: cython.ulonglong) -> cython.Py_ssize_t:
-        """Return the number of the range that holds an address; -1 if none does."""
+        """Return the index of the range that contains an address; -1 if none does."""
         after: cython.Py_ssize_t = bisect_right(self.start, address, 0, len(self.start))
         return after - 1 if after and address < self.end[after - 1] else -1
 
@@ -42,17 +42,17 @@ class Spans:
         return number >= 0 and self.start[number] == address
 
 
-def spans_of(ranges: Sequence[Range]) -> Spans:
+def build_spans(ranges: Sequence[Range]) -> Spans:
     return Spans(array("Q", [start for start, _ in ranges]), array("Q", [end for _, end in ranges]))
 
 
 class Areas:
-    """A file's executable areas, ascending and disjoint, and their bytes.
+    """The executable areas of a file, ascending and disjoint, with access to their bytes.
 
-    Only this class translates addresses to file offsets: an address has an offset only in the area that holds it.
+    Compiled code translates addresses to file offsets only here, because an address has an offset only within its area.
 
     `segment`: the start address of each area's segment, which is contiguous in the file. `offset`: the file offset of each area.
-    `fate`: how bytes without CFI are counted. `padding`: the state table of padding_states (padding.py).
+    `fate`: how bytes without CFI are counted (docs/coverage.md). `padding`: the state table that padding_states returns.
     """
 
     def __init__(
@@ -66,28 +66,28 @@ class Areas:
         self.offset = offset
         self.fate = fate
 
-    def fetch(self, area: cython.Py_ssize_t, address: cython.ulonglong) -> cython.Py_ssize_t:
-        """Prefetch the byte at an address; do nothing if the area does not hold it."""
+    def prefetch_byte(self, area: cython.Py_ssize_t, address: cython.ulonglong) -> cython.Py_ssize_t:
+        """Prefetch the byte at an address into the CPU's cache; do nothing if the address is not in the area."""
         pos: cython.Py_ssize_t
         if cython.compiled and area < len(self.end) and self.start[area] <= address < self.end[area]:
-            pos = self.place(area, address)
+            pos = self.file_offset(area, address)
             prefetch(cython.address(self.data[pos]))  # type: ignore[attr-defined]
         return 0
 
-    def place(self, area: cython.Py_ssize_t, address: cython.ulonglong) -> cython.Py_ssize_t:
-        """Return the file offset of an address that lies in the area or is its end; -1 if it is neither."""
+    def file_offset(self, area: cython.Py_ssize_t, address: cython.ulonglong) -> cython.Py_ssize_t:
+        """Return the file offset of an address in the area, or of the area's end; -1 for other addresses."""
         if address < self.start[area] or address > self.end[area]:
             return -1
         return self.offset[area] + (address - self.start[area])
 
-    def before(self, area: cython.Py_ssize_t, address: cython.ulonglong, count: cython.ulonglong) -> cython.ulonglong:
-        """Return the `count` (at most 8) bytes before an address as a big-endian number; fewer at the segment's beginning.
+    def bytes_before(self, area: cython.Py_ssize_t, address: cython.ulonglong, count: cython.ulonglong) -> cython.ulonglong:
+        """Return the `count` (at most 8) bytes before an address as a big-endian number.
 
-        0 if the address neither lies in the area nor is its end.
+        There are fewer at the segment's beginning. The number is 0 if the address neither lies in the area nor is its end.
         """
         value: cython.ulonglong = 0
         pos: cython.Py_ssize_t
-        stop: cython.Py_ssize_t = self.place(area, address)
+        stop: cython.Py_ssize_t = self.file_offset(area, address)
         if stop < 0:
             return 0
         if count > address - self.segment[area]:
@@ -96,8 +96,8 @@ class Areas:
             value = (value << 8) | self.data[pos]
         return value
 
-    def following(self, area: cython.Py_ssize_t, address: cython.ulonglong) -> cython.Py_ssize_t:
-        """Return the next area if the address is this one's end and the next one's start, in the same segment; else this one."""
+    def next_area(self, area: cython.Py_ssize_t, address: cython.ulonglong) -> cython.Py_ssize_t:
+        """Return the next area if it begins at `address`, where this area ends, in the same segment; otherwise this area."""
         if address != self.end[area] or area + 1 == len(self.start) or self.start[area + 1] != address:
             return area
         return area + 1 if self.segment[area + 1] == self.segment[area] else area
@@ -105,11 +105,11 @@ class Areas:
     def padding_end(
         self, area: cython.Py_ssize_t, low: cython.ulonglong, high: cython.ulonglong, whole: cython.bint
     ) -> cython.ulonglong:
-        """Return the end of the padding that begins at `low`, at most `high`; `low` if the area does not hold all of that range.
+        """Return the end of the padding that begins at `low`, at most `high`; `low` if [low, high) is not all in the area.
 
-        `whole`: the last no-op must end by `high`; otherwise it may extend beyond.
+        `whole`: if True, the last no-op has to end by `high`; otherwise it may extend beyond.
         """
-        pos: cython.Py_ssize_t = self.place(area, low)
+        pos: cython.Py_ssize_t = self.file_offset(area, low)
         if pos < 0 or high > self.end[area] or high <= low:
             return low
         return low + padding_size(self.padding, self.data, pos, high - low, whole)

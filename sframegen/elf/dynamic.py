@@ -1,4 +1,4 @@
-"""Reads a linked file's dynamic section (PT_DYNAMIC), and derives its role: program, library or dynamic loader."""
+"""Reads the dynamic section (PT_DYNAMIC) of a linked file, and tells programs, libraries and dynamic loaders apart."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.records import DYN_SIZE, ET, PT, RECORDS, DynEntry, Phdr
-from sframegen.elf.relocations import columns
+from sframegen.elf.relocations import unpack_columns
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
@@ -24,11 +24,11 @@ class DT:
 
 DF_TEXTREL, DF_1_PIE = 4, 0x08000000
 
-# Symbols that only loaders define, for their C library and for debuggers: glibc's; musl's and uClibc's; Android's.
+# Symbols that only dynamic loaders define, for their C library and for debuggers: of glibc, of musl and uClibc, and of Android.
 LOADER_NAMES = (b"_rtld_global", b"_dl_debug_addr", b"rtld_db_dlactivity", b"__loader_dlopen")
 LOADER_SONAME = re.compile(rb"ld\d*(-[\w-]+)?\.so(\.\d+)*\0")  # ld-linux-x86-64.so.2, ld64.so.1, ld-android.so
 MAX_SONAME = 256  # bytes
-MAX_DYNAMIC = 1 << 16  # entries: real files have one for each needed library, and some thirty
+MAX_DYNAMIC = 1 << 16  # entries; real files have about thirty, and one for each needed library
 
 
 class Dyn(NamedTuple):
@@ -44,7 +44,7 @@ def dynamic_segment(elf: ElfFile) -> Phdr | None:
 
 
 def read_dynamic(elf: ElfFile) -> list[Dyn]:
-    """Return the entries before DT_NULL; an empty list for static programs."""
+    """Return the entries before DT_NULL; a static program has none."""
     segment = dynamic_segment(elf)
     if segment is None:
         return []
@@ -61,7 +61,7 @@ def read_dynamic(elf: ElfFile) -> list[Dyn]:
 
 
 class Role(Enum):
-    """A linked file's role; the value is its name in messages."""
+    """How a linked file is run. The value is the role's text in messages."""
 
     PROGRAM = "is a program"
     LIBRARY = "is a library"
@@ -69,12 +69,12 @@ class Role(Enum):
     UNSURE = "may be a dynamic loader"
 
 
-def role_of(elf: ElfFile, dynamic: list[Dyn]) -> Role:
-    """Return whether a kernel starts the file, a dynamic loader maps it, or a kernel starts other programs with it.
+def determine_role(elf: ElfFile, dynamic: list[Dyn]) -> Role:
+    """Return whether the kernel starts the file, a dynamic loader maps it, or the kernel starts other programs with it.
 
     A loader runs before any other file is loaded: it has an entry point, needs no other file, and relocates itself. Libraries from
     older linkers also have an entry point, and some need no other file; but their relocations name symbols that the program
-    defines or may override. Loaders do not need such relocations; loaders that have some are known by name.
+    defines or may override. Most loaders have no such relocations; those that do are recognised by name.
     """
     tags = {entry.tag: entry.value for entry in dynamic}
     if elf.header.e_type != ET.DYN or not tags or any(segment.p_type == PT.INTERP for segment in elf.segments):
@@ -98,9 +98,10 @@ def is_named_as_loader(elf: ElfFile, tags: dict[int, int]) -> bool:
 
 
 def relocates_by_symbol(elf: ElfFile, tags: dict[int, int]) -> bool:
+    """Return True if a dynamic relocation names a symbol."""
     for table, size in ((DT.RELA, DT.RELASZ), (DT.JMPREL, DT.PLTRELSZ)):
         if table in tags and size in tags:
-            entries = columns(elf.at(tags[table], tags[size]), elf.byte_order)
-            if any(info >> 32 for info in entries.info):
+            entries = unpack_columns(elf.at(tags[table], tags[size]), elf.byte_order)
+            if any(info >> 32 for info in entries.info):  # the symbol's number
                 return True
     return False

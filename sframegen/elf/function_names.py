@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
 from sframegen.base.text import printable
-from sframegen.elf.symbols import Symbol, copied_table, functions_named
+from sframegen.elf.symbols import Symbol, copy_symbol_table, find_functions_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,13 +41,13 @@ class FunctionNames:
         return printable(symbol.name) + (f"+{offset:#x}" if offset else "")
 
 
-def address_of(elf: ElfFile, text: str) -> int:
+def resolve_address(elf: ElfFile, text: str) -> int:
     """Return the address that `text` names: a function's name, a name + offset (decimal, or 0x...), a hexadecimal address.
 
     They are tried in this order: `add` is the function of that name if it exists, else 0xadd. A symbol version may be left out.
     Raises FormatError if it is none of them, or the name of several functions.
     """
-    address = address_in(text, lambda name: functions_named(elf, name), elf.name)
+    address = resolve_name(text, lambda name: find_functions_named(elf, name), elf.name)
     if address is not None:
         return address
     if HEXADECIMAL.fullmatch(text):
@@ -55,12 +55,12 @@ def address_of(elf: ElfFile, text: str) -> int:
     raise elf.error(f"'{printable(text)}' is neither a function nor a hexadecimal address")
 
 
-def address_in(text: str, find: Callable[[bytes], Iterable[Symbol]], file: str) -> int | None:
+def resolve_name(text: str, find: Callable[[bytes], Iterable[Symbol]], file: str) -> int | None:
     """Return the address of a name, or of a name + offset; None if it is neither. `find`: returns the functions with a name.
 
     Raises FormatError for the name of several functions.
     """
-    for name, offset in names_with_offsets(text):
+    for name, offset in split_name_and_offset(text):
         found = {symbol.address for symbol in find(name.encode(errors="replace"))}
         if len(found) > 1:
             places = ", ".join(f"{address:#x}" for address in sorted(found))
@@ -70,7 +70,7 @@ def address_in(text: str, find: Callable[[bytes], Iterable[Symbol]], file: str) 
     return None
 
 
-def names_with_offsets(text: str) -> Iterator[tuple[str, int]]:
+def split_name_and_offset(text: str) -> Iterator[tuple[str, int]]:
     """Yield each (name, offset) that a text can mean, first the whole text as a name. The offset is decimal, or 0x..."""
     if text:
         yield text, 0
@@ -79,7 +79,7 @@ def names_with_offsets(text: str) -> Iterator[tuple[str, int]]:
         yield name, int(digits, 16 if digits[:2] in ("0x", "0X") else 10)
 
 
-class NamedAddresses:
+class CopiedSymbols:
     """A file's function names and addresses, copied when this is made; empty without a file.
 
     The FormatError for a damaged symbol table is raised by the first look-up.
@@ -90,13 +90,13 @@ class NamedAddresses:
         self._fault: FormatError | None = None
         self._read: Callable[[], list[Symbol]] = list
         try:
-            self._read = copied_table(elf) if elf else list
+            self._read = copy_symbol_table(elf) if elf else list
         except FormatError as error:
             self._fault = error
 
     def address_of(self, text: str) -> int:
         """Return the address of a function, or of a place in it: `main`, `main+4`. Raises FormatError."""
-        address = address_in(text, lambda name: [symbol for symbol in self._symbols if symbol.is_named(name)], self._file)
+        address = resolve_name(text, lambda name: [symbol for symbol in self._symbols if symbol.is_named(name)], self._file)
         if address is None:
             raise FormatError(f"no function is named {printable(text)}", file=self._file)
         return address
@@ -117,4 +117,4 @@ class NamedAddresses:
         return {symbol.address: symbol for symbol in reversed(self._symbols)}
 
 
-NO_NAMES = NamedAddresses()
+NO_NAMES = CopiedSymbols()

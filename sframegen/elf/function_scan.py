@@ -23,7 +23,7 @@ COMPILED: bool = cython.compiled
     found="unsigned int[::1]",
     best="unsigned long long[::1]",
 )
-def last_functions(raw: Bytes, big: cython.bint, addresses: Column, found: Column) -> None:
+def find_last_functions(raw: Bytes, big: cython.bint, addresses: Column, found: Column) -> None:
     """Fill `found`, all zeros, with 1 + the number of the last function at or before each address; 0 if there is none.
 
     `raw`: entries of 24 bytes; `big`: their byte order. `addresses` ascend. Of several functions at one address, the last counts.
@@ -60,7 +60,7 @@ def last_functions(raw: Bytes, big: cython.bint, addresses: Column, found: Colum
 
 
 @cython.locals(symbols="const unsigned char[::1]", values="unsigned long long[::1]")
-def symbol_values(symbols: Bytes, big: cython.bint, values: Column) -> int:
+def fill_symbol_values(symbols: Bytes, big: cython.bint, values: Column) -> int:
     """Fill in the values of all defined place symbols in a symbol table (raw entries of 24 bytes); return how many there are."""
     count: cython.Py_ssize_t = 0
     entry: cython.Py_ssize_t

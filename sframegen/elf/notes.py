@@ -26,29 +26,29 @@ class Note(NamedTuple):
     offset: int  # file offset of the note's header
 
 
-def notes_of(elf: ElfFile) -> Iterator[Note]:
+def read_notes(elf: ElfFile) -> Iterator[Note]:
     """Yield every note of every PT_NOTE, or of SHT_NOTE sections if there is no PT_NOTE."""
-    for place in places_of(elf):
-        yield from notes_at(elf, *place)
+    for place in find_note_ranges(elf):
+        yield from read_notes_at(elf, *place)
 
 
-def sound_notes(elf: ElfFile) -> Iterator[Note]:
+def read_valid_notes(elf: ElfFile) -> Iterator[Note]:
     """Yield notes like `notes_of`, but end a place at bytes that are not a note, over which objcopy may leave a PT_NOTE."""
-    for place in places_of(elf):
+    for place in find_note_ranges(elf):
         with suppress(FormatError):
-            yield from notes_at(elf, *place)
+            yield from read_notes_at(elf, *place)
 
 
-def places_of(elf: ElfFile) -> Iterable[tuple[int, int, int]]:
+def find_note_ranges(elf: ElfFile) -> Iterable[tuple[int, int, int]]:
     """Return (file offset, size, alignment) of each note segment or section."""
     places = [(s.p_offset, s.p_filesz, s.p_align) for s in elf.segments if s.p_type == PT.NOTE] or [
         (s.header.sh_offset, s.header.sh_size, s.header.sh_addralign) for s in elf.sections if s.header.sh_type == SHT.NOTE
     ]
-    check_notes(elf)
+    check_note_sizes(elf)
     return dict.fromkeys(places)
 
 
-def check_notes(elf: ElfFile) -> None:
+def check_note_sizes(elf: ElfFile) -> None:
     """Raise FormatError if notes overlap more than linkers make them: overlapping notes would be read many times."""
     sizes = [s.p_filesz for s in elf.segments if s.p_type == PT.NOTE]
     sizes += [s.header.sh_size for s in elf.sections if s.header.sh_type == SHT.NOTE]
@@ -56,13 +56,13 @@ def check_notes(elf: ElfFile) -> None:
         raise elf.error(f"{len(sizes)} segments and sections of notes overlap", "note")
 
 
-def notes_at(elf: ElfFile, offset: int, size: int, align: int) -> Iterator[Note]:
+def read_notes_at(elf: ElfFile, offset: int, size: int, align: int) -> Iterator[Note]:
     """Yield the notes of one section or segment."""
     with name_file_in_errors(elf.name):
-        yield from notes_in(elf.slice(offset, size, "note"), elf.byte_order, align, offset)
+        yield from parse_notes(elf.slice(offset, size, "note"), elf.byte_order, align, offset)
 
 
-def notes_in(raw: memoryview, byte_order: ByteOrder, align: int, offset: int = 0) -> Iterator[Note]:
+def parse_notes(raw: memoryview, byte_order: ByteOrder, align: int, offset: int = 0) -> Iterator[Note]:
     """Yield the notes in a section's or segment's bytes. `offset`: of these bytes in the file."""
     align = 8 if align == 8 else 4
     code = RECORDS[Nhdr, byte_order]
@@ -84,15 +84,15 @@ def notes_in(raw: memoryview, byte_order: ByteOrder, align: int, offset: int = 0
         pos = (pos + align - 1) // align * align
 
 
-def build_id_of(elf: ElfFile) -> bytes | None:
-    return build_id_among(notes_of(elf))
+def read_build_id(elf: ElfFile) -> bytes | None:
+    return select_build_id(read_notes(elf))
 
 
-def build_id_among(notes: Iterable[Note]) -> bytes | None:
+def select_build_id(notes: Iterable[Note]) -> bytes | None:
     return next((note.desc for note in notes if note.type == NT_GNU_BUILD_ID and note.name == b"GNU\0"), None)
 
 
-def debug_link_of(elf: ElfFile) -> tuple[str, int] | None:
+def read_debug_link(elf: ElfFile) -> tuple[str, int] | None:
     """Return (file name, CRC-32 of that file) from .gnu_debuglink."""
     section = elf.section(".gnu_debuglink")
     if section is None:

@@ -19,7 +19,7 @@ MAX_PER_BYTE, MIN_LIMIT = 4, 1 << 16
 CACHED = 1024  # bytes: smaller string tables are cached, because objects of one compiler often have the same
 
 
-def strings_at(table: bytes, places: tuple[int, ...]) -> list[str]:
+def read_strings(table: bytes, places: tuple[int, ...]) -> list[str]:
     """Return the string at each offset. Raises FormatError if the strings have far more bytes than the table."""
     return (_read_strings if len(table) <= CACHED else _read_strings.__wrapped__)(table, places)
 
@@ -91,7 +91,7 @@ class STT:
 MACHINE_NAMES = {EM.X86_64: "x86_64", EM.AARCH64: "aarch64", EM.S390: "s390x"}
 
 
-def names_of(constants: type) -> dict[int, str]:
+def constant_names(constants: type) -> dict[int, str]:
     """Return the names of a prefix' constants, such as "PT_LOAD", by number."""
     return {number: f"{constants.__name__}_{name}" for name, number in vars(constants).items() if name.isupper()}
 
@@ -200,9 +200,11 @@ LAYOUTS: dict[type[Any], str] = {
     Chdr: "IIQQ",
     Nhdr: "III",
 }
-MARKS: dict[ByteOrder, str] = {"little": "<", "big": ">"}
+STRUCT_BYTE_ORDERS: dict[ByteOrder, str] = {"little": "<", "big": ">"}
 RECORDS: dict[tuple[type[Any], ByteOrder], struct.Struct] = {
-    (record, order): struct.Struct(mark + layout) for record, layout in LAYOUTS.items() for order, mark in MARKS.items()
+    (record, order): struct.Struct(mark + layout)
+    for record, layout in LAYOUTS.items()
+    for order, mark in STRUCT_BYTE_ORDERS.items()
 }
 EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, SYM_SIZE, RELA_SIZE, DYN_SIZE, CHDR_SIZE, NHDR_SIZE = (
     struct.calcsize("<" + code) for code in LAYOUTS.values()
@@ -213,15 +215,15 @@ WORD_SIZE = 4  # bytes of a section number in groups and in SHT_SYMTAB_SHNDX
 R = TypeVar("R", Ehdr, Phdr, Shdr, Sym, Rela, DynEntry, Chdr, Nhdr)
 
 
-def packed(records: Iterable[R], byte_order: ByteOrder) -> bytes:
+def pack_records(records: Iterable[R], byte_order: ByteOrder) -> bytes:
     """Return the encoded bytes of records of one kind."""
     return b"".join(RECORDS[type(record), byte_order].pack(*record) for record in records)
 
 
 def read_words(raw: memoryview, byte_order: ByteOrder) -> list[int]:
     """Return the 32-bit numbers in `raw`, without an incomplete last one."""
-    return list(struct.unpack_from(f"{MARKS[byte_order]}{len(raw) // WORD_SIZE}I", raw))
+    return list(struct.unpack_from(f"{STRUCT_BYTE_ORDERS[byte_order]}{len(raw) // WORD_SIZE}I", raw))
 
 
 def pack_words(words: Collection[int], byte_order: ByteOrder) -> bytes:
-    return struct.pack(f"{MARKS[byte_order]}{len(words)}I", *words)
+    return struct.pack(f"{STRUCT_BYTE_ORDERS[byte_order]}{len(words)}I", *words)

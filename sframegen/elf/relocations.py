@@ -71,16 +71,16 @@ def dynamic_relocations(elf: ElfFile) -> Iterator[tuple[Section | None, Relocati
         left -= header.sh_size
         symbols = elf.sections[header.sh_link] if header.sh_link else None
         if symbols is None or symbols.header.sh_type == SHT.DYNSYM:
-            yield symbols, columns(elf.contents(section), elf.byte_order)
+            yield symbols, unpack_columns(elf.contents(section), elf.byte_order)
 
 
-def columns(raw: memoryview, byte_order: ByteOrder) -> RelocationColumns:
+def unpack_columns(raw: memoryview, byte_order: ByteOrder) -> RelocationColumns:
     """Return a relocation table's complete entries as columns."""
     words = _words64(raw[: len(raw) // RELA_SIZE * RELA_SIZE], byte_order)
     return RelocationColumns(*(words[field :: len(Rela._fields)] for field in range(len(Rela._fields))))
 
 
-def packed_addends(elf: ElfFile) -> Iterator[int]:
+def read_relr_addends(elf: ElfFile) -> Iterator[int]:
     """Yield the addends of packed relative relocations (SHT_RELR), which are the numbers at the relocated places."""
     table = next((section for section in elf.sections if section.header.sh_type == SHT.RELR), None)
     if table is None:

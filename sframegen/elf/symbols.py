@@ -11,7 +11,7 @@ from operator import itemgetter
 
 from sframegen.base.columns import zeros
 from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple
-from sframegen.elf.function_scan import last_functions
+from sframegen.elf.function_scan import find_last_functions
 from sframegen.elf.ranges import Range, index_of_containing_range
 from sframegen.elf.records import RECORDS, SHF, SHN, SHT, STT, SYM_SIZE, Sym, read_words
 
@@ -28,7 +28,7 @@ ST_INFO_OFFSET, ST_SHNDX_OFFSET, ST_VALUE_OFFSET = 4, 6, 8
 IS_FUNCTION = bytes(info & 15 in (STT.FUNC, STT.GNU_IFUNC) for info in range(256))  # by st_info
 IS_PLACE = bytes(info & 15 in (STT.NOTYPE, STT.OBJECT, STT.FUNC, STT.GNU_IFUNC) for info in range(256))  # by st_info
 MAPPING = b"$"  # the first character of AArch64's symbols for code and data within functions
-CHUNK = 1 << 16  # symbols at a time
+SYMBOLS_AT_A_TIME = 1 << 16  # symbols at a time
 
 
 class Symbol(NamedTuple):
@@ -91,19 +91,23 @@ class SymbolTable:
         return part.partition(b"\0")[0]
 
     @cached_property
-    def wide(self) -> Section | None:
+    def extended_index_section(self) -> Section | None:
         """Return the section (SHT_SYMTAB_SHNDX) with section numbers that are too large for the entries."""
         found = (section for section in self._elf.sections if section.header.sh_type == SHT.SYMTAB_SHNDX)
         return next((section for section in found if section.header.sh_link == self.section.number), None)
 
     @cached_property
-    def _wide_numbers(self) -> list[int]:
-        return [] if self.wide is None else read_words(self._elf.contents(self.wide), self._elf.byte_order)
+    def _extended_indexes(self) -> list[int]:
+        return (
+            []
+            if self.extended_index_section is None
+            else read_words(self._elf.contents(self.extended_index_section), self._elf.byte_order)
+        )
 
     def section_of(self, number: int, symbol: Sym) -> int:
         """Return the number of the section that defines an entry; SHN_UNDEF if no section of the file does."""
         if symbol.st_shndx == SHN.XINDEX:
-            return self._wide_numbers[number] if number < len(self._wide_numbers) else SHN.UNDEF
+            return self._extended_indexes[number] if number < len(self._extended_indexes) else SHN.UNDEF
         return symbol.st_shndx if symbol.st_shndx < SHN.LORESERVE else SHN.UNDEF
 
     def sections(self) -> list[int]:
@@ -121,8 +125,8 @@ class SymbolTable:
         """Yield the numbers of entries defined in these sections, and of all with SHN_XINDEX if a section number needs that."""
         fields = {number if number < SHN.LORESERVE else SHN.XINDEX for number in sections}
         wanted = {int.from_bytes(field.to_bytes(2, self._elf.byte_order), sys.byteorder) for field in fields}
-        for start in range(0, len(self), CHUNK):
-            part = self.raw[start * SYM_SIZE : min(len(self), start + CHUNK) * SYM_SIZE]
+        for start in range(0, len(self), SYMBOLS_AT_A_TIME):
+            part = self.raw[start * SYM_SIZE : min(len(self), start + SYMBOLS_AT_A_TIME) * SYM_SIZE]
             numbers = part.cast("H")[ST_SHNDX_OFFSET // 2 :: SYM_SIZE // 2].tolist()
             if not wanted.isdisjoint(numbers):
                 yield from (start + index for index, number in enumerate(numbers) if number in wanted)
@@ -139,11 +143,11 @@ class FunctionColumns:
 
     def __init__(self, elf: ElfFile) -> None:
         self._elf = elf
-        self._table = _table_of_functions(elf)
+        self._table = _open_function_table(elf)
         self._order = elf.byte_order
 
     @cached_property
-    def _places(self) -> array[int]:
+    def _boundary_addresses(self) -> array[int]:
         """Return the ascending addresses of all symbols that may mark the end of a function without a size."""
         table = self._table
         assert table is not None
@@ -174,17 +178,20 @@ class FunctionColumns:
         """Return a function's end; without a size, the next symbol's address or the end of its section, whichever is first."""
         if symbol.size:
             return symbol.address + symbol.size
-        place, section = bisect_right(self._places, symbol.address), index_of_containing_range(self._code, symbol.address)
-        ends = [*self._places[place : place + 1], *(() if section is None else (self._code[section][1],))]
+        place, section = (
+            bisect_right(self._boundary_addresses, symbol.address),
+            index_of_containing_range(self._code, symbol.address),
+        )
+        ends = [*self._boundary_addresses[place : place + 1], *(() if section is None else (self._code[section][1],))]
         return min(ends, default=1 << 64)
 
-    def at_each(self, addresses: Collection[int]) -> list[tuple[Symbol, list[int]]]:
+    def functions_at(self, addresses: Collection[int]) -> list[tuple[Symbol, list[int]]]:
         """Return (function, the addresses that it holds) for each function that holds any of these addresses."""
         if self._table is None:
             return []
         ordered = array("Q", sorted(addresses))
         numbers = zeros("I", len(ordered))
-        last_functions(self._table.raw, self._order == "big", ordered, numbers)
+        find_last_functions(self._table.raw, self._order == "big", ordered, numbers)
         found: list[tuple[Symbol, list[int]]] = []
         for number, group in groupby(zip(ordered, numbers, strict=True), itemgetter(1)):
             if number:
@@ -199,76 +206,76 @@ class FunctionColumns:
         return Symbol(self._table.name_bytes(entry.st_name), 0, entry.st_value, entry.st_size)
 
 
-def functions_of(elf: ElfFile) -> Iterator[Symbol]:
+def read_functions(elf: ElfFile) -> Iterator[Symbol]:
     """Yield the defined functions of .symtab, else of .dynsym, in the table's order."""
-    table = _table_of_functions(elf)
+    table = _open_function_table(elf)
     if table is not None:
-        for name_at, address, size in _functions(table.rows()):
+        for name_at, address, size in _select_functions(table.rows()):
             yield Symbol(table.names, name_at, address, size)
 
 
-def copied_table(elf: ElfFile) -> Callable[[], list[Symbol]]:
+def copy_symbol_table(elf: ElfFile) -> Callable[[], list[Symbol]]:
     """Copy a symbol table, so that later changes of the file do not matter. Return a callable that reads its functions in order."""
-    table = _table_of_functions(elf)
+    table = _open_function_table(elf)
     if table is None:
         return list
     code, raw, names = RECORDS[Sym, elf.byte_order], bytes(table.raw), table.names
-    return lambda: [Symbol(names, *found) for found in _functions(code.iter_unpack(raw))]
+    return lambda: [Symbol(names, *found) for found in _select_functions(code.iter_unpack(raw))]
 
 
-def functions_named(elf: ElfFile, name: bytes) -> Iterator[Symbol]:
+def find_functions_named(elf: ElfFile, name: bytes) -> Iterator[Symbol]:
     """Yield the functions with that name, with or without a symbol version."""
-    table = _table_of_functions(elf)
+    table = _open_function_table(elf)
     if table is not None and name in table.names:
-        yield from (symbol for symbol in functions_of(elf) if symbol.is_named(name))
+        yield from (symbol for symbol in read_functions(elf) if symbol.is_named(name))
 
 
-def addresses_named(elf: ElfFile, names: Iterable[bytes]) -> dict[bytes, int]:
+def find_addresses_named(elf: ElfFile, names: Iterable[bytes]) -> dict[bytes, int]:
     """Return the addresses of the defined symbols with these names, of any type; of several with one name, the last one's."""
     section = next(symbol_tables(elf), None)
     if section is None:
         return {}
     table = SymbolTable(elf, section)
-    by_offset = {at: name for name in names for at in _places_of(name + b"\0", table.names)}
+    by_offset = {at: name for name in names for at in _find_occurrences(name + b"\0", table.names)}
     found = ((row[0], row[4]) for row in table.rows() if row[0] in by_offset and row[3])  # row: st_name, ..., st_shndx, st_value
     return {by_offset[name]: address for name, address in found}
 
 
-def _places_of(part: bytes, whole: bytes) -> Iterator[int]:
+def _find_occurrences(part: bytes, whole: bytes) -> Iterator[int]:
     at = whole.find(part)
     while at >= 0:
         yield at
         at = whole.find(part, at + 1)
 
 
-def function_symbols(elf: ElfFile) -> list[Symbol]:
+def sorted_functions(elf: ElfFile) -> list[Symbol]:
     """Return the functions by address; of several at one address, the first in the table."""
     found: dict[int, Symbol] = {}
-    for symbol in functions_of(elf):
+    for symbol in read_functions(elf):
         found.setdefault(symbol.address, symbol)
     return sorted(found.values(), key=lambda symbol: symbol.address)
 
 
-def function_symbols_before(elf: ElfFile, addresses: Collection[int]) -> list[Symbol]:
+def last_functions_before(elf: ElfFile, addresses: Collection[int]) -> list[Symbol]:
     """Return the last function symbol at or before each of the addresses, faster than `function_symbols`."""
-    table = _table_of_functions(elf)
+    table = _open_function_table(elf)
     if table is None or not addresses:
         return []
     limits = sorted(addresses)
     found: dict[int, Symbol] = {}  # by the index of the first limit at or above its address
-    for name_at, address, size in _functions(table.rows()):
+    for name_at, address, size in _select_functions(table.rows()):
         place = bisect_left(limits, address)
         if place < len(limits) and (place not in found or found[place].address < address):
             found[place] = Symbol(table.names, name_at, address, size)
     return [found[place] for place in sorted(found)]
 
 
-def _table_of_functions(elf: ElfFile) -> SymbolTable | None:
+def _open_function_table(elf: ElfFile) -> SymbolTable | None:
     section = next(symbol_tables(elf), None)
     return SymbolTable(elf, section) if section is not None and section.header.sh_link < len(elf.sections) else None
 
 
-def _functions(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[int, int, int]]:
+def _select_functions(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[int, int, int]]:
     """Yield (name offset, address, size) of each defined function among the rows."""
     for name_at, info, _, section, address, size in rows:
         if IS_FUNCTION[info] and section:  # not SHN_UNDEF

@@ -14,8 +14,8 @@ from sframegen.conversion.coverage import explain_empty_section
 from sframegen.detached.detached_file import companion_of
 from sframegen.elf.dynamic import DT, read_dynamic
 from sframegen.elf.file import ElfFile, map_file
-from sframegen.elf.notes import build_id_of
-from sframegen.elf.records import ET, strings_at
+from sframegen.elf.notes import read_build_id
+from sframegen.elf.records import ET, read_strings
 from sframegen.fleet.producers import producer_of
 from sframegen.fleet.result_rows import FileRow, RowOutcome, one_line
 from sframegen.fleet.run_options import Mode, RunOptions
@@ -72,7 +72,7 @@ class PackageFiles:
         elf = ElfFile(data, os.fspath(given))
         abi = abi_of(elf)
         row.machine, row.elf_type = abi.other_name or abi.name, TYPES.get(elf.header.e_type, "")
-        row.build_id = (build_id_of(elf) or b"").hex()
+        row.build_id = (read_build_id(elf) or b"").hex()
         producer = producer_of(elf, _needed(elf))
         row.producer, row.producer_version, row.language = producer
         companion = companion_of(elf)
@@ -118,7 +118,7 @@ def _needed(elf: ElfFile) -> list[str]:
     if DT.STRTAB not in tags:
         return []
     names = bytes(elf.at(tags[DT.STRTAB], tags.get(DT.STRSZ, 0)))
-    return strings_at(names, tuple(entry.value for entry in dynamic if entry.tag == DT.NEEDED))
+    return read_strings(names, tuple(entry.value for entry in dynamic if entry.tag == DT.NEEDED))
 
 
 def fill_checked(row: FileRow, report: api.CheckReport) -> None:

@@ -104,7 +104,7 @@ def _of_comment(elf: ElfFile) -> Producer:
     section = elf.section(".comment")
     if section is None or section.header.sh_size > MAX_COMMENT_BYTES:
         return Producer()
-    texts = [text[:MAX_TEXT_BYTES].decode("utf-8", "replace") for text in bytes(elf.stored(section)).split(b"\0") if text]
+    texts = [text[:MAX_TEXT_BYTES].decode("utf-8", "replace") for text in bytes(elf.stored_contents(section)).split(b"\0") if text]
     found = Counter(producer for text in texts if (producer := _in_comment(text)) is not None)
     return max(found, key=lambda one: (bool(one.language), found[one], one.version), default=Producer())
 
@@ -121,7 +121,7 @@ def _of_go(elf: ElfFile) -> Producer | None:
     section = elf.section(".go.buildinfo")
     if section is None:
         return None
-    raw = bytes(elf.stored(section)[:64])
+    raw = bytes(elf.stored_contents(section)[:64])
     match = GO_VERSION.match(raw, 33) if raw.startswith(GO_MAGIC) else None
     return Producer("Go", match[1].decode() if match else "", "Go")
 

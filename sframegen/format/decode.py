@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sframegen.base.columns import zeros
 from sframegen.base.errors import FormatError
-from sframegen.elf.function_names import NO_NAMES, NamedAddresses
-from sframegen.elf.records import MARKS
+from sframegen.elf.function_names import NO_NAMES, CopiedSymbols
+from sframegen.elf.records import STRUCT_BYTE_ORDERS
 from sframegen.format.abi import BY_SFRAME_ID, Abi
 from sframegen.format.equations import base_name, equation
 from sframegen.format.fre_bytes import words_size
@@ -61,7 +61,7 @@ class SframeSection:
     layout: Layout
     place: str
     starts: Sequence[int] | None = None  #: addresses of its functions, if relocations give them, as in objects
-    names: NamedAddresses = NO_NAMES  #: copy of the functions in the file's symbol table
+    names: CopiedSymbols = NO_NAMES  #: copy of the functions in the file's symbol table
 
     @cached_property
     def table(self) -> FunctionTable:
@@ -198,7 +198,7 @@ def decode(data: memoryview | bytes | bytearray, address: int, place: str = ".sf
 def _read_header(view: memoryview, place: str) -> tuple[SframeHeader, str]:
     if len(view) < HEADER_SIZE:
         raise FormatError(f"expected {HEADER_SIZE} bytes of header, have {len(view)}", place, 0)
-    for byte_order, mark in MARKS.items():
+    for byte_order, mark in STRUCT_BYTE_ORDERS.items():
         header = SframeHeader(*struct.unpack_from(mark + HEADER_CODE, view))
         if header.magic == MAGIC:
             if header.version not in LAYOUTS:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.base.columns import make_columns, zeros
 from sframegen.base.errors import FormatError
-from sframegen.elf.records import MARKS
+from sframegen.elf.records import STRUCT_BYTE_ORDERS
 from sframegen.format.columns import Blocks, Functions, Words
 from sframegen.format.layouts import (
     F_FDE_FUNC_START_PCREL,
@@ -110,7 +110,7 @@ class Encoder:
             freoff=self.layout.index_size * len(table),
         )
         [out] = make_columns("B", self.size_bytes)
-        struct.pack_into(MARKS[abi.byte_order] + HEADER_CODE, out, 0, *header)
+        struct.pack_into(STRUCT_BYTE_ORDERS[abi.byte_order] + HEADER_CODE, out, 0, *header)
         output = OutputBytes(out, abi.byte_order == "big")
         columns = self.columns()
         write_index(*columns, output, HEADER_SIZE, address + HEADER_SIZE)

@@ -11,7 +11,7 @@ from itertools import accumulate, chain
 from operator import eq
 from typing import TYPE_CHECKING
 
-from sframegen.elf.records import MARKS, ByteOrder
+from sframegen.elf.records import STRUCT_BYTE_ORDERS, ByteOrder
 from sframegen.format.layouts import (
     CFA_BASE_SP_BIT,
     DATAWORD_COUNT_MASK,
@@ -188,7 +188,7 @@ def _is_cfa_plus_n(where: Where | None) -> bool:
 def _struct(byte_order: ByteOrder, shape: str, size: int) -> struct.Struct:
     """Return the packer of data words of a shape and size; cached, as there are few shapes."""
     codes = {SIGNED: SIGNED_CODES[size], UNSIGNED: UNSIGNED_CODES[size]}
-    return struct.Struct(MARKS[byte_order] + "".join(codes[code] for code in shape))
+    return struct.Struct(STRUCT_BYTE_ORDERS[byte_order] + "".join(codes[code] for code in shape))
 
 
 class EncodedRules:
@@ -226,7 +226,7 @@ def data_words(raw: bytes, abi: Abi) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the words after an FRE info byte, as signed and as unsigned numbers."""
     count = raw[0] >> DATAWORD_COUNT_SHIFT & DATAWORD_COUNT_MASK
     size = raw[0] >> DATAWORD_SIZE_SHIFT & DATAWORD_SIZE_MASK
-    mark = MARKS[abi.byte_order]
+    mark = STRUCT_BYTE_ORDERS[abi.byte_order]
     return (
         struct.unpack_from(f"{mark}{count}{SIGNED_CODES[size]}", raw, 1),
         struct.unpack_from(f"{mark}{count}{UNSIGNED_CODES[size]}", raw, 1),

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, cast
 
 from sframegen.base.errors import FormatError
-from sframegen.elf.compressed import MAX_WINDOW_LOG, zstd_library
+from sframegen.elf.compressed import MAX_WINDOW_LOG, import_zstd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +89,7 @@ def compressed(target: BinaryIO, compression: Compression | None) -> AbstractCon
         return cast("BinaryIO", lzma.LZMAFile(target, "wb", check=check, preset=level))
     if compression.name == "bz2":
         return cast("BinaryIO", bz2.BZ2File(target, "wb", compresslevel=level))
-    zstd = zstd_library()
+    zstd = import_zstd()
     parameters = zstd.CompressionParameter
     options = {int(parameters.compression_level): level, int(parameters.checksum_flag): compression.check}
     return cast("BinaryIO", zstd.ZstdFile(target, "wb", options=options))
@@ -143,7 +143,7 @@ def _kind(name: str) -> _Kind:
             return _Kind(lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_XZ_MEMORY), (lzma.LZMAError,), b"\0")
         case "bz2":
             return _Kind(bz2.BZ2Decompressor, (OSError, ValueError))
-    zstd = zstd_library()
+    zstd = import_zstd()
     options = {int(zstd.DecompressionParameter.window_log_max): MAX_WINDOW_LOG}
     return _Kind(lambda: cast("_Decompressor", zstd.ZstdDecompressor(options=options)), (zstd.ZstdError,))
 

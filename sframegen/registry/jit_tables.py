@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
-from sframegen.elf.records import MARKS
+from sframegen.elf.records import STRUCT_BYTE_ORDERS
 from sframegen.format.model import OUTERMOST, Kind, Match, Rule, Where
 from sframegen.program import patience
 from sframegen.program.signals import ENDING
@@ -237,7 +237,7 @@ class JitTables:
     def _append_entries(self, table: _Table, size: int) -> None:
         stride, fre_size = table.header.fre_stride, table.header.fre_size
         place = TABLE_SIZE + table.used
-        fields = struct.Struct(f"{MARKS[self._abi.byte_order]}{ENTRY_FORMAT}{fre_size - FRE_SIZE}s{stride - fre_size}x")
+        fields = struct.Struct(f"{STRUCT_BYTE_ORDERS[self._abi.byte_order]}{ENTRY_FORMAT}{fre_size - FRE_SIZE}s{stride - fre_size}x")
         limit, end, rules = self._info.text_end - self._info.text_start, self._end, self._rules
         for at, (code, start, *offsets, info, unknown) in enumerate(fields.iter_unpack(self._read(table.address, place, size))):
             if not end <= start < start + code <= limit:

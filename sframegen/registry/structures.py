@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple, TypeVar
 
-from sframegen.elf.records import MARKS, ByteOrder
+from sframegen.elf.records import STRUCT_BYTE_ORDERS, ByteOrder
 
 
 class CodeJitInfo(NamedTuple):
@@ -63,7 +63,9 @@ LAYOUTS: dict[type[Any], tuple[str, int]] = {
     JitNode: ("5Q", 40),
 }
 RECORDS: dict[tuple[type[Any], ByteOrder], struct.Struct] = {
-    (record, order): struct.Struct(mark + code) for record, (code, _) in LAYOUTS.items() for order, mark in MARKS.items()
+    (record, order): struct.Struct(mark + code)
+    for record, (code, _) in LAYOUTS.items()
+    for order, mark in STRUCT_BYTE_ORDERS.items()
 }
 assert all(code.size == LAYOUTS[record][1] for (record, _), code in RECORDS.items())
 

@@ -6,7 +6,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sframegen.base.errors import SframegenError
-from sframegen.elf.records import MARKS, ByteOrder
+from sframegen.elf.records import STRUCT_BYTE_ORDERS, ByteOrder
 from sframegen.stack.walking.step import StackMemory
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class KeptMemory:
         """`read(address, size)`: the bytes there, fewer if readable memory ends, none if there is none. Never raises."""
         self.read = read  # without the cache
         self._pages: dict[int, bytes] = {}
-        self._word = Struct(MARKS[byte_order] + "Q").unpack_from
+        self._word = Struct(STRUCT_BYTE_ORDERS[byte_order] + "Q").unpack_from
         self.byte_order = byte_order
 
     def word(self, address: int) -> int | None:
@@ -89,7 +89,7 @@ class CopiedMemory:
         """`parts`: addresses, and the bytes that were there."""
         self._parts = [(start, data) for start, data in parts if len(data) >= 8]
         self._mappings = mappings
-        self._word = Struct(MARKS[byte_order] + "Q").unpack_from
+        self._word = Struct(STRUCT_BYTE_ORDERS[byte_order] + "Q").unpack_from
         self._last = self._parts[0] if self._parts else (0, b"")
 
     def read(self, address: int, size: int) -> bytes:  # noqa: ARG002 - the protocol's

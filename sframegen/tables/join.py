@@ -60,7 +60,7 @@ def followers(
     for function in range(1, len(functions.start)):
         ahead = function + 16
         if cython.compiled and ahead < len(functions.start):
-            areas.fetch(area, functions.start[ahead] - 1)
+            areas.prefetch_byte(area, functions.start[ahead] - 1)
         low = functions.start[function - 1] + functions.size[function - 1]
         high = functions.start[function]
         if functions.kind[function] != functions.kind[function - 1] or high - low > max_gap:

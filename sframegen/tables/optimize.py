@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 
 from sframegen.base.columns import make_columns, zeros
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
-from sframegen.elf.code_areas import CodeArea, areas_of, code_segments
+from sframegen.elf.code_areas import CodeArea, build_areas, code_segments
 from sframegen.format.encode import EMPTY, Encoder, kind_bytes
 from sframegen.format.model import FunctionTable
 from sframegen.program.own_memory import drop_pages
@@ -59,7 +59,7 @@ def may_follow(elf: ElfFile, table: FunctionTable, borders: Borders) -> bytearra
 
     They may if only padding separates them, and no symbol or CFI refers to it. With CFI, no-ops can be code that is left out.
     """
-    areas = areas_of(elf, [CodeArea(segment, segment.start, segment.end) for segment in code_segments(elf)])
+    areas = build_areas(elf, [CodeArea(segment, segment.start, segment.end) for segment in code_segments(elf)])
     marks = bytearray(len(table))
     followers(table.columns(), kind_bytes(table.kinds), areas, borders.symbols, borders.unsaid, MAX_GAP, marks)
     for start, end in borders.ignored:

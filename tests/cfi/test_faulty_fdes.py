@@ -10,7 +10,7 @@ import pytest
 import sframegen
 from sframegen import Severity, Verdict, add_section, read
 from sframegen.elf.file import open_elf
-from sframegen.elf.symbols import functions_named
+from sframegen.elf.symbols import find_functions_named
 from sframegen.format.words import Reason
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def program(compile_c: Compiler) -> Path:
 
 
 def address_of(path: Path, name: bytes) -> int:
-    return next(functions_named(open_elf(path), name)).address
+    return next(find_functions_named(open_elf(path), name)).address
 
 
 def test_one_bad_fde_costs_its_function(program: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from sframegen.elf.records import MARKS
+from sframegen.elf.records import STRUCT_BYTE_ORDERS
 from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, LAYOUTS, SframeHeader
 from tests.checks.readers.mutate import bases, put
 
@@ -28,10 +28,10 @@ class Editor:
 
     @property
     def header(self) -> SframeHeader:
-        return SframeHeader(*struct.unpack_from(MARKS[self.order] + HEADER_CODE, self.data))
+        return SframeHeader(*struct.unpack_from(STRUCT_BYTE_ORDERS[self.order] + HEADER_CODE, self.data))
 
     def set_header(self, **fields: int) -> None:
-        struct.pack_into(MARKS[self.order] + HEADER_CODE, self.data, 0, *self.header._replace(**fields))
+        struct.pack_into(STRUCT_BYTE_ORDERS[self.order] + HEADER_CODE, self.data, 0, *self.header._replace(**fields))
 
     def entry(self, function: int) -> int:
         return HEADER_SIZE + self.layout.index_size * (function % self.header.num_fdes)

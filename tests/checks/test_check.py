@@ -22,7 +22,7 @@ from sframegen.cli.commands import cli
 from sframegen.conversion.cfi_sections import Sources, find_sources
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PT, RECORDS, SHDR_SIZE, SHT, Phdr, Shdr
-from sframegen.elf.symbols import functions_named
+from sframegen.elf.symbols import find_functions_named
 from sframegen.format.abi import AARCH64, AMD64
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
@@ -217,7 +217,7 @@ int main(int argc, char **argv) { return twice(argc); }
 
 
 def function_of(file: Path, table: FunctionTable, name: str) -> int:
-    (symbol,) = functions_named(open_elf(file), name.encode())
+    (symbol,) = find_functions_named(open_elf(file), name.encode())
     return list(table.start).index(symbol.address)
 
 

@@ -21,7 +21,7 @@ from sframegen.checks.tracks import Track, meet, new_track, track
 from sframegen.cli.commands import cli
 from sframegen.code.isa.effects import CALLERS, FrameState
 from sframegen.elf.file import open_elf
-from sframegen.elf.symbols import function_symbols
+from sframegen.elf.symbols import sorted_functions
 from sframegen.format.model import OUTERMOST, Rule
 from tests import with_checkout
 from tests.code.test_code import C_SOURCE, CXX_SOURCE
@@ -229,7 +229,7 @@ def test_wrong_cfi(source: str, name: str, fault: Fault, library: Callable[..., 
     says, proof = (f"(cfa, ra, fp) = {equation}" for equation in (fault.claim, fault.proof))
     line = next(line for line in text.splitlines() if f"{fault.place}, " in line)
     function, _, offset = fault.place.partition("+")
-    address = next(one.address for one in function_symbols(open_elf(file)) if one.name == function) + int(offset, 16)
+    address = next(one.address for one in sorted_functions(open_elf(file)) if one.name == function) + int(offset, 16)
     size = f"{fault.size} byte" + "s" * (fault.size != 1)
     assert (
         line

@@ -23,7 +23,7 @@ from sframegen.cli.commands import cli
 from sframegen.cli.trees import tree_files
 from sframegen.cli.trees.tree_files import Exclusions
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.notes import build_id_of
+from sframegen.elf.notes import read_build_id
 from sframegen.format.locate import sframe_of
 from tests.support.loops import for_each
 
@@ -515,7 +515,7 @@ def test_the_report_tells_all(root: Path, tmp_path: Path) -> None:
     for number in ("functions", "functions_covered", "code_bytes", "covered_bytes", "section_bytes"):
         assert tree["totals"][number] == sum(entry[number] for entry in tree["files"]) > 0
     entry = by_path(report)["usr/bin/tree"]
-    assert entry["build_id"] == (build_id_of(open_elf(root / "usr/bin/tree")) or b"").hex() != ""
+    assert entry["build_id"] == (read_build_id(open_elf(root / "usr/bin/tree")) or b"").hex() != ""
     assert sum(entry["fates"]["covered"].values()) == entry["covered_bytes"]
 
 
@@ -648,7 +648,7 @@ def test_debug_files_of_a_tree(root: Path, compile_c: Compiler, tmp_path: Path) 
     """For those files that have one with call frame information; the others are done without, and are not refused."""
     file, debug = root / "usr/bin/work", tmp_path / "debug"
     subprocess.run(["objcopy", "--strip-debug", compile_c(PROGRAM, *DEBUG_FRAME), file], check=True)
-    build_id = (build_id_of(open_elf(file)) or b"").hex()
+    build_id = (read_build_id(open_elf(file)) or b"").hex()
     (debug / build_id[:2]).mkdir(parents=True)
     its_own = debug / build_id[:2] / f"{build_id[2:]}.debug"
     subprocess.run(["objcopy", "--only-keep-debug", compile_c(PROGRAM, *DEBUG_FRAME), its_own], check=True)

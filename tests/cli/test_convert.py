@@ -21,7 +21,7 @@ from sframegen.base.errors import FormatError
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import PT, RECORDS, Shdr
-from sframegen.elf.symbols import function_symbols
+from sframegen.elf.symbols import sorted_functions
 from sframegen.format.abi import AMD64, S390X
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V2, V3, WRITABLE
@@ -134,7 +134,7 @@ def test_version_2_with_rows_without_words_is_written_again(
         patch.setitem(WRITABLE, 2, V2._replace(outermost=True))
         api.add_section(compile_c(PROGRAM, "-O2"), output=file, version=2)
     before = read_sframe(open_elf(file)).table
-    bottom = next(symbol.address for symbol in function_symbols(open_elf(file)) if symbol.name == "bottom")
+    bottom = next(symbol.address for symbol in sorted_functions(open_elf(file)) if symbol.name == "bottom")
     [note] = [found for found in api.check(file, consumer="gnu").findings if found.address == bottom]
     assert (note.rule, note.severity) == ("row-without-words", sframegen.Severity.NOTE)
     [error] = [found for found in api.check(file, consumer="glibc").findings if found.consumer]

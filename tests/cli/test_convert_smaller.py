@@ -18,7 +18,7 @@ from sframegen import api
 from sframegen.cli.commands import cli
 from sframegen.conversion import convert
 from sframegen.elf.file import open_elf
-from sframegen.elf.symbols import function_symbols
+from sframegen.elf.symbols import sorted_functions
 from sframegen.format.locate import read_sframe
 from sframegen.tables.compare import agree, difference, spans
 from sframegen.tables.optimize import MAX_GAP
@@ -113,7 +113,7 @@ def test_once_is_enough(file: Path) -> None:
 
 def test_code_that_was_left_out_is_no_padding(linked: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No-ops between two functions of a section can be code for which it has no rule."""
-    pause = next(symbol.address for symbol in function_symbols(open_elf(linked)) if symbol.name == "pause_")
+    pause = next(symbol.address for symbol in sorted_functions(open_elf(linked)) if symbol.name == "pause_")
     assert run("--sframe-version", 2, "--optimize", "size", file).exit_code == 0
     section = sframegen.read(file)
     assert (section.rule_at(pause + 1), section.rule_at(pause + 2)) == (None, None)

@@ -26,7 +26,7 @@ from sframegen.code.whole_file.synthesize import synthesize
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert, convert_sources
 from sframegen.elf.file import open_elf
-from sframegen.elf.symbols import functions_of
+from sframegen.elf.symbols import read_functions
 from sframegen.format.abi import AMD64, abi_of
 from sframegen.format.model import OUTERMOST
 from tests.support.cross import ARM64
@@ -204,7 +204,7 @@ def test_every_step_of_a_program(linker: str, flags: str, peers: Peers, compile_
     traced.run(look)
     traced.end()
     assert wrong == []
-    symbols = {symbol.name: symbol.address for symbol in functions_of(open_elf(file))}
+    symbols = {symbol.name: symbol.address for symbol in read_functions(open_elf(file))}
     assert symbols["last"] in seen
     assert len(seen & set(range(symbols["last"] - 128, symbols["last"] + 16))) > 25
     visited = {name for name, place in bytes_of(file, *LINKED).items() if seen & set(place)}
@@ -298,7 +298,7 @@ TABLE = r"""__asm__(".section .data.rel.ro,\"aw\"\n table: .long 1f - table, 2f 
 def test_a_jump_table_that_is_read_only_once_the_file_is_loaded(flags: tuple[str, ...], compile_c: Compiler) -> None:
     """Its index is one of two values: `and` bounds the first one only."""
     file = compile_c(TABLE, "-shared", "-nostdlib", *flags)
-    function = next(symbol for symbol in functions_of(open_elf(file)) if symbol.name == "f")
+    function = next(symbol for symbol in read_functions(open_elf(file)) if symbol.name == "f")
     found = covered(described(file)) & set(range(function.address, function.address + function.size))
     assert len(found) == (function.size if flags == ("-Wl,-z,relro",) else 0)
 
@@ -321,7 +321,7 @@ def test_a_jump_table_of_narrow_entries(writes: str, unused: str, is_known: bool
     """It is followed if all instructions before the jump show where it is, and not many entries come before the used ones."""
     source = NARROW_TABLE.replace("WRITES", writes).replace("1, 2, 2f", f"{unused}, 2f")
     file = compile_c(source, "-O1", "-fno-asynchronous-unwind-tables")
-    jumps = next(symbol for symbol in functions_of(open_elf(file)) if symbol.name == "jumps")
+    jumps = next(symbol for symbol in read_functions(open_elf(file)) if symbol.name == "jumps")
     end = jumps.address + jumps.size
     assert covered(described(file)) & set(range(end - 9, end)) == (set(range(end - 9, end)) if is_known else set())
 
@@ -332,7 +332,7 @@ def test_no_function_begins_within_an_instruction(compile_c: Compiler) -> None:
         "pop %rbx\n ret\n .size f, .-f\n"
         ".data\n.quad f + 4\n"); int main(void) { return 0; }"""
     file = compile_c(source, "-O1", "-pie")
-    start = next(symbol.address for symbol in functions_of(open_elf(file)) if symbol.name == "f")
+    start = next(symbol.address for symbol in read_functions(open_elf(file)) if symbol.name == "f")
     assert bytes(open_elf(file).at(start + 4, 1)) == b"\xc3"
     assert start + 4 not in covered(described(file))
 
@@ -346,7 +346,7 @@ def test_a_jump_to_a_piece_is_no_function(compile_c: Compiler) -> None:
         ".type near, @function\nnear: jmp main.cold\n .size near, .-near\n .balign 16\n"
         ".type tail, @function\ntail: jmp main\n .size tail, .-tail\n");"""
     file = compile_c(source, "-O1")
-    addresses = {symbol.name: symbol.address for symbol in functions_of(open_elf(file))}
+    addresses = {symbol.name: symbol.address for symbol in read_functions(open_elf(file))}
     found = covered(described(file))
     assert (addresses["near"] in found, addresses["tail"] in found) == (False, True)
 
@@ -415,7 +415,7 @@ def test_callees_of_callees(compile_c: Compiler) -> None:
     depth = 12
     code = ".type f0, @function\nf0: " + "".join(f"call .Lf{n}; ret; .balign 16; .Lf{n}: " for n in range(1, depth)) + "ret; end:"
     file = compile_c(f'__asm__(".text; .balign 16; {code}");'.replace("\n", "; "), "-shared", "-fPIC", "-nostdlib")
-    symbols = {symbol.name: symbol.address for symbol in functions_of(open_elf(file))}
+    symbols = {symbol.name: symbol.address for symbol in read_functions(open_elf(file))}
     table = described(file)
     rows = covered(table)
     assert {symbols["f0"] + 16 * number for number in range(depth)} <= rows

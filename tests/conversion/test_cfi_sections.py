@@ -15,9 +15,9 @@ from sframegen.base.errors import FormatError
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.notes import build_id_of
-from sframegen.elf.records import PT, packed
-from sframegen.elf.symbols import function_symbols
+from sframegen.elf.notes import read_build_id
+from sframegen.elf.records import PT, pack_records
+from sframegen.elf.symbols import sorted_functions
 from sframegen.format.abi import AMD64
 from tests.support.inputs.cfi_writer import assembled
 from tests.support.loops import for_each
@@ -49,7 +49,7 @@ def content(table: FunctionTable) -> list[object]:
 
 
 def symbol(path: Path, name: str) -> int:
-    return next(one.address for one in function_symbols(open_elf(path)) if one.name == name)
+    return next(one.address for one in sorted_functions(open_elf(path)) if one.name == name)
 
 
 def without_section_headers(path: Path, out: Path) -> Path:
@@ -157,7 +157,7 @@ def test_a_debug_file_by_name_or_by_debug_link(split: tuple[Path, Path], compile
 @pytest.mark.parametrize("folder", [".build-id", "."])
 def test_a_debug_file_by_build_id(folder: str, split: tuple[Path, Path], tmp_path: Path) -> None:
     program, debug = split
-    build_id = build_id_of(open_elf(program))
+    build_id = read_build_id(open_elf(program))
     assert build_id is not None
     home = tmp_path / "store" / folder / build_id.hex()[:2] / f"{build_id.hex()[2:]}.debug"
     home.parent.mkdir(parents=True)
@@ -195,7 +195,7 @@ def test_a_build_id_in_one_file_only_says_nothing(has_id: str, compile_c: Compil
     subprocess.run([peers.tool("objcopy"), "--only-keep-debug", *(without * (has_id == "program")), program, debug], check=True)
     subprocess.run([peers.tool("strip"), *(without * (has_id == "debug")), program], check=True)
     subprocess.run([peers.tool("objcopy"), f"--add-gnu-debuglink={debug}", program], check=True)
-    assert [build_id_of(open_elf(file)) is not None for file in (program, debug)] == [has_id == "program", has_id == "debug"]
+    assert [read_build_id(open_elf(file)) is not None for file in (program, debug)] == [has_id == "program", has_id == "debug"]
     assert len(table_of(program, debug)) > len(table_of(program))
     debug.write_bytes(debug.read_bytes() + b"\0")
     with pytest.raises(FormatError, match="CRC differ"):
@@ -287,7 +287,7 @@ def test_sections_that_share_bytes_are_refused(compile_c: Compiler) -> None:
     elf = ElfFile(memoryview(bytes(data)))
     [frames] = [section.header for section in elf.sections if section.name == ".eh_frame"]
     large = frames._replace(sh_offset=0, sh_size=len(data))
-    table = packed([*(section.header for section in elf.sections), large, large], "little")
+    table = pack_records([*(section.header for section in elf.sections), large, large], "little")
     struct.pack_into("<Q", data, 40, len(data))
     struct.pack_into("<H", data, 60, len(elf.sections) + 2)
     with pytest.raises(FormatError, match=r"\.eh_frame: 3 sections of that name overlap"):

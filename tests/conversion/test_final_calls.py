@@ -17,7 +17,7 @@ from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert_sources
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import EHDR_SIZE, EM, PF, PHDR_SIZE, PT
-from sframegen.elf.symbols import functions_named
+from sframegen.elf.symbols import find_functions_named
 from sframegen.format.abi import abi_of
 from sframegen.format.layouts import V3
 from sframegen.tables.levels import LEVELS
@@ -81,7 +81,7 @@ def function(name: str, *body: str) -> str:
 
 def after(file: Path, name: str) -> int:
     """The address after the function."""
-    [found] = functions_named(open_elf(file), name.encode())
+    [found] = find_functions_named(open_elf(file), name.encode())
     pieces = coverage_of(file).fde_ranges
     return pieces.end[list(pieces.start).index(found.address)]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen import FormatError, Verdict, add_section, check
-from sframegen.elf.compressed import ELFCOMPRESS_ZSTD, MAX_DEFLATE_RATIO, MAX_INFLATED, expand
+from sframegen.elf.compressed import ELFCOMPRESS_ZSTD, MAX_DECOMPRESSED, MAX_RATIO, decompress
 from sframegen.elf.file import ElfFile, open_elf
 from tests.support.loops import for_each
 from tests.support.zstandard import zstd
@@ -60,14 +60,14 @@ def test_frames_one_after_the_other() -> None:
     """As mold writes them, with one that holds nothing for the reader."""
     skippable = struct.pack("<II", 0x184D2A50, 5) + b"notes"
     raw = zstd.compress(TEXT[:5000]) + skippable + zstd.compress(TEXT[5000:])
-    assert expand(ELFCOMPRESS_ZSTD, memoryview(raw), len(TEXT)) == TEXT
+    assert decompress(ELFCOMPRESS_ZSTD, memoryview(raw), len(TEXT)) == TEXT
 
 
 @for_each(
     ("raw", "size", "why"),
     [
         (zstd.compress(bytes(1_000_000)), 1_000_000, "compressed bytes cannot hold 1000000"),
-        (bytes(MAX_INFLATED // MAX_DEFLATE_RATIO + 1), MAX_INFLATED + 1, "compressed bytes cannot hold"),
+        (bytes(MAX_DECOMPRESSED // MAX_RATIO + 1), MAX_DECOMPRESSED + 1, "compressed bytes cannot hold"),
         (zstd.compress(TEXT)[:-3], len(TEXT), "cannot be decompressed: "),
         (zstd.compress(TEXT) + b"rest", len(TEXT) + 1, "cannot be decompressed: "),
         (zstd.compress(TEXT), len(TEXT) + 1, f"decompressed to {len(TEXT)} bytes, expected {len(TEXT) + 1}"),
@@ -77,17 +77,17 @@ def test_frames_one_after_the_other() -> None:
 )
 def test_what_does_not_hold_is_refused(raw: bytes, size: int, why: str) -> None:
     if not why:
-        assert len(expand(ELFCOMPRESS_ZSTD, memoryview(raw), size)) == size
+        assert len(decompress(ELFCOMPRESS_ZSTD, memoryview(raw), size)) == size
         return
     with pytest.raises(ValueError, match=why):
-        expand(ELFCOMPRESS_ZSTD, memoryview(raw), size)
+        decompress(ELFCOMPRESS_ZSTD, memoryview(raw), size)
 
 
 def test_a_frame_that_wants_a_huge_window_is_refused() -> None:
     """One byte of its header says how much memory the reader needs; here 2 GiB."""
     raw = b"\x28\xb5\x2f\xfd" + b"\x00" + bytes([21 << 3]) + b"\x09\0\0x"
     with pytest.raises(ValueError, match=r"cannot be decompressed: .*(memory|Unable)"):
-        expand(ELFCOMPRESS_ZSTD, memoryview(raw), 1)
+        decompress(ELFCOMPRESS_ZSTD, memoryview(raw), 1)
 
 
 def test_every_damaged_byte_is_one_error_or_other_contents() -> None:
@@ -97,7 +97,7 @@ def test_every_damaged_byte_is_one_error_or_other_contents() -> None:
             damaged = bytearray(raw)
             damaged[at] ^= 1 << bit
             try:
-                assert len(expand(ELFCOMPRESS_ZSTD, memoryview(damaged), len(TEXT) + 3)) == len(TEXT) + 3
+                assert len(decompress(ELFCOMPRESS_ZSTD, memoryview(damaged), len(TEXT) + 3)) == len(TEXT) + 3
             except ValueError as error:
                 assert "\n" not in str(error)  # noqa: PT017
 

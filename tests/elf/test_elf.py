@@ -13,9 +13,9 @@ from linker.inject.image import check_loads
 from sframegen import add_section
 from sframegen.base.errors import FormatError, Refusal, RefusedError
 from sframegen.elf.file import ElfFile, open_elf, open_text
-from sframegen.elf.notes import build_id_of, debug_link_of, notes_at
+from sframegen.elf.notes import read_build_id, read_debug_link, read_notes_at
 from sframegen.elf.records import PF, PT, SHT
-from sframegen.elf.symbols import function_symbols
+from sframegen.elf.symbols import sorted_functions
 from sframegen.format.abi import abi_of
 from tests.support.loops import for_each
 
@@ -205,11 +205,11 @@ def test_build_id_and_debug_link_as_readelf_prints_them(compile_c: Compiler, pee
     subprocess.run([peers.tool("objcopy"), f"--add-gnu-debuglink={debug}", program, linked], check=True)
     elf = open_elf(linked)
     notes = subprocess.run([peers.tool("readelf"), "-n", linked], check=True, capture_output=True, text=True).stdout
-    build_id = build_id_of(elf)
+    build_id = read_build_id(elf)
     assert build_id is not None
     assert f"Build ID: {build_id.hex()}" in notes
-    assert debug_link_of(elf) == ("some.debug", crc32(b"any"))
-    assert debug_link_of(open_elf(program)) is None
+    assert read_debug_link(elf) == ("some.debug", crc32(b"any"))
+    assert read_debug_link(open_elf(program)) is None
 
 
 @for_each("padding", [0, 4])
@@ -218,14 +218,14 @@ def test_notes_of_either_alignment_in_one_segment(padding: int) -> None:
     kinds = [(5, bytes(16)), (3, bytes(20)), (1, bytes(16))]
     notes = [struct.pack("<III", 4, len(desc), kind) + b"GNU\0" + desc for kind, desc in kinds]
     data = header() + bytes(padding).join([notes[0] + notes[1], notes[2]])
-    assert [(note.type, note.desc) for note in notes_at(ElfFile(memoryview(data)), 64, len(data) - 64, 8)] == kinds
+    assert [(note.type, note.desc) for note in read_notes_at(ElfFile(memoryview(data)), 64, len(data) - 64, 8)] == kinds
 
 
 def test_function_symbols_as_nm_prints_them(compile_c: Compiler, peers: Peers) -> None:
     program = compile_c("int f(void) { return 1; }\nint main(void) { return f(); }", "-O0")
     lines = subprocess.run([peers.tool("nm"), program], check=True, capture_output=True, text=True).stdout.splitlines()
     theirs = {int(line.split()[0], 16) for line in lines if line.split()[1] in "Tt" and line.split()[2] in {"f", "main", "_start"}}
-    ours = {one.address for one in function_symbols(open_elf(program)) if one.name in {"f", "main", "_start"}}
+    ours = {one.address for one in sorted_functions(open_elf(program)) if one.name in {"f", "main", "_start"}}
     assert ours == theirs
     assert len(ours) == 3
 

@@ -63,7 +63,7 @@ def test_the_function_that_holds_an_address(order: ByteOrder) -> None:
     columns = FunctionColumns(file_of(order))
 
     def at(address: int) -> tuple[str, int] | None:
-        return next(((symbol.name, symbol.address) for symbol, _ in columns.at_each([address])), None)
+        return next(((symbol.name, symbol.address) for symbol, _ in columns.functions_at([address])), None)
 
     assert at(0xFFF) is None
     assert at(0x1000) == at(0x100F) == ("sized", 0x1000)
@@ -82,7 +82,7 @@ def test_a_file_without_symbols() -> None:
     ident = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)
     header = ident + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0)
     columns = FunctionColumns(ElfFile(memoryview(header)))
-    assert columns.at_each([0]) == []
+    assert columns.functions_at([0]) == []
 
 
 @for_each("order", ["little", "big"])
@@ -95,8 +95,8 @@ def test_many_addresses_at_once(order: ByteOrder) -> None:
     def shown(symbol: Symbol) -> tuple[str, int, int]:
         return symbol.name, symbol.address, symbol.size
 
-    each = {address: shown(symbol) for address in addresses for symbol, _ in columns.at_each([address])}
-    found = columns.at_each(addresses)
+    each = {address: shown(symbol) for address in addresses for symbol, _ in columns.functions_at([address])}
+    found = columns.functions_at(addresses)
     assert {address: shown(symbol) for symbol, held in found for address in held} == each
     assert len({symbol.address for symbol, _ in found}) == len(found)
     assert {name for name, _, _ in each.values()} == {"sized", "global", "resolver", "open", "last"}
@@ -114,4 +114,4 @@ def test_sections_beside_one_another(seed: int) -> None:
         columns = FunctionColumns(file_of("little", [("last", STT.FUNC, 1, begin, 0)], code))
         end = next((one.stop for one in code if one.start <= begin < one.stop), 1 << 64)
         held = [address for address in range(base, base + 48) if begin <= address < end]
-        assert [address for _, found in columns.at_each(range(base, base + 48)) for address in found] == held
+        assert [address for _, found in columns.functions_at(range(base, base + 48)) for address in found] == held

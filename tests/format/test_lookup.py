@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.elf.function_names import FunctionNames
-from sframegen.elf.symbols import function_symbols, function_symbols_before, functions_of
+from sframegen.elf.symbols import last_functions_before, read_functions, sorted_functions
 from sframegen.format.abi import AARCH64, AMD64, S390X
 from sframegen.format.encode import Encoder
 from sframegen.format.equations import equation, rule_fields
@@ -80,7 +80,7 @@ def lookup(*arguments: object) -> Result:
 
 
 def address_of(program: Path, name: str) -> int:
-    return next(symbol.address for symbol in functions_of(open_elf(program)) if symbol.name == name)
+    return next(symbol.address for symbol in read_functions(open_elf(program)) if symbol.name == name)
 
 
 def test_every_spelling_of_an_address(program: Path) -> None:
@@ -173,7 +173,7 @@ def test_name_of_several_functions(compile_c: Compiler) -> None:
     data = program.read_bytes().replace(b"\0twin2\0", b"\0twin\0\0")
     copy = program.with_name("twins")
     copy.write_bytes(data)
-    first, second = sorted(symbol.address for symbol in functions_of(open_elf(copy)) if symbol.name == "twin")
+    first, second = sorted(symbol.address for symbol in read_functions(open_elf(copy)) if symbol.name == "twin")
     result = lookup(copy, "twin")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == f"sframegen: {copy}: 2 functions are named twin: {first:#x}, {second:#x}\n"
@@ -241,11 +241,11 @@ def test_damage_elsewhere_does_not_matter(tmp_path: Path) -> None:
 
 def test_names_of_a_few_addresses_are_those_of_all(program: Path) -> None:
     elf = open_elf(program)
-    symbols = function_symbols(elf)
+    symbols = sorted_functions(elf)
     names = FunctionNames(symbols)
     places = sorted({symbol.address + near for symbol in symbols for near in (-1, 0, 1, symbol.size, 1 << 40)})
     assert {names.at(place) for place in places} > {"main", "main+0x1", "add", None}
     for wanted in (places, places[::-7], *([place] for place in places)):
-        few = FunctionNames(function_symbols_before(elf, wanted))
+        few = FunctionNames(last_functions_before(elf, wanted))
         assert [few.at(place) for place in wanted] == [names.at(place) for place in wanted]
-    assert function_symbols_before(elf, []) == function_symbols_before(elf, [0]) == []
+    assert last_functions_before(elf, []) == last_functions_before(elf, [0]) == []

@@ -403,7 +403,7 @@ def name_all(data: bytes) -> None:
     elf = ElfFile(memoryview(data))
     columns = FunctionColumns(elf)
     addresses = [one.header.sh_addr + 1 for one in elf.sections if one.header.sh_flags & SHF.EXECINSTR]
-    assert len(columns.at_each(addresses)) == len(addresses)
+    assert len(columns.functions_at(addresses)) == len(addresses)
 
 
 def test_the_ends_of_functions_without_a_size_are_looked_up() -> None:

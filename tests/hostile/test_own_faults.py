@@ -175,14 +175,14 @@ def test_the_other_files_of_a_package_in_a_fleet_are_done(files: Path, monkeypat
     with tarfile.open(package, "w") as tar:
         for name in ("bad", "good"):
             tar.add(files / f"{name}.plain", name)
-    counts = ElfFile._counts
+    counts = ElfFile._read_counts
 
     def planted(elf: ElfFile) -> tuple[int, int, int]:
         if bytes(elf.data[-len(MARK) :]) == MARK:
             raise struct.error("planted")
         return counts(elf)
 
-    monkeypatch.setattr(ElfFile, "_counts", planted)
+    monkeypatch.setattr(ElfFile, "_read_counts", planted)
     with OutputDirectory.opened(str(files / "out"), make=True) as out:
         finished = work_on(Item("package.tar", str(package)), RunOptions(Mode.REWRITE), out)
         rows = out.read_result(finished.key).files

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from sframegen.elf.file import open_elf
-from sframegen.elf.notes import build_id_of
+from sframegen.elf.notes import read_build_id
 from tests import ROOT
 from tests.support.packaged import debug_file, elf_files, gdb_says, has_section, is_good, place, with_debhelper, with_sframegen
 
@@ -230,7 +230,7 @@ def test_debian_debug_packages_match(debian: Built) -> None:
     for package, path, function in (("frames", "usr/bin/frames", "main"), ("libframes1", "usr/lib/libframes.so.1", "frames_step")):
         file, debug = debian.packages[package] / path, debian.packages[f"{package}-dbgsym"]
         assert debug_file(file, debug)
-        assert (build_id_of(open_elf(file)) or b"").hex() in (debug / "DEBIAN/control").read_text()
+        assert (read_build_id(open_elf(file)) or b"").hex() in (debug / "DEBIAN/control").read_text()
         needs("gdb")
         assert "starts at address" in gdb_says(file, debug, function)
         assert "starts at address" not in gdb_says(file, debian.packages["frames-data"], function)

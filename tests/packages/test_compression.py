@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from sframegen.elf.compressed import zstd_library
+from sframegen.elf.compressed import import_zstd
 from sframegen.packages.compression import MAGIC_SIZE, Compression, compressed, compression_of, decompressed
 from tests.packages.package_makers import needs
 
@@ -47,7 +47,7 @@ def test_xz_of_several_threads() -> None:
         assert decompressed(io.BytesIO(data), found).read() == DATA
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bz2.compress, zstd_library().compress])
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bz2.compress, import_zstd().compress])
 def test_streams_that_follow_one_another_are_one(pack: type[bytes]) -> None:
     data = b"".join(pack(DATA[at : at + 100_000]) for at in range(0, len(DATA), 100_000))
     padding = b"" if data.startswith((b"BZh", b"\x28\xb5")) else bytes(64)
@@ -56,7 +56,7 @@ def test_streams_that_follow_one_another_are_one(pack: type[bytes]) -> None:
 
 def test_a_zstd_frame_without_a_window_has_the_usual_level() -> None:
     """Where a window would be is the low byte of the frame's size: 0x68 would be the window of level 19."""
-    given = zstd_library().compress(bytes(0x68), 19)
+    given = import_zstd().compress(bytes(0x68), 19)
     assert given[4] & 0x20
     assert given[5] == 0x68
     assert compression_of(given[:MAGIC_SIZE]) == Compression("zst", 3, check=0)
@@ -65,14 +65,14 @@ def test_a_zstd_frame_without_a_window_has_the_usual_level() -> None:
 @pytest.mark.parametrize(("size", "level"), [(2 << 20, 3), (3 << 20, 9), (8 << 20, 19), ((8 << 20) + 1, 20)])
 def test_the_size_of_a_zstd_frame_says_which_window_it_needs(size: int, level: int) -> None:
     """Levels with a smaller window than the frame would not have written it in a single segment."""
-    given = zstd_library().compress(bytes(size), 20)
+    given = import_zstd().compress(bytes(size), 20)
     assert given[4] & 0x20
     assert getattr(compression_of(given[:MAGIC_SIZE]), "level", -1) == level
 
 
 @pytest.mark.parametrize("is_checked", [False, True])
 def test_checksums_of_zstd_frames_are_kept(*, is_checked: bool) -> None:
-    zstd = zstd_library()
+    zstd = import_zstd()
     given = zstd.compress(b"text" * 1000, options={int(zstd.CompressionParameter.checksum_flag): int(is_checked)})
     out = io.BytesIO()
     with compressed(out, compression_of(given)) as file:

@@ -22,7 +22,7 @@ from click.testing import CliRunner
 
 from sframegen import FormatError
 from sframegen.cli.commands import cli
-from sframegen.elf.compressed import MAX_WINDOW_LOG, zstd_library
+from sframegen.elf.compressed import MAX_WINDOW_LOG, import_zstd
 from sframegen.packages import debs, package_pass, wheel_record
 from sframegen.packages.compression import MAX_XZ_MEMORY
 from sframegen.packages.package_api import add_to_package
@@ -44,7 +44,7 @@ def packages(library: bytes, tmp_path: Path) -> dict[str, Path]:
         made[f"tar{suffix}"] = tmp_path / f"x.tar{suffix}"
         made[f"tar{suffix}"].write_bytes(tar(list(files.items()), mode=f"w:{suffix[1:]}" if suffix else "w"))
     made["tar.zst"] = tmp_path / "x.tar.zst"
-    made["tar.zst"].write_bytes(zstd_library().compress(tar(list(files.items()))))
+    made["tar.zst"].write_bytes(import_zstd().compress(tar(list(files.items()))))
     return made
 
 
@@ -137,7 +137,7 @@ def test_tar_bombs(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch)
         "gz": gzip.compress,
         "xz": lzma.compress,
         "bz2": bz2.compress,
-        "zst": zstd_library().compress,
+        "zst": import_zstd().compress,
     }
     path = tmp_path / f"bomb.tar.{suffix}"
     path.write_bytes(zeros(3000, pack[suffix]))

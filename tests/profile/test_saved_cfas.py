@@ -10,7 +10,7 @@ import pytest
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert_sources
 from sframegen.elf.file import open_elf
-from sframegen.elf.symbols import functions_of
+from sframegen.elf.symbols import read_functions
 from sframegen.format.abi import abi_of
 from sframegen.profile.copied_session import BACKENDS, open_session
 from sframegen.profile.events.names import event_named
@@ -51,7 +51,7 @@ FLAGS = ("-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-D_FO
 def test_the_rule(more: str, added: int | None, compile_c: Compiler) -> None:
     size = 5 + (added is None)
     elf = open_elf(compile_c(SOURCE.replace("0x0f, 5", f"0x0f, {size}").replace("MORE", more), *FLAGS))
-    table, at = make_table(elf).table, {symbol.name: symbol.address for symbol in functions_of(elf)}
+    table, at = make_table(elf).table, {symbol.name: symbol.address for symbol in read_functions(elf)}
     assert table is not None
     rule = find_rule(table, at["inside"])
     if added is None:

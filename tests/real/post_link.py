@@ -15,7 +15,7 @@ import pytest
 
 from sframegen import FormatError, add_section, read
 from sframegen.elf.file import open_elf
-from sframegen.elf.notes import build_id_of
+from sframegen.elf.notes import read_build_id
 from sframegen.elf.records import PT, SHT
 from tests.support.cross import ARM64, S390X
 from tests.support.inputs.linker_inputs import blocking_script
@@ -267,7 +267,7 @@ def judge(file: Path, shop: Workshop) -> None:
         for s in () if shop.subject.min_kernel else elf.segments:
             if s.p_type == PT.PHDR and s.p_vaddr != first.p_vaddr - first.p_offset + elf.header.e_phoff:
                 raise ToolError("old kernels look for the program headers elsewhere")
-        if build_id_of(elf) != build_id_of(before):
+        if read_build_id(elf) != read_build_id(before):
             raise ToolError("another build-id")
     except FormatError as error:
         raise ToolError(str(error)) from error

@@ -13,7 +13,7 @@ import pytest
 from linker.inject.image import check_no_appended_data
 from sframegen import add_section, remove
 from sframegen.elf.file import open_elf
-from sframegen.elf.notes import build_id_of
+from sframegen.elf.notes import read_build_id
 from sframegen.elf.records import PT
 from tests.real.post_link import (
     BREAKS,
@@ -134,7 +134,7 @@ def test_add_section_the_tool_and_then_remove(
     elf = open_elf(file)
     assert PT.GNU_SFRAME not in {s.p_type for s in elf.segments}
     assert ".sframe" not in {s.name for s in elf.sections}
-    assert build_id_of(elf) == build_id_of(open_elf(shop.original))
+    assert read_build_id(elf) == read_build_id(open_elf(shop.original))
     assert tool.leaves.encode() in file.read_bytes()
     check_no_appended_data(elf)  # nothing is left of the record that would look like a payload
     shop.run(file)

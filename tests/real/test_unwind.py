@@ -20,7 +20,7 @@ import pytest
 import sframegen
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PHDR_SIZE
-from sframegen.elf.symbols import functions_of
+from sframegen.elf.symbols import read_functions
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Programs:
 
 
 def names_at(elf: ElfFile, address: int) -> set[str]:
-    return {symbol.name for symbol in functions_of(elf) if 0 <= address - symbol.address < symbol.size} or {UNKNOWN}
+    return {symbol.name for symbol in read_functions(elf) if 0 <= address - symbol.address < symbol.size} or {UNKNOWN}
 
 
 def ask_gdb(program: Path) -> dict[str, list[Frame]]:

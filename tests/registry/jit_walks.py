@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import sframegen
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import PF, PT
-from sframegen.elf.symbols import functions_of
+from sframegen.elf.symbols import read_functions
 from sframegen.stack.abi.machines import ThreadRegisters
 from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
@@ -126,7 +126,7 @@ class Truth:
     def __init__(self, process: Watched, program: Path) -> None:
         self.process = process
         elf = open_elf(program)
-        symbols = {symbol.name: symbol for symbol in functions_of(elf)}
+        symbols = {symbol.name: symbol for symbol in read_functions(elf)}
         row = next(row for row in process.mappings() if row.executable and row.path == str(program))
         code = next(segment for segment in elf.segments if segment.p_type == PT.LOAD and segment.p_flags & PF.X)
         bias = row.start - (code.p_vaddr & ~0xFFF)

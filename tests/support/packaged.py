@@ -14,7 +14,7 @@ import sframegen
 from sframegen import check
 from sframegen.checks.finding import Severity
 from sframegen.elf.file import open_elf
-from sframegen.elf.notes import build_id_of, debug_link_of
+from sframegen.elf.notes import read_build_id, read_debug_link
 from sframegen.format.locate import sframe_of
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def is_good(file: Path, peers: Peers) -> None:
 def debug_file(file: Path, debug: Path) -> Path:
     """By build-id, among the files of a debug package; .gnu_debuglink, if there is one, has the CRC of it."""
     elf = open_elf(file)
-    build_id, link = (build_id_of(elf) or b"").hex(), debug_link_of(elf)
+    build_id, link = (read_build_id(elf) or b"").hex(), read_debug_link(elf)
     found = debug / f"usr/lib/debug/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
     assert link is None or zlib.crc32(found.read_bytes()) == link[1], file
     return found

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import SHDR_SIZE, SHF, Chdr, packed
+from sframegen.elf.records import SHDR_SIZE, SHF, Chdr, pack_records
 from sframegen.format.locate import unloaded_of
 
 if sys.version_info >= (3, 14):
@@ -26,7 +26,7 @@ ELFCOMPRESS_ZSTD = 2
 
 def compressed(contents: bytes, order: ByteOrder) -> bytes:
     """Return the contents as a section with SHF_COMPRESSED has them."""
-    return packed([Chdr(ELFCOMPRESS_ZSTD, 0, len(contents), 8)], order) + zstd.compress(contents, 19)
+    return pack_records([Chdr(ELFCOMPRESS_ZSTD, 0, len(contents), 8)], order) + zstd.compress(contents, 19)
 
 
 def compress_section(file: Path) -> None:
@@ -40,5 +40,5 @@ def compress_section(file: Path) -> None:
     assert len(new) <= len(contents)
     data[header.sh_offset : header.sh_offset + len(contents)] = new.ljust(len(contents), b"\0")
     at = elf.header.e_shoff + section.number * SHDR_SIZE
-    data[at : at + SHDR_SIZE] = packed([header._replace(sh_flags=SHF.COMPRESSED, sh_size=len(new))], elf.byte_order)
+    data[at : at + SHDR_SIZE] = pack_records([header._replace(sh_flags=SHF.COMPRESSED, sh_size=len(new))], elf.byte_order)
     file.write_bytes(data)

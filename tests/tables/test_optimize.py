@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from sframegen import add_section, read
 from sframegen.base.columns import zeros
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.function_scan import symbol_values
+from sframegen.elf.function_scan import fill_symbol_values
 from sframegen.elf.records import PT, RECORDS, SHT, Phdr, Sym
-from sframegen.elf.symbols import function_symbols
+from sframegen.elf.symbols import sorted_functions
 from sframegen.format.abi import ABIS, AMD64
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
@@ -228,7 +228,7 @@ def test_names_are_of_defined_symbols_that_are_places(order: ByteOrder) -> None:
     values = zeros("Q", len(symbols))
     content = b"".join(RECORDS[Sym, order].pack(*symbol) for symbol in symbols)
     for tail in (0, 23):  # bytes of a symbol that is cut off
-        count = symbol_values(content + b"\1" * tail, order == "big", values)
+        count = fill_symbol_values(content + b"\1" * tail, order == "big", values)
         assert list(values[:count]) == [one.st_value for one in symbols if one.st_shndx and one.st_info not in (3, 4)]
 
 
@@ -267,7 +267,7 @@ ASSEMBLY = """
 
 def starts(path: Path) -> list[str]:
     """Names of the functions that FDEs begin with."""
-    names = {one.address: one.name for one in function_symbols(open_elf(path))}
+    names = {one.address: one.name for one in sorted_functions(open_elf(path))}
     found = read(path).table.start
     return [names.get(address, hex(address)) for address in found]
 

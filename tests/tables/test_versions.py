@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import sframegen
 from sframegen.cli.shared.section_text import dump_text
 from sframegen.elf.file import open_elf
-from sframegen.elf.symbols import function_symbols
+from sframegen.elf.symbols import sorted_functions
 from sframegen.format.abi import ABIS, AMD64, S390X
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
@@ -78,7 +78,7 @@ def rules_by_function(file: Path) -> dict[str, list[tuple[Rule | None, bool]]]:
     elf = open_elf(file)
     table = read_sframe(elf).table
     kinds = {start: table.kinds[kind] for start, kind in zip(table.start, table.kind, strict=True)}
-    names = {symbol.address: (symbol.name, symbol.size) for symbol in function_symbols(elf)}
+    names = {symbol.address: (symbol.name, symbol.size) for symbol in sorted_functions(elf)}
     for start, size in zip(table.start, table.size, strict=True):
         section = next(s for s in elf.sections if s.header.sh_addr <= start < s.header.sh_addr + s.header.sh_size)
         names.setdefault(start, (f"{section.name}+{start - section.header.sh_addr:#x}", size))

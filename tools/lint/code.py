@@ -59,7 +59,7 @@ PROTOCOLS = {
 # What a command does, and the library's function for it; what the programs of two rooms begin with.
 COMMANDS = {"add_section", "convert", "main"}
 # To be renamed. Take a name off when it is; add none.
-AMBIGUOUS = {"after", "check_object", "decode", "functions_of", "join", "read", "sweep", "within"}
+AMBIGUOUS = {"after", "check_object", "decode", "join", "read", "sweep", "within"}
 IN_EACH_ROOM = {"__init__.py", "__main__.py", "columns.py", "machines.py"}
 ROOMS_OF_FILES = ("sframegen/cli", "sframegen/code/isa", "sframegen/stack/abi")  # a file for each command, or each machine
 

@@ -11,7 +11,7 @@ from sframegen.base.columns import sort_indexes, sorted_column, zeros
 from sframegen.checks.finding import Finding
 from sframegen.checks.specification.rule_list import KEPT, RULES, WALKED
 from sframegen.checks.specification.section_walk import SectionWalk
-from sframegen.elf.records import MARKS, ByteOrder
+from sframegen.elf.records import STRUCT_BYTE_ORDERS, ByteOrder
 from sframegen.format.abi import ABIS, BY_SFRAME_ID, Abi
 from sframegen.format.decode import SframeSection
 from sframegen.format.fre_bytes import words_size
@@ -122,7 +122,7 @@ def _read_header(view: memoryview, facts: Facts) -> SframeHeader | None:
         facts.add("header-size", f"{len(view)} bytes of {HEADER_SIZE}", 0)
         return None
     for order in ORDERS:
-        header = SframeHeader(*struct.unpack_from(MARKS[order] + HEADER_CODE, view))
+        header = SframeHeader(*struct.unpack_from(STRUCT_BYTE_ORDERS[order] + HEADER_CODE, view))
         if header.magic != MAGIC:
             continue
         facts.byte_order = order
@@ -172,7 +172,7 @@ def _judge_bounds(section: SframeSection, facts: Facts) -> None:
     if not rest.strip(b"\0"):
         return
     end = len(section.data) - len(rest.lstrip(b"\0"))
-    mark = MARKS[section.abi.byte_order]
+    mark = STRUCT_BYTE_ORDERS[section.abi.byte_order]
     another = rest.lstrip(b"\0").startswith(struct.pack(mark + "H", MAGIC))
     facts.add("another-section" if another else "trailing-bytes", "", end)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from linker.objects.archive import is_archive
 from sframegen.base.errors import FormatError
-from sframegen.elf.file import ElfFile, beginning_of, map_file
+from sframegen.elf.file import ElfFile, map_file, read_beginning
 from sframegen.elf.records import ET
 
 if TYPE_CHECKING:
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 def is_package(path: str) -> bool:
     """Return True for a package; False if the file cannot be read. Raises FormatError for similar files that are not handled."""
     with suppress(OSError, FormatError):
-        if beginning_of(path, path, 4) == b"\x7fELF":
+        if read_beginning(path, path, 4) == b"\x7fELF":
             return False
     from sframegen.packages.kinds import BEGINNING, IMAGE, LAYOUT, kind_of  # noqa: PLC0415 - here and below: not for each program
 
     try:
-        beginning = beginning_of(path, path, BEGINNING)
+        beginning = read_beginning(path, path, BEGINNING)
     except IsADirectoryError:
         if os.path.lexists(f"{path}/{LAYOUT}"):
             raise FormatError(IMAGE, file=path) from None

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from linker.files.location import Location, locate, locate_below
 from sframegen.base.errors import FormatError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
-from sframegen.elf.file import beginning_of
+from sframegen.elf.file import read_beginning
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.format.abi import is_linked
 
@@ -127,7 +127,7 @@ def find(trees: Trees, exclusions: Exclusions, *, one_file_system: bool = False)
                 continue
             if excluded and status.st_nlink > 1:
                 left_out.add(key)
-            elif not excluded and is_linked(beginning_of(place[2], name.full, EHDR_SIZE, os.O_NOFOLLOW, directory=directory)):
+            elif not excluded and is_linked(read_beginning(place[2], name.full, EHDR_SIZE, os.O_NOFOLLOW, directory=directory)):
                 names.setdefault(key, []).append(name)
                 times[place[:2]] = above.st_atime_ns, above.st_mtime_ns
         except (FormatError, OSError) as error:

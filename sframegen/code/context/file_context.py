@@ -12,7 +12,7 @@ from sframegen.code.context.plt import LONGEST, plt_slot_of
 from sframegen.code.decoding.decoded_code import DecodedCode, decode
 from sframegen.code.isa.machines import isa_of
 from sframegen.elf.relocations import dynamic_relocations
-from sframegen.elf.symbols import SymbolTable, functions_of
+from sframegen.elf.symbols import SymbolTable, read_functions
 from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class FileContext:
         self.imports = {**imports(elf), **elf.externals.pointers}
         of_others = dict.fromkeys([*self.imports.values(), *elf.externals.stubs.values()])
         self.names = {name: number for number, name in enumerate(of_others)}
-        self.defined = {symbol.name: symbol.address for symbol in functions_of(elf)}
+        self.defined = {symbol.name: symbol.address for symbol in read_functions(elf)}
         self.named = {address for name, address in self.defined.items() if never_returns(name)}
         self.stubs = stubs | elf.externals.stubs.keys()
         self.stub_targets: dict[int, Callee] = {address: self._named(name) for address, name in elf.externals.stubs.items()}

@@ -15,8 +15,8 @@ from sframegen.code.isa.machines import machine_of
 from sframegen.elf.dynamic import DT, read_dynamic
 from sframegen.elf.ranges import is_within, merge_ranges, subtract_ranges
 from sframegen.elf.records import EHDR_SIZE, PF, PHDR_SIZE, PT, RELA_SIZE
-from sframegen.elf.relocations import columns, dynamic_relocations, packed_addends
-from sframegen.elf.symbols import functions_of
+from sframegen.elf.relocations import dynamic_relocations, read_relr_addends, unpack_columns
+from sframegen.elf.symbols import read_functions
 from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ MAX_ARRAY = 1 << 16  # most functions that run at start or end of a file
 
 def starts(elf: ElfFile, abi: Abi) -> set[int]:
     """Return the addresses of functions that have symbols, or run when a file is loaded or unloaded. They may lie anywhere."""
-    found = {symbol.address for symbol in functions_of(elf)}
+    found = {symbol.address for symbol in read_functions(elf)}
     dynamic = {entry.tag: entry.value for entry in read_dynamic(elf)}
     found.update(dynamic[tag] for tag in (DT.INIT, DT.FINI) if tag in dynamic)
     found.update(_in_arrays(elf, abi, dynamic))
@@ -50,7 +50,7 @@ def starts(elf: ElfFile, abi: Abi) -> set[int]:
 
 def relocated_pointers(elf: ElfFile) -> set[int]:
     """Return the addresses that relocations make pointers to, by adding the base to an address."""
-    found = set(packed_addends(elf))
+    found = set(read_relr_addends(elf))
     abi = abi_of(elf)
     kinds = (abi.relative, machine_of(abi).irelative)  # without a symbol, that is all of r_info
     for _, entries in dynamic_relocations(elf):
@@ -94,7 +94,7 @@ def _in_arrays(elf: ElfFile, abi: Abi, dynamic: dict[int, int]) -> Iterator[int]
         raw = elf.at(dynamic[DT.RELA], dynamic[DT.RELASZ] // RELA_SIZE * RELA_SIZE)
     except FormatError:
         return
-    for place, info, addend in zip(*columns(raw, elf.byte_order), strict=True):
+    for place, info, addend in zip(*unpack_columns(raw, elf.byte_order), strict=True):
         if place in wanted and info & 0xFFFFFFFF == abi.relative:
             yield addend
 

@@ -16,7 +16,7 @@ from sframegen.code.decoding.decoded_code import DecodedCode, is_alike_from
 from sframegen.code.function.blocks import BasicBlocks, FunctionCode
 from sframegen.code.function.findings import Findings
 from sframegen.code.isa.effects import CALLERS, DIRECT, SLOT, Flow, FrameState, Point
-from sframegen.elf.columns import spans_of
+from sframegen.elf.columns import build_spans
 from sframegen.elf.ranges import Range, sum_sizes
 from sframegen.format.model import Rule, Where
 
@@ -179,7 +179,7 @@ class Units:
         self.jumps = TableJumps(context)
         answers = context.answers if self.continues is None else None
         self.walker = FunctionWalker(context.isa, Surroundings(context.returns, self.jumps.targets, self.continues, answers))
-        self.findings = Findings(context, spans_of(context.code))
+        self.findings = Findings(context, build_spans(context.code))
 
     def analyse(self, unit: Unit, entries: Entries) -> None:
         """Analyse a unit that is entered at these addresses. Its pieces without an entry are only reached by jumps within it."""

@@ -32,7 +32,7 @@ from sframegen.code.whole_file.interprocedural import (
     within,
 )
 from sframegen.code.whole_file.proof import Proof, certain, function_code, owners, rows_of
-from sframegen.elf.columns import Spans, spans_of
+from sframegen.elf.columns import Spans, build_spans
 from sframegen.elf.ranges import Range, sum_sizes
 from sframegen.format.abi import abi_of
 from sframegen.program.workers import outcomes
@@ -165,7 +165,7 @@ class _Passes:
         self.tasks = tasks
         self.cutter = cutter
         self.parts = parts
-        self.part_places = spans_of(parts)
+        self.part_places = build_spans(parts)
         self.proving = proving
         self.pointers: Sequence[int] | None = None  # into the code, from data and relocations; ascending
         self.entries = known  # starts of functions, wherever they are

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from linker.files.location import locate, locate_below
 from sframegen.base.errors import FormatError
-from sframegen.elf.file import beginning_of
+from sframegen.elf.file import read_beginning
 from sframegen.elf.records import EHDR_SIZE
 from sframegen.fleet.sources.fetching import index_file, opened_file
 from sframegen.fleet.sources.items import (
@@ -167,7 +167,7 @@ def _in_directory(descriptor: int, root: str, directory: str, waiting: list[str]
             inner.append(path)
         elif entry.is_file(follow_symlinks=False):
             try:
-                beginning = beginning_of(entry.name, entry.name, BEGINNING, os.O_NOFOLLOW, directory=descriptor)
+                beginning = read_beginning(entry.name, entry.name, BEGINNING, os.O_NOFOLLOW, directory=descriptor)
             except (FormatError, OSError) as error:  # the former of what has come in its place
                 reason = error.strerror if isinstance(error, OSError) else error.message
                 yield Item(path, os.path.join(root, path), refused=f"cannot be read: {reason}")  # noqa: PTH118

@@ -10,7 +10,7 @@ from weakref import finalize
 
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile, map_descriptor
-from sframegen.elf.notes import build_id_of
+from sframegen.elf.notes import read_build_id
 from sframegen.profile.following.mapped_file import FileKey, MappedFiles, MappedPlace
 from sframegen.profile.limits import MAX_FILES
 from sframegen.program.own_memory import drop_pages
@@ -204,7 +204,7 @@ class TracedFiles:
             traced.why, traced.ready = error.message, True
             return
         try:
-            traced.build_id = build_id_of(traced.elf) or b""
+            traced.build_id = read_build_id(traced.elf) or b""
         except FormatError:
             traced.build_id = b""
         traced.why, traced.ready = "", False

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen.base.columns import zeros
 from sframegen.base.errors import FormatError
 from sframegen.base.text import printable
-from sframegen.elf.dynamic import DT, Role, read_dynamic, role_of
+from sframegen.elf.dynamic import DT, Role, determine_role, read_dynamic
 from sframegen.profile.packed_frames import (
     FILE_MASK,
     FILE_SHIFT,
@@ -125,7 +125,7 @@ def _programs(collected: Collected) -> Iterator[str]:
         if file is not None and file.elf is not None:
             with suppress(FormatError):
                 dynamic = read_dynamic(file.elf)
-                if role_of(file.elf, dynamic) is Role.PROGRAM and all(entry.tag != DT.SONAME for entry in dynamic):
+                if determine_role(file.elf, dynamic) is Role.PROGRAM and all(entry.tag != DT.SONAME for entry in dynamic):
                     yield file.path  # glibc's libc.so.6 can be started, too
 
 

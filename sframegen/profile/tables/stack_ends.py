@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
 from sframegen.elf.code_bytes.machines import MACHINES
-from sframegen.elf.dynamic import Role, read_dynamic, role_of
+from sframegen.elf.dynamic import Role, determine_role, read_dynamic
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind
 from sframegen.stack.objects.go_ends import StackEnd, go_ends
 from sframegen.stack.objects.readable_code import found_in_code
@@ -138,7 +138,7 @@ def _measure_entry_code(code: bytes, start: int, abi: Abi, calls_return: bool) -
 
 def _is_loader(elf: ElfFile) -> bool:
     try:
-        return role_of(elf, read_dynamic(elf)) is Role.LOADER
+        return determine_role(elf, read_dynamic(elf)) is Role.LOADER
     except FormatError:
         return False
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from struct import unpack_from
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from sframegen.elf.records import MACHINE_NAMES, MARKS
+from sframegen.elf.records import MACHINE_NAMES, STRUCT_BYTE_ORDERS
 from sframegen.format.abi import ABIS, Abi
 from sframegen.format.model import Rule, Where
 from sframegen.stack.walking.frames import ADDRESS_MASK
@@ -152,4 +152,4 @@ def registers_of(abi: Abi, general: bytes, floating: bytes = b"", masks: bytes =
 
 
 def _words(abi: Abi, raw: bytes, known: RegisterSet) -> tuple[int, ...]:
-    return unpack_from(f"{MARKS[abi.byte_order]}{known.words}Q", raw)
+    return unpack_from(f"{STRUCT_BYTE_ORDERS[abi.byte_order]}{known.words}Q", raw)

@@ -66,7 +66,7 @@ class FileNames:
             self._known, self._functions = {}, {}
         unknown = [address for address in addresses if address not in self._known]
         for place, columns in enumerate(self._tables if unknown else ()):
-            found = columns.at_each(unknown)
+            found = columns.functions_at(unknown)
             self._learn_functions(place, [symbol for symbol, _ in found])
             for symbol, held in found:
                 those = (address for address in held if self._holds(symbol, address))

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile
-from sframegen.elf.notes import build_id_of, debug_link_of
+from sframegen.elf.notes import read_build_id, read_debug_link
 from sframegen.elf.records import SHT
 from sframegen.stack.live.open_aside import open_elf_aside
 
@@ -40,7 +40,7 @@ class DebugFiles:
         return self._known[elf]
 
     def _search(self, elf: ElfFile) -> ElfFile | None:
-        for place in self._paths(elf, build_id_of(elf)):
+        for place in self._paths(elf, read_build_id(elf)):
             debug = self._open_candidate(*place)
             if debug is not None and self._matches(elf, debug):
                 return debug
@@ -50,7 +50,7 @@ class DebugFiles:
         """Yield the directory and the name of each file that may be the debug file."""
         if build_id:
             yield f"{self._directory}/.build-id/{build_id.hex()[:2]}", f"{build_id.hex()[2:]}.debug"
-        link = debug_link_of(elf)
+        link = read_debug_link(elf)
         if link and elf.name.startswith("/"):
             own, name = elf.name.rpartition("/")[0], link[0].rpartition("/")[2]
             yield from ((own, name), (f"{own}/.debug", name), (f"{self._directory}{own}", name))
@@ -68,9 +68,9 @@ class DebugFiles:
         from sframegen.conversion.cfi_sections import is_debug_file_of  # noqa: PLC0415 - most files have no such file
 
         try:
-            if build_id_of(elf):
-                return build_id_of(elf) == build_id_of(debug)
-            return len(debug.data) <= MAX_CRC and debug_link_of(elf) is not None and is_debug_file_of(elf, debug)
+            if read_build_id(elf):
+                return read_build_id(elf) == read_build_id(debug)
+            return len(debug.data) <= MAX_CRC and read_debug_link(elf) is not None and is_debug_file_of(elf, debug)
         except FormatError:
             return False
 

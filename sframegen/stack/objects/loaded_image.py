@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sframegen.base.errors import FormatError
 from sframegen.detached.detached_file import Identity, make_identity
 from sframegen.elf.file import ElfFile
-from sframegen.elf.notes import build_id_among, notes_in
+from sframegen.elf.notes import parse_notes, select_build_id
 from sframegen.elf.records import EHDR_SIZE, PF, PHDR_SIZE, PN_XNUM, PT, RECORDS, SHDR_SIZE, Ehdr, Phdr, Shdr
 from sframegen.stack.mappings import MAX_VDSO, VDSO, Mapping
 from sframegen.stack.walking.frames import ADDRESS_MASK
@@ -53,7 +53,7 @@ def identity_in_memory(image: LoadedImage, snapshot: Snapshot) -> Identity | Non
     for segment in notes:
         raw = snapshot.memory.read(image.address(segment.p_vaddr), min(segment.p_filesz, MAX_NOTES))
         try:
-            build_id = build_id_among(notes_in(memoryview(raw), snapshot.abi.byte_order, segment.p_align))
+            build_id = select_build_id(parse_notes(memoryview(raw), snapshot.abi.byte_order, segment.p_align))
         except FormatError:  # cut off, or damaged
             continue
         if build_id is not None:

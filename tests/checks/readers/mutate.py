@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.elf.records import MARKS
+from sframegen.elf.records import STRUCT_BYTE_ORDERS
 from sframegen.format.abi import ABIS
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, LAYOUTS, WRITABLE, SframeHeader
@@ -85,7 +85,7 @@ def bases() -> list[Base]:
 
 
 def header_of(data: bytes | bytearray, order: ByteOrder) -> SframeHeader:
-    return SframeHeader(*struct.unpack_from(MARKS[order] + HEADER_CODE, data))
+    return SframeHeader(*struct.unpack_from(STRUCT_BYTE_ORDERS[order] + HEADER_CODE, data))
 
 
 NUMBERS = (0, 1, 2, 3, 4, 15, 16, 17, 0x7F, 0x80, 0xFF, 0x100, 0xFFFF, 0x10000, 0x7FFFFFFF, 0xFFFFFFFF)

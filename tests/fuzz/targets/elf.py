@@ -8,9 +8,9 @@ from sframegen.base.errors import FormatError
 from sframegen.code.context.plt import find_plt
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.elf.file import ElfFile
-from sframegen.elf.notes import build_id_of, debug_link_of, notes_of
+from sframegen.elf.notes import read_build_id, read_debug_link, read_notes
 from sframegen.elf.records import SHT
-from sframegen.elf.symbols import MAX_NAME, function_symbols, function_symbols_before, functions_named
+from sframegen.elf.symbols import MAX_NAME, find_functions_named, last_functions_before, sorted_functions
 from sframegen.format.abi import abi_of
 from sframegen.format.locate import open_sframe, read_pieces
 
@@ -29,19 +29,19 @@ def run(data: bytes) -> None:
 
 
 def notes(elf: ElfFile) -> None:
-    list(notes_of(elf))
-    build_id_of(elf)
-    debug_link_of(elf)
+    list(read_notes(elf))
+    read_build_id(elf)
+    read_debug_link(elf)
 
 
 def symbols(elf: ElfFile) -> None:
-    functions = function_symbols(elf)
+    functions = sorted_functions(elf)
     ends = [symbol.address + symbol.size for symbol in functions]
-    assert {symbol.address for symbol in function_symbols_before(elf, ends)} <= {symbol.address for symbol in functions}
+    assert {symbol.address for symbol in last_functions_before(elf, ends)} <= {symbol.address for symbol in functions}
     for symbol in functions:
         name = symbol.name.encode(errors="surrogateescape")
         assert not name or symbol.is_named(name) or "\ufffd" in symbol.name or len(name) >= MAX_NAME
-    list(functions_named(elf, b"leaf"))
+    list(find_functions_named(elf, b"leaf"))
 
 
 def addresses(elf: ElfFile) -> None:

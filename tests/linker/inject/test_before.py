@@ -18,7 +18,7 @@ from linker.inject.verify import verify_injection as verify_with
 from sframegen import add_section, remove
 from sframegen.checks.placement import in_file
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.notes import build_id_of
+from sframegen.elf.notes import read_build_id
 from sframegen.elf.records import PT
 from tests.linker.inject.test_plan import with_segment
 from tests.support.inputs.linker_inputs import inject, restored
@@ -74,9 +74,9 @@ def test_interpreter_and_build_id_are_in_the_first_page(compile_c: Compiler, tmp
     original, result = compile_c(PROGRAM, *FLAGS), tmp_path / "result"
     inject(original, result)
     elf = open_elf(result)
-    build_id = build_id_of(elf)
+    build_id = read_build_id(elf)
     assert build_id is not None
-    assert build_id == build_id_of(open_elf(original))
+    assert build_id == read_build_id(open_elf(original))
     assert build_id in bytes(elf.data[:0x1000])
     [interpreter] = (s for s in elf.segments if s.p_type == PT.INTERP)
     assert interpreter.p_offset + interpreter.p_filesz <= 0x1000
@@ -102,7 +102,7 @@ def test_a_build_id_among_notes_that_stay(
     add_section(original, output=result)
     if tool:
         subprocess.run([peers.tool(tool), result], check=True)
-    elf, build_id = open_elf(result), build_id_of(open_elf(original))
+    elf, build_id = open_elf(result), read_build_id(open_elf(original))
     assert build_id is not None
     assert build_id in bytes(elf.data[:0x1000])
     own, vendors = sorted((s for s in elf.segments if s.p_type == PT.NOTE and s.p_align == 4), key=lambda s: s.p_vaddr)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.elf.file import open_elf
-from sframegen.elf.notes import build_id_of
+from sframegen.elf.notes import read_build_id
 from tests.support.inputs.linker_inputs import blocking_script, inject
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def test_a_core_tells_the_build_ids(
         (tmp_path / file.name).unlink()
     told = build_ids(core, peers)
     for file in {program, subject}:
-        build_id = build_id_of(open_elf(file))
+        build_id = read_build_id(open_elf(file))
         assert build_id is not None
         # In the tail layout the first page has the build-id, but not the program headers by which it would be found.
         assert (build_id.hex() in told) == (not (added and is_tail and file == subject)), told

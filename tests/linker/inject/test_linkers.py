@@ -13,7 +13,7 @@ import pytest
 from linker.existing.original import original_of
 from sframegen.base.errors import RefusedError
 from sframegen.elf.file import open_elf
-from sframegen.elf.notes import build_id_of
+from sframegen.elf.notes import read_build_id
 from sframegen.elf.records import PT, SHT
 from tests.linker.inject.both_readers import findings as verify
 from tests.support.inputs.linker_inputs import FLAGS, LARGE_BSS, SOURCE, inject, section_of
@@ -99,7 +99,7 @@ def test_every_shape_of_every_linker(
     assert_runs(result, shape, compile_c)
     before, after = open_elf(original), open_elf(result)
     assert verify(plan, before, result) == []
-    assert build_id_of(after) == build_id_of(before) is not None
+    assert read_build_id(after) == read_build_id(before) is not None
     way_back = original_of(after)
     assert way_back is not None
     assert way_back.elf.data == before.data
@@ -150,7 +150,7 @@ def test_programs_with_their_table_at_the_end_survive_other_tools(
     elf = open_elf(changed)
     [segment] = [s for s in elf.segments if s.p_type == PT.GNU_SFRAME]
     assert elf.at(segment.p_vaddr, 3001) == section_of(3001)[:3001]
-    assert build_id_of(elf) == build_id_of(open_elf(original)) is not None
+    assert read_build_id(elf) == read_build_id(open_elf(original)) is not None
 
 
 def name_of(shape: str) -> str:

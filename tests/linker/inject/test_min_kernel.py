@@ -20,7 +20,7 @@ from linker.inject.plan import plan_injection
 from sframegen import FormatError, add_section, remove
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.cli.commands import cli
-from sframegen.elf.dynamic import Role, read_dynamic, role_of
+from sframegen.elf.dynamic import Role, determine_role, read_dynamic
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PHDR_SIZE, PT
 from sframegen.format.locate import sframe_of
@@ -53,7 +53,7 @@ UNKNOWN_FLAGS = ("-O1", "-shared", "-fPIC", "-nostdlib", "-Wl,-e,first", "-fno-s
 
 def role(file: Path) -> Role:
     elf = open_elf(file)
-    return role_of(elf, read_dynamic(elf))
+    return determine_role(elf, read_dynamic(elf))
 
 
 def system_loader() -> Path:
@@ -132,7 +132,7 @@ def test_relocations_that_are_not_in_the_file(data: bytes) -> None:
     )
     elf = ElfFile(memoryview(changed), "file")
     with pytest.raises(FormatError, match="file: program header table: no segment maps 24 bytes at address 0x10000000000"):
-        role_of(elf, read_dynamic(elf))
+        determine_role(elf, read_dynamic(elf))
 
 
 def test_a_module_with_an_entry_point_is_no_loader(compile_c: Compiler, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from linker.inject.plan import check_size, describe_plan, plan_injection
 from sframegen.base.errors import FormatError, RefusedError, SframegenError
 from sframegen.elf.dynamic import DT
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.notes import build_id_of
+from sframegen.elf.notes import read_build_id
 from sframegen.elf.ranges import Extent, align_up
 from sframegen.elf.records import PF, PHDR_SIZE, PT, RECORDS, SHF, SHN, SHT, Ehdr, Phdr, Shdr, Sym
 from tests.support.inputs.linker_inputs import (
@@ -81,7 +81,7 @@ def test_what_names_moved_metadata_follows(order: ByteOrder, library: bool) -> N
     assert symbols(after, SHT.SYMTAB)[1].st_value == note.header.sh_addr
     assert symbols(after, SHT.DYNSYM)[1].st_value == 0x5000  # counted to .hash, and nowhere near it
     assert [s.p_vaddr for s in after.segments if s.p_type == PT.NOTE] == [note.header.sh_addr]
-    assert build_id_of(after) == build_id_of(before)
+    assert read_build_id(after) == read_build_id(before)
     assert find_build_id(after) is not None
 
 

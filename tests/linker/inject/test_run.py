@@ -11,7 +11,7 @@ import pytest
 from linker.inject.gaps import to_new_offset as moved_to
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import open_elf
-from sframegen.elf.notes import build_id_of
+from sframegen.elf.notes import read_build_id
 from sframegen.elf.records import PT, SHT
 from tests.linker.inject.both_readers import findings as verify
 from tests.support.inputs.linker_inputs import (
@@ -151,7 +151,7 @@ def test_it_survives_other_tools(tool: str, kind: str, compile_c: Compiler, peer
     run(changed, kind, compile_c)
     assert_section_is_whole(changed)
     assert_table_is_found(changed)
-    assert build_id_of(open_elf(changed)) == build_id_of(open_elf(result))
+    assert read_build_id(open_elf(changed)) == read_build_id(open_elf(result))
 
 
 @for_each("layout", ["front", "tail"])

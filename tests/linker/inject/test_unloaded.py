@@ -77,7 +77,7 @@ def test_only_the_place_of_the_section_headers_changes(original: Path, tmp_path:
     section = after.sections[-1]
     assert (section.name, section.header.sh_type, section.header.sh_flags) == (".sframe", SHT.GNU_SFRAME, 0)
     assert (section.header.sh_addr, section.header.sh_size) == (0, SIZE)
-    assert after.stored(section) == section_of(SIZE)[:SIZE]
+    assert after.stored_contents(section) == section_of(SIZE)[:SIZE]
     assert verify(plan, before, tmp_path / "result") == []
 
 

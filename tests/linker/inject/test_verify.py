@@ -15,7 +15,7 @@ from linker.files.copying import COMPARE_CHUNK, ranges_are_equal
 from linker.files.read_back import read_back
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile, open_elf, opened_elf
-from sframegen.elf.notes import notes_of
+from sframegen.elf.notes import read_notes
 from sframegen.elf.records import PHDR_SIZE, PT, RECORDS, SHDR_SIZE, Ehdr, Phdr, Shdr
 from tests.linker.inject.both_readers import findings as verify
 from tests.support.inputs.linker_inputs import inject, small_file
@@ -98,7 +98,7 @@ def spoil_code(written: Written) -> None:
 
 
 def spoil_build_id(written: Written) -> None:
-    note = next(note for note in notes_of(open_elf(written.path)) if note.type == 3)
+    note = next(note for note in read_notes(open_elf(written.path)) if note.type == 3)
     written.put(note.offset + 16, b"\xff")
 
 

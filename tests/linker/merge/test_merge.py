@@ -21,7 +21,7 @@ from sframegen import add_section, check, merge, read
 from sframegen.base.errors import FormatError
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
-from sframegen.elf.symbols import functions_named
+from sframegen.elf.symbols import find_functions_named
 from sframegen.format.abi import AARCH64, AMD64
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
@@ -363,10 +363,10 @@ def test_ld_collects_garbage_from_what_merge_made_as_from_the_objects(
     assert sum(section.name == ".sframe" for section in open_elf(tmp_path / "one.o").sections) == 1
     linked = Link(compile_c, peers, tmp_path)
     program, _ = linked.link("collected", tmp_path / "one.o", "-Wl,--gc-sections")
-    assert not list(functions_named(open_elf(program), b"_Z6unusedi"))
-    assert not list(functions_named(open_elf(program), b"_Z7groupedi"))
+    assert not list(find_functions_named(open_elf(program), b"_Z6unusedi"))
+    assert not list(find_functions_named(open_elf(program), b"_Z7groupedi"))
     whole, _ = linked.link("whole", tmp_path / "one.o")
-    [function] = functions_named(open_elf(whole), b"_Z7groupedi")
+    [function] = find_functions_named(open_elf(whole), b"_Z7groupedi")
     assert function.address in list(read(whole).table.start)
 
 

@@ -21,7 +21,7 @@ from sframegen.base.errors import FormatError, RefusedError, SframegenError
 from sframegen.checks.finding import Severity
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import SHDR_SIZE, SHF, SHT
-from sframegen.elf.symbols import function_symbols, functions_of
+from sframegen.elf.symbols import read_functions, sorted_functions
 from sframegen.format.abi import AMD64
 from sframegen.tables.levels import LEVELS
 from tests.support.cross import ARM64, S390X
@@ -85,7 +85,7 @@ def link(peers: Peers, out: Path, *arguments: str | Path) -> Path:
 
 
 def functions(paths: list[Path]) -> set[str]:
-    return {symbol.name for path in paths for symbol in functions_of(open_elf(path))}
+    return {symbol.name for path in paths for symbol in read_functions(open_elf(path))}
 
 
 def judge(linked: Path, names: set[str], peers: Peers, directory: Path) -> int:
@@ -106,7 +106,7 @@ def judge(linked: Path, names: set[str], peers: Peers, directory: Path) -> int:
 
 def compared(expected: SframeSection, found: SframeSection, linked: Path, names: set[str]) -> int:
     """Asserts that both say the same of the functions, wherever a rule of either begins or ends; returns how many these are."""
-    judged = [symbol for symbol in function_symbols(open_elf(linked)) if symbol.name in names and symbol.size]
+    judged = [symbol for symbol in sorted_functions(open_elf(linked)) if symbol.name in names and symbol.size]
     places = sorted({*begins(expected.table), *begins(found.table)})
     for symbol in judged:
         for pc in places[bisect_left(places, symbol.address) : bisect_left(places, symbol.address + symbol.size)]:
@@ -146,7 +146,7 @@ def test_linkers_that_merge_link_what_add_section_makes(
     assert judge(linked, names, peers, tmp_path) > 5
     if kind != "shared":
         subprocess.run([linked], check=True)
-    found = function_symbols(open_elf(linked))
+    found = sorted_functions(open_elf(linked))
     assert (kind == "gc") == ("_Z6unusedi" not in {symbol.name for symbol in found})
 
 

@@ -14,7 +14,7 @@ from sframegen.base.errors import FormatError, RefusedError
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import SHDR_SIZE, SHF, SHT
-from sframegen.elf.symbols import functions_named
+from sframegen.elf.symbols import find_functions_named
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import decode
 from sframegen.format.layouts import F_FDE_SORTED
@@ -84,7 +84,7 @@ def described(path: Path) -> set[str]:
     assert section.header.flags & F_FDE_SORTED
     assert list(section.table.start) == sorted(section.table.start)
     names = (*LASTING, "enter")
-    return {name for name in names for symbol in functions_named(image, name.encode()) if section.rule_at(symbol.address)}
+    return {name for name in names for symbol in find_functions_named(image, name.encode()) if section.rule_at(symbol.address)}
 
 
 def test_all_lasting_code_is_in_one_section_in_the_loaders_order(module: Path) -> None:

@@ -13,7 +13,7 @@ from sframegen import Verdict, add_section, check, read
 from sframegen.base.errors import FormatError
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
-from sframegen.elf.symbols import functions_named
+from sframegen.elf.symbols import find_functions_named
 from tests.support.cross import ARM64, S390X, Machine
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def image(machine: Machine, peers: Peers, directory: Path, words: dict[str, str]
 def described(path: Path) -> set[str]:
     elf, section = open_elf(path), read(path)
     names = ("outside", "enter", "elsewhere", "work", "start")
-    return {name for name in names for symbol in functions_named(elf, name.encode()) if section.rule_at(symbol.address)}
+    return {name for name in names for symbol in find_functions_named(elf, name.encode()) if section.rule_at(symbol.address)}
 
 
 @pytest.mark.parametrize("machine", [ARM64, S390X], ids=lambda machine: machine.name)
@@ -99,7 +99,7 @@ def test_a_later_link_moves_what_follows(machine: Machine, peers: Peers, tmp_pat
     summary = add_section(first, object_file=section)
     assert (summary.output, first.read_bytes()) == (str(section), before)
     second = firmware.link("second", section)
-    places = [next(functions_named(open_elf(path), b"enter")).address for path in (first, second)]
+    places = [next(find_functions_named(open_elf(path), b"enter")).address for path in (first, second)]
     assert places[0] != places[1]
     assert described(second) == {"outside", "enter", "elsewhere", "work", "start"}
     code = check(second).code

@@ -17,7 +17,7 @@ from sframegen import Severity, Verdict, add_section, read
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import SHT
-from sframegen.elf.symbols import functions_named, functions_of
+from sframegen.elf.symbols import find_functions_named, read_functions
 from tests.support.cross import ARM64, S390X
 from tests.support.loops import for_each
 from tests.support.peers import Compiler
@@ -93,7 +93,7 @@ def test_dump_is_readelfs_of_assemblers_objects(producer: Producer, peers: Peers
 def test_dump_of_older_assemblers_objects(producer: Producer, peers: Peers, tmp_path: Path) -> None:
     """Their relocations name the functions, but are not those of the format; their own linker takes them for what they mean."""
     linked = producer.link(ROWS_X86_64, tmp_path / "made.so", peers)
-    places = [(symbol.name, symbol.address, symbol.size) for symbol in functions_of(open_elf(linked))]
+    places = [(symbol.name, symbol.address, symbol.size) for symbol in read_functions(open_elf(linked))]
     text = next(section.header.sh_addr for section in open_elf(linked).sections if section.name == ".text")
     dumped = sframegen_on("dump", "--names", tmp_path / "made.o").output
     assert [line.split("]: ")[1] for line in dumped.splitlines() if "func idx" in line] == [
@@ -155,7 +155,7 @@ def test_lookup_finds_what_the_linked_file_has(made: str, peers: Peers, tmp_path
     subprocess.run([peers.tool("ld"), "-shared", "-o", linked, path], check=True)
     section = read(linked)
     for name in ("_Z7groupedi", "_Z5callsi", "main"):
-        [symbol] = functions_named(open_elf(linked), name.encode())
+        [symbol] = find_functions_named(open_elf(linked), name.encode())
         asked = [text for offset in range(symbol.size) for text in (f"{name}+{offset}", f".text.{name}+{offset:#x}")]
         answers = json.loads(sframegen_on("lookup", "--json", path, *asked).output)["addresses"]
         assert len(answers) == 2 * symbol.size

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.elf.file import open_elf
-from sframegen.elf.function_names import address_of
+from sframegen.elf.function_names import resolve_address
 from sframegen.profile.bpf import kernel_walker
 from sframegen.profile.bpf.kernel_records import LOST, Statistic
 from sframegen.profile.limits import MAX_DEPTH
@@ -303,7 +303,7 @@ def test_what_go_s_runtime_calls_on_another_stack_has_its_caller_elsewhere(compi
         sampled.publish(pid)
         sampled.sample(20)
         stacks = [stack for stack in sampled.stacks().values() if len(stack.frames) > 4]
-        restorer = address_of(open_elf(next(iter(sampled.numbers))), "restorer")
+        restorer = resolve_address(open_elf(next(iter(sampled.numbers))), "restorer")
         assert stacks
         for stack in stacks:
             assert stack.end is End.OTHER_STACK

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.elf.file import open_elf
-from sframegen.elf.symbols import functions_named
+from sframegen.elf.symbols import find_functions_named
 from sframegen.profile.following.files import TracedFile
 from sframegen.profile.packed_frames import FileFrame
 from sframegen.profile.report.formats.file_formats import format_of
@@ -74,7 +74,7 @@ def test_naming(
     pytest.importorskip("symbolic")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     elf = open_elf(compile_c(SOURCE, "-O2", "-g", "-fcf-protection=none"))
-    [outer], [main] = (list(functions_named(elf, name)) for name in (b"outer", b"main"))
+    [outer], [main] = (list(find_functions_named(elf, name)) for name in (b"outer", b"main"))
     profile = collected(FileFrame(1, outer.address), FileFrame(1, main.address, guessed=True))
     profile.files[1] = TracedFile(1, elf.name, elf)
     (stack,) = stacks_in(name_stacks(profile, detail=detail))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.elf.file import open_elf
-from sframegen.elf.symbols import function_symbols
+from sframegen.elf.symbols import sorted_functions
 from sframegen.profile.collected import Collected
 from sframegen.profile.following.files import TracedFile
 from sframegen.profile.packed_frames import KERNEL_FILE, NO_FILE, FileFrame
@@ -45,7 +45,7 @@ def collected(*frames: FileFrame, end: End = End.OUTERMOST, count: int = 1, pid:
 def test_functions_of_files(compile_c: Compiler) -> None:
     path = compile_c(SOURCE, "-O0")
     elf = open_elf(path)
-    at = {symbol.name: symbol.address for symbol in function_symbols(elf)}
+    at = {symbol.name: symbol.address for symbol in sorted_functions(elf)}
     profile = collected(FileFrame(1, at["f"] + 1), FileFrame(1, at["main"] + 8, guessed=True), count=3)
     profile.files[1] = TracedFile(1, f"{path} (deleted)", elf, build_id=b"\xab\xcd")
     named = name_stacks(profile)
@@ -72,7 +72,7 @@ def test_what_was_read_for_names_is_not_kept_in_memory(compile_c: Compiler) -> N
 
 def test_each_function_is_named_once_where_a_file_has_no_lines(compile_c: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     elf = open_elf(compile_c(SOURCE, "-O0"))
-    start = {symbol.name: symbol.address for symbol in function_symbols(elf)}["f"]
+    start = {symbol.name: symbol.address for symbol in sorted_functions(elf)}["f"]
     profile = collected(*(FileFrame(1, start + offset) for offset in range(4)))
     profile.files[1] = TracedFile(1, "/prog", elf)
     made: list[int] = []
@@ -90,7 +90,7 @@ def test_each_function_is_named_once_where_a_file_has_no_lines(compile_c: Compil
 
 def test_functions_of_stripped_files_have_their_start(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     path = compile_c(SOURCE, "-O0")
-    start = {symbol.name: symbol.address for symbol in function_symbols(open_elf(path))}["f"]
+    start = {symbol.name: symbol.address for symbol in sorted_functions(open_elf(path))}["f"]
     stripped = tmp_path / "stripped"
     subprocess.run([peers.tool("strip"), "-o", stripped, path], check=True)
     profile = collected(FileFrame(1, start + 3), FileFrame(2, 5), FileFrame(3, 5))
@@ -108,7 +108,7 @@ void f(void) { __asm__("call first"); } int main(void) { return 0; }
 
 def test_functions_without_symbol_and_cfi_have_their_proven_start(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     path, stripped = compile_c(PAIR, "-O1"), tmp_path / "stripped"
-    at = {symbol.name: symbol.address for symbol in function_symbols(open_elf(path))}
+    at = {symbol.name: symbol.address for symbol in sorted_functions(open_elf(path))}
     subprocess.run([peers.tool("strip"), "-o", stripped, path], check=True)
     elf = open_elf(stripped)
     profile = collected(*(FileFrame(1, at[name] + 1) for name in ("first", "second", "end")))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.symbols import functions_named
+from sframegen.elf.symbols import find_functions_named
 from sframegen.profile.report import source_lines as places_module
 from sframegen.profile.report.source_lines import (
     FileAddresses,
@@ -67,7 +67,7 @@ def settled(path: Path, target: Path) -> ElfFile:
 
 
 def addresses_of(elf: ElfFile, function: bytes) -> range:
-    [symbol] = functions_named(elf, function)
+    [symbol] = find_functions_named(elf, function)
     return range(symbol.address, symbol.address + symbol.size)
 
 
@@ -171,7 +171,7 @@ def test_names_are_demangled(compile_c: Compiler) -> None:
         "namespace a { __attribute__((noinline)) int f(long x) { return x / 3; } } int main(int c, char **v) { return a::f(c); }"
     )
     elf = open_elf(compile_c(source, *FLAGS, "-x", "c++"))
-    [symbol] = functions_named(elf, b"_ZN1a1fEl")
+    [symbol] = find_functions_named(elf, b"_ZN1a1fEl")
     assert places_at(elf, [symbol.address])[0][0].function == "a::f(long)"
 
 

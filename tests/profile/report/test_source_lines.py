@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.notes import build_id_of
-from sframegen.elf.symbols import functions_named
+from sframegen.elf.notes import read_build_id
+from sframegen.elf.symbols import find_functions_named
 from sframegen.profile.report import source_lines
 from sframegen.profile.report.source_lines import Detail, FileAddresses, SourceFrame, SourceLines
 from sframegen.program import patience
@@ -59,7 +59,7 @@ def test_files_without_time_are_counted(program: Path, tmp_path: Path, monkeypat
 
 
 def start_of(program: Path) -> int:
-    [symbol] = functions_named(open_elf(program), b"outer")
+    [symbol] = find_functions_named(open_elf(program), b"outer")
     return symbol.address
 
 
@@ -86,7 +86,7 @@ def test_a_stripped_file_has_those_of_its_debug_file(program: Path, tmp_path: Pa
     stripped = tmp_path / "stripped"
     subprocess.run(["strip", "-o", stripped, program], check=True)
     assert learned(open_elf(stripped), tmp_path, start_of(program)).at(7, start_of(program)) == ()
-    build_id = (build_id_of(open_elf(stripped)) or b"").hex()
+    build_id = (read_build_id(open_elf(stripped)) or b"").hex()
     place = tmp_path / "debug/.build-id" / build_id[:2] / f"{build_id[2:]}.debug"
     place.parent.mkdir(parents=True)
     shutil.copy(program, place)

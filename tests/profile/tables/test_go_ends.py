@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.elf.file import open_elf
-from sframegen.elf.symbols import functions_of
+from sframegen.elf.symbols import read_functions
 from sframegen.profile.tables.make_table import make_proven_table, make_table
 from sframegen.stack.walking.step import RuleFlag
 from tests.support.decoded_tables import find_rule
@@ -53,7 +53,7 @@ def flags_at(table: DecodedTable | None, address: int) -> int:
 
 
 def places(elf: ElfFile) -> dict[str, int]:
-    return {symbol.name: symbol.address for symbol in functions_of(elf)}
+    return {symbol.name: symbol.address for symbol in read_functions(elf)}
 
 
 def test_stacks_end_in_goexit_and_where_sp_comes_from_a_goroutine(compile_c: Compiler) -> None:

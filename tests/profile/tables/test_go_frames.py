@@ -12,7 +12,7 @@ import pytest
 
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import EM
-from sframegen.elf.symbols import functions_of
+from sframegen.elf.symbols import read_functions
 from sframegen.profile.tables.make_table import Origin, make_proven_table, make_table
 from sframegen.stack.walking.step import RuleFlag
 from tests.support.decoded_tables import find_rule
@@ -35,7 +35,7 @@ class Programs:
             command = ["go", "build", "-o", name, "-ldflags", flags, "."]
             subprocess.run(command, cwd=folder, env=environment, check=True)
         self.named, self.stripped = open_elf(folder / "named"), open_elf(folder / "stripped")
-        self.at = {symbol.name: symbol.address for symbol in functions_of(self.named)}
+        self.at = {symbol.name: symbol.address for symbol in read_functions(self.named)}
 
 
 @pytest.fixture(scope="module", params=["amd64", "arm64"])

@@ -12,7 +12,7 @@ from sframegen.code.whole_file import proven_code
 from sframegen.code.whole_file.proven_code import PROVEN
 from sframegen.detached.stores import Stores
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.symbols import functions_of
+from sframegen.elf.symbols import read_functions
 from sframegen.profile.tables.make_table import Origin, load_cached_table, make_proven_table, make_table
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
@@ -41,7 +41,7 @@ def program(compile_c: Compiler) -> ElfFile:
 
 
 def place_of(elf: ElfFile, name: str) -> int:
-    return next(symbol.address for symbol in functions_of(elf) if symbol.name == name)
+    return next(symbol.address for symbol in read_functions(elf) if symbol.name == name)
 
 
 def test_rules_are_added_to_those_of_the_cfi(program: ElfFile) -> None:

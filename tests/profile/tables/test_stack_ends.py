@@ -11,7 +11,7 @@ import pytest
 from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import EM
-from sframegen.elf.symbols import functions_of
+from sframegen.elf.symbols import read_functions
 from sframegen.profile.tables.make_table import make_table
 from sframegen.stack.walking.step import RuleFlag
 from tests.support.decoded_tables import find_rule
@@ -61,7 +61,7 @@ def opened(
         rule = find_rule(table, address)
         return None if rule is None else bool(rule[-1] & flag)
 
-    return ends, {symbol.name: symbol.address for symbol in functions_of(elf)}
+    return ends, {symbol.name: symbol.address for symbol in read_functions(elf)}
 
 
 @x86_64

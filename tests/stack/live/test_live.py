@@ -20,7 +20,7 @@ import pytest
 
 import sframegen
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.function_names import address_of
+from sframegen.elf.function_names import resolve_address
 from sframegen.format.locate import sframe_of
 from sframegen.program import patience
 from sframegen.program.patience import Patience
@@ -84,7 +84,7 @@ def test_the_traces_of_the_proof_of_concept(source: str, functions: list[str], c
     program.chmod(0o755)
     sframegen.add_section(program, verify=False)
     elf = open_elf(program)
-    entry = address_of(elf, functions[0])
+    entry = resolve_address(elf, functions[0])
     stopped = stopped_at(program, entry)
     lines = command(stopped.process.pid).stdout.splitlines()
     assert state_of(stopped.process.pid) == "T"
@@ -94,7 +94,7 @@ def test_the_traces_of_the_proof_of_concept(source: str, functions: list[str], c
     frames = [(match[2], int(match[1], 16), int(match[3], 16), match[4]) for match in found if match]
     named = frames[: len(functions)]
     assert [name for name, *_ in named] == functions
-    assert [pc - offset for _, pc, offset, _ in named] == [address_of(elf, name) for name in functions]
+    assert [pc - offset for _, pc, offset, _ in named] == [resolve_address(elf, name) for name in functions]
     assert named[0][2] == 0
     assert all(offset > 0 for _, _, offset, _ in named[1:])
     assert {file for *_, file in named} == {str(program)}

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.notes import build_id_of
-from sframegen.elf.symbols import functions_named
+from sframegen.elf.notes import read_build_id
+from sframegen.elf.symbols import find_functions_named
 from sframegen.stack.names import symbol_files
 from sframegen.stack.names.file_names import FileNames
 from sframegen.stack.names.symbol_files import DebugFiles, mini_debug_file
@@ -34,7 +34,7 @@ class Split:
         shutil.copy(whole, self.whole)
         subprocess.run(["objcopy", "--only-keep-debug", whole, self.debug], check=True)
         subprocess.run(["strip", "-o", self.program, whole], check=True)
-        [symbol] = functions_named(open_elf(whole), b"inner")
+        [symbol] = find_functions_named(open_elf(whole), b"inner")
         self.address = symbol.address
 
     def link(self) -> None:
@@ -59,7 +59,7 @@ def test_without_a_debug_file_there_is_no_name(split: Split, tmp_path: Path) -> 
 
 
 def test_by_build_id(with_id: Split, tmp_path: Path) -> None:
-    build_id = (build_id_of(open_elf(with_id.program)) or b"").hex()
+    build_id = (read_build_id(open_elf(with_id.program)) or b"").hex()
     home = tmp_path / "debug/.build-id" / build_id[:2] / f"{build_id[2:]}.debug"
     home.parent.mkdir(parents=True)
     shutil.copy(with_id.debug, home)
@@ -98,7 +98,7 @@ def test_what_debuginfod_has_fetched_must_have_the_build_id(
     for name in below:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, str(tmp_path / "cache"))
-    build_id = build_id_of(open_elf(with_id.program))
+    build_id = read_build_id(open_elf(with_id.program))
     assert build_id
     fetched = tmp_path / "cache" / below[variable] / build_id.hex() / "debuginfo"
     fetched.parent.mkdir(parents=True)

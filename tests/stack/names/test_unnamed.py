@@ -12,7 +12,7 @@ import pytest
 
 import sframegen
 from sframegen.elf.file import open_elf
-from sframegen.elf.function_names import address_of
+from sframegen.elf.function_names import resolve_address
 from tests.support.loops import for_each
 from tests.support.processes.live import Program, command, compiled
 
@@ -47,7 +47,7 @@ def without_cfi(program: Path) -> None:
 def test_functions_of_a_program_without_symbols(by: str, compile_c: Compiler, tmp_path: Path) -> None:
     """By the CFI where there is some: sections join neighbours. `optimize="none"` does not."""
     program = compiled(compile_c, tmp_path, CALLS, "-O2", "-no-pie", section=False)
-    starts = [address_of(open_elf(program), name) for name in FUNCTIONS]
+    starts = [resolve_address(open_elf(program), name) for name in FUNCTIONS]
     subprocess.run(["strip", program], check=True)
     if by != "--convert":
         sframegen.add_section(program, verify=False, optimize="none" if by == "section" else "fast")
@@ -78,7 +78,7 @@ int main(void) { open_(after_open); puts("done"); return 0; }
 
 def test_a_function_without_a_size_ends_where_call_frame_information_of_another_begins(compile_c: Compiler, tmp_path: Path) -> None:
     program = compiled(compile_c, tmp_path, SIZELESS, "-O2", "-no-pie", section=False)
-    nameless = f"[program+{address_of(open_elf(program), 'open') + 12:#x}]"
+    nameless = f"[program+{resolve_address(open_elf(program), 'open') + 12:#x}]"
     with Program(program) as running:
         found = command("--convert", running.pid).stdout
     names = re.findall(r"^#\d+ +0x[0-9a-f]{16} (\S+) ", found, re.MULTILINE)

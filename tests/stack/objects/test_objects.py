@@ -10,7 +10,22 @@ from hypothesis import strategies as st
 
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile
-from sframegen.elf.records import EHDR_SIZE, ET, PF, PHDR_SIZE, PN_XNUM, PT, RECORDS, SHDR_SIZE, SHF, SHT, Ehdr, Phdr, Shdr, packed
+from sframegen.elf.records import (
+    EHDR_SIZE,
+    ET,
+    PF,
+    PHDR_SIZE,
+    PN_XNUM,
+    PT,
+    RECORDS,
+    SHDR_SIZE,
+    SHF,
+    SHT,
+    Ehdr,
+    Phdr,
+    Shdr,
+    pack_records,
+)
 from sframegen.format.abi import ABIS, AMD64, S390X, Abi
 from sframegen.format.decode import open_section
 from sframegen.format.encode import Encoder
@@ -181,7 +196,7 @@ def with_unloaded(abi: Abi = AMD64, *, compressed: bool = False, ch_size: int | 
     header = Ehdr(*RECORDS[Ehdr, abi.byte_order].unpack_from(data))
     header = header._replace(e_shoff=END + len(section) + len(names), e_shnum=3, e_shstrndx=2)
     RECORDS[Ehdr, abi.byte_order].pack_into(data, 0, *header)
-    return data + section + names + packed(headers, abi.byte_order)
+    return data + section + names + pack_records(headers, abi.byte_order)
 
 
 @for_each("compressed", [False, True])

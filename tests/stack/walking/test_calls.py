@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sframegen.elf.file import open_elf
-from sframegen.elf.symbols import function_symbols
+from sframegen.elf.symbols import sorted_functions
 from sframegen.format.abi import AARCH64, AMD64, S390X, abi_of
 from sframegen.stack.abi.machines import conventions_of
 from tests.support.loops import for_each
@@ -106,7 +106,7 @@ def test_all_calls_that_a_compiler_makes(compile_c: Compiler) -> None:
     abi = abi_of(elf)
     disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
     calls = others = 0
-    for symbol in function_symbols(elf)[:400]:
+    for symbol in sorted_functions(elf)[:400]:
         code = bytes(elf.at(symbol.address, symbol.size))
         for address, size, mnemonic, _ in disassembler.disasm_lite(code, symbol.address):
             end = conventions_of(abi).ends_call(lambda at, count: bytes(elf.at(at, count)), address + size)
