@@ -6,7 +6,7 @@ from linker.files.signatures import appended_signature_size
 from linker.inject.movable import FIRST_PAGE, NEW_HEADERS, find_movable_and_fixed, is_valid_align
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
-from sframegen.elf.dynamic import Dyn, Role, read_dynamic, determine_role
+from sframegen.elf.dynamic import Dyn, Role, determine_role, read_dynamic
 from sframegen.elf.notes import check_note_sizes, read_valid_notes
 from sframegen.elf.ranges import Extent
 from sframegen.elf.records import EHDR_SIZE, ET, NT_GNU_BUILD_ID, PHDR_SIZE, PT, SHDR_SIZE, SHF, SHT, Phdr

@@ -22,7 +22,7 @@ from sframegen.api.options import AddOptions, SectionOptions, WriteOptions
 from sframegen.base.errors import DIFFERENT_SECTION, FormatError, Refusal, RefusedError, SframegenError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.detached.detached_file import is_detached
-from sframegen.elf.dynamic import DT, read_dynamic, determine_role
+from sframegen.elf.dynamic import DT, determine_role, read_dynamic
 from sframegen.format.layouts import LAYOUTS
 from sframegen.format.locate import read_sframe, unloaded_of
 from sframegen.format.model import OUTERMOST
@@ -234,7 +234,9 @@ def _add_section_figures(file: _InputFile, new: _NewSection, summary: Summary, o
     if new.unloaded is not None:
         return changed_to(summary, unloaded=True)
     warnings = summary.warnings + warn_of_rejection(file.base.elf, options.section.layout)
-    if options.writing.forced_changes and (risk := describe_loader_risk(determine_role(file.base.elf, read_dynamic(file.base.elf)))):
+    if options.writing.forced_changes and (
+        risk := describe_loader_risk(determine_role(file.base.elf, read_dynamic(file.base.elf)))
+    ):
         warnings += (risk,)
     return changed_to(summary, warnings=warnings)
 

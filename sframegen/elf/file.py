@@ -193,13 +193,13 @@ class ElfFile:
             raise self.error("not an ELF file" if tool is None else f"compressed: unpack it with {tool} first")
         if len(self.data) < EHDR_SIZE:
             raise self.error(f"expected {EHDR_SIZE} bytes, have {len(self.data)}", "ELF header", 0)
-        elf_class, data, version = ident[EI_CLASS], ident[EI_DATA], ident[EI_VERSION]
+        elf_class, data, ident_version = ident[EI_CLASS], ident[EI_DATA], ident[EI_VERSION]
         if elf_class != ELFCLASS64:
             raise self.error("a 32-bit ELF file: SFrame is for 64-bit ABIs" if elf_class == 1 else f"unknown ELF class {elf_class}")
         if data not in (1, 2):
             raise self.error(f"unknown byte order {data}", "ELF header", EI_DATA)
-        if version != 1:
-            raise self.error(f"unknown ELF version {version}", "ELF header", EI_VERSION)
+        if ident_version != 1:
+            raise self.error(f"unknown ELF version {ident_version}", "ELF header", EI_VERSION)
         return "little" if data == 1 else "big"
 
     def _read_counts(self) -> tuple[int, int, int]:

@@ -237,7 +237,9 @@ class JitTables:
     def _append_entries(self, table: _Table, size: int) -> None:
         stride, fre_size = table.header.fre_stride, table.header.fre_size
         place = TABLE_SIZE + table.used
-        fields = struct.Struct(f"{STRUCT_BYTE_ORDERS[self._abi.byte_order]}{ENTRY_FORMAT}{fre_size - FRE_SIZE}s{stride - fre_size}x")
+        fields = struct.Struct(
+            f"{STRUCT_BYTE_ORDERS[self._abi.byte_order]}{ENTRY_FORMAT}{fre_size - FRE_SIZE}s{stride - fre_size}x"
+        )
         limit, end, rules = self._info.text_end - self._info.text_start, self._end, self._rules
         for at, (code, start, *offsets, info, unknown) in enumerate(fields.iter_unpack(self._read(table.address, place, size))):
             if not end <= start < start + code <= limit:

@@ -26,7 +26,7 @@ class Ring:
     """Has three records at each look, or as many as that."""
 
     def __init__(self, at_each: int = 3) -> None:
-        self.fileno, self.given, self.looks, self.functions_at = -1, 0, 0, at_each
+        self.fileno, self.given, self.looks, self.at_each = -1, 0, 0, at_each
         self.seen = threading.Event()
 
     def wait(self, milliseconds: int) -> None:
@@ -36,8 +36,8 @@ class Ring:
         self.looks += 1
         if self.looks > 1:
             self.seen.set()
-        self.given += self.functions_at
-        return [record(number) for number in range(self.given - self.functions_at, self.given)]
+        self.given += self.at_each
+        return [record(number) for number in range(self.given - self.at_each, self.given)]
 
     def close(self) -> None:
         pass
@@ -77,7 +77,7 @@ def test_a_buffer_that_was_full_is_used_in_parts(monkeypatch: pytest.MonkeyPatch
     ring = Ring(15)
     with closing(reader_of(ring, 0)) as reader:
         reader.look()
-        ring.functions_at = 0
+        ring.at_each = 0
         found = [(len(reader.records(0)), reader.taken_until) for _ in range(4)]
         assert found == [(6, 0), (6, 0), (3, 100), (0, 104)]
 
