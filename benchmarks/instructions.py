@@ -19,7 +19,7 @@ import sframegen.cli.start  # noqa: F401 - the collector of garbage as the progr
 from benchmarks.figures import Figure, markdown
 from benchmarks.places import corpus_file
 from sframegen.checks.against_code import functions_of
-from sframegen.code.context.function_starts import starts
+from sframegen.code.context.function_starts import find_starts
 from sframegen.code.context.plt import find_plt
 from sframegen.code.decoding.decoded_code import CHUNK
 from sframegen.code.isa.disassembly import disassembler
@@ -75,7 +75,7 @@ def tasks_of(elf: ElfFile, code: Range) -> Iterator[tuple[str, int, Callable[[in
         entries = {start for start, _ in functions}
         size = sum(end - start for start, end in functions)
         yield "functions known", size, lambda jobs: survey(elf, functions, entries, jobs)
-    begins, stubs = starts(elf, abi) - {elf.header.e_entry}, find_plt(elf, abi).entries()
+    begins, stubs = find_starts(elf, abi) - {elf.header.e_entry}, find_plt(elf, abi).entry_addresses()
     yield "nothing known", code[1] - code[0], lambda jobs: survey_silent(elf, [code], begins, stubs, jobs)
 
 

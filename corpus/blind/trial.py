@@ -8,8 +8,8 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.checks.against_code import functions_of
-from sframegen.code.context.function_starts import starts
-from sframegen.code.context.plt import NAMES, find_plt
+from sframegen.code.context.function_starts import find_starts
+from sframegen.code.context.plt import SECTION_NAMES, find_plt
 from sframegen.code.whole_file.passes import survey, survey_silent
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert
@@ -54,8 +54,8 @@ def try_blind(file: File, jobs: int) -> Trial:
     found = survey(elf, functions, known, jobs)
     seconds = _used() - used, time.perf_counter() - clock
     ranges_known = compare(converted.table, functions, found, abi)
-    begins = starts(elf, abi) - {elf.header.e_entry}
-    found_alone = survey_silent(elf, _without_plt(elf, code), begins, find_plt(elf, abi).entries(), jobs)
+    begins = find_starts(elf, abi) - {elf.header.e_entry}
+    found_alone = survey_silent(elf, _without_plt(elf, code), begins, find_plt(elf, abi).entry_addresses(), jobs)
     nothing_known = compare(converted.table, functions, found_alone, abi)
     addresses = [symbol.address for symbol in symbols]
 
@@ -74,7 +74,7 @@ def try_blind(file: File, jobs: int) -> Trial:
 
 
 def _without_plt(elf: ElfFile, code: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    headers = [section.header for section in elf.sections if section.name in NAMES]
+    headers = [section.header for section in elf.sections if section.name in SECTION_NAMES]
     return subtract_ranges(code, merge_ranges((header.sh_addr, header.sh_addr + header.sh_size) for header in headers))
 
 

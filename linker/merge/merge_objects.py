@@ -61,7 +61,7 @@ def merge_objects(inputs: Inputs, linker_map: LinkerMap, layout: Layout, level: 
             "none of the objects has an SFrame section: GNU as --gsframe makes them, or sframegen add-section", file=elf.name
         )
     abi = abi_of(elf)
-    plt = find_plt(elf, abi).functions()
+    plt = find_plt(elf, abi).make_functions()
     table, _ = merger.merged(elf.executable_ranges(), plt)
     counts.plt_functions = len(plt)
     linker_map.count_undescribed(table.start, counts)

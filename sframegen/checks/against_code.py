@@ -19,7 +19,7 @@ from sframegen.checks.contradictions import (
 )
 from sframegen.checks.tracks import SILENT, Claim, Track, meet, new_track, track, track_of
 from sframegen.code.context.file_context import Assumptions
-from sframegen.code.context.function_starts import starts as known_starts
+from sframegen.code.context.function_starts import find_starts
 from sframegen.code.isa.machines import isa_of
 from sframegen.code.whole_file.passes import Survey, survey
 from sframegen.elf.code_bytes.padding import MAX_PADDING, padding_size, padding_states
@@ -106,7 +106,7 @@ def functions_of(elf: ElfFile, converted: Converted, table: FunctionTable | None
     spans = list(zip(pieces.start, pieces.end, strict=True))
     if table is not None:
         starts = pieces.start
-        begins = sorted(known_starts(elf, converted.encoded.abi))
+        begins = sorted(find_starts(elf, converted.encoded.abi))
         for start, size in sorted(zip(table.start, table.size, strict=True)):
             place = bisect_right(starts, start) - 1
             end = min(start + size, starts[place + 1]) if place + 1 < len(starts) else start + size

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from corpus.blind.files import File
 from corpus.blind.trial import try_blind
 from sframegen.base.errors import FormatError
-from sframegen.code.context.jump_tables import Tables
+from sframegen.code.context.jump_tables import JumpTableFinder
 from sframegen.code.decoding import decoded_code
 from sframegen.code.decoding.decoded_code import decode
 from sframegen.code.function.analysis import Surroundings, rules
@@ -319,9 +319,9 @@ def test_the_cost_is_linear(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(decoded_code, "_current", decoded_code._Current())  # what is known from other code costs nothing
         with cProfile.Profile() as profile:
             piece = decode(code, 0x1000, isa_of(AMD64))
-            tables = Tables(piece, lambda _address, size: bytes(size))
+            tables = JumpTableFinder(piece, lambda _address, size: bytes(size))
             around = Surroundings(
-                lambda _target, _slot: True, lambda _piece, point, begins: tables.targets(point, begins, lambda _target: False)
+                lambda _target, _slot: True, lambda _piece, point, begins: tables.find_targets(point, begins, lambda _target: False)
             )
             analyse([piece], {0x1000: isa_of(AMD64).entry}, isa_of(AMD64), around)
         return sum(function.callcount for function in profile.getstats())
@@ -336,9 +336,9 @@ def test_the_cost_is_linear(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_any_bytes_are_code(abi: Abi, code: bytes) -> None:
     isa = isa_of(abi)
     piece = decode(code, 0x1000, isa)
-    tables = Tables(piece, lambda address, size: code[address - 0x1000 :][:size] or None)
+    tables = JumpTableFinder(piece, lambda address, size: code[address - 0x1000 :][:size] or None)
     around = Surroundings(
-        lambda _target, _slot: True, lambda _piece, point, begins: tables.targets(point, begins, lambda _target: False)
+        lambda _target, _slot: True, lambda _piece, point, begins: tables.find_targets(point, begins, lambda _target: False)
     )
     rows = analyse([piece], {0x1000: isa.entry}, isa, around).rows
     assert all(0x1000 <= row.start < row.end <= 0x1000 + len(code) for row in rows)

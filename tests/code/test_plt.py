@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from sframegen.base.errors import FormatError
-from sframegen.code.context.plt import MAX_SIZE, find_plt
+from sframegen.code.context.plt import MAX_SECTION_SIZE, find_plt
 from sframegen.elf.file import ElfFile
 from sframegen.elf.records import SHF, SHT
 from sframegen.format.abi import AARCH64, AMD64, abi_of
@@ -101,7 +101,7 @@ def elf_of(file: Path) -> ElfFile:
 
 def ours(file: Path) -> FunctionTable:
     elf = elf_of(file)
-    return find_plt(elf, abi_of(elf)).functions()
+    return find_plt(elf, abi_of(elf)).make_functions()
 
 
 def offsets_from_sp(table: FunctionTable, where: set[int]) -> dict[int, int]:
@@ -362,7 +362,7 @@ def file_with(name: str, code: bytes, address: int = 0x1000, flags: int = SHF.AL
     ],
 )
 def test_only_code_that_is_known_has_rows(name: str, code: bytes, functions: list[tuple[int, int]]) -> None:
-    table = find_plt(file_with(name, code), AMD64).functions()
+    table = find_plt(file_with(name, code), AMD64).make_functions()
     assert list(zip(table.start, table.size, strict=True)) == functions
 
 
@@ -395,23 +395,23 @@ MOLD_3 = (
 @for_each(("abi", "first", "entry", "direct", "steps"), MOLD_3, ids=[form[0].name for form in MOLD_3])
 def test_mold_3(abi: Abi, first: str, entry: str, direct: str, steps: list[tuple[int, int]]) -> None:
     code = bytes.fromhex(first + 3 * entry)
-    table = find_plt(file_with(".plt", code), abi).functions()
+    table = find_plt(file_with(".plt", code), abi).make_functions()
     expected = {0x1000 + at: next(n for offset, n in reversed(steps) if offset <= at) for at in range(len(code))}
     assert offsets_from_sp(table, set(expected)) == expected
     code = bytes.fromhex(2 * direct)
-    table = find_plt(file_with(".plt.got", code), abi).functions()
+    table = find_plt(file_with(".plt.got", code), abi).make_functions()
     expected = dict.fromkeys(range(0x1000, 0x1000 + len(code)), steps[-1][1])
     assert offsets_from_sp(table, set(expected)) == expected
 
 
 def test_sections_that_are_not_what_they_are_called() -> None:
     code = FIRST + LAZY_ENTRY
-    assert len(find_plt(file_with(".plt", code, flags=SHF.ALLOC), AMD64).functions()) == 0
-    assert len(find_plt(file_with(".plt", code, address=(1 << 64) - len(code)), AMD64).functions()) == 2
+    assert len(find_plt(file_with(".plt", code, flags=SHF.ALLOC), AMD64).make_functions()) == 0
+    assert len(find_plt(file_with(".plt", code, address=(1 << 64) - len(code)), AMD64).make_functions()) == 2
     with pytest.raises(FormatError, match=r"\.plt: 0x4000001 bytes at address 0x1000: no PLT"):
-        find_plt(file_with(".plt", bytes(MAX_SIZE + 1)), AMD64).functions()
+        find_plt(file_with(".plt", bytes(MAX_SECTION_SIZE + 1)), AMD64).make_functions()
     with pytest.raises(FormatError, match=r"\.plt: 0x20 bytes at address 0xfffffffffffffff0: no PLT"):
-        find_plt(file_with(".plt", code, address=(1 << 64) - 16), AMD64).functions()
+        find_plt(file_with(".plt", code, address=(1 << 64) - 16), AMD64).make_functions()
 
 
 def test_what_is_asked_for_is_whole_stubs() -> None:
@@ -422,5 +422,5 @@ def test_what_is_asked_for_is_whole_stubs() -> None:
         ([(0x1000, 0x101F), (0x1021, 0x1040), (0x1041, 0x1050)], [(0x1000, 16), (0x1030, 16)]),
         ([(0x1010, 0x1020), (0x1040, 0x2000)], [(0x1010, 16), (0x1040, 16)]),
     ]:
-        table = find_plt(elf, AMD64).functions(within)
+        table = find_plt(elf, AMD64).make_functions(within)
         assert list(zip(table.start, table.size, strict=True)) == functions

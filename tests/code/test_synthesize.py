@@ -16,7 +16,7 @@ from elftools.elf.sections import SymbolTableSection
 import sframegen
 from sframegen.base.errors import FormatError
 from sframegen.cli.commands import cli
-from sframegen.code.context.function_starts import relocated_pointers
+from sframegen.code.context.function_starts import find_relocated_pointers
 from sframegen.code.decoding.decoded_code import decode
 from sframegen.code.isa.effects import DIRECT, Flow
 from sframegen.code.isa.machines import isa_of
@@ -433,7 +433,7 @@ def test_code_is_not_looked_at_for_each_function_that_never_returns(compile_c: C
     file = compile_c(f'__asm__(".text; .balign 16; {code}");', "-shared", "-fPIC", "-nostdlib")
     (text,) = bytes_of(file, ".text").values()
     survey = survey_silent(open_elf(file), [(text.start, text.stop)], {text.start}, set())
-    assert {text.start + 32 * callers + 16, text.start + 32 * callers + 48} <= survey.never_return
+    assert {text.start + 32 * callers + 16, text.start + 32 * callers + 48} <= survey.never_returning
     assert survey.decoded_bytes < 2.5 * len(text)  # once for where calls lead, and once for all else
 
 
@@ -526,6 +526,6 @@ def test_aarch64(flags: str, peers: Peers, tmp_path: Path) -> None:
 def test_offsets_of_threads_variables_are_no_pointers(compile_c: Compiler) -> None:
     source = "static __thread char before[0x1020], at; char *f(void) { return &at + before[3]; } void *p = &p;"
     file = compile_c(source, "-shared", "-fPIC", "-ftls-model=initial-exec", "-nostdlib", "-Wl,-Bsymbolic")
-    found = relocated_pointers(open_elf(file))
+    found = find_relocated_pointers(open_elf(file))
     assert found
     assert 0x1020 not in found

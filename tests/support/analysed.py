@@ -82,7 +82,7 @@ class _Nothing:
 
     def __init__(self) -> None:
         self.stubs: set[int] = set()
-        self.never_return: set[int] = set()
+        self.never_returning: set[int] = set()
         self.names: dict[str, int] = {}
 
     def callee(self, target: int | None, _slot: int | None) -> int | None:

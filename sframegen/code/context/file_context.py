@@ -1,4 +1,4 @@
-"""Facts of a file from outside each function: callees, by address or name, functions that never return, jump tables."""
+"""Finds out for the analysis of a function what only the rest of its file shows: callees, whether they return, jump tables."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sframegen.base.errors import FormatError
-from sframegen.code.context.jump_tables import ReadOnly, Tables
-from sframegen.code.context.plt import LONGEST, plt_slot_of
+from sframegen.code.context.jump_tables import JumpTableFinder, ReadOnlyMemory
+from sframegen.code.context.plt import MAX_ENTRY_SIZE, plt_slot_of
 from sframegen.code.decoding.decoded_code import DecodedCode, decode
 from sframegen.code.isa.machines import isa_of
 from sframegen.elf.relocations import dynamic_relocations
@@ -32,7 +32,7 @@ NEVER_RETURN = {
     "_ZN4llvm25llvm_unreachable_internalEPKcS1_j", "g_assertion_message", "g_assertion_message_expr", "png_error",
     "png_chunk_error",
 }  # fmt: skip
-THROWS = re.compile(r"_ZSt\d+__throw_")  # std::__throw_logic_error and its kind
+THROWS = re.compile(r"_ZSt\d+__throw_")  # std::__throw_logic_error, and the other functions that throw
 
 MAX_NAME = 1 << 12  # bytes of a name
 
@@ -41,17 +41,17 @@ def never_returns(name: str) -> bool:
     return name in NEVER_RETURN or THROWS.match(name) is not None
 
 
-def imports(elf: ElfFile) -> dict[int, str]:
-    """Return, for the address of each pointer that the loader fills, the name of the function or object that it points to."""
+def read_imports(elf: ElfFile) -> dict[int, str]:
+    """Map the address of each pointer that the loader fills to the name of the function or object that it points to."""
     found = {}
     for symbols, entries in dynamic_relocations(elf):
         if symbols is None:
             continue
         table = SymbolTable(elf, symbols)
         for place, info in zip(entries.offset, entries.info, strict=True):
-            number = info >> 32
-            if 0 < number < len(table):
-                start = table[number].st_name
+            symbol = info >> 32
+            if 0 < symbol < len(table):
+                start = table[symbol].st_name
                 end = table.names.find(b"\0", start, start + MAX_NAME)
                 if start < end:
                     found[place] = table.names[start:end].decode(errors="replace")
@@ -59,17 +59,17 @@ def imports(elf: ElfFile) -> dict[int, str]:
 
 
 class Assumptions(NamedTuple):
-    """What the analysis may assume where code alone proves nothing."""
+    """What the analysis may assume if the code alone does not prove it."""
 
     enters: Callable[[int], bool]  #: true if a function may begin at an address
     continues: Callable[[int, int], bool]
-    #: true if control may get from a call to the code after it, or from a jump to a target, in its table or in another piece
+    #: true if control may get from a call to the code after it, or from a jump to a target in its table or in another piece
 
 
 TargetsOf: TypeAlias = (
     "Callable[[DecodedCode, Point, Callable[[int], bool]], Sequence[int]]"  # (piece, jump, whether code begins there)
 )
-Callee: TypeAlias = "int | str | None"  # an address, or only a name; None: unknown
+Callee: TypeAlias = "int | str | None"  # an address, or the name of a function of another file; None: unknown
 
 
 class FileContext:
@@ -85,87 +85,87 @@ class FileContext:
         self.isa = isa_of(self.abi)
         self.code = code
         self.starts = [start for start, _ in code]
-        self.read_only = ReadOnly(elf)
-        self.imports = {**imports(elf), **elf.externals.pointers}
+        self.read_only = ReadOnlyMemory(elf)
+        self.imports = {**read_imports(elf), **elf.externals.pointers}
         of_others = dict.fromkeys([*self.imports.values(), *elf.externals.stubs.values()])
         self.names = {name: number for number, name in enumerate(of_others)}
         self.defined = {symbol.name: symbol.address for symbol in read_functions(elf)}
         self.named = {address for name, address in self.defined.items() if never_returns(name)}
-        self.stubs = stubs | elf.externals.stubs.keys()
-        self.stub_targets: dict[int, Callee] = {address: self._named(name) for address, name in elf.externals.stubs.items()}
-        self.never_return: set[int] = set()  #: functions that the analysis found
-        self.answers: dict[int, bool] = {}  #: cached answers of `returns`, by target or ~slot
-        self.by_name: dict[Callee, bool] = {}  #: cached answers of `known_by_name`
+        self.stubs = stubs | elf.externals.stubs.keys()  # externals: an object's references to other files
+        self.stub_targets: dict[int, Callee] = {address: self._callee_named(name) for address, name in elf.externals.stubs.items()}
+        self.never_returning: set[int] = set()  #: functions that the analysis found
+        self.known_returns: dict[int, bool] = {}  #: cached answers of `may_return`, by target or ~slot
+        self.known_names: dict[Callee, bool] = {}  #: cached answers of `never_returns_by_name`
 
     def decode(self, start: int, end: int) -> DecodedCode:
         return decode(self.elf.at(start, end - start), start, self.isa)
 
-    def holds(self, address: int) -> bool:
-        return address < self.limit(address)
+    def contains(self, address: int) -> bool:
+        return address < self.range_end(address)
 
-    def limit(self, address: int) -> int:
-        """Return the end of the analysed code that holds the address; the address itself if none does."""
-        number = bisect_right(self.starts, address) - 1
-        return max(address, self.code[number][1]) if number >= 0 else address
+    def range_end(self, address: int) -> int:
+        """Return the end of the analysed range that contains the address; the address itself if none does."""
+        index = bisect_right(self.starts, address) - 1
+        return max(address, self.code[index][1]) if index >= 0 else address
 
     def callee(self, target: int | None, slot: int | None) -> Callee:
-        """Return the callee; `slot`: the memory that a call without target reads the address from."""
+        """Return the callee of a call. `slot`: address of the pointer that a call without a target reads."""
         if target is None:
-            return self._named(self.imports.get(slot)) if slot is not None else None
+            return self._callee_named(self.imports.get(slot)) if slot is not None else None
         if target in self.stubs:
             if target not in self.stub_targets:
-                self.stub_targets[target] = self._stub(target)
+                self.stub_targets[target] = self._resolve_stub(target)
             return self.stub_targets[target]
         return target
 
-    def learn(self, never_return: set[int]) -> None:
+    def add_never_returning(self, never_returning: set[int]) -> None:
         """Add functions that never return."""
-        if not never_return <= self.never_return:
-            self.never_return |= never_return
-            self.answers.clear()
+        if not never_returning <= self.never_returning:
+            self.never_returning |= never_returning
+            self.known_returns.clear()
 
-    def returns(self, target: int | None, slot: int | None) -> bool:
-        """Return whether a call to this address, or through this slot, comes back; keeps the answer in `answers`."""
+    def may_return(self, target: int | None, slot: int | None) -> bool:
+        """Return True if a call to this address, or through this slot, may return. The answer is cached in `known_returns`."""
         callee = self.callee(target, slot)
-        found = callee not in self.never_return and not self.known_by_name(callee)
+        found = callee not in self.never_returning and not self.never_returns_by_name(callee)
         if target is not None:
-            self.answers[target] = found
+            self.known_returns[target] = found
         elif slot is not None:
-            self.answers[~slot] = found
+            self.known_returns[~slot] = found
         return found
 
-    def known_by_name(self, callee: Callee) -> bool:
+    def never_returns_by_name(self, callee: Callee) -> bool:
         """Return True if the name alone shows that the callee never returns."""
-        if callee not in self.by_name:
-            self.by_name[callee] = callee in self.named or (isinstance(callee, str) and never_returns(callee))
-        return self.by_name[callee]
+        if callee not in self.known_names:
+            self.known_names[callee] = callee in self.named or (isinstance(callee, str) and never_returns(callee))
+        return self.known_names[callee]
 
     def continues(self, source: int, target: int) -> bool:
         """Return True if control may get from one address to another, though code alone does not prove it."""
         return self.assumptions is None or self.assumptions.continues(source, target)
 
-    def tables(self, within: Callable[[int], bool]) -> TargetsOf:
-        """Return the function that finds jump tables. `within`: true if a table may lead to an address outside the function."""
-        tables: dict[Range, Tables] = {}  # by piece, as their cost is limited by piece
+    def make_table_finder(self, within: Callable[[int], bool]) -> TargetsOf:
+        """Return a function that finds the targets of jumps. `within`: true if a table may lead to that address elsewhere."""
+        finders: dict[Range, JumpTableFinder] = {}  # one for each piece, because each limits the cost of its piece
 
         def targets(piece: DecodedCode, point: Point, begins: Callable[[int], bool]) -> Sequence[int]:
             where = piece.start, piece.end
-            if where not in tables:
-                tables[where] = Tables(piece, self.read_only.read)
-            found = tables[where].targets(point, begins, within)
+            if where not in finders:
+                finders[where] = JumpTableFinder(piece, self.read_only.read)
+            found = finders[where].find_targets(point, begins, within)
             return [target for target in found if self.continues(point.address, target)]
 
         return targets
 
-    def _stub(self, target: int) -> Callee:
-        for size in (LONGEST, 16, 8):
+    def _resolve_stub(self, target: int) -> Callee:
+        for size in (MAX_ENTRY_SIZE, 16, 8):
             try:
                 slot = plt_slot_of(self.decode(target, target + size))
             except FormatError:
                 continue
             if slot is not None:
-                return self._named(self.imports.get(slot)) or target
+                return self._callee_named(self.imports.get(slot)) or target
         return target
 
-    def _named(self, name: str | None) -> Callee:
+    def _callee_named(self, name: str | None) -> Callee:
         return self.defined.get(name, name) if name else None

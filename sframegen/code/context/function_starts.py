@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 
 ARRAYS = ((DT.INIT_ARRAY, DT.INIT_ARRAYSZ), (DT.FINI_ARRAY, DT.FINI_ARRAYSZ), (DT.PREINIT_ARRAY, DT.PREINIT_ARRAYSZ))
-AT_A_TIME = 1 << 20  # bytes of data that are copied at a time
-MAX_ARRAY = 1 << 16  # most functions that run at start or end of a file
+CHUNK_BYTES = 1 << 20  # bytes of data that are copied at a time
+MAX_ARRAY_ENTRIES = 1 << 16  # most functions that run when a file is loaded, or unloaded
 
 
-def starts(elf: ElfFile, abi: Abi) -> set[int]:
-    """Return the addresses of functions that have symbols, or run when a file is loaded or unloaded. They may lie anywhere."""
+def find_starts(elf: ElfFile, abi: Abi) -> set[int]:
+    """Return the addresses of functions that have symbols, or run when the file is loaded or unloaded. They may lie anywhere."""
     found = {symbol.address for symbol in read_functions(elf)}
     dynamic = {entry.tag: entry.value for entry in read_dynamic(elf)}
     found.update(dynamic[tag] for tag in (DT.INIT, DT.FINI) if tag in dynamic)
-    found.update(_in_arrays(elf, abi, dynamic))
+    found.update(_read_function_arrays(elf, abi, dynamic))
     for name in (".init", ".fini"):  # static programs have no dynamic section
         section = elf.section(name)
         if section is not None:
@@ -48,20 +48,20 @@ def starts(elf: ElfFile, abi: Abi) -> set[int]:
     return found
 
 
-def relocated_pointers(elf: ElfFile) -> set[int]:
-    """Return the addresses that relocations make pointers to, by adding the base to an address."""
+def find_relocated_pointers(elf: ElfFile) -> set[int]:
+    """Return the addresses that relative relocations make pointers to: the loader adds its base to each."""
     found = set(read_relr_addends(elf))
     abi = abi_of(elf)
-    kinds = (abi.relative, machine_of(abi).irelative)  # without a symbol, that is all of r_info
+    kinds = (abi.relative, machine_of(abi).irelative)  # these have no symbol, so that r_info is only the type
     for _, entries in dynamic_relocations(elf):
         found.update(addend for info, addend in zip(entries.info, entries.addend, strict=True) if info in kinds)
     return found
 
 
-def pointed_at(elf: ElfFile, within: Range) -> array[int]:
-    """Return the addresses in a range that relocations make pointers to, or that are words in data: distinct, ascending."""
+def find_pointed_at(elf: ElfFile, within: Range) -> array[int]:
+    """Return the addresses in a range that relocations make pointers to, or that are words in data; distinct, ascending."""
     low, high = within
-    found = {address for address in relocated_pointers(elf) if low <= address < high}
+    found = {address for address in find_relocated_pointers(elf) if low <= address < high}
     size = len(elf.data)
     headers = [(0, EHDR_SIZE), (elf.header.e_phoff, elf.header.e_phoff + PHDR_SIZE * len(elf.segments))]
     data = merge_ranges(
@@ -71,18 +71,18 @@ def pointed_at(elf: ElfFile, within: Range) -> array[int]:
     )
     for start, end in subtract_ranges(data, merge_ranges(headers)):
         first, limit = start + -start % 8, end - end % 8
-        for at in range(first, limit, AT_A_TIME):
-            words = array("Q", bytes(elf.slice(at, min(AT_A_TIME, limit - at), "PT_LOAD")))
-            found.update(words_within(words, low, high))
+        for at in range(first, limit, CHUNK_BYTES):
+            words = array("Q", bytes(elf.slice(at, min(CHUNK_BYTES, limit - at), "PT_LOAD")))
+            found.update(select_words(words, low, high))
     return array("Q", sorted(found))
 
 
-def _in_arrays(elf: ElfFile, abi: Abi, dynamic: dict[int, int]) -> Iterator[int]:
-    """Return the values of arrays of functions: in the file, or in relocations that add the base to an address."""
+def _read_function_arrays(elf: ElfFile, abi: Abi, dynamic: dict[int, int]) -> Iterator[int]:
+    """Yield the addresses in arrays of functions, from the bytes in the file and from relative relocations."""
     arrays = [(dynamic[at], dynamic[size]) for at, size in ARRAYS if at in dynamic and size in dynamic]
     sections = [section.header for name in (".init_array", ".fini_array") if (section := elf.section(name)) is not None]
     arrays += [(header.sh_addr, header.sh_size) for header in sections]
-    wanted = {at for start, size in arrays for at in range(start, start + min(size, 8 * MAX_ARRAY), 8)}
+    wanted = {at for start, size in arrays for at in range(start, start + min(size, 8 * MAX_ARRAY_ENTRIES), 8)}
     for at in wanted:
         try:
             yield int.from_bytes(elf.at(at, 8), elf.byte_order)
@@ -94,64 +94,67 @@ def _in_arrays(elf: ElfFile, abi: Abi, dynamic: dict[int, int]) -> Iterator[int]
         raw = elf.at(dynamic[DT.RELA], dynamic[DT.RELASZ] // RELA_SIZE * RELA_SIZE)
     except FormatError:
         return
-    for place, info, addend in zip(*unpack_columns(raw, elf.byte_order), strict=True):
-        if place in wanted and info & 0xFFFFFFFF == abi.relative:
+    for address, info, addend in zip(*unpack_columns(raw, elf.byte_order), strict=True):
+        if address in wanted and info & 0xFFFFFFFF == abi.relative:
             yield addend
 
 
 ALIGNMENT = 16  # bytes: alignment of functions in assembly; bytes that only look like a reference rarely lead to such addresses
-NUMBER, LONGEST = 4, 8  # bytes of a distance, and of the longest instruction with one
-LEAST = 64  # bytes of code without CFI
+DISTANCE_BYTES, MAX_INSTRUCTION = 4, 8  # bytes of a PC-relative distance, and of the longest instruction with one
+MIN_RANGE = 64  # bytes: shorter ranges without CFI are not searched for
 
 
-def referred_to(elf: ElfFile, abi: Abi, silent: list[Range]) -> set[int]:
-    """Return aligned addresses in `silent` ranges to which the rest of the code refers. None on machines where that is not read."""
+def find_referenced_starts(elf: ElfFile, abi: Abi, without_cfi: list[Range]) -> set[int]:
+    """Return aligned addresses in the ranges `without_cfi` to which the rest of the code refers; none for unknown instructions."""
     isa = machine_of(abi).isa
-    silent = [(start, end) for start, end in silent if end - start >= LEAST]
-    if isa is None or isa.refers is None or not silent:
+    ranges = [(start, end) for start, end in without_cfi if end - start >= MIN_RANGE]
+    if isa is None or isa.refers is None or not ranges:
         return set()
-    starts, ends = (array("Q", column) for column in zip(*silent, strict=True))
+    starts, ends = (array("Q", column) for column in zip(*ranges, strict=True))
     found: set[int] = set()
-    for start, end in subtract_ranges(elf.executable_ranges(), silent):
+    for start, end in subtract_ranges(elf.executable_ranges(), ranges):
         try:
             code = bytes(elf.at(start, end - start))
         except FormatError:  # the file is cut off before it
             continue
         if cython.compiled:
-            places = distances_into(code, start, starts, ends, ALIGNMENT)
-            after = [place for place in places if _ends_there(isa.refers, code, place)]
+            candidates = find_distances_into(code, start, starts, ends, ALIGNMENT)
+            offsets = [offset for offset in candidates if _instruction_ends_at(isa.refers, code, offset)]
         else:
-            after = [match.end(1) for match in isa.refers.finditer(code)]
-        found |= {start + place + int.from_bytes(code[place - NUMBER : place], "little", signed=True) for place in after}
-    return {target for target in found if target % ALIGNMENT == 0 and is_within((target, target + 1), silent)}
+            offsets = [match.end(1) for match in isa.refers.finditer(code)]
+        for offset in offsets:
+            found.add(start + offset + int.from_bytes(code[offset - DISTANCE_BYTES : offset], "little", signed=True))
+    return {target for target in found if target % ALIGNMENT == 0 and is_within((target, target + 1), ranges)}
 
 
-def _ends_there(form: re.Pattern[bytes], code: bytes, place: int) -> bool:
-    """True if an instruction of that form ends at the place."""
-    matches = (form.match(code, place - size) for size in range(NUMBER + 1, min(LONGEST, place) + 1))
-    return any(match is not None and match.end(1) == place for match in matches)
+def _instruction_ends_at(form: re.Pattern[bytes], code: bytes, end: int) -> bool:
+    """Return True if an instruction of that form ends at an offset in the code."""
+    matches = (form.match(code, end - size) for size in range(DISTANCE_BYTES + 1, min(MAX_INSTRUCTION, end) + 1))
+    return any(match is not None and match.end(1) == end for match in matches)
 
 
 @cython.locals(words="const unsigned long long[::1]")
-def words_within(words: Column, low: cython.ulonglong, high: cython.ulonglong) -> list[int]:
-    """Return the words in [low, high), in their order."""
+def select_words(words: Column, low: cython.ulonglong, high: cython.ulonglong) -> list[int]:
+    """Return the words whose value is in [low, high), in their order."""
     found: list[int] = []
     word: cython.ulonglong
-    place: cython.Py_ssize_t
+    index: cython.Py_ssize_t
     if not cython.compiled:
         return [word for word in words if low <= word < high]
-    for place in range(len(words)):
-        word = words[place]
+    for index in range(len(words)):
+        word = words[index]
         if low <= word < high:
             found.append(word)
     return found
 
 
 @cython.locals(code="const unsigned char[::1]", starts="const unsigned long long[::1]", ends="const unsigned long long[::1]")
-def distances_into(code: bytes, address: cython.ulonglong, starts: Column, ends: Column, alignment: cython.ulonglong) -> list[int]:
-    """Return the ends of 4 bytes of the code that are the distance from there to an aligned address in one of the ranges.
+def find_distances_into(
+    code: bytes, address: cython.ulonglong, starts: Column, ends: Column, alignment: cython.ulonglong
+) -> list[int]:
+    """Return the offsets in the code where 4 bytes end that are the distance from there to an aligned address in a range.
 
-    `address`: of the code. The ranges ascend.
+    `address`: the address of the code. The ranges ascend.
     """
     found: list[int] = []
     after: cython.Py_ssize_t

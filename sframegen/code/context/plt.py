@@ -1,4 +1,4 @@
-"""The procedure linkage table (PLT) of linkers: entries, recognised by their instructions, with their rows and targets."""
+"""Finds the entries of the procedure linkage table (PLT) by the instructions that linkers write, and gives them rows."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ if TYPE_CHECKING:
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
 
-MAX_SIZE = 1 << 26  # bytes of a section: four million entries
-LONGEST = 32  # bytes of an entry up to its jump
-NAMES = (".plt", ".plt.got", ".plt.sec", ".plt.bnd", ".iplt")
+MAX_SECTION_SIZE = 1 << 26  # bytes of a section: four million entries
+MAX_ENTRY_SIZE = 32  # bytes of an entry up to its jump
+SECTION_NAMES = (".plt", ".plt.got", ".plt.sec", ".plt.bnd", ".iplt")
 
 
 class StubRun(NamedTuple):
-    """A run of `number` adjacent stubs of one form."""
+    """A run of `length` adjacent stubs of one form."""
 
     start: int
-    number: int
+    length: int
     stub: Stub
 
 
 class Plt(NamedTuple):
-    """The PLT of a linked file: ascending runs without overlaps; none for unknown code."""
+    """The PLT of a linked file: ascending runs without overlaps. Code of an unknown form has no run."""
 
     abi: Abi
     runs: list[StubRun]
 
-    def entries(self) -> set[int]:
-        return {run.start + number * run.stub.size for run in self.runs for number in range(run.number)}
+    def entry_addresses(self) -> set[int]:
+        return {run.start + number * run.stub.size for run in self.runs for number in range(run.length)}
 
-    def functions(self, within: list[Range] | None = None) -> FunctionTable:
+    def make_functions(self, within: list[Range] | None = None) -> FunctionTable:
         """Return the functions that a linker adds for the PLT, at absolute addresses, ascending.
 
-        Kinds as GNU ld's: entries in one function whose rows repeat with their size, the first one in a function of its own.
+        As in GNU ld, the first entry is a function, and all others are one function, whose rows repeat with the size of an entry.
         `within`: only stubs that lie in these ranges, which ascend without overlaps.
         """
         table = FunctionTable()
         ra = Where(None, self.abi.fixed_ra_offset, deref=True) if self.abi.fixed_ra_offset else None
         kinds: dict[Kind, int] = {}
         rules: dict[Rule, int] = {}
-        for runs in _group_alike(_inside(self.runs, within)):
-            start, end = runs[0].start, _end(runs[-1])
+        for runs in _group_alike(_clip_runs(self.runs, within)):
+            start, end = runs[0].start, _run_end(runs[-1])
             stub = runs[0].stub
             kind = Kind(rep_size=stub.size, mask=True) if stub.repeats and len(runs) == 1 else Kind()
             rows = [
@@ -64,16 +64,16 @@ class Plt(NamedTuple):
 
 
 def find_plt(elf: ElfFile, abi: Abi) -> Plt:
-    """Find the PLT in one pass over the sections; of sections that overlap only the first counts."""
+    """Find the PLT in one pass over the sections; of sections that overlap, only the first counts."""
     runs: list[StubRun] = []
     for run in sorted(_find_runs(elf, abi), key=lambda run: run.start):
-        if run.stub.rows and (not runs or run.start >= _end(runs[-1])):
+        if run.stub.rows and (not runs or run.start >= _run_end(runs[-1])):
             runs.append(run)
     return Plt(abi, runs)
 
 
 def plt_slot_of(piece: DecodedCode) -> int | None:
-    """Return the address of the pointer that an entry jumps through. `piece`: its first bytes."""
+    """Return the address of the pointer that a PLT entry jumps through. `piece`: the first bytes of the entry."""
     jump = next(piece.flow_points(), None)
     if jump is None or jump.flow is not Flow.INDIRECT:
         return None
@@ -83,18 +83,18 @@ def plt_slot_of(piece: DecodedCode) -> int | None:
     return find(map(piece.instruction, range(len(piece))), jump.address)
 
 
-def _end(run: StubRun) -> int:
-    return run.start + run.number * run.stub.size
+def _run_end(run: StubRun) -> int:
+    return run.start + run.length * run.stub.size
 
 
 def _find_runs(elf: ElfFile, abi: Abi) -> Iterator[StubRun]:
-    for name in NAMES:
+    for name in SECTION_NAMES:
         section = elf.section(name)
         if section is None or section.header.sh_type != SHT.PROGBITS or not section.header.sh_flags & SHF.EXECINSTR:
             continue
         code = elf.contents(section)
         address = section.header.sh_addr
-        if len(code) > MAX_SIZE or address + len(code) > MAX_ADDRESS:
+        if len(code) > MAX_SECTION_SIZE or address + len(code) > MAX_ADDRESS:
             raise elf.error(f"{len(code):#x} bytes at address {address:#x}: no PLT", name)
         known = machine_of(abi).plt  # imported only here: a merge of objects, without PLT, takes less time than the import
         at = 0
@@ -109,7 +109,7 @@ def _find_runs(elf: ElfFile, abi: Abi) -> Iterator[StubRun]:
 
 
 def _match_stubs(stub: Stub, code: memoryview, at: int) -> int:
-    """Return the end of the stubs that begin at `at`; `at` if there are none. GNU ld leaves unused entries zero."""
+    """Return the end of the stubs that begin at offset `at`; `at` if there are none. GNU ld leaves unused entries zero."""
     unused = bytes(stub.size)
     used, end = False, at
     while (matches := stub.code.match(code, end) is not None) or (stub.repeats and code[end : end + stub.size] == unused):
@@ -120,30 +120,30 @@ def _match_stubs(stub: Stub, code: memoryview, at: int) -> int:
     return end if used else at
 
 
-def _inside(runs: list[StubRun], within: list[Range] | None) -> Iterator[StubRun]:
-    """Return the parts of the runs that are in the ranges, as whole stubs."""
+def _clip_runs(runs: list[StubRun], within: list[Range] | None) -> Iterator[StubRun]:
+    """Yield the parts of the runs whose stubs lie entirely in the ranges."""
     if within is None:
         yield from runs
         return
-    place = 0
-    for start, number, stub in runs:
-        end = start + number * stub.size
-        while place < len(within) and within[place][1] <= start:
-            place += 1
-        for low, high in islice(within, place, None):
+    range_index = 0
+    for start, length, stub in runs:
+        end = start + length * stub.size
+        while range_index < len(within) and within[range_index][1] <= start:
+            range_index += 1
+        for low, high in islice(within, range_index, None):
             if low >= end:
                 break
             first = max(0, -(-(low - start) // stub.size))
-            last = min(number, (high - start) // stub.size)
+            last = min(length, (high - start) // stub.size)
             if first < last:
                 yield StubRun(start + first * stub.size, last - first, stub)
 
 
 def _group_alike(runs: Iterator[StubRun]) -> Iterator[list[StubRun]]:
-    """Group adjacent entries of different forms that have the same single row."""
+    """Group adjacent runs of different forms whose stubs have the same single row."""
     group: list[StubRun] = []
     for run in runs:
-        if group and not _joins(group[-1], run):
+        if group and not _can_join(group[-1], run):
             yield group
             group = []
         group.append(run)
@@ -151,7 +151,7 @@ def _group_alike(runs: Iterator[StubRun]) -> Iterator[list[StubRun]]:
         yield group
 
 
-def _joins(one: StubRun, other: StubRun) -> bool:
+def _can_join(one: StubRun, other: StubRun) -> bool:
     stubs = one.stub, other.stub
     alike = one.stub.rows == other.stub.rows and len(one.stub.rows) == 1
-    return alike and _end(one) == other.start and one.stub is not other.stub and all(stub.repeats for stub in stubs)
+    return alike and _run_end(one) == other.start and one.stub is not other.stub and all(stub.repeats for stub in stubs)

@@ -41,11 +41,11 @@ Entries: TypeAlias = tuple[int, ...]  # where a unit is entered as functions are
 class Surroundings(NamedTuple):
     """What is known outside the function."""
 
-    returns: Callable[[int | None, int | None], bool]  #: (target, slot) of a call: true if it may return
+    may_return: Callable[[int | None, int | None], bool]  #: (target, slot) of a call: true if it may return
     table: Callable[[DecodedCode, Point, Callable[[int], bool]], Sequence[int]]
     #: all targets of an indirect jump through a register or an index, or none
     continues: Callable[[int, int], bool] | None = None  #: (address of a call, address after it): see Assumptions
-    answers: dict[int, bool] | None = None  #: those of `returns` so far, by target or ~slot
+    known_returns: dict[int, bool] | None = None  #: those of `may_return` so far, by target or ~slot
 
 
 class FunctionWalker:
@@ -55,7 +55,7 @@ class FunctionWalker:
         self.isa = isa
         self.surroundings = surroundings
         self.blocks = BasicBlocks()
-        self.answers = {} if surroundings.answers is None else surroundings.answers
+        self.known_returns = {} if surroundings.known_returns is None else surroundings.known_returns
 
     def walk(self, pieces: Sequence[DecodedCode], entries: Mapping[int, FrameState]) -> BasicBlocks:
         """Walk a function of one or several pieces, in ascending order, that is entered at `entries` with their states.
@@ -70,7 +70,7 @@ class FunctionWalker:
         tables = self._tables() if Flow.INDIRECT in code.flows else {}
         blocks = self.blocks
         steps = STEPS * len(code.marks) + MIN_STEPS
-        blocks.begin(code, frames, self.answers, self._returns, self._is_alike, tables, steps)
+        blocks.begin(code, frames, self.known_returns, self._returns, self._is_alike, tables, steps)
         for piece in pieces:
             blocks.add_piece(piece.start, len(piece.marks), piece.code_end - piece.start)
         blocks.find_leaders()
@@ -104,7 +104,7 @@ class FunctionWalker:
 
     def _returns(self, point: int) -> bool:
         flow, address = self.code.flows[point], self.code.addresses[point]
-        if not self.surroundings.returns(address if flow & DIRECT else None, address if flow & SLOT else None):
+        if not self.surroundings.may_return(address if flow & DIRECT else None, address if flow & SLOT else None):
             return False
         if self.surroundings.continues is None:
             return True
@@ -161,13 +161,13 @@ class TableJumps:
     def targets(self, piece: DecodedCode, point: Point, begins: Callable[[int], bool]) -> Sequence[int]:
         """Return all targets of an indirect jump, or none."""
         if self.tables is None:
-            self.tables = self.context.tables(self._is_elsewhere)
+            self.tables = self.context.make_table_finder(self._is_elsewhere)
         targets = self.tables(piece, point, begins)
         self.outside.update(target for target in targets if not begins(target))
         return targets
 
     def _is_elsewhere(self, target: int) -> bool:
-        return self.context.holds(target) and not any(start <= target < end for start, end in self.unit)
+        return self.context.contains(target) and not any(start <= target < end for start, end in self.unit)
 
 
 class Units:
@@ -177,8 +177,10 @@ class Units:
         self.context = context
         self.continues = context.assumptions.continues if context.assumptions else None
         self.jumps = TableJumps(context)
-        answers = context.answers if self.continues is None else None
-        self.walker = FunctionWalker(context.isa, Surroundings(context.returns, self.jumps.targets, self.continues, answers))
+        known_returns = context.known_returns if self.continues is None else None
+        self.walker = FunctionWalker(
+            context.isa, Surroundings(context.may_return, self.jumps.targets, self.continues, known_returns)
+        )
         self.findings = Findings(context, build_spans(context.code))
 
     def analyse(self, unit: Unit, entries: Entries) -> None:

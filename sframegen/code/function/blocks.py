@@ -61,7 +61,7 @@ class BasicBlocks:
         self,
         code: FunctionCode,
         frames: Frames,
-        answers: dict[int, bool],
+        known_returns: dict[int, bool],
         comes_back: Callable[[int], bool],
         is_alike: Callable[[int], bool],
         tables: dict[int, Sequence[int]],
@@ -69,12 +69,12 @@ class BasicBlocks:
     ) -> None:
         """Starts another function; `add_piece` adds its pieces. `steps`: the points that may be walked.
 
-        `answers`: whether calls may return, as far as that is known, by target or ~slot; `comes_back`: true if the call at a point
-        may, if that is not known. `is_alike`: true if the instruction around an address does the same from there on. `tables`: all
-        targets of indirect jumps whose targets are all known.
+        `known_returns`: whether calls may return, by target or ~slot, as far as that is known; `comes_back`: decides it for the call
+        at a point. `is_alike`: true if the instruction around an address does the same from there on. `tables`: targets of indirect
+        jumps, by point, if all targets are known.
         """
         number: cython.Py_ssize_t
-        self.answers, self.tables = answers, tables
+        self.known_returns, self.tables = known_returns, tables
         self.comes_back: Any = comes_back
         self.is_alike: Any = is_alike
         self.frames: Any = frames
@@ -342,7 +342,7 @@ class BasicBlocks:
         known: object = None
         address: int = self.addresses[point]
         if self.flows[point] & (DIRECT | SLOT):
-            known = self.answers.get(address if self.flows[point] & DIRECT else ~address)
+            known = self.known_returns.get(address if self.flows[point] & DIRECT else ~address)
         return bool(self.comes_back(point) if known is None else known)
 
     def leave(

@@ -235,7 +235,7 @@ class Findings:
                 self.call_kind.append(kind | BY_NAME)
             else:
                 self.callee.append(callee)
-                self.call_kind.append(kind & ~GOES_ON if callee in self.outside.never_return else kind)
+                self.call_kind.append(kind & ~GOES_ON if callee in self.outside.never_returning else kind)
         return 0
 
     def note_call(self, blocks: BasicBlocks, point: cython.Py_ssize_t) -> cython.int:

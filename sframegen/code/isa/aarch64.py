@@ -201,14 +201,14 @@ WIDTHS = {
 WHOLE = {f"{letter}{n}": f"x{n}" for n in range(31) for letter in "xw"}
 
 
-def _whole(register: str) -> str:
+def _whole_register(register: str) -> str:
     return WHOLE.get(register, register)
 
 
 def jump_table(code: CodeBefore, number: int, operands: str) -> JumpTable | None:
     """Find the jump table of `ldrb w, [table, index]; adr r, base; add r, r, w, sxtb #2; br r`."""
     base, entry, extension, shift = None, "", "", 0
-    for place, (_, _, mnemonic, others) in code.before(number):
+    for place, (_, _, mnemonic, others) in code.walk_back(number):
         if not base:
             match = ADDED.match(others) if mnemonic == "add" else None
             if match and match[1] == operands:
@@ -228,7 +228,7 @@ def jump_table(code: CodeBefore, number: int, operands: str) -> JumpTable | None
 
 def _loaded_address(code: CodeBefore, number: int, register: str) -> int | None:
     """Return the address that the last `adr` before an instruction puts into a register."""
-    for _, _, mnemonic, operands in code.all_before(number):
+    for _, _, mnemonic, operands in code.scan_back(number):
         if mnemonic == "adr" and (match := ADDRESS.match(operands)) and match[1] == register:
             return int(match[2], 0)
     return None
@@ -237,7 +237,7 @@ def _loaded_address(code: CodeBefore, number: int, register: str) -> int | None:
 def _in_page(code: CodeBefore, number: int, register: str) -> int | None:
     """Return the address that `adrp` and `add`, or `adr`, put into a register."""
     offset = None
-    for _, _, mnemonic, operands in code.all_before(number):
+    for _, _, mnemonic, operands in code.scan_back(number):
         if mnemonic == "add" and offset is None and (match := PAGE_OFFSET.match(operands)):
             if match[1] == register:
                 offset, register = int(match[3], 0), match[2]
@@ -322,7 +322,7 @@ ISA = Isa(
         limits={"b.hi": 1, "b.ls": 1, "b.hs": 0, "b.lo": 0},
         compares=frozenset({"cmp", "subs"}),
         copies=frozenset({"mov", "uxtb", "uxth", "sxtw"}),
-        whole=_whole,
+        whole_register=_whole_register,
         chooses=("cs",),
     ),
     by_register=by_register,

@@ -83,17 +83,17 @@ class JumpTable(NamedTuple):
     base: int
     shift: int
     counter: str  #: the register that counts, as a text
-    before: int  #: the place of the instruction that reads the table
+    load: int  #: the place of the instruction that reads the table
     certain: bool = False
 
 
 class CodeBefore(Protocol):
     """The code that leads to an indirect jump."""
 
-    def before(self, number: int) -> Iterator[tuple[int, Instruction]]:
+    def walk_back(self, number: int) -> Iterator[tuple[int, Instruction]]:
         """Yield (place, instruction) of those that run before one, the last first, along a path that leads there."""
 
-    def all_before(self, number: int) -> Iterator[Instruction]:
+    def scan_back(self, number: int) -> Iterator[Instruction]:
         """Yield the instructions that stand before one, the last first."""
 
 
@@ -105,7 +105,7 @@ class JumpTables(NamedTuple):
     limits: Mapping[str, int]  #: branches that follow the comparison of an index with n -> entries beyond n
     compares: frozenset[str]
     copies: frozenset[str]  #: instructions that copy the index
-    whole: Callable[[str], str]  #: the whole register, from the name of one of its parts
+    whole_register: Callable[[str], str]  #: the whole register, from the name of one of its parts
     chooses: tuple[str, ...] = ()  #: how instructions begin that write one of two values
     label: Callable[[Instruction], int | None] | None = None  #: the address that an instruction puts into its first operand
     explicit: frozenset[str] = frozenset()  #: registers that only instructions that name them write

@@ -192,7 +192,7 @@ WHOLE = {
 }
 
 
-def _whole(register: str) -> str:
+def _whole_register(register: str) -> str:
     """Return the whole register of a part; for a place in memory, its text without its size."""
     return WHOLE.get(register) or register.rpartition(" ptr ")[2]
 
@@ -206,7 +206,7 @@ def jump_table(code: CodeBefore, number: int, operands: str) -> JumpTable | None
         return _in_memory(number, operands)
     sum_of: tuple[str, ...] = ()
     added = number
-    for place, (_, _, mnemonic, others) in code.before(number):
+    for place, (_, _, mnemonic, others) in code.walk_back(number):
         parts = others.split(", ")
         if not sum_of:
             if mnemonic == "add" and parts[0] == operands:
@@ -225,9 +225,9 @@ def jump_table(code: CodeBefore, number: int, operands: str) -> JumpTable | None
             if address is None or base is None:
                 return None
             return JumpTable(address, 4, True, base, 0, match[2], place)
-        elif mnemonic in ("movzx", "movsx") and _whole(parts[0]) == sum_of[0] and (match := NARROW.match(parts[1])):
+        elif mnemonic in ("movzx", "movsx") and _whole_register(parts[0]) == sum_of[0] and (match := NARROW.match(parts[1])):
             return _narrow(code, place, sum_of[1], match, signed=mnemonic == "movsx")
-        elif mnemonic == "mov" and _whole(parts[0]) == sum_of[0] and UNSCALED.match(parts[1]):  # at -O0, and `cdqe`
+        elif mnemonic == "mov" and _whole_register(parts[0]) == sum_of[0] and UNSCALED.match(parts[1]):  # at -O0, and `cdqe`
             base = _loaded_address(code, added, sum_of[1])
             return JumpTable(base, 4, True, base, 0, "", place) if base is not None else None
     return None
@@ -237,8 +237,8 @@ def _narrow(code: CodeBefore, number: int, base: str, entry: re.Match[str], *, s
     """The table of 2-byte entries that an instruction reads, if the one before it that writes `base` puts an address there."""
     if entry[1] != base:
         return None
-    for _, instruction in code.before(number):
-        if _whole(instruction[3].partition(", ")[0]) == base:
+    for _, instruction in code.walk_back(number):
+        if _whole_register(instruction[3].partition(", ")[0]) == base:
             address = label(instruction)
             if address is None:
                 return None
@@ -260,7 +260,7 @@ def label(instruction: Instruction) -> int | None:
 
 def _loaded_address(code: CodeBefore, number: int, register: str) -> int | None:
     """Return the address that the last `lea` before an instruction puts into a register."""
-    return next((found for one in code.all_before(number) if one[3].startswith(f"{register}, ") and (found := label(one))), None)
+    return next((found for one in code.scan_back(number) if one[3].startswith(f"{register}, ") and (found := label(one))), None)
 
 
 # -- PLT entries
@@ -327,7 +327,7 @@ ISA = Isa(
         limits={"ja": 1, "jbe": 1, "jae": 0, "jb": 0},
         compares=frozenset({"cmp"}),
         copies=frozenset({"mov", "movzx", "movsx", "movsxd"}),
-        whole=_whole,
+        whole_register=_whole_register,
         chooses=("cmov",),
         label=label,
         explicit=frozenset(f"r{number}" for number in range(8, 16)),

@@ -38,7 +38,7 @@ def sweep(context: FileContext, start: int, limit: int) -> Iterator[tuple[Decode
 
     The sweep ends at a function without an end, at bytes that are no instruction, and after more functions than real code has.
     """
-    tables = context.tables(lambda _: False)
+    tables = context.make_table_finder(lambda _: False)
     here = start
     number = 0
     window = context.decode(here, min(limit, here + WINDOW))
@@ -97,7 +97,7 @@ def _crossing(context: FileContext, piece: DecodedCode, window: DecodedCode, lim
     if limit - piece.end >= longest or (window.end == limit and not may_be_cut(window, longest)):
         return None
     start = piece.start + piece.offsets[max(0, len(piece) - IN_STEP)]
-    tail = context.decode(start, min(limit + context.isa.longest, context.limit(limit)))
+    tail = context.decode(start, min(limit + context.isa.longest, context.range_end(limit)))
     return None if tail.end <= limit or tail.begins(limit) else tail.begin(limit)
 
 
@@ -124,13 +124,13 @@ def _end(context: FileContext, tables: TargetsOf, window: DecodedCode, start: in
     last = limit if window.end == limit else window.end - context.isa.longest
     number = bisect_left(window.at, start - window.start)
     while True:
-        number, furthest = next_way_out(window, number, furthest, context.answers)
+        number, furthest = next_way_out(window, number, furthest, context.known_returns)
         if number == len(window.at):
             return limit if window.end == limit else None
         point = window.point(number)
         if point.flow == INDIRECT:
             furthest = max(furthest, *tables(window, point, lambda target: start <= target < limit), 0)
-        is_end = point.flow in ENDS or not context.returns(point.target, point.slot) or _is_last_call(window, point.end)
+        is_end = point.flow in ENDS or not context.may_return(point.target, point.slot) or _is_last_call(window, point.end)
         if is_end and furthest < point.end <= last:
             return point.end
         number += 1

@@ -90,7 +90,7 @@ class FunctionRanges:
                     found.append(number)
         return found
 
-    def stale(self, evidence: Evidence, functions: dict[int, int], never_return: set[int]) -> list[Work]:
+    def stale(self, evidence: Evidence, functions: dict[int, int], never_returning: set[int]) -> list[Work]:
         """Return ranges and entries of the functions that were not analysed with what is known now. `functions`: by starts."""
         number: cython.Py_ssize_t
         function: cython.Py_ssize_t
@@ -102,7 +102,7 @@ class FunctionRanges:
                 pieces = self.pieces(unit)
                 entries = self.entries_in(unit) or ([pieces[0][0]] if evidence.proving else [])
                 function = functions.get(pieces[0][0], -1)
-                if function < 0 or evidence.entries_of(function) != entries or evidence.goes_on_after(function, never_return):
+                if function < 0 or evidence.entries_of(function) != entries or evidence.goes_on_after(function, never_returning):
                     found.append((tuple(pieces), tuple(entries)))
         return found
 

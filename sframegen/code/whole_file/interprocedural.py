@@ -122,7 +122,7 @@ def never_returning(evidence: Evidence, outside: FileContext) -> set[int]:
     owner: dict[int, int] = {}
     returning = bytearray(evidence.count)
     callers: dict[int, list[int]] = {}
-    stubs, by_name = outside.stubs, outside.by_name
+    stubs, known_names = outside.stubs, outside.known_names
     for number in range(evidence.count):
         if evidence.live[number]:
             for place in range(evidence.end_piece[number], evidence.end_piece[number + 1]):
@@ -139,7 +139,7 @@ def never_returning(evidence: Evidence, outside: FileContext) -> set[int]:
             called = owner.get(callee)  # type: ignore[arg-type]  # names own nothing
             if called is not None:
                 callers.setdefault(called, []).append(number)
-            elif not (by_name[callee] if callee in by_name else outside.known_by_name(callee)):
+            elif not (known_names[callee] if callee in known_names else outside.never_returns_by_name(callee)):
                 returning[number] = 1
     work = [number for number in range(evidence.count) if returning[number]]
     while work:

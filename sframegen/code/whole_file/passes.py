@@ -13,7 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.code.context.file_context import Assumptions, FileContext
-from sframegen.code.context.function_starts import pointed_at, relocated_pointers
+from sframegen.code.context.function_starts import find_pointed_at, find_relocated_pointers
 from sframegen.code.context.plt import find_plt
 from sframegen.code.function.analysis import Entries, Unit, Units
 from sframegen.code.function.marks import FunctionMark
@@ -71,7 +71,7 @@ class Survey(NamedTuple):
     end: array[int]
     state: array[int]
     states: list[FrameState]
-    never_return: set[int]
+    never_returning: set[int]
     certain: set[int]  #: starts of the ranges of functions that are called, or return with the entry's frame
     functions: list[Range]  #: the code of the functions that have rows, ascending; one that lies in pieces has one for each
     decoded_bytes: int  #: in all passes
@@ -93,7 +93,7 @@ def survey(
     `entries`: where functions are known to begin. More are found: the targets of calls, and of pointers in code or data.
     `jobs`: processes that share the work.
     """
-    stubs = find_plt(elf, abi_of(elf)).entries()
+    stubs = find_plt(elf, abi_of(elf)).entry_addresses()
     return _Passes(FileContext(elf, ranges, stubs, assumptions), set(entries), ParallelTasks(jobs, progress), _survey, ranges).run()
 
 
@@ -106,7 +106,7 @@ def survey_silent(
     """
     tasks = ParallelTasks(jobs, progress)
     context = FileContext(elf, silent, stubs)
-    hints = begins | relocated_pointers(elf)
+    hints = begins | find_relocated_pointers(elf)
     windows = [(at, min(end, at + TASK_BYTES)) for start, end in silent for at in range(start, end, TASK_BYTES)]
     for found in tasks.share(partial(_called, context), windows, _size):
         hints |= found
@@ -201,14 +201,14 @@ class _Passes:
         starts = array("Q", sorted(self.cut))
         self.ranges = Spans(starts, array("Q", [columns.piece_end[columns.end_piece[self.cut[start]]] for start in starts]))
         if self.pointers is None and starts:
-            self.pointers = pointed_at(self.context.elf, (self.parts[0][0], self.parts[-1][1]))
+            self.pointers = find_pointed_at(self.context.elf, (self.parts[0][0], self.parts[-1][1]))
         self.starts.pointed_at = set(starts).intersection(self.pointers or ())
 
     def _cut_again(self) -> None:
         """Cut parts again that are wrongly cut, until there are none."""
         for _ in range(MAX_CUTS):
             self._learn()
-            self.context.learn(self._never_return())
+            self.context.add_never_returning(self._never_return())
             stale = self._wrongly_cut(self.cut.values())
             if not stale:
                 self._settle()
@@ -224,7 +224,7 @@ class _Passes:
     def _wrongly_cut(self, functions: Iterable[int]) -> set[int]:
         """Return the parts with those of the functions whose code goes on after calls that turn out not to return."""
         evidence = self._evidence()
-        found = calls_into(evidence, functions, self.context.never_return)
+        found = calls_into(evidence, functions, self.context.never_returning)
         return {self.part_places.number(evidence.start(number)) for number in found}
 
     def _settle(self) -> None:
@@ -235,8 +235,8 @@ class _Passes:
             ranges = FunctionRanges(self.ranges)
             ranges.join(evidence, self.context.continues if self.context.assumptions else None)
             self.results.forget(ranges.changed(evidence))
-            self.context.learn(self._never_return())
-            stale = ranges.stale(evidence, self.results.functions, self.context.never_return)
+            self.context.add_never_returning(self._never_return())
+            stale = ranges.stale(evidence, self.results.functions, self.context.never_returning)
             del evidence
             if not stale:
                 break
@@ -263,7 +263,7 @@ class _Passes:
             credible = credible_of(evidence)
             called = {callee for number in credible for callee in evidence.callees_of(number)}
             self.entries = self.starts.known | called | left_to(evidence, credible, None)
-            self.context.learn(self._never_return())
+            self.context.add_never_returning(self._never_return())
             wanted = {self.part_places.number(callee) for callee in often_called(evidence, often, OFTEN)} - looked - {-1}
             stale = self._wrongly_cut(self.results.functions.values())
             del evidence
@@ -313,14 +313,14 @@ class _Passes:
             as_entered = bytes(is_entry(state, self.context.isa.entry) for state in states)
             pushes_ra = self.context.isa.copying.ra is None
             proof = Proof(self.ranges, owner, as_entered, pushes_ra=pushes_ra)
-            entered = proof.proven(evidence, every, self.starts.called, self.context.holds)
+            entered = proof.proven(evidence, every, self.starts.called, self.context.contains)
         chosen = bytearray(evidence.count)
         for number in entered:
             chosen[number] = 1
         rows = rows_of(evidence, self.ranges, owner, chosen)
         facts = ([], set(), set()) if self.context.assumptions is None else self._between_functions()
         functions = function_code(self.ranges, owner, chosen)
-        return Survey(*rows, states, self.context.never_return, sure, functions, self.tasks.done, *facts)
+        return Survey(*rows, states, self.context.never_returning, sure, functions, self.tasks.done, *facts)
 
     def _between_functions(self) -> tuple[list[Jump], set[int], set[int]]:
         """Return the last three fields of a Survey: jumps, referred, contradicting."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.code.context.function_starts import referred_to, starts
+from sframegen.code.context.function_starts import find_referenced_starts, find_starts
 from sframegen.code.context.plt import Plt, find_plt
 from sframegen.code.decoding.decoded_code import decode
 from sframegen.code.function.analysis import rule_of_state, rules
@@ -54,8 +54,8 @@ def synthesize(elf: ElfFile, converted: Converted, jobs: int = 1, progress: Prog
         *(start for start, _ in elf.executable_ranges()),
     ]
     silent = coverage.ranges_without_cfi(elf)
-    begins = _functions_of(converted.table, abi, starts(elf, abi))
-    begins |= referred_to(elf, abi, silent) | _first_called(elf, abi, silent)
+    begins = _functions_of(converted.table, abi, find_starts(elf, abi))
+    begins |= find_referenced_starts(elf, abi, silent) | _first_called(elf, abi, silent)
     silent = _from_begins(silent, begins, sorted(edges))
     plt = find_plt(elf, abi)
     proven: list[Range] = []
@@ -110,7 +110,7 @@ def _from_begins(silent: list[Range], begins: set[int], edges: list[int]) -> lis
 
 
 def _plt(plt: Plt, silent: list[Range]) -> Iterator[SynthesizedFunction]:
-    table = plt.functions(silent)
+    table = plt.make_functions(silent)
     for number, (start, size, kind) in enumerate(zip(table.start, table.size, table.kind, strict=True)):
         yield SynthesizedFunction(start, size, table.kinds[kind], table.rows(number))
 
@@ -161,7 +161,7 @@ def _functions(
     if isa is None or not silent:
         return
     begins = begins - {elf.header.e_entry}  # its code does not have a caller
-    found = survey_silent(elf, silent, begins, plt.entries(), jobs, progress)
+    found = survey_silent(elf, silent, begins, plt.entry_addresses(), jobs, progress)
     proven.extend(found.functions)
     at_entry = isa.entry.sp
     # Not where the return address, at its place on entry, would be below SP.

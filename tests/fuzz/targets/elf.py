@@ -52,7 +52,7 @@ def addresses(elf: ElfFile) -> None:
 
 
 def plt(elf: ElfFile) -> None:
-    table = find_plt(elf, abi_of(elf)).functions()
+    table = find_plt(elf, abi_of(elf)).make_functions()
     assert list(table.start) == sorted(table.start)
 
 
