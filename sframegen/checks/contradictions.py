@@ -194,7 +194,7 @@ class Contradictions:
         begin = at = part.start - piece.start
         end = part.end - piece.start
         while at < end:
-            pads = piece.marks[piece.begin(piece.start + at) - piece.start] == Mark.PADDING
+            pads = piece.marks[piece.instruction_start(piece.start + at) - piece.start] == Mark.PADDING
             after = min(end, next((place for place in range(at + 1, end) if piece.marks[place]), end))
             if pads:
                 for counts, claim in zip(self.counts, part.claims, strict=True):
@@ -262,7 +262,7 @@ class Contradictions:
 
     def _listing(self, address: int) -> tuple[Instruction, ...]:
         piece = self._piece(address)
-        here = piece.number(piece.begin(address))
+        here = piece.number_at(piece.instruction_start(address))
         listing, stubs = [], self.elf.externals.stubs
         for number in range(max(here - AROUND, 0), min(here + AROUND + 1, len(piece))):
             at, _, mnemonic, operands = piece.instruction(number)

@@ -316,7 +316,9 @@ HOSTILE: dict[str, Callable[[int], bytes]] = {
 def test_the_cost_is_linear(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def calls(count: int) -> int:
         code = HOSTILE[name](count)
-        monkeypatch.setattr(decoded_code, "_current", decoded_code._Current())  # what is known from other code costs nothing
+        monkeypatch.setattr(
+            decoded_code, "_thread_frames", decoded_code._ThreadFrames()
+        )  # what is known from other code costs nothing
         with cProfile.Profile() as profile:
             piece = decode(code, 0x1000, isa_of(AMD64))
             tables = JumpTableFinder(piece, lambda _address, size: bytes(size))

@@ -124,7 +124,7 @@ ALIKE = [
 def test_instructions_that_begin_alike_are_told_apart(monkeypatch: pytest.MonkeyPatch, alike: str) -> None:
     codes = [bytes.fromhex(code) for code in alike.split()]
     for first in codes:
-        monkeypatch.setattr(decoded_code, "_current", decoded_code._Current())
+        monkeypatch.setattr(decoded_code, "_thread_frames", decoded_code._ThreadFrames())
         for code in [first * 2, *codes, b"".join(codes), first[:-1], first]:
             assert by_columns(decode(code, START, isa_of(AMD64))) == plain(code, AMD64)
 
@@ -137,7 +137,7 @@ def test_the_head_of_a_piece_is_what_is_decoded_alone(abi: Abi, code: bytes) -> 
     isa = isa_of(abi)
     whole = decode(code, START, isa)
     for end in [*whole.offsets[1:], len(code)]:
-        head, alone = whole.head(START + end), decode(code[:end], START, isa)
+        head, alone = whole.cut_at(START + end), decode(code[:end], START, isa)
         assert by_columns(head) == by_columns(alone)
         assert (head.code, head.end, head.code_end, head.marks) == (alone.code, alone.end, alone.code_end, alone.marks)
         assert (head.offsets, head.taken_at) == (alone.offsets, alone.taken_at)
@@ -208,7 +208,7 @@ def test_forgetting_what_was_met_changes_nothing(monkeypatch: pytest.MonkeyPatch
 def test_what_was_met_of_much_code_is_not_kept() -> None:
     """Nothing but the piece has the frames, and no collector of circles is needed to be rid of them."""
     isa = isa_of(AMD64)
-    piece = decode(CODE * (decoded_code.SMALL // len(CODE) + 1), START, isa)
+    piece = decode(CODE * (decoded_code.MAX_SHARED_CODE // len(CODE) + 1), START, isa)
     assert piece.frames is not decode(CODE, START, isa).frames
     gone = weakref.ref(piece.frames)
     gc.disable()
@@ -220,7 +220,7 @@ def test_what_was_met_of_much_code_is_not_kept() -> None:
 
 
 def test_code_that_does_too_much_different_to_the_stack_is_not_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoded_code, "_current", decoded_code._Current())  # those before read larger chunks
+    monkeypatch.setattr(decoded_code, "_thread_frames", decoded_code._ThreadFrames())  # those before read larger chunks
     monkeypatch.setattr(decoded_code, "CHUNK", 64)
     monkeypatch.setattr(decoded_code, "MAX_EFFECTS", 20)
     monkeypatch.setattr(decoded_code, "MAX_NUMBERS", 0)

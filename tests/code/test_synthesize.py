@@ -80,7 +80,7 @@ def test_calls_at_the_edge_of_a_window_are_found() -> None:
     around = SimpleNamespace(decode=lambda start, end: decode(code[start:end], start, isa))
     assert called(around, 0, len(code)) == {WINDOW}  # type: ignore[arg-type]
     window = decode(code[WINDOW - 32 :], WINDOW - 32, isa)
-    assert list(window.numbers_of(Flow.CALL | DIRECT)) == []
+    assert list(window.point_numbers(Flow.CALL | DIRECT)) == []
 
 
 def added(file: Path, directory: Path) -> Path:

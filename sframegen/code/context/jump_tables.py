@@ -54,7 +54,7 @@ class JumpTableFinder:
         self.labels: dict[str, Sequence[int]] = {}
         self.sources: dict[int, int] = {}
         self.table_addresses: list[int] | None = None  # addresses of all tables; None before they are needed
-        for branch in piece.numbers_of(Flow.BRANCH | DIRECT):
+        for branch in piece.point_numbers(Flow.BRANCH | DIRECT):
             self.sources.setdefault(piece.addresses[branch], piece.start + piece.at[branch])
 
     def find_targets(self, point: Point, begins: Callable[[int], bool], is_code: Callable[[int], bool]) -> Sequence[int]:
@@ -64,7 +64,7 @@ class JumpTableFinder:
         If the code does not show its length, a table ends before the first entry that does not lead into the function, or where
         the function's next table begins. Assembly may address a table by an entry before the first used one: those are left out.
         """
-        number = self.piece.number(point.address)
+        number = self.piece.number_at(point.address)
         operands = self.piece.instruction(number)[3]
         self.steps_left -= 1
         table = self.form.find(self, number, operands)
@@ -86,8 +86,8 @@ class JumpTableFinder:
         if table.width >= MIN_WIDTH:
             return MAX_ENTRIES
         if self.table_addresses is None:
-            jumps = self.piece.numbers_of(Flow.INDIRECT)
-            numbers = [self.piece.number(self.piece.start + self.piece.at[jump]) for jump in jumps]
+            jumps = self.piece.point_numbers(Flow.INDIRECT)
+            numbers = [self.piece.number_at(self.piece.start + self.piece.at[jump]) for jump in jumps]
             found = [self.form.find(self, number, self.piece.instruction(number)[3]) for number in numbers]
             self.table_addresses = sorted(one.address for one in found if one is not None)
         after = bisect_right(self.table_addresses, table.address)
@@ -139,7 +139,7 @@ class JumpTableFinder:
                 source = self.sources.get(instruction[0] + instruction[1])
                 if source is None:
                     return
-                number = self.piece.number(source)
+                number = self.piece.number_at(source)
                 instruction = self.piece.instruction(number)
             yield number, instruction
 

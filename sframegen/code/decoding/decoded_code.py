@@ -1,6 +1,6 @@
-"""A decoded range of code: the places of its instructions, and those that touch the stack or the flow of control.
+"""Decodes a range of code: where its instructions begin, and which of them touch the stack or the flow of control.
 
-Effects and states of the frame have numbers (`Frames`): each distinct one is computed only once.
+Effects and states of the frame have numbers (`FrameNumbers`), so that each distinct one is computed only once.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from sframegen.code.decoding.instruction_columns import InstructionReader, Meani
 from sframegen.code.isa.disassembly import Instruction, disassembler
 from sframegen.code.isa.effects import (
     DIRECT,
-    NOTHING,
     SLOT,
+    UNKNOWN_STATE,
     Flow,
     FrameState,
     Lose,
     Mark,
     Point,
     Register,
-    after,
-    after_call,
-    facts_of,
-    join,
+    apply_call,
+    apply_effects,
+    compute_facts,
+    join_states,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from sframegen.base.columns import Bytes
     from sframegen.code.isa.instruction_set import Isa
 
-MAX_NUMBERS = 1 << 14  # effects and states that functions share: a few hundred bytes each
-MAX_STEPS = 1 << 16  # remembered steps from state to state
-SMALL = 1 << 16  # bytes of code that may share numbers with others
+MAX_NUMBERS = 1 << 14  # effects and states that functions share; each takes a few hundred bytes
+MAX_STEPS = 1 << 16  # steps from state to state that are remembered
+MAX_SHARED_CODE = 1 << 16  # bytes of code that may share numbers with others
 CHUNK = 1 << 11  # bytes that are decoded at a time: capstone looks for the end of prefixes up to the end of these
 LOST_SP = (Lose(Register.SP),)
-MAX_EFFECTS = MAX_NUMBERS + (1 << 14)  # limit for a piece; small pieces have fewer instructions
-WINDOW = 16  # instructions whose texts are made together
+MAX_EFFECTS = MAX_NUMBERS + (1 << 14)  # after which decoding stops; small pieces have fewer instructions
+WINDOW = 16  # instructions that are disassembled to text together
 
 
-class Frames:
-    """All effects and states of one ABI so far. Their numbers are valid only within one object of this class."""
+class FrameNumbers:
+    """Numbers all effects and states of one ABI so far. The numbers are valid only within one object of this class."""
 
     def __init__(self, isa: Isa) -> None:
         self.isa = isa
@@ -55,15 +55,15 @@ class Frames:
         self.states: list[FrameState] = []
         self._states: dict[FrameState, int] = {}
         self.lost_sp = self.effects_number(LOST_SP)
-        self.nothing = self.state_number(NOTHING)
-        # Steps from state to state that were computed; forgotten when there are too many.
-        self.moved: dict[int, int] = {}  #: by state << 32 | effects
-        self.met: dict[int, int] = {}  #: by state << 32 | state
-        self.called: dict[int, int] = {}
-        self.facts: dict[int, int] = {}  #: StateFacts by state
+        self.unknown_state = self.state_number(UNKNOWN_STATE)
+        # Caches of steps from state to state; each is cleared when it has too many.
+        self.after_effects: dict[int, int] = {}  #: by state << 32 | effects
+        self.joined: dict[int, int] = {}  #: by state << 32 | state
+        self.after_calls: dict[int, int] = {}  #: by state
+        self.facts: dict[int, int] = {}  #: StateFacts, by state
 
     def is_full(self) -> bool:
-        """Return True if no other function may share these numbers."""
+        """Return True if there are too many numbers for another function to share them."""
         return len(self.effects) + len(self.states) > MAX_NUMBERS
 
     def state_number(self, state: FrameState) -> int:
@@ -72,20 +72,22 @@ class Frames:
             self.states.append(state)
         return number
 
-    # -- look-ups for the walk
+    # -- steps that the walk did not find in the caches
 
-    def after(self, state: int, effects: int) -> int:
-        return _remember(self.moved, state << 32 | effects, self.state_number(after(self.states[state], self.effects[effects])))
+    def apply_effects(self, state: int, effects: int) -> int:
+        return _remember(
+            self.after_effects, state << 32 | effects, self.state_number(apply_effects(self.states[state], self.effects[effects]))
+        )
 
-    def join(self, one: int, other: int) -> int:
-        return _remember(self.met, one << 32 | other, self.state_number(join(self.states[one], self.states[other])))
+    def join_states(self, one: int, other: int) -> int:
+        return _remember(self.joined, one << 32 | other, self.state_number(join_states(self.states[one], self.states[other])))
 
-    def after_call(self, state: int) -> int:
-        return _remember(self.called, state, self.state_number(after_call(self.states[state])))
+    def apply_call(self, state: int) -> int:
+        return _remember(self.after_calls, state, self.state_number(apply_call(self.states[state])))
 
-    def facts_of(self, number: int) -> int:
+    def compute_facts(self, number: int) -> int:
         if number not in self.facts:
-            self.facts[number] = facts_of(self.states[number], self.isa.entry)
+            self.facts[number] = compute_facts(self.states[number], self.isa.entry)
         return self.facts[number]
 
 
@@ -96,30 +98,30 @@ def _remember(steps: dict[int, int], step: int, number: int) -> int:
     return number
 
 
-class _Current(local):
+class _ThreadFrames(local):
     def __init__(self) -> None:
-        self.frames: dict[tuple[str, str], Frames] = {}
+        self.frames: dict[tuple[str, str], FrameNumbers] = {}
 
 
-_current = _Current()
+_thread_frames = _ThreadFrames()
 
 
-def frames_of(isa: Isa, size: int) -> Frames:
-    """Return the numbers for `size` bytes of code: this thread's, or new ones if those are full or the code is large."""
-    if size > SMALL:
-        return Frames(isa)
-    frames = _current.frames.get(isa.capstone)
+def frames_for(isa: Isa, size: int) -> FrameNumbers:
+    """Return the numbers to use for `size` bytes of code: this thread's, or new ones if those are full or the code is large."""
+    if size > MAX_SHARED_CODE:
+        return FrameNumbers(isa)
+    frames = _thread_frames.frames.get(isa.capstone)
     if frames is None or frames.is_full():
-        frames = _current.frames[isa.capstone] = Frames(isa)
+        frames = _thread_frames.frames[isa.capstone] = FrameNumbers(isa)
     return frames
 
 
 class DecodedCode:
-    """The range [start, end), decoded from its first byte. `code_end`: where padding begins.
+    """A piece of code: the range [start, end), decoded from its first byte. From `code_end` on it only has padding.
 
-    `marks`: a Mark for each byte. `offsets`: of instructions. Points by columns: `at`, `ends`: offsets; `effects`: numbers of
-    `frames`; `flows`: Flow, with DIRECT or SLOT where `addresses` has the target or the slot. `taken`: addresses that instructions
-    at the offsets `taken_at` put into registers.
+    `marks`: a Mark for each byte. `offsets`: where instructions begin. A point is an instruction that touches the stack or the
+    flow; its columns are `at` and `ends`: offsets; `effects`: numbers of `frames`; `flows`: its Flow, with DIRECT or SLOT if
+    `addresses` has its target or slot. `taken`: addresses that instructions at the offsets `taken_at` put into registers.
     """
 
     offsets: array[int]
@@ -131,7 +133,7 @@ class DecodedCode:
     taken: array[int]
     taken_at: array[int]
 
-    def __init__(self, code: Bytes, start: int, frames: Frames) -> None:
+    def __init__(self, code: Bytes, start: int, frames: FrameNumbers) -> None:
         self.code = bytes(code)
         self.start = start
         self.end = start + len(code)
@@ -142,14 +144,14 @@ class DecodedCode:
         self._decode()
         self._find_padding()
 
-    def head(self, end: int) -> DecodedCode:
-        """Return [start, end) as if it were decoded alone: an instruction ends at `end`."""
+    def cut_at(self, end: int) -> DecodedCode:
+        """Return [start, end), where an instruction ends at `end`, as if it had been decoded alone."""
         size = end - self.start
         head = DecodedCode.__new__(DecodedCode)
         head.code, head.marks = self.code[:size], self.marks[:size]
         head.start, head.end = self.start, end
         head.frames = self.frames
-        head._texts = {}  # noqa: SLF001 - here and below: it is a piece, too
+        head._texts = {}  # noqa: SLF001 - here and below: `head` is of this class
         head._targets = None  # noqa: SLF001
         head.offsets = self.offsets[: bisect_left(self.offsets, size)]
         points, taken = bisect_left(self.at, size), bisect_left(self.taken_at, size)
@@ -181,21 +183,21 @@ class DecodedCode:
                 break
             here += reader.consumed
         columns = columns or [array("I"), array("I"), array("I"), array("I"), bytearray(), array("Q"), array("Q"), array("I")]
-        if here < size:  # the rest is less than an instruction, or not code
+        if here < size:  # the rest is shorter than an instruction, or not code
             self.marks[here] = Mark.BEGIN
             for column, value in zip(columns[:6], (here, here, size, 0, Flow.STOP, 0), strict=True):
                 column.append(value)
         self.offsets, self.at, self.ends, self.effects, self.flows, self.addresses, self.taken, self.taken_at = columns
         if self.frames.isa.by_register and self.frames.lost_sp in self.effects:
-            self._by_register()
+            self._resolve_register_adds()
 
-    def _by_register(self) -> None:
-        """Find the effects where SP moves by a register that earlier instructions set."""
+    def _resolve_register_adds(self) -> None:
+        """Find the effects of instructions that add to SP a register that earlier instructions set to a constant."""
         by_register = self.frames.isa.by_register
         for number, effects in enumerate(self.effects):
             if effects == self.frames.lost_sp and by_register:
-                place = bisect_left(self.offsets, self.at[number])
-                before = [self.instruction(near) for near in range(max(0, place - WINDOW // 2), place + 1)]
+                last = bisect_left(self.offsets, self.at[number])
+                before = [self.instruction(near) for near in range(max(0, last - WINDOW // 2), last + 1)]
                 known = by_register(before, len(before) - 1)
                 if known:
                     self.effects[number] = self.frames.effects_number(known)
@@ -207,43 +209,43 @@ class DecodedCode:
         return len(self.offsets)
 
     def instruction(self, number: int) -> Instruction:
-        """Return one instruction. Texts are made on demand, for it and a few around it."""
-        window, place = divmod(number, WINDOW)
+        """Return one instruction as text. It is disassembled on demand, with a few around it."""
+        window, index = divmod(number, WINDOW)
         if window not in self._texts:
             begin = self.offsets[window * WINDOW]
-            after = (window + 1) * WINDOW
-            code = self.code[begin : self.offsets[after] if after < len(self.offsets) else len(self.code)]
+            end = (window + 1) * WINDOW
+            code = self.code[begin : self.offsets[end] if end < len(self.offsets) else len(self.code)]
             found = list(disassembler(*self.frames.isa.capstone).texts(code, self.start + begin))
-            if len(found) < min(WINDOW, len(self.offsets) - window * WINDOW):  # less than an instruction
+            if len(found) < min(WINDOW, len(self.offsets) - window * WINDOW):  # the last bytes are shorter than an instruction
                 here = self.offsets[-1]
                 found.append((self.start + here, len(self.code) - here, ".byte", ""))
             self._texts[window] = found
-        return self._texts[window][place]
+        return self._texts[window][index]
 
-    def number(self, address: int) -> int:
+    def number_at(self, address: int) -> int:
         """Return the number of the first instruction that begins at or after an address."""
         return bisect_left(self.offsets, address - self.start) if address >= self.start else 0
 
     def begins(self, address: int) -> bool:
         return self.start <= address < self.end and self.marks[address - self.start] != 0
 
-    def begin(self, address: int) -> int:
-        """Return the begin of the instruction that holds an address of the piece."""
+    def instruction_start(self, address: int) -> int:
+        """Return the start of the instruction that contains an address of the piece."""
         while not self.marks[address - self.start]:
             address -= 1
         return address
 
     def instruction_around(self, address: int) -> tuple[bytes, int]:
-        """Return the bytes of the instruction that holds an address of the piece, and the offset of the address in it."""
-        begin = self.begin(address)
-        number = self.number(begin) + 1
+        """Return the bytes of the instruction that contains an address of the piece, and the offset of the address in it."""
+        begin = self.instruction_start(address)
+        number = self.number_at(begin) + 1
         end = self.offsets[number] if number < len(self.offsets) else len(self.code)
         return self.code[begin - self.start : end], address - begin
 
-    def after_padding(self, address: int) -> int:
-        """Return the first instruction from an address on that does not pad; the end if there is none."""
-        place = self.marks.find(Mark.BEGIN, address - self.start)
-        return self.end if place < 0 else self.start + place
+    def skip_padding(self, address: int) -> int:
+        """Return the address of the first instruction at or after `address` that is not padding; the end if there is none."""
+        offset = self.marks.find(Mark.BEGIN, address - self.start)
+        return self.end if offset < 0 else self.start + offset
 
     # -- points
 
@@ -254,8 +256,8 @@ class DecodedCode:
         """Return the points that change the flow of control."""
         return (self.point(number) for number, flow in enumerate(self.flows) if flow)
 
-    def numbers_of(self, kind: int) -> Iterator[int]:
-        """Return the numbers of the points whose Flow, with its bit DIRECT or SLOT, is `kind`."""
+    def point_numbers(self, kind: int) -> Iterator[int]:
+        """Yield the numbers of the points whose Flow, with its bit DIRECT or SLOT, is `kind`."""
         number = self.flows.find(kind)
         while number >= 0:
             yield number
@@ -264,7 +266,7 @@ class DecodedCode:
     def targets(self) -> set[int]:
         if self._targets is None:
             kinds = (Flow.JUMP | DIRECT, Flow.BRANCH | DIRECT)
-            self._targets = {self.addresses[number] for kind in kinds for number in self.numbers_of(kind)}
+            self._targets = {self.addresses[number] for kind in kinds for number in self.point_numbers(kind)}
         return self._targets
 
     def point(self, number: int) -> Point:
@@ -273,22 +275,22 @@ class DecodedCode:
             self.start + self.at[number],
             self.start + self.ends[number],
             self.frames.effects[self.effects[number]],
-            FLOWS[flow & 7],
+            FLOWS[flow & FLOW_MASK],
             address if flow & DIRECT else None,
             address if flow & SLOT else None,
         )
 
 
-FLOWS = list(Flow)
+FLOWS, FLOW_MASK = list(Flow), 7  # the bits of a Flow, below those of PointFlag
 
 
 def decode(code: Bytes, start: int, isa: Isa) -> DecodedCode:
-    """Decode [start, start + len(code))."""
-    return DecodedCode(code, start, frames_of(isa, len(code)))
+    """Decode the code at address `start`."""
+    return DecodedCode(code, start, frames_for(isa, len(code)))
 
 
-def is_alike_from(code: bytes, place: int, isa: Isa) -> bool:
-    """Return True if an instruction does the same without its first bytes: it has a prefix that a jump skips."""
-    whole, part = decode(code, 0, isa), decode(code[place:], 0, isa)
+def acts_alike_from(code: bytes, offset: int, isa: Isa) -> bool:
+    """Return True if the instruction also does the same when a jump skips its first `offset` bytes, which are a prefix."""
+    whole, part = decode(code, 0, isa), decode(code[offset:], 0, isa)
     same = [(point.effects, point.flow) for point in whole.points()] == [(point.effects, point.flow) for point in part.points()]
     return same and not any(whole.flows)

@@ -12,7 +12,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from sframegen.code.decoding.decoded_code import DecodedCode, is_alike_from
+from sframegen.code.decoding.decoded_code import DecodedCode, acts_alike_from
 from sframegen.code.function.blocks import BasicBlocks, FunctionCode
 from sframegen.code.function.findings import Findings
 from sframegen.code.isa.effects import CALLERS, DIRECT, SLOT, Flow, FrameState, Point
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from sframegen.code.context.file_context import FileContext, TargetsOf
-    from sframegen.code.decoding.decoded_code import Frames
+    from sframegen.code.decoding.decoded_code import FrameNumbers
     from sframegen.code.isa.instruction_set import Isa
     from sframegen.format.abi import Abi
 
@@ -70,7 +70,7 @@ class FunctionWalker:
         tables = self._tables() if Flow.INDIRECT in code.flows else {}
         blocks = self.blocks
         steps = STEPS * len(code.marks) + MIN_STEPS
-        blocks.begin(code, frames, self.known_returns, self._returns, self._is_alike, tables, steps)
+        blocks.begin(code, frames, self.known_returns, self._returns, self._acts_alike, tables, steps)
         for piece in pieces:
             blocks.add_piece(piece.start, len(piece.marks), piece.code_end - piece.start)
         blocks.find_leaders()
@@ -90,7 +90,7 @@ class FunctionWalker:
         found: dict[int, Sequence[int]] = {}
         first = 0
         for piece in self.pieces:
-            for number in piece.numbers_of(Flow.INDIRECT):
+            for number in piece.point_numbers(Flow.INDIRECT):
                 targets = self.surroundings.table(piece, piece.point(number), self._begins)
                 if targets:
                     found[first + number] = targets
@@ -115,18 +115,18 @@ class FunctionWalker:
         self.doubted = True
         return False
 
-    def _is_alike(self, address: int) -> bool:
+    def _acts_alike(self, address: int) -> bool:
         """Return True if the instruction around an address does the same from there on."""
         piece = self._piece(address)
         overlap = piece.instruction_around(address) if piece else (b"", 0)
         if overlap not in self.likeness:
             if len(self.likeness) == MAX_OVERLAPS:
                 return False
-            self.likeness[overlap] = is_alike_from(*overlap, self.isa)
+            self.likeness[overlap] = acts_alike_from(*overlap, self.isa)
         return self.likeness[overlap]
 
 
-def _code_of(pieces: Sequence[DecodedCode], frames: Frames) -> FunctionCode:
+def _code_of(pieces: Sequence[DecodedCode], frames: FrameNumbers) -> FunctionCode:
     """Return the code of all pieces: offsets become places, and numbers become those of `frames`."""
     if len(pieces) == 1:
         (piece,) = pieces
@@ -206,7 +206,7 @@ def _unguard(piece: DecodedCode, continues: Callable[[int, int], bool]) -> None:
 
     Compilers keep the comparison of the index, and let it branch to whatever code is next.
     """
-    for number in piece.numbers_of(Flow.INDIRECT):
+    for number in piece.point_numbers(Flow.INDIRECT):
         before = number - 1
         while before >= 0 and piece.flows[before] == Flow.NEXT:
             before -= 1

@@ -6,8 +6,8 @@ from sframegen.code.isa.effects cimport BRANCH, CALL, CONTRADICTION, DIRECT, IND
 
 @cython.final
 cdef class BasicBlocks:
-    cdef object comes_back, is_alike, frames
-    cdef dict moved, met, called, facts, known_returns, tables
+    cdef object comes_back, acts_alike, frames
+    cdef dict after_effects, joined, after_calls, facts, known_returns, tables
     cdef const unsigned char[::1] marks, flows
     cdef const unsigned int[::1] at, ends, effects
     cdef unsigned int[::1] bases, code_ends, step_state, step_effects, step_after

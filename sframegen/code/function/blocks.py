@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sframegen.base.columns import Bytes, Column
-    from sframegen.code.decoding.decoded_code import Frames
+    from sframegen.code.decoding.decoded_code import FrameNumbers
 
 MAX_STATES = 1 << 12  # different ones of a function, or up to twice as many: each is kept, and large functions have some dozens
 STEPS = 1 << 12
@@ -46,7 +46,7 @@ class BasicBlocks:
 
     def __init__(self) -> None:
         """Makes the columns that stay from function to function; `begin` sets the others."""
-        self.moved: dict[int, int] = {}
+        self.after_effects: dict[int, int] = {}
         self.step_state, self.step_effects, self.step_after = (array("I", bytes(4 * STEPS)) for _ in range(3))
         self.starts = array("Q", [0])
         self.bases = array("I", [0, 0])
@@ -60,29 +60,34 @@ class BasicBlocks:
     def begin(
         self,
         code: FunctionCode,
-        frames: Frames,
+        frames: FrameNumbers,
         known_returns: dict[int, bool],
         comes_back: Callable[[int], bool],
-        is_alike: Callable[[int], bool],
+        acts_alike: Callable[[int], bool],
         tables: dict[int, Sequence[int]],
         steps: int,
     ) -> None:
         """Starts another function; `add_piece` adds its pieces. `steps`: the points that may be walked.
 
-        `known_returns`: whether calls may return, by target or ~slot, as far as that is known; `comes_back`: decides it for the call
-        at a point. `is_alike`: true if the instruction around an address does the same from there on. `tables`: targets of indirect
-        jumps, by point, if all targets are known.
+        `known_returns`: whether calls may return, by target or ~slot, as far as that is known; `comes_back` decides it for the call
+        at a point. `acts_alike`: true if the instruction around an address does the same from there on. `tables`: the targets of
+        indirect jumps, by point, if all are known.
         """
         number: cython.Py_ssize_t
         self.known_returns, self.tables = known_returns, tables
         self.comes_back: Any = comes_back
-        self.is_alike: Any = is_alike
+        self.acts_alike: Any = acts_alike
         self.frames: Any = frames
-        if frames.moved is not self.moved:
+        if frames.after_effects is not self.after_effects:
             for number in range(4096):  # STEPS
                 self.step_effects[number] = 0
-        self.moved, self.met, self.called, self.facts = frames.moved, frames.met, frames.called, frames.facts
-        self.nothing = frames.nothing
+        self.after_effects, self.joined, self.after_calls, self.facts = (
+            frames.after_effects,
+            frames.joined,
+            frames.after_calls,
+            frames.facts,
+        )
+        self.nothing = frames.unknown_state
         self.marks, self.at, self.ends, self.effects, self.flows, self.addresses = code
         self.pieces = self.piece = self.rows = 0
         self.points, self.size = len(self.at), len(self.marks)
@@ -123,7 +128,7 @@ class BasicBlocks:
 
     def end(self) -> None:
         """Drop all references to the function."""
-        self.comes_back = self.is_alike = self.frames = None
+        self.comes_back = self.acts_alike = self.frames = None
 
     # -- places
 
@@ -212,12 +217,12 @@ class BasicBlocks:
         if self.emits:
             return 0
         begin = self.begin_of(place)
-        if begin != place and not self.is_alike(target):  # instructions overlap
+        if begin != place and not self.acts_alike(target):  # instructions overlap
             state = self.nothing
         known = self.state_of[begin] - 1  # 0: not reached
         if known >= 0 and known != state:
-            found = self.met.get((known << 32) | state)
-            state = self.frames.join(known, state) if found is None else found
+            found = self.joined.get((known << 32) | state)
+            state = self.frames.join_states(known, state) if found is None else found
             self.change(state)
         if state != known:
             self.state_of[begin] = state + 1
@@ -314,8 +319,8 @@ class BasicBlocks:
         """Returns the state after effects, which are not 0. Recent steps are found without a dictionary."""
         place: cython.Py_ssize_t = (state * 61 + effects) & 4095  # STEPS
         if self.step_effects[place] != effects or self.step_state[place] != state:
-            found = self.moved.get((state << 32) | effects)
-            self.step_after[place] = self.frames.after(state, effects) if found is None else found
+            found = self.after_effects.get((state << 32) | effects)
+            self.step_after[place] = self.frames.apply_effects(state, effects) if found is None else found
             self.step_state[place] = state
             self.step_effects[place] = effects
         return self.step_after[place]
@@ -335,8 +340,8 @@ class BasicBlocks:
             place = self.place(self.addresses[point])
             if place >= 0 and place != self.bases[self.piece]:
                 self.reach(self.addresses[point], self.addresses[point], self.nothing)
-        found = self.called.get(state)
-        return self.frames.after_call(state) if found is None else found
+        found = self.after_calls.get(state)
+        return self.frames.apply_call(state) if found is None else found
 
     def may_return(self, point: cython.Py_ssize_t) -> cython.bint:
         known: object = None
@@ -367,4 +372,4 @@ class BasicBlocks:
 
     def facts_of(self, state: cython.Py_ssize_t) -> cython.int:
         found = self.facts.get(state)
-        return self.frames.facts_of(state) if found is None else found
+        return self.frames.compute_facts(state) if found is None else found

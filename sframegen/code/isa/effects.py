@@ -1,4 +1,4 @@
-"""The effects of an instruction on the stack and on the flow of control, the same few for every ABI, and the frame after them.
+"""Defines the effects of instructions on the stack and the flow of control, for all ABIs, and applies them to a frame's state.
 
 Addresses on the stack are offsets from the CFA: SP = CFA + sp. None: unknown. effects.pxd has the numbers for compiled loops.
 """
@@ -15,7 +15,7 @@ class Register(IntEnum):
 
     SP = 0
     FP = 1
-    RA = 2  #: the return address's; only ABIs whose calls leave it in a register have one
+    RA = 2  #: the register of the return address, on machines whose calls leave it in a register
     OTHER = 3  #: any register that is not followed
 
 
@@ -51,7 +51,7 @@ class Load(NamedTuple):
 
 
 class Sign(NamedTuple):
-    """The return address's register is signed with a key, or with `on` false authenticated."""
+    """The register of the return address is signed with a key, or authenticated if `on` is false."""
 
     on: bool
     key_b: bool
@@ -66,7 +66,7 @@ class Flow(IntEnum):
 
     NEXT = 0
     JUMP = 1
-    BRANCH = 2  #: to its target or on
+    BRANCH = 2  #: to its target or to the next instruction
     INDIRECT = 3  #: jumps through a register or memory
     CALL = 4
     RETURN = 5
@@ -77,11 +77,11 @@ NEXT, JUMP, BRANCH, INDIRECT, CALL, RETURN, STOP = Flow
 
 
 class PointFlag(IntEnum):
-    """A flag of a point, in one number with its Flow; its effects' number is in the bits from EFFECTS_SHIFT on."""
+    """A flag of a point, in one number with its Flow; the number of its effects is in the bits from EFFECTS_SHIFT on."""
 
-    DIRECT = 8  #: with a target
-    SLOT = 16  #: with the memory that has its target
-    PADS = 32
+    DIRECT = 8  #: its target is known
+    SLOT = 16  #: the address of the memory that holds its target is known
+    PADS = 32  #: it fills the space between functions
 
 
 DIRECT, SLOT, PADS = PointFlag
@@ -89,11 +89,11 @@ EFFECTS_SHIFT = 6
 
 
 class Mark(IntEnum):
-    """The mark of a byte of code: what begins there."""
+    """The mark of a byte of code."""
 
-    INSIDE = 0  #: nothing: it is inside an instruction
-    BEGIN = 1
-    PADDING = 2  #: an instruction that fills the space between functions
+    INSIDE = 0  #: inside an instruction, not its first byte
+    BEGIN = 1  #: the first byte of an instruction that is not padding
+    PADDING = 2  #: the first byte of an instruction that fills the space between functions
 
 
 INSIDE, BEGIN, PADDING = Mark
@@ -123,10 +123,10 @@ class Point(NamedTuple):
     slot: int | None = None  #: the memory that an indirect jump or call reads its target from, if its address is fixed
 
 
-CALLERS = 1 << 62  # instead of an offset: the register holds what it held when the function was entered
+CALLERS = 1 << 62  # instead of an offset: the register still has the value that it had when the function was entered
 MAX_OFFSET = 1 << 31  # bytes: the most that SFrame can express; real frames are smaller
 WORD = 8
-ALIGNMENT = 16  # bytes: of SP, where a compiler's function calls another
+ALIGNMENT = 16  # bytes: compilers align SP so before a call
 
 
 class StateFact(IntEnum):
@@ -141,7 +141,7 @@ KNOWN_SP, IS_ENTRY, CONTRADICTION = StateFact
 
 
 class FrameState(NamedTuple):
-    """The frame. `fp` and `ra`: the registers; `fp_at`, `ra_at`: where on the stack the caller's values are kept."""
+    """The frame before an instruction. `fp`, `ra`: the registers; `fp_at`, `ra_at`: stack offsets of the saved caller's values."""
 
     sp: int | None
     fp: int | None = CALLERS
@@ -152,23 +152,23 @@ class FrameState(NamedTuple):
     key_b: bool | None = False
 
 
-NOTHING = FrameState(None, None, None, None, None, None, None)
+UNKNOWN_STATE = FrameState(None, None, None, None, None, None, None)
 
 
-def join(one: FrameState, other: FrameState) -> FrameState:
-    """Return what is true on both paths."""
+def join_states(one: FrameState, other: FrameState) -> FrameState:
+    """Return the state where two paths meet: only the fields that are equal on both."""
     return one if one == other else FrameState._make([a if a == b else None for a, b in zip(one, other, strict=True)])
 
 
-def after(state: FrameState, effects: Effects) -> FrameState:
+def apply_effects(state: FrameState, effects: Effects) -> FrameState:
     """Return the state after an instruction's effects, in their order."""
     for effect in effects:
-        state = _after(state, effect)
+        state = _apply_effect(state, effect)
     return state
 
 
-def after_call(state: FrameState) -> FrameState:
-    """Return the state after a call: a callee keeps SP, FP and the stack above SP."""
+def apply_call(state: FrameState) -> FrameState:
+    """Return the state after a call, given that a callee keeps SP, FP and the stack above SP."""
     sp, fp_at, ra_at = state.sp, state.fp_at, state.ra_at
     if sp is None:
         return state
@@ -183,7 +183,7 @@ def is_entry(state: FrameState, entry: FrameState) -> bool:
     return known and (entry.ra is None or state.ra == CALLERS) and entry.ra_at in (None, state.ra_at)
 
 
-def facts_of(state: FrameState, entry: FrameState) -> int:
+def compute_facts(state: FrameState, entry: FrameState) -> int:
     """Return the StateFacts in one number. `entry`: the frame that functions are entered with."""
     contradicts = any(
         known is not None and known != expected
@@ -193,26 +193,26 @@ def facts_of(state: FrameState, entry: FrameState) -> int:
     return facts | is_entry(state, entry) * IS_ENTRY | contradicts * CONTRADICTION
 
 
-def _address(state: FrameState, base: Register, offset: int) -> int | None:
+def _offset_from_cfa(state: FrameState, base: Register, offset: int) -> int | None:
     value = state[base]
     if value is None or value == CALLERS or not -MAX_OFFSET < value + offset < MAX_OFFSET:
         return None
     return value + offset
 
 
-def _after(state: FrameState, effect: Effect) -> FrameState:
+def _apply_effect(state: FrameState, effect: Effect) -> FrameState:
     match effect:
         case Add(Register.SP, source, offset):
-            return state._replace(sp=_address(state, source, offset))
+            return state._replace(sp=_offset_from_cfa(state, source, offset))
         case Add(Register.FP, source, offset):
-            return state._replace(fp=_address(state, source, offset))
+            return state._replace(fp=_offset_from_cfa(state, source, offset))
         case Store(what, base, offset, size):
-            return _stored(state, what, _address(state, base, offset), size)
+            return _apply_store(state, what, _offset_from_cfa(state, base, offset), size)
         case Load(Register.FP, base, offset):
-            at = _address(state, base, offset)
+            at = _offset_from_cfa(state, base, offset)
             return state._replace(fp=CALLERS if at is not None and at == state.fp_at else None)
         case Load(Register.RA, base, offset):
-            at = _address(state, base, offset)
+            at = _offset_from_cfa(state, base, offset)
             return state._replace(ra=CALLERS if at is not None and at == state.ra_at else None)
         case Lose(Register.SP) | Load(Register.SP) | Add(Register.SP):
             return state._replace(sp=None)
@@ -227,7 +227,7 @@ def _after(state: FrameState, effect: Effect) -> FrameState:
     return state
 
 
-def _stored(state: FrameState, what: Register, at: int | None, size: int) -> FrameState:
+def _apply_store(state: FrameState, what: Register, at: int | None, size: int) -> FrameState:
     if at is None:
         return state
     fp_at, ra_at = state.fp_at, state.ra_at

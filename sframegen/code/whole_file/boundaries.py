@@ -49,15 +49,15 @@ def sweep(context: FileContext, start: int, limit: int) -> Iterator[tuple[Decode
             window = context.decode(here, min(limit, here + 4 * max(WINDOW, window.end - here)))
         if window.start != here:
             piece = context.decode(here, end)
-        elif window.after_padding(end) == window.end == limit:
+        elif window.skip_padding(end) == window.end == limit:
             piece = window
         else:
-            piece = window.head(end)
+            piece = window.cut_at(end)
         yield piece, _crossing(context, piece, window, limit)
         number += 1
         if number > SOME + (end - start) // MIN_FUNCTION or _is_no_code(piece):
             return
-        while (here := window.after_padding(end)) == window.end < limit:
+        while (here := window.skip_padding(end)) == window.end < limit:
             end = here
             window = context.decode(here, min(limit, here + WINDOW))
         if here >= limit:
@@ -70,14 +70,14 @@ def called(context: FileContext, start: int, end: int) -> set[int]:
     for at in range(start, end, WINDOW):
         before = min(at - start, IN_STEP_BYTES)
         window = context.decode(at - before, min(end, at + WINDOW))
-        calls = window.numbers_of(CALL | DIRECT)
+        calls = window.point_numbers(CALL | DIRECT)
         found.update(window.addresses[call] for call in calls if window.at[call] >= before)
     return found
 
 
 def _is_last_call(window: DecodedCode, end: int) -> bool:
     """Return True if padding up to an aligned address follows the call that ends at `end`, and no loop begins after it."""
-    after = window.after_padding(end)
+    after = window.skip_padding(end)
     return after not in (end, window.end) and after % ALIGNMENT == 0 and after not in window.targets()
 
 
@@ -98,7 +98,7 @@ def _crossing(context: FileContext, piece: DecodedCode, window: DecodedCode, lim
         return None
     start = piece.start + piece.offsets[max(0, len(piece) - IN_STEP)]
     tail = context.decode(start, min(limit + context.isa.longest, context.range_end(limit)))
-    return None if tail.end <= limit or tail.begins(limit) else tail.begin(limit)
+    return None if tail.end <= limit or tail.begins(limit) else tail.instruction_start(limit)
 
 
 def chunks(silent: Sequence[Range], begins: set[int]) -> Iterator[Range]:
