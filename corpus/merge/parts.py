@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from linker.objects.given_file import Objects, open_given
+from linker.objects.given_file import Objects, open_input
 from sframegen.base.errors import SframegenError
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import read_functions
@@ -286,7 +286,7 @@ def relocatable(objects: Set, parts: int = 3) -> Iterator[Row]:
 
 def _functions(path: Path) -> Iterator[str]:
     """Names of the functions of an object or an archive of them."""
-    given = open_given(str(path))
+    given = open_input(str(path))
     assert isinstance(given, Objects)
     for elf in given.members.values():
         yield from (symbol.name for symbol in read_functions(elf))

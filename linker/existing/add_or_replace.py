@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from linker.existing.in_place import Exchange, find_slot, plan_exchange, sframe_extents
-from linker.existing.original import file_with_writes, original_of
+from linker.existing.in_place import Exchange, find_sframe_extents, find_slot, plan_exchange
+from linker.existing.original import map_with_writes, restore_original
 from linker.existing.take_out import plan_removal
 from linker.files.copying import FilePart
 from linker.inject.apply import Change, make_injection_change
@@ -21,48 +21,48 @@ if TYPE_CHECKING:
     from sframegen.format.encode import Encoder
 
 
-def has_unloaded(elf: ElfFile, contents: memoryview) -> bool:
+def has_same_unloaded_section(elf: ElfFile, contents: memoryview) -> bool:
     """Return True if the file already has this section, not loaded and not compressed."""
     section = unloaded_of(elf)
     if section is None or (section.header.sh_flags, section.header.sh_addr) != (0, UNLOADED_ADDRESS):
         return False
     try:
         return elf.contents(section).tobytes() == contents.tobytes()
-    except FormatError:  # a damaged section is a different one
+    except FormatError:  # a damaged section has to be replaced
         return False
 
 
 class Base(NamedTuple):
     """The file to add a section to: `elf` is `given` after the writes of `cleared`, which remove its section, if any."""
 
-    given: ElfFile  # the file that removing the new section restores
+    given: ElfFile  # the file that is restored when the new section is removed
     elf: ElfFile
     cleared: list[Write]
-    record: Undo | None  # turns the file that was read into `given`; None: they are the same
+    record: Undo | None  # the record that turns the file that was read into `given`; None if they are the same
 
     @property
     def cleared_ranges(self) -> list[tuple[int, int]]:
         return [(offset, len(data)) for offset, data in self.cleared]
 
 
-def base_of(elf: ElfFile) -> Base:
-    """Start from the original that the file's record restores, if it has one; else from the file itself."""
-    original = original_of(elf) if sframe_extents(elf) else None
+def find_base(elf: ElfFile) -> Base:
+    """Choose the file to change: the original that the file's undo record restores, if it has one, else the file itself."""
+    original = restore_original(elf) if find_sframe_extents(elf) else None
     given, record = original or (elf, None)
-    if not sframe_extents(given):
+    if not find_sframe_extents(given):
         return Base(given, given, [], record)
     cleared = plan_removal(given).writes
     parts, restored = (record.parts, record.old) if record else ([FilePart(0, 0, len(given.data))], [])
-    return Base(given, file_with_writes(elf, parts, [*restored, *cleared]), cleared, record)
+    return Base(given, map_with_writes(elf, parts, [*restored, *cleared]), cleared, record)
 
 
 def plan_section(
     base: Base, encoder: Encoder, allowed: frozenset[KernelChange] = frozenset(), unloaded: memoryview | None = None
 ) -> InjectionPlan | Exchange:
-    """Plan a section in place of the existing one if it fits, else after the file's end. Raises RefusedError if neither works.
+    """Plan to write a section over the existing one if it fits, else at the end of the file. Raises RefusedError if both fail.
 
-    `allowed`: the changes that only newer kernels accept. `unloaded`: the bytes of a section that is not loaded, which goes after
-    the end.
+    `allowed`: the changes that may be made although only newer kernels accept them. `unloaded`: the bytes of a section that is
+    not loaded, which always goes to the end of the file.
     """
     if unloaded is not None:
         return plan_unloaded(base.elf, len(unloaded), base.cleared_ranges)
@@ -75,23 +75,23 @@ def plan_section(
 
 
 def plan_in_place(elf: ElfFile, encoder: Encoder) -> Exchange:
-    """Plan to overwrite the existing section. Raises SframegenError if the new one does not fit, or headers name several."""
-    place = find_slot(elf)
-    kinds = [elf.sections[number].header.sh_type for number in place.sections]
-    if len(place.segments) != 1 or kinds != [SHT.GNU_SFRAME] * bool(elf.sections):
+    """Plan to overwrite the existing section. Raises SframegenError if the new one does not fit, or there are several."""
+    slot = find_slot(elf)
+    kinds = [elf.sections[number].header.sh_type for number in slot.sections]
+    if len(slot.segments) != 1 or kinds != [SHT.GNU_SFRAME] * bool(elf.sections):
         raise elf.error("the SFrame section is not in one PT_GNU_SFRAME")
-    return plan_exchange(elf, place, encoder.encode(place.address), new_record=True)
+    return plan_exchange(elf, slot, encoder.encode(slot.address), new_record=True)
 
 
-def change_for(plan: InjectionPlan | Exchange, base: Base, encoder: Encoder) -> Change:
-    """Return what turns `base.given` into the new file; the last write is the record."""
+def make_change(plan: InjectionPlan | Exchange, base: Base, encoder: Encoder) -> Change:
+    """Return the change that turns `base.given` into the new file. Its last write is the undo record."""
     if isinstance(plan, Exchange):
         return Change(plan.writes)
     return make_injection_change(plan, base.elf, encoder.encode(plan.section_address), base.given, base.cleared)
 
 
-def is_written(elf: ElfFile, base: Base, change: Change) -> bool:
-    """Return True if the file already has all bytes of the change; a file without a record does not need one."""
+def has_change(elf: ElfFile, base: Base, change: Change) -> bool:
+    """Return True if the file already has all bytes of the change. A file that has no undo record does not need one."""
     if change.gaps != (base.record.gaps if base.record else ()):
         return False
     needed = merge_writes(change.writes if base.given is not elf else change.writes[:-1])

@@ -1,4 +1,4 @@
-"""Where a linked file has its SFrame section, whoever made it, and another section written in its place."""
+"""Locates the SFrame section of a linked file, whichever tool wrote it, and plans to overwrite it with another one."""
 
 from __future__ import annotations
 
@@ -17,55 +17,55 @@ if TYPE_CHECKING:
     from sframegen.base.columns import Bytes
     from sframegen.elf.file import ElfFile, Section
 
-SEVERAL = "more than one SFrame section, or headers that do not agree where it is"
+SEVERAL_SECTIONS = "more than one SFrame section, or headers that do not agree where it is"
 
 
 class Slot(NamedTuple):
-    """A section's place, and the headers that name it. Offset in the file, address as linked, sizes in bytes."""
+    """The file offset and link-time address of a section, and the headers that describe it. Sizes are in bytes."""
 
     offset: int
     address: int
     size: int
-    room: int  # the section's size, plus the loaded zeros after it that no other section claims
-    segments: list[int]  # numbers of program headers
-    sections: list[int]  # numbers of section headers
+    room: int  # the section's size, plus the loaded zeros after it that belong to no other section
+    segments: list[int]  # numbers of its program headers
+    sections: list[int]  # numbers of its section headers
 
     def __str__(self) -> str:
         return f".sframe: address {self.address:#x}, offset {self.offset:#x}, {self.size:#x} bytes, room for {self.room:#x}"
 
 
 def find_slot(elf: ElfFile) -> Slot:
-    """Return the place of a file's SFrame section. Raises FormatError if it has none that can be overwritten."""
+    """Locate the SFrame section of a file. Raises FormatError if it has none that can be overwritten."""
     segments = [n for n, s in enumerate(elf.segments) if s.p_type == PT.GNU_SFRAME and s.p_filesz]
     sections = [s.number for s in elf.sections if is_sframe_section(s)]
-    named = named_places(elf)
+    named = ranges_in_sframe_headers(elf)
     starts = {(offset, address) for offset, address, _ in named}
     if not starts:
         raise elf.error("no SFrame section")
     if len(starts) > 1:
-        raise elf.error(SEVERAL)
+        raise elf.error(SEVERAL_SECTIONS)
     if any(elf.sections[n].header.sh_flags & SHF.COMPRESSED for n in sections):
         raise elf.error("the SFrame section is compressed")
     [(offset, address)] = starts
     size = loaded_size(elf) or max(size for _, _, size in named)
     elf.slice(offset, size, "SFrame section")
-    return Slot(offset, address, size, size + free_after(elf, offset + size), segments, sections)
+    return Slot(offset, address, size, size + count_free_bytes(elf, offset + size), segments, sections)
 
 
-def named_places(elf: ElfFile) -> list[tuple[int, int, int]]:
-    """Return (file offset, address, size) from each program and section header that names an SFrame section."""
+def ranges_in_sframe_headers(elf: ElfFile) -> list[tuple[int, int, int]]:
+    """Return (file offset, address, size) from each program and section header of an SFrame section."""
     segments = [(s.p_offset, s.p_vaddr, s.p_filesz) for s in elf.segments if s.p_type == PT.GNU_SFRAME and s.p_filesz]
     headers = [section.header for section in elf.sections if is_sframe_section(section)]
     return segments + [(header.sh_offset, header.sh_addr, header.sh_size) for header in headers]
 
 
-def sframe_extents(elf: ElfFile) -> list[Extent]:
-    """Return the file ranges that program and section headers name as SFrame sections, ascending."""
-    return join_extents(Extent(offset, offset + size, (".sframe",)) for offset, _, size in named_places(elf))
+def find_sframe_extents(elf: ElfFile) -> list[Extent]:
+    """Return the file ranges of SFrame sections according to program and section headers, ascending."""
+    return join_extents(Extent(offset, offset + size, (".sframe",)) for offset, _, size in ranges_in_sframe_headers(elf))
 
 
-def free_after(elf: ElfFile, start: int) -> int:
-    """Return the number of zero bytes from file offset `start` on that share its PT_LOAD and that no section header claims."""
+def count_free_bytes(elf: ElfFile, start: int) -> int:
+    """Return the number of zero bytes from file offset `start` on that are in the same PT_LOAD and in no section."""
     loads = [s for s in elf.segments if s.p_type == PT.LOAD and s.p_offset < start < s.p_offset + s.p_filesz]
     if not elf.sections or not loads:
         return 0
@@ -80,8 +80,8 @@ def free_after(elf: ElfFile, start: int) -> int:
     return len(data) - len(data.lstrip(b"\0"))
 
 
-def own_loads(elf: ElfFile) -> list[int]:
-    """Return the numbers of read-only PT_LOADs that begin with an SFrame section. Linkers do not make such PT_LOADs."""
+def find_own_loads(elf: ElfFile) -> list[int]:
+    """Return the numbers of read-only PT_LOADs that begin with an SFrame section. Linkers do not write such PT_LOADs."""
     starts = {s.p_vaddr for s in elf.segments if s.p_type == PT.GNU_SFRAME and s.p_filesz}
     starts |= {s.header.sh_addr for s in elf.sections if is_sframe_section(s) and s.header.sh_flags & SHF.ALLOC}
     loads = [(n, s) for n, s in enumerate(elf.segments) if s.p_type == PT.LOAD and s.p_flags == PF.R]
@@ -89,7 +89,7 @@ def own_loads(elf: ElfFile) -> list[int]:
 
 
 class Exchange(NamedTuple):
-    """A section exchange: the writes that put a section of `size` bytes into `slot`."""
+    """A plan to exchange a section: the writes that put a section of `size` bytes into `slot`."""
 
     slot: Slot
     size: int
@@ -105,15 +105,15 @@ def plan_exchange(elf: ElfFile, slot: Slot, section: Bytes, *, new_record: bool 
     if size > slot.room:
         message = f"{size:,} bytes do not fit into the section's place, which has {slot.room:,}"
         raise RefusedError(Refusal.NO_ROOM_IN_PLACE, message, file=elf.name)
-    segments, sections = headers_for(elf, slot, size)
+    segments, sections = resize_headers(elf, slot, size)
     writes = [Write(slot.offset, bytes(section).ljust(slot.size, b"\0"))]
     writes += [Write(elf.header.e_phoff + n * PHDR_SIZE, pack_records([segments[n]], elf.byte_order)) for n in slot.segments]
     writes += [Write(elf.header.e_shoff + n * SHDR_SIZE, pack_records([sections[n].header], elf.byte_order)) for n in slot.sections]
-    record = [Write(len(elf.data), undo_record.make_record(elf.data, writes))] if new_record else updated_record(elf, writes)
+    record = [Write(len(elf.data), undo_record.make_record(elf.data, writes))] if new_record else update_record(elf, writes)
     return Exchange(slot, size, writes + record)
 
 
-def headers_for(elf: ElfFile, slot: Slot, size: int) -> tuple[list[Phdr], list[Section]]:
+def resize_headers(elf: ElfFile, slot: Slot, size: int) -> tuple[list[Phdr], list[Section]]:
     """Return the file's program and section headers with the new size of its SFrame section."""
     segments, sections = elf.segments[:], elf.sections[:]
     for number in slot.segments:
@@ -123,8 +123,8 @@ def headers_for(elf: ElfFile, slot: Slot, size: int) -> tuple[list[Phdr], list[S
     return segments, sections
 
 
-def updated_record(elf: ElfFile, writes: list[Write]) -> list[Write]:
-    """Return the file's undo record, if valid, updated for these writes: it still restores the original."""
+def update_record(elf: ElfFile, writes: list[Write]) -> list[Write]:
+    """Return the write of the file's undo record, if valid, updated so that it still restores the original after these writes."""
     record = undo_record.read_verified(elf.data)
     if record is None:
         return []
@@ -132,12 +132,12 @@ def updated_record(elf: ElfFile, writes: list[Write]) -> list[Write]:
     if any(find_gaps(covered, offset, offset + len(data)) for offset, data in writes):
         message = "the section is a part of the file that sframegen changed, and what it would restore"
         raise RefusedError(Refusal.NO_ROOM_IN_PLACE, message, file=elf.name)
-    new = [after(writes, start, elf.data[start:end]) for start, end in record.covered]
+    new = [apply_writes(writes, start, elf.data[start:end]) for start, end in record.covered]
     return [Write(record.start, undo_record.encode_record(record, new))]
 
 
-def after(writes: list[Write], start: int, old: memoryview) -> bytearray:
-    """Return the bytes from file offset `start` on after these writes."""
+def apply_writes(writes: list[Write], start: int, old: memoryview) -> bytearray:
+    """Return the bytes `old`, which are at file offset `start`, as they are after these writes."""
     new, end = bytearray(old), start + len(old)
     for offset, data in writes:
         low, high = max(start, offset), min(end, offset + len(data))
@@ -147,7 +147,7 @@ def after(writes: list[Write], start: int, old: memoryview) -> bytearray:
 
 
 def verify_exchange(exchange: Exchange, elf: ElfFile, result: Path, reader: Reader) -> list[str]:
-    """Return findings about the file at `result`, which `reader` also reads."""
+    """Return findings about the changed file at `result`. `reader`: the other reader of its headers."""
     from linker.inject.verify import verify_writes  # noqa: PLC0415 - only where results are read back
 
-    return verify_writes(elf, *headers_for(elf, exchange.slot, exchange.size), exchange.writes, result, reader)
+    return verify_writes(elf, *resize_headers(elf, exchange.slot, exchange.size), exchange.writes, result, reader)

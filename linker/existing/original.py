@@ -7,7 +7,7 @@ import mmap
 import os
 from contextlib import contextmanager
 
-from linker.existing.in_place import own_loads
+from linker.existing.in_place import find_own_loads
 from linker.files.copying import LARGE, copy_parts, ranges_are_equal
 from linker.inject import undo_record
 from linker.inject.gaps import gaps_in_new_file, is_grown, shift_segment, total_size
@@ -37,52 +37,56 @@ class Original(NamedTuple):
     record: undo_record.Undo
 
 
-def original_of(elf: ElfFile) -> Original | None:
-    """Return the file's original; None if it has no undo record, or one that no longer fits the file."""
+def restore_original(elf: ElfFile) -> Original | None:
+    """Restore the file's original in memory; return None if it has no undo record, or one that no longer fits the file."""
     record = undo_record.read_verified(elf.data)
     if record is None or not record.original_size:
         return None
     try:
-        original = file_with_writes(elf, record.parts, record.old)
+        original = map_with_writes(elf, record.parts, record.old)
         return Original(original, record) if is_plausible(original, elf, record) else None
     except FormatError:
         return None
 
 
-def check_undo(given: ElfFile, result: Path) -> list[str]:
+def check_undo_record(given: ElfFile, result: Path) -> list[str]:
     """Return findings about the undo record of the file at `result`, which must restore `given`."""
     with opened_elf(result) as changed:
-        original = original_of(changed)
+        original = restore_original(changed)
         if original is None:
             return ["its undo record would not be used"]
         record = original.record
         old = join_extents(Extent(offset, offset + len(data)) for offset, data in record.old)
-        same = len(given.data) == record.original_size and all(given.data[at : at + len(data)] == data for at, data in record.old)
-        kept = ((at, at - to + start, end - at) for start, to, size in record.parts for at, end in find_gaps(old, to, to + size))
-        if not same or not all(ranges_are_equal(given, at, changed, there, size) for at, there, size in kept):
+        is_restored = len(given.data) == record.original_size and all(
+            given.data[at : at + len(data)] == data for at, data in record.old
+        )
+        unchanged = (
+            (at, at - to + start, end - at) for start, to, size in record.parts for at, end in find_gaps(old, to, to + size)
+        )
+        if not is_restored or not all(ranges_are_equal(given, at, changed, there, size) for at, there, size in unchanged):
             return ["its undo record does not restore the original"]
     return []
 
 
-def file_with_writes(elf: ElfFile, parts: Sequence[FilePart], writes: Iterable[tuple[int, bytes | memoryview]]) -> ElfFile:
-    """Return a memory-mapped file made of these parts, of which the first goes to its start, with these writes applied.
+def map_with_writes(elf: ElfFile, parts: Sequence[FilePart], writes: Iterable[tuple[int, bytes | memoryview]]) -> ElfFile:
+    """Return a memory-mapped file that is made of these parts and writes. The first part is its beginning.
 
-    Memory is taken for changed pages only, and for other parts if they are small; otherwise for an unnamed file of all parts.
+    If possible, `elf` is mapped again, which only takes memory for changed pages; otherwise all parts are copied to memory.
     """
     first, *rest = parts
     is_mapped = first.start % mmap.ALLOCATIONGRANULARITY == 0 and sum(part.size for part in rest) < LARGE
-    with (open_again if is_mapped else copied)(elf, parts) as descriptor:
+    with (reopened_file if is_mapped else copied_to_memory)(elf, parts) as descriptor:
         start, size = first.start * is_mapped, max(part.to + part.size for part in parts)
         mapped = mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY, offset=start)
-    moved = ((to, elf.data[start : start + count]) for start, to, count in rest if is_mapped)
-    for offset, data in (*moved, *writes):
+    other_parts = ((to, elf.data[start : start + count]) for start, to, count in rest if is_mapped)
+    for offset, data in (*other_parts, *writes):
         mapped[offset : offset + len(data)] = data
     return ElfFile(memoryview(mapped).toreadonly(), elf.name)
 
 
 @contextmanager
-def open_again(elf: ElfFile, _parts: Sequence[FilePart]) -> Iterator[int]:
-    """Yield a descriptor of the file. Raises OSError if it has another size by now."""
+def reopened_file(elf: ElfFile, _parts: Sequence[FilePart]) -> Iterator[int]:
+    """Yield a new descriptor of the file. Raises OSError if its size has changed since it was opened."""
     descriptor = open_regular(elf.name, elf.name) if elf.descriptor is None else os.dup(elf.descriptor)
     try:
         if os.fstat(descriptor).st_size != len(elf.data):
@@ -93,8 +97,8 @@ def open_again(elf: ElfFile, _parts: Sequence[FilePart]) -> Iterator[int]:
 
 
 @contextmanager
-def copied(elf: ElfFile, parts: Sequence[FilePart]) -> Iterator[int]:
-    """Yield the descriptor of an unnamed file in memory that is made of these parts."""
+def copied_to_memory(elf: ElfFile, parts: Sequence[FilePart]) -> Iterator[int]:
+    """Yield the descriptor of an unnamed file in memory with copies of these parts."""
     with os.fdopen(os.memfd_create("original", os.MFD_CLOEXEC), "wb") as copy:
         copy_parts(elf, copy, parts)
         copy.flush()
@@ -102,74 +106,74 @@ def copied(elf: ElfFile, parts: Sequence[FilePart]) -> Iterator[int]:
 
 
 def is_plausible(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> bool:
-    """Return True if `elf` is the original at the same addresses, plus new read-only segments, headers and metadata."""
+    """Return True if `elf` has the code and data of `original` at the same addresses, and new bytes only where we add them."""
     if max(original.phnum, elf.phnum) > MAX_PROGRAM_HEADERS:
         return False
-    tables = {field: getattr(elf.header, field) for field in ("e_phoff", "e_phnum", "e_shoff", "e_shnum", "e_shstrndx")}
-    kept = [shift_segment(record.gaps, s) for s in original.segments if s.p_type not in CHANGING_SEGMENTS]
-    changing, executable = may_change(original, elf), code(original, elf)
+    table_fields = {field: getattr(elf.header, field) for field in ("e_phoff", "e_phnum", "e_shoff", "e_shnum", "e_shstrndx")}
+    expected = [shift_segment(record.gaps, s) for s in original.segments if s.p_type not in CHANGING_SEGMENTS]
+    changeable, executable = find_changeable_ranges(original, elf), find_code_ranges(original, elf)
     return (
-        original.header._replace(**tables) == elf.header
-        and all(segment in elf.segments for segment in kept)
-        and is_loaded(original, elf, record)
-        and all(gap.at == 0 or gap.at >= loaded_end(original) for gap in record.gaps)
-        and not any(find_gaps(changing, offset, offset + len(data)) for offset, data in record.old)
+        original.header._replace(**table_fields) == elf.header
+        and all(segment in elf.segments for segment in expected)
+        and keeps_loads(original, elf, record)
+        and all(gap.at == 0 or gap.at >= end_of_loads(original) for gap in record.gaps)
+        and not any(find_gaps(changeable, offset, offset + len(data)) for offset, data in record.old)
         and not any(find_overlapping(executable, offset, offset + len(data)) for offset, data in record.old)
     )
 
 
-def loaded_end(elf: ElfFile) -> int:
-    """Return the file offset after all bytes of PT_LOADs, between which gaps never open. Empty PT_LOADs do not count."""
+def end_of_loads(elf: ElfFile) -> int:
+    """Return the file offset after the bytes of all PT_LOADs. Except at offset 0, gaps only open after it."""
     return max((s.p_offset + s.p_filesz for s in elf.segments if s.p_type == PT.LOAD and s.p_filesz), default=0)
 
 
-def code(original: ElfFile, elf: ElfFile) -> list[Extent]:
-    """Return executable sections, and executable PT_LOADs that do not begin with the headers, without their metadata."""
-    found = [s.header.extent for s in original.sections if s.header.sh_flags & SHF.EXECINSTR and s.header.sh_size]
-    data = join_extents([*metadata(original), program_headers(elf)])
+def find_code_ranges(original: ElfFile, elf: ElfFile) -> list[Extent]:
+    """Return the ranges of executable sections, and of executable PT_LOADs that do not begin with the headers, without metadata."""
+    ranges = [s.header.extent for s in original.sections if s.header.sh_flags & SHF.EXECINSTR and s.header.sh_size]
+    metadata = join_extents([*find_metadata_ranges(original), program_header_range(elf)])
     for load in original.segments:
         if load.p_type == PT.LOAD and load.p_flags & PF.X and load.p_offset:
-            found += [Extent(*part) for part in find_gaps(data, load.extent.start, load.extent.end)]
-    return join_extents(found)
+            ranges += [Extent(*gap) for gap in find_gaps(metadata, load.extent.start, load.extent.end)]
+    return join_extents(ranges)
 
 
-def program_headers(elf: ElfFile) -> Extent:
+def program_header_range(elf: ElfFile) -> Extent:
     """Return the range of a changed file's program header table, including the spare headers after it."""
     return Extent(elf.header.e_phoff, elf.header.e_phoff + (elf.phnum + SPARE_HEADERS) * PHDR_SIZE)
 
 
-def metadata(elf: ElfFile) -> list[Extent]:
+def find_metadata_ranges(elf: ElfFile) -> list[Extent]:
     """Return the ranges of the dynamic section and of symbol tables."""
     tables = [s.header.extent for s in elf.sections if s.header.sh_type in (SHT.SYMTAB, SHT.DYNSYM)]
     return join_extents(tables + [s.extent for s in elf.segments if s.p_type == PT.DYNAMIC])
 
 
-def is_loaded(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> bool:
-    """Return True if `elf` still has each PT_LOAD of the original, perhaps with a longer table, and all others hold new bytes.
+def keeps_loads(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> bool:
+    """Return True if `elf` still has each PT_LOAD of the original, perhaps enlarged, and its other PT_LOADs map only new bytes.
 
-    A PT_LOAD that only held an SFrame section may be gone.
+    A PT_LOAD of the original that only maps an SFrame section may be missing.
     """
-    left = [segment for segment in elf.segments if segment.p_type == PT.LOAD]
-    own = own_loads(original)
+    remaining = [segment for segment in elf.segments if segment.p_type == PT.LOAD]
+    own_numbers = find_own_loads(original)
     for number, load in ((n, s) for n, s in enumerate(original.segments) if s.p_type == PT.LOAD):
-        if load.p_filesz:  # else its offset may be anywhere
+        if load.p_filesz:  # otherwise its offset has no meaning
             original.slice(load.p_offset, load.p_filesz, "PT_LOAD")
-        found = next((other for other in left if is_grown(load, other, record.gaps)), None)
+        found = next((other for other in remaining if is_grown(load, other, record.gaps)), None)
         if found is not None:
-            left.remove(found)
-        elif number not in own:
+            remaining.remove(found)
+        elif number not in own_numbers:
             return False
-    new = [*gaps_in_new_file(record.gaps), (record.original_size + total_size(record.gaps), undo_record.UNBOUNDED)]
-    return all(load.p_flags == PF.R and index_of_containing_range(new, load.p_offset) is not None for load in left)
+    new_ranges = [*gaps_in_new_file(record.gaps), (record.original_size + total_size(record.gaps), undo_record.UNBOUNDED)]
+    return all(load.p_flags == PF.R and index_of_containing_range(new_ranges, load.p_offset) is not None for load in remaining)
 
 
-def may_change(original: ElfFile, elf: ElfFile) -> list[Extent]:
-    """Return the ranges of the original that may differ: headers, the first page, names of moved metadata, a superseded section.
+def find_changeable_ranges(original: ElfFile, elf: ElfFile) -> list[Extent]:
+    """Return the ranges that a change may overwrite: headers, the first page, metadata, an earlier SFrame section and its record.
 
-    And a superseded record: of a file that was edited after it got a section.
+    An original has an earlier record if another tool edited it after it got a section.
     """
     headers = Extent(original.header.e_shoff, original.header.e_shoff + original.shnum * SHDR_SIZE)
-    ranges = [Extent(0, FIRST_PAGE), program_headers(elf), headers, *metadata(original)]
+    ranges = [Extent(0, FIRST_PAGE), program_header_range(elf), headers, *find_metadata_ranges(original)]
     ranges += [s.header.extent for s in original.sections if is_sframe_section(s)]
     ranges += [s.extent for s in original.segments if s.p_type == PT.GNU_SFRAME]
     superseded = undo_record.read_unverified(original.data)

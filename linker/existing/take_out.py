@@ -1,14 +1,14 @@
-"""Removes an SFrame section from a linked file without an undo record: only its headers and its own bytes change.
+"""Removes an SFrame section from a linked file without an undo record, which only changes headers and the section's own bytes.
 
-Nothing moves: PT_GNU_SFRAME becomes PT_NULL, and so does the section's own PT_LOAD if nothing else is in it; its bytes
-become zeros. Its section header is removed unless a symbol names a later section by number; then it becomes SHT_NULL.
+Nothing moves. The section's bytes become zeros, and PT_GNU_SFRAME becomes PT_NULL, as does the section's PT_LOAD if it maps
+nothing else. The section header is removed, or becomes SHT_NULL if a symbol refers to a later section by its number.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 
-from linker.existing.in_place import own_loads, sframe_extents
+from linker.existing.in_place import find_own_loads, find_sframe_extents
 from linker.inject import undo_record
 from linker.inject.image import image_end
 from linker.inject.section_table import renumber_header
@@ -24,7 +24,7 @@ from sframegen.format.locate import is_sframe_section
 
 
 class Removal(NamedTuple):
-    """A section's removal: the writes, and the file's headers afterwards."""
+    """A plan to remove a section: the writes, and the file's headers after them."""
 
     segments: list[Phdr]
     sections: list[Section]
@@ -34,31 +34,31 @@ class Removal(NamedTuple):
         return "\n".join(map(str, self.writes))
 
 
-def removal_of_nothing(elf: ElfFile) -> Removal:
+def empty_removal(elf: ElfFile) -> Removal:
     return Removal(elf.segments, elf.sections, [])
 
 
 def plan_removal(elf: ElfFile) -> Removal:
-    """Plan to remove the SFrame section and its headers. Bytes of other sections, or without SFrame magic, stay."""
+    """Plan to remove the SFrame section and its headers. Bytes are kept if other headers include them, or without SFrame magic."""
     segments = [UNUSED_SEGMENT if s.p_type == PT.GNU_SFRAME else s for s in elf.segments]
-    sections = without_headers(elf)
-    kept = ranges_in_headers(elf, segments, sections)
+    sections = remove_section_headers(elf)
+    kept = find_ranges_in_headers(elf, segments, sections)
     compressed = {s.header.sh_offset for s in elf.sections if is_sframe_section(s) and s.header.sh_flags & SHF.COMPRESSED}
     cleared = [
         Extent(*hole)
-        for extent in sframe_extents(elf)
+        for extent in find_sframe_extents(elf)
         if extent.start in compressed or int.from_bytes(elf.data[extent.start : extent.start + 2], elf.byte_order) == MAGIC
         for hole in find_gaps(kept, extent.start, min(extent.end, len(elf.data)))
     ]
-    loads = own_loads(elf)
+    loads = find_own_loads(elf)
     if sum(segments[number].p_filesz for number in loads) > len(elf.data):
         raise elf.error(f"{len(loads)} segments of SFrame sections overlap", "program header table")
-    values = sorted(entry.value for entry in read_dynamic(elf))
+    tag_values = sorted(entry.value for entry in read_dynamic(elf))
     for number in loads:
-        if is_empty(elf, segments[number], kept, cleared, values):
+        if is_unused_load(elf, segments[number], kept, cleared, tag_values):
             segments[number] = UNUSED_SEGMENT
     record = undo_record.read_unverified(elf.data)
-    if record is not None and record.start >= image_end(elf):  # no longer valid, and it would look like a payload
+    if record is not None and record.start >= image_end(elf):  # invalid from now on, and it would look like appended data
         cleared.append(Extent(record.start, len(elf.data)))
     writes = [Write(item.start, bytes(item.size)) for item in cleared]
     writes += [
@@ -76,26 +76,31 @@ def plan_removal(elf: ElfFile) -> Removal:
     return Removal(segments, sections, writes)
 
 
-def without_headers(elf: ElfFile) -> list[Section]:
-    gone = [section.number for section in elf.sections if is_sframe_section(section)]
-    if not gone:
+def remove_section_headers(elf: ElfFile) -> list[Section]:
+    """Return the file's sections without SFrame sections, or with unused headers in their place if numbers must not change."""
+    removed = [section.number for section in elf.sections if is_sframe_section(section)]
+    if not removed:
         return elf.sections
-    if elf.header.e_shnum != elf.shnum or elf.header.e_shstrndx != elf.shstrndx or are_numbered(elf, range(gone[0], elf.shnum)):
+    if (
+        elf.header.e_shnum != elf.shnum
+        or elf.header.e_shstrndx != elf.shstrndx
+        or are_referred_to_by_number(elf, range(removed[0], elf.shnum))
+    ):
         return [s._replace(name="", header=UNUSED_SECTION) if is_sframe_section(s) else s for s in elf.sections]
     kept = [section for section in elf.sections if not is_sframe_section(section)]
-    numbers = {old.number: new for new, old in enumerate(kept)} | dict.fromkeys(gone, 0)
+    numbers = {old.number: new for new, old in enumerate(kept)} | dict.fromkeys(removed, 0)
     return [Section(new, old.name, renumber_header(old.header, numbers)) for new, old in enumerate(kept)]
 
 
-def are_numbered(elf: ElfFile, sections: range) -> bool:
-    """Return True if a symbol names any of these sections by number, or the file has section groups."""
+def are_referred_to_by_number(elf: ElfFile, sections: range) -> bool:
+    """Return True if a symbol refers to any of these sections by number, or the file has section groups."""
     tables = [SymbolTable(elf, section, elf.stored_contents(section)) for section in symbol_tables(elf)]
     known = (next(table.defined_in(sections), None) for table in tables)
     return any(s.header.sh_type == SHT.GROUP for s in elf.sections) or any(number is not None for number in known)
 
 
-def ranges_in_headers(elf: ElfFile, segments: list[Phdr], sections: list[Section]) -> list[Extent]:
-    """Return the ranges that headers name, except PT_LOADs."""
+def find_ranges_in_headers(elf: ElfFile, segments: list[Phdr], sections: list[Section]) -> list[Extent]:
+    """Return the file ranges of headers, sections, and segments other than PT_LOADs."""
     header = elf.header
     ranges = [
         Extent(0, EHDR_SIZE),
@@ -107,9 +112,9 @@ def ranges_in_headers(elf: ElfFile, segments: list[Phdr], sections: list[Section
     return join_extents(item for item in ranges if item.size)
 
 
-def is_empty(elf: ElfFile, load: Phdr, kept: list[Extent], cleared: list[Extent], values: list[int]) -> bool:
-    """Return True if nothing refers to the PT_LOAD, and its uncleared bytes are zero. `values`: of dynamic tags, ascending."""
+def is_unused_load(elf: ElfFile, load: Phdr, kept: list[Extent], cleared: list[Extent], tag_values: list[int]) -> bool:
+    """Return True if no header or dynamic tag refers to the PT_LOAD, and its bytes are zero or cleared. `tag_values`: ascending."""
     start, end = load.extent[:2]
-    tags = bisect_left(values, load.p_vaddr + load.p_memsz) - bisect_left(values, load.p_vaddr)
-    named = find_overlapping(kept, start, end) or tags
-    return not named and not any(bytes(elf.data[slice(*rest)]).strip(b"\0") for rest in find_gaps(cleared, start, end))
+    tags = bisect_left(tag_values, load.p_vaddr + load.p_memsz) - bisect_left(tag_values, load.p_vaddr)
+    is_named = find_overlapping(kept, start, end) or tags
+    return not is_named and not any(bytes(elf.data[slice(*rest)]).strip(b"\0") for rest in find_gaps(cleared, start, end))

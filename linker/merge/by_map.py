@@ -36,7 +36,7 @@ Places = dict[str, list[tuple[int, int]]]  # section name -> (address, size) of 
 
 
 @dataclass
-class Counts:
+class MergeCounts:
     """The counts of a merge, as `Merged` reports them."""
 
     objects: int = 0
@@ -57,7 +57,7 @@ class Counts:
 
 # Reasons why linked code has no function in the new section.
 NOT_GIVEN, WITHOUT_SECTION = "in files that were not given", "in objects without .sframe"
-SILENT = "in sections that their object's .sframe does not describe"
+NOT_DESCRIBED = "in sections that their object's .sframe does not describe"
 
 
 class LinkerMap:
@@ -74,14 +74,14 @@ class LinkerMap:
         self.path = os.fspath(path)
         self.linked = linked
         self._places: dict[tuple[str, str], Places] = {}
-        self._taken: dict[tuple[str, str], int] = {}  # the number of functions in each added object's SFrame sections
+        self._function_counts: dict[tuple[str, str], int] = {}  # the number of functions in each added object's SFrame sections
         for placement in read_map(path, has_code):
             address = address_of(placement)
             if address is not None and placement.size:
                 places = self._places.setdefault((normpath(placement.file), placement.member), {})
                 places.setdefault(placement.section, []).append((address, placement.size))
 
-    def add(self, given: InputObject, path: str, member: str, merger: Merger, counts: Counts) -> None:
+    def add_object(self, given: InputObject, path: str, member: str, merger: Merger, counts: MergeCounts) -> None:
         """Add the functions of an object's SFrame sections to `merger`, at the addresses of its code, if the object was linked.
 
         Raises FormatError if a section is bad, or the linked file has different code there.
@@ -92,31 +92,31 @@ class LinkerMap:
             return
         functions = 0
         addresses: dict[int, int | None] | None = None
-        for section, numbers, offsets in given.described():
+        for section, numbers, offsets in given.described_sections():
             if addresses is None:
-                addresses = self._addresses(given, member, self._places.get(key, {}))
+                addresses = self._locate_sections(given, member, self._places.get(key, {}))
             bases = [addresses.get(number, DEAD) for number in numbers]
             starts = [DEAD if base is None or base == DEAD else base + offset for base, offset in zip(bases, offsets, strict=True)]
-            _check_inside(given, numbers, offsets, merger.add(section, starts))
+            _check_functions_inside(given, numbers, offsets, merger.add(section, starts))
             unknown = bases.count(None)
             counts.unknown += unknown
             counts.dropped += starts.count(DEAD) - unknown
             functions += len(starts)
-        self._taken[key] = functions
+        self._function_counts[key] = functions
         counts.objects += bool(functions)
         counts.objects_without += not functions
 
-    def others(self) -> list[str]:
-        """Return the names of linked files with code that were never given to `add`."""
-        return [_display_name(file, member) for file, member in self._places if (file, member) not in self._taken]
+    def unread_files(self) -> list[str]:
+        """Return the names of linked files with code that were never given to `add_object`."""
+        return [_display_name(file, member) for file, member in self._places if (file, member) not in self._function_counts]
 
-    def count_undescribed(self, starts: Sequence[int], counts: Counts) -> None:
+    def count_undescribed(self, starts: Sequence[int], counts: MergeCounts) -> None:
         """Count linked code sections in which no function begins. `starts`: ascending addresses of all functions."""
         headers = [section.header for section in self.linked.sections if is_code(section)]
         code = sorted((header.sh_addr, header.sh_addr + header.sh_size) for header in headers) or self.linked.executable_ranges()
         for (file, member), places in self._places.items():
-            functions = self._taken.get((file, member))
-            why = NOT_GIVEN if functions is None else WITHOUT_SECTION if not functions else SILENT
+            functions = self._function_counts.get((file, member))
+            why = NOT_GIVEN if functions is None else WITHOUT_SECTION if not functions else NOT_DESCRIBED
             for section, placed in places.items():
                 for address, size in placed:
                     at = bisect_left(starts, address)
@@ -129,17 +129,17 @@ class LinkerMap:
         """Return the map's name for a file: the same path, or the one with the longest common end; None if there is none."""
         if (normpath(path), member) in self._places:
             return normpath(path), member
-        candidates = self._by_end.get((Path(path).name, member), [])
+        candidates = self._keys_by_name.get((Path(path).name, member), [])
         if len(candidates) > 1:
-            file = self._by_path.get(Path(path).resolve(), "")
-            candidates = [(file, member)] if (file, member) in self._places else _closest(path, candidates)
+            file = self._files_by_path.get(Path(path).resolve(), "")
+            candidates = [(file, member)] if (file, member) in self._places else _keep_closest_paths(path, candidates)
         if len(candidates) > 1:
             names = ", ".join(sorted(file for file, _ in candidates)[:3])
             raise FormatError(f"the map has {len(candidates)} files of that name ({names}): use the name it was linked by")
         return candidates[0] if candidates else None
 
     @cached_property
-    def _by_end(self) -> dict[tuple[str, str], list[tuple[str, str]]]:
+    def _keys_by_name(self) -> dict[tuple[str, str], list[tuple[str, str]]]:
         """Return the map's file names by the last component of their path and the member."""
         found: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
         for key in self._places:
@@ -149,36 +149,36 @@ class LinkerMap:
         return found
 
     @cached_property
-    def _by_path(self) -> dict[Path, str]:
+    def _files_by_path(self) -> dict[Path, str]:
         """Return the map's file names by absolute path: relative to our working directory, or else to the map's directory."""
         files = dict.fromkeys(file for file, _ in self._places)
         return {(origin / file).resolve(): file for origin in (Path(self.path).parent, Path()) for file in files}
 
-    def _addresses(self, given: InputObject, member: str, places: Places) -> dict[int, int | None]:
+    def _locate_sections(self, given: InputObject, member: str, places: Places) -> dict[int, int | None]:
         """Return the addresses of linked sections by number; None for sections that the map does not distinguish."""
-        alike: dict[tuple[str, int], list[CodeSection]] = defaultdict(list)
+        by_name_and_size: dict[tuple[str, int], list[CodeSection]] = defaultdict(list)
         for code in given.code:
-            alike[code.name, code.size].append(code)
-        found: dict[int, int | None] = {}
+            by_name_and_size[code.name, code.size].append(code)
+        result: dict[int, int | None] = {}
 
         def matches(code: CodeSection, address: int) -> bool:
-            return self._is_at(address, given.contents(code), CHANGED_BY_RELOCATION * code.relocations)
+            return self._has_code_at(address, given.contents(code), CHANGED_BY_RELOCATION * code.relocations)
 
-        for (name, size), sections in alike.items():
+        for (name, size), sections in by_name_and_size.items():
             candidates = [address for address, placed_size in places.get(name, ()) if placed_size == size]
             if len(candidates) == len(sections) and all(map(matches, sections, candidates)):
-                found.update(zip((code.number for code in sections), candidates, strict=True))
+                result.update(zip((code.number for code in sections), candidates, strict=True))
             elif len(candidates) == len(sections) == 1 and not member:
                 raise given.elf.error(
                     f"its code is not what {self.linked.name} has at {candidates[0]:#x}: the map is of another link", name
                 )
             elif len(candidates) * len(sections) * size > MAX_COMPARED:
-                found.update((code.number, None) for code in sections)
+                result.update((code.number, None) for code in sections)
             else:
-                found.update(_assign_addresses({code.number: [c for c in candidates if matches(code, c)] for code in sections}))
-        return found
+                result.update(_assign_addresses({code.number: [c for c in candidates if matches(code, c)] for code in sections}))
+        return result
 
-    def _is_at(self, address: int, code: memoryview, limit: int) -> bool:
+    def _has_code_at(self, address: int, code: memoryview, limit: int) -> bool:
         """Return True if the linked file has an input section's code at the address, with at most `limit` different bytes."""
         linked = self.linked.at(address, len(code))
         if bytes(linked) == bytes(code):  # comparing memoryviews is slow: one byte at a time
@@ -187,7 +187,7 @@ class LinkerMap:
         return len(code) - different.to_bytes(len(code), "big").count(0) <= limit
 
 
-def map_of_linked(map_file: str | os.PathLike[str], elf: ElfFile) -> LinkerMap:
+def read_map_of_linked_file(map_file: str | os.PathLike[str], elf: ElfFile) -> LinkerMap:
     """Read the map of the link that made a program or library."""
     code = elf.executable_ranges()
     starts = [start for start, _ in code]
@@ -202,7 +202,7 @@ def map_of_linked(map_file: str | os.PathLike[str], elf: ElfFile) -> LinkerMap:
     return LinkerMap(map_file, elf, address_of, has_code)
 
 
-def map_of_object(map_file: str | os.PathLike[str], placed: LaidOutObject) -> LinkerMap:
+def read_map_of_object(map_file: str | os.PathLike[str], placed: LaidOutObject) -> LinkerMap:
     """Read the map of the link (-r) that made an object; sections of one name are matched by their order in map and object."""
     addresses: dict[str, list[int]] = defaultdict(list)
     for start, _, number in sorted(placed.sections, key=itemgetter(2)):
@@ -225,7 +225,7 @@ def map_of_object(map_file: str | os.PathLike[str], placed: LaidOutObject) -> Li
     return LinkerMap(map_file, placed.image, address_of, lambda output, *_: output in addresses)
 
 
-def _check_inside(given: InputObject, numbers: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> None:
+def _check_functions_inside(given: InputObject, numbers: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> None:
     """Raise FormatError if a function ends outside of its section."""
     limits = {code.number: code.size for code in given.code}
     if all(map(le, map(add, offsets, sizes), map(limits.get, numbers, repeat(0)))):
@@ -233,8 +233,8 @@ def _check_inside(given: InputObject, numbers: Sequence[int], offsets: Sequence[
     sections = given.elf.sections
     for number, offset, size in zip(numbers, offsets, sizes, strict=True):
         if number != SHN.UNDEF and offset + size > sections[number].header.sh_size:
-            what = f"a function of {size} bytes at {offset:#x} is not inside of {sections[number].name}"
-            raise given.elf.error(what, ".sframe")
+            message = f"a function of {size} bytes at {offset:#x} is not inside of {sections[number].name}"
+            raise given.elf.error(message, ".sframe")
 
 
 def _display_name(file: str, member: str) -> str:
@@ -247,7 +247,7 @@ def _assign_addresses(matches: dict[int, list[int]]) -> dict[int, int | None]:
     return {number: some[0] if len(some) == 1 and addresses.count(some) == 1 else None for number, some in matches.items() if some}
 
 
-def _closest(path: str, candidates: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def _keep_closest_paths(path: str, candidates: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the candidates whose paths share the most trailing components with `path`."""
     by_length: dict[int, list[tuple[str, str]]] = defaultdict(list)
     for candidate in candidates:

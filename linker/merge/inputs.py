@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import islice
 
 from linker.merge.object_scan import FIELDS, UNUSUAL, ObjectScan
-from linker.objects.archive import is_archive, members
+from linker.objects.archive import is_archive, read_members
 from linker.objects.function_places import DescribedSection, described_sections, start_relocation
 from linker.objects.laid_out import is_code
 from sframegen.base.columns import zeros
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
     Version: TypeAlias = tuple[int, int, int, int, int]
 
-SMALL = 1 << 16  # bytes: smaller objects are read, which is faster than mapping them
-FIRST = 1 << 11  # objects to open early: enough for the time that a linker takes, and little memory
-FIRST_MAPPED = 1 << 7  # mapped objects to open early: each keeps a descriptor open, and the usual limit is 1,024
-MAX_CODE = 4096  # code sections in an object of the usual form
+MAX_UNMAPPED = 1 << 16  # bytes: smaller objects are read, which is faster than mapping them
+MAX_EARLY_OBJECTS = 1 << 11  # objects to open early: enough for the time that a linker takes, and little memory
+MAX_EARLY_MAPPED = 1 << 7  # mapped objects to open early: each keeps a descriptor open, and the usual limit is 1,024
+MAX_CODE_SECTIONS = 4096  # code sections in an object of the usual form
 
 
 class CodeSection(NamedTuple):
@@ -54,21 +54,21 @@ class UsualObject(NamedTuple):
     name: str
     abi: Abi
     code: list[CodeSection]
-    part: DescribedSection
+    sframe: DescribedSection
     is_relocatable: bool = True
 
     @property
     def elf(self) -> ElfFile:
         return ElfFile(self.data, self.name)
 
-    def described(self) -> Iterable[DescribedSection]:
-        return (self.part,)
+    def described_sections(self) -> Iterable[DescribedSection]:
+        return (self.sframe,)
 
     def contents(self, code: CodeSection) -> memoryview:
         return self.data[code.at : code.at + code.size]
 
 
-class OtherObject:
+class UnusualObject:
     """An object that does not have the usual form."""
 
     def __init__(self, data: memoryview, name: str) -> None:
@@ -88,14 +88,14 @@ class OtherObject:
             if is_code(section)
         ]
 
-    def described(self) -> Iterable[DescribedSection]:
+    def described_sections(self) -> Iterable[DescribedSection]:
         return described_sections(self.elf)
 
     def contents(self, code: CodeSection) -> memoryview:
         return self.elf.contents(self.elf.sections[code.number])
 
 
-InputObject: TypeAlias = UsualObject | OtherObject  # all except `name` and `is_relocatable` raise FormatError
+InputObject: TypeAlias = UsualObject | UnusualObject  # all except `name` and `is_relocatable` raise FormatError
 
 
 class ObjectReader:
@@ -104,10 +104,10 @@ class ObjectReader:
     def __init__(self, abi: Abi) -> None:
         self._abi = abi
         self._scan = ObjectScan()
-        self._code = zeros("Q", MAX_CODE * FIELDS)
+        self._code = zeros("Q", MAX_CODE_SECTIONS * FIELDS)
 
     def open(self, data: memoryview, name: str) -> InputObject:
-        return self._read_usual(data, name) or OtherObject(data, name)
+        return self._read_usual(data, name) or UnusualObject(data, name)
 
     def _read_usual(self, data: memoryview, name: str) -> UsualObject | None:
         scan, found, abi = self._scan, self._code, self._abi
@@ -128,7 +128,7 @@ class ObjectReader:
         layout, functions = section.layout, section.header.num_fdes
         kind = start_relocation(abi.sframe_id, layout.start_width)
         numbers, offsets = zeros("H", functions), zeros("Q", functions)
-        if not scan.places(section.index_at, layout.index_size, section.relative, kind, numbers, offsets):
+        if not scan.locate_functions(section.index_at, layout.index_size, section.relative, kind, numbers, offsets):
             return None
         return UsualObject(data, name, abi, code, DescribedSection(section, numbers, offsets))
 
@@ -139,28 +139,28 @@ class Inputs:
     def __init__(self, paths: Sequence[str | os.PathLike[str]], progress: Progress | None = None) -> None:
         self._paths = paths
         self._progress = progress
-        self._first: dict[str, tuple[UsualObject, Version]] = {}  # objects that were opened early, by path
+        self._early: dict[str, tuple[UsualObject, Version]] = {}  # objects that were opened early, by path
 
-    def open_first(self) -> None:
+    def open_early(self) -> None:
         """Open the first objects early, up to one that does not have the usual form: `objects` reports its faults."""
         with suppress(FormatError, OSError):
             reader = None
             mapped = 0
-            for path in map(str, islice(self._paths, FIRST)):
-                data, status = map_file(path, small=SMALL)
-                mapped += status.st_size > SMALL
+            for path in map(str, islice(self._paths, MAX_EARLY_OBJECTS)):
+                data, status = map_file(path, small=MAX_UNMAPPED)
+                mapped += status.st_size > MAX_UNMAPPED
                 reader = reader or ObjectReader(abi_of(ElfFile(data, path)))
                 one = reader.open(data, path)
-                if mapped > FIRST_MAPPED or not isinstance(one, UsualObject):
+                if mapped > MAX_EARLY_MAPPED or not isinstance(one, UsualObject):
                     break
-                self._first[path] = one, _version(status)
+                self._early[path] = one, _file_version(status)
 
     def objects(self, abi: Abi) -> Iterator[tuple[str, str, InputObject]]:
         """Yield (file, member name or "", object) for each object. `abi`: the ABI of all. Raises FormatError, OSError."""
         reader = ObjectReader(abi)
         for number, path in enumerate(map(str, self._paths), 1):
-            one, version = self._first.pop(path, (None, None))
-            if one is not None and version == _version(os.stat(path)):  # noqa: PTH116 - there are thousands
+            one, version = self._early.pop(path, (None, None))
+            if one is not None and version == _file_version(os.stat(path)):  # noqa: PTH116 - there are thousands
                 yield path, "", one
             else:
                 yield from _open_objects(path, reader.open)
@@ -168,27 +168,27 @@ class Inputs:
                 self._progress(number, len(self._paths))
 
 
-def read_all(paths: Sequence[str | os.PathLike[str]]) -> None:
+def check_all_objects(paths: Sequence[str | os.PathLike[str]]) -> None:
     """Read all objects, and raise the FormatError of the first one whose sections cannot be merged."""
     merger = Merger()
     for path in map(str, paths):
-        for _, _, one in _open_objects(path, OtherObject):
+        for _, _, one in _open_objects(path, UnusualObject):
             with name_file_in_errors(one.name):
                 if not one.is_relocatable:
                     raise FormatError("a linked file, not an object")
-                for section, numbers, _ in one.described():
+                for section, numbers, _ in one.described_sections():
                     merger.add(section, [DEAD] * len(numbers))
 
 
-def _version(status: os.stat_result) -> Version:
+def _file_version(status: os.stat_result) -> Version:
     """Return a value that changes when a file is written or replaced: the linker may have read the new content."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _open_objects(path: str, open_one: Callable[[memoryview, str], InputObject]) -> Iterator[tuple[str, str, InputObject]]:
-    data, _ = map_file(path, small=SMALL)
+    data, _ = map_file(path, small=MAX_UNMAPPED)
     if is_archive(data):
-        for member in members(data, path):
+        for member in read_members(data, path):
             if member.is_elf:
                 one = open_one(member.contents, f"{path}({member.name})")
                 if one.is_relocatable:

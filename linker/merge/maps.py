@@ -23,21 +23,23 @@ MAX_FROM_PIPE = 1 << 28  # bytes, which are kept in memory
 
 # lld and mold write columns: input section names are indented by 8, symbols by 16. lld lists pieces of .eh_frame one by one.
 INDENT, SYMBOL_INDENT = " " * 8, " " * 16
-MADE_BY_LINKER = {"<internal>", "linker stubs", ""}  # "" in the place of a file: a linker script's statement
+NOT_A_FILE = {"<internal>", "linker stubs", ""}  # "" in the place of a file: a linker script's statement
 PIECE_OF_EH_FRAME = ".eh_frame+0x"
 
 # GNU ld and gold indent input section names by 1; a name of more than 14 characters is on a line of its own.
-PLACE_INDENT = " " * 16
-PLACE = r"(?P<name>\S.*?) 0x(?P<address>[0-9a-f]{1,16}) +0x(?P<size>[0-9a-f]{1,16})"
-GNU_INPUT = re.compile(rf" {PLACE} (?P<file>.+)")
-GNU_OUTPUT = re.compile(rf"{PLACE}(?: .*)?")
+ADDRESS_INDENT = " " * 16
+NAME_ADDRESS_SIZE = r"(?P<name>\S.*?) 0x(?P<address>[0-9a-f]{1,16}) +0x(?P<size>[0-9a-f]{1,16})"
+GNU_INPUT = re.compile(rf" {NAME_ADDRESS_SIZE} (?P<file>.+)")
+GNU_OUTPUT = re.compile(rf"{NAME_ADDRESS_SIZE}(?: .*)?")
 GNU_ADDRESS = re.compile(r" 0x[0-9a-f]{16}")
 GNU_DATA = re.compile(r"(?:BYTE|SHORT|LONG|S?QUAD|RELOC) ")  # a linker script's data, in the place of a file's name
-PATTERN = "("  # begins a linker script's pattern, "*(.text)"
+PATTERN_MARK = "("  # begins a linker script's pattern, "*(.text)"
 GNU_NO_SECTION = (" *fill*", " ** ", " FILL mask ", " CREATE_OBJECT_SYMBOLS", " CONSTRUCTORS")
 # Lines to skip, which are most: symbols, and sections of 0 bytes, with their names on the same line or on one of their own.
-GNU_EMPTY = re.compile(r"(?: {16}.*\n| \*fill\*.*\n| (?!0x)\S+(?: +|\n {16})0x[0-9a-f]{1,16} +0x0 .+\n)+")
-GNU_INPUTS = re.compile(r"(?: {16}.*\n| \*fill\*.*\n| (?!0x)\S+(?: +|\n {16})0x[0-9a-f]{1,16} +0x[0-9a-f]{1,16} .+\n)+")
+GNU_SKIPPED = re.compile(r"(?: {16}.*\n| \*fill\*.*\n| (?!0x)\S+(?: +|\n {16})0x[0-9a-f]{1,16} +0x0 .+\n)+")
+GNU_SKIPPED_WITHOUT_CODE = re.compile(
+    r"(?: {16}.*\n| \*fill\*.*\n| (?!0x)\S+(?: +|\n {16})0x[0-9a-f]{1,16} +0x[0-9a-f]{1,16} .+\n)+"
+)
 GNU_BEGIN = re.compile(r"\*default\* +0x[0-9a-f]+ +0x[0-9a-f]+")  # ends the memory regions, whatever the language of the headings
 GOLD_BEGIN, GOLD_FINAL = "Memory map", " ** file header"
 
@@ -54,7 +56,7 @@ class Placement(NamedTuple):
     output_number: int  # the output section's number in the map, which distinguishes sections of one name
 
 
-class _Map:
+class _MapLines:
     """An iterator over the lines of a map, without line ends, that counts them for error messages."""
 
     def __init__(self, stream: TextIO, file: str) -> None:
@@ -85,7 +87,7 @@ class _Map:
         self._at = end + 1
         return line
 
-    def skip(self, lines: re.Pattern[str]) -> None:
+    def skip_matching(self, lines: re.Pattern[str]) -> None:
         """Skip the next lines that the pattern matches, as far as they are already read."""
         found = lines.match(self._block, self._at)
         if found:
@@ -95,10 +97,10 @@ class _Map:
     def error(self, message: str, number: int = 0) -> FormatError:
         return FormatError(message, f"line {number or self.number}", file=self.file)
 
-    def refuse(self, line: str, number: int = 0) -> NoReturn:
+    def raise_unknown_line(self, line: str, number: int = 0) -> NoReturn:
         raise self.error(f"not what a linker writes: {line[:80]!r}", number)
 
-    def placement(self, where: str, section: str, address: int, size: int, output: str, number: int) -> Placement:
+    def make_placement(self, where: str, section: str, address: int, size: int, output: str, number: int) -> Placement:
         if address + size > MAX_ADDRESS:
             raise self.error(f"{size:#x} bytes at {address:#x} do not fit into the address space")
         return Placement(*split_member(where), section, address, size, output, number)
@@ -113,7 +115,7 @@ def read_map(path: str | os.PathLike[str], has_code: HasCode = lambda *_: True) 
     speed. Raises FormatError, which names the line.
     """
     with open_text(path, MAX_FROM_PIPE, newline="\n") as stream:
-        yield from _read(_Map(stream, os.fsdecode(path)), has_code)
+        yield from _read_placements(_MapLines(stream, os.fsdecode(path)), has_code)
 
 
 def split_member(name: str) -> tuple[str, str]:
@@ -130,7 +132,7 @@ def split_member(name: str) -> tuple[str, str]:
 
 # For mold and lld each: a pattern for the first line; patterns for a row (address, size, name), for rows to skip (symbols and
 # empty input sections), and for rows to skip in output sections without code (input sections of any size); the base of sizes.
-COLUMNS = (
+COLUMN_FORMATS = (
     (
         r" +VMA +LMA +Size +Align +Out +In +Symbol",
         (
@@ -152,9 +154,9 @@ COLUMNS = (
 )
 
 
-def _read(lines: _Map, has_code: HasCode) -> Iterator[Placement]:
+def _read_placements(lines: _MapLines, has_code: HasCode) -> Iterator[Placement]:
     first = next(lines, "")
-    for header, patterns, base in COLUMNS:
+    for header, patterns, base in COLUMN_FORMATS:
         if re.fullmatch(header, first):
             yield from _read_columns(lines, has_code, patterns, base)
             return
@@ -165,7 +167,7 @@ def _read(lines: _Map, has_code: HasCode) -> Iterator[Placement]:
     raise FormatError("not a map of GNU ld, gold, lld or mold", file=lines.file)
 
 
-def _read_columns(lines: _Map, has_code: HasCode, patterns: Iterable[str], base: int) -> Iterator[Placement]:
+def _read_columns(lines: _MapLines, has_code: HasCode, patterns: Iterable[str], base: int) -> Iterator[Placement]:
     row, empty, inputs = map(re.compile, patterns)
     output, number, skipped = "", -1, empty
     for line in lines:
@@ -173,28 +175,28 @@ def _read_columns(lines: _Map, has_code: HasCode, patterns: Iterable[str], base:
         if fields is None:
             if not line:  # lld's table of cross references follows
                 return
-            lines.refuse(line)
+            lines.raise_unknown_line(line)
         address, size, name = fields.groups()
         if name.startswith(SYMBOL_INDENT):
             continue
         if not name.startswith(INDENT):
             output, number = name, number + 1
             skipped = empty if has_code(name, int(address, 16), int(size, base)) else inputs
-            lines.skip(skipped)
+            lines.skip_matching(skipped)
             continue
         if not name.endswith(")"):  # a linker script's statement
             continue
         where, _, section = name[len(INDENT) : -1].rpartition(":(")
         length = int(size, base)
-        if length and where not in MADE_BY_LINKER and not section.startswith(PIECE_OF_EH_FRAME):
-            yield lines.placement(where, section, int(address, 16), length, output, number)
-        lines.skip(skipped)
+        if length and where not in NOT_A_FILE and not section.startswith(PIECE_OF_EH_FRAME):
+            yield lines.make_placement(where, section, int(address, 16), length, output, number)
+        lines.skip_matching(skipped)
 
 
-def _read_gnu(lines: _Map, has_code: HasCode, *, needs_header: bool) -> Iterator[Placement]:
+def _read_gnu(lines: _MapLines, has_code: HasCode, *, needs_header: bool) -> Iterator[Placement]:
     output: str | None = None  # None: an output section that the link did not make
     number = -1
-    skipped = GNU_EMPTY
+    skipped = GNU_SKIPPED
     name = ""  # the previous line, which the next one may continue
     for text in lines:
         line = text
@@ -203,40 +205,40 @@ def _read_gnu(lines: _Map, has_code: HasCode, *, needs_header: bool) -> Iterator
                 raise lines.error("gold's maps of -r links do not name input sections")
             needs_header = False
         before, name = name, ""
-        is_joined = bool(before) and line.startswith(PLACE_INDENT + "0x")
+        is_joined = bool(before) and line.startswith(ADDRESS_INDENT + "0x")
         if is_joined:
-            line = before + line[len(PLACE_INDENT) - 1 :]
-        elif _is_cut(before):
-            lines.refuse(before, lines.number - 1)
-        elif line.startswith(PLACE_INDENT):  # a symbol, or a linker script's statement
+            line = before + line[len(ADDRESS_INDENT) - 1 :]
+        elif _lacks_address(before):
+            lines.raise_unknown_line(before, lines.number - 1)
+        elif line.startswith(ADDRESS_INDENT):  # a symbol, or a linker script's statement
             continue
         if not line.startswith(" "):
             fields = GNU_OUTPUT.fullmatch(line)
-            output, skipped = None, GNU_EMPTY
+            output, skipped = None, GNU_SKIPPED
             if fields:
                 output, number = fields["name"].rstrip(), number + 1
                 if not has_code(output, int(fields["address"], 16), int(fields["size"], 16)):
-                    skipped = GNU_INPUTS
+                    skipped = GNU_SKIPPED_WITHOUT_CODE
         elif line.startswith(GNU_NO_SECTION):
             continue
         else:
             fields = GNU_INPUT.fullmatch(line)
             if fields is None:
                 place = None if is_joined else GNU_ADDRESS.search(line)
-                if PATTERN not in (line[: place.start()] if place else before) and (is_joined or place):
-                    lines.refuse(line)
-            elif output is not None and not GNU_DATA.match(where := fields["file"]) and where not in MADE_BY_LINKER:
+                if PATTERN_MARK not in (line[: place.start()] if place else before) and (is_joined or place):
+                    lines.raise_unknown_line(line)
+            elif output is not None and not GNU_DATA.match(where := fields["file"]) and where not in NOT_A_FILE:
                 size = int(fields["size"], 16)
                 if size:
-                    yield lines.placement(where, fields["name"].rstrip(), int(fields["address"], 16), size, output, number)
+                    yield lines.make_placement(where, fields["name"].rstrip(), int(fields["address"], 16), size, output, number)
         if fields is None and not is_joined:
             name = line
         elif not needs_header:
-            lines.skip(skipped)
-    if _is_cut(name):
-        lines.refuse(name)
+            lines.skip_matching(skipped)
+    if _lacks_address(name):
+        lines.raise_unknown_line(name)
 
 
-def _is_cut(name: str) -> bool:
+def _lacks_address(name: str) -> bool:
     """Return True if the line can only be an input section's name, whose place is missing."""
-    return name.startswith(" ") and PATTERN not in name
+    return name.startswith(" ") and PATTERN_MARK not in name

@@ -24,32 +24,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from linker.merge.by_map import Counts, LinkerMap
+    from linker.merge.by_map import LinkerMap, MergeCounts
     from linker.merge.inputs import Inputs
     from sframegen.format.encode import Encoder
     from sframegen.format.layouts import Layout
     from sframegen.tables.levels import Level
 
 
-def gather_objects(inputs: Inputs, linker_map: LinkerMap, counts: Counts) -> Merger:
+def gather_objects(inputs: Inputs, linker_map: LinkerMap, counts: MergeCounts) -> Merger:
     """Return the objects' SFrame sections, gathered at the addresses of their code. A FormatError names the object."""
     merger = Merger()
     abi = abi_of(linker_map.linked)
     given = 0
-    for path, member, one in inputs.objects(abi):
+    for path, member, obj in inputs.objects(abi):
         given += 1
-        if one.abi != abi:
-            raise one.elf.error(f"an object for {one.abi.name}, {linker_map.linked.name} is for {abi.name}")
-        with name_file_in_errors(one.name):
-            linker_map.add(one, path, member, merger, counts)
+        if obj.abi != abi:
+            raise obj.elf.error(f"an object for {obj.abi.name}, {linker_map.linked.name} is for {abi.name}")
+        with name_file_in_errors(obj.name):
+            linker_map.add_object(obj, path, member, merger, counts)
     if counts.objects_unlinked == given:
         raise FormatError("none of the objects is in the map", file=linker_map.path)
-    counts.others = tuple(linker_map.others())
+    counts.others = tuple(linker_map.unread_files())
     counts.versions = tuple(sorted(merger.versions))
     return merger
 
 
-def merge_objects(inputs: Inputs, linker_map: LinkerMap, layout: Layout, level: Level, counts: Counts) -> Encoder:
+def merge_objects(inputs: Inputs, linker_map: LinkerMap, layout: Layout, level: Level, counts: MergeCounts) -> Encoder:
     """Return an encoder with the merged functions of the objects and of the PLT. Adds to `counts`.
 
     At the level that changes nothing, each function is as its object has it. Raises FormatError.
@@ -65,10 +65,10 @@ def merge_objects(inputs: Inputs, linker_map: LinkerMap, layout: Layout, level: 
     table, _ = merger.merged(elf.executable_ranges(), plt)
     counts.plt_functions = len(plt)
     linker_map.count_undescribed(table.start, counts)
-    as_they_are = merger.versions == {layout.version} and merger.fixed_offsets == {(abi.fixed_fp_offset, abi.fixed_ra_offset)}
-    as_they_are = as_they_are and all(rule.fp != AT_CFA for rule in table.rules) and expressible(table.rules, abi, layout)
-    overlap = any(map(gt, map(add, table.start, table.size), islice(table.start, 1, None)))
-    if level.max_rows or overlap or not as_they_are:
+    is_unchanged = merger.versions == {layout.version} and merger.fixed_offsets == {(abi.fixed_fp_offset, abi.fixed_ra_offset)}
+    is_unchanged = is_unchanged and all(rule.fp != AT_CFA for rule in table.rules) and expressible(table.rules, abi, layout)
+    has_overlaps = any(map(gt, map(add, table.start, table.size), islice(table.start, 1, None)))
+    if level.max_rows or has_overlaps or not is_unchanged:
         table, left_out = lower(table, abi, layout)
         counts.left_out = {reason.value: count for reason, count in left_out.items()}
     if not len(table):
@@ -101,7 +101,7 @@ def partial_link(
     Raises FormatError if the link fails, with the linker's output as notes (PEP 678), RefusedError if the linker does not exist.
     """
     output, map_file, arguments = directory / "linked.o", directory / "map", directory / "arguments"
-    text = "".join(f"{_argument(os.fspath(path))}\n" for path in objects)
+    text = "".join(f"{_quote_argument(os.fspath(path))}\n" for path in objects)
     arguments.write_text(text, encoding="utf-8", errors="surrogateescape")
     command = [linker, "-r", "-o", str(output), f"-Map={map_file}", f"@{arguments}"]
     try:
@@ -122,28 +122,28 @@ def partial_link(
         except BaseException:  # signals, too
             run.kill()
             raise
-    messages = _messages(errors)
-    absent = [what for what, file in (("object", output), ("map", map_file)) if not file.exists()]
-    if run.returncode or absent:
-        reason = f"-r failed: {_reason(run.returncode)}" if run.returncode else f"-r wrote no {' and no '.join(absent)}"
-        failed = FormatError(reason, file=os.fsdecode(linker))
+    messages = _parse_messages(errors)
+    missing = [what for what, file in (("object", output), ("map", map_file)) if not file.exists()]
+    if run.returncode or missing:
+        reason = f"-r failed: {_describe_status(run.returncode)}" if run.returncode else f"-r wrote no {' and no '.join(missing)}"
+        link_error = FormatError(reason, file=os.fsdecode(linker))
         for line in errors.splitlines():
-            failed.add_note(line)
-        raise failed
+            link_error.add_note(line)
+        raise link_error
     return PartialLink(output, map_file, messages)
 
 
-def _messages(text: str) -> list[str]:
+def _parse_messages(text: str) -> list[str]:
     """Return the linker's messages, a line each; lld continues a message with `>>>`."""
     whole = text.replace("\n>>> ", ": ").splitlines()
     return [line for line in whole if line and "sframe" not in line.lower()]
 
 
-def _reason(status: int) -> str:
+def _describe_status(status: int) -> str:
     return f"exit status {status}" if status > 0 else f"killed by signal {-status} ({signal.strsignal(-status)})"
 
 
-def _argument(path: str) -> str:
+def _quote_argument(path: str) -> str:
     """Return a path quoted for an argument file, with `./` where a linker would take it for an option or another such file."""
     path = f"./{path}" if path.startswith(("-", "@")) else path
     return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'

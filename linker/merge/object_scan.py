@@ -177,7 +177,7 @@ class ObjectScan(ByteReader):
         return True
 
     @cython.locals(number="unsigned short[::1]", offset="unsigned long long[::1]")
-    def places(self, index_at: int, step: int, relative: bool, kind: int, number: Column, offset: Column) -> bool:
+    def locate_functions(self, index_at: int, step: int, relative: bool, kind: int, number: Column, offset: Column) -> bool:
         """Find the section and the offset of each function, as `Described` has them. False: they are not of the usual form.
 
         `index_at`: place of the index in the SFrame section. `step`: bytes of an entry. `relative`: as the section's. `kind`: type

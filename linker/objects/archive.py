@@ -42,11 +42,11 @@ def is_archive(data: bytes | memoryview) -> bool:
     return bytes(data[:8]) in (MAGIC, THIN_MAGIC)
 
 
-def is_debian(data: bytes | memoryview) -> bool:
+def is_debian_package(data: bytes | memoryview) -> bool:
     return bytes(data[: len(DEBIAN_MAGIC)]) == DEBIAN_MAGIC
 
 
-def members(data: memoryview, file: str) -> list[Member]:
+def read_members(data: memoryview, file: str) -> list[Member]:
     """Return all members, including the symbol index and the table of long names. Raises FormatError."""
     if bytes(data[:8]) == THIN_MAGIC:
         raise FormatError("a thin archive: its members are files of their own, give them instead", file=file)
@@ -71,18 +71,18 @@ def members(data: memoryview, file: str) -> list[Member]:
     return found
 
 
-def rewritten_archive(found: list[Member], contents: Mapping[int, bytes | memoryview], file: str) -> Iterator[bytes | memoryview]:
+def rewrite_archive(members: list[Member], contents: Mapping[int, bytes | memoryview], file: str) -> Iterator[bytes | memoryview]:
     """Yield the archive's bytes, in parts. `contents`: new contents of some members, by the offset of their header."""
-    sizes = {member.at: len(contents.get(member.at, member.contents)) for member in found}
-    moved: dict[int, int] = {}
+    sizes = {member.at: len(contents.get(member.at, member.contents)) for member in members}
+    new_offsets: dict[int, int] = {}
     at = len(MAGIC)
-    for member in found:
-        moved[member.at] = at
+    for member in members:
+        new_offsets[member.at] = at
         at += HEADER.size + (sizes[member.at] + 1) // 2 * 2
     yield MAGIC
-    for member in found:
+    for member in members:
         width = INDEXES.get(member.short_name)
-        new = contents.get(member.at, member.contents) if width is None else _update_index(member, width, moved, file)
+        new = contents.get(member.at, member.contents) if width is None else _update_index(member, width, new_offsets, file)
         name, others, size, end = member.fields
         yield HEADER.pack(name, others, str(sizes[member.at]).encode().ljust(len(size)), end)
         yield new
@@ -97,15 +97,15 @@ def _member_name(short: bytes, long_names: bytes) -> str:
     return short.rstrip(b"/").decode(errors="replace") if short.strip(b"/") else short.decode()
 
 
-def _update_index(index: Member, width: int, moved: Mapping[int, int], file: str) -> bytes:
-    """Return the symbol index with the members' new offsets. `moved`: new header offset by old one."""
+def _update_index(index: Member, width: int, new_offsets: Mapping[int, int], file: str) -> bytes:
+    """Return the symbol index with the members' new offsets. `new_offsets`: new header offset by old one."""
     raw = bytes(index.contents)
     count = int.from_bytes(raw[:width], "big")
     if width * (count + 1) > len(raw):
         raise FormatError(f"an index of {count} symbols does not fit into {len(raw)} bytes", "archive", index.at, file)
     code = struct.Struct(f">{count}{'I' if width == 4 else 'Q'}")
     try:
-        offsets = [moved[at] for at in code.unpack_from(raw, width)]
+        offsets = [new_offsets[at] for at in code.unpack_from(raw, width)]
     except KeyError as error:
         raise FormatError(f"the symbol index leads to {error.args[0]:#x}, where no member is", "archive", index.at, file) from None
     if width == 4 and max(offsets, default=0) > 0xFFFFFFFF:

@@ -8,8 +8,8 @@ from linker.files.copying import copy_file
 from linker.inject import undo_record
 from linker.inject.apply import Change, write_changed_file
 from linker.inject.undo_record import Undo, Write
-from linker.objects.laid_out import LaidOutObject, groups, is_sframe, lay_out, place_debug_file
-from linker.objects.new_sections import NewSection, new_sections, object_writes, old_sections
+from linker.objects.laid_out import LaidOutObject, is_sframe, lay_out, map_members_to_groups, place_debug_file
+from linker.objects.new_sections import NewSection, make_sections, numbers_of_old_sections, plan_object_writes
 from sframegen.base.errors import DIFFERENT_SECTION, FormatError, Refusal, RefusedError
 from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from sframegen.elf.file import ElfFile
@@ -46,7 +46,7 @@ class ObjectChange(NamedTuple):
         """Return the writes that turn the base into the new object; none if it is unchanged."""
         if not self.sections or not self.placed.symbol_table:
             return []
-        writes = object_writes(self.base, self.placed.symbol_table, self.sections)
+        writes = plan_object_writes(self.base, self.placed.symbol_table, self.sections)
         end = max(one.offset + len(one.data) for one in writes)
         return [*writes, *([Write(end, undo_record.make_record(self.base.data, writes))] if self.undoable else [])]
 
@@ -59,7 +59,7 @@ class ConvertedObject(NamedTuple):
     converted: Converted
 
 
-def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool, debug_file: Path | None = None) -> ConvertedObject:
+def convert_object(elf: ElfFile, layout: Layout, level: Level, *, replace: bool, debug_file: Path | None = None) -> ConvertedObject:
     """Return the object with sections made from its CFI; no new ones if its SFrame sections already describe the same rules.
 
     `debug_file`: a separate debug file, for code that `.eh_frame` does not describe. Raises RefusedError if they describe other
@@ -69,14 +69,14 @@ def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool, debug_
     from sframegen.conversion.convert import convert_sources  # noqa: PLC0415 - merges do not need the converter
 
     abi = abi_of(elf)
-    base, record = original_object(elf) or (elf, None)
+    base, record = restore_object(elf) or (elf, None)
     placed = lay_out(base, abi)
     sources = find_sources(placed.image, debug_file, partial(place_debug_file, of=placed))
     converted = convert_sources(sources, placed.image.executable_ranges(), abi, layout)
     table = converted.table
     if len(table):
         table = converted.encoder(placed.image, level._replace(share=False)).table
-    present = list(sections_of(placed.image if base is elf else lay_out(elf, abi).image))
+    present = list(decode_sections(placed.image if base is elf else lay_out(elf, abi).image))
     sections: list[NewSection] = []
     if len(table):
         described = gather(section.table for section in present)
@@ -87,7 +87,7 @@ def prepare(elf: ElfFile, layout: Layout, level: Level, *, replace: bool, debug_
         elif present and not replace:
             raise RefusedError(Refusal.OTHER_SECTION, DIFFERENT_SECTION, file=elf.name)
         else:
-            sections = new_sections(base, placed, table, converted.encoded)
+            sections = make_sections(base, placed, table, converted.encoded)
     return ConvertedObject(ObjectChange(elf, base, record, placed, table, sections), sources, converted)
 
 
@@ -106,9 +106,9 @@ def check_object(change: ObjectChange, written: ElfFile) -> list[str]:
         return [] if written.data == change.elf.data else ["an object that already has the section has changed"]
     findings = []
     base = change.base
-    old = old_sections(base)
+    old = numbers_of_old_sections(base)
     changed = {new.group.number for new in change.sections if new.group} | {base.shstrndx, 0} | old
-    changed |= {group.number for number, group in groups(base).items() if number in old}
+    changed |= {group.number for number, group in map_members_to_groups(base).items() if number in old}
     for section, new in zip(base.sections, written.sections, strict=False):
         if section.number not in changed and section != new:
             findings.append(f"section {section.number} {section.name} has changed")
@@ -116,7 +116,7 @@ def check_object(change: ObjectChange, written: ElfFile) -> list[str]:
         findings.append("bytes of the original have changed")
     placed = lay_out(written, abi_of(base))
     before, after = ([one for one in found.sections if one[2] not in old] for found in (change.placed, placed))
-    address, lost = difference(change.table, gather(section.table for section in sections_of(placed.image)))
+    address, lost = difference(change.table, gather(section.table for section in decode_sections(placed.image)))
     if before != after or address is not None or lost:
         findings.append("the new sections differ from the planned ones")
     if change.undoable and not _restores(written, base):
@@ -124,7 +124,7 @@ def check_object(change: ObjectChange, written: ElfFile) -> list[str]:
     return findings
 
 
-def sections_of(image: ElfFile) -> Iterator[SframeSection]:
+def decode_sections(image: ElfFile) -> Iterator[SframeSection]:
     """Decode an object's SFrame sections. `image`: the object, laid out."""
     for section in filter(is_sframe, image.sections):
         yield decode(image.contents(section), section.header.sh_addr, image.name)
@@ -144,7 +144,7 @@ class ObjectRemoval(NamedTuple):
 
     @property
     def section_bytes(self) -> int:
-        return sframe_bytes(self.elf)
+        return sum_sframe_bytes(self.elf)
 
     def write(self, out: BinaryIO) -> None:
         """Write the original to an empty file."""
@@ -157,15 +157,15 @@ class ObjectRemoval(NamedTuple):
 
 def _restores(elf: ElfFile, original: ElfFile) -> bool:
     """Return True if the record in `elf` restores `original`, byte for byte."""
-    found = original_object(elf)
+    found = restore_object(elf)
     return found is not None and found[0].data.tobytes() == original.data.tobytes()
 
 
-def sframe_bytes(elf: ElfFile) -> int:
+def sum_sframe_bytes(elf: ElfFile) -> int:
     return sum(section.header.sh_size for section in elf.sections if is_sframe(section))
 
 
-def original_object(elf: ElfFile) -> tuple[ElfFile, Undo] | None:
+def restore_object(elf: ElfFile) -> tuple[ElfFile, Undo] | None:
     """Return the object that add-section was given, and its record; None without a valid record."""
     record = undo_record.read_verified(elf.data)
     if record is None or record.gaps or any(offset + len(old) > EHDR_SIZE for offset, old in record.old):
@@ -182,9 +182,9 @@ def original_object(elf: ElfFile) -> tuple[ElfFile, Undo] | None:
 
 def plan_object_removal(elf: ElfFile) -> ObjectRemoval | None:
     """Return how to remove an object's SFrame sections; None if it has none. Raises RefusedError if another tool made them."""
-    if not sframe_bytes(elf):
+    if not sum_sframe_bytes(elf):
         return None
-    found = original_object(elf)
+    found = restore_object(elf)
     if found is None:
         message = "another tool made its SFrame section, or rewrote the object since"
         raise RefusedError(Refusal.FOREIGN_OBJECT, message, file=elf.name)

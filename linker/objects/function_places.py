@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from linker.objects.laid_out import check_disjoint, is_sframe, starts_count_from
+from linker.objects.laid_out import check_disjoint, is_sframe, starts_are_section_relative
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.records import SHN, SHT, Rela
 from sframegen.elf.relocations import relocation_rows
@@ -44,7 +44,7 @@ def described_sections(elf: ElfFile) -> Iterator[DescribedSection]:
             if piece.abi.sframe_id != abi.sframe_id:
                 raise elf.error(f"an SFrame section for {piece.abi.name} in an object for {abi.name}", section.name, 4)
             base = piece.address - section.header.sh_addr
-            is_direct = piece.relative or starts_count_from(elf, section)  # the relocation names the function itself
+            is_direct = piece.relative or starts_are_section_relative(elf, section)  # the relocation names the function itself
             yield _locate_functions(elf, piece, (base, None if is_direct else base), by_offset, symbols)
 
 

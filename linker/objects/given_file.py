@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 from linker.files.copying import copy_file
-from linker.objects.archive import is_archive, is_debian, members, rewritten_archive
+from linker.objects.archive import is_archive, is_debian_package, read_members, rewrite_archive
 from sframegen.base.errors import FormatError
 from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from sframegen.elf.file import ElfFile, map_file
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Objects(NamedTuple):
-    """A file of objects: a single one, or an archive. `members`: objects by archive header offset; 0 for a single object."""
+    """A file of objects: a single one, or an archive. `read_members`: objects by archive header offset; 0 for a single object."""
 
     file: str
     data: memoryview
@@ -52,7 +52,7 @@ class Objects(NamedTuple):
             buffer = io.BytesIO()
             write(buffer)
             contents[at] = buffer.getvalue()
-        out.writelines(rewritten_archive(members(self.data, self.file), contents, self.file))
+        out.writelines(rewrite_archive(read_members(self.data, self.file), contents, self.file))
 
     def check(self, checks: Mapping[int, Callable[[ElfFile], list[str]]], written: ElfFile | Objects) -> list[str]:
         """Return findings about the written file, from checks of its objects."""
@@ -62,24 +62,24 @@ class Objects(NamedTuple):
         return [f"{self.members[at].name}: {finding}" for at, elf in pairs if at in checks for finding in checks[at](elf)]
 
 
-def open_given(path: str) -> ElfFile | Objects:
+def open_input(path: str) -> ElfFile | Objects:
     """Open the file at `path` as `given` does. Raises OSError, too."""
-    return file_or_objects(map_file(path)[0], path)
+    return parse_input(map_file(path)[0], path)
 
 
-def file_or_objects(data: memoryview, path: str, source: Source | None = None) -> ElfFile | Objects:
+def parse_input(data: memoryview, path: str, source: Source | None = None) -> ElfFile | Objects:
     """Return a linked ELF file, or the objects of an object file or archive. Raises FormatError."""
     if is_archive(data):
-        if is_debian(data):
+        if is_debian_package(data):
             raise FormatError("a Debian package, not an archive of objects", file=path)
-        return Objects(path, data, {at: elf for at, _, elf in objects_in(data, path)})
+        return Objects(path, data, {at: elf for at, _, elf in read_archive_objects(data, path)})
     elf = ElfFile(data, path, source.status, source.descriptor) if source else ElfFile(data, path)
     return Objects(path, data, {0: elf}) if elf.header.e_type == ET.REL else elf
 
 
-def objects_in(data: memoryview, file: str) -> Iterator[tuple[int, str, ElfFile]]:
+def read_archive_objects(data: memoryview, file: str) -> Iterator[tuple[int, str, ElfFile]]:
     """Yield (header offset, member name, object) for each object of an archive."""
-    for member in members(data, file):
+    for member in read_members(data, file):
         if member.is_elf:
             elf = ElfFile(member.contents, f"{file}({member.name})")
             if elf.header.e_type == ET.REL:

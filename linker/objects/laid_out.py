@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
 
 FIRST_ADDRESS = 1 << 20
-GAP = 64  # bytes between sections: more than the padding that functions of one FDE may have between them
-MAX_SPAN = 1 << 31  # what a 32-bit pc-relative field reaches
-NOWHERE = 1 << 40  # far from all code, for the sections of a debug file that its object does not have
-FLAGS_AT = 3  # offset in an SFrame section
+SECTION_GAP = 64  # bytes between sections: more than the padding that functions of one FDE may have between them
+MAX_ADDRESS_SPAN = 1 << 31  # what a 32-bit pc-relative field reaches
+UNMATCHED_ADDRESS = 1 << 40  # far from all code, for the sections of a debug file that its object does not have
+FLAGS_OFFSET = 3  # offset in an SFrame section
 FIELDS = {(size, order): Struct(mark + code) for size, code in ((4, "I"), (8, "Q")) for order, mark in STRUCT_BYTE_ORDERS.items()}
 CFI_SECTIONS = (*EH_FRAMES, ".debug_frame")
 
@@ -69,7 +69,7 @@ class LaidOutObject:
         """Return the number of the executable section that holds an address."""
         return self.sections[bisect_right(self.sections, address, key=START) - 1][2]
 
-    def reference_to(self, address: int) -> tuple[int, int]:
+    def symbol_and_addend(self, address: int) -> tuple[int, int]:
         """Return the (symbol, addend) for a function's address: those of its FDE, else of the last anchor before it."""
         known = self.anchors.get(address)
         if known is not None:
@@ -80,22 +80,22 @@ class LaidOutObject:
     def _anchor_before(self, address: int) -> tuple[int, tuple[int, int]]:
         """Return the last anchor before a function's address in its section; if there is none, one of the section's symbols."""
         number = self.section_at(address)
-        last = bisect_right(self._anchored, address) - 1
-        if last >= 0 and self.section_at(self._anchored[last]) == number:
-            return self._anchored[last], self.anchors[self._anchored[last]]
-        if number not in self._symbols:
+        last = bisect_right(self._anchor_addresses, address) - 1
+        if last >= 0 and self.section_at(self._anchor_addresses[last]) == number:
+            return self._anchor_addresses[last], self.anchors[self._anchor_addresses[last]]
+        if number not in self._section_symbols:
             raise self.image.error(
                 "it has no symbols, so relocations cannot refer to its functions", self.image.sections[number].name
             )
-        return self._symbols[number]
+        return self._section_symbols[number]
 
     @cached_property
-    def _anchored(self) -> list[int]:
+    def _anchor_addresses(self) -> list[int]:
         """Return the addresses of all anchors in code, ascending."""
         return sorted(address for address in self.anchors if index_of_containing_range(self.sections, address) is not None)
 
     @cached_property
-    def _symbols(self) -> dict[int, tuple[int, tuple[int, int]]]:
+    def _section_symbols(self) -> dict[int, tuple[int, tuple[int, int]]]:
         """Return an anchor symbol for each code section, preferably its section symbol, by section number."""
         found: dict[int, tuple[int, tuple[int, int]]] = {}
         symbols = SymbolTable(self.image, self.symbol_table) if self.symbol_table else ()
@@ -126,7 +126,7 @@ def place_debug_file(debug: ElfFile, of: LaidOutObject) -> ElfFile:
     addresses = [0] * len(debug.sections)
     for section in loaded[0]:
         is_unique = all(count[key(section)] == 1 for count in counts)
-        addresses[section.number] = known[key(section)] if is_unique else NOWHERE
+        addresses[section.number] = known[key(section)] if is_unique else UNMATCHED_ADDRESS
     return lay_out(debug, abi_of(debug), addresses=addresses).image
 
 
@@ -143,7 +143,7 @@ def lay_out(elf: ElfFile, abi: Abi, *, anchors_only: bool = False, addresses: li
     for section in elf.sections:
         if section.header.sh_type != SHT.NOBITS:
             elf.slice(section.header.sh_offset, section.header.sh_size, section.name)
-    addresses = _addresses(elf) if addresses is None else addresses
+    addresses = _choose_addresses(elf) if addresses is None else addresses
     data = bytearray(elf.data)
     symbols = _place_symbols(elf, tables[0], addresses, data) if tables else []
     code = [section for section in elf.sections if is_code(section)]
@@ -154,9 +154,9 @@ def lay_out(elf: ElfFile, abi: Abi, *, anchors_only: bool = False, addresses: li
         if _is_relocated(section) and not (anchors_only and is_sframe(section) and _has_all_fields(elf, section)):
             written, named = (None if anchors_only else data), ({} if is_sframe(section) else anchors)
             relocated[section.number] = _relocate(elf, section, abi, addresses[section.number], symbols, written, named)
-    image = ElfFile(memoryview(_with_headers(elf, addresses, code, data)), elf.name)
+    image = ElfFile(memoryview(_add_program_headers(elf, addresses, code, data)), elf.name)
     image.relocated = relocated
-    image.floating = [(start, end) for start, end, number in placed if _floats(elf.sections[number])]
+    image.floating = [(start, end) for start, end, number in placed if _may_be_anywhere(elf.sections[number])]
     return LaidOutObject(image, tables[0] if tables else None, placed, anchors)
 
 
@@ -167,26 +167,26 @@ def check_disjoint(elf: ElfFile) -> None:
         raise elf.error("its sections overlap")
 
 
-def groups(elf: ElfFile) -> dict[int, Section]:
+def map_members_to_groups(elf: ElfFile) -> dict[int, Section]:
     """Return each group member's section group, by the member's section number."""
     members: dict[int, Section] = {}
     for group in elf.sections:
         if group.header.sh_type == SHT.GROUP:
-            members.update(dict.fromkeys(members_of(elf, group)[1:], group))
+            members.update(dict.fromkeys(read_group(elf, group)[1:], group))
     return members
 
 
-def members_of(elf: ElfFile, group: Section) -> list[int]:
+def read_group(elf: ElfFile, group: Section) -> list[int]:
     """Return a section group's contents: its flags, then the numbers of its members."""
     return read_words(elf.contents(group), elf.byte_order)
 
 
-def starts_count_from(elf: ElfFile, section: Section) -> bool:
+def starts_are_section_relative(elf: ElfFile, section: Section) -> bool:
     """Return True for SFrame sections of GNU as before 2.45: starts count from the section, though relocations do not say so."""
     header = section.header
     if header.sh_type != SHT.PROGBITS or not is_sframe(section) or header.sh_size < HEADER_SIZE:
         return False
-    return not elf.contents(section)[FLAGS_AT] & F_FDE_FUNC_START_PCREL
+    return not elf.contents(section)[FLAGS_OFFSET] & F_FDE_FUNC_START_PCREL
 
 
 def is_sframe(section: Section) -> bool:
@@ -210,13 +210,13 @@ def is_code(section: Section) -> bool:
     return header.sh_flags & flags == flags and header.sh_type != SHT.NOBITS and header.sh_size > 0
 
 
-def _floats(section: Section) -> bool:
+def _may_be_anywhere(section: Section) -> bool:
     """Return True if a linker can place the section's code at any address modulo PC_PERIOD."""
     align = section.header.sh_addralign
     return align == 0 or align % PC_PERIOD != 0
 
 
-def _addresses(elf: ElfFile) -> list[int]:
+def _choose_addresses(elf: ElfFile) -> list[int]:
     """Return the address of each section. SFrame sections come last, so that replacing them does not move others."""
     addresses = [0] * len(elf.sections)
     here = FIRST_ADDRESS
@@ -225,8 +225,8 @@ def _addresses(elf: ElfFile) -> list[int]:
         here = align_up(here, min(max(header.sh_addralign, 16), 4096))
         addresses[section.number] = here if header.sh_flags & SHF.ALLOC else 0  # CIE pointers of .debug_frame count from its start
         if header.sh_flags & SHF.ALLOC:
-            here += header.sh_size + GAP
-        if here >= MAX_SPAN:
+            here += header.sh_size + SECTION_GAP
+        if here >= MAX_ADDRESS_SPAN:
             raise elf.error("its sections do not fit into 2 GiB", section.name)
     return addresses
 
@@ -276,7 +276,7 @@ def _relocate(
     Adds to `named` the first (symbol, addend) that names each address.
     """
     filled, unknown = Relocated(set(), set())
-    at_offset = 0 if starts_count_from(elf, section) else 1
+    at_offset = 0 if starts_are_section_relative(elf, section) else 1
     here, size_of_section = section.header.sh_offset, section.header.sh_size
     kinds = {
         number: (kind.size, base * kind.pc_relative, at_offset * kind.pc_relative, FIELDS[kind.size, elf.byte_order].pack_into)
@@ -308,7 +308,7 @@ def _relocate(
     return Relocated(filled, unknown)
 
 
-def _with_headers(elf: ElfFile, addresses: list[int], code: list[Section], data: bytearray) -> bytearray:
+def _add_program_headers(elf: ElfFile, addresses: list[int], code: list[Section], data: bytearray) -> bytearray:
     """Return `data` as a linked file: section headers with addresses, and a program header for each executable section."""
     shdr, phdr = RECORDS[Shdr, elf.byte_order], RECORDS[Phdr, elf.byte_order]
     loads = sorted((addresses[section.number], section.header) for section in code)

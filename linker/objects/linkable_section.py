@@ -66,7 +66,7 @@ class Anchors:
         found = {start: [name for name in names if 0 < len(name) < MAX_NAME] for start, names in found.items()}
         self._names = {start: min(names, key=lambda name: (len(name), name)) for start, names in found.items() if names}
 
-    def of(self, address: int) -> tuple[bytes, int]:
+    def symbol_and_addend(self, address: int) -> tuple[bytes, int]:
         """Return (symbol, addend) for an address in code. Raises FormatError if no symbol is at the start of its section."""
         number = index_of_containing_range(self._ranges, address)
         if number is None:
@@ -78,14 +78,14 @@ class Anchors:
         return self._names[start], address - start
 
 
-def linkable_object(elf: ElfFile, encoder: Encoder) -> bytes:
+def make_linkable_object(elf: ElfFile, encoder: Encoder) -> bytes:
     """Return the object. Raises FormatError if a function's section has no symbol at its start."""
     order, layout, anchors = elf.byte_order, encoder.layout, Anchors(elf)
     kind = start_relocation(encoder.abi.sframe_id, layout.start_width)
     numbers: dict[bytes, int] = {}
     relocations = []
     for function, start in enumerate(encoder.table.start):
-        symbol, addend = anchors.of(start)
+        symbol, addend = anchors.symbol_and_addend(start)
         number = numbers.setdefault(symbol, len(numbers) + 1)
         relocations.append(Rela(HEADER_SIZE + function * layout.index_size, number << 32 | kind, addend))
     texts = [b"", *(name.encode() for name in NAMES), *numbers]

@@ -10,7 +10,7 @@ from collections import defaultdict
 
 from linker.inject.undo_record import Write
 from linker.objects.function_places import start_relocation
-from linker.objects.laid_out import LaidOutObject, groups, is_sframe, members_of
+from linker.objects.laid_out import LaidOutObject, is_sframe, map_members_to_groups, read_group
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.conversion.kernel_code import is_module
 from sframegen.elf.ranges import align_up
@@ -37,25 +37,25 @@ class NewSection(NamedTuple):
     relocations: bytes
 
 
-def new_sections(elf: ElfFile, placed: LaidOutObject, table: FunctionTable, encoded: EncodedRules) -> list[NewSection]:
+def make_sections(elf: ElfFile, placed: LaidOutObject, table: FunctionTable, encoded: EncodedRules) -> list[NewSection]:
     """Return the new SFrame sections. `table`: functions at the addresses that `placed` gave them.
 
     The section for functions in no group comes last: when it collects garbage, GNU ld takes only the last of an object's sections
     for SFrame, and keeps all that others refer to. A kernel module gets one section: its loader knows no groups, and reads one.
     """
-    group_of = {} if is_module(elf) else groups(elf)
+    group_of = {} if is_module(elf) else map_members_to_groups(elf)
     functions: dict[int, list[int]] = defaultdict(list)
     for function, start in enumerate(table.start):
         group = group_of.get(placed.section_at(start))
         functions[group.number if group else 0].append(function)
     tables = {number: table.select(functions[number]) for number in sorted(functions, reverse=True)}
     return [
-        new_section(placed, Encoder(some, encoded.abi, encoded.layout, encoded=encoded), elf.sections[number])
+        make_section(placed, Encoder(some, encoded.abi, encoded.layout, encoded=encoded), elf.sections[number])
         for number, some in tables.items()
     ]
 
 
-def new_section(placed: LaidOutObject, encoder: Encoder, group: Section | None = None) -> NewSection:
+def make_section(placed: LaidOutObject, encoder: Encoder, group: Section | None = None) -> NewSection:
     """Return the section with all functions of the encoder.
 
     No two functions may share rows: GNU ld makes room for as many bytes as the objects have, and then writes the rows of each
@@ -63,21 +63,21 @@ def new_section(placed: LaidOutObject, encoder: Encoder, group: Section | None =
     """
     if not is_module(placed.image):  # whose sections are loaded in their order; that of others is only known to the linker
         encoder.flags &= ~F_FDE_SORTED
-    return NewSection(group if group and group.number else None, encoder.encode_unplaced(), _relocations(encoder, placed))
+    return NewSection(group if group and group.number else None, encoder.encode_unplaced(), _make_relocations(encoder, placed))
 
 
-def _relocations(encoder: Encoder, placed: LaidOutObject) -> bytes:
+def _make_relocations(encoder: Encoder, placed: LaidOutObject) -> bytes:
     """Return a relocation for each function start, against the symbol of its FDE's relocation."""
     layout = encoder.layout
     kind = start_relocation(encoder.abi.sframe_id, layout.start_width)
     found = []
     for function, start in enumerate(encoder.table.start):
-        symbol, addend = placed.reference_to(start)
+        symbol, addend = placed.symbol_and_addend(start)
         found.append(Rela(HEADER_SIZE + function * layout.index_size, symbol << 32 | kind, addend))
     return pack_records(found, placed.image.byte_order)
 
 
-def old_sections(elf: ElfFile) -> set[int]:
+def numbers_of_old_sections(elf: ElfFile) -> set[int]:
     """Return the section numbers of an object's SFrame sections and of their relocations."""
     old = {section.number for section in elf.sections if is_sframe(section)}
     return old | {table.number for number in old for table in elf.relocation_tables.get(number, ())}
@@ -111,15 +111,15 @@ class _Additions:
         self.headers[number] = self.headers[number]._replace(sh_offset=self.append(data), sh_size=len(data))
 
 
-def object_writes(elf: ElfFile, symbol_table: Section, sections: Sequence[NewSection]) -> list[Write]:
+def plan_object_writes(elf: ElfFile, symbol_table: Section, sections: Sequence[NewSection]) -> list[Write]:
     """Return the writes that turn the original into the new object: the ELF header; after its end, new or grown sections and the
     section headers.
 
     SFrame sections that the object has are removed; new sections take their numbers first.
     """
-    old = old_sections(elf)
+    old = numbers_of_old_sections(elf)
     added = _Additions(elf, old)
-    members = {group.number: members_of(elf, group) for number, group in groups(elf).items() if number in old}
+    members = {group.number: read_group(elf, group) for number, group in map_members_to_groups(elf).items() if number in old}
     for numbers in members.values():
         numbers[1:] = [number for number in numbers[1:] if number not in old]
     names = elf.sections[elf.shstrndx]
@@ -129,7 +129,7 @@ def object_writes(elf: ElfFile, symbol_table: Section, sections: Sequence[NewSec
         in_group = SHF.GROUP if group else 0
         number, rela = added.new_number(), added.new_number()
         if group:
-            members.setdefault(group.number, members_of(elf, group)).extend((number, rela))
+            members.setdefault(group.number, read_group(elf, group)).extend((number, rela))
         offset, size = added.append(contents), len(contents)
         added.headers[number] = Shdr(sframe_name, SHT.GNU_SFRAME, SHF.ALLOC | in_group, 0, offset, size, 0, 0, ALIGN, 0)
         offset, size, flags = added.append(relocations), len(relocations), SHF.INFO_LINK | in_group

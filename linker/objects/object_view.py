@@ -45,7 +45,7 @@ class ObjectView:
         self.elf = elf
 
     @cached_property
-    def described(self) -> list[DescribedSection]:
+    def described_sections(self) -> list[DescribedSection]:
         return list(described_sections(self.elf))
 
     @cached_property
@@ -55,16 +55,16 @@ class ObjectView:
 
     def sections(self) -> list[SframeSection]:
         """Return the SFrame sections, with function starts as offsets in their code sections, as readelf shows them."""
-        return [replace(one.section, starts=one.offsets) for one in self.described]
+        return [replace(one.section, starts=one.offsets) for one in self.described_sections]
 
-    def names(self, section: int) -> Callable[[int], str | None]:
+    def function_namer(self, section: int) -> Callable[[int], str | None]:
         """Return a callable that maps a function's number in an SFrame section to its symbol's name."""
-        names, addresses = self._names, self.addresses(self.described[section])
+        names, addresses = self._names, self.addresses(self.described_sections[section])
         return lambda function: None if addresses[function] == DEAD else names.at(addresses[function])
 
-    def code_of(self, section: int) -> Callable[[int], str]:
+    def code_section_namer(self, section: int) -> Callable[[int], str]:
         """Return a callable that maps a function's number to the name of its code section, "" if the code was dropped."""
-        sections, numbers = self.elf.sections, self.described[section].numbers
+        sections, numbers = self.elf.sections, self.described_sections[section].numbers
         return lambda function: sections[numbers[function]].name if numbers[function] != SHN.UNDEF else ""
 
     def addresses(self, one: DescribedSection) -> list[int]:
@@ -79,7 +79,7 @@ class ObjectView:
     def merged(self) -> Merger:
         """Return all SFrame sections, merged at the addresses of the placed object."""
         merger = Merger()
-        for one in self.described:
+        for one in self.described_sections:
             merger.add(one.section, self.addresses(one))
         return merger
 
@@ -105,7 +105,7 @@ class ObjectView:
             return None
         return self._names.at(self.placed.image.sections[at.section.number].header.sh_addr + at.offset)
 
-    def place_of_address(self, address: int) -> SectionOffset | None:
+    def find_address(self, address: int) -> SectionOffset | None:
         """Return the place in the code at an address of the placed object."""
         number = index_of_containing_range(self.placed.sections, address)
         if number is None:
@@ -113,20 +113,20 @@ class ObjectView:
         start, _, section = self.placed.sections[number]
         return SectionOffset(self.elf.sections[section], address - start)
 
-    def places_named(self, name: str) -> list[SectionOffset]:
+    def find_places(self, name: str) -> list[SectionOffset]:
         """Return the places of the functions with that name; if there are none, of the code sections with that name."""
         addresses = {symbol.address for symbol in find_functions_named(self.placed.image, name.encode(errors="replace"))}
-        found = [place for address in sorted(addresses) if (place := self.place_of_address(address))]
+        found = [place for address in sorted(addresses) if (place := self.find_address(address))]
         return found or [SectionOffset(section, 0) for section in self.elf.sections if section.name == name and is_code(section)]
 
 
-def place_in(views: list[ObjectView], text: str, file: str) -> tuple[ObjectView, SectionOffset]:
+def find_place(views: list[ObjectView], text: str, file: str) -> tuple[ObjectView, SectionOffset]:
     """Return the place that `text` names in the objects of a file: a function, a section of code, or either + offset.
 
     The offset is decimal, or 0x...; a name takes precedence over a name + offset. Raises FormatError unless exactly one has it.
     """
     for name, offset in split_name_and_offset(text):
-        found = [(view, place) for view in views for place in view.places_named(name)]
+        found = [(view, place) for view in views for place in view.find_places(name)]
         if len(found) > 1:
             raise FormatError(f"{len(found)} functions or sections of code are named {printable(name)}", file=file)
         if found:
@@ -136,7 +136,7 @@ def place_in(views: list[ObjectView], text: str, file: str) -> tuple[ObjectView,
     raise FormatError(f"{what}; an object has no addresses: {REMEDY}", file=file)
 
 
-def views_of(objects: Objects) -> list[ObjectView]:
+def make_views(objects: Objects) -> list[ObjectView]:
     """Return views of the objects that have SFrame sections. Raises FormatError if none has."""
     found = [ObjectView(elf) for elf in objects.members.values() if any(map(is_sframe, elf.sections))]
     if not found:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.objects.laid_out import FIELDS, GAP
+from linker.objects.laid_out import FIELDS, SECTION_GAP
 from sframegen.elf.file import ElfFile, Externals
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import MACHINE_NAMES, PF, PHDR_SIZE, PN_XNUM, PT, RECORDS, SHF, SHT, Ehdr, Phdr
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from linker.objects.laid_out import LaidOutObject
     from sframegen.elf.file import Section
 
-STUB = 16  # bytes between stubs, and between pointers to them
-PAGE = 0xFFF
+STUB_SPACING = 16  # bytes between stubs, and between pointers to them
+PAGE_MASK = 0xFFF
 DEBUG_SECTIONS = (".debug_info", ".debug_line")
 
 
@@ -52,7 +52,7 @@ def _relative(address: int, place: int) -> int:
 
 
 def _pages(address: int, place: int) -> int:
-    return (address & ~PAGE) - (place & ~PAGE)
+    return (address & ~PAGE_MASK) - (place & ~PAGE_MASK)
 
 
 DATA_64, DATA_32 = Field(8, _absolute), Field(4, _absolute)
@@ -80,7 +80,7 @@ AARCH64 = {
     280: Field(4, _relative, ((5, 19, 2),)),  # CONDBR19
     **{kind: Field(4, _relative, ((0, 26, 2),)) for kind in (282, 283)},  # JUMP26, CALL26
 }
-TYPES = {"x86_64": X86_64, "aarch64": AARCH64}
+FIELDS_BY_MACHINE = {"x86_64": X86_64, "aarch64": AARCH64}
 
 
 def resolve_code(elf: ElfFile, placed: LaidOutObject) -> ElfFile:
@@ -90,12 +90,12 @@ def resolve_code(elf: ElfFile, placed: LaidOutObject) -> ElfFile:
     """
     image = placed.image
     data = bytearray(image.data)
-    end = max(section.header.sh_addr + section.header.sh_size for section in image.sections) + GAP
-    externals = _Externals(align_up(end, PAGE + 1), SymbolTable(image, placed.symbol_table) if placed.symbol_table else None)
+    end = max(section.header.sh_addr + section.header.sh_size for section in image.sections) + SECTION_GAP
+    externals = _Externals(align_up(end, PAGE_MASK + 1), SymbolTable(image, placed.symbol_table) if placed.symbol_table else None)
     for section in elf.sections:
         is_loaded = section.header.sh_flags & SHF.ALLOC and section.header.sh_type == SHT.PROGBITS
         if (is_loaded or section.name in DEBUG_SECTIONS) and not section.header.sh_flags & SHF.COMPRESSED:
-            _apply(elf, section, image.sections[section.number].header.sh_addr, externals, data)
+            _apply_relocations(elf, section, image.sections[section.number].header.sh_addr, externals, data)
     loads = [segment for segment in image.segments if segment.p_type != PT.LOAD]
     for of in (section.header for section in image.sections):
         if of.sh_flags & SHF.ALLOC and of.sh_type != SHT.NOBITS and of.sh_size:
@@ -117,9 +117,9 @@ class _Externals:
     """The addresses of symbols that the object does not define, given when they are first asked for."""
 
     def __init__(self, start: int, symbols: SymbolTable | None) -> None:
-        self.next = start
+        self.next_address = start
         self.symbols = symbols
-        self.given: dict[tuple[int, bool], int] = {}
+        self.addresses: dict[tuple[int, bool], int] = {}
         self.stubs: dict[int, str] = {}
         self.pointers: dict[int, str] = {}
         self.unresolved: set[int] = set()  # places whose relocation could not be applied
@@ -131,15 +131,17 @@ class _Externals:
         symbol = self.symbols[number]
         if not pointer and self.symbols.section_of(number, symbol):
             return symbol.st_value
-        if (number, pointer) not in self.given:
-            self.given[number, pointer] = self.next
-            (self.pointers if pointer else self.stubs)[self.next] = self.symbols.name_bytes(symbol.st_name).decode(errors="replace")
-            self.next += STUB
-        return self.given[number, pointer]
+        if (number, pointer) not in self.addresses:
+            self.addresses[number, pointer] = self.next_address
+            (self.pointers if pointer else self.stubs)[self.next_address] = self.symbols.name_bytes(symbol.st_name).decode(
+                errors="replace"
+            )
+            self.next_address += STUB_SPACING
+        return self.addresses[number, pointer]
 
 
-def _apply(elf: ElfFile, section: Section, base: int, externals: _Externals, data: bytearray) -> None:
-    fields = TYPES.get(MACHINE_NAMES.get(elf.header.e_machine, ""), {})
+def _apply_relocations(elf: ElfFile, section: Section, base: int, externals: _Externals, data: bytearray) -> None:
+    fields = FIELDS_BY_MACHINE.get(MACHINE_NAMES.get(elf.header.e_machine, ""), {})
     for offset, info, addend in relocation_rows(elf, section):
         field = fields.get(info & 0xFFFFFFFF)
         if field is None:  # the types that are left lead no jump or call anywhere

@@ -8,8 +8,8 @@ from dataclasses import replace as changed_to
 from functools import partial
 from operator import itemgetter
 
-from linker.existing.add_or_replace import Base, base_of, change_for, has_unloaded, is_written, plan_section
-from linker.existing.in_place import sframe_extents
+from linker.existing.add_or_replace import Base, find_base, has_change, has_same_unloaded_section, make_change, plan_section
+from linker.existing.in_place import find_sframe_extents
 from linker.inject.apply import write_changed_file
 from linker.inject.image import unmoved_prefix_size
 from linker.inject.layout import UNLOADED_ADDRESS
@@ -155,7 +155,7 @@ def _add_to_linked(elf: ElfFile, target: Target, options: AddOptions) -> Summary
     check_linked(elf)
     if is_detached(elf):
         return add_output(summarize_detached(str(target.path)), target.copy(elf))
-    file = _InputFile(elf, base_of(elf), sframe_extents(elf))
+    file = _InputFile(elf, find_base(elf), find_sframe_extents(elf))
     if (options.writing.replace or not file.sections) and not options.section.synthesize:
         target.begin_copy(elf, unmoved_prefix_size(file.base.elf))  # not before synthesizing, which forks processes
     summary, converted = convert_file(file.base.elf, str(target.path), options.section, options.running)
@@ -246,9 +246,9 @@ def _write_if_changed(file: _InputFile, new: _NewSection, summary: Summary, targ
     elf, base = file.elf, file.base
     if writing.dry_run and not file.sections:  # the plan does not need the section's bytes, so they are not encoded
         return _add_plan(elf, new, summary, target, writing)
-    change = change_for(new.plan, base, new.encoder)
+    change = make_change(new.plan, base, new.encoder)
     if file.sections:
-        if is_written(elf, base, change) if new.unloaded is None else has_unloaded(elf, new.unloaded):
+        if has_change(elf, base, change) if new.unloaded is None else has_same_unloaded_section(elf, new.unloaded):
             return add_output(_mark_unchanged(summary, new.encoder.size_bytes), target.copy(elf))
         if not writing.replace:
             raise _other_section_error(elf, unloaded=writing.unloaded)

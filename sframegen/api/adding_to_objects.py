@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from linker.objects.change_objects import check_object, prepare, write_object
-from linker.objects.given_file import open_given
+from linker.objects.change_objects import check_object, convert_object, write_object
+from linker.objects.given_file import open_input
 from sframegen.api.add_summary import Outcome, Summary, sum_summaries
 from sframegen.api.common import add_output, check_signatures, raise_for_findings
 from sframegen.api.making import note_nothing_to_add, summarize_before_writing
@@ -33,7 +33,7 @@ def add_to_objects(objects: Objects, target: Target, options: AddOptions) -> Sum
     if section_options.debug_file is not None and objects.is_archive:
         raise FormatError("an archive has no separate debug file")
     prepare_member = partial(
-        prepare, layout=section_options.layout, level=section_options.level, replace=writing.replace,
+        convert_object, layout=section_options.layout, level=section_options.level, replace=writing.replace,
         debug_file=None if section_options.debug_file is None else Path(section_options.debug_file),
     )  # fmt: skip
     prepared = {at: prepare_member(elf) for at, elf in objects.members.items()}
@@ -57,6 +57,6 @@ def add_to_objects(objects: Objects, target: Target, options: AddOptions) -> Sum
     checks = {at: partial(check_object, one.change) for at, one in prepared.items()}
 
     def check(written: Path, _reader: Reader) -> None:
-        raise_for_findings(objects.check(checks, open_given(str(written))))
+        raise_for_findings(objects.check(checks, open_input(str(written))))
 
     return add_output(summary, target.write(partial(objects.write, writers), check))

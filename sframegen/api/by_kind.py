@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, TypeVar
 
-from linker.objects.given_file import Objects, file_or_objects
+from linker.objects.given_file import Objects, parse_input
 from sframegen.base.errors import name_file_in_errors
 from sframegen.elf.file import ElfFile, map_file
 
@@ -30,7 +30,7 @@ def change_by_kind(
     """
     target = writing.target(path)
     with name_file_in_errors(str(target.path)), target:
-        found = file_or_objects(target.data, str(target.path), target.source) if objects else target.elf()
+        found = parse_input(target.data, str(target.path), target.source) if objects else target.elf()
         if isinstance(found, Objects):
             assert objects is not None
             return objects(found, target)
@@ -46,5 +46,5 @@ def read_by_kind(path: StrPath, linked: Callable[[ElfFile], T], objects: Callabl
 
 def read_contents_by_kind(data: memoryview, file: str, linked: Callable[[ElfFile], T], objects: Callable[[Objects], T]) -> T:
     """Like `read_by_kind`, for the bytes of a file. `file`: its name in messages."""
-    found = file_or_objects(data, file)
+    found = parse_input(data, file)
     return objects(found) if isinstance(found, Objects) else linked(found)

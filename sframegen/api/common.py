@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from linker.existing.in_place import Exchange, verify_exchange
-from linker.existing.original import check_undo
+from linker.existing.original import check_undo_record
 from linker.files.signatures import find_signatures
 from sframegen.api.add_summary import Plan, plan_from_change
 from sframegen.base.errors import Refusal, RefusedError, VerificationError
@@ -76,7 +76,7 @@ def warn_of_rejection(elf: ElfFile, layout: Layout) -> tuple[str, ...]:
 
 def verify_plan(plan: InjectionPlan | Exchange, base: Base, written: Path, reader: Reader) -> None:
     """Raise VerificationError if the written file differs from the plan, or its undo record does not restore the input."""
-    raise_for_findings(find_differences(plan, base, written, reader) or check_undo(base.given, written))
+    raise_for_findings(find_differences(plan, base, written, reader) or check_undo_record(base.given, written))
 
 
 def find_differences(plan: InjectionPlan | Exchange, base: Base, written: Path, reader: Reader) -> list[str]:

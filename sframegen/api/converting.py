@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from linker.existing.add_or_replace import base_of, change_for, plan_section
-from linker.existing.in_place import SEVERAL, find_slot, plan_exchange, verify_exchange
-from linker.existing.original import check_undo, original_of
+from linker.existing.add_or_replace import find_base, make_change, plan_section
+from linker.existing.in_place import SEVERAL_SECTIONS, find_slot, plan_exchange, verify_exchange
+from linker.existing.original import check_undo_record, restore_original
 from linker.inject.apply import Change, write_changed_file
 from linker.inject.layout import UNLOADED_ADDRESS
 from sframegen.api.add_summary import Plan, result_to_json
@@ -194,7 +194,7 @@ def _convert_linked(elf: ElfFile, target: Target, conversion: ConversionOptions)
         findings += _find_lost_rules(merged, table if is_joined else result, sum(left_out.values()))
         if is_joined and not agree(table, result, MAX_GAP, {}):
             findings.append("joined functions have other rules than before")
-        raise_for_findings(findings or ([] if replacement.restores is None else check_undo(replacement.restores, written)))
+        raise_for_findings(findings or ([] if replacement.restores is None else check_undo_record(replacement.restores, written)))
 
     return add_output(change, target.write(replacement.write, check))
 
@@ -225,7 +225,7 @@ class _Replacement(NamedTuple):
 def _plan_replacement(elf: ElfFile, encoder: Encoder) -> _Replacement:
     """Plan to exchange a loaded section in place if the new one fits; else to remove ours and add a new one with more room."""
     unloaded = unloaded_of(elf)
-    if unloaded is None and (encoder.size_bytes <= find_slot(elf).room or original_of(elf) is None):
+    if unloaded is None and (encoder.size_bytes <= find_slot(elf).room or restore_original(elf) is None):
         return _plan_exchange(elf, encoder)
     return _plan_second_addition(elf, encoder, unloaded)
 
@@ -233,7 +233,7 @@ def _plan_replacement(elf: ElfFile, encoder: Encoder) -> _Replacement:
 def _plan_exchange(elf: ElfFile, encoder: Encoder) -> _Replacement:
     slot = find_slot(elf)
     exchange = plan_exchange(elf, slot, encoder.encode(slot.address))
-    original = original_of(elf)
+    original = restore_original(elf)
     restores = None if original is None else original.elf
     write = partial(write_changed_file, elf, Change(exchange.writes))
     return _Replacement(exchange, restores, write, partial(verify_exchange, exchange, elf))
@@ -242,8 +242,8 @@ def _plan_exchange(elf: ElfFile, encoder: Encoder) -> _Replacement:
 def _plan_second_addition(elf: ElfFile, encoder: Encoder, unloaded: Section | None) -> _Replacement:
     """Plan to remove the section and add the new one. `unloaded`: the section, if it is not loaded."""
     if sum(map(is_sframe_section, elf.sections)) > 1:
-        raise elf.error(SEVERAL)
-    base = base_of(elf)
+        raise elf.error(SEVERAL_SECTIONS)
+    base = find_base(elf)
     plan = plan_section(base, encoder, unloaded=encoder.encode(UNLOADED_ADDRESS) if unloaded else None)
-    write = partial(write_changed_file, elf, change_for(plan, base, encoder), record=base.record)
+    write = partial(write_changed_file, elf, make_change(plan, base, encoder), record=base.record)
     return _Replacement(plan, base.given, write, partial(find_differences, plan, base))

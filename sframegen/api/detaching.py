@@ -13,7 +13,7 @@ from linker.files.read_back import Reader, choose_reader
 from linker.files.rename_into_place import write_new
 from linker.inject.layout import UNLOADED_ADDRESS
 from linker.inject.verify import verify_detached
-from linker.objects.linkable_section import check_linkable, linkable_object
+from linker.objects.linkable_section import check_linkable, make_linkable_object
 from sframegen.api.add_summary import Outcome, Plan, Summary
 from sframegen.api.common import check_linked, raise_for_findings
 from sframegen.api.making import convert_file, note_nothing_to_add, summarize_detached
@@ -74,7 +74,7 @@ def add_for_linking(elf: ElfFile, options: AddOptions) -> Summary:
     if not len(converted.table):
         return note_nothing_to_add(summary)
     encoder = converted.encoder(elf, options.section.level)
-    data = linkable_object(elf, encoder)
+    data = make_linkable_object(elf, encoder)
     if options.writing.verify:
         with _memory_file(data) as path:
             raise_for_findings(check_linkable(elf, encoder, path))

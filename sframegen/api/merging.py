@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from linker.existing.add_or_replace import base_of, change_for, plan_section
+from linker.existing.add_or_replace import find_base, make_change, plan_section
 from linker.inject.apply import write_changed_file
-from linker.merge.by_map import Counts, map_of_linked, map_of_object
-from linker.merge.inputs import Inputs, read_all
+from linker.merge.by_map import MergeCounts, read_map_of_linked_file, read_map_of_object
+from linker.merge.inputs import Inputs, check_all_objects
 from linker.merge.merge_objects import merge_objects
 from linker.objects.change_objects import ObjectChange, check_object, write_object
 from linker.objects.laid_out import lay_out
-from linker.objects.new_sections import new_section
+from linker.objects.new_sections import make_section
 from sframegen.api.add_summary import Plan, result_to_json
 from sframegen.api.common import add_output, check_signatures, plan_for_result, raise_for_findings, verify_plan, warn_of_rejection
 from sframegen.api.options import SectionOptions, WriteOptions, check_path, check_paths
@@ -111,7 +111,7 @@ class Merged:
         return result_to_json(self, self.plan)
 
 
-def result_from_counts(file: str, counts: Counts) -> Merged:
+def result_from_counts(file: str, counts: MergeCounts) -> Merged:
     return Merged(file, **(vars(counts) | {"silent": tuple(counts.silent)}))
 
 
@@ -170,10 +170,10 @@ def merge_sections(
     check_regular_files(objects)
     with PrivateDirectory() as directory:
         try:
-            linked = partial_link(link.linker, objects, Path(directory), inputs.open_first)
+            linked = partial_link(link.linker, objects, Path(directory), inputs.open_early)
         except SframegenError as link_error:
             try:
-                read_all(objects)
+                check_all_objects(objects)
             except SframegenError as object_error:  # it tells more than the linker: which object cannot be read, and why
                 for line in getattr(link_error, "__notes__", ()):
                     object_error.add_note(line)
@@ -193,23 +193,25 @@ def _merge_into(path: StrPath, options: SectionOptions, writing: WriteOptions, l
 
 
 def _merge_into_linked(elf: ElfFile, target: Target, options: SectionOptions, writing: WriteOptions, linked: MergeInputs) -> Merged:
-    counts = Counts()
+    counts = MergeCounts()
     warnings = check_signatures([elf], target, force=True)  # forced because the output is another file, to be signed anyhow
-    base = base_of(elf)
-    encoder = merge_objects(linked.inputs, map_of_linked(linked.map_file, base.elf), options.layout, options.level, counts)
+    base = find_base(elf)
+    encoder = merge_objects(
+        linked.inputs, read_map_of_linked_file(linked.map_file, base.elf), options.layout, options.level, counts
+    )
     warnings += warn_of_rejection(base.elf, options.layout)
     plan = plan_section(base, encoder, writing.safe_changes)
-    change = change_for(plan, base, encoder)
+    change = make_change(plan, base, encoder)
     written = target.write(partial(write_changed_file, elf, change, record=base.record), partial(verify_plan, plan, base))
     return add_output(replace(result_from_counts(linked.file, counts), plan=plan_for_result(plan), warnings=warnings), written)
 
 
 def _merge_into_object(elf: ElfFile, target: Target, options: SectionOptions, linked: MergeInputs) -> Merged:
-    counts = Counts()
+    counts = MergeCounts()
     placed = lay_out(elf, abi_of(elf), anchors_only=True)
     level = options.level._replace(share=False)
-    encoder = merge_objects(linked.inputs, map_of_object(linked.map_file, placed), options.layout, level, counts)
-    change = ObjectChange(elf, elf, None, placed, encoder.table, [new_section(placed, encoder)], undoable=False)
+    encoder = merge_objects(linked.inputs, read_map_of_object(linked.map_file, placed), options.layout, level, counts)
+    change = ObjectChange(elf, elf, None, placed, encoder.table, [make_section(placed, encoder)], undoable=False)
 
     def check(written: Path, _reader: Reader) -> None:
         raise_for_findings(check_object(change, open_elf(written)))

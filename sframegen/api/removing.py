@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from linker.existing.in_place import own_loads, sframe_extents
-from linker.existing.original import original_of
-from linker.existing.take_out import plan_removal, removal_of_nothing
+from linker.existing.in_place import find_own_loads, find_sframe_extents
+from linker.existing.original import restore_original
+from linker.existing.take_out import empty_removal, plan_removal
 from linker.inject.apply import Change, write_changed_file
 from linker.objects.change_objects import plan_object_removal
-from linker.objects.given_file import Objects, open_given
+from linker.objects.given_file import Objects, open_input
 from sframegen.api.add_summary import Plan, plan_from_change, result_to_json
 from sframegen.api.by_kind import change_by_kind
 from sframegen.api.common import add_output, raise_for_findings
@@ -105,19 +105,19 @@ def remove_section(path: StrPath, writing: WriteOptions) -> SectionRemoval:
 def _remove_from_linked(elf: ElfFile, target: Target, *, force: bool) -> SectionRemoval:
     if elf.header.e_type not in (ET.EXEC, ET.DYN):
         raise elf.error("neither a program nor a library, nor an object")
-    extents, size = [] if is_detached(elf) else sframe_extents(elf), len(elf.data)
+    extents, size = [] if is_detached(elf) else find_sframe_extents(elf), len(elf.data)
     removal = SectionRemoval(str(target.path), section_bytes=sum(e.size for e in extents), size_before=size, size=size)
     if not extents:
         note = f"{Companion.DETACHED_SECTION}; delete the file to remove it" if is_detached(elf) else ""
         return add_output(replace(removal, note=note), target.copy(elf))
 
-    original = original_of(elf)
+    original = restore_original(elf)
     if original is not None:
-        has_one, size = bool(sframe_extents(original.elf)), len(original.elf.data)
+        has_one, size = bool(find_sframe_extents(original.elf)), len(original.elf.data)
         removal = replace(removal, restored=True, identical=True, still_has_one=has_one, size=size)
-        result, plan = original.elf, removal_of_nothing(original.elf)
+        result, plan = original.elf, empty_removal(original.elf)
         write = partial(write_changed_file, elf, Change(()), record=original.record)
-    elif own_loads(elf) or unloaded_of(elf) is not None or force:
+    elif find_own_loads(elf) or unloaded_of(elf) is not None or force:
         result, plan = elf, plan_removal(elf)
         removal, write = replace(removal, plan=plan_from_change(plan)), partial(write_changed_file, elf, Change(plan.writes))
     else:
@@ -153,7 +153,7 @@ def _remove_from_objects(objects: Objects, target: Target) -> SectionRemoval:
     checks = {at: one.check for at, one in removals.items()}
 
     def check(written: Path, _reader: Reader) -> None:
-        raise_for_findings(objects.check(checks, open_given(str(written))))
+        raise_for_findings(objects.check(checks, open_input(str(written))))
 
     write = partial(objects.write, {at: one.write for at, one in removals.items()})
     return add_output(report, target.write(write, check))

@@ -131,13 +131,13 @@ def well_formed(view: ObjectView, consumer: Consumer) -> Iterator[Finding]:
             facts.unwalked = count_unwalked(image, image.contents(section), section.header.sh_addr)
             yield from accepted(facts, consumer)
         for finding in facts.findings:
-            place = None if finding.address is None else view.place_of_address(finding.address)
+            place = None if finding.address is None else view.find_address(finding.address)
             yield finding._replace(address=None, message=f"{place}: {finding.message}" if place else finding.message)
 
 
 def _compare(view: ObjectView, draft: ReportDraft, debug_file: Path | None) -> None:
     merged = view.merged
-    draft.version, draft.functions = min(merged.versions), sum(len(one.numbers) for one in view.described)
+    draft.version, draft.functions = min(merged.versions), sum(len(one.numbers) for one in view.described_sections)
     image = view.placed.image
     try:
         sources = find_sources(image, debug_file, partial(place_debug_file, of=view.placed))

@@ -77,7 +77,7 @@ def _text_of_objects(views: list[ObjectView], path: str, names: bool, *, several
         if several or member:
             yield heading(path + printable(member))
         for piece, section in enumerate(view.sections()):
-            yield from dump_text(section, view.names(piece) if names else None)
+            yield from dump_text(section, view.function_namer(piece) if names else None)
 
 
 def heading(file: str) -> str:
@@ -101,7 +101,7 @@ def _sections_of(view: ObjectView) -> Iterator[Iterator[str]]:
     """Yield an object's sections as JSON, all decoded first: a later fault would leave the JSON unfinished. Raises FormatError."""
     for piece, section in enumerate(view.sections()):
         section.table  # noqa: B018 - it is cached
-        yield dump_json(section, view.elf.name, view.names(piece), view.code_of(piece))
+        yield dump_json(section, view.elf.name, view.function_namer(piece), view.code_section_namer(piece))
 
 
 def _document_of_objects(path: str, sections: list[Iterator[str]]) -> Iterator[str]:

@@ -91,12 +91,12 @@ def _refused(run: Run, text: str) -> list[dict[str, Any]]:
 
 
 def _in_objects(views: list[ObjectView], file: str, addresses: tuple[str, ...], run: Run) -> list[dict[str, Any]]:
-    from linker.objects.object_view import place_in  # noqa: PLC0415 - as in objects.py
+    from linker.objects.object_view import find_place  # noqa: PLC0415 - as in objects.py
 
     answers: list[dict[str, Any]] = []
     for text in addresses:
         with run.file(file):
-            view, place = place_in(views, text, file)
+            view, place = find_place(views, text, file)
             answer = {"address": place.offset, "section": place.section.name, "name": view.name_at(place)}
             if view.elf.name != file:
                 answer["object"] = view.elf.name

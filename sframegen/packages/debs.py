@@ -7,7 +7,7 @@ import posixpath
 import re
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from linker.objects.archive import HEADER, Member, members, rewritten_archive
+from linker.objects.archive import HEADER, Member, read_members, rewrite_archive
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import map_descriptor
 from sframegen.packages.compression import MAGIC_SIZE, compressed, compression_at, compression_of, decompressed
@@ -114,7 +114,7 @@ class Parts(NamedTuple):
 def pass_deb(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> PassReport:
     """Pass a Debian package through `visit`, as `pass_through` in kinds.py says."""
     size = file_size(source)
-    found = members(map_descriptor(source.fileno(), "")[0], "")
+    found = read_members(map_descriptor(source.fileno(), "")[0], "")
     parts = deb_members(found)
     signed = ", ".join(member.name for member in found if member.name.startswith(SIGNATURE))
     changes = ChangedFiles(visit, ("md5",))
@@ -134,7 +134,7 @@ def pass_deb(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: 
                         parts.control.at: control.packed(),
                         parts.data.at: map_descriptor(file.fileno(), "")[0],
                     }
-                    target.writelines(rewritten_archive(found, contents, ""))
+                    target.writelines(rewrite_archive(found, contents, ""))
         if changes.of and signed:
             package.warnings.append(f"must be signed again: {signed}")
         return package.report()

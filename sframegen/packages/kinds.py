@@ -7,7 +7,7 @@ import re
 from importlib import import_module
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
 
-from linker.objects.archive import is_debian
+from linker.objects.archive import is_debian_package
 from sframegen.base.errors import FormatError, name_file_in_errors
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _is_tar(name: str, beginning: bytes, is_named: bool) -> bool:
 
 KINDS = (
     PackageKind("wheel", "wheels.pass_wheel", "whl", lambda _, data, named: named and data.startswith(ZIP)),
-    PackageKind("deb", "debs.pass_deb", "deb", lambda _, data, __: is_debian(data)),
+    PackageKind("deb", "debs.pass_deb", "deb", lambda _, data, __: is_debian_package(data)),
     PackageKind("tar", "tar_archives.pass_archive", r"tar(?:\.(?:gz|xz|bz2|zst))?|t(?:gz|xz|bz2|zst)", _is_tar),
 )
 

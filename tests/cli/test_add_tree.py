@@ -474,9 +474,9 @@ def test_a_file_that_is_truncated_while_it_is_read(root: Path, monkeypatch: pyte
     def base_of(elf: ElfFile) -> linker.existing.add_or_replace.Base:
         if elf.name == str(root / "usr/bin/tree"):
             os.truncate(elf.name, 0)
-        return linker.existing.add_or_replace.base_of(elf)
+        return linker.existing.add_or_replace.find_base(elf)
 
-    monkeypatch.setattr("sframegen.api.adding.base_of", base_of)
+    monkeypatch.setattr("sframegen.api.adding.find_base", base_of)
     result = run("-j1", root)
     message = f"{root}/usr/bin/tree: it was truncated while being read"
     assert (result.exit_code, result.stderr) == (0, f"sframegen: warning: {message}\n")

@@ -14,9 +14,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from linker.existing.add_or_replace import base_of, change_for, plan_section
+from linker.existing.add_or_replace import find_base, make_change, plan_section
 from linker.inject.apply import write_changed_file
-from linker.objects.change_objects import prepare, write_object
+from linker.objects.change_objects import convert_object, write_object
 from sframegen.conversion import convert
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.elf.file import ElfFile, open_elf
@@ -119,13 +119,13 @@ def with_section(data: bytes, version: int = 3, *, unloaded: bool = False) -> by
         file.write(data)
         file.flush()
         elf = open_elf(file.name)
-        base = base_of(elf)
+        base = find_base(elf)
         abi = abi_of(elf)
         converted = convert.convert(find_sources(elf).sections, elf.executable_ranges(), abi, LAYOUTS[version])
         encoder = converted.encoder(elf, LEVELS["fast"])
         plan = plan_section(base, encoder, unloaded=encoder.encode(0) if unloaded else None)
         out = io.BytesIO()
-        write_changed_file(ElfFile(elf.data), change_for(plan, base, encoder), out)
+        write_changed_file(ElfFile(elf.data), make_change(plan, base, encoder), out)
         return out.getvalue()
 
 
@@ -238,7 +238,7 @@ def relocatable() -> bytes:
 
 def with_object_section(data: bytes) -> bytes:
     """The object as add-section makes it."""
-    prepared = prepare(ElfFile(memoryview(data), "object"), V3, LEVELS["none"], replace=False)
+    prepared = convert_object(ElfFile(memoryview(data), "object"), V3, LEVELS["none"], replace=False)
     out = io.BytesIO()
     write_object(prepared.change, out)
     return out.getvalue()

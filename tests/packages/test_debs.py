@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from linker.objects.archive import members
+from linker.objects.archive import read_members
 from sframegen import Outcome, Refusal, RefusedError, api
 from sframegen.base.errors import FormatError
 from sframegen.packages.compression import compression_of, decompressed
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def parts(path: Path) -> dict[str, bytes]:
-    return {member.name: bytes(member.contents) for member in members(memoryview(path.read_bytes()), "")}
+    return {member.name: bytes(member.contents) for member in read_members(memoryview(path.read_bytes()), "")}
 
 
 def archive(path: Path, which: str) -> dict[str, bytes]:

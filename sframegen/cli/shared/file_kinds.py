@@ -63,8 +63,8 @@ def _views(path: str) -> ElfFile | list[ObjectView]:
         elf = ElfFile(data, path, status)
         if elf.header.e_type != ET.REL:
             return elf
-    from linker.objects.given_file import Objects, file_or_objects  # noqa: PLC0415
-    from linker.objects.object_view import views_of  # noqa: PLC0415 - takes longer to import than most sections to read
+    from linker.objects.given_file import Objects, parse_input  # noqa: PLC0415
+    from linker.objects.object_view import make_views  # noqa: PLC0415 - takes longer to import than most sections to read
 
-    found = file_or_objects(data, path)
-    return views_of(found) if isinstance(found, Objects) else found
+    found = parse_input(data, path)
+    return make_views(found) if isinstance(found, Objects) else found

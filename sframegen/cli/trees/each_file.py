@@ -8,7 +8,7 @@ from functools import partial
 
 import click
 
-from linker.existing.in_place import sframe_extents
+from linker.existing.in_place import find_sframe_extents
 from sframegen.base.errors import FormatError
 from sframegen.base.one_file import FaultError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -156,6 +156,6 @@ def with_sections(run: Run, directory: str) -> list[str]:
 def _may_have_section(file: str) -> bool:
     try:
         elf = open_elf(file)
-        return bool(sframe_extents(elf)) and not is_detached(elf)
+        return bool(find_sframe_extents(elf)) and not is_detached(elf)
     except (FormatError, OSError):
         return True

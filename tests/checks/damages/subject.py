@@ -8,8 +8,8 @@ from functools import cached_property
 from io import BytesIO
 from typing import TYPE_CHECKING, NamedTuple
 
-from linker.existing.add_or_replace import base_of, change_for, plan_section
-from linker.existing.in_place import find_slot, headers_for
+from linker.existing.add_or_replace import find_base, make_change, plan_section
+from linker.existing.in_place import find_slot, resize_headers
 from linker.inject.apply import write_changed_file
 from sframegen.checks.against_cfi import ALL_REGISTERS
 from sframegen.checks.check import check_file
@@ -58,12 +58,12 @@ class Site(NamedTuple):
 
 def with_section(file: Path, level: LevelName, version: int) -> bytes:
     """The file as add-section makes it, with room after the section."""
-    base = base_of(open_elf(file))
+    base = find_base(open_elf(file))
     converted = convert_sources(find_sources(base.elf), base.elf.executable_ranges(), abi_of(base.elf), WRITABLE[version])
     encoder = converted.encoder(base.elf, LEVELS[level])
     encoder.size_bytes += ROOM
     out = BytesIO()
-    write_changed_file(ElfFile(base.elf.data), change_for(plan_section(base, encoder), base, encoder), out)
+    write_changed_file(ElfFile(base.elf.data), make_change(plan_section(base, encoder), base, encoder), out)
     return out.getvalue()
 
 
@@ -137,7 +137,7 @@ class Subject:
         data = bytearray(self.data)
         data[place.offset : place.offset + place.room] = section.ljust(place.room, b"\0")
         if len(section) != place.size:
-            segments, sections = headers_for(self.elf, place, len(section))
+            segments, sections = resize_headers(self.elf, place, len(section))
             for number in place.segments:
                 at = self.elf.header.e_phoff + number * PHDR_SIZE
                 RECORDS[Phdr, self.elf.byte_order].pack_into(data, at, *segments[number])

@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
-from linker.merge.by_map import Counts, map_of_object
+from linker.merge.by_map import MergeCounts, read_map_of_object
 from linker.merge.inputs import ObjectReader
 from linker.objects.laid_out import lay_out
 from sframegen.base.errors import SframegenError
@@ -39,7 +39,7 @@ def linked() -> LaidOutObject:
 def linker_map(file: Path) -> LinkerMap:
     file.write_text(MAP)
     try:
-        return map_of_object(file, linked())
+        return read_map_of_object(file, linked())
     finally:
         file.unlink()
 
@@ -47,9 +47,9 @@ def linker_map(file: Path) -> LinkerMap:
 def run(data: bytes) -> None:
     merger = Merger()
     with suppress(SframegenError):
-        counts = Counts()
+        counts = MergeCounts()
         given = ObjectReader(AMD64).open(memoryview(data), "input")
-        linker_map(directory() / "map").add(given, "input", "", merger, counts)
+        linker_map(directory() / "map").add_object(given, "input", "", merger, counts)
         assert not counts.objects_unlinked
         if counts.objects:
             lower(merger.merged(linked().image.executable_ranges())[0], AMD64, V3)

@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 from linker.objects.archive import is_archive
-from linker.objects.change_objects import check_object, plan_object_removal, prepare, write_object
-from linker.objects.given_file import Objects, objects_in
-from linker.objects.object_view import place_in, views_of
+from linker.objects.change_objects import check_object, convert_object, plan_object_removal, write_object
+from linker.objects.given_file import Objects, read_archive_objects
+from linker.objects.object_view import find_place, make_views
 from sframegen.base.errors import SframegenError
 from sframegen.checks.object_check import check_objects
 from sframegen.elf.file import ElfFile
@@ -27,7 +27,7 @@ SEEDS = ("gcc-object", "gcc-object-debug", "gcc-object-groups", "gcc-archive", "
 def opened(data: bytes) -> Objects:
     view = memoryview(data)
     if is_archive(view):
-        return Objects("file", view, {at: elf for at, _, elf in objects_in(view, "file")})
+        return Objects("file", view, {at: elf for at, _, elf in read_archive_objects(view, "file")})
     elf = ElfFile(view, "file")
     return Objects("file", view, {0: elf} if elf.header.e_type == ET.REL else {})
 
@@ -42,13 +42,13 @@ def read_all(objects: Objects) -> None:
     """As dump, lookup and check do."""
     check_objects(objects)
     with suppress(SframegenError):
-        for view in views_of(objects):
+        for view in make_views(objects):
             for piece, section in enumerate(view.sections()):
-                name_of, code_of = view.names(piece), view.code_of(piece)
+                name_of, code_of = view.function_namer(piece), view.code_section_namer(piece)
                 for function, start in enumerate(section.table.start):
                     name_of(function)
                     with suppress(SframegenError):
-                        found, place = place_in([view], f"{code_of(function)}+{start}", "file")
+                        found, place = find_place([view], f"{code_of(function)}+{start}", "file")
                         found.look_up(place)
 
 
@@ -59,7 +59,7 @@ def run(data: bytes) -> None:
             return
         with suppress(SframegenError):
             read_all(objects)
-        prepared = {at: prepare(elf, V3, LEVELS["fast"], replace=True) for at, elf in objects.members.items()}
+        prepared = {at: convert_object(elf, V3, LEVELS["fast"], replace=True) for at, elf in objects.members.items()}
         filled = written(objects, {at: partial(write_object, one.change) for at, one in prepared.items()})
         objects.check({at: partial(check_object, one.change) for at, one in prepared.items()}, filled)
         removals = {at: plan_object_removal(elf) for at, elf in filled.members.items()}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from linker.existing.in_place import own_loads, sframe_extents
-from linker.existing.original import original_of
+from linker.existing.in_place import find_own_loads, find_sframe_extents
+from linker.existing.original import restore_original
 from linker.existing.take_out import plan_removal
 from sframegen.base.errors import SframegenError
 from sframegen.elf.file import ElfFile, open_elf
@@ -27,10 +27,10 @@ SEEDS = (
 def run(data: bytes) -> None:
     with suppress(SframegenError):
         elf = open_elf(written(data))
-        if sframe_extents(elf):
-            original = original_of(elf)
+        if find_sframe_extents(elf):
+            original = restore_original(elf)
             assert original is None or len(original.elf.data) == original.record.original_size
-            own_loads(elf)
+            find_own_loads(elf)
             removed(elf)
 
 
@@ -41,4 +41,4 @@ def removed(elf: ElfFile) -> None:
     for offset, new in plan.writes:
         assert offset + len(new) <= len(out)
         out[offset : offset + len(new)] = new
-    assert not sframe_extents(ElfFile(memoryview(bytes(out))))
+    assert not find_sframe_extents(ElfFile(memoryview(bytes(out))))

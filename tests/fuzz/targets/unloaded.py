@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from contextlib import suppress
 
-from linker.existing.add_or_replace import base_of, change_for, has_unloaded, plan_section
+from linker.existing.add_or_replace import find_base, has_same_unloaded_section, make_change, plan_section
 from linker.inject.apply import write_changed_file
 from linker.inject.layout import UNLOADED_ADDRESS
 from sframegen.base.errors import SframegenError
@@ -24,19 +24,19 @@ SEEDS = ("unloaded", "gcc-unloaded", "injected", "program", "big-endian", "many-
 def run(data: bytes) -> None:
     with suppress(SframegenError):
         elf = open_elf(written(data))
-        base = base_of(elf)
+        base = find_base(elf)
         abi = AMD64 if elf.byte_order == "little" else S390X
         encoder = Encoder(sframe_table(abi, V3), abi, V3)
         section = encoder.encode(UNLOADED_ADDRESS)
-        has_unloaded(elf, section)
+        has_same_unloaded_section(elf, section)
         plan = plan_section(base, encoder, unloaded=section)
         str(plan)
         out = io.BytesIO()
-        write_changed_file(ElfFile(memoryview(data)), change_for(plan, base, encoder), out, record=base.record)
+        write_changed_file(ElfFile(memoryview(data)), make_change(plan, base, encoder), out, record=base.record)
         result = ElfFile(memoryview(out.getvalue()))
         written_section = unloaded_of(result)
         assert written_section is not None
         assert result.contents(written_section) == section
-        assert has_unloaded(result, section)
+        assert has_same_unloaded_section(result, section)
         assert result.segments == base.elf.segments
         assert restored(out.getvalue()) == base.given.data

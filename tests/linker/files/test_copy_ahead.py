@@ -195,7 +195,7 @@ def test_in_a_directory_that_cannot_be_read(program: Path, ahead: list[ElfFile],
     def refuse(_: Location) -> int:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(Location, "open_directory", refuse)
+    monkeypatch.setattr(Location, "open_parent", refuse)
     with pytest.raises(OSError, match="its directory cannot be read"):
         sframegen.add_section(program)
     (program.with_name("data")).write_bytes(small_file())

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pytest
 
-from linker.existing.original import original_of
+from linker.existing.original import restore_original
 from linker.files import rename_into_place
 from linker.files.copying import copy_file
 from linker.files.location import locate
@@ -496,6 +496,6 @@ def test_the_original_is_that_of_the_open_file(compile_c: Compiler, tmp_path: Pa
     with opened_elf(file) as elf:
         file.unlink()
         os.mkfifo(file)
-        original = original_of(elf)
+        original = restore_original(elf)
     assert original is not None
     assert original.elf.data == program.read_bytes()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from linker.existing.original import original_of
+from linker.existing.original import restore_original
 from linker.inject import undo_record
 from linker.inject.before_layout import MAX_PAGE, MIN_ADDRESS
 from linker.inject.gaps import Gap
@@ -195,7 +195,7 @@ def test_a_record_with_a_gap_in_code_restores_nothing(compile_c: Compiler, tmp_p
     covered = [data[start:end] for start, end in forged.covered]
     result.write_bytes(data[: record.start] + undo_record.encode_record(forged, covered))
     assert undo_record.read_verified(memoryview(result.read_bytes())) == forged
-    assert original_of(open_elf(result)) is None
+    assert restore_original(open_elf(result)) is None
 
 
 def test_a_note_segment_over_bytes_that_are_no_notes(compile_c: Compiler, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from linker.existing.original import original_of
+from linker.existing.original import restore_original
 from sframegen.base.errors import RefusedError
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import read_build_id
@@ -100,7 +100,7 @@ def test_every_shape_of_every_linker(
     before, after = open_elf(original), open_elf(result)
     assert verify(plan, before, result) == []
     assert read_build_id(after) == read_build_id(before) is not None
-    way_back = original_of(after)
+    way_back = restore_original(after)
     assert way_back is not None
     assert way_back.elf.data == before.data
     [segment] = [s for s in after.segments if s.p_type == PT.GNU_SFRAME]

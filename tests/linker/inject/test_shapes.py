@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from linker.existing.original import original_of
+from linker.existing.original import restore_original
 from linker.inject.gaps import to_new_offset
 from linker.inject.plan import plan_injection
 from sframegen.base.errors import RefusedError
@@ -42,7 +42,7 @@ def run(file: Path, kind: str, compile_c: Compiler | None = None) -> str:
 
 
 def original_data(changed: Path) -> memoryview:
-    found = original_of(open_elf(changed))
+    found = restore_original(open_elf(changed))
     assert found is not None
     return found.elf.data
 

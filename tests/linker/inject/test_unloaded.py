@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from linker.existing.original import original_of
+from linker.existing.original import restore_original
 from linker.inject.apply import make_injection_change, write_changed_file
 from linker.inject.plan import describe_plan, plan_unloaded
 from sframegen import FormatError, Severity, Summary, add_section, check, convert, read, remove
@@ -83,7 +83,7 @@ def test_only_the_place_of_the_section_headers_changes(original: Path, tmp_path:
 
 def test_the_original_comes_back(original: Path, tmp_path: Path) -> None:
     inject(original, tmp_path / "result")
-    found = original_of(open_elf(tmp_path / "result"))
+    found = restore_original(open_elf(tmp_path / "result"))
     assert found is not None
     assert found.elf.data == original.read_bytes()
     remove(tmp_path / "result")

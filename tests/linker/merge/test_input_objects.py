@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from linker.merge.inputs import InputObject, ObjectReader, OtherObject, UsualObject
+from linker.merge.inputs import InputObject, ObjectReader, UnusualObject, UsualObject
 from sframegen import add_section
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile
@@ -32,7 +32,7 @@ def said(given: InputObject) -> object:
         given.is_relocatable,
         given.abi.name,
         [(code.number, code.name, code.size, code.relocations, bytes(given.contents(code))) for code in given.code],
-        [(bytes(piece.section.data), list(piece.numbers), list(piece.offsets)) for piece in given.described()],
+        [(bytes(piece.section.data), list(piece.numbers), list(piece.offsets)) for piece in given.described_sections()],
     )
 
 
@@ -50,16 +50,16 @@ def test_what_compilers_make_has_the_usual_form(
     data = (tmp_path / "made.o").read_bytes()
     found = opened(data)
     assert isinstance(found, UsualObject)
-    assert said(found) == said(OtherObject(memoryview(data), "input"))
+    assert said(found) == said(UnusualObject(memoryview(data), "input"))
     assert len(found.code) == (3 if "-ffunction-sections" in flags else 1)
-    assert isinstance(opened(data, AARCH64), OtherObject)
+    assert isinstance(opened(data, AARCH64), UnusualObject)
 
 
 def test_what_gnu_as_makes_has_the_usual_form(compile_c: Compiler) -> None:
     data = compile_c(SOURCE, "-c", "-O2", "-Wa,--gsframe", name="gnu.o", peer_binutils=True).read_bytes()
     found = opened(data)
     assert isinstance(found, UsualObject)
-    assert said(found) == said(OtherObject(memoryview(data), "input"))
+    assert said(found) == said(UnusualObject(memoryview(data), "input"))
 
 
 def places_of_headers(data: bytes) -> list[int]:
@@ -86,6 +86,6 @@ def test_a_changed_byte_is_read_as_by_the_readers_of_all_objects(values: tuple[i
             except FormatError:
                 continue
             if isinstance(found, UsualObject):
-                assert said(found) == said(OtherObject(memoryview(changed), "input"))
+                assert said(found) == said(UnusualObject(memoryview(changed), "input"))
                 usual += 1
     assert usual > len(places_of_headers(data)) * len(values) // 4  # so that something was compared

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from linker.merge import maps
-from linker.merge.maps import MAX_LINE, Placement, _Map, _read, read_map, split_member
+from linker.merge.maps import MAX_LINE, Placement, _MapLines, _read_placements, read_map, split_member
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import open_elf
 from tests.support.cross import ARM64, S390X
@@ -317,7 +317,7 @@ MAPS = {"GNU": GNU_MAP, "gold": GOLD_MAP, "lld": LLD_MAP, "mold": MOLD_MAP}
 def read_text(text: str | bytes) -> list[Placement]:
     data = io.BytesIO(text if isinstance(text, bytes) else text.encode())
     with io.TextIOWrapper(data, encoding="utf-8", errors="surrogateescape", newline="\n") as stream:
-        return list(_read(_Map(stream, "the map"), lambda *_: True))
+        return list(_read_placements(_MapLines(stream, "the map"), lambda *_: True))
 
 
 @for_each("maker", MAPS)

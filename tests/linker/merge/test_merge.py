@@ -296,8 +296,8 @@ def test_objects_that_are_opened_while_the_linker_runs_are_merged_as_others(
     linked: Link, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reports = []
-    for name, number in (("one", first), ("other", inputs.FIRST)):
-        monkeypatch.setattr(inputs, "FIRST", number)
+    for name, number in (("one", first), ("other", inputs.MAX_EARLY_OBJECTS)):
+        monkeypatch.setattr(inputs, "MAX_EARLY_OBJECTS", number)
         done: list[tuple[int, int]] = []
         out = linked.directory / name
         report = merge(
@@ -313,13 +313,13 @@ def test_objects_that_change_while_the_linker_runs_are_read_as_they_are_then(
 ) -> None:
     """They were opened before: a linker may be a script that works on its objects first."""
     without = compile_c(SOURCES["add.c"], "-O1", "-ffunction-sections", "-c", name="without.o").read_bytes()
-    open_first = inputs.Inputs.open_first
+    open_early = inputs.Inputs.open_early
 
     def then_change(given: inputs.Inputs) -> None:
-        open_first(given)
+        open_early(given)
         linked.objects[2].write_bytes(without)
 
-    monkeypatch.setattr(inputs.Inputs, "open_first", then_change)
+    monkeypatch.setattr(inputs.Inputs, "open_early", then_change)
     report = merge(linked.objects, linked.directory / "out.o", linker=linked.peers.tool("ld"))
     assert (report.objects, report.objects_without) == (2, 1)
 
@@ -329,11 +329,11 @@ def test_objects_may_be_more_than_files_that_a_process_may_have_open(
 ) -> None:
     source = "static __attribute__((used)) int add(int a) { volatile int room[40] = {a}; return room[0]; }"
     made = compile_c(source, "-O1", "-c", "-Wa,--gsframe", peer_binutils=True)
-    objects = [Path(shutil.copy(made, tmp_path / f"{number}.o")) for number in range(inputs.FIRST_MAPPED + 100)]
-    monkeypatch.setattr(inputs, "SMALL", 0)  # as if they were large
+    objects = [Path(shutil.copy(made, tmp_path / f"{number}.o")) for number in range(inputs.MAX_EARLY_MAPPED + 100)]
+    monkeypatch.setattr(inputs, "MAX_UNMAPPED", 0)  # as if they were large
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = max(int(entry.name) for entry in Path("/proc/self/fd").iterdir())
-    resource.setrlimit(resource.RLIMIT_NOFILE, (used + inputs.FIRST_MAPPED + 50, limits[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + inputs.MAX_EARLY_MAPPED + 50, limits[1]))
     try:
         report = merge(objects, tmp_path / "out.o", linker=peers.tool("ld"))
     finally:

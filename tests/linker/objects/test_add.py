@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linker.merge.inputs import ObjectReader
-from linker.objects.archive import members, rewritten_archive
+from linker.objects.archive import read_members, rewrite_archive
 from sframegen import Verdict, add_section, check, convert, read, remove
 from sframegen.base.errors import FormatError, RefusedError, SframegenError
 from sframegen.checks.finding import Severity
@@ -319,7 +319,7 @@ def test_objects_with_crel_relocations(forms: dict[int, Path], peers: Peers) -> 
         assert kinds == {SHT.GNU_SFRAME, SHT.RELA}
         assert add_section(path).section_bytes == 0  # it is there
         assert check(path).findings == ()
-        linked["ours"].append([one[1:] for one in ObjectReader(AMD64).open(memoryview(path.read_bytes()), "").described()])
+        linked["ours"].append([one[1:] for one in ObjectReader(AMD64).open(memoryview(path.read_bytes()), "").described_sections()])
         for linker in ("ld.lld", "mold"):
             out = path.with_suffix(f".{linker}")
             subprocess.run([peers.tool(linker), "-shared", "-o", out, path], check=True)
@@ -400,7 +400,7 @@ def member(name: bytes, contents: bytes) -> bytes:
 )
 def test_archives_that_are_refused(raw: bytes, said: str) -> None:
     with pytest.raises(FormatError, match=said):
-        members(memoryview(raw), "lib.a")
+        read_members(memoryview(raw), "lib.a")
 
 
 def test_the_symbol_index_follows_its_members() -> None:
@@ -408,12 +408,12 @@ def test_the_symbol_index_follows_its_members() -> None:
         (2).to_bytes(4, "big") + b"%b%b" % ((8 + 60 + 18).to_bytes(4, "big"), (8 + 60 + 18 + 64).to_bytes(4, "big")) + b"one\0t\0"
     )
     raw = ARCHIVE + member(b"/", index) + member(b"a.o/", b"1234") + member(b"b.o/", b"5678")
-    found = members(memoryview(raw), "lib.a")
+    found = read_members(memoryview(raw), "lib.a")
     assert [one.name for one in found] == ["/", "a.o", "b.o"]
-    assert b"".join(rewritten_archive(found, {}, "lib.a")) == raw
-    grown = members(memoryview(b"".join(rewritten_archive(found, {found[1].at: b"12345"}, "lib.a"))), "lib.a")
+    assert b"".join(rewrite_archive(found, {}, "lib.a")) == raw
+    grown = read_members(memoryview(b"".join(rewrite_archive(found, {found[1].at: b"12345"}, "lib.a"))), "lib.a")
     assert bytes(grown[1].contents) == b"12345"
     new_index = bytes(grown[0].contents)
     assert [int.from_bytes(new_index[at : at + 4], "big") for at in (4, 8)] == [grown[1].at, grown[2].at]
     with pytest.raises(FormatError, match="where no member is"):
-        list(rewritten_archive([found[0]._replace(contents=memoryview(b"\0\0\0\1\0\0\0\7")), *found[1:]], {}, "lib.a"))
+        list(rewrite_archive([found[0]._replace(contents=memoryview(b"\0\0\0\1\0\0\0\7")), *found[1:]], {}, "lib.a"))

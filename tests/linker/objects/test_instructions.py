@@ -136,7 +136,7 @@ def test_a_call_that_does_not_reach_is_not_judged(monkeypatch: pytest.MonkeyPatc
     """A branch that keeps its zeros would lead to the next instruction: functions with one are left out."""
     one = compile_c(COMPILED, "-O2", "-c", name="one.o")
     before = check(one, instructions=True).instructions["cfi"]
-    monkeypatch.setattr(resolved_code, "GAP", 1 << 40)  # stubs are farther than a call reaches
+    monkeypatch.setattr(resolved_code, "SECTION_GAP", 1 << 40)  # stubs are farther than a call reaches
     after = check(one, instructions=True).instructions["cfi"]
     assert 0 < after["right"] < before["right"]
     assert (after["contradicted"], sum(after.values())) == (0, sum(before.values()))
