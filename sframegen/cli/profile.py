@@ -19,7 +19,7 @@ from sframegen.cli.shared.profile_output import OUTPUT, Outputs, title_of
 from sframegen.detached.stores import Stores
 from sframegen.profile.copied_session import BACKENDS, Session, open_session
 from sframegen.profile.events.attributes import EventError
-from sframegen.profile.events.names import BY_NAME, CLOCKS, CPU_CLOCK, Event, event_named
+from sframegen.profile.events.names import BY_NAME, CLOCKS, CPU_CLOCK, Event, find_event
 from sframegen.profile.paused_command import PausedCommand
 from sframegen.profile.probe import probe
 from sframegen.profile.report.label_trees import group_stacks
@@ -50,7 +50,7 @@ def _event(_ctx: click.Context, _parameter: click.Parameter, name: str | None) -
     if ":" in name and name not in BY_NAME:
         refuse_removed("profile", "--event", "CATEGORY:NAME")
     try:
-        return event_named(name)
+        return find_event(name)
     except EventError as error:
         raise click.BadParameter(str(error)) from None
 

@@ -25,19 +25,19 @@ from sframegen.profile.counted_stacks import CountedStacks
 from sframegen.profile.events.attributes import (
     CLOCK_MONOTONIC,
     FOLLOWING,
-    TIMES,
+    READ_TIMES,
     EventAttributes,
     EventError,
     EventFlag,
     SampleType,
-    counts_of,
     open_event,
+    read_counts,
 )
 from sframegen.profile.events.cpu_rings import GAP, CpuRings, online_cpus
 from sframegen.profile.events.event_records import REGISTERS_64, CommRecord, RecordReader, SampleRecord
 from sframegen.profile.events.names import CLOCKS
 from sframegen.profile.following.files import TracedFiles
-from sframegen.profile.following.follower import MappingResolver, scan
+from sframegen.profile.following.follower import MappingResolver, scan_process
 from sframegen.profile.following.processes import Processes
 from sframegen.profile.kernel_session import KernelSession
 from sframegen.profile.limits import WORKERS
@@ -196,7 +196,7 @@ class CopiedSession:
         event, frequency = self.plan.event, self.plan.frequency
         if self._by_cpu or (event.by_frequency and event.name not in CLOCKS):
             return 0
-        counts = [counts_of(descriptor) for descriptor in (*self._rings.filenos, *self._descriptors)]
+        counts = [read_counts(descriptor) for descriptor in (*self._rings.filenos, *self._descriptors)]
         if event.by_frequency:
             expected = sum(one.running for one in counts) * frequency // SECOND
         else:
@@ -208,7 +208,7 @@ class CopiedSession:
         """Read the records up to now: follow processes, and count samples."""
         now = time.monotonic_ns()
         self._rings.collect()
-        for at, _, kind, misc, body in self._rings.until(now):
+        for at, _, kind, misc, body in self._rings.take_until(now):
             if kind == GAP:
                 self._close_gap(at, misc)
                 continue
@@ -221,7 +221,7 @@ class CopiedSession:
                 self.processes.apply(record, at)
                 if isinstance(record, CommRecord) and record.by_exec:
                     self._before_exec -= {record.pid}
-        self.processes.sweep(now)
+        self.processes.drop_ended(now)
         for pid in self.processes.ended:
             self.collected.read_perf_map(pid)
         self.processes.ended.clear()
@@ -237,7 +237,7 @@ class CopiedSession:
             follow_descendants(set(self.plan.targets or ()), self._scan)
 
     def _scan(self, pid: int) -> None:
-        scan(pid, self.processes, self._resolver, time.monotonic_ns())
+        scan_process(pid, self.processes, self._resolver, time.monotonic_ns())
 
     def _close_events(self) -> None:
         """Close the events; files stay open, for names."""
@@ -257,7 +257,7 @@ class CopiedSession:
             period=self.plan.frequency,
             sample_type=sampled | SampleType.CALLCHAIN * self.plan.kernel,
             flags=flags,
-            read_format=TIMES,
+            read_format=READ_TIMES,
             user_registers=registers_mask(self.abi),
             user_stack=SMALLEST_COPY,
             clock=CLOCK_MONOTONIC,

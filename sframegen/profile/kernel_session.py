@@ -217,7 +217,7 @@ class KernelSession:
         self._walks.take_tables()  # again: one that makes tables has nothing to do until its last one is taken
         self._walks.walk_due(WALKING)
         # Not before the last samples of those that ended meanwhile have been walked.
-        self.follower.processes.sweep(min(before, self._walker.ring.taken_until))
+        self.follower.processes.drop_ended(min(before, self._walker.ring.taken_until))
         self._counted.add_counts(self._walker.take_counts())
 
     def _read_records(self) -> None:
@@ -230,7 +230,7 @@ class KernelSession:
                 case UnfinishedWalk():
                     self._wait_for(record)
                 case NewArea():
-                    self.follower.processes.unmapped(record.pid, record.start, record.end, record.nanoseconds)
+                    self.follower.processes.apply_unmapping(record.pid, record.start, record.end, record.nanoseconds)
 
     def _check_now_and_then(self) -> None:
         """Check for unreported changes: rewritten files, CPUs that come and go."""
@@ -255,7 +255,7 @@ class KernelSession:
     def _release_files(self) -> None:
         """Close files that no process maps and no stack needs for its names, so that their number does not grow with time."""
         used = self.follower.processes.files_in_use() | self.collected.stacks.used_files() | self._walks.used_files()
-        for number in self._files.release(used):
+        for number in self._files.release_unused(used):
             self._walks.forget(number)
             self._walker.drop_table(number)
 
@@ -276,7 +276,7 @@ class KernelSession:
             if record.nanoseconds > self._drained:  # what happened before it is not known yet
                 self._new.append(record)
             elif spans is None:
-                self._counted.count_lost(record.unwalked, self.follower.processes.why_unknown(record.pid, record.nanoseconds))
+                self._counted.count_lost(record.unwalked, self.follower.processes.explain_unknown(record.pid, record.nanoseconds))
             else:
                 self.collected.open_perf_map(record.pid, spans)
                 self._walks.walk(record, spans)

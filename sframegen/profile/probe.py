@@ -19,9 +19,9 @@ from sframegen.profile.events.attributes import (
     EventFlag,
     command_for_own_events,
     open_event,
-    paranoia,
+    read_paranoid_level,
 )
-from sframegen.profile.events.names import available
+from sframegen.profile.events.names import list_available
 from sframegen.profile.this_machine import describe_root, in_user_namespace, list_pids
 
 CAPABILITIES = {"CAP_BPF": 39, "CAP_PERFMON": 38, "CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21}
@@ -83,8 +83,8 @@ def probe() -> Probe:
     own = _event("perf events of own processes", 0)
     own_kernel = _event("perf events of own processes, in the kernel too", 0, kernel=True)
     everyone = _event("perf events of all processes", -1, kernel=True)
-    level = Fact("kernel.perf_event_paranoid", own.fine, "unreadable" if (found := paranoia()) is None else str(found))
-    names = ", ".join(event.name for event in available())
+    level = Fact("kernel.perf_event_paranoid", own.fine, "unreadable" if (found := read_paranoid_level()) is None else str(found))
+    names = ", ".join(event.name for event in list_available())
     events = Fact("events", bool(names), names or "none")
     facts = [kernel, program, runtime, listed, allowed, level, own, own_kernel, everyone, events]
     bpf = kernel.fine and program.fine and runtime.fine and allowed.fine and everyone.fine and not missing

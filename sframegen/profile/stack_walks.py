@@ -91,7 +91,7 @@ class StackWalks:
         for built in ready:
             self._building.discard(built.number)
             self._proving.discard(built.number)
-            self._files.by_number[built.number].take(built)
+            self._files.by_number[built.number].apply_result(built)
         numbers = [*without, *(built.number for built in ready)]
         tables: dict[int, DecodedTable | None] = {number: self._files.by_number[number].table for number in numbers}
         unproven = {number for number in tables if not self._files.by_number[number].final}

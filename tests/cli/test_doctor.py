@@ -166,7 +166,7 @@ def test_remedies_are_for_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_perf_events_that_the_level_does_not_forbid_have_no_remedy(
     level: int | None, remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sframegen.profile.events.attributes.paranoia", lambda: level)
+    monkeypatch.setattr("sframegen.profile.events.attributes.read_paranoid_level", lambda: level)
     assert part("perf events of own processes").remedy.rpartition(" ")[2] == remedy
 
 

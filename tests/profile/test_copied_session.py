@@ -21,7 +21,7 @@ from sframegen.profile.copied_session import (
     CopiedSession,
     copy_size,
 )
-from sframegen.profile.events.names import event_named
+from sframegen.profile.events.names import find_event
 from sframegen.profile.sampling_plan import ProfilePlan
 from tests.support.kernel_events import needs_perf_events
 
@@ -41,7 +41,7 @@ SAMPLE = (
     """
 import json, signal, subprocess, sys
 from sframegen.profile.copied_session import CopiedSession
-from sframegen.profile.events.names import event_named
+from sframegen.profile.events.names import find_event
 from sframegen.profile.packed_frames import unpack_frame
 from sframegen.profile.sampling_plan import ProfilePlan
 def late(*_):
@@ -53,7 +53,7 @@ signal.alarm(120)
     """
 target = subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE, start_new_session=True)
 try:
-    with CopiedSession(ProfilePlan(frozenset({target.pid}), event_named("cpu-clock"), 199, by="tid")) as session:
+    with CopiedSession(ProfilePlan(frozenset({target.pid}), find_event("cpu-clock"), 199, by="tid")) as session:
         session.begin()
         target.stdin.close()
         while session.samples < 200 or len(session.collected.stacks.tasks) < 3:
@@ -130,10 +130,10 @@ for _ in range(100):
 SHORT_LIVED = f"""
 import json, subprocess, sys
 from sframegen.profile.copied_session import CopiedSession
-from sframegen.profile.events.names import event_named
+from sframegen.profile.events.names import find_event
 from sframegen.profile.sampling_plan import ProfilePlan
 target = subprocess.Popen([sys.executable, "-c", {FORKS!r}], stdin=subprocess.PIPE)
-with CopiedSession(ProfilePlan(frozenset([target.pid]), event_named("cpu-clock"), 199)) as session:
+with CopiedSession(ProfilePlan(frozenset([target.pid]), find_event("cpu-clock"), 199)) as session:
     session.begin()
     target.stdin.close()
     while target.poll() is None:
@@ -162,7 +162,7 @@ def test_a_process_that_is_not_there_is_refused_in_one_line() -> None:
     gone = subprocess.Popen(["/bin/true"])
     gone.wait()
     with pytest.raises(SframegenError, match="no such process"):
-        CopiedSession(ProfilePlan(frozenset({gone.pid}), event_named("cpu-clock"), 99))
+        CopiedSession(ProfilePlan(frozenset({gone.pid}), find_event("cpu-clock"), 99))
 
 
 def test_copies_are_as_large_as_the_ring_buffer_allows() -> None:

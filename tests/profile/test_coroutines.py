@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.profile.copied_session import BACKENDS, RING_FULL, open_session
-from sframegen.profile.events.names import event_named
+from sframegen.profile.events.names import find_event
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.sampling_plan import ProfilePlan
 from tests.support.kernel_events import needs_bpf
@@ -87,7 +87,7 @@ FLAGS = ("-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-D_FO
 
 def sampled(pid: int, backend: str) -> list[NamedStack]:
     """At least SAMPLES samples."""
-    session, _ = open_session(ProfilePlan(frozenset([pid]), event_named("cpu-clock"), 999), backend)
+    session, _ = open_session(ProfilePlan(frozenset([pid]), find_event("cpu-clock"), 999), backend)
     with session:
         session.begin()
         while session.samples < SAMPLES:

@@ -8,7 +8,7 @@ from sframegen.profile.bpf.kernel_records import NewStack, SampleCount, Unfinish
 from sframegen.profile.collected import Collected
 from sframegen.profile.counted_stacks import NOT_RECEIVED, RAN_AGAIN, CountedStacks
 from sframegen.profile.events.event_records import CommRecord
-from sframegen.profile.events.names import event_named
+from sframegen.profile.events.names import find_event
 from sframegen.profile.following.files import TracedFiles
 from sframegen.profile.following.follower import MappingResolver
 from sframegen.profile.following.processes import Processes
@@ -26,7 +26,7 @@ def stack(number: int) -> NewStack:
 def test_time_of_a_thread_that_ran_again_is_lost_with_that_reason() -> None:
     """It waited when sampling began, and its stack was to be read from here."""
     collected = Collected("cpu-clock", "bpf", 99)
-    plan = ProfilePlan(None, event_named("cpu-clock"), 99, off_cpu=True)
+    plan = ProfilePlan(None, find_event("cpu-clock"), 99, off_cpu=True)
     counted = CountedStacks(plan, Processes(MappingResolver(TracedFiles())), collected)
     where = Start([], 0, 1, frames=[OffCpu.SLEEPING.frame])
     record = UnfinishedWalk(1, 7, 9, "program", End.NO_PROCESS, where, 0, b"", 0, hash=5, asleep=True)
@@ -40,7 +40,7 @@ def test_time_of_a_thread_that_ran_again_is_lost_with_that_reason() -> None:
 def test_time_off_the_cpu_is_lost_once() -> None:
     """Its stack is not walked, and then its time is counted; a sample on the CPU is counted nowhere else."""
     collected = Collected("cpu-clock", "bpf", 99)
-    plan = ProfilePlan(None, event_named("cpu-clock"), 99, off_cpu=True)
+    plan = ProfilePlan(None, find_event("cpu-clock"), 99, off_cpu=True)
     counted = CountedStacks(plan, Processes(MappingResolver(TracedFiles())), collected)
     where = Start([], 0, 1, frames=[OffCpu.SLEEPING.frame])
     record = UnfinishedWalk(1, 7, 9, "program", End.NO_TABLE, where, 0, b"", 0, hash=5)

@@ -14,7 +14,7 @@ from sframegen.conversion.convert import convert_sources
 from sframegen.elf.file import open_elf
 from sframegen.format.abi import AMD64
 from sframegen.profile.copied_session import BACKENDS, open_session
-from sframegen.profile.events.names import event_named
+from sframegen.profile.events.names import find_event
 from sframegen.profile.following.files import CodeSpan
 from sframegen.profile.packed_frames import GUESSED, unpack_frame
 from sframegen.profile.report.naming import name_stacks
@@ -159,7 +159,7 @@ def test_the_tracer_marks_such_a_stack(program: Path, installations: list[Instal
 def test_no_sample_lacks_frames(program: Path, backend: str) -> None:
     with subprocess.Popen([program, "for ever"]) as process:
         try:
-            session, _ = open_session(ProfilePlan(frozenset([process.pid]), event_named("cpu-clock"), 2999), backend)
+            session, _ = open_session(ProfilePlan(frozenset([process.pid]), find_event("cpu-clock"), 2999), backend)
             with session:
                 session.begin()
                 while session.samples < SAMPLES:

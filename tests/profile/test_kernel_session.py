@@ -17,7 +17,7 @@ from sframegen.profile.bpf import kernel_walker
 from sframegen.profile.bpf.kernel_records import Statistic
 from sframegen.profile.copied_session import BACKENDS, open_session
 from sframegen.profile.events.attributes import EventError
-from sframegen.profile.events.names import event_named
+from sframegen.profile.events.names import find_event
 from sframegen.profile.following import processes
 from sframegen.profile.following.processes import NOT_FOLLOWED
 from sframegen.profile.kernel_session import KernelSession
@@ -102,7 +102,7 @@ def test_helpers_begin_first_and_go_first(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(kernel_session, "begin_helpers", lambda: seen.append(os.getpriority(os.PRIO_PROCESS, 0)))
     monkeypatch.setattr(kernel_session, "TableBuilder", refuse)
     with pytest.raises(EventError):
-        KernelSession(ProfilePlan(frozenset([os.getpid()]), event_named("cpu-clock"), 99))
+        KernelSession(ProfilePlan(frozenset([os.getpid()]), find_event("cpu-clock"), 99))
     assert seen == [RAISED_PRIORITY if own == 0 == os.geteuid() else own]
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
@@ -119,7 +119,7 @@ def test_a_child_that_replaces_what_it_has_from_its_parent(compile_c: Compiler) 
         assert process.stdout
         try:
             assert process.stdout.readline() == b"here\n"
-            with KernelSession(ProfilePlan(frozenset([process.pid]), event_named("cpu-clock"), 999)) as session:
+            with KernelSession(ProfilePlan(frozenset([process.pid]), find_event("cpu-clock"), 999)) as session:
                 session.begin()
                 os.write(process.stdin.fileno(), b".")
                 assert process.stdout.readline() == b"here\n"
@@ -141,14 +141,14 @@ def test_samples_of_a_process_that_has_ended_long_ago_are_walked_with_its_mappin
     compile_c: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where thousands of mappings, or a busy machine, keep the profiler from looking for seconds."""
-    monkeypatch.setattr(processes, "HISTORY", 0)
+    monkeypatch.setattr(processes, "MAX_DELAY", 0)
     pipe = subprocess.PIPE
     with subprocess.Popen([compile_c(HOLD + ENDS, "-O1")], stdin=pipe, stdout=pipe, start_new_session=True) as process:
         assert process.stdin
         assert process.stdout
         try:
             assert process.stdout.readline() == b"here\n"
-            with KernelSession(ProfilePlan(frozenset([process.pid]), event_named("cpu-clock"), 999)) as session:
+            with KernelSession(ProfilePlan(frozenset([process.pid]), find_event("cpu-clock"), 999)) as session:
                 session.begin()
                 os.write(process.stdin.fileno(), b".")
                 assert process.stdout.readline() == b"here\n"
@@ -185,7 +185,7 @@ def test_a_file_that_is_only_known_once_its_samples_are_walked(compile_c: Compil
         assert process.stdout
         try:
             assert process.stdout.readline() == b"here\n"
-            plan = ProfilePlan(frozenset([process.pid]), event_named("cpu-clock"), 999)
+            plan = ProfilePlan(frozenset([process.pid]), find_event("cpu-clock"), 999)
             with KernelSession(plan) as session:
                 session.begin()
                 os.write(process.stdin.fileno(), b".")
@@ -205,7 +205,7 @@ def test_samples_are_taken_while_the_profiler_is_busy_for_longer_than_the_ring_b
         assert process.stdout
         try:
             assert process.stdout.readline() == b"here\n"
-            plan = ProfilePlan(frozenset([process.pid]), event_named("cpu-clock"), 999)
+            plan = ProfilePlan(frozenset([process.pid]), find_event("cpu-clock"), 999)
             monkeypatch.setattr(kernel_walker, "ring_bytes", lambda *_: BUFFER)
             with KernelSession(plan) as session:
                 with monkeypatch.context() as context:
@@ -236,14 +236,14 @@ class SlowClock:
 def test_a_slow_file_system_does_not_keep_a_process_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what costs CPU time is done more rarely."""
     monkeypatch.setattr(kernel_session, "time", SlowClock())
-    with KernelSession(ProfilePlan(frozenset([os.getpid()]), event_named("cpu-clock"), 99)) as session:
+    with KernelSession(ProfilePlan(frozenset([os.getpid()]), find_event("cpu-clock"), 99)) as session:
         session.begin()
         assert session._publications._not_before == {}
 
 
 @pytest.mark.sampled
 def test_the_buffer_is_given_back_before_names_are_found() -> None:
-    with KernelSession(ProfilePlan(frozenset([os.getpid()]), event_named("cpu-clock"), 99)) as session:
+    with KernelSession(ProfilePlan(frozenset([os.getpid()]), find_event("cpu-clock"), 99)) as session:
         session.begin()
         assert "bpf-map" in Path("/proc/self/maps").read_text()
         session.finish()
@@ -268,7 +268,7 @@ def test_samples_taken_while_mappings_are_read_do_not_make_them_be_read_again(
     program = compile_c("int main(void) { for (volatile long count = 0;; ++count); }", "-O2")
     with subprocess.Popen([program], start_new_session=True) as process:
         try:
-            with KernelSession(ProfilePlan(frozenset([process.pid]), event_named("cpu-clock"), 999)) as session:
+            with KernelSession(ProfilePlan(frozenset([process.pid]), find_event("cpu-clock"), 999)) as session:
                 session.begin()
                 while session.samples < 1:  # what was mapped at its begin is known
                     session.advance()
@@ -287,7 +287,7 @@ def test_nothing_stays_open(backend: str) -> None:
     """Not even the files that names were read from, once nobody has the profile."""
 
     def profile() -> int:
-        with open_session(ProfilePlan(frozenset([os.getpid()]), event_named("cpu-clock"), 999), backend)[0] as session:
+        with open_session(ProfilePlan(frozenset([os.getpid()]), find_event("cpu-clock"), 999), backend)[0] as session:
             session.begin()
             while session.samples < 20:
                 session.advance()

@@ -26,7 +26,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(module, "create_table", lambda _: os.open("/dev/null", 0))
     monkeypatch.setattr(module, "open_event", lambda *_: os.open("/dev/null", 0))
     monkeypatch.setattr(module, "_capabilities", lambda: set(CAPABILITIES))
-    monkeypatch.setattr(module, "paranoia", lambda: 2)
+    monkeypatch.setattr(module, "read_paranoid_level", lambda: 2)
     monkeypatch.setattr(module, "in_user_namespace", lambda: False)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     return monkeypatch
@@ -96,7 +96,7 @@ def test_where_nothing_is_allowed_it_says_so(machine: pytest.MonkeyPatch) -> Non
 
     machine.setattr(module, "open_event", refused)
     for level, helps in ((3, True), (2, False)):
-        machine.setattr("sframegen.profile.events.attributes.paranoia", lambda level=level: level)
+        machine.setattr("sframegen.profile.events.attributes.read_paranoid_level", lambda level=level: level)
         found = probe()
         assert found.own is Backend.NONE
         assert any("kernel.perf_event_paranoid=2" in line for line in found.remedies) is helps

@@ -16,7 +16,7 @@ import pytest
 
 from sframegen.cli.profile import sample
 from sframegen.profile.copied_session import BACKENDS
-from sframegen.profile.events.names import event_named
+from sframegen.profile.events.names import find_event
 from sframegen.profile.sampling_plan import ProfilePlan, follow_descendants
 from sframegen.program.signals import Interrupts
 from tests.support.kernel_events import needs_bpf
@@ -379,7 +379,7 @@ def test_what_is_wrong_is_one_line() -> None:
 class Received:
     """A session that a signal reaches while it uses what it has received."""
 
-    plan = ProfilePlan(None, event_named("cpu-clock"), 99)
+    plan = ProfilePlan(None, find_event("cpu-clock"), 99)
 
     def __init__(self) -> None:
         self.used = 0

@@ -13,7 +13,7 @@ from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import read_functions
 from sframegen.format.abi import abi_of
 from sframegen.profile.copied_session import BACKENDS, open_session
-from sframegen.profile.events.names import event_named
+from sframegen.profile.events.names import find_event
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.profile.tables.corrected_rules import add_saved_cfa_rules
@@ -77,7 +77,7 @@ def test_kinds_are_different_ones(compile_c: Compiler) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_stacks_through_it(backend: str, compile_c: Compiler) -> None:
     with spinning(compile_c(SOURCE.replace("MORE", "8"), *FLAGS)) as pid:
-        session, _ = open_session(ProfilePlan(frozenset([pid]), event_named("cpu-clock"), 999), backend)
+        session, _ = open_session(ProfilePlan(frozenset([pid]), find_event("cpu-clock"), 999), backend)
         with session:
             session.begin()
             while session.samples < 60:

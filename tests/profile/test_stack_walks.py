@@ -81,7 +81,7 @@ class Run:
 
     def __init__(self, abi: Abi = AMD64, *, by: str = Grouping.COMM) -> None:
         self.collected, self.builder, files = Collected("cpu-clock", "copies", 99), Builder(), TracedFiles()
-        self.first, self.second = [file.number for name in "ab" if (file := files._numbered(name))]
+        self.first, self.second = [file.number for name in "ab" if (file := files._add_file(name))]
         for number in (self.first, self.second):
             files.by_number[number].elf = cast("ElfFile", NoCode())
         self.files = files.by_number

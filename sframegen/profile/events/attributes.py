@@ -1,4 +1,4 @@
-"""Perf event attributes (struct perf_event_attr), and perf_event_open with its errors in words."""
+"""Builds perf event attributes (struct perf_event_attr), and opens perf events. Explains why the kernel refuses one."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ from sframegen.profile.machines import PERF_EVENT_OPEN
 from sframegen.profile.this_machine import describe_root
 
 TYPE_HARDWARE, TYPE_SOFTWARE, TYPE_CACHE = 0, 1, 3
-SOFTWARE_DUMMY = 9  # counts nothing: for its records only
+SOFTWARE_DUMMY = 9  # an event that counts nothing, and is opened only for its records of mappings
 CLOCK_MONOTONIC = 1
-SIZE = 128
-LAYOUT = Struct("=IIQQQQQI28xQIi32x")  # without fields of records that we do not read
-COUNTS = Struct("=QQQ")
-CLOEXEC = 8
+STRUCTURE_SIZE = 128
+LAYOUT = Struct("=IIQQQQQI28xQIi32x")  # the fields of EventAttributes; all others are 0
+COUNTS_LAYOUT = Struct("=QQQ")
+FLAG_CLOEXEC = 8  # of perf_event_open
 PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 MAX_RATE = Path("/proc/sys/kernel/perf_event_max_sample_rate")
-OWN_EVENTS = 2  # the highest kernel.perf_event_paranoid that allows user-space events of own processes
-
-TIMES = 3  # the read_format of `counts_of`
+OWN_EVENTS_LEVEL = 2  # the highest kernel.perf_event_paranoid that allows user-space events of own processes
+READ_TIMES = 3  # the read_format that `read_counts` needs
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC.syscall.restype = ctypes.c_long
 
 
 class EventFlag(IntFlag):
-    """Flag bits of struct perf_event_attr, by their place."""
+    """The bit fields of struct perf_event_attr."""
 
     DISABLED = 1 << 0
     INHERIT = 1 << 1
@@ -43,8 +42,8 @@ class EventFlag(IntFlag):
     COMM = 1 << 9
     FREQUENCY = 1 << 10  # `period` is a frequency in Hz
     ENABLE_ON_EXEC = 1 << 12
-    TASK = 1 << 13  # FORK and EXIT
-    WATERMARK = 1 << 14  # `wakeup` counts bytes, else samples
+    TASK = 1 << 13  # records of FORK and EXIT
+    WATERMARK = 1 << 14  # `wakeup` counts bytes; otherwise samples
     SAMPLE_ID_ALL = 1 << 18
     EXCLUDE_CALLCHAIN_USER = 1 << 22
     MMAP2 = 1 << 23
@@ -52,13 +51,13 @@ class EventFlag(IntFlag):
     USE_CLOCKID = 1 << 25
 
 
-# What it takes to follow the mappings of processes.
+# The flags that are needed to follow the mappings of processes
 FOLLOWING = EventFlag.MMAP | EventFlag.MMAP2 | EventFlag.COMM | EventFlag.COMM_EXEC | EventFlag.TASK
 FOLLOWING |= EventFlag.SAMPLE_ID_ALL | EventFlag.WATERMARK | EventFlag.USE_CLOCKID
 
 
 class SampleType(IntFlag):
-    """Fields of a sample, in the order of the record, except that CPU comes before CALLCHAIN."""
+    """Fields of a sample, in the order of the record, except that CPU comes before CALLCHAIN there."""
 
     TID = 1 << 1
     TIME = 1 << 2
@@ -78,10 +77,10 @@ class EventError(SframegenError):
 
 @dataclass(frozen=True)
 class EventAttributes:
-    """Fields of struct perf_event_attr, in its order. `period`: a frequency in Hz with EventFlag.FREQUENCY."""
+    """Fields of struct perf_event_attr, in its order. `period`: with EventFlag.FREQUENCY, a frequency in Hz."""
 
     type: int
-    size: int = SIZE
+    size: int = STRUCTURE_SIZE
     config: int = 0
     period: int = 0
     sample_type: int = 0
@@ -97,57 +96,57 @@ class EventAttributes:
 
 
 def open_event(attributes: EventAttributes, pid: int, cpu: int, *, name: str = "") -> int:
-    """Open an event and return its descriptor. `name`: the user's name of it, for the message. Raises EventError.
+    """Open an event and return its descriptor. `name`: the event's name in messages. Raises EventError.
 
-    `pid` -1: all processes on that CPU; `cpu` -1: that thread on all CPUs.
+    `pid` -1: all processes on that CPU; 0: this process. `cpu` -1: that thread on all CPUs.
     """
     number = PERF_EVENT_OPEN.get(os.uname().machine)
     if number is None:
         raise EventError(f"this machine ({os.uname().machine}) is not supported, only {', '.join(PERF_EVENT_OPEN)}", errno.ENOSYS)
-    structure = ctypes.create_string_buffer(attributes.pack(), SIZE)
-    arguments = (structure, ctypes.c_int(pid), ctypes.c_int(cpu), ctypes.c_int(-1), ctypes.c_ulong(CLOEXEC))
+    structure = ctypes.create_string_buffer(attributes.pack(), STRUCTURE_SIZE)
+    arguments = (structure, ctypes.c_int(pid), ctypes.c_int(cpu), ctypes.c_int(-1), ctypes.c_ulong(FLAG_CLOEXEC))
     descriptor: int = _LIBC.syscall(ctypes.c_long(number), *arguments)
     if descriptor < 0:
-        refused = ctypes.get_errno()
-        raise EventError(_in_words(refused, attributes, pid, name or "perf"), refused)
+        error = ctypes.get_errno()
+        raise EventError(_explain_refusal(error, attributes, pid, name or "perf"), error)
     return descriptor
 
 
 class EventCounts(NamedTuple):
-    """Counts of an event. `happened`: how often. Nanoseconds: `enabled`, and `running`, which is the CPU time of a thread."""
+    """How often an event happened, and how many nanoseconds it was enabled and running. `running`: the CPU time of a thread."""
 
     happened: int
     enabled: int
     running: int
 
 
-def counts_of(descriptor: int) -> EventCounts:
-    """Return the counts of an event opened with TIMES, including all threads that inherited it, ended or not."""
-    return EventCounts._make(COUNTS.unpack(os.read(descriptor, COUNTS.size)))
+def read_counts(descriptor: int) -> EventCounts:
+    """Return the counts of an event opened with READ_TIMES, including all threads that inherited it, ended or not."""
+    return EventCounts._make(COUNTS_LAYOUT.unpack(os.read(descriptor, COUNTS_LAYOUT.size)))
 
 
-def paranoia() -> int | None:
+def read_paranoid_level() -> int | None:
     """Return the sysctl kernel.perf_event_paranoid; None if it cannot be read."""
-    return _number(PARANOID)
+    return _read_number(PARANOID)
 
 
 def command_for_own_events() -> str:
     """Return the command that allows perf events of own processes; empty if kernel.perf_event_paranoid does not forbid them."""
-    return f"sysctl kernel.perf_event_paranoid={OWN_EVENTS}" if (paranoia() or 0) > OWN_EVENTS else ""
+    return f"sysctl kernel.perf_event_paranoid={OWN_EVENTS_LEVEL}" if (read_paranoid_level() or 0) > OWN_EVENTS_LEVEL else ""
 
 
-def _number(path: Path) -> int | None:
+def _read_number(path: Path) -> int | None:
     try:
         return int(path.read_text())
     except (OSError, ValueError):
         return None
 
 
-def _in_words(number: int, attributes: EventAttributes, pid: int, name: str) -> str:
+def _explain_refusal(number: int, attributes: EventAttributes, pid: int, name: str) -> str:
     match number:
         case errno.EACCES | errno.EPERM:
             needed = 0 if pid == -1 else 1 + bool(attributes.flags & EventFlag.EXCLUDE_KERNEL)
-            level = paranoia()
+            level = read_paranoid_level()
             if level is not None and level <= needed:
                 if pid > 0:
                     return f"process {pid}: {name} events of other users' processes need {describe_root()} or CAP_PERFMON"
@@ -158,7 +157,9 @@ def _in_words(number: int, attributes: EventAttributes, pid: int, name: str) -> 
                 f"{name} events of {whose} need {describe_root()}, CAP_PERFMON, or kernel.perf_event_paranoid of {needed} or less"
                 f" (it is {'unreadable' if level is None else level})"
             )
-        case errno.EINVAL if attributes.flags & EventFlag.FREQUENCY and attributes.period > (highest := _number(MAX_RATE) or 0) > 0:
+        case errno.EINVAL if (
+            attributes.flags & EventFlag.FREQUENCY and attributes.period > (highest := _read_number(MAX_RATE) or 0) > 0
+        ):
             return f"{attributes.period:,} samples per second are more than kernel.perf_event_max_sample_rate allows: {highest:,}"
         case errno.EMFILE | errno.ENFILE:
             return f"{name} events need more open files than the limit allows: raise it with `ulimit -n`"

@@ -1,4 +1,4 @@
-"""Reads the ring buffers of events on all CPUs: their records in the order of time. Also lists the CPUs that are online."""
+"""Reads the ring buffers of the events on all CPUs, and returns their records in time order. Also lists the online CPUs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sframegen.profile.events.attributes import EventError
 from sframegen.profile.events.event_records import HEADER
 from sframegen.profile.events.timed_records import TimedRecord, split_records
 
-LARGEST = 4096 + 256  # bytes of a record that is not a sample: a path and some numbers
+MAX_RECORD = 4096 + 256  # bytes of a record other than a sample: a path and some numbers
 REMEDIES = {
     errno.EPERM: ": raise kernel.perf_event_mlock_kb, or run as root",
     errno.EMFILE: ": raise the limit with `ulimit -n`",
@@ -26,7 +26,7 @@ DATA_HEAD, DATA_TAIL, DATA_OFFSET, DATA_SIZE = 128, 129, 130, 131  # 64-bit word
 
 
 class RingBuffer:
-    """An event's ring buffer of `pages` (a power of two). The caller closes the descriptor. Raises EventError if refused memory."""
+    """An event's ring buffer of `pages` (a power of two). The caller closes the descriptor. Raises EventError if refused."""
 
     def __init__(self, descriptor: int, pages: int) -> None:
         try:
@@ -38,17 +38,17 @@ class RingBuffer:
         start, size = self._words[DATA_OFFSET], self._words[DATA_SIZE]
         self._data = memoryview(self._map)[start : start + size]
         self._size = size
-        self.surely_whole = size - LARGEST  # bytes: up to this fill level, no record can be missing
-        self.filled = 0  # bytes in the buffer when room was given back: those taken, and those that came meanwhile
-        self._fence = threading.Lock()  # taking it is a barrier of the processor
+        self.surely_complete = size - MAX_RECORD  # fill level, in bytes, up to which no record can be missing
+        self.filled = 0  # bytes in the buffer when the last `take` gave room back, including those that came during it
+        self._fence = threading.Lock()  # acquiring it is a memory barrier
 
     def close(self) -> None:
         self._words.release()
         self._data.release()
         self._map.close()
 
-    def taken(self) -> bytes:
-        """Return a copy of new bytes, and give their room back to the kernel. Raises FormatError if the positions make no sense."""
+    def take(self) -> bytes:
+        """Return the new bytes, and give their room back to the kernel. Raises FormatError if the positions contradict the size."""
         head, tail = self._words[DATA_HEAD], self._words[DATA_TAIL]
         if head == tail:
             self.filled = 0
@@ -66,13 +66,13 @@ class RingBuffer:
 
 ONLINE = Path("/sys/devices/system/cpu/online")
 MAX_PENDING = 1 << 20  # records
-GAP = 0  # a kind that stands for missing records, from its time on to the time in `misc`
+GAP = 0  # a record kind of our own: records are missing from its time on until the time in `misc`
 
 
 class CpuRings:
-    """The events of all CPUs and their ring buffers. Descriptors are closed here.
+    """The events of all CPUs with their ring buffers. It closes the descriptors. Several threads may use it.
 
-    Samples and the suffixes of other records have TID, TIME and CPU; the clock is CLOCK_MONOTONIC. Several threads may use it.
+    Samples and the suffixes of other records must have TID, TIME and CPU, and the clock must be CLOCK_MONOTONIC.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class CpuRings:
         return [descriptor for descriptor, _ in self.by_cpu.values()]
 
     def add(self, cpu: int, descriptor: int, pages: int) -> None:
-        """Add the event of a CPU. Closes the descriptor, and raises EventError, if the buffer's memory is not allowed."""
+        """Add the event of a CPU. If its buffer cannot be mapped, close the descriptor and raise EventError."""
         with self._lock:
             try:
                 self.by_cpu[cpu] = descriptor, RingBuffer(descriptor, pages)
@@ -99,30 +99,32 @@ class CpuRings:
     def collect(self) -> None:
         """Move all records out of the buffers. Raises FormatError if one has no time.
 
-        The kernel says how many it lost with the next record that has room, which may be much later. A full buffer shows at once.
+        The kernel reports lost records only before the next record that finds room, which may be much later. Therefore a buffer
+        that was nearly full counts as a gap at once.
         """
         with self._lock:
             for _, ring in self.by_cpu.values():
                 self._collect(ring)
 
-    def collect_some(self) -> None:
-        """Call `collect` unless very many records wait to be taken out: the buffers may fill then."""
+    def collect_unless_full(self) -> None:
+        """Call `collect`, unless so many records are pending that it is better to let the buffers fill."""
         if len(self._pending) < MAX_PENDING:
             self.collect()
 
     def _collect(self, ring: RingBuffer) -> None:
-        data, before = ring.taken(), len(self._pending)
+        """Append a ring buffer's records, and a GAP if records may be missing."""
+        data, before = ring.take(), len(self._pending)
         self.lost += split_records(data, self._number, self._pending)
         self._number += len(self._pending) - before
-        if ring.filled > ring.surely_whole:
+        if ring.filled > ring.surely_complete:
             ends = accumulate(HEADER.size + len(body) for *_, body in self._pending[before:])
             last = len(self._pending) - 1
-            first = next((number for number, end in enumerate(ends, before) if end > ring.surely_whole), last)
+            first = next((number for number, end in enumerate(ends, before) if end > ring.surely_complete), last)
             self._pending.append((self._pending[first][0], self._number, GAP, time.monotonic_ns(), b""))
             self._number += 1
 
-    def until(self, now: int) -> list[TimedRecord]:
-        """Return, and forget, the records up to `now`, a time before `collect`. After it, a CPU may have earlier records unseen."""
+    def take_until(self, now: int) -> list[TimedRecord]:
+        """Return the records up to `now`, and forget them. `now` must be a time before `collect`, so that none is missing."""
         with self._lock:
             self._pending.sort()
             count = bisect_right(self._pending, now, key=itemgetter(0))
@@ -141,10 +143,10 @@ class CpuRings:
 
 
 def online_cpus() -> set[int]:
-    return cpus_in(ONLINE.read_text())
+    return parse_cpu_list(ONLINE.read_text())
 
 
-def cpus_in(text: str) -> set[int]:
+def parse_cpu_list(text: str) -> set[int]:
     """Return the numbers in a list like `0-3,8`."""
     cpus: set[int] = set()
     for part in text.strip().split(","):

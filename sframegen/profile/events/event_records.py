@@ -1,6 +1,6 @@
-"""Decodes records of perf events: mappings, names, begins and ends of threads, samples. Every length is checked.
+"""Decodes records of perf events: mappings, names, the begin and end of threads, and samples. Every length is checked.
 
-Samples and the suffixes of other records have TID, TIME and CPU.
+Samples and the suffixes of other records must have the fields TID, TIME and CPU.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import NamedTuple, TypeAlias
 from sframegen.base.errors import FormatError
 from sframegen.profile.events.attributes import EventAttributes, SampleType
 
-HEADER = Struct("=IHH")  # kind, misc, size with this header
+HEADER = Struct("=IHH")  # kind, misc, size including this header
 PROT_EXEC = 4
-COMM_EXEC = 1 << 13  # misc of COMM
-REGISTERS_64 = 2  # of a process of 64 bits; 1: of 32 bits; 0: none, because a thread of the kernel was sampled
+COMM_EXEC = 1 << 13  # flag in `misc` of COMM
+REGISTERS_64 = 2  # `registers_abi` of a 64-bit process; 1: of a 32-bit one; 0: no registers, because a kernel thread was sampled
 
 
 class RecordKind(IntEnum):
@@ -30,7 +30,7 @@ class RecordKind(IntEnum):
     MMAP2 = 10
 
 
-# Numbers, because thousands of records come in a second, and an enumeration takes as long as the rest of a comparison.
+# Plain integers, because thousands of records come in a second, and reading an enumeration's member takes too long.
 LOST, FORK, SAMPLE = map(int, (RecordKind.LOST, RecordKind.FORK, RecordKind.SAMPLE))
 
 
@@ -51,7 +51,7 @@ class MmapRecord(NamedTuple):
 
 
 class CommRecord(NamedTuple):
-    """A thread's new name. `by_exec`: its process executes another program, and has lost its old mappings."""
+    """A thread's new name. `by_exec`: its process has executed another program, which replaced all mappings."""
 
     pid: int
     tid: int
@@ -60,7 +60,7 @@ class CommRecord(NamedTuple):
 
 
 class TaskRecord(NamedTuple):
-    """The begin (`begins`: FORK) or end (EXIT) of a thread. It is a process of its own if `pid` differs from the parent's."""
+    """The begin (FORK) or end (EXIT) of a thread. It begins a new process if `pid` differs from the parent's."""
 
     begins: bool
     pid: int
@@ -70,7 +70,7 @@ class TaskRecord(NamedTuple):
 
 
 class SampleRecord(NamedTuple):
-    """A sample. Fields that the attributes do not ask for are empty. `registers`: in the order of the mask's bits."""
+    """A sample. Fields that the attributes do not request are empty. `registers`: in the order of the bits in their mask."""
 
     pid: int
     tid: int
@@ -79,17 +79,17 @@ class SampleRecord(NamedTuple):
     callchain: tuple[int, ...] = ()
     registers_abi: int = 0
     registers: tuple[int, ...] = ()
-    stack: bytes | memoryview = b""  # from the stack pointer on; only the bytes that the kernel could read
+    stack: bytes | memoryview = b""  # from the stack pointer on, as far as the kernel could read it
 
 
 EventRecord: TypeAlias = MmapRecord | CommRecord | TaskRecord | SampleRecord
 
 SAMPLE_HEAD = Struct("=IIQI4x")  # pid, tid, time, cpu
-SUFFIX_SIZE = 24  # bytes: the same fields
+SUFFIX_SIZE = 24  # bytes: the same fields, at the end of other records
 MMAP2_FIELDS = Struct("=IIQQQIIQQII")
 COMM_FIELDS = Struct("=II")
-TASK_FIELDS = Struct("=IIII8x")  # the last 8 bytes are a time, which the suffix has, too
-ADDRESSES = 1 << 64
+TASK_FIELDS = Struct("=IIII8x")  # the last 8 bytes are the time, which the suffix also has
+ADDRESSES = 1 << 64  # number of possible addresses
 
 
 class RecordReader:
@@ -107,7 +107,7 @@ class RecordReader:
         }
 
     def read(self, kind: int, misc: int, body: bytes) -> EventRecord | None:
-        """Return the decoded record; None for a kind that is not read. Raises FormatError if it is too short for its kind."""
+        """Return the decoded record; None for an unused kind. Raises FormatError if it is too short for its kind."""
         read = self._read.get(kind)  # type: ignore[call-overload] # any number may come
         try:
             return read(kind, misc, body) if read else None
@@ -132,7 +132,7 @@ class RecordReader:
 
 
 def _read_text(body: bytes, at: int) -> str:
-    """Return the string up to its NUL, which must come before the suffix."""
+    """Return the string that begins at an offset. Its NUL must come before the suffix."""
     end = body.find(b"\0", at, len(body) - SUFFIX_SIZE)
     if end < 0:
         raise FormatError("its name has no end", "record", at)
@@ -157,7 +157,7 @@ def _read_task(kind: int, _misc: int, body: bytes) -> TaskRecord:
 
 
 class _Cursor:
-    """Reads parts of variable size. Raises FormatError past the end."""
+    """Reads the fields of variable size in a sample, one after the other. Raises FormatError past the end."""
 
     def __init__(self, body: bytes, at: int) -> None:
         self._body = memoryview(body)

@@ -1,4 +1,4 @@
-"""Events by the names that users of perf know, and the events that this machine has."""
+"""Finds events by the names that users of perf know, and lists the events that this machine has."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sframegen.profile.events.attributes import (
 
 
 class Event(NamedTuple):
-    """An event to sample. `by_frequency`: a number of times per second; else each event, or each Nth, is a sample."""
+    """An event to sample. `by_frequency`: sampled a number of times per second; otherwise every Nth event is a sample."""
 
     name: str
     type: int
@@ -31,7 +31,7 @@ class Event(NamedTuple):
         return (self.name, *self.aliases)
 
     def hertz(self, number: int) -> int:
-        """Return the samples per second; 0 if each `number`th event is a sample."""
+        """Return the samples per second; 0 if every `number`th event is a sample."""
         return number * self.by_frequency
 
     def notes(self, number: int) -> list[str]:
@@ -39,9 +39,9 @@ class Event(NamedTuple):
         return [] if self.by_frequency else [f"sampled: 1 in {number:,} {self.name}"]
 
 
-def _cache(cache: int, operation: int) -> int:
-    """Return the number of a cache's misses; operations: 0 loads, 1 stores."""
-    return cache | operation << 8 | 1 << 16
+def _cache_misses(cache: int, operation: int) -> int:
+    """Return the `config` of a cache's misses. `cache`: 0 is L1 data; `operation`: 0 loads, 1 stores."""
+    return cache | operation << 8 | 1 << 16  # the last number is PERF_COUNT_HW_CACHE_RESULT_MISS
 
 
 CPU_CLOCK = Event("cpu-clock", TYPE_SOFTWARE, 0, by_frequency=True)  # the default
@@ -66,38 +66,38 @@ EVENTS = (
     Event("stalled-cycles-frontend", TYPE_HARDWARE, 7, by_frequency=True, aliases=("idle-cycles-frontend",)),
     Event("stalled-cycles-backend", TYPE_HARDWARE, 8, by_frequency=True, aliases=("idle-cycles-backend",)),
     Event("ref-cycles", TYPE_HARDWARE, 9, by_frequency=True),
-    Event("L1-dcache-load-misses", TYPE_CACHE, _cache(0, 0), by_frequency=True),
-    Event("L1-icache-load-misses", TYPE_CACHE, _cache(1, 0), by_frequency=True),
-    Event("LLC-load-misses", TYPE_CACHE, _cache(2, 0), by_frequency=True),
-    Event("LLC-store-misses", TYPE_CACHE, _cache(2, 1), by_frequency=True),
-    Event("dTLB-load-misses", TYPE_CACHE, _cache(3, 0), by_frequency=True),
-    Event("iTLB-load-misses", TYPE_CACHE, _cache(4, 0), by_frequency=True),
+    Event("L1-dcache-load-misses", TYPE_CACHE, _cache_misses(0, 0), by_frequency=True),
+    Event("L1-icache-load-misses", TYPE_CACHE, _cache_misses(1, 0), by_frequency=True),
+    Event("LLC-load-misses", TYPE_CACHE, _cache_misses(2, 0), by_frequency=True),
+    Event("LLC-store-misses", TYPE_CACHE, _cache_misses(2, 1), by_frequency=True),
+    Event("dTLB-load-misses", TYPE_CACHE, _cache_misses(3, 0), by_frequency=True),
+    Event("iTLB-load-misses", TYPE_CACHE, _cache_misses(4, 0), by_frequency=True),
 )
-CLOCKS = (CPU_CLOCK.name, TASK_CLOCK.name)  # each sample stands for a time
+CLOCKS = (CPU_CLOCK.name, TASK_CLOCK.name)  # events whose samples each stand for a period of time
 BY_NAME = {name: event for event in EVENTS for name in event.names}
-NOT_HERE = {errno.ENOENT, errno.EOPNOTSUPP, errno.ENODEV, errno.EINVAL}
+ABSENT_ERRORS = {errno.ENOENT, errno.EOPNOTSUPP, errno.ENODEV, errno.EINVAL}
 
 
-def event_named(name: str) -> Event:
-    """Return the event with a name. Raises EventError, which lists the events of this machine, if it is unknown or missing."""
+def find_event(name: str) -> Event:
+    """Return the event with a name. Raises EventError, which lists this machine's events, if it is unknown or missing."""
     event = BY_NAME.get(name)
-    if event is not None and _is_here(event):
+    if event is not None and _exists(event):
         return event
-    here = ", ".join(event.name for event in available())
-    what = f"{name}: unknown event" if event is None else f"this machine has no {name} events"
-    raise EventError(f"{what}; choose one of {here}" if here else what)
+    names = ", ".join(event.name for event in list_available())
+    problem = f"{name}: unknown event" if event is None else f"this machine has no {name} events"
+    raise EventError(f"{problem}; choose one of {names}" if names else problem)
 
 
-def available() -> list[Event]:
-    """Return the events that this machine has, whether or not we may use them; none if the kernel has no perf events."""
-    return [event for event in EVENTS if _is_here(event)]
+def list_available() -> list[Event]:
+    """Return the events that this machine has, even if we may not use them; none if the kernel has no perf events."""
+    return [event for event in EVENTS if _exists(event)]
 
 
-def _is_here(event: Event) -> bool:
-    """Return True unless the kernel says that it has no such counter; it may still refuse us the event."""
+def _exists(event: Event) -> bool:
+    """Return True unless the kernel answers that it has no such event. It may still refuse the event to us."""
     flags = EventFlag.DISABLED | EventFlag.EXCLUDE_KERNEL | EventFlag.EXCLUDE_HYPERVISOR
     try:
         os.close(open_event(EventAttributes(event.type, config=event.config, flags=flags), 0, -1))
     except EventError as error:
-        return error.number not in (*NOT_HERE, errno.ENOSYS)
+        return error.number not in (*ABSENT_ERRORS, errno.ENOSYS)
     return True

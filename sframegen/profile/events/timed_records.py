@@ -1,4 +1,4 @@
-"""Splits bytes of a ring buffer into records with their times. Compiled, because thousands come in a second."""
+"""Splits the bytes of a ring buffer into records with their times. Compiled, because thousands come in a second."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from sframegen.base.columns import Column
 
 COMPILED: bool = cython.compiled
-# (time, number, kind, misc, bytes without the header): records of equal times are ordered by their numbers.
+# (time, number, kind, misc, bytes without the header). The numbers keep records of equal times in their order.
 TimedRecord: TypeAlias = tuple[int, int, int, int, bytes]
-TIME_IN_SAMPLE = 2  # in units of 8 bytes from the header on: after the process and thread, before the CPU
-TIME_FROM_END = 2  # the same, in all others, from the end on
+TIME_IN_SAMPLE = 2  # position in units of 8 bytes: after the header, pid and tid
+TIME_FROM_END = 2  # position in all other records, counted from their end
 
 
 @cython.locals(words="const unsigned int[::1]", halves="const unsigned short[::1]", longs="const unsigned long long[::1]")
 def split_records(data: bytes, number: cython.longlong, records: list[TimedRecord]) -> int:
     """Append the records, numbered from `number` on; return how many the kernel could not write. Raises FormatError.
 
-    Samples and the suffixes of other records have TID, TIME and CPU.
+    Samples and the suffixes of other records must have the fields TID, TIME and CPU.
     """
     whole: cython.Py_ssize_t = len(data) // 8 * 8
     view = memoryview(data)[:whole]

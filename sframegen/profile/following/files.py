@@ -1,4 +1,4 @@
-"""Files that processes have mapped: each has a number, is opened once, and gets a table."""
+"""Keeps track of the files that processes have mapped: each gets a number, is opened once, and stays open."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 REWRITTEN = "it was rewritten while being traced"
 NOT_ELF = "not an ELF file"
-TracedInode = tuple[int, int]  # device and number, as stat has them
+TracedInode = tuple[int, int]  # st_dev and st_ino
 
 
 @dataclass
 class TracedFile:
-    """A mapped file. `path`: as the process has it. `elf`: None if the file cannot be opened or is not ELF; `why` says so."""
+    """A mapped file. `path`: as the process sees it. `elf`: None if the file cannot be opened or is not ELF. `why`: a message."""
 
     number: int
     path: str
@@ -35,15 +35,15 @@ class TracedFile:
     why: str = ""
     build_id: bytes = b""
     table: DecodedTable | None = None
-    ready: bool = False  # its table is made, or cannot be made
-    final: bool = True  # no proof can add rules to it
-    is_copy: bool = False  # `elf` is a copy, since the file system may stop answering
-    checked: int = 0  # CLOCK_MONOTONIC nanoseconds, up to which the file was not rewritten
-    spans: dict[tuple[int, int], list[CodeSpan]] = field(default_factory=dict)  # by offset and size, if it were mapped at address 0
-    closing: finalize[[int], TracedFile] | None = None  # closes the file, also when nobody has this object any more: names need it
+    ready: bool = False  # the table was made, or cannot be made
+    final: bool = True  # no proof can add rules to the table
+    is_copy: bool = False  # `elf` is a copy, because the file system may stop answering
+    checked: int = 0  # CLOCK_MONOTONIC nanoseconds, up to which the file was known not to be rewritten
+    spans: dict[tuple[int, int], list[CodeSpan]] = field(default_factory=dict)  # by offset and size, for a mapping at address 0
+    closing: finalize[[int], TracedFile] | None = None  # closes the file, at the latest when this object is freed
 
-    def take(self, built: BuiltTable) -> None:
-        """Take over the outcome of making its table. A proof that adds no rules leaves the table as it is."""
+    def apply_result(self, built: BuiltTable) -> None:
+        """Store the result of making the table. A proof that adds no rules leaves the table as it is."""
         self.ready, self.final = True, built.final or self.elf is None
         if built.table is not None or not built.final:
             self.table, self.why = built.table, built.why
@@ -57,36 +57,36 @@ class CodeSpan(NamedTuple):
     start: int
     end: int
     bias: int
-    file: int  # number; 0: no file
+    file: int  # the file's number; 0: code without a file
 
 
 class TracedFiles:
-    """All mapped files, with their numbers. Files stay open, so that no other file gets the same inode number."""
+    """All mapped files by number. They stay open, so that the file system gives their inode numbers to no other file."""
 
     def __init__(self) -> None:
         self.by_number: dict[int, TracedFile] = {}
-        self.refused = 0  # files above the greatest number: their code counts as code without a file
+        self.refused = 0  # files beyond MAX_FILES, whose code counts as code without a file
         self._mapped = MappedFiles()
         self._by_key: dict[FileKey, TracedFile] = {}
         self._by_inode: dict[TracedInode, TracedFile] = {}
-        self._by_bytes: dict[bytes, TracedFile] = {}  # images of the kernel
-        self._unopened: set[int] = set()  # numbers of files that could not be opened; another process's mapping may allow it
+        self._by_bytes: dict[bytes, TracedFile] = {}  # vDSO images
+        self._unopened: set[int] = set()  # numbers of files that could not be opened, but may be through another process
         self._new: list[TracedFile] = []
         self._without_table: list[int] = []
         self._free: list[int] = []  # numbers that were released
 
     def take_new(self) -> list[TracedFile]:
-        """Return the files that were opened since the last call: they need a table."""
+        """Return the files that were opened since the last call, and so need a table."""
         new, self._new = self._new, []
         return new
 
     def take_without_table(self) -> list[int]:
-        """Return the numbers of files that get no table: they cannot be opened, or are not ELF files."""
+        """Return the numbers of new files that get no table, because they cannot be opened or are not ELF files."""
         numbers, self._without_table = self._without_table, []
         return [number for number in numbers if number in self.by_number and self.by_number[number].ready]
 
-    def release(self, used: set[int]) -> list[int]:
-        """Close the files that are not `used`, unless their table is still to come; return their numbers, which are used again."""
+    def release_unused(self, used: set[int]) -> list[int]:
+        """Close the files that are not `used`, unless their table is still to come. Return their numbers, which get reused."""
         released = [
             file
             for file in self.by_number.values()
@@ -103,10 +103,10 @@ class TracedFiles:
         self._free += numbers
         return sorted(numbers)
 
-    def traced(self, key: FileKey, place: MappedPlace) -> TracedFile | None:
-        """Return the file that a process has mapped; None if it is not ELF, or if there are too many files."""
+    def find_or_open(self, key: FileKey, place: MappedPlace) -> TracedFile | None:
+        """Return the file that a process has mapped, opening it if need be; None if it is not ELF, or if there are too many."""
         known = self._by_key.get(key)
-        if known is not None and known.elf is not None and self._is_other(known, key, place):
+        if known is not None and known.elf is not None and self._has_changed(known, key, place):
             self._retire(known)
             known = None
         if known is None or known.number in self._unopened:
@@ -115,27 +115,27 @@ class TracedFiles:
                 self._by_key[key] = known
         return None if known is None or known.why == NOT_ELF else known
 
-    def image(self, data: bytes) -> TracedFile | None:
-        """Return the file made of a vDSO's bytes; None if they are not an ELF file."""
+    def add_image(self, data: bytes) -> TracedFile | None:
+        """Return the file that stands for a vDSO with these bytes; None if they are not an ELF file."""
         known = self._by_bytes.get(data)
-        if known is None and data and (known := self._numbered(VDSO)) is not None:
+        if known is None and data and (known := self._add_file(VDSO)) is not None:
             self._by_bytes[data] = known
             self._parse(known, memoryview(data), None, None)
         return known if known is not None and known.elf is not None else None
 
-    def retired(self) -> set[int]:
-        """Return the numbers of files that were rewritten since they were opened, so that their rules do not hold any more."""
-        old = [file for file in self._by_inode.values() if _is_rewritten(file)]
-        for file in old:
+    def retire_rewritten(self) -> set[int]:
+        """Close the files that were rewritten since they were opened, because their rules no longer hold. Return their numbers."""
+        rewritten = [file for file in self._by_inode.values() if _is_rewritten(file)]
+        for file in rewritten:
             self._retire(file)
-        return {file.number for file in old}
+        return {file.number for file in rewritten}
 
-    def answering(self) -> set[int]:
-        """Return the numbers of unopened files whose file system did not answer, but answers now."""
-        return {self._by_key[key].number for key in self._mapped.answering() if key in self._by_key}
+    def take_answering(self) -> set[int]:
+        """Return the numbers of unopened files whose file system answers again, each only once."""
+        return {self._by_key[key].number for key in self._mapped.take_answering() if key in self._by_key}
 
     def release_pages(self) -> None:
-        """Release the mapped pages of files and tables to the kernel's cache, until they are read again."""
+        """Release the memory of file and table pages, which are read again when needed."""
         for file in self.by_number.values():
             for data in (file.elf and file.elf.data, file.table and file.table.data):
                 drop_pages(data or b"")
@@ -145,12 +145,12 @@ class TracedFiles:
             _close(file)
 
     def _open_file(self, key: FileKey, place: MappedPlace, known: TracedFile | None) -> TracedFile | None:
-        """Open a file and return it; None if it is not ELF. `known`: its object, if opening has failed before."""
+        """Open a file and return it; None if there are too many files. `known`: its object, if opening it has failed before."""
         try:
             descriptor, status, is_copy = self._mapped.open(key, place)
         except (OSError, FormatError) as error:
             why = error.message if isinstance(error, FormatError) else str(error.strerror)
-            if known is None and (known := self._numbered(place.path)) is not None:
+            if known is None and (known := self._add_file(place.path)) is not None:
                 known.why, known.ready = why, True
                 self._unopened.add(known.number)
             return known
@@ -161,7 +161,7 @@ class TracedFiles:
             return same
         if same is not None:
             self._retire(same)
-        traced = self._numbered(place.path)  # another one than before: addresses in stacks were without a bias
+        traced = self._add_file(place.path)  # not `known`: stacks already have its number with addresses without a bias
         if traced is None:
             os.close(descriptor)
             return None
@@ -171,7 +171,7 @@ class TracedFiles:
             self._parse(traced, data, status, descriptor)
         except FormatError as error:
             traced.why, traced.ready = error.message, True
-        except OSError as error:  # too many open files, perhaps: not for ever
+        except OSError as error:  # perhaps too many open files at this moment, so it is tried again
             traced.why, traced.ready = str(error.strerror), True
             self._unopened.add(traced.number)
         if traced.elf is None:
@@ -181,20 +181,21 @@ class TracedFiles:
             traced.closing = finalize(traced, os.close, descriptor)
         return traced
 
-    def _is_other(self, known: TracedFile, key: FileKey, place: MappedPlace) -> bool:
+    def _has_changed(self, known: TracedFile, key: FileKey, place: MappedPlace) -> bool:
         """Return True if the open file is not as it was when the process mapped it."""
         return _was_rewritten(known, place.time) or self._is_old_copy(known, key, place)
 
     def _is_old_copy(self, known: TracedFile, key: FileKey, place: MappedPlace) -> bool:
-        """Return True if a copy is of another file, or of older bytes. False if the file does not answer."""
+        """Return True if the copy is of another file, or of older bytes; False if the file system does not answer."""
         if not known.is_copy:
             return False
         try:
-            return _differs(known, self._mapped.status(key, place))
+            return _differs(known, self._mapped.stat(key, place))
         except (OSError, FormatError):
             return False
 
     def _parse(self, traced: TracedFile, data: memoryview, status: os.stat_result | None, descriptor: int | None) -> None:
+        """Set `elf` and `build_id`, or `why` if these bytes are not a valid ELF file."""
         if bytes(data[:4]) != b"\x7fELF":
             traced.why, traced.ready = NOT_ELF, True
             return
@@ -210,7 +211,8 @@ class TracedFiles:
         traced.why, traced.ready = "", False
         self._new.append(traced)
 
-    def _numbered(self, path: str) -> TracedFile | None:
+    def _add_file(self, path: str) -> TracedFile | None:
+        """Return a new file with a free number; None if there are too many files."""
         if len(self.by_number) == MAX_FILES:
             self.refused += 1
             return None
@@ -220,6 +222,7 @@ class TracedFiles:
         return traced
 
     def _retire(self, file: TracedFile) -> None:
+        """Close a rewritten file. It keeps its number, because stacks have it, but later mappings get another file."""
         _close(file)
         file.elf, file.table, file.ready, file.final, file.why = None, None, True, True, REWRITTEN
         self._forget({file.number})
@@ -236,7 +239,7 @@ def _close(file: TracedFile) -> None:
 
 
 def _was_rewritten(file: TracedFile, mapped: int) -> bool:
-    """Return True for a file that was rewritten before it was `mapped`, and perhaps if it was rewritten since."""
+    """Return True if a file was rewritten before the time `mapped`; perhaps also if it was rewritten later."""
     if mapped <= file.checked:
         return False
     now = time.monotonic_ns()

@@ -1,4 +1,4 @@
-"""Follows the processes of this machine: records of all CPUs in the order of their times, and /proc for earlier mappings."""
+"""Follows the mappings of processes: applies the perf records of all CPUs in time order, and reads earlier mappings from /proc."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sframegen.profile.events.attributes import (
 from sframegen.profile.events.cpu_rings import GAP, CpuRings, online_cpus
 from sframegen.profile.events.event_records import MmapRecord, RecordReader
 from sframegen.profile.following.files import CodeSpan, TracedFile, TracedFiles
-from sframegen.profile.following.mapped_file import FileKey, MappedPlace, key_of_row
+from sframegen.profile.following.mapped_file import FileKey, MappedPlace, parse_file_key
 from sframegen.profile.following.processes import Processes, ProcessSpans
 from sframegen.program.helper import helpers
 from sframegen.stack.live.process import parse_mappings, part_of_memory
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
     from sframegen.stack.snapshot import MovedCode
 
 
-MAX_KEPT = 64  # spans kept of a file, by mapped place: a library has one or two
-MAX_SEGMENTS = 64  # executable ones of a file; linkers make one or two
+MAX_SPAN_LISTS = 64  # cached lists of spans for each file; a library is mapped in one or two ways
+MAX_SEGMENTS = 64  # executable segments of a file that are used; linkers make one or two
 PAGE_MASK = mmap.PAGESIZE - 1
 
 
 class FileMapping(NamedTuple):
-    """A mapping: addresses [start, end) from `offset` in a file."""
+    """A mapping of a file, whose bytes from `offset` on are at addresses [start, end)."""
 
     start: int
     end: int
     offset: int
 
 
-def spans_in(traced: TracedFile | None, mapped: FileMapping) -> list[CodeSpan]:
-    """Return the spans of an executable mapping; for a file that is not open, one span with its number."""
+def make_spans(traced: TracedFile | None, mapped: FileMapping) -> list[CodeSpan]:
+    """Return the spans of an executable mapping. `traced`: its file; None: code without a file."""
     if traced is None:
         return [CodeSpan(mapped.start, mapped.end, 0, 0)]
     if traced.elf is None:
@@ -60,42 +60,43 @@ def spans_in(traced: TracedFile | None, mapped: FileMapping) -> list[CodeSpan]:
     size = mapped.end - mapped.start
     spans = traced.spans.get((mapped.offset, size))
     if spans is None:
-        if len(traced.spans) >= MAX_KEPT:
+        if len(traced.spans) >= MAX_SPAN_LISTS:
             traced.spans.clear()
-        spans = traced.spans[mapped.offset, size] = code_spans_of(traced.elf, traced.number, FileMapping(0, size, mapped.offset))
+        at_zero = FileMapping(0, size, mapped.offset)
+        spans = traced.spans[mapped.offset, size] = split_into_code_spans(traced.elf, traced.number, at_zero)
     at = mapped.start
     return [CodeSpan(at + start, at + end, (at + bias & ADDRESS_MASK) * (file > 0), file) for start, end, bias, file in spans]
 
 
-def code_spans_of(elf: ElfFile, number: int, mapped: FileMapping) -> list[CodeSpan]:
-    """Return the spans of an executable mapping, ascending; one without a file if it is not code of the file.
+def split_into_code_spans(elf: ElfFile, number: int, mapped: FileMapping) -> list[CodeSpan]:
+    """Return the spans of an executable mapping of an ELF file, ascending; one without a file if no segment is mapped there.
 
-    The kernel and ld.so map a segment in whole pages: then all of the mapping has its bias. If a mapping has segments with
-    different biases, each has the bytes that are its own.
+    The kernel and ld.so map a segment in whole pages, so that the whole mapping has the segment's bias. If a mapping contains
+    segments with different biases, each segment gets a span of its own bytes.
     """
     stop = mapped.offset + mapped.end - mapped.start
-    loads = [load for load in elf.executable_loads() if _is_in(load, mapped.offset, stop)]
-    if not loads:  # code in a segment that was not executable when it was loaded
-        loads = [load for load in elf.segments if load.p_type == PT.LOAD and _is_in(load, mapped.offset, stop)]
+    loads = [load for load in elf.executable_loads() if _overlaps(load, mapped.offset, stop)]
+    if not loads:  # perhaps a segment that was made executable after loading
+        loads = [load for load in elf.segments if load.p_type == PT.LOAD and _overlaps(load, mapped.offset, stop)]
     loads = loads[:MAX_SEGMENTS]
-    biases = {_bias(load, mapped) for load in loads}
-    exact = {_bias(load, mapped) for load in loads if _is_whole(load, mapped.offset, stop)}
-    for only in (biases, exact):
-        if len(only) == 1:
-            return [CodeSpan(mapped.start, mapped.end, only.pop(), number)]
+    biases = {_compute_bias(load, mapped) for load in loads}
+    of_whole_segments = {_compute_bias(load, mapped) for load in loads if _is_mapped_whole(load, mapped.offset, stop)}
+    for candidates in (biases, of_whole_segments):
+        if len(candidates) == 1:
+            return [CodeSpan(mapped.start, mapped.end, candidates.pop(), number)]
     spans: list[CodeSpan] = []
     at = mapped.start
     for load in sorted(loads, key=lambda load: load.p_offset):
         start = max(at, mapped.start + load.p_offset - mapped.offset)
         end = min(mapped.end, mapped.start + load.p_offset + load.p_filesz - mapped.offset)
         if start < end:
-            spans.append(CodeSpan(start, end, _bias(load, mapped), number))
+            spans.append(CodeSpan(start, end, _compute_bias(load, mapped), number))
             at = end
     return spans or [CodeSpan(mapped.start, mapped.end, 0, 0)]
 
 
-def bytes_in_file(elf: ElfFile, span: CodeSpan) -> tuple[int, memoryview]:
-    """Return (address, bytes) of a span in the file; no bytes unless one executable segment has all its pages."""
+def read_code_in_file(elf: ElfFile, span: CodeSpan) -> tuple[int, memoryview]:
+    """Return the run-time address and the file's bytes of a span; no bytes unless one executable segment has all its pages."""
     start, end = span.start - span.bias & ADDRESS_MASK, span.end - span.bias & ADDRESS_MASK
     for load in elf.executable_loads():
         limit = load.p_vaddr + load.p_filesz
@@ -106,21 +107,21 @@ def bytes_in_file(elf: ElfFile, span: CodeSpan) -> tuple[int, memoryview]:
     return 0, memoryview(b"")
 
 
-def _is_in(load: Phdr, start: int, stop: int) -> bool:
+def _overlaps(load: Phdr, start: int, stop: int) -> bool:
     return load.p_offset < stop and start < load.p_offset + load.p_filesz
 
 
-def _is_whole(load: Phdr, start: int, stop: int) -> bool:
-    """Return True if the mapping has the pages of this segment, as a loader maps them."""
+def _is_mapped_whole(load: Phdr, start: int, stop: int) -> bool:
+    """Return True if the mapping consists of this segment's pages, as a loader maps them."""
     return start == load.p_offset & ~PAGE_MASK and stop <= (load.p_offset + load.p_filesz + PAGE_MASK) & ~PAGE_MASK
 
 
-def _bias(load: Phdr, mapped: FileMapping) -> int:
+def _compute_bias(load: Phdr, mapped: FileMapping) -> int:
     return mapped.start - (load.p_vaddr - load.p_offset + mapped.offset) & ADDRESS_MASK
 
 
-RING_PAGES = 512  # 2 MiB for each CPU: 20,000 mappings
-WAKE_UP = 1 << 16  # bytes
+RING_PAGES = 512  # 2 MiB for each CPU, enough for 20,000 mappings
+WAKE_UP = 1 << 16  # bytes in a ring buffer, at which the kernel wakes us
 SIDE_BAND = EventAttributes(
     TYPE_SOFTWARE,
     config=SOFTWARE_DUMMY,
@@ -129,16 +130,16 @@ SIDE_BAND = EventAttributes(
     wakeup=WAKE_UP,
     clock=CLOCK_MONOTONIC,
 )
-CPUS_INTERVAL = 1_000_000_000  # nanoseconds
+CPUS_INTERVAL = 1_000_000_000  # nanoseconds between two checks for new CPUs
 VSYSCALL = "[vsyscall]"
-NEAR = 1 << 10  # bytes of /proc/PID/maps on each side: some rows
-ABOVE_32_BITS = 1 << 32
+NEIGHBOUR_BYTES = 1 << 10  # bytes of /proc/PID/maps before and after a row that contain its neighbours
+FIRST_64_BIT_ADDRESS = 1 << 32
 PAGE = 4096
-KEPT = 1.0  # seconds: to read a page of another process takes some 100 µs
+PAGE_LIFETIME = 1.0  # seconds; cached because it takes some 100 µs to read a page of another process
 
 
 class MappingResolver:
-    """Opens the files of mappings of running processes, and returns their spans."""
+    """Opens the files that running processes have mapped, and returns the spans of mappings."""
 
     def __init__(self, files: TracedFiles) -> None:
         self.files = files
@@ -146,46 +147,47 @@ class MappingResolver:
         self._own_vdso = next(((row.start, row.end) for row in own if row.path == VDSO), (0, 0))
         self._own_image: TracedFile | None = None
 
-    def spans_of(self, record: MmapRecord, time: int) -> list[CodeSpan]:
-        """Return the spans of an executable mapping; spans without a file for code in no file."""
+    def find_spans(self, record: MmapRecord, time: int) -> list[CodeSpan]:
+        """Return the spans of an executable mapping. Code in no file gives spans without a file."""
         start, end, offset = record.start, record.end, record.offset
         if record.inode:
             key = FileKey(record.major, record.minor, record.inode, record.generation)
-            traced = self.files.traced(key, MappedPlace(record.pid, start, end, record.path, time))
+            traced = self.files.find_or_open(key, MappedPlace(record.pid, start, end, record.path, time))
         elif record.path == VDSO:
-            traced, offset = self._vdso(record), 0
+            traced, offset = self._open_vdso(record), 0
         else:
             traced = None
-        return spans_in(traced, FileMapping(start, end, offset))
+        return make_spans(traced, FileMapping(start, end, offset))
 
-    def spans_of_anonymous(self, record: MmapRecord, near: Iterable[Mapping], moved: MovedCode, time: int) -> list[CodeSpan]:
-        """Return the spans of anonymous memory, which has a file's code if the file is mapped around it and has the same bytes.
+    def find_anonymous_spans(self, record: MmapRecord, near: Iterable[Mapping], moved: MovedCode, time: int) -> list[CodeSpan]:
+        """Return the spans of anonymous memory. It counts as a file's code if that file is mapped near it and has the same bytes.
 
-        Programs move code to huge pages in this way. `near`: other mappings of the process. A comparison is not repeated.
+        Programs move code to huge pages in this way. `near`: the mappings around it. `moved`: remembers earlier comparisons.
         """
         for row in near:
-            for span in self.spans_of(_record_of(record.pid, row), time) if row.inode else ():
-                found = CodeSpan(record.start, record.end, span.bias, span.file)
-                if span.file and self._is_moved(record.pid, found, moved):
-                    return [found]
-        return self.spans_of(record, time)
+            for span in self.find_spans(_make_record(record.pid, row), time) if row.inode else ():
+                candidate = CodeSpan(record.start, record.end, span.bias, span.file)
+                if span.file and self._is_moved(record.pid, candidate, moved):
+                    return [candidate]
+        return self.find_spans(record, time)
 
     def _is_moved(self, pid: int, span: CodeSpan, moved: MovedCode) -> bool:
+        """Return True if the process's memory at the span equals the file's code there."""
         elf = self.files.by_number[span.file].elf
-        address, code = bytes_in_file(elf, span) if elf else (0, memoryview(b""))
+        address, code = read_code_in_file(elf, span) if elf else (0, memoryview(b""))
         return moved.is_same(partial(read_memory, pid), address, code, span)
 
-    def _vdso(self, record: MmapRecord) -> TracedFile | None:
-        """Return the vDSO as a file. Processes of our own kind all have the same one, so ours is read, once, for them."""
+    def _open_vdso(self, record: MmapRecord) -> TracedFile | None:
+        """Return the vDSO as a file. All 64-bit processes have the same one, so that our own is read once for all of them."""
         size = record.end - record.start
-        if record.start >= ABOVE_32_BITS and size == self._own_vdso[1] - self._own_vdso[0]:
-            self._own_image = self._own_image or self.files.image(read_memory(os.getpid(), self._own_vdso[0], size))
+        if record.start >= FIRST_64_BIT_ADDRESS and size == self._own_vdso[1] - self._own_vdso[0]:
+            self._own_image = self._own_image or self.files.add_image(read_memory(os.getpid(), self._own_vdso[0], size))
             return self._own_image
-        return self.files.image(read_memory(record.pid, record.start, min(size, MAX_VDSO)))
+        return self.files.add_image(read_memory(record.pid, record.start, min(size, MAX_VDSO)))
 
 
-def scan(pid: int, processes: Processes, resolver: MappingResolver, now: int) -> bool:
-    """Read a process's mappings from /proc. `now`: all records up to then were applied. Return False if there are none."""
+def scan_process(pid: int, processes: Processes, resolver: MappingResolver, now: int) -> bool:
+    """Read a process's mappings from /proc. `now`: the time up to which all records were applied. Return False if it has none."""
     folder = Path(f"/proc/{pid}")
     try:
         text = b"\n" + (folder / "maps").read_bytes()
@@ -197,33 +199,34 @@ def scan(pid: int, processes: Processes, resolver: MappingResolver, now: int) ->
         return False
     spans: list[CodeSpan] = []
     at = 0  # offset of the row in the text
-    code = b"\n".join(line for line in text.split(b"\n") if line.partition(b" ")[2][2:3] == b"x")  # of 40,000 lines perhaps
-    for row in parse_mappings(code).rows:
+    # Only executable rows ("START-END r-xp ...") are parsed, because there may be 40,000 others.
+    executable = b"\n".join(line for line in text.split(b"\n") if line.partition(b" ")[2][2:3] == b"x")
+    for row in parse_mappings(executable).rows:
         if row.path != VSYSCALL:
-            record = _record_of(pid, row)
+            record = _make_record(pid, row)
             if row.inode or row.path == VDSO:
-                spans += resolver.spans_of(record, now)
+                spans += resolver.find_spans(record, now)
                 continue
             at = max(text.find(b"\n%08x-" % row.start, at), 0)
-            near = text[max(at - NEAR, 0) : at + NEAR].partition(b"\n")[2].rpartition(b"\n")[0]
+            near = text[max(at - NEIGHBOUR_BYTES, 0) : at + NEIGHBOUR_BYTES].partition(b"\n")[2].rpartition(b"\n")[0]
             if b"/" in near:
-                spans += resolver.spans_of_anonymous(record, parse_mappings(near).rows, processes.moved[pid], now)
+                spans += resolver.find_anonymous_spans(record, parse_mappings(near).rows, processes.moved[pid], now)
             else:
-                spans += resolver.spans_of(record, now)
+                spans += resolver.find_spans(record, now)
     processes.set_scanned(pid, spans, name, now, read)
     return True
 
 
-def _record_of(pid: int, row: Mapping) -> MmapRecord:
-    return MmapRecord(pid, pid, row.start, row.end, row.offset, row.executable, row.path, *key_of_row(row.device, row.inode))
+def _make_record(pid: int, row: Mapping) -> MmapRecord:
+    return MmapRecord(pid, pid, row.start, row.end, row.offset, row.executable, row.path, *parse_file_key(row.device, row.inode))
 
 
 class Follower:
-    """Follows `targets` and their descendants; None: all processes. Raises EventError if that is not allowed."""
+    """Follows `targets` and their descendants, or all processes if it is None. Raises EventError if that is not allowed."""
 
     def __init__(self, targets: Iterable[int] | None = None) -> None:
         self.files = TracedFiles()
-        self.records = 0  # applied so far
+        self.records = 0  # number of records applied so far
         self._resolver = MappingResolver(self.files)
         self.processes = Processes(self._resolver, targets)
         self._reader = RecordReader(SIDE_BAND)
@@ -231,35 +234,35 @@ class Follower:
         self._cpus: set[int] = set()
         self._cpus_at = 0
         try:
-            self._follow_cpus()
+            self._update_cpus()
         except EventError:
             self.close()
             raise
 
     @property
     def filenos(self) -> list[int]:
-        """Return descriptors that are readable when there is something to drain. They change if CPUs come or go."""
+        """Return descriptors that are readable when there are records. They change if CPUs come or go."""
         return self._rings.filenos
 
     @property
     def lost(self) -> int:
-        """Return how many records the kernel could not write: mappings were read again from /proc."""
+        """Return how many records the kernel could not write. Mappings are then read again from /proc."""
         return self._rings.lost
 
     def collect(self) -> None:
-        """Take records out of the buffers, for the next `drain`. May be called in another thread."""
-        self._rings.collect_some()
+        """Take records out of the ring buffers, for the next `drain`. May be called in another thread."""
+        self._rings.collect_unless_full()
 
     def drain(self) -> int:
-        """Apply the records of all CPUs up to now, in the order of time. Return the time of now: later samples have to wait.
+        """Apply the records of all CPUs up to now, in time order. Return that time (CLOCK_MONOTONIC, nanoseconds).
 
-        Times here are nanoseconds of CLOCK_MONOTONIC.
+        Samples after that time have to wait for the next call.
         """
         now = time.monotonic_ns()
         if now - self._cpus_at >= CPUS_INTERVAL:
-            self._follow_cpus()
+            self._update_cpus()
         self._rings.collect()
-        for at, _, kind, misc, body in self._rings.until(now):
+        for at, _, kind, misc, body in self._rings.take_until(now):
             if kind == GAP:
                 self.processes.forget_mappings(at, misc)
             elif (record := self._reader.read(kind, misc, body)) is not None:
@@ -268,16 +271,16 @@ class Follower:
         return now
 
     def spans(self, pid: int, time: int | None = None) -> ProcessSpans | None:
-        """Return the spans of a process now, or at a time; None if they are unknown: then call `scan`."""
+        """Return the spans of a process now, or at a time; None if they are unknown, so that `scan` has to be called."""
         return self.processes.spans(pid, time)
 
     def scan(self, pid: int, drained: int = 0) -> bool:
-        """Read the mappings of a process from /proc. Return False if it has none: it has ended, or is a thread of the kernel.
+        """Read the mappings of a process from /proc. Return False if it has ended, or is a kernel thread.
 
-        `drained`: what `drain` has returned, if it was called just before.
+        `drained`: the result of `drain`, if it was called just before.
         """
         was_known = self.processes.spans(pid) is not None
-        if not scan(pid, self.processes, self._resolver, drained or self.drain()):
+        if not scan_process(pid, self.processes, self._resolver, drained or self.drain()):
             return False
         if not was_known:
             self.drain()
@@ -285,20 +288,20 @@ class Follower:
         return True
 
     def check_files(self) -> None:
-        """Forget rules of files rewritten in place, and mark processes whose files answer again. To be called now and then."""
-        retired = self.files.retired()
+        """Retire files that were rewritten in place, and mark processes whose files answer again. Call it now and then."""
+        retired = self.files.retire_rewritten()
         if retired:
             self.processes.forget_files(retired, time.monotonic_ns())
-        answering = self.files.answering()
+        answering = self.files.take_answering()
         if answering:
-            self.processes.has_news(answering)
+            self.processes.mark_users_changed(answering)
 
     def close(self) -> None:
-        """Close the events; files stay open, for names."""
+        """Close the events. Files stay open, because the report reads names from them."""
         self._rings.close_all()
 
-    def _follow_cpus(self) -> None:
-        """Open events on CPUs that are new, and close those of CPUs that are gone."""
+    def _update_cpus(self) -> None:
+        """Open events on new CPUs, and close those of CPUs that are gone."""
         before, self._cpus_at = self._cpus_at, time.monotonic_ns()
         cpus = online_cpus()
         if cpus == self._cpus:
@@ -315,7 +318,7 @@ class Follower:
                     continue
                 raise
             self._rings.add(cpu, descriptor, RING_PAGES)
-            if was_running:  # events there were not recorded until now
+            if was_running:  # nothing was recorded on that CPU until now
                 self.processes.forget_mappings(before, time.monotonic_ns())
         self._cpus = cpus
 
@@ -323,7 +326,7 @@ class Follower:
 def read_memory(pid: int, address: int, size: int) -> bytes:
     """Return bytes of a process's memory; none if it cannot be read."""
     try:
-        descriptor = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)  # here: Yama may allow it to a parent only
+        descriptor = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)  # not in the helper: Yama may allow only a parent
     except OSError:
         return b""
     try:
@@ -336,7 +339,7 @@ def read_memory(pid: int, address: int, size: int) -> bytes:
 
 
 class GeneratedCode:
-    """Code of a process that is in no file. Its pages are cached for a second only, because such code changes."""
+    """Reads a process's code that is in no file. Pages are cached only for a second, because such code changes."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -347,12 +350,12 @@ class GeneratedCode:
         """Return bytes of code; fewer, or none, if they cannot be read."""
         now = time.monotonic()
         if now > self._until:
-            self._pages, self._until = {}, now + KEPT
-        start, found = address & -PAGE, b""
+            self._pages, self._until = {}, now + PAGE_LIFETIME
+        start, code = address & -PAGE, b""
         for page in range(start, address + size, PAGE):
             if page not in self._pages:
                 self._pages[page] = read_memory(self._pid, page, PAGE)
-            found += self._pages[page]
+            code += self._pages[page]
             if len(self._pages[page]) < PAGE:
                 break
-        return found[address - start :][:size]
+        return code[address - start :][:size]

@@ -26,19 +26,20 @@ from sframegen.stack.mappings import DELETED
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-GET_GENERATION = 0x80087601  # request of ioctl
-LONG = Struct("=I4x")
-CLOCK_STEP = 10_000_000  # nanoseconds, by which a file's time may be older than the change
+FS_IOC_GETVERSION = 0x80087601  # an ioctl request, which returns the inode's generation
+GENERATION = Struct("=I4x")
+CLOCK_STEP = 10_000_000  # nanoseconds by which a file's time may be older than the change
+NO_GENERATION = (errno.ENOTTY, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM, errno.EACCES)  # this file system has none
 CHANGED = "it was changed or replaced after the process mapped it"
 
 
 class FileKey(NamedTuple):
-    """A mapped file, as /proc/PID/maps and PERF_RECORD_MMAP2 identify it."""
+    """The identity of a mapped file in /proc/PID/maps and PERF_RECORD_MMAP2: device, inode and generation."""
 
     major: int
     minor: int
     inode: int
-    generation: int = 0  # PERF_RECORD_MMAP2 only; 0: unknown
+    generation: int = 0  # from PERF_RECORD_MMAP2 only; 0: unknown
 
 
 class MappedPlace(NamedTuple):
@@ -52,43 +53,46 @@ class MappedPlace(NamedTuple):
 
 
 class MappedFiles:
-    """Opens files in helpers, so that a mount that does not answer blocks us only for as long as `Helpers` allows."""
+    """Opens files in helper processes, so that a mount that does not answer blocks us only as long as `Helpers` allows.
+
+    A "risk" is what may not answer: the device, or, once it has answered, the device for one process.
+    """
 
     def __init__(self) -> None:
-        self._answering: set[tuple[int, int]] = set()  # devices of files that are not copies
+        self._answering: set[tuple[int, int]] = set()  # devices of files that could be opened without copying them
         self._risks: dict[FileKey, Hashable] = {}  # of files that did not answer
 
     def open(self, key: FileKey, place: MappedPlace) -> OpenedAside:
-        """Return the file. Raises what `Opener.open` raises, and NoAnswerError."""
-        risk = self._risk(key, place)
+        """Return the opened file, or a copy of it. Raises what `Opener.open` raises, and NoAnswerError."""
+        risk = self._find_risk(key, place)
         try:
-            found = open_aside(risk, mapped_file, key, place)
+            opened = open_aside(risk, open_mapped_file, key, place)
         except NoAnswerError:
             self._risks[key] = risk
             raise
-        if not found.is_copy:
+        if not opened.is_copy:
             self._answering.add(key[:2])
-        return found
+        return opened
 
-    def status(self, key: FileKey, place: MappedPlace) -> os.stat_result:
+    def stat(self, key: FileKey, place: MappedPlace) -> os.stat_result:
         """Return the current status of the file. Raises the same errors as `open`."""
-        status: os.stat_result = helpers().call(self._risk(key, place), status_of_mapped, key, place).value
+        status: os.stat_result = helpers().call(self._find_risk(key, place), stat_mapped_file, key, place).value
         return status
 
-    def answering(self) -> set[FileKey]:
-        """Return, and forget, the files that did not answer, but may be opened now."""
-        found = {key for key, risk in self._risks.items() if helpers().answers(risk)}
-        for key in found:
+    def take_answering(self) -> set[FileKey]:
+        """Return the files that did not answer, but may be opened now, and forget them."""
+        answering = {key for key, risk in self._risks.items() if helpers().answers(risk)}
+        for key in answering:
             del self._risks[key]
-        return found
+        return answering
 
-    def _risk(self, key: FileKey, place: MappedPlace) -> Hashable:
+    def _find_risk(self, key: FileKey, place: MappedPlace) -> Hashable:
         device = key[:2]
-        return (device, place.pid) if device in self._answering else device  # a process may map another file meanwhile
+        return (device, place.pid) if device in self._answering else device  # a process may meanwhile map a silent mount's file
 
 
-def status_of_mapped(key: FileKey, place: MappedPlace) -> Answer:
-    """Return the status of the file. Runs in a helper."""
+def stat_mapped_file(key: FileKey, place: MappedPlace) -> Answer:
+    """Answer with the status of a mapped file. Runs in a helper process."""
     descriptor = _opener().open(key, place)
     try:
         return Answer(os.fstat(descriptor))
@@ -96,8 +100,8 @@ def status_of_mapped(key: FileKey, place: MappedPlace) -> Answer:
         os.close(descriptor)
 
 
-def mapped_file(key: FileKey, place: MappedPlace) -> Answer:
-    """Open the file, or copy it. Runs in a helper."""
+def open_mapped_file(key: FileKey, place: MappedPlace) -> Answer:
+    """Answer with a mapped file's descriptor, or a copy of the file. Runs in a helper process."""
     return handed_over(_opener().open(key, place), place.path)
 
 
@@ -107,27 +111,27 @@ def _opener() -> Opener:
 
 
 class Opener:
-    """Opens files; learns how stat numbers the devices of mappings, which differs on some file systems."""
+    """Opens mapped files. On some file systems, stat gives another device number than the mapping; both are remembered."""
 
     def __init__(self) -> None:
-        self._devices: dict[tuple[int, int], set[int]] = {}  # of mappings -> st_dev
-        self._since = time.monotonic()  # they are learned anew now and then: after an unmount, others have these numbers
+        self._devices: dict[tuple[int, int], set[int]] = {}  # the values of st_dev by the mapping's device
+        self._since = time.monotonic()  # when `_devices` was last cleared, because after an unmount, device numbers are reused
 
     def open(self, key: FileKey, place: MappedPlace) -> int:
-        """Return a descriptor of the file. Raises OSError, or FormatError for another file or one that is not regular."""
+        """Return a descriptor of the file. Raises OSError, or FormatError if only another or an irregular file is found."""
         if time.monotonic() > self._since + patience.current.devices:
             self._devices.clear()
             self._since = time.monotonic()
         path = place.path.removesuffix(DELETED)
         error: OSError | FormatError = FormatError("it has no path")
         try:
-            return self._through_mapping(key, place)
+            return self._open_through_mapping(key, place)
         except (OSError, FormatError) as refused:
             error = refused
         if place.path.startswith("/"):
             for candidate in (f"/proc/{place.pid}/root{path}", path):
                 try:
-                    return self._by_path(candidate, key, place)
+                    return self._open_path(candidate, key, place)
                 except FormatError as refused:
                     error = refused
                 except OSError as refused:
@@ -135,32 +139,32 @@ class Opener:
                         error = refused
         raise error
 
-    def _through_mapping(self, key: FileKey, place: MappedPlace) -> int:
-        """Open the file that is mapped at these addresses now, if it is this one: another file may have taken its place."""
-        unopened, status = _identify(f"/proc/{place.pid}/map_files/{place.start:x}-{place.end:x}")
+    def _open_through_mapping(self, key: FileKey, place: MappedPlace) -> int:
+        """Open the file that is mapped at these addresses now. Raises FormatError if that is another file by now."""
+        unopened, status = _open_unread(f"/proc/{place.pid}/map_files/{place.start:x}-{place.end:x}")
         try:
-            descriptor, _ = _readable(unopened, key)
+            descriptor, _ = _reopen_to_read(unopened, key)
         finally:
             os.close(unopened)
         if status.st_ino == key.inode and self._is_device(key, status):
             return descriptor
         with ExitStack() as refused:
             refused.callback(os.close, descriptor)
-            if key_of_mapping(descriptor)[:3] != key[:3]:
+            if read_key_as_mapped(descriptor)[:3] != key[:3]:
                 raise FormatError(CHANGED)
             refused.pop_all()
         if status.st_ino == key.inode:
             self._devices.setdefault(key[:2], set()).add(status.st_dev)
         return descriptor
 
-    def _by_path(self, path: str, key: FileKey, place: MappedPlace) -> int:
-        """Open a path if it names that inode, and if the file has not changed since it was mapped."""
-        unopened, status = _identify(path)
+    def _open_path(self, path: str, key: FileKey, place: MappedPlace) -> int:
+        """Open a path. Raises FormatError unless it names the mapped inode, unchanged since it was mapped."""
+        unopened, status = _open_unread(path)
         try:
             if status.st_ino != key.inode or not self._is_device(key, status):
                 raise FormatError("another file has its path")
             mapped = place.time + time.time_ns() - time.monotonic_ns()
-            descriptor, is_generation = _readable(unopened, key)
+            descriptor, is_generation = _reopen_to_read(unopened, key)
             if status.st_ctime_ns > mapped - (0 if is_generation else CLOCK_STEP):
                 os.close(descriptor)
                 raise FormatError(CHANGED)
@@ -173,28 +177,28 @@ class Opener:
         return (os.major(device), os.minor(device)) == key[:2] or device in self._devices.get(key[:2], ())
 
 
-def key_of_row(device: str, inode: int) -> FileKey:
-    """Return the key of a file in /proc/PID/maps. `device`: two hexadecimal numbers."""
+def parse_file_key(device: str, inode: int) -> FileKey:
+    """Return the key of a file in a row of /proc/PID/maps. `device`: two hexadecimal numbers, such as "08:01"."""
     major, _, minor = device.partition(":")
     return FileKey(int(major, 16), int(minor, 16), inode)
 
 
-def key_of_mapping(descriptor: int) -> FileKey:
-    """Return the key that a file has when it is mapped; stat may have another device number. Raises FormatError."""
+def read_key_as_mapped(descriptor: int) -> FileKey:
+    """Map a file, and return the key that its mapping has; stat may give another device number. Raises FormatError."""
     try:
         with mmap.mmap(descriptor, 1, access=mmap.ACCESS_COPY) as mapped:
             begin = b"%08x-" % addressof(c_char.from_buffer(mapped))
             lines = Path("/proc/self/maps").read_bytes().split(b"\n")
     except (OSError, ValueError) as error:
         raise FormatError(f"it cannot be mapped: {error}") from None
-    rows = parse_mappings(b"".join(line for line in lines if line.startswith(begin))).rows  # one of hundreds
+    rows = parse_mappings(b"".join(line for line in lines if line.startswith(begin))).rows  # parses one line of hundreds
     if len(rows) != 1:
         raise FormatError("its mapping was not found")
-    return key_of_row(rows[0].device, rows[0].inode)
+    return parse_file_key(rows[0].device, rows[0].inode)
 
 
-def _identify(path: str) -> tuple[int, os.stat_result]:
-    """Return a descriptor that names a file without opening it, and its status. Raises FormatError if it is not regular."""
+def _open_unread(path: str) -> tuple[int, os.stat_result]:
+    """Return an O_PATH descriptor, which has no effects on devices and FIFOs, and the status. Raises FormatError for these."""
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
@@ -203,15 +207,15 @@ def _identify(path: str) -> tuple[int, os.stat_result]:
     return descriptor, status
 
 
-def _readable(unopened: int, key: FileKey) -> tuple[int, bool]:
-    """Return a descriptor to read from, and whether its generation is the right one, which not all file systems have."""
+def _reopen_to_read(unopened: int, key: FileKey) -> tuple[int, bool]:
+    """Return a descriptor to read from, and whether its generation was compared. Raises FormatError if it differs."""
     descriptor = os.open(f"/proc/self/fd/{unopened}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not key.generation:
         return descriptor, False
     try:
-        generation: int = LONG.unpack(fcntl.ioctl(descriptor, GET_GENERATION, bytes(LONG.size)))[0]
+        generation: int = GENERATION.unpack(fcntl.ioctl(descriptor, FS_IOC_GETVERSION, bytes(GENERATION.size)))[0]
     except OSError as error:
-        if error.errno in (errno.ENOTTY, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM, errno.EACCES):
+        if error.errno in NO_GENERATION:
             return descriptor, False
         os.close(descriptor)
         raise

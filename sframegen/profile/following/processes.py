@@ -1,4 +1,4 @@
-"""The executable mappings of each process over time, from perf records and /proc."""
+"""Keeps the executable mappings of each process over time, from perf records and /proc, so that late samples find theirs."""
 
 from __future__ import annotations
 
@@ -18,28 +18,29 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-HISTORY = 5_000_000_000  # nanoseconds, by which samples may come later than records of newer events
-VERSIONS_KEPT = 60_000_000_000  # nanoseconds for which old mappings of a living process are kept
-MAX_KEPT = 1 << 16  # spans in all versions of a process: some processes map and unmap hundreds of times a second
-MAX_OF_ONE, MAX_OF_ALL = 1 << 23, 1 << 24  # spans in versions of one very large process, and of all: 8 bytes each
-LARGE_VERSIONS = 400  # of such a process
-VERSION_COSTS = 16  # spans that take as much memory as a version
-NO_PID = (0, (1 << 32) - 1)  # of processes outside of our PID namespace
-MAX_SPANS = 1 << 16  # of a process; the kernel's own limit of mappings is below
+MAX_DELAY = 5_000_000_000  # nanoseconds by which samples may come later than records of newer events
+VERSION_LIFETIME = 60_000_000_000  # nanoseconds for which old mappings of a running process are kept
+# The cost of a process is the number of spans in all its versions, each of which takes 8 bytes, plus VERSION_COST for each version.
+MAX_COST = 1 << 16  # of an ordinary process: some map and unmap hundreds of times a second
+MAX_COST_OF_LARGE, MAX_COST_OF_ALL = 1 << 23, 1 << 24  # of one process with very many mappings, and of all such processes
+LARGE_VERSIONS = 400  # versions that such a process may keep
+VERSION_COST = 16  # spans that take as much memory as a version
+NO_PID = (0, (1 << 32) - 1)  # pids in records of processes outside of our PID namespace
+MAX_SPANS = 1 << 16  # of a process; the kernel's own limit of mappings is lower
 
-# Why the mappings of a time are not known.
+# Reasons why the mappings at some time are unknown
 NOT_FOLLOWED = "the process ended before its mappings were known"
 NOT_WRITTEN = "records of mappings were lost"
 NOT_KEPT = "the mappings of that time were not known: the process changes them too often"
 
 ProcessSpans = tuple[CodeSpan, ...]
-PROGRAMS = count(1)
+PROGRAM_NUMBERS = count(1)
 
 
 class Resolver(Protocol):
-    """Opens the files of mappings, and returns their spans."""
+    """Opens the mapped files, and returns the spans of mappings."""
 
-    def spans_of(self, record: MmapRecord, time: int) -> list[CodeSpan]:
+    def find_spans(self, record: MmapRecord, time: int) -> list[CodeSpan]:
         """Return the spans of a new executable mapping, ascending, all inside it."""
 
 
@@ -51,48 +52,49 @@ class Version(NamedTuple):
 
 
 class ProcessState:
-    """A process and its mappings over time. The tuples of spans are shared with its children."""
+    """A process and its mappings over time. Children share the tuples of spans with their parent."""
 
     def __init__(self, name: str, version: Version) -> None:
         self.name = name
-        self.program = next(PROGRAMS)  # another number after each exec
-        self.threads: dict[int, str] = {}  # names of threads that are not the name of the process
+        self.program = next(PROGRAM_NUMBERS)  # another number after each exec
+        self.threads: dict[int, str] = {}  # names of threads that differ from the name of the process, by tid
         self.versions = deque([version])
-        self.kept = _cost(version)
+        self.cost = _cost_of(version)
         self.changed_at = version.since  # time of the last record that changed mappings
-        self.scanned_at = 0  # time of the last scan: earlier records are outdated
-        self.scanned = (version, version.since)  # newest version at the last scan, and since when it is what /proc said
+        self.scanned_at = 0  # time of the last scan; records from before it are outdated
+        self.scanned = (version, version.since)  # newest version at the last scan, and when /proc was read for it
         self.ended_at = 0
-        self.alone = False  # it is known to have had one thread only
+        self.single_threaded = False  # True if it is known to have had only one thread
 
     @property
     def spans(self) -> ProcessSpans | None:
         return self.versions[-1].spans
 
-    def set_spans(self, since: int, spans: ProcessSpans | None, most: int = MAX_KEPT) -> None:
-        """Add a version that holds from `since` on. `most`: limit of the spans in all versions."""
+    def set_spans(self, since: int, spans: ProcessSpans | None, most: int = MAX_COST) -> None:
+        """Add a version that holds from `since` on, and drop old versions. `most`: the highest cost of all versions."""
         self.versions.append(Version(since, spans))
-        self.kept += _cost(self.versions[-1])
-        while len(self.versions) > 1 and (self.kept > most or self.versions[1].since < since - VERSIONS_KEPT):
-            self.kept -= _cost(self.versions.popleft())
+        self.cost += _cost_of(self.versions[-1])
+        while len(self.versions) > 1 and (self.cost > most or self.versions[1].since < since - VERSION_LIFETIME):
+            self.cost -= _cost_of(self.versions.popleft())
 
-    def insert(self, time: int, spans: ProcessSpans) -> None:
-        """Add a version that holds until the last scan, even if that scan found the spans from before this version."""
+    def insert_version(self, time: int, spans: ProcessSpans) -> None:
+        """Insert a version that holds until the last scan, even if that scan found the spans from before this version."""
         last, since = self.scanned
-        place = next((number for number, version in enumerate(self.versions) if version is last), None)
-        if place is None:
+        index = next((number for number, version in enumerate(self.versions) if version is last), None)
+        if index is None:
             return
         added = [Version(time, spans)]
         if last.since < since:
-            place += 1
-            found = tuple(map(CodeSpan._make, last.spans or ()))  # others: `unmapped` must not end them with those from before
-            added.append(Version(since, found))
+            index += 1
+            copies = tuple(map(CodeSpan._make, last.spans or ()))  # so that `apply_unmapping` does not take them for the older ones
+            added.append(Version(since, copies))
             self.scanned = added[-1], since
         for version in reversed(added):
-            self.versions.insert(place, version)
-            self.kept += _cost(version)
+            self.versions.insert(index, version)
+            self.cost += _cost_of(version)
 
-    def at(self, time: int) -> ProcessSpans | None:
+    def spans_at(self, time: int) -> ProcessSpans | None:
+        """Return the spans at a time; None if they are unknown."""
         for version in reversed(self.versions):
             if version.since <= time:
                 return version.spans
@@ -100,17 +102,17 @@ class ProcessState:
 
 
 class Processes:
-    """All followed processes. `targets`: only these and their descendants; None: all."""
+    """The mappings of all followed processes. `targets`: follow only these and their descendants; None: all."""
 
     def __init__(self, resolver: Resolver, targets: Iterable[int] | None = None) -> None:
-        self.changed: set[int] = set()  # the caller takes out what it has used
-        self.ended: set[int] = set()  # the same
-        self.whole_since = 0  # nanoseconds, after which no record is missing
-        self.moved: defaultdict[int, MovedCode] = defaultdict(MovedCode)  # comparisons of moved code, by process
+        self.changed: set[int] = set()  # processes with new mappings; the caller removes those that it has handled
+        self.ended: set[int] = set()  # processes that were dropped; the caller removes them, too
+        self.complete_since = 0  # nanoseconds; no later record is missing
+        self.moved: defaultdict[int, MovedCode] = defaultdict(MovedCode)  # comparisons of moved code, by pid
         self._resolver = resolver
         self._all = targets is None
         self._states: dict[int, ProcessState] = {pid: ProcessState("", Version(0, None)) for pid in targets or ()}
-        self._leaving: deque[tuple[int, int]] = deque()  # time, pid
+        self._ended_queue: deque[tuple[int, int]] = deque()  # time, pid
 
     def __contains__(self, pid: int) -> bool:
         return pid in self._states
@@ -123,21 +125,21 @@ class Processes:
         state = self._states.get(pid)
         if state is None:
             return None
-        return state.spans if time is None else state.at(time)
+        return state.spans if time is None else state.spans_at(time)
 
     def has_ended(self, pid: int) -> bool:
-        """Return True if the process has ended, as far as is known, or was never seen."""
+        """Return True if the process is known to have ended, or was never seen."""
         state = self._states.get(pid)
         return state is None or state.ended_at > 0
 
-    def why_unknown(self, pid: int, time: int) -> str:
-        """Return why `spans` returned None for that time."""
-        if time <= self.whole_since:
+    def explain_unknown(self, pid: int, time: int) -> str:
+        """Return the reason why `spans` returned None for that time."""
+        if time <= self.complete_since:
             return NOT_WRITTEN
         return NOT_FOLLOWED if self.has_ended(pid) and not self.spans(pid) else NOT_KEPT
 
     def program(self, pid: int) -> int:
-        """Return a number that is unique for this program in this process; 0 if the process is unknown."""
+        """Return a number that is unique to the program that this process executes; 0 if the process is unknown."""
         state = self._states.get(pid)
         return state.program if state else 0
 
@@ -147,7 +149,7 @@ class Processes:
         return state.name if state else ""
 
     def thread_name(self, pid: int, tid: int) -> str:
-        """Return the name of a thread; that of the process if it is unknown."""
+        """Return the name of a thread, or, if it is unknown, that of the process."""
         state = self._states.get(pid)
         name = state.threads.get(tid, "") if state else ""
         if not name and tid != pid:
@@ -167,99 +169,99 @@ class Processes:
             self._apply_mapping(record, time)
 
     def set_scanned(self, pid: int, spans: Sequence[CodeSpan], name: str, time: int, read: int = 0) -> None:
-        """Take over spans that were read from /proc at time `read`, not before `time`; records up to `time` had been applied."""
+        """Store spans that were read from /proc at the time `read`, after all records up to `time` had been applied."""
         state = self._states.get(pid)
-        found = tuple(spans[:MAX_SPANS])
+        scanned = tuple(spans[:MAX_SPANS])
         if state is None:
-            state = self._states[pid] = ProcessState(name, Version(0, found))
-        elif state.spans != found:
-            self._set_spans(state, max(time, read), found)  # records have what was before
+            state = self._states[pid] = ProcessState(name, Version(0, scanned))
+        elif state.spans != scanned:
+            self._set_spans(state, max(time, read), scanned)  # until then, the spans from the records hold
         state.scanned = state.versions[-1], max(time, read)
         state.name, state.scanned_at, state.ended_at = name, time, 0
         self.changed.add(pid)
 
     def confirm_scan(self, pid: int) -> None:
-        """Confirm the last scan after applying later records: if none is of the process, its spans held since the scan before."""
+        """Date the last scan's spans back to the last known change, if the records that came since show no other change."""
         state = self._states.get(pid)
         if state is None or state.scanned[0] is not state.versions[-1]:
             return
-        found, read = state.scanned
-        since = max(state.changed_at, self.whole_since)
-        if since <= state.scanned_at and state.at(since) is None:
-            state.versions[-1] = found._replace(since=since)
+        version, read = state.scanned
+        since = max(state.changed_at, self.complete_since)
+        if since <= state.scanned_at and state.spans_at(since) is None:
+            state.versions[-1] = version._replace(since=since)
             state.scanned = state.versions[-1], read
 
     def forget_mappings(self, time: int, end: int) -> None:
-        """Forget mappings because records between these times may be missing: they are unknown until a scan after `end`."""
-        self.whole_since = max(self.whole_since, end)
+        """Forget all mappings from `time` on, until they are scanned again, because records until `end` may be missing."""
+        self.complete_since = max(self.complete_since, end)
         for moved in self.moved.values():
             moved.answers.clear()
         for pid, state in self._states.items():
             self._set_spans(state, time, None)
-            state.program = next(PROGRAMS)  # an exec may be among what was lost
-            state.alone = False
+            state.program = next(PROGRAM_NUMBERS)  # the record of an exec may be among the missing ones
+            state.single_threaded = False
             self.changed.add(pid)
-            if not Path(f"/proc/{pid}").exists():  # its end may be among what was lost
+            if not Path(f"/proc/{pid}").exists():  # the record of its end may be among the missing ones
                 state.ended_at = time
-                self._leaving.append((time, pid))
+                self._ended_queue.append((time, pid))
 
     def forget_files(self, numbers: set[int], time: int) -> None:
-        """Forget rewritten files: code mapped from them counts as code without a file."""
-        for pid in self._having(numbers):
+        """Treat code mapped from these files, which were rewritten, as code without a file from `time` on."""
+        for pid in self._list_users(numbers):
             state = self._states[pid]
             spans = (span._replace(file=0, bias=0) if span.file in numbers else span for span in state.spans or ())
             self._set_spans(state, time, tuple(spans))
             self.changed.add(pid)
 
-    def has_news(self, numbers: set[int]) -> None:
+    def mark_users_changed(self, numbers: set[int]) -> None:
         """Mark all processes that have mapped these files as changed."""
-        self.changed.update(self._having(numbers))
+        self.changed.update(self._list_users(numbers))
 
-    def _having(self, numbers: set[int]) -> list[int]:
-        """Return the processes that have mapped these files."""
+    def _list_users(self, numbers: set[int]) -> list[int]:
+        """Return the pids of processes that have mapped these files."""
         return [pid for pid, state in self._states.items() if any(span.file in numbers for span in state.spans or ())]
 
-    def unmapped(self, pid: int, start: int, end: int, time: int) -> None:
-        """Forget the mappings at [start, end) from before that time. Later mappings there stay."""
+    def apply_unmapping(self, pid: int, start: int, end: int, time: int) -> None:
+        """Drop the mappings at [start, end) that existed at that time. Mappings that were made there later stay."""
         state = self._states.get(pid)
         spans = state.versions[-1].spans if state else None
-        if state is None or not spans or not _within(spans, start, end):  # most memory is where no code is
+        if state is None or not spans or not _select_spans(spans, start, end):  # most unmapped memory has no code
             return
-        found = _within(state.at(time) or (), start, end)
-        if not found:
+        unmapped = _select_spans(state.spans_at(time) or (), start, end)
+        if not unmapped:
             return
-        gone = {id(span) for span in found}  # an equal one may be there since
-        low, high = found[0].start, found[-1].end
-        here = _within(spans, low, high)
-        left = tuple(span for span in here if id(span) not in gone)
-        if len(left) < len(here):
-            first = _first_after(spans, low)
-            left = (*spans[:first], *left, *spans[first + len(here) :])
-            self._set_spans(state, max(time, state.versions[-1].since), left)
+        unmapped_ids = {id(span) for span in unmapped}  # by identity, because an equal mapping may have been made since
+        low, high = unmapped[0].start, unmapped[-1].end
+        current = _select_spans(spans, low, high)
+        left = tuple(span for span in current if id(span) not in unmapped_ids)
+        if len(left) < len(current):
+            first = _find_first(spans, low)
+            all_left = (*spans[:first], *left, *spans[first + len(current) :])
+            self._set_spans(state, max(time, state.versions[-1].since), all_left)
             self.changed.add(pid)
 
     def _set_spans(self, state: ProcessState, since: int, spans: ProcessSpans | None) -> None:
-        """Set the spans of a process, which may keep more than MAX_KEPT while such processes together keep at most MAX_OF_ALL."""
-        most = MAX_KEPT
-        if state.kept + _cost(Version(since, spans)) > MAX_KEPT:
-            others = sum(one.kept for one in self._states.values() if one is not state and one.kept > MAX_KEPT)
-            most = max(MAX_KEPT, min(MAX_OF_ONE, MAX_OF_ALL - others, LARGE_VERSIONS * len(spans or ())))
+        """Set the spans of a process. It may cost more than MAX_COST while all such processes cost at most MAX_COST_OF_ALL."""
+        most = MAX_COST
+        if state.cost + _cost_of(Version(since, spans)) > MAX_COST:
+            others = sum(other.cost for other in self._states.values() if other is not state and other.cost > MAX_COST)
+            most = max(MAX_COST, min(MAX_COST_OF_LARGE, MAX_COST_OF_ALL - others, LARGE_VERSIONS * len(spans or ())))
         state.set_spans(since, spans, most)
 
     def files_in_use(self) -> set[int]:
-        """Return the numbers of all files in kept versions of mappings."""
-        tuples = {id(spans): spans for state in self._states.values() for _, spans in state.versions if spans}
+        """Return the numbers of all files in any version of any process."""
+        tuples = {id(spans): spans for state in self._states.values() for _, spans in state.versions if spans}  # many are shared
         return {span.file for spans in tuples.values() for span in spans}
 
-    def sweep(self, time: int) -> None:
-        """Drop processes that ended a while before that time."""
-        while self._leaving and self._leaving[0][0] < time - HISTORY:
-            ended_at, pid = self._leaving.popleft()
+    def drop_ended(self, time: int) -> None:
+        """Drop the processes that ended more than MAX_DELAY before that time, so that late samples still find them."""
+        while self._ended_queue and self._ended_queue[0][0] < time - MAX_DELAY:
+            ended_at, pid = self._ended_queue.popleft()
             state = self._states.get(pid)
             if state is None or state.ended_at != ended_at:
                 continue
-            if not state.alone and _has_threads(pid):
-                self._leaving.append((time, pid))
+            if not state.single_threaded and _has_threads(pid):
+                self._ended_queue.append((time, pid))
                 state.ended_at = time
                 continue
             del self._states[pid]
@@ -268,6 +270,7 @@ class Processes:
             self.ended.add(pid)
 
     def _apply_mapping(self, record: MmapRecord, time: int) -> None:
+        """Add an executable mapping, unless the process is not followed or the last scan has found it already."""
         state = self._states.get(record.pid)
         if not record.executable:
             return
@@ -275,19 +278,20 @@ class Processes:
             state = self._states[record.pid] = ProcessState("", Version(time, None))
         if state is None:
             return
-        if time <= state.scanned_at:  # the kernel had not written it when records were read before the scan
-            before = state.at(time)
+        if time <= state.scanned_at:  # the kernel wrote this record only after the records for the scan had been read
+            before = state.spans_at(time)
             if before is not None:
-                new = self._resolver.spans_of(record, time)
-                state.insert(time, with_spans(before, record.start, record.end, new))
+                new = self._resolver.find_spans(record, time)
+                state.insert_version(time, replace_spans(before, record.start, record.end, new))
             return
         state.changed_at = time
         if state.spans is not None:
-            new = self._resolver.spans_of(record, time)
-            self._set_spans(state, time, with_spans(state.spans, record.start, record.end, new))
+            new = self._resolver.find_spans(record, time)
+            self._set_spans(state, time, replace_spans(state.spans, record.start, record.end, new))
             self.changed.add(record.pid)
 
     def _apply_name(self, record: CommRecord, time: int) -> None:
+        """Set the name of a process or thread. An exec also ends all mappings of the process."""
         state = self._states.get(record.pid)
         if state is None:
             if not (self._all and record.by_exec):
@@ -296,13 +300,13 @@ class Processes:
         if record.by_exec:
             self.moved.pop(record.pid, None)
         if record.by_exec and time <= state.scanned_at:
-            if time > self.whole_since:
-                state.insert(time, ())
+            if time > self.complete_since:
+                state.insert_version(time, ())
         elif record.by_exec:
-            state.threads, state.program = {}, next(PROGRAMS)
+            state.threads, state.program = {}, next(PROGRAM_NUMBERS)
             state.ended_at = 0
             state.changed_at = time
-            self._set_spans(state, time, () if time > self.whole_since else None)
+            self._set_spans(state, time, () if time > self.complete_since else None)
             self.changed.add(record.pid)
         if record.tid == record.pid:
             state.name = record.name
@@ -314,13 +318,13 @@ class Processes:
         if record.pid != record.parent_pid:
             self.moved.pop(record.pid, None)
             if parent is None and not self._all:
-                self._states.pop(record.pid, None)  # the number is used again
+                self._states.pop(record.pid, None)  # a target's pid was reused by a process that is not followed
                 return
             name = parent.threads.get(record.parent_tid, parent.name) if parent else ""
-            child = self._states[record.pid] = ProcessState(name, Version(time, parent.at(time) if parent else None))
-            child.alone = True
+            child = self._states[record.pid] = ProcessState(name, Version(time, parent.spans_at(time) if parent else None))
+            child.single_threaded = True
         elif parent is not None:
-            parent.alone = False
+            parent.single_threaded = False
             if record.parent_tid in parent.threads:
                 parent.threads[record.tid] = parent.threads[record.parent_tid]
 
@@ -330,38 +334,38 @@ class Processes:
             return
         if record.tid == record.pid:
             state.ended_at = time
-            self._leaving.append((time, record.pid))
+            self._ended_queue.append((time, record.pid))
         else:
             state.threads.pop(record.tid, None)
 
 
-def with_spans(spans: ProcessSpans, start: int, end: int, new: Sequence[CodeSpan]) -> ProcessSpans:
-    """Return the spans with `new` in place of all spans at [start, end)."""
-    first = _first_after(spans, start)
+def replace_spans(spans: ProcessSpans, start: int, end: int, new: Sequence[CodeSpan]) -> ProcessSpans:
+    """Return the spans with `new` in place of everything at [start, end). Spans that reach beyond are cut."""
+    first = _find_first(spans, start)
     last = bisect_left(spans, (end,), first)
     left = [spans[first]._replace(end=start)] if first < last and spans[first].start < start else []
     right = [spans[last - 1]._replace(start=end)] if first < last and spans[last - 1].end > end else []
     return (*spans[:first], *left, *new, *right, *spans[last:])[:MAX_SPANS]
 
 
-def _within(spans: ProcessSpans, start: int, end: int) -> ProcessSpans:
+def _select_spans(spans: ProcessSpans, start: int, end: int) -> ProcessSpans:
     """Return the spans with an address in [start, end)."""
-    first = _first_after(spans, start)
+    first = _find_first(spans, start)
     return spans[first : bisect_left(spans, (end,), first)]
 
 
-def _first_after(spans: ProcessSpans, address: int) -> int:
-    """Return the index of the first span that ends after that address."""
-    first = bisect_left(spans, (address + 1,))  # a span is compared by its start
+def _find_first(spans: ProcessSpans, address: int) -> int:
+    """Return the index of the first span that ends after an address."""
+    first = bisect_left(spans, (address + 1,))  # tuples compare by their first element, a span's start
     return first - 1 if first and spans[first - 1].end > address else first
 
 
-def _cost(version: Version) -> int:
-    return VERSION_COSTS + len(version.spans or ())
+def _cost_of(version: Version) -> int:
+    return VERSION_COST + len(version.spans or ())
 
 
 def _has_threads(pid: int) -> bool:
-    """Return True if a process whose first thread has ended has other threads."""
+    """Return True if a process whose first thread has ended still has other threads."""
     try:
         return os.listdir(f"/proc/{pid}/task") != [str(pid)]  # noqa: PTH208 - hundreds in a second: without pathlib
     except OSError:

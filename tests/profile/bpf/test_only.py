@@ -7,7 +7,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from sframegen.profile.bpf.kernel_records import Statistic
-from sframegen.profile.events.names import event_named
+from sframegen.profile.events.names import find_event
 from sframegen.profile.sampling_plan import ProfilePlan
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.kernel_walks import Sampled
@@ -35,7 +35,7 @@ int main(void) {{
 
 
 def samples(program: str, comm: str) -> int:
-    plan = ProfilePlan(event=event_named("page-faults"), frequency=1, comm=comm)
+    plan = ProfilePlan(event=find_event("page-faults"), frequency=1, comm=comm)
     pipe = subprocess.PIPE
     with subprocess.Popen([program], stdin=pipe, stdout=pipe, start_new_session=True) as process:
         assert process.stdin

@@ -11,7 +11,7 @@ import pytest
 
 from sframegen.profile.events import attributes, names
 from sframegen.profile.events.attributes import EventAttributes, EventError, EventFlag, open_event
-from sframegen.profile.events.names import BY_NAME, EVENTS, event_named
+from sframegen.profile.events.names import BY_NAME, EVENTS, find_event
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,11 +33,11 @@ def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_machine")
 def test_only_events_of_the_machine_are_given() -> None:
-    assert event_named("faults") is BY_NAME["page-faults"]
+    assert find_event("faults") is BY_NAME["page-faults"]
     with pytest.raises(EventError, match=r"^this machine has no cycles events; choose one of cpu-clock, page-faults$"):
-        event_named("cycles")
+        find_event("cycles")
     with pytest.raises(EventError, match=r"^cpuclock: unknown event; choose one of cpu-clock, page-faults$"):
-        event_named("cpuclock")
+        find_event("cpuclock")
 
 
 def test_no_two_events_are_the_same() -> None:

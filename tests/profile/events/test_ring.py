@@ -54,7 +54,7 @@ class MadeRing:
     def records(self) -> tuple[int, list[tuple[int, int, bytes]]]:
         """Return how many were lost, and the kinds, numbers and bytes of the new ones."""
         found: list[TimedRecord] = []
-        lost = split_records(self.ring.taken(), 7, found)
+        lost = split_records(self.ring.take(), 7, found)
         return lost, [(kind, number, body) for _, number, kind, _, body in found]
 
     def close(self) -> None:
@@ -100,10 +100,10 @@ def test_what_comes_before_room_is_given_back_fills_the_buffer_too(made: MadeRin
 
     made.write(record(RecordKind.COMM, bytes(24)))
     made.ring._fence = Held()  # type: ignore[assignment]
-    assert len(made.ring.taken()) == 32
+    assert len(made.ring.take()) == 32
     assert made.ring.filled == 32 + 64
-    assert len(made.ring.taken()) == made.ring.filled == 64
-    assert (made.ring.taken(), made.ring.filled) == (b"", 0)
+    assert len(made.ring.take()) == made.ring.filled == 64
+    assert (made.ring.take(), made.ring.filled) == (b"", 0)
 
 
 def test_lost_records_are_counted(made: MadeRing) -> None:
@@ -118,7 +118,7 @@ def test_times_are_where_records_of_their_kind_have_them(made: MadeRing) -> None
     made.write(struct.pack("=IHH3Q", RecordKind.SAMPLE, 5, 32, 1, 77, 2))
     made.write(struct.pack("=IHH4Q", RecordKind.MMAP2, 6, 40, 1, 2, 78, 3))
     found: list[TimedRecord] = []
-    split_records(made.ring.taken(), 1, found)
+    split_records(made.ring.take(), 1, found)
     assert [(time, kind, misc) for time, _, kind, misc, _ in found] == [(77, RecordKind.SAMPLE, 5), (78, RecordKind.MMAP2, 6)]
 
 

@@ -54,7 +54,7 @@ def test_the_vdso_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     resolver = MappingResolver(TracedFiles())
     [(start, end)] = [(row.start, row.end) for row in parse_mappings(Path("/proc/self/maps").read_bytes()).rows if row.path == VDSO]
     records = [MmapRecord(pid, pid, base, base + end - start, 0, True, VDSO) for pid, base in ((1, 1 << 40), (2, 1 << 41))]
-    first, second = (resolver.spans_of(record, 0) for record in records)
+    first, second = (resolver.find_spans(record, 0) for record in records)
     assert [span.file for span in first] == [span.file for span in second] != [0]
     assert [span.start for span in second] == [1 << 41]
     assert asked == [os.getpid()]
@@ -339,7 +339,7 @@ def test_processors_that_come_and_go(following: Follower, tmp_path: Path, monkey
     following.drain()
     assert len(following.filenos) == count
     assert following.spans(os.getpid()) is None  # what was done there meanwhile is not known
-    assert cpu_rings.cpus_in("0-3,8\n") == {0, 1, 2, 3, 8}
+    assert cpu_rings.parse_cpu_list("0-3,8\n") == {0, 1, 2, 3, 8}
 
 
 def known_spans(following: Follower) -> ProcessSpans:

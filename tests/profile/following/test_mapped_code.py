@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from sframegen.elf.records import PF, PT, Phdr
 from sframegen.profile.following.files import CodeSpan, TracedFile
-from sframegen.profile.following.follower import MAX_KEPT, FileMapping, code_spans_of, spans_in
+from sframegen.profile.following.follower import MAX_SPAN_LISTS, FileMapping, make_spans, split_into_code_spans
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
@@ -53,7 +53,7 @@ def test_spans() -> None:
     for loads, mapped, spans in cases:
         expected = [span._replace(bias=span.bias & (1 << 64) - 1) for span in spans]
         file = TracedFile(1, "/library", elf(*loads))
-        found = [code_spans_of(elf(*loads), 1, mapped), *(spans_in(file, mapped) for _ in range(2))]
+        found = [split_into_code_spans(elf(*loads), 1, mapped), *(make_spans(file, mapped) for _ in range(2))]
         if found != [expected] * 3:
             wrong.append((loads, mapped, found))
     assert wrong == []
@@ -67,7 +67,7 @@ def test_a_file_at_other_addresses_and_from_other_places() -> None:
         FileMapping(0x7F0000010000, 0x7F0000012000, PAGE),
         FileMapping(0x10000, 0x11000, PAGE),
         FileMapping(0x10000, 0x12000, 3 * PAGE),
-        *(FileMapping(0x10000, 0x10000 + size * PAGE, 0) for size in range(1, 2 * MAX_KEPT)),
+        *(FileMapping(0x10000, 0x10000 + size * PAGE, 0) for size in range(1, 2 * MAX_SPAN_LISTS)),
         FileMapping(0x20000, 0x22000, PAGE),
     ):
-        assert spans_in(file, mapped) == code_spans_of(elf(TEXT, SECOND), 1, mapped)
+        assert make_spans(file, mapped) == split_into_code_spans(elf(TEXT, SECOND), 1, mapped)

@@ -85,7 +85,7 @@ def own_row() -> tuple[FileKey, MappedPlace]:
     with open("/proc/self/maps", "rb") as file:  # noqa: PTH123 - a file that has no size
         rows = parse_mappings(file.read())
     row = next(row for row in rows if row.executable and row.inode)
-    return mapped_file.key_of_row(row.device, row.inode), MappedPlace(os.getpid(), row.start, row.end, row.path, 1)
+    return mapped_file.parse_file_key(row.device, row.inode), MappedPlace(os.getpid(), row.start, row.end, row.path, 1)
 
 
 @pytest.mark.sampled
@@ -134,12 +134,12 @@ def test_another_file_that_was_mapped_there_for_a_moment_is_not_taken(library: P
 
 def test_files_have_one_number_for_an_inode(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, when = TracedFiles(), later(library)
-    first = files.traced(key_of(library), place(library, when))
+    first = files.find_or_open(key_of(library), place(library, when))
     assert first is not None
     assert first.elf is not None
     monkeypatch.setattr("fcntl.ioctl", lambda *_: (3).to_bytes(8, "little"))
     helpers().close()  # the next one has this ioctl
-    again = files.traced(key_of(library, generation=3), place(library, when))
+    again = files.find_or_open(key_of(library, generation=3), place(library, when))
     assert again is first
     assert files.take_new() == [first]
     assert files.take_new() == []
@@ -151,11 +151,11 @@ def test_files_have_one_number_for_an_inode(library: Path, monkeypatch: pytest.M
 def test_a_file_that_could_not_be_opened_is_tried_again(library: Path) -> None:
     files, key = TracedFiles(), key_of(library)
     moved = library.rename(library.with_name("moved"))
-    failed = files.traced(key, place(library, later(moved)))
+    failed = files.find_or_open(key, place(library, later(moved)))
     assert failed is not None
     assert (failed.elf, failed.why, failed.ready) == (None, "No such file or directory", True)
     moved.rename(library)
-    opened = files.traced(key, place(library, later(library)))
+    opened = files.find_or_open(key, place(library, later(library)))
     assert opened is not None
     assert opened.number != failed.number, "stacks may have addresses in it, and nobody knew its bias"
     assert (opened.elf is not None, opened.why, opened.ready, files.take_new()) == (True, "", False, [opened])
@@ -164,15 +164,15 @@ def test_a_file_that_could_not_be_opened_is_tried_again(library: Path) -> None:
 
 def test_a_file_that_is_rewritten_gets_another_number(library: Path) -> None:
     files = TracedFiles()
-    first = files.traced(key_of(library), place(library, later(library)))
+    first = files.find_or_open(key_of(library), place(library, later(library)))
     with library.open("ab") as end:
         end.write(b"more")
-    second = files.traced(key_of(library), place(library, later(library)))
+    second = files.find_or_open(key_of(library), place(library, later(library)))
     assert first is not None
     assert second is not None
     assert (first.elf, first.why, first.number) == (None, REWRITTEN, 1)
     assert (second.elf is not None, second.number) == (True, 2)
-    assert files.retired() == set()
+    assert files.retire_rewritten() == set()
     files.close()
 
 
@@ -183,11 +183,11 @@ def test_files_that_are_no_elf_files_of_64_bits(tmp_path: Path, data: bytes, num
     path = tmp_path / "file"
     path.write_bytes(data)
     files = TracedFiles()
-    traced = files.traced(key_of(path), place(path, later(path)))
+    traced = files.find_or_open(key_of(path), place(path, later(path)))
     assert (traced.number if traced else None) == number
     assert why in files.by_number[1].why
     assert files.take_new() == []
-    assert files.traced(key_of(path), place(path, later(path))) is traced
+    assert files.find_or_open(key_of(path), place(path, later(path))) is traced
     assert len(files.by_number) == 1
     files.close()
 
@@ -195,8 +195,8 @@ def test_files_that_are_no_elf_files_of_64_bits(tmp_path: Path, data: bytes, num
 def test_numbers_are_limited(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sframegen.profile.following.files.MAX_FILES", 0)
     files = TracedFiles()
-    assert files.traced(key_of(library), place(library, later(library))) is None
-    assert files.image(b"\x7fELF") is None
+    assert files.find_or_open(key_of(library), place(library, later(library))) is None
+    assert files.add_image(b"\x7fELF") is None
     assert files.refused == 2
 
 
@@ -204,32 +204,32 @@ def test_the_image_of_the_kernel_has_one_number() -> None:
     files = TracedFiles()
     with open(shutil.which("true") or "", "rb") as file:  # noqa: PTH123 - any ELF file will do
         data = file.read()
-    one = files.image(data)
+    one = files.add_image(data)
     assert one is not None
-    assert files.image(bytes(data)) is one
-    assert files.image(b"") is None
-    assert files.image(b"no ELF") is None
+    assert files.add_image(bytes(data)) is one
+    assert files.add_image(b"") is None
+    assert files.add_image(b"no ELF") is None
 
 
 def test_files_that_nobody_uses_are_closed_and_their_numbers_used_again(library: Path) -> None:
     files = TracedFiles()
-    first = files.traced(key_of(library), place(library, later(library)))
+    first = files.find_or_open(key_of(library), place(library, later(library)))
     assert first is not None
     assert first.elf is not None
     descriptor = first.elf.descriptor
     assert descriptor is not None
-    assert files.release(set()) == []  # its table is being made
+    assert files.release_unused(set()) == []  # its table is being made
     first.ready = True
-    assert files.release({first.number}) == []
-    assert files.release(set()) == [first.number]
+    assert files.release_unused({first.number}) == []
+    assert files.release_unused(set()) == [first.number]
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
     other = library.with_name("other")
     other.write_bytes(library.read_bytes())
-    second = files.traced(key_of(other), place(other, later(other)))
+    second = files.find_or_open(key_of(other), place(other, later(other)))
     assert second is not None
     assert (second.number, second.path) == (first.number, str(other))
-    again = files.traced(key_of(library), place(library, later(library)))
+    again = files.find_or_open(key_of(library), place(library, later(library)))
     assert again is not None
     assert again.number != second.number
     files.close()
@@ -238,11 +238,11 @@ def test_files_that_nobody_uses_are_closed_and_their_numbers_used_again(library:
 def test_a_number_that_is_used_again_gets_no_table_of_its_first_file(library: Path) -> None:
     files = TracedFiles()
     library.rename(library.with_name("moved"))
-    assert files.traced(key_of(library.with_name("moved")), place(library, 0)) is not None
+    assert files.find_or_open(key_of(library.with_name("moved")), place(library, 0)) is not None
     assert files.take_without_table() == [1]
-    assert files.release(set()) == [1]
+    assert files.release_unused(set()) == [1]
     library.with_name("moved").rename(library)
-    opened = files.traced(key_of(library), place(library, later(library)))
+    opened = files.find_or_open(key_of(library), place(library, later(library)))
     assert opened is not None
     assert (opened.number, files.take_without_table(), files.take_new()) == (1, [], [opened])
     files.close()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sframegen.profile.events.event_records import CommRecord, MmapRecord, TaskRecord
 from sframegen.profile.following import processes as module
 from sframegen.profile.following.files import CodeSpan
-from sframegen.profile.following.processes import HISTORY, VERSIONS_KEPT, Processes, with_spans
+from sframegen.profile.following.processes import MAX_DELAY, VERSION_LIFETIME, Processes, replace_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +24,7 @@ PARENT, CHILD, OTHER = 4_194_301, 4_194_302, 4_194_303  # numbers that no proces
 class Made:
     """The file is the inode; a mapping without one is code without a file."""
 
-    def spans_of(self, record: MmapRecord, time: int) -> list[CodeSpan]:
+    def find_spans(self, record: MmapRecord, time: int) -> list[CodeSpan]:
         assert time
         return [CodeSpan(record.start, record.end, record.start - record.offset, record.inode)]
 
@@ -76,9 +76,9 @@ def test_a_process_with_very_many_mappings_has_its_past() -> None:
 
 
 def test_many_such_processes_together_keep_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_KEPT", 1_000)
-    monkeypatch.setattr(module, "MAX_OF_ONE", 20_000)
-    monkeypatch.setattr(module, "MAX_OF_ALL", 30_000)
+    monkeypatch.setattr(module, "MAX_COST", 1_000)
+    monkeypatch.setattr(module, "MAX_COST_OF_LARGE", 20_000)
+    monkeypatch.setattr(module, "MAX_COST_OF_ALL", 30_000)
     processes = Processes(Made(), [PARENT, CHILD, OTHER])
     for pid in (PARENT, CHILD, OTHER):
         processes.set_scanned(pid, [CodeSpan(64 * at, 64 * at + 8, 0, 1) for at in range(500)], "many", 1)
@@ -98,7 +98,7 @@ def test_spans_are_what_was_mapped_last_at_each_address(made_of: list[tuple[int,
     spans: tuple[CodeSpan, ...] = ()
     model: dict[int, tuple[int, int]] = {}
     for start, size, file in made_of:
-        spans = with_spans(spans, start, start + size, [CodeSpan(start, start + size, start, file)])
+        spans = replace_spans(spans, start, start + size, [CodeSpan(start, start + size, start, file)])
         model |= dict.fromkeys(range(start, start + size), (file, start))
         assert files_at(spans) == model
         assert all(one.start < one.end for one in spans)
@@ -233,7 +233,7 @@ def test_a_process_with_lost_records_has_not_ended() -> None:
 def test_a_process_whose_end_was_lost_is_dropped() -> None:
     processes = followed([run(PARENT)])
     processes.forget_mappings(2, 12)
-    processes.sweep(2 * HISTORY)
+    processes.drop_ended(2 * MAX_DELAY)
     assert PARENT not in processes
     assert processes.ended == {PARENT}
 
@@ -244,10 +244,10 @@ def test_a_process_whose_other_threads_run_stays(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module, "_has_threads", lambda _: True)
     alone = [fork(OTHER, PARENT)] if forked else [run(PARENT)]
     processes = followed([*alone, leave(PARENT)])
-    processes.sweep(2 * HISTORY)
+    processes.drop_ended(2 * MAX_DELAY)
     assert (PARENT in processes) is not forked
     processes = followed([*alone, thread(PARENT, 77), leave(PARENT)])
-    processes.sweep(2 * HISTORY)
+    processes.drop_ended(2 * MAX_DELAY)
     assert PARENT in processes
 
 
@@ -277,22 +277,22 @@ def test_a_process_stays_a_while_after_its_end_and_memory_does_not_grow() -> Non
     processes = Processes(Made())
     most = 0
     for number in range(20_000):
-        time = number * HISTORY // 100 + 1
+        time = number * MAX_DELAY // 100 + 1
         pid = 5_000_000 + number
         for record in (fork(PARENT, pid), run(pid), mapped(pid, 1, 2), leave(pid)):
             processes.apply(record, time)
         assert processes.spans(pid) == (CodeSpan(1, 2, 1, 1),)
-        processes.sweep(time)
+        processes.drop_ended(time)
         most = max(most, len(processes))
         processes.ended.clear()
     assert most < 110
-    processes.sweep(30_000 * HISTORY)
+    processes.drop_ended(30_000 * MAX_DELAY)
     assert len(processes) == 0
 
 
 def test_a_number_that_is_used_again_is_not_dropped_with_its_first_process() -> None:
     processes = followed([run(PARENT), leave(PARENT), fork(OTHER, PARENT), run(PARENT), mapped(PARENT, 1, 2)])
-    processes.sweep(2 * HISTORY)
+    processes.drop_ended(2 * MAX_DELAY)
     assert processes.spans(PARENT) == (CodeSpan(1, 2, 1, 1),)
     assert processes.ended == set()
 
@@ -322,11 +322,11 @@ def test_new_memory_ends_only_what_was_mapped_there_before() -> None:
     """The kernel's program reports it apart from the records, perhaps after the record of the new mapping."""
     processes = followed([run(PARENT), mapped(PARENT, 0x1000, 0x2000, 1), mapped(PARENT, 0x3000, 0x4000, 2)])
     processes.apply(mapped(PARENT, 0x1000, 0x2000, 3), 9)
-    processes.unmapped(PARENT, 0x1800, 0x3800, 8)
+    processes.apply_unmapping(PARENT, 0x1800, 0x3800, 8)
     assert [span.file for span in processes.spans(PARENT) or ()] == [3]
-    processes.unmapped(PARENT, 0, 0x1000, 10)
+    processes.apply_unmapping(PARENT, 0, 0x1000, 10)
     assert [span.file for span in processes.spans(PARENT) or ()] == [3]
-    processes.unmapped(PARENT, 0, 0x1001, 10)
+    processes.apply_unmapping(PARENT, 0, 0x1001, 10)
     assert processes.spans(PARENT) == ()
 
 
@@ -334,7 +334,7 @@ def test_a_file_that_is_mapped_again_at_its_place_stays() -> None:
     """Loaded, unloaded and loaded again, before the report of the new memory is read."""
     processes = followed([run(PARENT), mapped(PARENT, 0x1000, 0x2000)])
     processes.apply(mapped(PARENT, 0x1000, 0x2000), 9)
-    processes.unmapped(PARENT, 0x1000, 0x4000, 8)
+    processes.apply_unmapping(PARENT, 0x1000, 0x4000, 8)
     assert processes.spans(PARENT, 10) == (CodeSpan(0x1000, 0x2000, 0x1000, 1),)
 
 
@@ -369,8 +369,8 @@ def test_a_late_record_counts_where_the_scan_has_found_nothing_new() -> None:
     processes.apply(mapped(PARENT, 0x1000, 0x2000, 2), 9)
     assert [files_at(processes.spans(PARENT, time))[0x1000][0] for time in (8, 9, 14, 20)] == [1, 2, 2, 1]
     processes.apply(mapped(PARENT, 0x1000, 0x2000, 1), 15)
-    processes.unmapped(PARENT, 0, 0x4000, 8)
-    processes.unmapped(PARENT, 0, 0x4000, 14)
+    processes.apply_unmapping(PARENT, 0, 0x4000, 8)
+    processes.apply_unmapping(PARENT, 0, 0x4000, 14)
     assert [files_at(processes.spans(PARENT, time))[0x1000][0] for time in (8, 9, 14, 15, 20)] == [1, 2, 2, 1, 1]
 
 
@@ -379,7 +379,7 @@ def test_new_memory_before_a_late_record_does_not_end_what_the_scan_has_found() 
     processes = followed([run(PARENT), mapped(PARENT, 0x1000, 0x2000, 1)])
     processes.set_scanned(PARENT, [CodeSpan(0x1000, 0x2000, 0x1000, 1)], "p", 10, 20)
     processes.apply(mapped(PARENT, 0x1000, 0x2000, 1), 9)
-    processes.unmapped(PARENT, 0, 0x4000, 8)
+    processes.apply_unmapping(PARENT, 0, 0x4000, 8)
     assert processes.spans(PARENT, 30) == (CodeSpan(0x1000, 0x2000, 0x1000, 1),)
 
 
@@ -395,9 +395,9 @@ def test_a_late_record_counts_after_an_earlier_scan_too() -> None:
 def test_files_are_in_use_for_a_while_after_they_were_unmapped() -> None:
     processes = followed([run(PARENT), mapped(PARENT, 1, 2, 1), mapped(PARENT, 1, 2, 2), fork(PARENT, CHILD)])
     assert processes.files_in_use() == {1, 2}
-    processes.apply(mapped(PARENT, 3, 4, 3), 2 * VERSIONS_KEPT)
+    processes.apply(mapped(PARENT, 3, 4, 3), 2 * VERSION_LIFETIME)
     assert processes.files_in_use() == {2, 3}
-    processes.apply(leave(PARENT), 3 * VERSIONS_KEPT)
-    processes.apply(leave(CHILD), 3 * VERSIONS_KEPT)
-    processes.sweep(4 * VERSIONS_KEPT)
+    processes.apply(leave(PARENT), 3 * VERSION_LIFETIME)
+    processes.apply(leave(CHILD), 3 * VERSION_LIFETIME)
+    processes.drop_ended(4 * VERSION_LIFETIME)
     assert processes.files_in_use() == set()

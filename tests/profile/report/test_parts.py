@@ -70,7 +70,7 @@ def test_parts_are_all_numbers_in_their_order_and_memory_goes_between_them(monke
     monkeypatch.setattr(growing, "PART_SIZE", 4)
     monkeypatch.setattr(growing, "MAX_FILE_MEMORY", NONE)
     done: list[str] = []
-    monkeypatch.setattr(Room, "rest", lambda _room: done.append("rest"))
+    monkeypatch.setattr(Room, "release_pages", lambda _room: done.append("rest"))
     room = Room()
     room.in_file = True
     done += (str(part) for part in room.parts(11, 1))
@@ -85,7 +85,7 @@ def test_what_stays_in_memory_does_not_count(monkeypatch: pytest.MonkeyPatch) ->
     """Libraries, and files that others have mapped: they would have memory go after each part."""
     monkeypatch.setattr(growing, "MAX_FILE_MEMORY", 50)
     rested: list[str] = []
-    monkeypatch.setattr(Room, "rest", lambda _room: rested.append("rest"))
+    monkeypatch.setattr(Room, "release_pages", lambda _room: rested.append("rest"))
     room = Room()
     room.in_file = True
     done = []
