@@ -51,7 +51,7 @@ class FrameNumbers:
         meanings = Meanings(isa)
         self.reader = InstructionReader(meanings, CHUNK)
         self.effects = meanings.effects
-        self.effects_number = meanings.number
+        self.effects_number = meanings.effects_number
         self.states: list[FrameState] = []
         self._states: dict[FrameState, int] = {}
         self.lost_sp = self.effects_number(LOST_SP)
@@ -169,7 +169,7 @@ class DecodedCode:
     def _decode(self) -> None:
         reader, longest = self.frames.reader, self.frames.isa.longest
         size = len(self.code)
-        reader.begin()
+        reader.start_piece()
         columns: list[Any] = []
         here = 0
         while here < size:

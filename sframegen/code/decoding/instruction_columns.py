@@ -1,4 +1,8 @@
-"""Reads capstone's instructions into columns: where they begin, and the few that affect a frame. Compiled."""
+"""Reads capstone's records of instructions into columns: where each begins, and the effects of those that matter. Compiled.
+
+An instruction matters if it may affect the frame or the flow of control. `meaning` is its Flow, PointFlags and the number of its
+effects in one number. Each mnemonic has an index, by which the columns of InstructionReader say what is known of it.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +36,8 @@ if TYPE_CHECKING:
     from sframegen.code.isa.effects import Effects
     from sframegen.code.isa.instruction_set import Isa
 
-SLOTS = 1 << 11  # mnemonics that are kept at a time
-IDS = 1 << 14  # capstone's numbers for instructions; greater ones share places
+MAX_MNEMONICS = 1 << 11  # that have an index at a time
+IDS = 1 << 14  # capstone's ids of instructions are taken modulo this
 MAX_TEXTS = 1 << 16  # texts whose meanings are kept at a time
 NAME = 32  # bytes of a mnemonic, with the zero after it
 
@@ -41,28 +45,28 @@ DIGITS = re.compile(rb"0x([0-9a-f]{1,16})|[0-9]{1,16}")
 
 
 class Meanings:
-    """The numbers of effects, and the instructions that have them. It does not refer to a reader, to avoid reference cycles."""
+    """Numbers the effects of instructions. It does not refer to a reader, to avoid reference cycles."""
 
     def __init__(self, isa: Isa) -> None:
         self.isa = isa
         self.effects: list[Effects] = []
         self._numbers: dict[tuple[object, ...], int] = {}
-        self.number(())  # number 0 is for an instruction without effects
+        self.effects_number(())  # number 0 is for an instruction without effects
 
-    def number(self, effects: Effects) -> int:
+    def effects_number(self, effects: Effects) -> int:
         number = self._numbers.setdefault((*map(type, effects), *effects), len(self.effects))  # the tuples alone may be equal
         if number == len(self.effects):
             self.effects.append(effects)
         return number
 
-    def mnemonic(self, mnemonic: str) -> tuple[bool, int]:
+    def describe_mnemonic(self, mnemonic: str) -> tuple[bool, int]:
         """Return whether each such instruction matters, whatever its operands are, and its Take."""
         return mnemonic == ".byte" or self.isa.matters(mnemonic), self.isa.takes.get(mnemonic, 0)
 
-    def meaning(self, mnemonic: str, operands: str, first_byte: int, address: int, end: int) -> tuple[int, int | None]:
-        """Return Flow, PointFlags and number of the effects in one number; the target or the slot, which depend on the address.
+    def find_meaning(self, mnemonic: str, operands: str, first_byte: int, address: int, end: int) -> tuple[int, int | None]:
+        """Return an instruction's meaning, and its target or slot, which depend on its address.
 
-        Each instruction is asked for once, as far as its text is enough.
+        The reader calls this once for each text of an instruction, unless the target or slot differs each time.
         """
         pads = PADS if self.isa.pads(mnemonic, operands) else 0
         if mnemonic == ".byte":
@@ -70,22 +74,22 @@ class Meanings:
         point = self.isa.point(address, end, mnemonic, operands, first_byte)
         if point is None:
             return pads, None
-        what = self.number(point.effects) << EFFECTS_SHIFT | pads | point.flow
+        meaning = self.effects_number(point.effects) << EFFECTS_SHIFT | pads | point.flow
         if point.target is not None:
-            return what | DIRECT, point.target % (1 << 64)
+            return meaning | DIRECT, point.target % (1 << 64)
         if point.slot is not None:
-            return what | SLOT, point.slot % (1 << 64)
-        return what, None
+            return meaning | SLOT, point.slot % (1 << 64)
+        return meaning, None
 
 
 class InstructionReader:
-    """Columns for one ABI. The meaning of an instruction is kept by its text; capstone's number for it only finds its mnemonic.
+    """Reads the instructions of one ABI. Meanings are kept by text; capstone's ids only speed up the search for a mnemonic.
 
-    After `read`: `consumed`, how many bytes the instructions have. instruction_columns.pxd has the types.
+    `consumed`: the number of bytes that the last `read` decoded. instruction_columns.pxd has the types.
     """
 
     def __init__(self, meanings: Meanings, records: int) -> None:
-        """`records`: the largest number that is read at a time."""
+        """`records`: the most instructions that are read at a time."""
         isa = meanings.isa
         capstone = disassembler(*isa.capstone)
         pairs = bytearray(1 << 16)
@@ -93,23 +97,23 @@ class InstructionReader:
             pairs[ord(needle[0]) << 8 | ord(needle[1])] = 1
         self.meanings = meanings
         self.disassemble = capstone.records
-        self.took = False
+        self.took_address = False
         self.data = b""
         (
             self.record_size, self.id_low_at, self.id_high_at, self.length_at, self.bytes_at, self.mnemonic_at, self.operands_at,
         ) = capstone.record  # fmt: skip
         self.pairs = pairs
         self.prefix = isa.prefix
-        self.slot_of = array("H", bytes(2 * IDS))
-        self.names = bytearray(NAME * SLOTS)
-        self.looks = bytearray(SLOTS)
-        self.takes = bytearray(SLOTS)
-        self.direct = array("q", bytes(8 * SLOTS))
-        self.by_slot = array("q", bytes(8 * SLOTS))
-        self.mnemonics = [b"-"] * SLOTS
+        self.index_of_id = array("H", bytes(2 * IDS))
+        self.mnemonic_bytes = bytearray(NAME * MAX_MNEMONICS)
+        self.always_matters = bytearray(MAX_MNEMONICS)
+        self.takes = bytearray(MAX_MNEMONICS)
+        self.direct = array("q", bytes(8 * MAX_MNEMONICS))
+        self.by_slot = array("q", bytes(8 * MAX_MNEMONICS))
+        self.mnemonics = [b"-"] * MAX_MNEMONICS
         self.needle = re.compile("|".join(isa.needles).encode()).search
-        self.known: list[dict[bytes, int]] = [{} for _ in range(SLOTS)]
-        self.slots: dict[bytes, int] = {}
+        self.known_meanings: list[dict[bytes, int]] = [{} for _ in range(MAX_MNEMONICS)]
+        self.indexes: dict[bytes, int] = {}
         self.pages = array("Q", bytes(8 * 32))
         self.mask = 0xFFFFFFFFFFFFFFFF
         self.value = 0
@@ -121,8 +125,8 @@ class InstructionReader:
         self.flows = self.columns[4]
         self.addresses, self.taken = longs
 
-    def begin(self) -> None:
-        """Starts another piece of code."""
+    def start_piece(self) -> None:
+        """Forgets the pages that `adrp` put into registers, because another piece of code begins."""
         number: cython.Py_ssize_t
         for number in range(32):
             self.pages[number] = 0
@@ -137,151 +141,149 @@ class InstructionReader:
         limit: cython.longlong,
         marks: bytearray,
     ) -> list[Column]:
-        """Columns of the code from `first` bytes into the piece at `start` to an instruction after `limit`, `end` at most.
+        """Returns the columns `offsets` to `taken_at` of DecodedCode for instructions that begin from offset `first` up to `limit`.
 
-        Gives offsets of all instructions; of those that matter offset, end, effects by number, Flow with DIRECT or SLOT, target or
-        slot; addresses that are put into registers, and the offsets of what does it. `marks`: a Mark for each byte of the piece.
+        `code` is the whole piece, at address `start`; the last instruction ends at offset `end` at most. Fills `marks`, a Mark for
+        each byte of the piece.
         """
         here: cython.longlong = first
         size: cython.longlong
-        what: cython.longlong
-        where: cython.Py_ssize_t = 0  # offset of the next record
-        after: cython.Py_ssize_t = 0  # the last
+        meaning: cython.longlong
+        record: cython.Py_ssize_t = 0  # offset of the next record in `raw`
+        after: cython.Py_ssize_t = 0  # end of the last record
         raw: bytes = b""
         points: cython.Py_ssize_t = 0
         takes: cython.Py_ssize_t = 0
         count: cython.Py_ssize_t = 0
         while here < limit:
-            if where == after:
+            if record == after:
                 raw = self.disassemble(code[here:end], start + here)
                 self.data = raw
-                where = 0
+                record = 0
                 after = len(raw)
                 if not raw:
                     break
-            size = self.data[where + self.length_at]
-            what = self.read_one(raw, where, start + here, size)
-            where += self.record_size
+            size = self.data[record + self.length_at]
+            meaning = self.read_record(raw, record, start + here, size)
+            record += self.record_size
             self.offsets[count] = here
             count += 1
-            if self.took:
+            if self.took_address:
                 self.taken[takes] = self.value
                 self.taken_at[takes] = here
                 takes += 1
-            marks[here] = PADDING if what & PADS else BEGIN
-            what &= ~PADS
-            if what:
+            marks[here] = PADDING if meaning & PADS else BEGIN
+            meaning &= ~PADS
+            if meaning:
                 self.at[points] = here
                 self.ends[points] = here + size
-                self.effects[points] = what >> EFFECTS_SHIFT
-                self.flows[points] = what & 31
-                self.addresses[points] = self.value if what & (DIRECT | SLOT) else 0
+                self.effects[points] = meaning >> EFFECTS_SHIFT
+                self.flows[points] = meaning & 31
+                self.addresses[points] = self.value if meaning & (DIRECT | SLOT) else 0
                 points += 1
             here += size
         self.consumed = here - first
         offsets, at, ends, effects, flows, addresses, taken, taken_at = self.columns
         return [
-            offsets[:count],
-            at[:points],
-            ends[:points],
-            effects[:points],
-            flows[:points],
-            addresses[:points],
-            taken[:takes],
+            offsets[:count], at[:points], ends[:points], effects[:points], flows[:points], addresses[:points], taken[:takes],
             taken_at[:takes],
-        ]
+        ]  # fmt: skip
 
-    def read_one(self, raw: bytes, where: cython.Py_ssize_t, address: cython.ulonglong, size: cython.longlong) -> cython.Py_ssize_t:
-        """The meaning of a record's instruction. `took`: it puts `value` into a register; else that is its target or slot."""
-        text: cython.Py_ssize_t = where + self.operands_at
-        name: cython.Py_ssize_t = where + self.mnemonic_at
-        place: cython.Py_ssize_t = (self.data[where + self.id_low_at] + 256 * self.data[where + self.id_high_at]) % 16384  # IDS
-        slot: cython.Py_ssize_t = self.slot_of[place]
+    def read_record(
+        self, raw: bytes, record: cython.Py_ssize_t, address: cython.ulonglong, size: cython.longlong
+    ) -> cython.Py_ssize_t:
+        """Returns the meaning of a record's instruction. Sets `value` to its target or slot; if `took_address`, to that address."""
+        text: cython.Py_ssize_t = record + self.operands_at
+        name: cython.Py_ssize_t = record + self.mnemonic_at
+        id_index: cython.Py_ssize_t = (
+            self.data[record + self.id_low_at] + 256 * self.data[record + self.id_high_at]
+        ) % 16384  # IDS
+        index: cython.Py_ssize_t = self.index_of_id[id_index]
         taken: cython.ulonglong = 0
-        asked: cython.int
+        matters: cython.int
         take: cython.int
-        what: cython.longlong
-        if not (self.is_named(slot, name) if cython.compiled else raw.startswith(self.mnemonics[slot], name)):
-            slot = self.slot(raw, name)
-            self.slot_of[place] = slot
-        asked = self.looks[slot]
-        if not asked:
-            asked = self.has_needle(text) if cython.compiled else self.needle(raw, text, raw.find(0, text)) is not None
-        take = self.takes[slot]
-        self.took = bool(take and self.takes_address(take, text, address + size))
+        meaning: cython.longlong
+        if not (self.has_mnemonic(index, name) if cython.compiled else raw.startswith(self.mnemonics[index], name)):
+            index = self.mnemonic_index(raw, name)
+            self.index_of_id[id_index] = index
+        matters = self.always_matters[index]
+        if not matters:
+            matters = self.has_needle(text) if cython.compiled else self.needle(raw, text, raw.find(0, text)) is not None
+        take = self.takes[index]
+        self.took_address = bool(take and self.takes_address(take, text, address + size))
         taken = self.value
-        what = self.meaning(raw, where, slot, address, size) if asked else 0
-        if self.took:
+        meaning = self.read_meaning(raw, record, index, address, size) if matters else 0
+        if self.took_address:
             self.value = taken
-        return what
+        return meaning
 
-    def slot(self, raw: bytes, begin: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Returns the slot of the mnemonic at `begin`."""
-        end: cython.Py_ssize_t = self.end(begin)
+    def mnemonic_index(self, raw: bytes, begin: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Returns the index of the mnemonic at `begin`; a new mnemonic gets one."""
+        end: cython.Py_ssize_t = self.text_end(begin)
         number: cython.Py_ssize_t
-        place: cython.Py_ssize_t
+        index: cython.Py_ssize_t
         mnemonic: bytes = raw[begin:end]
-        if mnemonic not in self.slots:
-            if len(self.slots) == SLOTS - 1:
-                self.slots.clear()
-            place = len(self.slots) + 1
-            looks, take = self.meanings.mnemonic(mnemonic.decode("ascii"))
+        if mnemonic not in self.indexes:
+            if len(self.indexes) == MAX_MNEMONICS - 1:
+                self.indexes.clear()
+            index = len(self.indexes) + 1
+            always_matters, take = self.meanings.describe_mnemonic(mnemonic.decode("ascii"))
             for number in range(32):
-                self.names[place * 32 + number] = self.data[begin + number] if begin + number < end else 0
-            self.mnemonics[place] = mnemonic + b"\0"
-            self.looks[place] = looks
-            self.takes[place] = take
-            self.direct[place] = self.by_slot[place] = 0
-            self.known[place] = {}
-            self.slots[mnemonic] = place
-        return self.slots[mnemonic]
+                self.mnemonic_bytes[index * 32 + number] = self.data[begin + number] if begin + number < end else 0
+            self.mnemonics[index] = mnemonic + b"\0"
+            self.always_matters[index] = always_matters
+            self.takes[index] = take
+            self.direct[index] = self.by_slot[index] = 0
+            self.known_meanings[index] = {}
+            self.indexes[mnemonic] = index
+        return self.indexes[mnemonic]
 
-    def meaning(
-        self, raw: bytes, where: cython.Py_ssize_t, slot: cython.Py_ssize_t, address: cython.ulonglong, size: cython.longlong
+    def read_meaning(
+        self, raw: bytes, record: cython.Py_ssize_t, index: cython.Py_ssize_t, address: cython.ulonglong, size: cython.longlong
     ) -> cython.Py_ssize_t:
         """Returns the meaning of an instruction, and sets `value` to its target or slot."""
-        text: cython.Py_ssize_t = where + self.operands_at
-        end: cython.Py_ssize_t = self.end(text)
-        what: cython.longlong
-        if self.direct[slot] and self.number(self.last_number(text, end)) == end:
-            return self.direct[slot]
-        if self.by_slot[slot] and self.relative(text, address + size):
-            return self.by_slot[slot]
+        text: cython.Py_ssize_t = record + self.operands_at
+        end: cython.Py_ssize_t = self.text_end(text)
+        meaning: cython.longlong
+        if self.direct[index] and self.parse_number(self.last_number_start(text, end)) == end:
+            return self.direct[index]
+        if self.by_slot[index] and self.parse_rip_relative(text, address + size):
+            return self.by_slot[index]
         operands: bytes = raw[text:end]
-        first: cython.int = self.data[where + self.bytes_at]
-        known: dict[bytes, int] = self.known[slot]
+        first: cython.int = self.data[record + self.bytes_at]
+        known_meanings: dict[bytes, int] = self.known_meanings[index]
         key: bytes = operands + b"!" if first == self.prefix else operands
-        found = known.get(key)
+        found = known_meanings.get(key)
         if found is not None:
             return found
-        mnemonic: bytes = raw[where + self.mnemonic_at : self.end(where + self.mnemonic_at)]
-        found, place = self.meanings.meaning(
+        mnemonic: bytes = raw[record + self.mnemonic_at : self.text_end(record + self.mnemonic_at)]
+        found, target_or_slot = self.meanings.find_meaning(
             mnemonic.decode("ascii"), operands.decode("ascii"), first, address, (address + size) & self.mask
         )
-        what = found
-        if what & DIRECT:
-            self.direct[slot] = what
-        elif what & SLOT:
-            self.by_slot[slot] = what
+        meaning = found
+        if meaning & DIRECT:
+            self.direct[index] = meaning
+        elif meaning & SLOT:
+            self.by_slot[index] = meaning
         else:
             if self.texts == 65536:  # MAX_TEXTS
-                for texts in self.known:
+                for texts in self.known_meanings:
                     texts.clear()
                 self.texts = 0
-            known[key] = found
+            known_meanings[key] = found
             self.texts += 1
-        self.value = place or 0
-        return what
+        self.value = target_or_slot or 0
+        return meaning
 
-    # -- texts; interpreted, what bytes have for it takes the place of loops
+    # -- parsing of texts, which end with a zero; methods of `bytes` replace the loops where these would be interpreted
 
-    def is_named(self, slot: cython.Py_ssize_t, pos: cython.Py_ssize_t) -> cython.int:
-        """True if the mnemonic at `pos` is the one in the slot."""
-        name: cython.Py_ssize_t = slot * 32  # NAME
-        while self.names[name] == self.data[pos] and self.names[name]:
+    def has_mnemonic(self, index: cython.Py_ssize_t, pos: cython.Py_ssize_t) -> cython.int:
+        """Returns True if the mnemonic at `pos` is the one with that index."""
+        name: cython.Py_ssize_t = index * 32  # NAME
+        while self.mnemonic_bytes[name] == self.data[pos] and self.mnemonic_bytes[name]:
             name += 1
             pos += 1
-        return self.names[name] == self.data[pos]
+        return self.mnemonic_bytes[name] == self.data[pos]
 
     def has_needle(self, pos: cython.Py_ssize_t) -> cython.int:
         before: cython.int = 0
@@ -294,27 +296,27 @@ class InstructionReader:
             letter = self.data[pos]
         return 0
 
-    def end(self, pos: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def text_end(self, pos: cython.Py_ssize_t) -> cython.Py_ssize_t:
         if not cython.compiled:
             return self.data.find(0, pos)
         while self.data[pos]:
             pos += 1
         return pos
 
-    def last_number(self, pos: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """After the last `#`, which AArch64's numbers have before them, or else where the text begins."""
-        place: cython.Py_ssize_t
+    def last_number_start(self, pos: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Returns the position after the last `#`, which precedes numbers on AArch64; the start of the text if there is none."""
+        start: cython.Py_ssize_t
         if not cython.compiled:
             return self.data.rfind(35, pos, end) + 1 or pos
-        place = end
-        while place > pos:
-            if self.data[place - 1] == 35:  # #
-                return place
-            place -= 1
+        start = end
+        while start > pos:
+            if self.data[start - 1] == 35:  # #
+                return start
+            start -= 1
         return pos
 
-    def number(self, pos: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Where a number ends, decimal or hexadecimal with 0x, which is left in `value`; 0 where there is none."""
+    def parse_number(self, pos: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Returns the end of the number at `pos`, decimal or hexadecimal with 0x, and sets `value` to it; 0 if there is none."""
         begin: cython.Py_ssize_t
         base: cython.int = 10
         digit: cython.int
@@ -340,8 +342,8 @@ class InstructionReader:
             self.value = self.value * base + digit
             pos += 1
 
-    def relative(self, pos: cython.Py_ssize_t, end: cython.ulonglong) -> cython.int:
-        """True if the operands at `pos` end in `[rip + n]`, with the address of that, by the instruction's end, in `value`."""
+    def parse_rip_relative(self, pos: cython.Py_ssize_t, end: cython.ulonglong) -> cython.int:
+        """Returns True if the operands at `pos` end in `[rip + n]`, and sets `value` to `end + n`. `end`: of the instruction."""
         behind: cython.Py_ssize_t
         sign: cython.int
         if not cython.compiled:
@@ -352,49 +354,49 @@ class InstructionReader:
             if not self.data[pos]:
                 return 0
             pos += 1
-        if self.data[pos - 1] != 32 or self.data[pos + 1] != 114 or self.data[pos + 2] != 105 or self.data[pos + 3] != 112:
+        if self.data[pos - 1] != 32 or self.data[pos + 1] != 114 or self.data[pos + 2] != 105 or self.data[pos + 3] != 112:  # rip
             return 0
         sign = self.data[pos + 5]
-        behind = self.number(pos + 7) if sign else 0
+        behind = self.parse_number(pos + 7) if sign else 0
         if behind == 0 or self.data[behind] != 93 or self.data[behind + 1]:  # ]
             return 0
         self.value = (end + self.value if sign == 43 else end - self.value) & self.mask
         return 1
 
-    def register(self, pos: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """After the comma and the space that follow a register, AArch64's x of `value`; 0 where none is."""
+    def parse_x_register(self, pos: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Parses AArch64's register x0 to x31 and `, `. Sets `value` to its number, and returns the end; 0 if there is none."""
         if self.data[pos] != 120:  # x
             return 0
-        pos = self.number(pos + 1)
+        pos = self.parse_number(pos + 1)
         return pos + 2 if pos and self.data[pos] == 44 and self.value < 32 else 0
 
     def takes_address(self, take: cython.int, pos: cython.Py_ssize_t, end: cython.ulonglong) -> cython.int:
-        """True if an instruction that may put an address into a register does; `value`: which."""
+        """Returns True if an instruction with that Take does put an address into a register, and sets `value` to the address."""
         register: cython.Py_ssize_t
         page: cython.ulonglong = 0
         if take == RELATIVE:
-            return self.relative(pos, end)
+            return self.parse_rip_relative(pos, end)
         if take == CONSTANT:
-            while self.data[pos] > 44:  # a comma; spaces and brackets are in memory's names
+            while self.data[pos] > 44:  # a comma, after a register's name; operands in memory have spaces and brackets before it
                 if self.data[pos] == 91:
                     return 0
                 pos += 1
             if self.data[pos] != 44:
                 return 0
-            pos = self.number(pos + 2)
+            pos = self.parse_number(pos + 2)
             return 1 if pos and not self.data[pos] else 0
-        pos = self.register(pos)
+        pos = self.parse_x_register(pos)
         if pos == 0:
             return 0
         if take == IN_PAGE:
-            pos = self.register(pos)
+            pos = self.parse_x_register(pos)
             if pos == 0:
                 return 0
             page = self.pages[self.value]
         register = self.value
         if self.data[pos] != 35:  # #
             return 0
-        pos = self.number(pos + 1)
+        pos = self.parse_number(pos + 1)
         if pos == 0 or self.data[pos]:
             return 0
         self.value = (page + self.value) & self.mask

@@ -10,7 +10,7 @@ from sframegen.code.isa.effects cimport BEGIN, CALL, DIRECT, INDIRECT, IS_ENTRY,
 from sframegen.elf.columns cimport Spans
 
 @cython.final
-cdef class GrowingColumn:
+cdef class WordColumn:
     cdef unsigned long long[::1] values
     cdef Py_ssize_t count
 
@@ -26,10 +26,10 @@ cdef class Findings:
     cdef const unsigned long long[::1] words
     cdef unsigned long long aligned
     cdef list states
-    cdef readonly GrowingColumn marks, at_calls, overrun
-    cdef readonly GrowingColumn end_piece, end_entry, end_row, end_exit, end_call, end_taken, end_table
-    cdef readonly GrowingColumn piece_start, piece_end, entry, row_start, row_word
-    cdef readonly GrowingColumn exit_source, exit_target, exit_as_entered, callee, call_kind, taken, table
+    cdef readonly WordColumn marks, at_calls, overrun
+    cdef readonly WordColumn end_piece, end_entry, end_row, end_exit, end_call, end_taken, end_table
+    cdef readonly WordColumn piece_start, piece_end, entry, row_start, row_word
+    cdef readonly WordColumn exit_source, exit_target, exit_as_entered, callee, call_kind, taken, table
 
     cdef int end_function(self, unsigned long long marks, entries) except -1
     cdef unsigned long long add_points(self, BasicBlocks blocks) except? 77

@@ -78,7 +78,7 @@ def no_findings() -> FindingColumns:
     return FindingColumns([], *(array("Q", [0] * name.startswith(END)) for name in FindingColumns._fields[1:]))
 
 
-class GrowingColumn:
+class WordColumn:
     """A column of numbers that grows: to append to an array is a call of Python, of which each function would need dozens."""
 
     def __init__(self, *values: int) -> None:
@@ -114,13 +114,13 @@ class Findings:
         self.aligned = 0  # of the function, as `at_calls` in the columns
         self.words: Column = array("Q")  # that may be addresses of code
         self.states: list[FrameState] = []
-        self.marks, self.at_calls, self.overrun = (GrowingColumn() for _ in range(3))
+        self.marks, self.at_calls, self.overrun = (WordColumn() for _ in range(3))
         self.end_piece, self.end_entry, self.end_row, self.end_exit, self.end_call, self.end_taken, self.end_table = (
-            GrowingColumn(0) for _ in range(7)
+            WordColumn(0) for _ in range(7)
         )
-        self.piece_start, self.piece_end, self.entry, self.row_start, self.row_word = (GrowingColumn() for _ in range(5))
-        self.exit_source, self.exit_target, self.exit_as_entered, self.callee, self.call_kind = (GrowingColumn() for _ in range(5))
-        self.taken, self.table = (GrowingColumn() for _ in range(2))
+        self.piece_start, self.piece_end, self.entry, self.row_start, self.row_word = (WordColumn() for _ in range(5))
+        self.exit_source, self.exit_target, self.exit_as_entered, self.callee, self.call_kind = (WordColumn() for _ in range(5))
+        self.taken, self.table = (WordColumn() for _ in range(2))
 
     def columns(self) -> FindingColumns:
         """Return the columns of all results."""
