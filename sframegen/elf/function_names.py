@@ -1,4 +1,4 @@
-"""Finds functions by name, and names by address, in a file's own symbol table."""
+"""Finds functions by name, and names by address, in the symbol table of an ELF file."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
 
 
-HEXADECIMAL = re.compile(r"(0[xX])?[0-9a-fA-F]{1,16}")
-SYMBOL_OFFSET = re.compile(r"(.+)\+(0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20})", re.DOTALL)
+HEXADECIMAL = re.compile(r"(0[xX])?[0-9a-fA-F]{1,16}")  # a 64-bit address
+NAME_AND_OFFSET = re.compile(r"(.+)\+(0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20})", re.DOTALL)
 
 
 class FunctionNames:
-    """A file's function names by address, with characters that would disturb a terminal escaped."""
+    """Looks up function names by address. Characters that would disturb a terminal are escaped."""
 
     def __init__(self, symbols: Sequence[Symbol]) -> None:
-        """`symbols`: the file's function_symbols(), or function_symbols_before() the addresses of interest."""
+        """`symbols`: the result of sorted_functions, or of last_functions_before for the addresses that will be looked up."""
         self.symbols = symbols
         self.addresses = [symbol.address for symbol in symbols]
 
     def at(self, address: int) -> str | None:
-        """Return `name` or `name+0x4` for the function that holds `address`; None if the symbol table has none there."""
+        """Return `name` or `name+0x4` for the function that contains `address`; None if the symbol table has none there."""
         index = bisect_right(self.addresses, address) - 1
         if index < 0:
             return None
@@ -42,10 +42,10 @@ class FunctionNames:
 
 
 def resolve_address(elf: ElfFile, text: str) -> int:
-    """Return the address that `text` names: a function's name, a name + offset (decimal, or 0x...), a hexadecimal address.
+    """Return the address of a function's name, a name + offset (decimal, or 0x...), or a hexadecimal address.
 
-    They are tried in this order: `add` is the function of that name if it exists, else 0xadd. A symbol version may be left out.
-    Raises FormatError if it is none of them, or the name of several functions.
+    They are tried in this order: `add` is the function of that name if there is one, else 0xadd. A symbol version may be left out.
+    Raises FormatError if `text` is none of them, or the name of several functions.
     """
     address = resolve_name(text, lambda name: find_functions_named(elf, name), elf.name)
     if address is not None:
@@ -56,33 +56,33 @@ def resolve_address(elf: ElfFile, text: str) -> int:
 
 
 def resolve_name(text: str, find: Callable[[bytes], Iterable[Symbol]], file: str) -> int | None:
-    """Return the address of a name, or of a name + offset; None if it is neither. `find`: returns the functions with a name.
+    """Return the address of a function's name, or of a name + offset; None if `text` is neither.
 
-    Raises FormatError for the name of several functions.
+    `find`: returns the functions with a name. Raises FormatError if several functions have the name.
     """
     for name, offset in split_name_and_offset(text):
-        found = {symbol.address for symbol in find(name.encode(errors="replace"))}
-        if len(found) > 1:
-            places = ", ".join(f"{address:#x}" for address in sorted(found))
-            raise FormatError(f"{len(found)} functions are named {printable(name)}: {places}", file=file)
-        if found:
-            return found.pop() + offset
+        addresses = {symbol.address for symbol in find(name.encode(errors="replace"))}
+        if len(addresses) > 1:
+            listed = ", ".join(f"{address:#x}" for address in sorted(addresses))
+            raise FormatError(f"{len(addresses)} functions are named {printable(name)}: {listed}", file=file)
+        if addresses:
+            return addresses.pop() + offset
     return None
 
 
 def split_name_and_offset(text: str) -> Iterator[tuple[str, int]]:
-    """Yield each (name, offset) that a text can mean, first the whole text as a name. The offset is decimal, or 0x..."""
+    """Yield each (name, offset) that a text can mean, first the whole text as a name. Its offset may be decimal, or 0x..."""
     if text:
         yield text, 0
-    if match := SYMBOL_OFFSET.fullmatch(text):
+    if match := NAME_AND_OFFSET.fullmatch(text):
         name, digits = match.groups()
         yield name, int(digits, 16 if digits[:2] in ("0x", "0X") else 10)
 
 
 class CopiedSymbols:
-    """A file's function names and addresses, copied when this is made; empty without a file.
+    """A copy of a file's function symbols, independent of later changes to the file; empty without a file.
 
-    The FormatError for a damaged symbol table is raised by the first look-up.
+    If the symbol table is damaged, the first look-up raises FormatError, and not the constructor.
     """
 
     def __init__(self, elf: ElfFile | None = None) -> None:
@@ -95,14 +95,14 @@ class CopiedSymbols:
             self._fault = error
 
     def address_of(self, text: str) -> int:
-        """Return the address of a function, or of a place in it: `main`, `main+4`. Raises FormatError."""
+        """Return the address of a name, or of a name + offset: `main`, `main+4`. Raises FormatError if there is none."""
         address = resolve_name(text, lambda name: [symbol for symbol in self._symbols if symbol.is_named(name)], self._file)
         if address is None:
             raise FormatError(f"no function is named {printable(text)}", file=self._file)
         return address
 
     def exactly_at(self, address: int) -> str | None:
-        """Return the name of the first function in the table that begins at an address; None if there is none."""
+        """Return the name of the function that begins at an address; of several, the first in the table; None without one."""
         symbol = self._by_address.get(address)
         return symbol and printable(symbol.name)
 

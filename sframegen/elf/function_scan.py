@@ -1,4 +1,4 @@
-"""Scans a symbol table for the functions at a few addresses, without a table of all functions; or for all values. Compiled."""
+"""Scans a raw symbol table, without decoding it: for the functions before a few addresses, or for all symbol values. Compiled."""
 
 from __future__ import annotations
 
@@ -26,42 +26,47 @@ COMPILED: bool = cython.compiled
 def find_last_functions(raw: Bytes, big: cython.bint, addresses: Column, found: Column) -> None:
     """Fill `found`, all zeros, with 1 + the number of the last function at or before each address; 0 if there is none.
 
-    `raw`: entries of 24 bytes; `big`: their byte order. `addresses` ascend. Of several functions at one address, the last counts.
+    `raw`: Elf64_Sym entries; `big`: True if they are big-endian. `addresses` ascend. Of several functions at one address, the last
+    one in the table counts.
     """
-    best = zeros("Q", len(addresses))  # the address of each function that was found
-    place: cython.Py_ssize_t
+    best = zeros("Q", len(addresses))  # the address of each function in `found`
+    pos: cython.Py_ssize_t
+    index: cython.Py_ssize_t
     entry: cython.Py_ssize_t
     low: cython.Py_ssize_t
     high: cython.Py_ssize_t
+    middle: cython.Py_ssize_t
     byte: cython.Py_ssize_t
     kind: cython.int
     value: cython.ulonglong
     for entry in range(len(raw) // 24):
-        place = 24 * entry
-        kind = raw[place + 4] & 15
-        if (kind != 2 and kind != 10) or (raw[place + 6] == 0 and raw[place + 7] == 0):  # STT_FUNC, STT_GNU_IFUNC; SHN_UNDEF
+        pos = 24 * entry
+        kind = raw[pos + 4] & 15  # of st_info
+        if (kind != 2 and kind != 10) or (raw[pos + 6] == 0 and raw[pos + 7] == 0):  # not STT_FUNC or STT_GNU_IFUNC; SHN_UNDEF
             continue
         value = 0
         for byte in range(8):
-            value = value << 8 | raw[place + 8 + (byte if big else 7 - byte)]
+            value = value << 8 | raw[pos + 8 + (byte if big else 7 - byte)]
         low, high = 0, len(addresses)
-        while low < high:  # the first address that is not below
-            byte = (low + high) // 2
-            if addresses[byte] < value:
-                low = byte + 1
+        while low < high:  # afterwards `low` is the index of the first address that is not below `value`
+            middle = (low + high) // 2
+            if addresses[middle] < value:
+                low = middle + 1
             else:
-                high = byte
+                high = middle
         if low < len(addresses) and (found[low] == 0 or best[low] <= value):
             best[low] = value
             found[low] = entry + 1
-    for place in range(1, len(addresses)):  # one that was found for a lower address is before the higher ones, too
-        if found[place] == 0:
-            found[place] = found[place - 1]
+    for index in range(
+        1, len(addresses)
+    ):  # without a function in between, the last one before the previous address is also this one's
+        if found[index] == 0:
+            found[index] = found[index - 1]
 
 
 @cython.locals(symbols="const unsigned char[::1]", values="unsigned long long[::1]")
 def fill_symbol_values(symbols: Bytes, big: cython.bint, values: Column) -> int:
-    """Fill in the values of all defined place symbols in a symbol table (raw entries of 24 bytes); return how many there are."""
+    """Fill `values` with those of all defined symbols but sections and files; return their number. `symbols`: Elf64_Sym entries."""
     count: cython.Py_ssize_t = 0
     entry: cython.Py_ssize_t
     kind: cython.int
@@ -69,7 +74,7 @@ def fill_symbol_values(symbols: Bytes, big: cython.bint, values: Column) -> int:
     value: cython.ulonglong
     for entry in range(0, len(symbols) - 23, 24):
         kind = symbols[entry + 4] & 0x0F
-        if kind == 3 or kind == 4 or (symbols[entry + 6] == 0 and symbols[entry + 7] == 0):  # section, file, undefined
+        if kind == 3 or kind == 4 or (symbols[entry + 6] == 0 and symbols[entry + 7] == 0):  # STT_SECTION, STT_FILE; SHN_UNDEF
             continue
         value = 0
         for i in range(8):

@@ -1,4 +1,4 @@
-"""Reads notes, and a file's two links to its debug information: the build-id and the debug link."""
+"""Reads ELF notes, and the two links from a file to its debug information: the build-id and .gnu_debuglink."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     from sframegen.elf.file import ElfFile
 
-MAX_NOTES_PER_BYTE = 3  # of a file: a note may be in a section, a segment for all notes, and one for properties
+MAX_NOTES_PER_BYTE = 3  # bytes of notes per byte of the file: a note may be in a section, in PT_NOTE and in another segment
 
 
 class Note(NamedTuple):
-    """A note: its owner's name, type and description."""
+    """A note: the name of its owner, its type and its description."""
 
     name: bytes
     type: int
@@ -28,28 +28,28 @@ class Note(NamedTuple):
 
 def read_notes(elf: ElfFile) -> Iterator[Note]:
     """Yield every note of every PT_NOTE, or of SHT_NOTE sections if there is no PT_NOTE."""
-    for place in find_note_ranges(elf):
-        yield from read_notes_at(elf, *place)
+    for offset, size, align in find_note_ranges(elf):
+        yield from read_notes_at(elf, offset, size, align)
 
 
 def read_valid_notes(elf: ElfFile) -> Iterator[Note]:
-    """Yield notes like `notes_of`, but end a place at bytes that are not a note, over which objcopy may leave a PT_NOTE."""
-    for place in find_note_ranges(elf):
+    """Yield notes like `read_notes`, but skip the rest of a range after bytes that are not a note: objcopy leaves such ranges."""
+    for offset, size, align in find_note_ranges(elf):
         with suppress(FormatError):
-            yield from read_notes_at(elf, *place)
+            yield from read_notes_at(elf, offset, size, align)
 
 
 def find_note_ranges(elf: ElfFile) -> Iterable[tuple[int, int, int]]:
-    """Return (file offset, size, alignment) of each note segment or section."""
-    places = [(s.p_offset, s.p_filesz, s.p_align) for s in elf.segments if s.p_type == PT.NOTE] or [
+    """Return the (file offset, size, alignment) of each note segment or, without one, of each note section."""
+    ranges = [(s.p_offset, s.p_filesz, s.p_align) for s in elf.segments if s.p_type == PT.NOTE] or [
         (s.header.sh_offset, s.header.sh_size, s.header.sh_addralign) for s in elf.sections if s.header.sh_type == SHT.NOTE
     ]
     check_note_sizes(elf)
-    return dict.fromkeys(places)
+    return dict.fromkeys(ranges)
 
 
 def check_note_sizes(elf: ElfFile) -> None:
-    """Raise FormatError if notes overlap more than linkers make them: overlapping notes would be read many times."""
+    """Raise FormatError if notes overlap more than in files of linkers, because overlapping notes would be read many times."""
     sizes = [s.p_filesz for s in elf.segments if s.p_type == PT.NOTE]
     sizes += [s.header.sh_size for s in elf.sections if s.header.sh_type == SHT.NOTE]
     if sum(sizes) > MAX_NOTES_PER_BYTE * len(elf.data):
@@ -57,13 +57,13 @@ def check_note_sizes(elf: ElfFile) -> None:
 
 
 def read_notes_at(elf: ElfFile, offset: int, size: int, align: int) -> Iterator[Note]:
-    """Yield the notes of one section or segment."""
+    """Yield the notes in a range of the file."""
     with name_file_in_errors(elf.name):
         yield from parse_notes(elf.slice(offset, size, "note"), elf.byte_order, align, offset)
 
 
 def parse_notes(raw: memoryview, byte_order: ByteOrder, align: int, offset: int = 0) -> Iterator[Note]:
-    """Yield the notes in a section's or segment's bytes. `offset`: of these bytes in the file."""
+    """Yield the notes in `raw`, the bytes of a section or segment at file offset `offset`."""
     align = 8 if align == 8 else 4
     code = RECORDS[Nhdr, byte_order]
     pos = 0
@@ -72,14 +72,10 @@ def parse_notes(raw: memoryview, byte_order: ByteOrder, align: int, offset: int 
         desc = pos + (NHDR_SIZE + namesz + align - 1) // align * align
         if desc + descsz > len(raw):
             raise FormatError(f"note of {descsz} bytes reaches past its segment", "note", offset + pos)
-        yield Note(
-            bytes(raw[pos + NHDR_SIZE : pos + NHDR_SIZE + namesz]),
-            kind,
-            bytes(raw[desc : desc + descsz]),
-            offset + pos,
-        )
+        name = bytes(raw[pos + NHDR_SIZE : pos + NHDR_SIZE + namesz])
+        yield Note(name, kind, bytes(raw[desc : desc + descsz]), offset + pos)
         pos = desc + (descsz + 3) // 4 * 4
-        if pos % align and any(raw[pos : pos + 4]):  # mold 1 puts notes of 4-byte alignment after those of 8 bytes
+        if pos % align and any(raw[pos : pos + 4]):  # mold 1 puts notes with 4-byte alignment after notes with 8-byte alignment
             align = 4
         pos = (pos + align - 1) // align * align
 
@@ -89,11 +85,12 @@ def read_build_id(elf: ElfFile) -> bytes | None:
 
 
 def select_build_id(notes: Iterable[Note]) -> bytes | None:
+    """Return the description of the first build-id note."""
     return next((note.desc for note in notes if note.type == NT_GNU_BUILD_ID and note.name == b"GNU\0"), None)
 
 
 def read_debug_link(elf: ElfFile) -> tuple[str, int] | None:
-    """Return (file name, CRC-32 of that file) from .gnu_debuglink."""
+    """Return the (file name, CRC-32) of the debug file that .gnu_debuglink names; None without that section."""
     section = elf.section(".gnu_debuglink")
     if section is None:
         return None

@@ -13,29 +13,29 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
 
-# Limits the total length of strings: entries that share one endless string would take quadratic time. Strings that share an end,
-# such as .rela.text.f and .text.f, have up to twice as many bytes as their table.
-MAX_PER_BYTE, MIN_LIMIT = 4, 1 << 16
-CACHED = 1024  # bytes: smaller string tables are cached, because objects of one compiler often have the same
+# Limits on the total length of strings, because a hostile file's entries could all share one endless string. In real files, strings
+# that share an end, such as .rela.text.f and .text.f, have up to twice as many bytes as their table.
+MAX_STRING_BYTES_PER_TABLE_BYTE, MIN_STRING_LIMIT = 4, 1 << 16
+MAX_CACHED_TABLE = 1024  # bytes; small string tables are cached, because objects of one compiler often have the same table
 
 
-def read_strings(table: bytes, places: tuple[int, ...]) -> list[str]:
+def read_strings(table: bytes, offsets: tuple[int, ...]) -> list[str]:
     """Return the string at each offset. Raises FormatError if the strings have far more bytes than the table."""
-    return (_read_strings if len(table) <= CACHED else _read_strings.__wrapped__)(table, places)
+    return (_read_strings if len(table) <= MAX_CACHED_TABLE else _read_strings.__wrapped__)(table, offsets)
 
 
 @lru_cache(64)
-def _read_strings(table: bytes, places: tuple[int, ...]) -> list[str]:
-    left = max(MAX_PER_BYTE * len(table), MIN_LIMIT)
+def _read_strings(table: bytes, offsets: tuple[int, ...]) -> list[str]:
+    allowed = max(MAX_STRING_BYTES_PER_TABLE_BYTE * len(table), MIN_STRING_LIMIT)
     strings = {}
-    for at in set(places):
-        end = table.find(b"\0", at)
+    for offset in set(offsets):
+        end = table.find(b"\0", offset)
         end = end if end >= 0 else len(table)
-        left -= end - at
-        if left < 0:
-            raise FormatError(f"{len(set(places))} names share {len(table)} bytes")
-        strings[at] = table[at:end].decode(errors="replace")
-    return [strings[at] for at in places]
+        allowed -= end - offset
+        if allowed < 0:
+            raise FormatError(f"{len(set(offsets))} names share {len(table)} bytes")
+        strings[offset] = table[offset:end].decode(errors="replace")
+    return [strings[offset] for offset in offsets]
 
 
 ByteOrder = Literal["little", "big"]
@@ -43,9 +43,9 @@ ByteOrder = Literal["little", "big"]
 PN_XNUM = 0xFFFF
 NT_GNU_BUILD_ID = 3
 MAX_ADDRESS = 1 << 64
-EH_FRAMES = (".eh_frame", ".init.eh_frame")  # the second in modules of kernels that patch PAC into a shadow call stack
+EH_FRAMES = (".eh_frame", ".init.eh_frame")  # the second only in modules of kernels that replace PAC by a shadow call stack
 
-# The constants of the ELF specification, by their prefix: SHT_NOTE is SHT.NOTE. No enums, because files hold other values, too.
+# The constants of the ELF specification by prefix: SHT_NOTE is SHT.NOTE. They are not enums, because files also have other values.
 
 
 class EM:
@@ -87,12 +87,12 @@ class STT:
     NOTYPE, OBJECT, FUNC, SECTION, GNU_IFUNC = 0, 1, 2, 3, 10
 
 
-# Machine names as uname prints them, also used for the modules about one machine: code/isa, stack/abi.
+# Machine names as uname prints them. The modules in code/isa and stack/abi have these names.
 MACHINE_NAMES = {EM.X86_64: "x86_64", EM.AARCH64: "aarch64", EM.S390: "s390x"}
 
 
 def constant_names(constants: type) -> dict[int, str]:
-    """Return the names of a prefix' constants, such as "PT_LOAD", by number."""
+    """Return the full names, such as "PT_LOAD", of the constants in a class, by number."""
     return {number: f"{constants.__name__}_{name}" for name, number in vars(constants).items() if name.isupper()}
 
 
@@ -189,7 +189,7 @@ class Nhdr(NamedTuple):
 
 UNUSED_SEGMENT, UNUSED_SECTION = Phdr(*[0] * 8), Shdr(*[0] * 10)  # PT_NULL, SHT_NULL
 
-# Each on-disk record, declared once: its fields above, its layout here.
+# The layout of each record in `struct` codes, in the order of its fields.
 LAYOUTS: dict[type[Any], str] = {
     Ehdr: "16sHHIQQQIHHHHHH",
     Phdr: "IIQQQQQQ",
@@ -210,18 +210,18 @@ EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, SYM_SIZE, RELA_SIZE, DYN_SIZE, CHDR_SIZE, NHDR_
     struct.calcsize("<" + code) for code in LAYOUTS.values()
 )
 assert (EHDR_SIZE, PHDR_SIZE, SHDR_SIZE, SYM_SIZE, RELA_SIZE, DYN_SIZE, CHDR_SIZE, NHDR_SIZE) == (64, 56, 64, 24, 24, 16, 24, 12)
-WORD_SIZE = 4  # bytes of a section number in groups and in SHT_SYMTAB_SHNDX
+WORD_SIZE = 4  # bytes of a section number in SHT_GROUP and SHT_SYMTAB_SHNDX
 
 R = TypeVar("R", Ehdr, Phdr, Shdr, Sym, Rela, DynEntry, Chdr, Nhdr)
 
 
 def pack_records(records: Iterable[R], byte_order: ByteOrder) -> bytes:
-    """Return the encoded bytes of records of one kind."""
+    """Return the bytes of records, all of one type, as they are in a file."""
     return b"".join(RECORDS[type(record), byte_order].pack(*record) for record in records)
 
 
 def read_words(raw: memoryview, byte_order: ByteOrder) -> list[int]:
-    """Return the 32-bit numbers in `raw`, without an incomplete last one."""
+    """Return the 32-bit numbers in `raw`; an incomplete last one is ignored."""
     return list(struct.unpack_from(f"{STRUCT_BYTE_ORDERS[byte_order]}{len(raw) // WORD_SIZE}I", raw))
 
 

@@ -1,4 +1,4 @@
-"""Reads relocations: those of one section as records, and the dynamic ones of a linked file as columns."""
+"""Reads relocations: those for one section as rows, and the dynamic relocations of a linked file as columns."""
 
 from __future__ import annotations
 
@@ -15,14 +15,19 @@ if TYPE_CHECKING:
 
     from sframegen.elf.file import ElfFile, Section
 
-RELR_BITS = 63  # words that a bitmap in SHT_RELR covers
-CREL_ADDENDS = 4  # flag in SHT_CREL's first number: relocations have addends
+ADDRESS_SIZE = 8  # bytes
+RELR_BITS = 63  # addresses that a bitmap in SHT_RELR covers
+# The first number of SHT_CREL is count << 3 | CREL_ADDENDS if relocations have addends | number of low bits dropped from offsets.
+CREL_COUNT_SHIFT, CREL_ADDENDS, CREL_SHIFT_MASK = 3, 4, 3
+# The first byte of a relocation there: which fields differ from the previous relocation's, the low four bits of the difference of
+# the offsets, and whether more bits of it follow.
+CREL_SYMBOL, CREL_TYPE, CREL_ADDEND, CREL_OFFSET_SHIFT, CREL_OFFSET_MASK, CREL_MORE_OFFSET = 1, 2, 4, 3, 0x0F, 0x80
 MAX_OFFSET = 1 << 60
-WORD32 = 0xFFFFFFFF
+MAX_WORD = 0xFFFFFFFF
 
 
 class RelocationColumns(NamedTuple):
-    """Relocations as columns of unsigned numbers, one for each field."""
+    """Relocations as columns, one for each field. All numbers are unsigned."""
 
     offset: array[int]
     info: array[int]
@@ -30,7 +35,7 @@ class RelocationColumns(NamedTuple):
 
 
 def relocation_rows(elf: ElfFile, section: Section) -> Iterator[tuple[Any, ...]]:
-    """Yield the relocations for a section as tuples of Rela's fields. Raises FormatError for unsupported relocation types."""
+    """Yield the relocations for a section as tuples of Rela's fields. Raises FormatError for unsupported types of section."""
     code = RECORDS[Rela, elf.byte_order]
     for table in elf.relocation_tables.get(section.number, ()):
         raw = elf.contents(table)
@@ -43,60 +48,63 @@ def relocation_rows(elf: ElfFile, section: Section) -> Iterator[tuple[Any, ...]]
 
 
 def _crel_rows(elf: ElfFile, table: Section, raw: memoryview) -> Iterator[tuple[int, int, int]]:
-    """Yield the relocations of an SHT_CREL section: a count with flags, then each relocation's differences from the one before."""
-    cursor = Cursor(raw, 0, False, 0, 0, None)
-    head = cursor.read_uleb()
-    if not head & CREL_ADDENDS:
+    """Yield the relocations of an SHT_CREL section. Each is stored as its differences from the previous one."""
+    cursor = Cursor(raw, address=0, big=False, text_base=0, data_base=0, memory=None)
+    header = cursor.read_uleb()
+    if not header & CREL_ADDENDS:
         raise elf.error("relocations with their addends in place, which are not read", table.name)
     offset = symbol = kind = addend = 0
-    for _ in range(head >> 3):
-        first = cursor.read_unsigned(1)  # three flags, and the lowest bits of the offset's difference
-        offset += (first & 0x7F) >> 3
-        offset += cursor.read_uleb() << 4 if first & 0x80 else 0
-        symbol += cursor.read_sleb() if first & 1 else 0
-        kind += cursor.read_sleb() if first & 2 else 0
-        addend += cursor.read_sleb() if first & 4 else 0
-        if cursor.fault or offset >= MAX_OFFSET or not 0 <= symbol <= WORD32 or not 0 <= kind <= WORD32:
+    for _ in range(header >> CREL_COUNT_SHIFT):
+        flags = cursor.read_unsigned(1)
+        offset += flags >> CREL_OFFSET_SHIFT & CREL_OFFSET_MASK
+        offset += cursor.read_uleb() << 4 if flags & CREL_MORE_OFFSET else 0
+        symbol += cursor.read_sleb() if flags & CREL_SYMBOL else 0
+        kind += cursor.read_sleb() if flags & CREL_TYPE else 0
+        addend += cursor.read_sleb() if flags & CREL_ADDEND else 0
+        if cursor.fault or offset >= MAX_OFFSET or not 0 <= symbol <= MAX_WORD or not 0 <= kind <= MAX_WORD:
             raise elf.error("a relocation is cut off or damaged", table.name, cursor.pos)
-        yield offset << (head & 3), symbol << 32 | kind, addend
+        yield offset << (header & CREL_SHIFT_MASK), symbol << 32 | kind, addend
 
 
 def dynamic_relocations(elf: ElfFile) -> Iterator[tuple[Section | None, RelocationColumns]]:
-    """Yield (symbol table section, relocations) for each dynamic relocation section, together at most the file's size."""
-    left = len(elf.data)
+    """Yield (symbol table section, relocations) for each dynamic relocation section.
+
+    The sections may together be no larger than the file, so that a hostile file cannot have the same bytes read many times.
+    """
+    allowed = len(elf.data)
     for section in elf.sections:
         header = section.header
-        if header.sh_type != SHT.RELA or header.sh_link >= len(elf.sections) or header.sh_size > left:
+        if header.sh_type != SHT.RELA or header.sh_link >= len(elf.sections) or header.sh_size > allowed:
             continue
-        left -= header.sh_size
+        allowed -= header.sh_size
         symbols = elf.sections[header.sh_link] if header.sh_link else None
         if symbols is None or symbols.header.sh_type == SHT.DYNSYM:
             yield symbols, unpack_columns(elf.contents(section), elf.byte_order)
 
 
 def unpack_columns(raw: memoryview, byte_order: ByteOrder) -> RelocationColumns:
-    """Return a relocation table's complete entries as columns."""
+    """Return the Elf64_Rela entries in `raw` as columns; an incomplete last entry is ignored."""
     words = _words64(raw[: len(raw) // RELA_SIZE * RELA_SIZE], byte_order)
     return RelocationColumns(*(words[field :: len(Rela._fields)] for field in range(len(Rela._fields))))
 
 
 def read_relr_addends(elf: ElfFile) -> Iterator[int]:
-    """Yield the addends of packed relative relocations (SHT_RELR), which are the numbers at the relocated places."""
+    """Yield the addends of packed relative relocations (SHT_RELR), which are the numbers at the relocated addresses."""
     table = next((section for section in elf.sections if section.header.sh_type == SHT.RELR), None)
     if table is None:
         return
     raw = elf.contents(table)
-    here = 0
-    for word in _words64(raw[: len(raw) // 8 * 8], elf.byte_order):
-        if word & 1:  # a bitmap for the words from `here` on
-            places = [here + 8 * bit for bit in range(RELR_BITS) if word >> bit + 1 & 1]
-            here += RELR_BITS * 8
+    position = 0
+    for word in _words64(raw[: len(raw) // ADDRESS_SIZE * ADDRESS_SIZE], elf.byte_order):
+        if word & 1:  # a bitmap for the addresses from `position` on; else the word is an address
+            addresses = [position + ADDRESS_SIZE * bit for bit in range(RELR_BITS) if word >> bit + 1 & 1]
+            position += RELR_BITS * ADDRESS_SIZE
         else:
-            places = [word]
-            here = word + 8
-        for place in places:
+            addresses = [word]
+            position = word + ADDRESS_SIZE
+        for address in addresses:
             try:
-                yield int.from_bytes(elf.at(place, 8), elf.byte_order)
+                yield int.from_bytes(elf.at(address, ADDRESS_SIZE), elf.byte_order)
             except FormatError:
                 continue
 

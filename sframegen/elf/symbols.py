@@ -1,4 +1,4 @@
-"""Reads symbol tables: entries, the sections that define them, and the functions among them."""
+"""Reads symbol tables: their entries, the sections that define the symbols, and the functions."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile, Section
 
 MANGLED = ("_Z", "_R")  # prefixes of mangled C++ and Rust names
-# Bytes after which names are cut: tables whose entries share one endless name would otherwise take quadratic time.
+# Bytes after which names are cut off, because a hostile table whose entries share one endless name would take quadratic time.
 MAX_NAME = 8192
-USUAL_NAME = 256
+USUAL_NAME = 256  # bytes; most names are shorter
 ST_INFO_OFFSET, ST_SHNDX_OFFSET, ST_VALUE_OFFSET = 4, 6, 8
 IS_FUNCTION = bytes(info & 15 in (STT.FUNC, STT.GNU_IFUNC) for info in range(256))  # by st_info
-IS_PLACE = bytes(info & 15 in (STT.NOTYPE, STT.OBJECT, STT.FUNC, STT.GNU_IFUNC) for info in range(256))  # by st_info
-MAPPING = b"$"  # the first character of AArch64's symbols for code and data within functions
-SYMBOLS_AT_A_TIME = 1 << 16  # symbols at a time
+HAS_ADDRESS = bytes(info & 15 in (STT.NOTYPE, STT.OBJECT, STT.FUNC, STT.GNU_IFUNC) for info in range(256))  # by st_info
+MAPPING = b"$"  # first character of AArch64's mapping symbols, which mark code and data within functions
+CHUNK_ENTRIES = 1 << 16  # how many entries are unpacked at a time
 
 
 class Symbol(NamedTuple):
-    """A function symbol; its name is decoded from the string table when it is first used."""
+    """A function symbol. Its name is decoded from the string table `names` only when it is used."""
 
     names: bytes
-    name_at: int
+    name_at: int  # offset in `names`
     address: int
     size: int
 
@@ -50,10 +50,10 @@ class Symbol(NamedTuple):
 
 
 class SymbolTable:
-    """The complete entries of one symbol table, by number."""
+    """The entries of one symbol table, by number; an incomplete last entry is ignored."""
 
     def __init__(self, elf: ElfFile, section: Section, raw: memoryview | None = None) -> None:
-        """`raw`: the table's bytes as stored, for callers that write there; None: the contents, decompressed if necessary."""
+        """`raw`: the table's bytes in the file, for callers that write there; None: its contents, decompressed if necessary."""
         self._elf = elf
         self.section = section
         raw = elf.contents(section) if raw is None else raw
@@ -70,12 +70,12 @@ class SymbolTable:
         return map(Sym._make, self.rows())
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Iterate over the entries as plain tuples, in a third of the time."""
+        """Iterate over the entries as plain tuples, which takes a third of the time."""
         return self._code.iter_unpack(self.raw)
 
     @cached_property
     def names(self) -> bytes:
-        """Return the string table of the entries' names; empty if there is none."""
+        """The string table with the entries' names; empty if there is none."""
         return bytes(self._strings)
 
     @cached_property
@@ -84,62 +84,61 @@ class SymbolTable:
         return self._elf.contents(self._elf.sections[number]) if number < len(self._elf.sections) else memoryview(b"")
 
     def name_bytes(self, at: int) -> bytes:
-        """Return one name without copying the whole string table."""
+        """Return the name at an offset without copying the whole string table."""
         part = bytes(self._strings[at : at + USUAL_NAME])
         if b"\0" not in part:
             part = bytes(self._strings[at : at + MAX_NAME])
         return part.partition(b"\0")[0]
 
     @cached_property
-    def extended_index_section(self) -> Section | None:
-        """Return the section (SHT_SYMTAB_SHNDX) with section numbers that are too large for the entries."""
-        found = (section for section in self._elf.sections if section.header.sh_type == SHT.SYMTAB_SHNDX)
-        return next((section for section in found if section.header.sh_link == self.section.number), None)
+    def index_section(self) -> Section | None:
+        """The SHT_SYMTAB_SHNDX section, which has the section numbers that are too large for st_shndx; None without one."""
+        sections = (section for section in self._elf.sections if section.header.sh_type == SHT.SYMTAB_SHNDX)
+        return next((section for section in sections if section.header.sh_link == self.section.number), None)
 
     @cached_property
     def _extended_indexes(self) -> list[int]:
-        return (
-            []
-            if self.extended_index_section is None
-            else read_words(self._elf.contents(self.extended_index_section), self._elf.byte_order)
-        )
+        return [] if self.index_section is None else read_words(self._elf.contents(self.index_section), self._elf.byte_order)
 
     def section_of(self, number: int, symbol: Sym) -> int:
-        """Return the number of the section that defines an entry; SHN_UNDEF if no section of the file does."""
+        """Return the number of the section that defines entry `number`, whose fields are `symbol`; SHN_UNDEF if none does."""
         if symbol.st_shndx == SHN.XINDEX:
             return self._extended_indexes[number] if number < len(self._extended_indexes) else SHN.UNDEF
         return symbol.st_shndx if symbol.st_shndx < SHN.LORESERVE else SHN.UNDEF
 
     def sections(self) -> list[int]:
-        """Return the number of the defining section of each entry, as `section_of` does."""
-        numbers = array("H", bytes(self.raw))
+        """Return for each entry the number of the section that defines it, as `section_of` does."""
+        halves = array("H", bytes(self.raw))
         if self._elf.byte_order != sys.byteorder:
-            numbers.byteswap()
-        found = numbers[ST_SHNDX_OFFSET // 2 :: SYM_SIZE // 2].tolist()
-        for at, number in enumerate(found):
-            if number >= SHN.LORESERVE:
-                found[at] = self.section_of(at, self[at])
-        return found
+            halves.byteswap()
+        sections = halves[ST_SHNDX_OFFSET // 2 :: SYM_SIZE // 2].tolist()
+        for number, section in enumerate(sections):
+            if section >= SHN.LORESERVE:
+                sections[number] = self.section_of(number, self[number])
+        return sections
 
     def defined_in(self, sections: Iterable[int]) -> Iterator[int]:
-        """Yield the numbers of entries defined in these sections, and of all with SHN_XINDEX if a section number needs that."""
-        fields = {number if number < SHN.LORESERVE else SHN.XINDEX for number in sections}
-        wanted = {int.from_bytes(field.to_bytes(2, self._elf.byte_order), sys.byteorder) for field in fields}
-        for start in range(0, len(self), SYMBOLS_AT_A_TIME):
-            part = self.raw[start * SYM_SIZE : min(len(self), start + SYMBOLS_AT_A_TIME) * SYM_SIZE]
-            numbers = part.cast("H")[ST_SHNDX_OFFSET // 2 :: SYM_SIZE // 2].tolist()
-            if not wanted.isdisjoint(numbers):
-                yield from (start + index for index, number in enumerate(numbers) if number in wanted)
+        """Yield the numbers of the entries that these sections define.
+
+        If a section's number is too large for st_shndx, that includes all entries with SHN_XINDEX.
+        """
+        values = {number if number < SHN.LORESERVE else SHN.XINDEX for number in sections}
+        wanted = {int.from_bytes(value.to_bytes(2, self._elf.byte_order), sys.byteorder) for value in values}
+        for start in range(0, len(self), CHUNK_ENTRIES):
+            chunk = self.raw[start * SYM_SIZE : min(len(self), start + CHUNK_ENTRIES) * SYM_SIZE]
+            fields = chunk.cast("H")[ST_SHNDX_OFFSET // 2 :: SYM_SIZE // 2].tolist()
+            if not wanted.isdisjoint(fields):
+                yield from (start + index for index, field in enumerate(fields) if field in wanted)
 
 
 def symbol_tables(elf: ElfFile) -> Iterator[Section]:
-    """Yield `.symtab` and `.dynsym`, as far as present. A file should have one of each; further ones are ignored."""
+    """Yield `.symtab` and `.dynsym` if the file has them. A file should have one of each; further ones are ignored."""
     for kind in (SHT.SYMTAB, SHT.DYNSYM):
         yield from islice((section for section in elf.sections if section.header.sh_type == kind), 1)
 
 
 class FunctionColumns:
-    """The functions of .symtab, else of .dynsym, for look-ups by address."""
+    """Looks up functions by address in .symtab or, without one, in .dynsym."""
 
     def __init__(self, elf: ElfFile) -> None:
         self._elf = elf
@@ -147,18 +146,18 @@ class FunctionColumns:
         self._order = elf.byte_order
 
     @cached_property
-    def _boundary_addresses(self) -> array[int]:
-        """Return the ascending addresses of all symbols that may mark the end of a function without a size."""
+    def _boundaries(self) -> array[int]:
+        """The ascending addresses of all symbols where a function without a size may end."""
         table = self._table
         assert table is not None
         raw = bytes(table.raw)
-        info = raw[ST_INFO_OFFSET::SYM_SIZE].translate(IS_PLACE)
-        sections = array("H", raw)[ST_SHNDX_OFFSET // 2 :: SYM_SIZE // 2]  # 0 in both byte orders: none of the file
-        large = array("Q", raw)
+        has_address = raw[ST_INFO_OFFSET::SYM_SIZE].translate(HAS_ADDRESS)
+        sections = array("H", raw)[ST_SHNDX_OFFSET // 2 :: SYM_SIZE // 2]  # SHN_UNDEF is 0 in both byte orders
+        words = array("Q", raw)
         if self._order != sys.byteorder:
-            large.byteswap()
-        addresses = large[ST_VALUE_OFFSET // 8 :: SYM_SIZE // 8]
-        numbers = [number for number in compress(range(len(info)), info) if sections[number]]
+            words.byteswap()
+        addresses = words[ST_VALUE_OFFSET // 8 :: SYM_SIZE // 8]
+        numbers = [number for number in compress(range(len(has_address)), has_address) if sections[number]]
 
         def is_mapping(number: int) -> bool:
             is_local = raw[number * SYM_SIZE + ST_INFO_OFFSET] == STT.NOTYPE
@@ -170,23 +169,21 @@ class FunctionColumns:
 
     @cached_property
     def _code(self) -> list[Range]:
-        """Return the ascending address ranges of code sections; they only overlap in damaged files."""
+        """The address ranges of code sections, ascending; only in damaged files do they overlap."""
         headers = [section.header for section in self._elf.sections if section.header.sh_flags & SHF.EXECINSTR]
         return sorted((header.sh_addr, header.sh_addr + header.sh_size) for header in headers if header.sh_size)
 
     def _end_of(self, symbol: Symbol) -> int:
-        """Return a function's end; without a size, the next symbol's address or the end of its section, whichever is first."""
+        """Return the address where a function ends: without a size, at the next symbol or at the end of its section."""
         if symbol.size:
             return symbol.address + symbol.size
-        place, section = (
-            bisect_right(self._boundary_addresses, symbol.address),
-            index_of_containing_range(self._code, symbol.address),
-        )
-        ends = [*self._boundary_addresses[place : place + 1], *(() if section is None else (self._code[section][1],))]
+        after = bisect_right(self._boundaries, symbol.address)
+        section = index_of_containing_range(self._code, symbol.address)
+        ends = [*self._boundaries[after : after + 1], *(() if section is None else (self._code[section][1],))]
         return min(ends, default=1 << 64)
 
     def functions_at(self, addresses: Collection[int]) -> list[tuple[Symbol, list[int]]]:
-        """Return (function, the addresses that it holds) for each function that holds any of these addresses."""
+        """Return (function, those of the addresses that lie in it) for each function that contains any of the addresses."""
         if self._table is None:
             return []
         ordered = array("Q", sorted(addresses))
@@ -198,7 +195,7 @@ class FunctionColumns:
                 symbol = self._symbol(number - 1)
                 end = self._end_of(symbol)
                 found.append((symbol, [address for address, _ in group if address < end]))
-        return [(symbol, held) for symbol, held in found if held]
+        return [(symbol, contained) for symbol, contained in found if contained]
 
     def _symbol(self, number: int) -> Symbol:
         assert self._table is not None
@@ -207,7 +204,7 @@ class FunctionColumns:
 
 
 def read_functions(elf: ElfFile) -> Iterator[Symbol]:
-    """Yield the defined functions of .symtab, else of .dynsym, in the table's order."""
+    """Yield the defined functions of .symtab or, without one, of .dynsym, in the table's order."""
     table = _open_function_table(elf)
     if table is not None:
         for name_at, address, size in _select_functions(table.rows()):
@@ -215,7 +212,7 @@ def read_functions(elf: ElfFile) -> Iterator[Symbol]:
 
 
 def copy_symbol_table(elf: ElfFile) -> Callable[[], list[Symbol]]:
-    """Copy a symbol table, so that later changes of the file do not matter. Return a callable that reads its functions in order."""
+    """Copy the symbol table, so that later changes to the file do not matter; return a callable that reads its functions."""
     table = _open_function_table(elf)
     if table is None:
         return list
@@ -224,21 +221,21 @@ def copy_symbol_table(elf: ElfFile) -> Callable[[], list[Symbol]]:
 
 
 def find_functions_named(elf: ElfFile, name: bytes) -> Iterator[Symbol]:
-    """Yield the functions with that name, with or without a symbol version."""
+    """Yield the functions with a name, which may lack the symbol version."""
     table = _open_function_table(elf)
     if table is not None and name in table.names:
         yield from (symbol for symbol in read_functions(elf) if symbol.is_named(name))
 
 
 def find_addresses_named(elf: ElfFile, names: Iterable[bytes]) -> dict[bytes, int]:
-    """Return the addresses of the defined symbols with these names, of any type; of several with one name, the last one's."""
+    """Return the addresses of the defined symbols of any type with these names; of several with one name, the last one's."""
     section = next(symbol_tables(elf), None)
     if section is None:
         return {}
     table = SymbolTable(elf, section)
     by_offset = {at: name for name in names for at in _find_occurrences(name + b"\0", table.names)}
-    found = ((row[0], row[4]) for row in table.rows() if row[0] in by_offset and row[3])  # row: st_name, ..., st_shndx, st_value
-    return {by_offset[name]: address for name, address in found}
+    symbols = ((name_at, value) for name_at, _, _, section, value, _ in table.rows() if name_at in by_offset and section)
+    return {by_offset[name_at]: value for name_at, value in symbols}
 
 
 def _find_occurrences(part: bytes, whole: bytes) -> Iterator[int]:
@@ -249,25 +246,25 @@ def _find_occurrences(part: bytes, whole: bytes) -> Iterator[int]:
 
 
 def sorted_functions(elf: ElfFile) -> list[Symbol]:
-    """Return the functions by address; of several at one address, the first in the table."""
-    found: dict[int, Symbol] = {}
+    """Return the functions sorted by address; of several at one address, only the first in the table."""
+    by_address: dict[int, Symbol] = {}
     for symbol in read_functions(elf):
-        found.setdefault(symbol.address, symbol)
-    return sorted(found.values(), key=lambda symbol: symbol.address)
+        by_address.setdefault(symbol.address, symbol)
+    return sorted(by_address.values(), key=lambda symbol: symbol.address)
 
 
 def last_functions_before(elf: ElfFile, addresses: Collection[int]) -> list[Symbol]:
-    """Return the last function symbol at or before each of the addresses, faster than `function_symbols`."""
+    """Return the last function at or before each of the addresses; this is faster than sorted_functions."""
     table = _open_function_table(elf)
     if table is None or not addresses:
         return []
     limits = sorted(addresses)
-    found: dict[int, Symbol] = {}  # by the index of the first limit at or above its address
+    found: dict[int, Symbol] = {}  # by the index of the first limit that is not below the function's address
     for name_at, address, size in _select_functions(table.rows()):
-        place = bisect_left(limits, address)
-        if place < len(limits) and (place not in found or found[place].address < address):
-            found[place] = Symbol(table.names, name_at, address, size)
-    return [found[place] for place in sorted(found)]
+        index = bisect_left(limits, address)
+        if index < len(limits) and (index not in found or found[index].address < address):
+            found[index] = Symbol(table.names, name_at, address, size)
+    return [found[index] for index in sorted(found)]
 
 
 def _open_function_table(elf: ElfFile) -> SymbolTable | None:

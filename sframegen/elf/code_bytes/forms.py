@@ -1,28 +1,28 @@
-"""The types of the machines' tables: how a machine pads code, and how its calls end."""
+"""The types of the tables in machines.py: patterns of padding, of calls, and of runtime code that unwinding has to recognise."""
 
 from __future__ import annotations
 
 from sframegen.base.quick_typing import NamedTuple
 
 
-class Fill(NamedTuple):
-    """Padding patterns. `alone`: instructions and bytes without a prefix; `prefixed`: those after any number of prefix bytes.
+class PaddingPatterns(NamedTuple):
+    """The byte sequences that pad code. Those in `prefixed` may follow any number of the bytes in `prefixes`.
 
     No pattern is the beginning of another.
     """
 
-    alone: tuple[bytes, ...]
+    unprefixed: tuple[bytes, ...]
     prefixed: tuple[bytes, ...] = ()
     prefixes: bytes = b""
 
 
-class Call(NamedTuple):
-    """A call pattern at a function's end: the last eight bytes, as a big-endian number masked with `mask`, equal `value`.
+class CallPattern(NamedTuple):
+    """A pattern of a call at a function's end: its last eight bytes, as a big-endian number, equal `value` in the bits of `mask`.
 
     `relative`: the last four bytes are the distance to the callee, which lies in the file's code; 0 if a relocation fills it in.
 
-    Another instruction can end with the same bytes, since only the last ones are compared. This is rare and harmless: the bytes
-    that follow are padding in any case, and never execute.
+    Another instruction can end with the same bytes, because only the last ones are compared. That is rare and harmless: the bytes
+    after it are padding in any case, and never execute.
     """
 
     mask: int
@@ -31,33 +31,30 @@ class Call(NamedTuple):
 
 
 class GoCode(NamedTuple):
-    """Patterns of Go's runtime. `exit`: its group is runtime.goexit, where each goroutine's stack ends; `switch`: instructions that
-    take SP from a goroutine's structure, where another stack begins; `padding`: two fillers between functions; `new_thread`: its
-    group is where a thread begins in runtime.clone.
+    """Patterns of Go's runtime. All but `padding` are regular expressions; group 1 is the code that each is searched for.
 
-    `exit` and `switch` begin with fixed bytes, for which all code is searched: alternatives would take ten times as long.
+    `exit` and `switch` begin with fixed bytes, because all code is searched: alternatives would take ten times as long.
     """
 
-    exit: bytes
-    switch: bytes
-    padding: bytes
-    new_thread: bytes
+    exit: bytes  #: runtime.goexit, where each goroutine's stack ends
+    switch: bytes  #: instructions that load SP from a goroutine's structure, which switches to its stack; without a group
+    padding: bytes  #: two fillers between functions
+    new_thread: bytes  #: the code in runtime.clone where a thread begins
     alignment: int  #: alignment of functions in bytes
 
 
 class CodeBytes(NamedTuple):
-    """A machine's code patterns. `eh_return`: the last instructions of gcc's `__builtin_eh_return`; empty if unknown.
+    """The code patterns of a machine. Fields of type `bytes` are regular expressions, empty where no code needs them.
 
-    `new_thread`: a system call that starts a thread; its group is the thread's code. `coroutine`: code without a caller, to whose
-    first byte (the group's, if it has one) coroutines return. `new_thread_call`: such a system call in a library with CFI; its
-    group is the code with which the creating thread returns. They are empty if no library needs them. Each begins with fixed bytes,
-    as the patterns of GoCode do.
+    Each expression begins with fixed bytes, as those of GoCode do.
     """
 
-    fill: Fill
-    calls: tuple[Call, ...]
-    eh_return: bytes = b""
+    padding: PaddingPatterns
+    calls: tuple[CallPattern, ...]
+    eh_return: bytes = b""  #: the last instructions of gcc's `__builtin_eh_return`
     go: GoCode | None = None
-    new_thread: bytes = b""
-    coroutine: bytes = b""
-    new_thread_call: bytes = b""
+    new_thread: bytes = b""  #: a system call that starts a thread; group 1 is the thread's code
+    coroutine: bytes = b""  #: code without a caller; coroutines return to its first byte, or to that of group 1 if it matches
+    new_thread_call: bytes = (
+        b""  #: such a system call in a library with CFI; group 1 is the code of the thread that returns from it
+    )

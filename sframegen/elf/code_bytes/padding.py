@@ -1,4 +1,4 @@
-"""Recognises padding (no-ops, traps and zeros between functions) by each machine's table of bytes. Compiled.
+"""Recognises padding between functions (no-ops, traps and zeros) with a state machine for each machine's patterns. Compiled.
 
 To find padding in a file, use elf.columns.Areas.
 """
@@ -21,32 +21,36 @@ if TYPE_CHECKING:
 
 COMPILED: bool = cython.compiled
 FAIL = 0xFFFF  # the state for bytes that are not padding
-MAX_PADDING = 64  # bytes to search for padding between two pieces of code
+MAX_PADDING = 64  # bytes: how far to search for padding between two functions
 
 
 @cache
 def padding_states(machine: int) -> array[int]:
-    """Return the next state for each state * 256 + byte. State 0: all bytes so far are padding; FAIL: they are not."""
-    fill = MACHINES[machine].fill
-    states = [array("H", [FAIL]) * 256 for _ in range(2)]  # 0: between instructions; 1: after a prefix
-    for state in states[:]:
-        for prefix in fill.prefixes:
-            state[prefix] = 1
-    for start, instruction in [(0, code) for code in fill.alone] + [(start, code) for start in (0, 1) for code in fill.prefixed]:
-        state = states[start]
-        for byte in instruction[:-1]:
-            if state[byte] == FAIL:
-                state[byte] = len(states)
-                states.append(array("H", [FAIL]) * 256)
-            state = states[state[byte]]
-        state[instruction[-1]] = 0
-    return array("H", b"".join(states))
+    """Return the state machine's table: entry `state * 256 + byte` is the next state, or FAIL if the bytes are not padding.
+
+    In state 0, all bytes so far are complete instructions; state 1 follows a prefix.
+    """
+    patterns = MACHINES[machine].padding
+    table = [array("H", [FAIL]) * 256 for _ in range(2)]
+    for next_states in table[:]:
+        for prefix in patterns.prefixes:
+            next_states[prefix] = 1
+    starts = [(0, pattern) for pattern in patterns.unprefixed + patterns.prefixed] + [(1, pattern) for pattern in patterns.prefixed]
+    for start, pattern in starts:
+        next_states = table[start]
+        for byte in pattern[:-1]:
+            if next_states[byte] == FAIL:
+                next_states[byte] = len(table)
+                table.append(array("H", [FAIL]) * 256)
+            next_states = table[next_states[byte]]
+        next_states[pattern[-1]] = 0
+    return array("H", b"".join(table))
 
 
 def padding_size(
     states: Column, data: Bytes, pos: cython.Py_ssize_t, most: cython.Py_ssize_t, whole: cython.bint
 ) -> cython.Py_ssize_t:
-    """Return the size of the padding at data[pos], at most `most`. `whole`: do not count a no-op that is cut off by `most`."""
+    """Return the bytes of padding at data[pos], at most `most`. `whole`: a no-op that `most` cuts off does not count."""
     size: cython.Py_ssize_t = 0
     state: cython.Py_ssize_t = 0
     i: cython.Py_ssize_t
