@@ -1,4 +1,4 @@
-"""Collects the packages' results, one by one, into Parquet tables of ELF files and packages, JSON, and sums."""
+"""Collects the results of all packages, one at a time, into Parquet tables of ELF files and packages, JSON, and sums."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from sframegen.fleet.output_directory import OutputDirectory
 
-ROW_GROUP = 20_000
+ROW_GROUP = 20_000  # rows that are kept in memory until they are written
 PACKAGE_SUMS = (
     "package_bytes", "new_package_bytes", "unpacked_bytes", "entries", "elf_files",
     "seconds_fetching", "seconds_reading", "seconds_converting", "seconds_writing",
@@ -26,8 +26,8 @@ FILE_SUMS = (
     "file_bytes", "new_file_bytes", "executable_bytes", "code_bytes", "covered_bytes", "functions", "functions_covered", "rows",
     "section_bytes", "stored_bytes", "eh_frame_bytes", "eh_frame_hdr_bytes",
 )  # fmt: skip
-NAMES = 200  #: reasons, languages and the like that are counted apart; a hostile fleet could have another for each file
-OTHER = "other"
+MAX_KEYS = 200  #: reasons, languages and the like that are counted separately; hostile packages could have millions
+OTHER_KEY = "other"
 
 
 @dataclass
@@ -43,30 +43,30 @@ class RunTotals:
     package_sums: Counter[str] = field(default_factory=Counter)
     file_sums: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)  #: bytes of code by reason
-    no_cfi: Counter[str] = field(default_factory=Counter)  #: bytes of code by fate
+    no_cfi: Counter[str] = field(default_factory=Counter)  #: bytes of code by category
 
     def add_package(self, row: PackageRow) -> None:
         self.packages[row.outcome] += 1
         self.kinds[row.kind] += 1
-        _add(self.package_sums, row, PACKAGE_SUMS)
+        _add_columns(self.package_sums, row, PACKAGE_SUMS)
 
     def add_file(self, row: FileRow) -> None:
         self.files[row.outcome] += 1
         for counts, key in ((self.machines, row.machine), (self.languages, row.language), (self.producers, row.producer)):
-            counts[_bounded(key, counts)] += 1
-        _add(self.file_sums, row, FILE_SUMS)
+            counts[_limit_keys(key, counts)] += 1
+        _add_columns(self.file_sums, row, FILE_SUMS)
         for counts, more in ((self.left_out, row.left_out), (self.no_cfi, row.no_cfi)):
             for name, number in more.items():
-                counts[_bounded(name, counts)] += number
+                counts[_limit_keys(name, counts)] += number
 
     def to_json(self) -> dict[str, Any]:
         counters: list[tuple[str, Counter[str]]] = [(one.name, getattr(self, one.name)) for one in fields(self)]
         return {name: {key: round(value, 3) for key, value in sorted(counts.items())} for name, counts in counters}
 
     def one_line(self) -> str:
-        """The line that the command prints."""
-        what = ", ".join(f"{count:,} {outcome}" for outcome in RowOutcome if (count := self.packages[outcome]))
-        line = f"{format_count(self.packages.total(), 'package')}{f' ({what})' if what else ''}"
+        """Return the line that the command prints."""
+        outcomes = ", ".join(f"{count:,} {outcome}" for outcome in RowOutcome if (count := self.packages[outcome]))
+        line = f"{format_count(self.packages.total(), 'package')}{f' ({outcomes})' if outcomes else ''}"
         line += f", {format_count(self.files.total(), 'ELF file')}"
         covered, code, section = (int(self.file_sums[name]) for name in ("covered_bytes", "code_bytes", "section_bytes"))
         if code:
@@ -75,27 +75,27 @@ class RunTotals:
         return line
 
 
-def _bounded(key: str, counted: Counter[str]) -> str:
-    """Return the key, or OTHER if there are too many keys already."""
-    return key if key in counted or len(counted) < NAMES else OTHER
+def _limit_keys(key: str, counted: Counter[str]) -> str:
+    """Return the key, or OTHER_KEY if there are too many keys already."""
+    return key if key in counted or len(counted) < MAX_KEYS else OTHER_KEY
 
 
-def _add(sums: Counter[str], row: FileRow | PackageRow, names: tuple[str, ...]) -> None:
+def _add_columns(sums: Counter[str], row: FileRow | PackageRow, names: tuple[str, ...]) -> None:
     for name in names:
         sums[name] += getattr(row, name)
 
 
-def collect(output: OutputDirectory, each: Callable[[PackageResult], object]) -> RunTotals:
+def write_tables(output: OutputDirectory, each: Callable[[PackageResult], object]) -> RunTotals:
     """Write the tables of the last run, and return their sums. Only the keys and some thousand rows are kept in memory.
 
     `each`: called with the result of each package. Raises FormatError for a result that is damaged, OSError.
     """
     totals = RunTotals()
     with ExitStack() as stack:
-        files = stack.enter_context(ParquetTable(FileRow, stack.enter_context(output.new_file("files.parquet"))))
-        packages = stack.enter_context(ParquetTable(PackageRow, stack.enter_context(output.new_file("packages.parquet"))))
-        listing = stack.enter_context(output.new_file("packages.json"))
-        for number, key in enumerate(output.keys()):
+        files = stack.enter_context(ParquetTable(FileRow, stack.enter_context(output.open_new_file("files.parquet"))))
+        packages = stack.enter_context(ParquetTable(PackageRow, stack.enter_context(output.open_new_file("packages.parquet"))))
+        listing = stack.enter_context(output.open_new_file("packages.json"))
+        for number, key in enumerate(output.read_keys()):
             result = output.read_result(key)
             totals.add_package(result.package)
             packages.add(result.package)
@@ -111,7 +111,7 @@ def collect(output: OutputDirectory, each: Callable[[PackageResult], object]) ->
 
 
 class ParquetTable:
-    """A block that writes a Parquet file in groups of rows."""
+    """A context manager that writes a Parquet file in groups of rows."""
 
     def __init__(self, kind: type[FileRow | PackageRow], file: BinaryIO) -> None:
         import pyarrow as pa  # noqa: PLC0415 - of the extra `fleet`
@@ -132,7 +132,7 @@ class ParquetTable:
         self.rows: list[dict[str, Any]] = []
 
     def add(self, row: FileRow | PackageRow) -> None:
-        self.rows.append({name: _value(value) for name, value in vars(row).items()})
+        self.rows.append({name: _to_parquet_value(value) for name, value in vars(row).items()})
         if len(self.rows) >= ROW_GROUP:
             self._write()
 
@@ -145,7 +145,7 @@ class ParquetTable:
                 self._write()
                 self.writer.close()
         finally:
-            self.writer.is_open = False  # otherwise its destructor tries to close it again, and prints an error
+            self.writer.is_open = False  # otherwise its destructor tries to close it again and prints an error
 
     def _write(self) -> None:
         if self.rows:
@@ -153,8 +153,8 @@ class ParquetTable:
             self.rows.clear()
 
 
-def _value(value: Any) -> Any:  # noqa: ANN401 - of a field of any type
-    """As Parquet has it: without bytes that are not text."""
+def _to_parquet_value(value: Any) -> Any:  # noqa: ANN401 - of a field of any type
+    """Convert a field's value to a type of Parquet, with unprintable characters of texts escaped."""
     if isinstance(value, str):
         return printable(str(value))
     return sorted(value.items()) if isinstance(value, dict) else value

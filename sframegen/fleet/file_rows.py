@@ -1,4 +1,4 @@
-"""Processes one ELF file of a package as the run's mode says, and makes its row."""
+"""Processes one ELF file of a package according to the run's mode, and makes its row for the table of files."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from sframegen.elf.dynamic import DT, read_dynamic
 from sframegen.elf.file import ElfFile, map_file
 from sframegen.elf.notes import read_build_id
 from sframegen.elf.records import ET, read_strings
-from sframegen.fleet.producers import producer_of
-from sframegen.fleet.result_rows import FileRow, RowOutcome, one_line
+from sframegen.fleet.producers import guess_producer
+from sframegen.fleet.result_rows import FileRow, RowOutcome, to_one_line
 from sframegen.fleet.run_options import Mode, RunOptions
 from sframegen.format.abi import abi_of
 
@@ -26,43 +26,43 @@ if TYPE_CHECKING:
 
     from sframegen.api.add_summary import Summary
 
-COVERED = (api.Verdict.EQUAL, api.Verdict.WRONG)
-DESCRIBED = (*COVERED, api.Verdict.ABSENT, api.Verdict.INEXPRESSIBLE)
-TYPES = {ET.EXEC: "EXEC", ET.DYN: "DYN"}
+COVERED_VERDICTS = (api.Verdict.EQUAL, api.Verdict.WRONG)
+CFI_VERDICTS = (*COVERED_VERDICTS, api.Verdict.ABSENT, api.Verdict.INEXPRESSIBLE)
+ELF_TYPE_NAMES = {ET.EXEC: "EXEC", ET.DYN: "DYN"}
 
 
 @dataclass
 class PackageFiles:
-    """The rows of one package's files. A pass calls `visit` for each file."""
+    """The rows of one package's ELF files. A pass over the package calls `visit` for each of them."""
 
     package: str
     sha256: str
     options: RunOptions
     rows: list[FileRow] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)  #: of sframegen, a line for each file at which it failed
+    faults: list[str] = field(default_factory=list)  #: a line for each file at which sframegen itself failed
 
     def visit(self, path: str, given: Path, changed: Path) -> bool:
         """Process a file and add its row. Raises OSError, and MemoryError if a higher memory limit could change the row."""
-        row = self._row(path)
+        row = self._add_row(path)
         started = perf_counter()
         try:
             with only_file_errors():
                 return self._convert(row, given, changed)
         except RefusedError as error:
-            row.reason = one_line(f"{error.reason.value}: {error.message.removeprefix(f'{error.reason.value}: ')}")
+            row.reason = to_one_line(f"{error.reason.value}: {error.message.removeprefix(f'{error.reason.value}: ')}")
         except VerificationError as error:
-            row.reason = one_line(f"verification: {error.message}")
+            row.reason = to_one_line(f"verification: {error.message}")
         except FaultError as error:
-            row.reason = one_line(error.message)
+            row.reason = to_one_line(error.message)
             self.faults.append(f"{path}: {error.message}")
         except SframegenError as error:
-            row.reason = one_line(": ".join(filter(None, (error.place, error.message))))
+            row.reason = to_one_line(": ".join(filter(None, (error.place, error.message))))
         finally:
             row.seconds = round(perf_counter() - started, 6)
         return False
 
-    def _row(self, path: str) -> FileRow:
-        row = FileRow(self.package, self.sha256, one_line(path), RowOutcome.REFUSED)
+    def _add_row(self, path: str) -> FileRow:
+        row = FileRow(self.package, self.sha256, to_one_line(path), RowOutcome.REFUSED)
         self.rows.append(row)
         return row
 
@@ -71,9 +71,9 @@ class PackageFiles:
         row.file_bytes = status.st_size
         elf = ElfFile(data, os.fspath(given))
         abi = abi_of(elf)
-        row.machine, row.elf_type = abi.other_name or abi.name, TYPES.get(elf.header.e_type, "")
+        row.machine, row.elf_type = abi.other_name or abi.name, ELF_TYPE_NAMES.get(elf.header.e_type, "")
         row.build_id = (read_build_id(elf) or b"").hex()
-        producer = producer_of(elf, _needed(elf))
+        producer = guess_producer(elf, _read_needed_libraries(elf))
         row.producer, row.producer_version, row.language = producer
         companion = companion_of(elf)
         is_checked = self.options.mode is Mode.CHECK
@@ -84,19 +84,19 @@ class PackageFiles:
             row.executable_bytes = sum(end - start for start, end in elf.executable_ranges())
         del elf, data
         if is_checked:
-            fill_checked(row, api.check(given))
+            fill_from_report(row, api.check(given))
             return False
         how: dict[str, Any] = {"dry_run": True} if self.options.mode is Mode.SURVEY else {"output": changed}
         summary = api.add_section(given, replace=True, **self.options.adding, **how)
-        _fill(row, summary)
-        row.warnings = [one_line(warning.removeprefix(f"{changed} ")) for warning in summary.warnings]
+        fill_from_summary(row, summary)
+        row.warnings = [to_one_line(warning.removeprefix(f"{changed} ")) for warning in summary.warnings]
         if not changed.exists() or row.outcome is not RowOutcome.ADDED:
             return False
         row.new_file_bytes = changed.stat().st_size
         return True
 
 
-def _fill(row: FileRow, summary: Summary) -> None:
+def fill_from_summary(row: FileRow, summary: Summary) -> None:
     row.outcome = RowOutcome(summary.outcome)
     if row.outcome is RowOutcome.NOTHING:
         row.reason = explain_empty_section(summary.functions, summary.ignored_fdes)
@@ -111,8 +111,8 @@ def _fill(row: FileRow, summary: Summary) -> None:
     row.no_cfi = {fate: count for fate, count in summary.fates.get("no_cfi", {}).items() if count}
 
 
-def _needed(elf: ElfFile) -> list[str]:
-    """Return the names of the libraries that the file needs."""
+def _read_needed_libraries(elf: ElfFile) -> list[str]:
+    """Return the names of the libraries that the file needs, which are in DT_NEEDED."""
     dynamic = read_dynamic(elf)
     tags = {entry.tag: entry.value for entry in dynamic}
     if DT.STRTAB not in tags:
@@ -121,16 +121,16 @@ def _needed(elf: ElfFile) -> list[str]:
     return read_strings(names, tuple(entry.value for entry in dynamic if entry.tag == DT.NEEDED))
 
 
-def fill_checked(row: FileRow, report: api.CheckReport) -> None:
-    """Fill the row from a check's report. Coverage is that of the existing section, even if that is wrong."""
-    row.warnings = [one_line(warning) for warning in report.warnings]
+def fill_from_report(row: FileRow, report: api.CheckReport) -> None:
+    """Fill the row from the report of a check. Its coverage is the coverage of the existing section, even if that is wrong."""
+    row.warnings = [to_one_line(warning) for warning in report.warnings]
     if report.lacks_section:
         row.outcome, row.reason = RowOutcome.WITHOUT, "no SFrame section"
         return
-    row.findings = [one_line(line.strip()) for line in report.lines(api.Severity.WARNING)]
+    row.findings = [to_one_line(line.strip()) for line in report.lines(api.Severity.WARNING)]
     is_wrong = report.worst() is api.Severity.ERROR
     row.outcome = RowOutcome.WRONG if is_wrong else RowOutcome.GOOD
     row.reason = row.findings[0] if is_wrong else ""
     row.functions, row.section_bytes = report.functions, report.section_bytes
-    row.covered_bytes = sum(report.code.get(verdict, 0) for verdict in COVERED)
-    row.code_bytes = sum(report.code.get(verdict, 0) for verdict in DESCRIBED)
+    row.covered_bytes = sum(report.code.get(verdict, 0) for verdict in COVERED_VERDICTS)
+    row.code_bytes = sum(report.code.get(verdict, 0) for verdict in CFI_VERDICTS)

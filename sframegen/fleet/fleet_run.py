@@ -1,4 +1,4 @@
-"""A run over all sources: writes results and tables to the output directory, and reports files with too little coverage."""
+"""Runs sframegen over all packages of the sources, writes results and tables, and reports files with too little coverage."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from sframegen import __version__
 from sframegen.base.errors import FormatError
 from sframegen.base.text import format_count
-from sframegen.fleet.collecting import RunTotals, collect
+from sframegen.fleet.collecting import RunTotals, write_tables
 from sframegen.fleet.output_directory import OutputDirectory, write_key
 from sframegen.fleet.result_rows import FileRow, Finished, PackageResult, RowOutcome
 from sframegen.fleet.run_options import Engine, Job, RunOptions
 from sframegen.fleet.sources import items
 from sframegen.fleet.sources.fetching import identify_content
 from sframegen.fleet.sources.items import Item, without_secrets
-from sframegen.fleet.sources.listing import items_of
+from sframegen.fleet.sources.listing import list_items
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 
     from sframegen.program.workers import Progress
 
-NOT_DONE = (RowOutcome.REFUSED, RowOutcome.FAILED)
-MAX_LINES = 20  # files that fall short, with a line each
-NO_CODE = (RowOutcome.NOTHING, RowOutcome.WITHOUT)  # acceptable outcomes of files without executable bytes
+UNSUCCESSFUL = (RowOutcome.REFUSED, RowOutcome.FAILED)
+MAX_REPORTED_FILES = 20  # files that fall short and get a line each
+OUTCOMES_WITHOUT_CODE = (RowOutcome.NOTHING, RowOutcome.WITHOUT)  # acceptable outcomes of files without executable bytes
 
 
 class CoverageDemand(NamedTuple):
-    """The demands on each file."""
+    """The demands of a run on each file."""
 
-    minimum: float | None = None  #: per cent of the code with call frame information
-    strict: bool = False  #: no refused file; with a check, no warning and no file without a section
-    checked: bool = False  #: no error of a check, and no file that cannot be checked
+    minimum: float | None = None  #: percentage of the code with call frame information that must be covered
+    strict: bool = False  #: fail refused files; in a check, also files with warnings and files without a section
+    checked: bool = False  #: fail files with errors of a check, and files that cannot be checked
 
-    def failure(self, row: FileRow) -> str:
-        """Return why a file falls short, or "". Debug files, which have no code, never do."""
-        if row.outcome in NO_CODE and not row.executable_bytes:
+    def explain_shortfall(self, row: FileRow) -> str:
+        """Return why a file falls short, or "". Debug files never fall short, because they have no code."""
+        if row.outcome in OUTCOMES_WITHOUT_CODE and not row.executable_bytes:
             return ""
         if row.outcome is RowOutcome.REFUSED and (self.checked or self.strict or self.minimum is not None):
             return row.reason
@@ -54,17 +54,17 @@ class CoverageDemand(NamedTuple):
             return row.findings[0]
         if self.checked and self.strict and not row.section_bytes:
             return row.reason
-        if self.minimum is not None and coverage_of(row) < self.minimum:
-            return f"coverage: {coverage_of(row):.4f} % is below {self.minimum:g} %"
+        if self.minimum is not None and coverage_percent(row) < self.minimum:
+            return f"coverage: {coverage_percent(row):.4f} % is below {self.minimum:g} %"
         return ""
 
 
-def coverage_of(row: FileRow) -> float:
+def coverage_percent(row: FileRow) -> float:
     return 100 * row.covered_bytes / row.code_bytes if row.code_bytes else 0.0
 
 
-class Gate:
-    """A reporter of files that fall short: the first of them in a line each, the others as a number."""
+class CoverageGate:
+    """A reporter of files that fall short: it reports the first ones in a line each, and the number of the others."""
 
     def __init__(self, demand: CoverageDemand, finding: Callable[[str], object]) -> None:
         self.demand = demand
@@ -73,15 +73,17 @@ class Gate:
 
     def add(self, result: PackageResult) -> None:
         for row in result.files:
-            if why := self.demand.failure(row):
+            if why := self.demand.explain_shortfall(row):
                 self.failed += 1
-                if self.failed <= MAX_LINES:
+                if self.failed <= MAX_REPORTED_FILES:
                     self.finding(f"{row.package}: {row.path}: {why}")
 
     def finish(self, directory: str) -> None:
         """Report the number of files beyond MAX_LINES. `directory`: of the results."""
-        if self.failed > MAX_LINES:
-            self.finding(f"{self.failed - MAX_LINES:,} more files fall short: compare the columns of {directory}/files.parquet")
+        if self.failed > MAX_REPORTED_FILES:
+            self.finding(
+                f"{self.failed - MAX_REPORTED_FILES:,} more files fall short: compare the columns of {directory}/files.parquet"
+            )
 
 
 class FleetRun:
@@ -90,18 +92,18 @@ class FleetRun:
     def __init__(
         self, sources: Sequence[str], output: str, options: RunOptions, finding: Callable[[str], object], progress: Progress | None
     ) -> None:
-        """`finding`: called with a line for each failure; `progress`: with the number of packages that are done, and of all."""
+        """`finding`: called with a line for each failure. `progress`: called with the numbers of finished and of all packages."""
         self.sources = sources
         self.path = os.path.abspath(output)  # noqa: PTH100 - workers may be elsewhere
         self.options = options
         self.finding = finding
         self.progress = progress
-        self.exclude: Sequence[str] = ()  #: patterns of names
+        self.exclude: Sequence[str] = ()  #: patterns of names of packages to leave out
         self.demand = CoverageDemand()
-        self.note: Callable[[str], object] = lambda _: None  #: called with a line that is no failure
-        self.total = 0
-        self.excluded = 0  #: packages
-        self.outcomes: Counter[RowOutcome] = Counter()
+        self.note: Callable[[str], object] = lambda _: None  #: called with a line that does not report a failure
+        self.total = 0  #: packages
+        self.excluded = 0  #: packages that match `exclude`
+        self.outcomes: Counter[RowOutcome] = Counter()  #: of finished packages
         self.earlier = 0  #: packages with a result from an earlier run
         self.started = _now()
         self.token = os.urandom(8).hex()
@@ -111,7 +113,7 @@ class FleetRun:
         return self.outcomes.total()
 
     def run(self, begin: Callable[[Job], AbstractContextManager[Engine]]) -> RunTotals | None:
-        """Do the run, return its sums; None, with earlier output kept, if there is nothing to do. `begin`: starts the engine.
+        """Do the run, and return its sums; return None and keep earlier output if a source is missing. `begin`: starts the engine.
 
         Raises EngineError if the run cannot go on, BlockingIOError if another run works in the directory, OSError.
         """
@@ -119,28 +121,28 @@ class FleetRun:
             self.output = stack.enter_context(OutputDirectory.opened(self.path, make=True))
             stack.enter_context(self.output.locked())
             listing = stack.enter_context(TemporaryFile())
-            if not self._list(listing):
+            if not self._list_items(listing):
                 return None
             self._write_run()
             keys = stack.enter_context(self.output.new_keys())
-            waiting = self._without_known(listing, keys)
+            waiting = self._yield_items_for_workers(listing, keys)
             first = next(waiting, None)
             if first is not None:
                 engine = stack.enter_context(begin(Job(self.options, self.output, self.token, self.note)))
                 for number, item, finished in engine.submit(chain([first], waiting)):
-                    self._finished(keys, number, item, finished)
-            gate = Gate(self.demand, self.finding)
-            totals = collect(self.output, gate.add)
+                    self._record_result(keys, number, item, finished)
+            gate = CoverageGate(self.demand, self.finding)
+            totals = write_tables(self.output, gate.add)
             gate.finish(self.path)
             self._write_run(ended=_now())
         return totals
 
-    def _list(self, listing: BinaryIO) -> bool:
-        """Write all items to a file, a line each, so that their number is known first. Return False if a source is missing."""
+    def _list_items(self, listing: BinaryIO) -> bool:
+        """Write all items to a file, a line each, because progress needs their number. Return False if a source is missing."""
         errors = []
-        for item in items_of(self.sources):
+        for item in list_items(self.sources):
             if isinstance(item, Exception):
-                self.finding(_words(item))
+                self.finding(_describe_error(item))
                 errors.append(type(item))
             elif is_excluded(item.name, self.exclude):
                 self.excluded += 1
@@ -150,38 +152,40 @@ class FleetRun:
         listing.seek(0)
         return FileNotFoundError not in errors and (self.total + self.excluded > 0 or not errors)
 
-    def _without_known(self, listing: BinaryIO, keys: int) -> Iterator[tuple[int, Item]]:
-        """Yield (number, item) for the items left for workers; record the results of the others."""
+    def _yield_items_for_workers(self, listing: BinaryIO, keys: int) -> Iterator[tuple[int, Item]]:
+        """Yield (number, item) for the items that a worker has to process, and record the results of the others."""
         for number, line in enumerate(listing):
             item = items.item_from_json(json.loads(line))
-            found = self._without_worker(item)
+            found = self._find_result(item)
             if isinstance(found, Item):
                 yield number, found
             else:
-                self._finished(keys, number, item, found)
+                self._record_result(keys, number, item, found)
 
-    def _without_worker(self, item: Item) -> Finished | Item:
-        """Return the result of an item that does not need to be fetched; else the item, with its state on this machine."""
+    def _find_result(self, item: Item) -> Finished | Item:
+        """Return the result of an item that does not need a worker; else the item, with its state on this machine."""
         if item.refused:
-            return self._without_content(item, RowOutcome.REFUSED, item.refused)
+            return self._write_no_content(item, RowOutcome.REFUSED, item.refused)
         if not (item.is_local or item.sha256):
             return item
         try:
             here = identify_content(item)
         except FormatError as error:
-            return self._without_content(item, RowOutcome.REFUSED, str(error).removeprefix(f"{item.place}: "))
+            return self._write_no_content(item, RowOutcome.REFUSED, str(error).removeprefix(f"{item.place}: "))
         except OSError as error:
-            return self._without_content(item, RowOutcome.FAILED, error.strerror or str(error))
-        return self.output.known(self.options.key_of_seen(item, here.identity)) or item._replace(state=here.state)
+            return self._write_no_content(item, RowOutcome.FAILED, error.strerror or str(error))
+        return self.output.find_earlier_result(self.options.make_identity_key(item, here.identity)) or item._replace(
+            state=here.state
+        )
 
-    def _without_content(self, item: Item, outcome: RowOutcome, reason: str) -> Finished:
-        return self.output.write_no_content(self.options.key_without_content(item), item, outcome, reason)
+    def _write_no_content(self, item: Item, outcome: RowOutcome, reason: str) -> Finished:
+        return self.output.write_no_content(self.options.make_key_without_content(item), item, outcome, reason)
 
-    def _finished(self, keys: int, number: int, item: Item, finished: Finished) -> None:
+    def _record_result(self, keys: int, number: int, item: Item, finished: Finished) -> None:
         write_key(keys, number, finished.key)
         self.outcomes[finished.outcome] += 1
         self.earlier += not finished.is_new
-        if finished.outcome in NOT_DONE:
+        if finished.outcome in UNSUCCESSFUL:
             self.finding(f"{item.name}: {finished.outcome}: {finished.reason}")
         if self.progress is not None:
             self.progress(self.done, self.total)
@@ -206,12 +210,12 @@ class FleetRun:
 
 
 def is_excluded(name: str, patterns: Sequence[str]) -> bool:
-    """Return True if a pattern matches: patterns have `*`, `?`, `[...]`; one without `/` is for the name's last part."""
+    """Return True if a shell pattern (`*`, `?`, `[...]`) matches. A pattern without `/` only has to match the last part."""
     last = name.rpartition("/")[2]
     return any(fnmatchcase(name if "/" in pattern else last, pattern) for pattern in patterns)
 
 
-def _words(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, OSError):
         where = f"{without_secrets(os.fsdecode(error.filename))}: " if error.filename else ""
         return f"{where}{error.strerror or error}"

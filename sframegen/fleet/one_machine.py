@@ -1,4 +1,4 @@
-"""The engine for one machine: processes of this program, each with a pipe of its own, and without open ports."""
+"""The engine for one machine: runs processes of this program, with which it talks by pipes, not by open ports."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class OneMachine:
-    """A block at whose end all its processes, even busy ones, and their temporary files are removed."""
+    """A context manager that ends all its processes, even busy ones, and removes their temporary files."""
 
     def __init__(self, job: Job, processes: int) -> None:
-        """`processes`: the most at a time."""
+        """`processes`: the maximum number of processes."""
         self._job = job
-        self._most = processes
+        self._max_processes = processes
         self._processes: list[PackageProcess] = []
 
     def __enter__(self) -> Self:
@@ -42,7 +42,7 @@ class OneMachine:
         idle: list[PackageProcess] = []
         at_work: dict[PackageProcess, NumberedItem] = {}
         while True:
-            while len(at_work) < self._most and (numbered := next(left, None)) is not None:
+            while len(at_work) < self._max_processes and (numbered := next(left, None)) is not None:
                 process = idle.pop() if idle else self._new_process()
                 finished = process.begin(numbered[1])
                 if finished is None:
@@ -54,7 +54,7 @@ class OneMachine:
                 return
             _wait_for_any(at_work)
             for process, numbered in list(at_work.items()):
-                finished = process.outcome()
+                finished = process.poll_result()
                 if finished is not None:
                     del at_work[process]
                     idle.append(process)
@@ -67,7 +67,7 @@ class OneMachine:
 
 
 def _wait_for_any(processes: Iterable[PackageProcess]) -> None:
-    """Wait until one of the processes has an answer, has died, or has no time left."""
+    """Wait until one of the processes has sent a result, has died, or has reached its deadline."""
     poll = select.poll()
     for process in processes:
         poll.register(process.pipe, select.POLLIN)

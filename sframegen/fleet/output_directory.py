@@ -1,4 +1,4 @@
-"""The output directory of a run: reads and writes results, and finds results of earlier runs."""
+"""Reads and writes results in the output directory of a run, and finds the results of earlier runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from linker.files.location import Location, OwnDirectory
 from linker.files.rename_into_place import writing_new
 from sframegen.base.errors import FormatError
-from sframegen.fleet.result_rows import FileRow, Finished, PackageResult, PackageRow, RowOutcome, one_line
+from sframegen.fleet.result_rows import FileRow, Finished, PackageResult, PackageRow, RowOutcome, to_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,67 +21,67 @@ if TYPE_CHECKING:
 
 KEY_BYTES = 32
 MAX_RESULT_BYTES = 1 << 28
-NONE = bytes(KEY_BYTES)
-MODE = 0o644  # of files, before the umask: as with directories, others can never write
-LOCK_MODE = 0o600  # of the lock file: any user who can open it could lock it
+NO_KEY = bytes(KEY_BYTES)
+FILE_MODE = 0o644  # before the umask, so that other users can never write
+LOCK_MODE = 0o600  # of the lock file, because any user who can open it could lock it
 Row = TypeVar("Row", FileRow, PackageRow)
 
 
 class OutputDirectory(OwnDirectory):
-    """An output directory, open for the whole run. Files in it are replaced completely or not at all."""
+    """An output directory, which is open for the whole run. Files in it are replaced completely or not at all."""
 
-    def package(self, name: str, *, make: bool = False) -> Location:
+    def locate_package(self, name: str, *, make: bool = False) -> Location:
         """Return the location of a rewritten package. Raises OSError."""
         return self.at(f"packages/{name}", make=make)
 
     @contextmanager
-    def file(self, name: str) -> Iterator[BinaryIO]:
-        """Open an existing file to read. Raises FormatError if it is not a regular one, OSError."""
+    def open_file(self, name: str) -> Iterator[BinaryIO]:
+        """Open an existing file for reading. Raises FormatError if it is not a regular file, OSError."""
         with self.at(name) as location, os.fdopen(location.open(), "rb") as file:
             yield file
 
     @contextmanager
-    def new_file(self, name: str) -> Iterator[BinaryIO]:
-        """Open a file to write, which takes its place at the end of the block, unless that raises. Raises OSError."""
-        with self.at(name, make=True) as location, writing_new(location, MODE) as file:
+    def open_new_file(self, name: str) -> Iterator[BinaryIO]:
+        """Open a file for writing. It replaces the existing file at the end of the block, unless that raises. Raises OSError."""
+        with self.at(name, make=True) as location, writing_new(location, FILE_MODE) as file:
             yield file
 
     def write_json(self, name: str, value: object) -> None:
-        """Raises OSError."""
-        with self.new_file(name) as file:
+        """Write a value as one line of JSON. Raises OSError."""
+        with self.open_new_file(name) as file:
             file.write(json.dumps(value, separators=(",", ":")).encode("ascii") + b"\n")
 
     # -- results
 
     def write_result(self, key: str, result: PackageResult) -> None:
-        """Raises OSError."""
-        self.write_json(_result(key), {"package": vars(result.package), "files": [vars(row) for row in result.files]})
+        """Write the result of a package under its key. Raises OSError."""
+        self.write_json(_result_path(key), {"package": vars(result.package), "files": [vars(row) for row in result.files]})
 
     def read_result(self, key: str) -> PackageResult:
-        """Read the result of that key. Raises FormatError if it is not complete, OSError."""
-        with self.file(_result(key)) as file:
+        """Read the result of a key. Raises FormatError if it is incomplete or damaged, OSError."""
+        with self.open_file(_result_path(key)) as file:
             raw = file.read(MAX_RESULT_BYTES)
         try:
             value = json.loads(raw)
-            package = _row(PackageRow, value["package"])
-            return PackageResult(package, [_row(FileRow, row) for row in value["files"]])
+            package = _parse_row(PackageRow, value["package"])
+            return PackageResult(package, [_parse_row(FileRow, row) for row in value["files"]])
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise FormatError("no whole result of a package", file=f"{self.path}/{_result(key)}") from error
+            raise FormatError("no whole result of a package", file=f"{self.path}/{_result_path(key)}") from error
 
     def write_no_content(self, key: str, item: Item, outcome: RowOutcome, reason: str) -> Finished:
-        """Write the result of a package that was refused, or failed, before its content was known. Raises OSError."""
-        reason = one_line(reason)
+        """Write the result of a package that was refused or failed before its content was known. Raises OSError."""
+        reason = to_one_line(reason)
         self.write_result(key, PackageResult(PackageRow(item.name, item.source, outcome=outcome, reason=reason)))
         return Finished(key, outcome, reason)
 
-    def known(self, identity: str) -> Finished | None:
-        """Return the earlier result of an item, None if there is none. `identity`: from RunOptions.key_of_seen."""
-        key = self.seen_as(identity) if identity else ""
-        package = self.done(key) if key else None
+    def find_earlier_result(self, identity: str) -> Finished | None:
+        """Return the earlier result of an item, or None. `identity`: a key from RunOptions.make_identity_key, or ""."""
+        key = self.find_key(identity) if identity else ""
+        package = self.read_finished_package(key) if key else None
         return Finished(key, package.outcome, package.reason, is_new=False) if package else None
 
-    def done(self, key: str) -> PackageRow | None:
-        """Return the package row if the key has a complete result without failure, which need not be repeated; else None."""
+    def read_finished_package(self, key: str) -> PackageRow | None:
+        """Return the package's row if its result is complete and not a failure, so that it need not be repeated; else None."""
         try:
             result = self.read_result(key)
         except (FormatError, OSError):
@@ -89,36 +89,36 @@ class OutputDirectory(OwnDirectory):
         package = result.package
         if package.outcome is RowOutcome.FAILED:
             return None
-        if package.new_package_bytes and not self._has(package):
+        if package.new_package_bytes and not self._has_rewritten(package):
             return None
         return package
 
-    def _has(self, package: PackageRow) -> bool:
+    def _has_rewritten(self, package: PackageRow) -> bool:
         """Return True if the rewritten package exists, with the size in the row."""
         try:
-            with self.package(package.package) as location:
+            with self.locate_package(package.package) as location:
                 status = location.status()
         except OSError:
             return False
         return status is not None and status.st_size == package.new_package_bytes
 
-    def forget(self, key: str) -> None:
-        """Remove the result of a failed try. Raises OSError."""
+    def remove_result(self, key: str) -> None:
+        """Remove the result of a failed attempt, if there is one. Raises OSError."""
         try:
-            location = self.at(_result(key))
+            location = self.at(_result_path(key))
         except FileNotFoundError:  # there is no directory for keys with these first digits
             return
         with location:
             location.unlink()
 
-    def remember(self, identity: str, key: str) -> None:
-        """Store the key of an identity, so that the next run finds the result before it fetches the package. Raises OSError."""
-        self.write_json(_seen(identity), {"key": key})
+    def store_key(self, identity: str, key: str) -> None:
+        """Store the result key for an identity, so that the next run finds the result without the content. Raises OSError."""
+        self.write_json(_identity_path(identity), {"key": key})
 
-    def seen_as(self, identity: str) -> str:
-        """Return the key of an earlier result for that identity, or ""."""
+    def find_key(self, identity: str) -> str:
+        """Return the result key that an earlier run has stored for the identity, or ""."""
         try:
-            with self.file(_seen(identity)) as file:
+            with self.open_file(_identity_path(identity)) as file:
                 key = json.loads(file.read(1000))["key"]
                 return key if isinstance(key, str) and len(bytes.fromhex(key)) == KEY_BYTES else ""
         except (FormatError, OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -138,7 +138,7 @@ class OutputDirectory(OwnDirectory):
 
     @contextmanager
     def _open(self, name: str, flags: int, mode: int) -> Iterator[int]:
-        """Open a file, or create it. Raises OSError."""
+        """Open a file for reading and writing, and create it if it does not exist. Raises OSError."""
         with self.at(name) as location:
             flags |= os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(location.name, flags, mode, dir_fd=location.directory)
@@ -147,40 +147,40 @@ class OutputDirectory(OwnDirectory):
         finally:
             os.close(descriptor)
 
-    # -- the keys of this run, by the packages' numbers
+    # -- the keys of this run's results, in a file at the packages' numbers
 
     @contextmanager
     def new_keys(self) -> Iterator[int]:
         """Start an empty file of keys for this run, and yield its descriptor. Raises OSError."""
         with self.at("keys") as location:
             location.unlink()
-        with self._open("keys", os.O_EXCL, MODE) as descriptor:
+        with self._open("keys", os.O_EXCL, FILE_MODE) as descriptor:
             yield descriptor
 
-    def keys(self) -> Iterator[str]:
+    def read_keys(self) -> Iterator[str]:
         """Yield the keys of the last run's results, in the order of its packages, each once. Raises OSError."""
-        given: set[bytes] = set()
-        with self.file("keys") as file:
+        yielded: set[bytes] = set()
+        with self.open_file("keys") as file:
             while key := file.read(KEY_BYTES):
-                if key != NONE and len(key) == KEY_BYTES and key not in given:
-                    given.add(key)
+                if key != NO_KEY and len(key) == KEY_BYTES and key not in yielded:
+                    yielded.add(key)
                     yield key.hex()
 
 
 def write_key(descriptor: int, number: int, key: str) -> None:
-    """Write a key at the place of its package's number: in a file, so that memory does not grow with the run."""
+    """Write a key to the file of keys at its package's number. It is in a file so that memory does not grow with the run."""
     os.pwrite(descriptor, bytes.fromhex(key), number * KEY_BYTES)
 
 
-def _result(key: str) -> str:
+def _result_path(key: str) -> str:
     return f"results/{key[:2]}/{key}.json"
 
 
-def _seen(identity: str) -> str:
+def _identity_path(identity: str) -> str:
     return f"seen/{identity[:2]}/{identity}.json"
 
 
-def _row(kind: type[Row], values: dict[str, Any]) -> Row:
+def _parse_row(kind: type[Row], values: dict[str, Any]) -> Row:
     names = {field.name for field in fields(kind)}
     if values.keys() != names:
         raise ValueError("other fields")

@@ -1,4 +1,4 @@
-"""Works on one package in a process of its own: fetches it, looks for an earlier result, processes it, writes the result."""
+"""Works on one package: fetches it, looks for an earlier result, processes it, and writes the result."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from linker.files.rights import Rights, Source
 from sframegen.base.errors import SframegenError
 from sframegen.base.one_file import FaultError, only_file_errors
 from sframegen.fleet.file_rows import PackageFiles
-from sframegen.fleet.result_rows import Finished, PackageResult, PackageRow, RowOutcome, one_line
+from sframegen.fleet.result_rows import Finished, PackageResult, PackageRow, RowOutcome, to_one_line
 from sframegen.fleet.run_options import Mode, RunOptions
-from sframegen.fleet.sources.fetching import digest, fetched, identify_content, shared_state
+from sframegen.fleet.sources.fetching import compute_digest, describe_state, identify_content, opened_content
 from sframegen.packages import kinds
 from sframegen.packages.each_elf_file import UnchangedError
 
@@ -25,96 +25,98 @@ if TYPE_CHECKING:
     from sframegen.packages.package_pass import PassReport
 
 
-SHARE = "all workers need the same sources, unchanged during the run"
+SAME_SOURCES_NEEDED = "all workers need the same sources, unchanged during the run"
 
 
 def work_on(item: Item, options: RunOptions, output: OutputDirectory) -> Finished:
-    """Make and write the result of a package. Raises OSError if it cannot be fetched, or the output cannot be written."""
+    """Process a package and write its result. Raises OSError if it cannot be fetched, or the output cannot be written."""
     try:
         with only_file_errors():
-            return _work_on(item, options, output)
+            return _process_item(item, options, output)
     except FaultError as error:
         outcome, reason = RowOutcome.FAILED, error.message
     except SframegenError as error:  # the item is not a package
         outcome, reason = RowOutcome.REFUSED, str(error).removeprefix(f"{item.place}: ")
-    return output.write_no_content(options.key_without_content(item), item, outcome, reason)
+    return output.write_no_content(options.make_key_without_content(item), item, outcome, reason)
 
 
-def _work_on(item: Item, options: RunOptions, output: OutputDirectory) -> Finished:
+def _process_item(item: Item, options: RunOptions, output: OutputDirectory) -> Finished:
     started = perf_counter()
-    identity = options.key_of_seen(item, _identity(item))
-    if earlier := output.known(identity):
+    identity = options.make_identity_key(item, _identify(item))
+    if earlier := output.find_earlier_result(identity):
         return earlier
     row = PackageRow(item.name, item.source, worker=f"{gethostname()} {os.getpid()}")
-    with fetched(item) as content:
-        row.sha256 = digest(content)
-        _check_shared(item, shared_state(os.fstat(content.fileno())))
+    with opened_content(item) as content:
+        row.sha256 = compute_digest(content)
+        _check_same_state(item, describe_state(os.fstat(content.fileno())))
         row.seconds_fetching = round(perf_counter() - started, 6)
         if item.sha256 and row.sha256 != item.sha256:
             raise OSError(None, "its SHA256 differs from the one in its index", item.source)
-        key = options.key_of(row.sha256, item.name)
-        package = output.done(key)
+        key = options.make_key(row.sha256, item.name)
+        package = output.read_finished_package(key)
         if package is None:
             files = PackageFiles(item.name, row.sha256, options)
-            _pass(item, content, row, files, output)
+            _process_content(item, content, row, files, output)
             output.write_result(key, PackageResult(row, files.rows))
-            output.forget(options.key_without_content(item))
+            output.remove_result(options.make_key_without_content(item))
     if identity:
-        output.remember(identity, key)
+        output.store_key(identity, key)
     return Finished(key, (package or row).outcome, (package or row).reason, is_new=package is None)
 
 
-def _identity(item: Item) -> str:
-    """Return the item's identity. Raises OSError if this machine does not see the same content as the run's client."""
+def _identify(item: Item) -> str:
+    """Return the item's identity. Raises OSError if this machine does not see the same content as the machine of the run."""
     try:
         here = identify_content(item)
     except OSError as error:
         if not item.state:
             raise
-        raise OSError(None, f"{gethostname()} cannot read it ({error.strerror}): {SHARE}") from error
-    _check_shared(item, here.state)
+        raise OSError(None, f"{gethostname()} cannot read it ({error.strerror}): {SAME_SOURCES_NEEDED}") from error
+    _check_same_state(item, here.state)
     return here.identity
 
 
-def _check_shared(item: Item, state: str) -> None:
+def _check_same_state(item: Item, state: str) -> None:
     if item.state and state != item.state:
-        raise OSError(None, f"on {gethostname()} its size or time differs from where the run was started: {SHARE}")
+        raise OSError(None, f"on {gethostname()} its size or time differs from where the run was started: {SAME_SOURCES_NEEDED}")
 
 
-def _pass(item: Item, content: BinaryIO, row: PackageRow, files: PackageFiles, output: OutputDirectory) -> None:
-    """Process the package and fill its row, including errors of the package. Raises OSError, MemoryError."""
-    _reset_peak()
+def _process_content(item: Item, content: BinaryIO, row: PackageRow, files: PackageFiles, output: OutputDirectory) -> None:
+    """Process the package's content and fill its row, also with errors of the package. Raises OSError, MemoryError."""
+    _reset_peak_memory()
     row.package_bytes = os.fstat(content.fileno()).st_size
     try:
-        passed, row.new_package_bytes = _rewrite(item, content, files, output)
+        passed, row.new_package_bytes = _pass_and_rewrite(item, content, files, output)
         if row.new_package_bytes:
-            with output.file(f"packages/{item.name}") as file:
-                row.new_sha256 = digest(file)
+            with output.open_file(f"packages/{item.name}") as file:
+                row.new_sha256 = compute_digest(file)
     except SframegenError as error:
         row.outcome = RowOutcome.REFUSED
-        row.reason = one_line(str(error).removeprefix(f"{item.name}: "))
+        row.reason = to_one_line(str(error).removeprefix(f"{item.name}: "))
         row.elf_files = len(files.rows)
     else:
-        row.outcome, row.reason = (RowOutcome.FAILED, one_line(files.faults[0])) if files.faults else (_outcome_of(files), "")
+        row.outcome, row.reason = (
+            (RowOutcome.FAILED, to_one_line(files.faults[0])) if files.faults else (_summarize_outcomes(files), "")
+        )
         row.kind, row.entries, row.unpacked_bytes, row.elf_files = passed[:4]
         row.seconds_reading, row.seconds_writing = round(passed.seconds_reading, 6), round(passed.seconds_writing, 6)
-        row.warnings = [one_line(warning) for warning in passed.warnings]
+        row.warnings = [to_one_line(warning) for warning in passed.warnings]
     row.seconds_converting = round(sum(file.seconds for file in files.rows), 6)
-    row.peak_memory_bytes = _peak_memory()
+    row.peak_memory_bytes = _read_peak_memory()
 
 
-def _outcome_of(files: PackageFiles) -> RowOutcome:
-    """Return the package's outcome: the first of its mode's outcomes that a file has."""
+def _summarize_outcomes(files: PackageFiles) -> RowOutcome:
+    """Return the package's outcome: the first of the outcomes for its mode that any of its files has."""
     outcomes = {row.outcome for row in files.rows}
     if files.options.mode is Mode.CHECK:
-        firsts, none = (RowOutcome.WRONG, RowOutcome.GOOD), RowOutcome.WITHOUT
+        candidates, default = (RowOutcome.WRONG, RowOutcome.GOOD), RowOutcome.WITHOUT
     else:
-        firsts, none = (RowOutcome.ADDED, RowOutcome.UNCHANGED), RowOutcome.NOTHING
-    return next((outcome for outcome in firsts if outcome in outcomes), none)
+        candidates, default = (RowOutcome.ADDED, RowOutcome.UNCHANGED), RowOutcome.NOTHING
+    return next((outcome for outcome in candidates if outcome in outcomes), default)
 
 
-def _rewrite(item: Item, source: BinaryIO, files: PackageFiles, output: OutputDirectory) -> tuple[PassReport, int]:
-    """Process the package; write the new one, atomically, if a file changed. Return the report, and the new size or 0."""
+def _pass_and_rewrite(item: Item, source: BinaryIO, files: PackageFiles, output: OutputDirectory) -> tuple[PassReport, int]:
+    """Process the package, and write the new one atomically if a file changed. Return the report, and the new size or 0."""
     force = files.options.force
     if files.options.mode is not Mode.REWRITE:
         return kinds.pass_through(source, item.name, files.visit, None, force=force), 0
@@ -125,11 +127,11 @@ def _rewrite(item: Item, source: BinaryIO, files: PackageFiles, output: OutputDi
         if not passed[0].changed:
             raise UnchangedError
 
-    with output.package(item.name, make=True) as location:
+    with output.locate_package(item.name, make=True) as location:
         try:
             write_atomically(location, write, source=Source(source.fileno(), os.fstat(source.fileno())), rights=Rights.COPY)
         except UnchangedError:
-            location.unlink()  # of an earlier run, from another content
+            location.unlink()  # an earlier run may have written a package from other content
         status = location.status()
     return passed[0], 0 if status is None else status.st_size
 
@@ -137,7 +139,7 @@ def _rewrite(item: Item, source: BinaryIO, files: PackageFiles, output: OutputDi
 # -- memory
 
 
-def _reset_peak() -> None:
+def _reset_peak_memory() -> None:
     """Reset the kernel's count of this process' peak memory."""
     try:
         with open("/proc/self/clear_refs", "w", encoding="utf-8") as file:  # noqa: PTH123
@@ -146,7 +148,7 @@ def _reset_peak() -> None:
         pass
 
 
-def _peak_memory() -> int:
+def _read_peak_memory() -> int:
     """Return the peak memory since the reset in bytes; 0 if the system does not report it."""
     try:
         for line in Path("/proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines():

@@ -1,7 +1,7 @@
-"""Guesses the compiler and language that an ELF file comes from.
+"""Guesses the compiler and the language of an ELF file.
 
 `.comment` names compilers, but distributions strip it. Other signs are the libraries that the file needs, and sections and texts
-that only programs in one language have. The results are "" without any sign.
+that only programs in one language have. Results are "" if there is no sign.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
 
 MAX_COMMENT_BYTES = 1 << 20
-MAX_TEXT_BYTES = 400  # bytes of a text in `.comment`: patterns take cubic time, and compilers need 120
+MAX_TEXT_BYTES = 400  # bytes of a text in `.comment`: the patterns take cubic time, and texts of compilers have 120 bytes
 MAX_SEARCHED_BYTES = 1 << 28
 
 
@@ -26,8 +26,8 @@ class Producer(NamedTuple):
     language: str = ""
 
 
-class InComment(NamedTuple):
-    """A pattern for a compiler in `.comment`, and the language if it only compiles one."""
+class CommentPattern(NamedTuple):
+    """A pattern for a compiler's text in `.comment`, and the compiler's language if it compiles only one."""
 
     pattern: re.Pattern[str]
     name: str
@@ -35,20 +35,20 @@ class InComment(NamedTuple):
 
 
 VERSION = r"[^\d\n]*?(\d+(?:\.\d+)*)"
-COMMENTS = (
-    InComment(re.compile(r"^rustc version" + VERSION), "rustc", "Rust"),
-    InComment(re.compile(r"^GCC: \(.*\) (\d+(?:\.\d+)*)"), "GCC"),
-    InComment(re.compile(r"^GCC: " + VERSION), "GCC"),
-    InComment(re.compile(r"\bclang version" + VERSION), "clang"),
-    InComment(re.compile(r"^GHC" + VERSION), "GHC", "Haskell"),
-    InComment(re.compile(r"^ldc version" + VERSION), "ldc", "D"),
-    InComment(re.compile(r"^Intel\(R\) .*?Compiler.*? Version" + VERSION), "Intel"),
-    InComment(re.compile(r"^FPC" + VERSION), "FPC", "Pascal"),
-    InComment(re.compile(r"^(?:Swift|swiftlang)" + VERSION), "Swift", "Swift"),
-    InComment(re.compile(r"^zig" + VERSION), "zig", "Zig"),
+COMMENT_PATTERNS = (
+    CommentPattern(re.compile(r"^rustc version" + VERSION), "rustc", "Rust"),
+    CommentPattern(re.compile(r"^GCC: \(.*\) (\d+(?:\.\d+)*)"), "GCC"),
+    CommentPattern(re.compile(r"^GCC: " + VERSION), "GCC"),
+    CommentPattern(re.compile(r"\bclang version" + VERSION), "clang"),
+    CommentPattern(re.compile(r"^GHC" + VERSION), "GHC", "Haskell"),
+    CommentPattern(re.compile(r"^ldc version" + VERSION), "ldc", "D"),
+    CommentPattern(re.compile(r"^Intel\(R\) .*?Compiler.*? Version" + VERSION), "Intel"),
+    CommentPattern(re.compile(r"^FPC" + VERSION), "FPC", "Pascal"),
+    CommentPattern(re.compile(r"^(?:Swift|swiftlang)" + VERSION), "Swift", "Swift"),
+    CommentPattern(re.compile(r"^zig" + VERSION), "zig", "Zig"),
 )
 # Libraries that programs of one language need. C++ comes before Fortran: a C++ library may have a part in Fortran.
-LIBRARIES = (
+LIBRARY_LANGUAGES = (
     (re.compile(r"^libgo\.so"), "Go"),
     (re.compile(r"^lib(?:gphobos|phobos2|druntime|gdruntime)\b"), "D"),
     (re.compile(r"^libgnat(?:-\d+)?\.so|^libgnarl"), "Ada"),
@@ -57,7 +57,7 @@ LIBRARIES = (
     (re.compile(r"^lib(?:stdc\+\+|c\+\+|c\+\+abi)\.so"), "C++"),
     (re.compile(r"^lib(?:gfortran|flang|FortranRuntime)\b"), "Fortran"),
 )
-SECTIONS = {
+SECTION_LANGUAGES = {
     ".go.buildinfo": "Go",
     ".note.go.buildid": "Go",
     ".gopclntab": "Go",
@@ -66,7 +66,7 @@ SECTIONS = {
     "swift5_typeref": "Swift",
     ".fpcdata": "Pascal",
 }
-# Texts in what a file loads, which stripping leaves there: (pattern with the version if it has one, language, compiler).
+# Texts in loaded data, which stripping does not remove: (pattern, whose group is the version, language, compiler).
 TEXTS = (
     (re.compile(rb"/rustc(?:/[0-9a-f]{40}|-(\d+\.\d+\.\d+))/library/"), "Rust", "rustc"),
     (re.compile(rb"\bGHCRTS\b"), "Haskell", "GHC"),
@@ -79,45 +79,45 @@ GO_MAGIC = b"\xff Go buildinf:"
 GO_VERSION = re.compile(rb"go(\d+(?:\.\d+)*)")
 
 
-def producer_of(elf: ElfFile, needed: Sequence[str]) -> Producer:
-    """Return the file's producer. `needed`: the libraries of DT_NEEDED. Raises FormatError if a section does not fit the file."""
-    named = _of_comment(elf)
-    if (go := _of_go(elf)) is not None:
+def guess_producer(elf: ElfFile, needed: Sequence[str]) -> Producer:
+    """Guess the file's producer. `needed`: the libraries of DT_NEEDED. Raises FormatError if a section is not in the file."""
+    named = _read_comment(elf)
+    if (go := _read_go_build_info(elf)) is not None:
         return go
     if named.language:
         return named
     sections = {section.name for section in elf.sections}
-    language = next((language for section, language in SECTIONS.items() if section in sections), "")
-    by_text = _of_texts(elf) if not language else Producer()
+    language = next((language for section, language in SECTION_LANGUAGES.items() if section in sections), "")
+    by_text = _search_texts(elf) if not language else Producer()
     if by_text.name and not named.name:
         named = by_text
     language = language or by_text.language
     if language in ("", "C++"):
-        language = next((other for pattern, other in LIBRARIES if any(map(pattern.match, needed))), language)
+        language = next((other for pattern, other in LIBRARY_LANGUAGES if any(map(pattern.match, needed))), language)
     if not language and (named.name or any(map(C_LIBRARY.match, needed))):
         language = "C"
     return named._replace(language=language)
 
 
-def _of_comment(elf: ElfFile) -> Producer:
-    """Return the compiler that `.comment` names most; single-language compilers take precedence over those of start files."""
+def _read_comment(elf: ElfFile) -> Producer:
+    """Return the compiler that `.comment` names most often; compilers of one language win over the C compiler of start files."""
     section = elf.section(".comment")
     if section is None or section.header.sh_size > MAX_COMMENT_BYTES:
         return Producer()
     texts = [text[:MAX_TEXT_BYTES].decode("utf-8", "replace") for text in bytes(elf.stored_contents(section)).split(b"\0") if text]
-    found = Counter(producer for text in texts if (producer := _in_comment(text)) is not None)
+    found = Counter(producer for text in texts if (producer := _match_comment(text)) is not None)
     return max(found, key=lambda one: (bool(one.language), found[one], one.version), default=Producer())
 
 
-def _in_comment(text: str) -> Producer | None:
-    for known in COMMENTS:
+def _match_comment(text: str) -> Producer | None:
+    for known in COMMENT_PATTERNS:
         if match := known.pattern.search(text):
             return Producer(known.name, match[1], known.language)
     return None
 
 
-def _of_go(elf: ElfFile) -> Producer | None:
-    """Return Go as the producer, with its version: since Go 1.18, its length and text follow the section's first 32 bytes."""
+def _read_go_build_info(elf: ElfFile) -> Producer | None:
+    """Return Go and its version for a Go program. Since Go 1.18, the version's length and text are at offset 32 of the section."""
     section = elf.section(".go.buildinfo")
     if section is None:
         return None
@@ -126,8 +126,8 @@ def _of_go(elf: ElfFile) -> Producer | None:
     return Producer("Go", match[1].decode() if match else "", "Go")
 
 
-def _of_texts(elf: ElfFile) -> Producer:
-    """Return the producer by the first of TEXTS that is in the file."""
+def _search_texts(elf: ElfFile) -> Producer:
+    """Return the producer for the first of TEXTS that occurs in the file."""
     data = elf.data[:MAX_SEARCHED_BYTES]
     for pattern, language, compiler in TEXTS:
         if match := pattern.search(data):

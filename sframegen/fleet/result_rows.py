@@ -113,14 +113,14 @@ class Finished(NamedTuple):
     is_new: bool = True  #: not from an earlier run
 
 
-def finished_of(values: object) -> Finished:
+def parse_finished(values: object) -> Finished:
     """Parse the values of a Finished from another process or machine. Raises ValueError if they are not one."""
     match values:
         case [str(key), str(outcome), str(reason), bool(is_new)] if KEY.fullmatch(key):
-            return Finished(key, RowOutcome(outcome), one_line(reason), is_new)
+            return Finished(key, RowOutcome(outcome), to_one_line(reason), is_new)
     raise ValueError("not the result of a package")
 
 
-def one_line(text: str) -> str:
+def to_one_line(text: str) -> str:
     """Return a reason or warning as one line, for rows."""
     return cut_middle(printable(text))

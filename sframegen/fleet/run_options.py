@@ -43,19 +43,19 @@ class RunOptions:
         """Return True if signed packages and files may be changed, or are only read."""
         return self.mode is Mode.CHECK or bool(self.adding.get("force"))
 
-    def key_of(self, *parts: str) -> str:
+    def make_key(self, *parts: str) -> str:
         """Return a hexadecimal key that differs if the tool's version, or an option that results depend on, does."""
         defaults = signature(add_section).parameters
         given = {name: value for name, value in self.adding.items() if value != defaults[name].default}
         what = [__version__, self.mode, json.dumps(given, sort_keys=True), *parts]
         return sha256("\0".join(what).encode("utf-8", "surrogatepass")).hexdigest()
 
-    def key_of_seen(self, item: Item, identity: str) -> str:
+    def make_identity_key(self, item: Item, identity: str) -> str:
         """Return the key for an item whose content has a known identity before it is read; "" without one."""
-        return self.key_of("seen", item.name, identity) if identity else ""
+        return self.make_key("seen", item.name, identity) if identity else ""
 
-    def key_without_content(self, item: Item) -> str:
-        return self.key_of("no content", item.name, item.place, item.refused)
+    def make_key_without_content(self, item: Item) -> str:
+        return self.make_key("no content", item.name, item.place, item.refused)
 
     def to_json(self) -> dict[str, Any]:
         return {"mode": self.mode, **self.adding, "timeout": self.timeout, "memory": self.memory}

@@ -182,26 +182,26 @@ def fleet(mode: str, output: str = "OUT") -> Callable[[Scene, bool], object]:
     """A run in this process: list the tree, work on each package, make the tables."""
 
     def change(scene: Scene, _: bool) -> None:
-        from sframegen.fleet.collecting import collect  # noqa: PLC0415 - here and below: they need the extra
+        from sframegen.fleet.collecting import write_tables  # noqa: PLC0415 - here and below: they need the extra
         from sframegen.fleet.output_directory import OutputDirectory, write_key  # noqa: PLC0415
         from sframegen.fleet.package_work import work_on  # noqa: PLC0415
         from sframegen.fleet.result_rows import RowOutcome  # noqa: PLC0415
         from sframegen.fleet.run_options import Mode, RunOptions  # noqa: PLC0415
-        from sframegen.fleet.sources.listing import items_of_one  # noqa: PLC0415
+        from sframegen.fleet.sources.listing import list_source  # noqa: PLC0415
 
         options = RunOptions(Mode(mode))
         where = _path(f"{output}/run", {"TREE": scene.tree, "OUT": scene.output})
         with OutputDirectory.opened(where, make=True) as directory, directory.locked(), directory.new_keys() as keys:
-            for number, item in enumerate(items_of_one(str(scene.tree))):
+            for number, item in enumerate(list_source(str(scene.tree))):
                 if item.refused:
                     continue
                 try:
                     write_key(keys, number, work_on(item, options, directory).key)
                 except OSError as error:
-                    key = options.key_without_content(item)
+                    key = options.make_key_without_content(item)
                     write_key(keys, number, directory.write_no_content(key, item, RowOutcome.FAILED, str(error)).key)
-            collect(directory, lambda _: None)
-            directory.forget("00" * 32)
+            write_tables(directory, lambda _: None)
+            directory.remove_result("00" * 32)
 
     return change
 

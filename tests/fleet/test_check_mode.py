@@ -55,14 +55,14 @@ def test_what_falls_short(files: dict[str, bytes], tmp_path: Path) -> None:
     rows = checked(tmp_path, files).files
 
     def short(demand: CoverageDemand) -> list[str]:
-        return [row.path for row in rows if demand.failure(row)]
+        return [row.path for row in rows if demand.explain_shortfall(row)]
 
     assert short(CoverageDemand(checked=True)) == ["wrong", "cut"]
     assert short(CoverageDemand(checked=True, strict=True)) == ["without", "wrong", "cut"]
     assert short(CoverageDemand(checked=True, minimum=90)) == ["without", "wrong", "cut"]
     warned = FileRow("x", "", "x", RowOutcome.GOOD, section_bytes=1, findings=["warning: x: y"])
-    assert CoverageDemand(checked=True).failure(warned) == ""
-    assert CoverageDemand(checked=True, strict=True).failure(warned) == "warning: x: y"
+    assert CoverageDemand(checked=True).explain_shortfall(warned) == ""
+    assert CoverageDemand(checked=True, strict=True).explain_shortfall(warned) == "warning: x: y"
 
 
 @pytest.mark.parametrize(

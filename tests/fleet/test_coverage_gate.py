@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from sframegen.cli.commands import cli
-from sframegen.fleet.fleet_run import MAX_LINES, CoverageDemand, Gate, is_excluded
+from sframegen.fleet.fleet_run import MAX_REPORTED_FILES, CoverageDemand, CoverageGate, is_excluded
 from sframegen.fleet.result_rows import FileRow, PackageResult, PackageRow, RowOutcome
 from tests.fleet.package_makers import write_tar
 
@@ -51,22 +51,22 @@ def test_patterns_of_names(name: str, patterns: list[str], is_out: bool) -> None
     ],
 )
 def test_who_falls_short(demand: CoverageDemand, given: FileRow, why: str) -> None:
-    assert demand.failure(given) == why
+    assert demand.explain_shortfall(given) == why
 
 
 def test_many_files_that_fall_short_are_a_number() -> None:
     findings: list[str] = []
-    rows = [*(row(f"p{number}") for number in range(MAX_LINES + 5)), row(covered=100)]
+    rows = [*(row(f"p{number}") for number in range(MAX_REPORTED_FILES + 5)), row(covered=100)]
     result = PackageResult(PackageRow("a.deb", "a.deb"), rows)
-    gate = Gate(CoverageDemand(minimum=95), findings.append)
+    gate = CoverageGate(CoverageDemand(minimum=95), findings.append)
     gate.add(result)
     gate.finish("out")
     assert findings[0] == "a.deb: p0: coverage: 90.0000 % is below 95 %"
-    assert findings[MAX_LINES:] == ["5 more files fall short: compare the columns of out/files.parquet"]
-    gate = Gate(CoverageDemand(), findings.append)
+    assert findings[MAX_REPORTED_FILES:] == ["5 more files fall short: compare the columns of out/files.parquet"]
+    gate = CoverageGate(CoverageDemand(), findings.append)
     gate.add(result)
     gate.finish("out")
-    assert len(findings) == MAX_LINES + 1
+    assert len(findings) == MAX_REPORTED_FILES + 1
 
 
 @pytest.mark.full

@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from sframegen import __version__
 from sframegen.cli.fleet import command
 from sframegen.fleet import dask_cluster
-from sframegen.fleet.dask_cluster import DaskCluster, is_this_machine, package_task, plain_pickles
+from sframegen.fleet.dask_cluster import DaskCluster, is_this_machine, only_plain_pickles, package_task
 from sframegen.fleet.fleet_run import FleetRun
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.result_rows import Finished, RowOutcome
@@ -202,8 +202,8 @@ def cluster_with(tmp_path: Path, future: Future) -> DaskCluster:
 def test_a_result_that_is_lost_with_its_worker_is_waited_for(tmp_path: Path) -> None:
     """The worker held it, and died before the client had it: Dask makes it again."""
     cluster = cluster_with(tmp_path, Future(json.dumps(("finished", (KEY, "added", "", False))), "lost", "pending"))
-    assert [*cluster._next([]), *cluster._next([])] == []
-    assert list(cluster._next([])) == [(0, Item("p.tar", "/p.tar"), Finished(KEY, RowOutcome.ADDED, "", is_new=False))]
+    assert [*cluster._take_completed([]), *cluster._next([])] == []
+    assert list(cluster._take_completed([])) == [(0, Item("p.tar", "/p.tar"), Finished(KEY, RowOutcome.ADDED, "", is_new=False))]
     assert cluster._in_flight == {}
 
 
@@ -211,16 +211,16 @@ def test_a_result_that_is_lost_with_its_worker_is_waited_for(tmp_path: Path) -> 
     ("answer", "why"),
     [
         (("cannot work", "no\ndisk"), r"no\ndisk"),
-        (("finished", (KEY, "added", "")), dask_cluster.NO_RESULT),
-        (("finished", ("../" + KEY[3:], "added", "", True)), dask_cluster.NO_RESULT),
-        (("finished", (KEY, "done", "", True)), dask_cluster.NO_RESULT),
-        (("finished", (KEY, "added", 1, True)), dask_cluster.NO_RESULT),
-        (os.system, dask_cluster.NO_RESULT),
+        (("finished", (KEY, "added", "")), dask_cluster.INVALID_ANSWER),
+        (("finished", ("../" + KEY[3:], "added", "", True)), dask_cluster.INVALID_ANSWER),
+        (("finished", (KEY, "done", "", True)), dask_cluster.INVALID_ANSWER),
+        (("finished", (KEY, "added", 1, True)), dask_cluster.INVALID_ANSWER),
+        (os.system, dask_cluster.INVALID_ANSWER),
     ],
 )
 def test_answers_of_workers_are_checked(tmp_path: Path, answer: object, why: str) -> None:
     with pytest.raises(EngineError) as caught:
-        list(cluster_with(tmp_path, Future(answer if callable(answer) else json.dumps(answer)))._next([]))
+        list(cluster_with(tmp_path, Future(answer if callable(answer) else json.dumps(answer)))._take_completed([]))
     assert str(caught.value) == why
 
 
@@ -230,7 +230,7 @@ def test_an_answer_that_would_run_something_here(pool: Path, tmp_path: Path) -> 
     with (
         scheduler() as address,
         worker(address, tmp_path, "--preload", str(tmp_path / "evil.py"), "--no-nanny"),
-        pytest.raises(EngineError, match=f"^({dask_cluster.NO_RESULT}|{re.escape(dask_cluster.GONE)})$"),
+        pytest.raises(EngineError, match=f"^({dask_cluster.INVALID_ANSWER}|{re.escape(dask_cluster.CONNECTION_LOST)})$"),
     ):
         on_cluster(pool, tmp_path / "out", address)
     assert (tmp_path / "asked").exists()
@@ -239,7 +239,7 @@ def test_an_answer_that_would_run_something_here(pool: Path, tmp_path: Path) -> 
 
 def test_plain_pickles() -> None:
     plain = [{"a": (1, 2.0, b"x", None, True)}, {1}, bytearray(b"y")]
-    with plain_pickles():
+    with only_plain_pickles():
         assert [pickle.loads(pickle.dumps(one)) for one in plain] == plain
         for loads in (pickle.loads, pickle._loads):  # type: ignore[attr-defined] # in C, and in Python
             with pytest.raises(pickle.UnpicklingError, match="not from a scheduler without TLS"):
@@ -275,7 +275,7 @@ def test_a_scheduler_that_is_gone_is_one_line(pool: Path, tmp_path: Path) -> Non
         served(pool, lambda path, _: schedulers[0].kill() if path == "/07.tar" else None) as (url, _),
         scheduler(started=schedulers) as address,
         worker(address, tmp_path),
-        pytest.raises(EngineError, match=f"^{re.escape(dask_cluster.GONE)}$"),
+        pytest.raises(EngineError, match=f"^{re.escape(dask_cluster.CONNECTION_LOST)}$"),
     ):
         on_cluster(list_of(url, tmp_path), out, address)
     assert list(out.glob("results/*/*.json"))
@@ -296,7 +296,7 @@ def test_an_address_without_a_scheduler_is_one_line(
         address = f"tcp://127.0.0.1:{port.getsockname()[1]}"
         done = CliRunner().invoke(command, ["run", str(pool), "-o", str(tmp_path / "out"), "--scheduler", address])
     assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr == f"sframegen: {address}: {dask_cluster.NO_ANSWER}\n"
+    assert done.stderr == f"sframegen: {address}: {dask_cluster.NO_SCHEDULER}\n"
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.0 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.2p1\r\n"])
@@ -317,7 +317,7 @@ def test_another_server_is_not_a_scheduler(tmp_path: Path, answer: bytes) -> Non
         with pytest.raises(EngineError) as caught, connected(tmp_path, address):
             pass
         server.join()
-    assert str(caught.value) == f"{address}: {dask_cluster.NOT_ONE}"
+    assert str(caught.value) == f"{address}: {dask_cluster.OTHER_SERVICE}"
 
 
 def test_tls_without_certificates_is_one_line(tmp_path: Path) -> None:
@@ -335,5 +335,5 @@ def test_a_client_that_dask_has_closed_is_one_line(tmp_path: Path) -> None:
 
     cluster = cluster_with(tmp_path, Future(None))
     cluster._client = Client()
-    with pytest.raises(EngineError, match=f"^{re.escape(dask_cluster.GONE)}$"):
-        cluster._threads()
+    with pytest.raises(EngineError, match=f"^{re.escape(dask_cluster.CONNECTION_LOST)}$"):
+        cluster._count_threads()

@@ -53,7 +53,7 @@ def test_tables_are_the_results_in_the_order_of_the_packages(pool: Path, tmp_pat
     assert [row["package"] for row in rows(out, "packages")] == [f"{number:02}.tar" for number in range(PACKAGES)]
     assert [row["path"] for row in rows(out, "files")][:3] == ["usr/bin/0-0", "usr/bin/1-0", "usr/bin/1-1"]
     with OutputDirectory.opened(str(out)) as output:
-        results = [output.read_result(key) for key in output.keys()]  # noqa: SIM118
+        results = [output.read_result(key) for key in output.read_keys()]
     from pyarrow import parquet  # noqa: PLC0415
 
     files = parquet.read_table(out / "files.parquet").to_pylist()
@@ -234,7 +234,7 @@ def test_processes_that_cannot_be_started_are_lines(pool: Path, tmp_path: Path, 
     def refuse(_: PackageProcess) -> None:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
-    monkeypatch.setattr(PackageProcess, "_start", refuse)
+    monkeypatch.setattr(PackageProcess, "_start_process", refuse)
     _, watched = run(pool, tmp_path / "out")
     assert watched.findings == [f"{n:02}.tar: failed: Resource temporarily unavailable" for n in range(PACKAGES)]
 
@@ -253,9 +253,9 @@ def test_one_run_at_a_time(pool: Path, tmp_path: Path) -> None:
 def test_results_depend_on_all_keywords_of_add_section() -> None:
     forced = RunOptions(adding={"force": True})
     assert RunOptions.from_json(json.loads(json.dumps(forced.to_json()))) == forced
-    assert forced.key_of("x") != RunOptions(adding={"force": False}).key_of("x") == RunOptions().key_of("x")
+    assert forced.make_key("x") != RunOptions(adding={"force": False}).make_key("x") == RunOptions().make_key("x")
     given = {"version": 3, "optimize": "fast", "min_kernel": None, "synthesize": False}  # as the command line gives them
-    assert RunOptions(adding=given).key_of("x") == RunOptions().key_of("x") != RunOptions(adding={"version": 2}).key_of("x")
+    assert RunOptions(adding=given).make_key("x") == RunOptions().make_key("x") != RunOptions(adding={"version": 2}).make_key("x")
 
 
 def test_a_mistyped_source_leaves_the_tables(pool: Path, tmp_path: Path) -> None:

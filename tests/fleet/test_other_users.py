@@ -14,7 +14,7 @@ import pytest
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_work import work_on
 from sframegen.fleet.run_options import Mode, RunOptions
-from sframegen.fleet.sources.listing import items_of_one
+from sframegen.fleet.sources.listing import list_source
 from tests.fleet.package_makers import programs, served, write_tar
 from tests.fleet.runs import processes_below, run, sockets_of
 
@@ -57,7 +57,7 @@ def give(*paths: Path) -> None:
 @pytest.fixture
 def item(directory: Path, program: bytes) -> Item:
     write_tar(directory / "pool/it.tar", {"usr/bin/it": program})
-    (found,) = items_of_one(str(directory / "pool"))
+    (found,) = list_source(str(directory / "pool"))
     return found
 
 
@@ -106,7 +106,7 @@ def test_a_link_in_the_place_of_a_source(directory: Path, item: Item, above: boo
         assert not list((directory / "out").rglob("*.json"))
     if not above:
         with pytest.raises(OSError, match="a symbolic link that another user controls"):
-            list(items_of_one(str(place)))
+            list(list_source(str(place)))
 
 
 def test_no_umask_lets_others_write_results_or_hold_the_lock(directory: Path, item: Item) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from sframegen.elf.file import open_elf
 from sframegen.fleet.file_rows import PackageFiles
-from sframegen.fleet.producers import producer_of
+from sframegen.fleet.producers import guess_producer
 from sframegen.fleet.run_options import RunOptions
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def test_texts_of_other_compilers(compile_c: Compiler, tmp_path: Path, comment: 
     (tmp_path / "comment").write_bytes(comment.encode() + b"\0")
     program = stripped(compile_c(C), tmp_path)
     subprocess.run(["objcopy", f"--add-section=.comment={tmp_path}/comment", program], check=True)
-    assert producer_of(open_elf(program), ["libc.so.6"]) == expected
+    assert guess_producer(open_elf(program), ["libc.so.6"]) == expected
 
 
 C_LIBRARY = ["libc.so.6"]
@@ -111,4 +111,4 @@ def test_what_stripping_leaves(
     (tmp_path / "texts").write_bytes(b"\0" + text + b"\0")
     program = stripped(compile_c(C), tmp_path)
     subprocess.run(["objcopy", f"--add-section=.rodata.texts={tmp_path}/texts", program], check=True)
-    assert producer_of(open_elf(program), needed) == expected
+    assert guess_producer(open_elf(program), needed) == expected

@@ -16,8 +16,8 @@ import pytest
 
 from sframegen.base.errors import FormatError
 from sframegen.fleet.sources import fetching, listing
-from sframegen.fleet.sources.items import Item, absolute, is_url, place_below, without_secrets
-from sframegen.fleet.sources.listing import items_of, items_of_one
+from sframegen.fleet.sources.items import Item, is_url, locate_below, make_absolute, without_secrets
+from sframegen.fleet.sources.listing import list_items, list_source
 from tests.fleet.package_makers import Handler, served, write_tar
 
 pytestmark = pytest.mark.full
@@ -33,7 +33,7 @@ def _extra() -> None:
 
 
 def names(source: str) -> list[str]:
-    return [item.name for item in items_of_one(source)]
+    return [item.name for item in list_source(source)]
 
 
 def test_a_directory_has_the_packages_below_it(tmp_path: Path) -> None:
@@ -60,21 +60,21 @@ def test_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = (write_tar(tmp_path / f"{name}/p.tar", {"f": b"x"}) for name in ("one", "two"))
     given = tmp_path / "list"
     given.write_text(f"# what there is\n{one}\n\n  https://user:secret@host.example/pool/x.deb?token=secret\n/../{two}\n")
-    items = list(items_of_one(str(given)))
+    items = list(list_source(str(given)))
     assert items[0].name == str(one)[1:]
     assert items[1].name.startswith("host.example/pool/")
     assert items[1].name.endswith("/x.deb")
     assert "secret" not in items[1].name + items[1].source
     assert items[2].name == str(two)[1:]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.read_bytes())))
-    assert list(items_of_one("-")) == items
+    assert list(list_source("-")) == items
 
 
 def test_several_sources_have_names_of_their_own(tmp_path: Path) -> None:
     for above in ("x", "y"):
         write_tar(tmp_path / above / "pool/p.tar", {"f": b"x"})
     sources = [str(tmp_path / "x/pool"), str(tmp_path / "nothing"), str(tmp_path / "y/pool")]
-    items = list(items_of(sources))
+    items = list(list_items(sources))
     assert [item.name for item in items if not isinstance(item, Exception)] == ["pool/p.tar", "pool-2/p.tar"]
     assert isinstance(items[1], FileNotFoundError)
 
@@ -85,7 +85,7 @@ def test_places_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, so
     write_tar(tmp_path / "pool/p.tar", {"f": b"x"})
     (tmp_path / "list").write_text("pool/p.tar\n")
     monkeypatch.chdir(tmp_path)
-    (item,) = items_of([source])
+    (item,) = list_items([source])
     assert isinstance(item, Item)
     assert item.place.startswith(f"{tmp_path}/")
     assert Path(item.place).read_bytes()
@@ -93,10 +93,10 @@ def test_places_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, so
 
 def test_urls_stay_and_chains_end_in_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert absolute("https://host.example/x.deb") == "https://host.example/x.deb"
-    assert absolute("zip://x.deb::https://host.example/a") == "zip://x.deb::https://host.example/a"
-    assert absolute("zip://x.deb::pool/a.zip") == f"zip://x.deb::{tmp_path}/pool/a.zip"
-    assert absolute("zip://x.deb::file://pool/a.zip") == f"zip://x.deb::{tmp_path}/pool/a.zip"
+    assert make_absolute("https://host.example/x.deb") == "https://host.example/x.deb"
+    assert make_absolute("zip://x.deb::https://host.example/a") == "zip://x.deb::https://host.example/a"
+    assert make_absolute("zip://x.deb::pool/a.zip") == f"zip://x.deb::{tmp_path}/pool/a.zip"
+    assert make_absolute("zip://x.deb::file://pool/a.zip") == f"zip://x.deb::{tmp_path}/pool/a.zip"
 
 
 CHAINS = ["pool/a::http:other.example/x.deb", "pool/simplecache::file:/etc/passwd", "a::memory:x", "::x.deb"]
@@ -116,12 +116,12 @@ def test_apt_indexes(tmp_path: Path, ending: str, packed: type, is_remote: bool)
     flat.write_bytes(packed(text.encode()))
     with served(tmp_path) as (url, _):
         base = url if is_remote else str(tmp_path)
-        first, second = items_of_one(f"{base}/{index.relative_to(tmp_path)}")
+        first, second = list_source(f"{base}/{index.relative_to(tmp_path)}")
         quoted = "a_1%253a2+b~c" if is_remote else "a_1%3a2+b~c"
         assert first.place == f"{base}/debian/pool/{quoted}.deb"
         assert (first.name, first.sha256, first.size) == ("pool/a_1%3a2+b~c.deb", SHA, 10)
         assert (second.name, second.sha256) == ("pool/two.deb", "")
-        assert [item.place for item in items_of_one(f"{base}/flat/Packages{ending}")][1] == f"{base}/flat/pool/two.deb"
+        assert [item.place for item in list_source(f"{base}/flat/Packages{ending}")][1] == f"{base}/flat/pool/two.deb"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_hostile_name_in_an_index_costs_its_package(tmp_path: Path, filename: 
     (tmp_path / "Packages").write_text(f"Filename: {filename}\n\nFilename: good.deb\n\n")
     with served(tmp_path) as (url, _):
         for base in (url,) if filename in CHAINS else (url, str(tmp_path)):
-            bad, good = items_of_one(f"{base}/Packages")
+            bad, good = list_source(f"{base}/Packages")
             assert why in bad.refused
             assert bad.name.isprintable()
             assert (good.name, good.refused) == ("good.deb", "")
@@ -166,7 +166,7 @@ def test_what_is_no_source_is_one_line(
     monkeypatch.setattr(listing, "MAX_UNPACKED_BYTES", 4 << 20)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(FormatError, match=why):
-        list(items_of_one(str(tmp_path / name)))
+        list(list_source(str(tmp_path / name)))
 
 
 def test_a_directory_of_a_server_is_not_listed(tmp_path: Path) -> None:
@@ -177,14 +177,14 @@ def test_a_directory_of_a_server_is_not_listed(tmp_path: Path) -> None:
 
 
 def test_a_download_ends_at_the_size_of_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "PIECE", 1000)
+    monkeypatch.setattr(fetching, "READ_CHUNK", 1000)
     (tmp_path / "p.tar").write_bytes(bytes(10_000))
     with served(tmp_path) as (url, _):
-        (item,) = items_of_one(f"{url}/p.tar")
-        with fetching.fetched(item) as file:
+        (item,) = list_source(f"{url}/p.tar")
+        with fetching.opened_content(item) as file:
             assert file.read() == bytes(10_000)
         for wrong, why in ((item._replace(size=10), "has more than 10"), (item._replace(place=f"{url}/none"), "cannot be fetched")):
-            with pytest.raises(fetching.FetchError, match=why), fetching.fetched(wrong):
+            with pytest.raises(fetching.FetchError, match=why), fetching.opened_content(wrong):
                 pass
 
 
@@ -194,8 +194,8 @@ def test_a_file_that_is_gone_leaves_no_connection_open(tmp_path: Path, monkeypat
     monkeypatch.setattr(Handler, "error_message_format", "x" * (1 << 20))
     (tmp_path / "p.tar").write_bytes(bytes(10))
     with served(tmp_path, lambda *_: (tmp_path / "p.tar").unlink()) as (url, requests):
-        (item,) = items_of_one(f"{url}/p.tar")
-        with pytest.raises(fetching.FetchError, match="cannot be fetched"), fetching.fetched(item):
+        (item,) = list_source(f"{url}/p.tar")
+        with pytest.raises(fetching.FetchError, match="cannot be fetched"), fetching.opened_content(item):
             pass
         assert requests == ["/p.tar"]
         assert not [one for one in gc.get_objects() if isinstance(one, connector.Connection) and one.protocol is not None]
@@ -226,7 +226,7 @@ def test_failures_of_http_are_in_words(answer: bytes) -> None:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         item = Item("x", f"http://127.0.0.1:{server.getsockname()[1]}/x")
-        with pytest.raises(fetching.FetchError) as error, fetching.fetched(item):
+        with pytest.raises(fetching.FetchError) as error, fetching.opened_content(item):
             pass
         server.shutdown(socket.SHUT_RDWR)
     thread.join()
@@ -238,7 +238,7 @@ def test_failures_of_http_are_in_words(answer: bytes) -> None:
     [("http://127.0.0.1:1/x", "Connection refused"), ("http://127.0.0.1:99999/x", "Port out of range 0-65535")],
 )
 def test_servers_that_are_not_there(place: str, why: str) -> None:
-    with pytest.raises(fetching.FetchError) as error, fetching.fetched(Item("x", place)):
+    with pytest.raises(fetching.FetchError) as error, fetching.opened_content(Item("x", place)):
         pass
     assert error.value.strerror == f"cannot be fetched: {why}"
 
@@ -252,9 +252,9 @@ def test_why_a_url_cannot_be_fetched_without_its_secrets(tmp_path: Path) -> None
     with served(tmp_path) as (url, _):
         place = f"{url.replace('://', '://user:secret@')}/none.deb?token=secret"
         with pytest.raises(OSError, match="cannot be fetched: HTTP status 404") as missing:
-            fetching.remote_identity(Item("x", place))
+            fetching.identify_url(Item("x", place))
     with pytest.raises(OSError, match="cannot be fetched: ") as gone:
-        fetching.remote_identity(Item("x", place))
+        fetching.identify_url(Item("x", place))
     assert "secret" not in f"{missing.value} {gone.value}"
 
 
@@ -294,7 +294,7 @@ def test_a_name_in_an_index_leads_below_the_repository_or_nowhere(base: str, nam
     """As fsspec and yarl read the place: protocols, host, path."""
     is_remote = "::" in base or "://" in base
     try:
-        place = place_below(base, name)
+        place = locate_below(base, name)
     except FormatError:
         assert name in HOSTILE_NAMES
         return

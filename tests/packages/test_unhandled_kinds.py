@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from sframegen.cli.commands import cli
-from sframegen.fleet.sources.listing import items_of_one
+from sframegen.fleet.sources.listing import list_source
 from sframegen.packages.kinds import why_unhandled
 
 GIVEN = {
@@ -76,7 +76,7 @@ def test_packages_and_image_layouts_are_refused_by_name(tmp_path: Path, monkeypa
 def test_a_fleet_lists_them_as_refused(tmp_path: Path) -> None:
     for name, (data, _) in GIVEN.items():
         (tmp_path / name).write_bytes(data)
-    refused = {item.name: item.refused for item in items_of_one(str(tmp_path))}
+    refused = {item.name: item.refused for item in list_source(str(tmp_path))}
     assert refused.keys() == GIVEN.keys()
     assert all(refused[name].startswith(what) for name, (_, what) in GIVEN.items())
 

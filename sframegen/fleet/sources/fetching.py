@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
-PIECE = 1 << 22  # bytes to read at a time
+READ_CHUNK = 1 << 22  # bytes to read at a time
 MAX_PACKAGE_BYTES = 16 << 30
 # Names that fsspec's file systems give to a file's version.
-VERSIONS = ("ETag", "etag", "Content-MD5", "Last-Modified", "LastModified", "last_modified", "mtime", "generation")
-STREAMED = ("http:", "https:")  # in one request: not all servers give ranges
+VERSION_KEYS = ("ETag", "etag", "Content-MD5", "Last-Modified", "LastModified", "last_modified", "mtime", "generation")
+STREAMED_SCHEMES = ("http:", "https:")  # in one request: not all servers give ranges
 URL_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
 NO_HTTP = "the answer is not HTTP"
 # By the name of an exception's class: aiohttp, which has them, is not everywhere.
@@ -41,14 +41,14 @@ REASONS = {
 }
 
 
-async def _released(response: Any) -> None:  # noqa: ANN401 - aiohttp's
+async def _release_if_failed(response: Any) -> None:  # noqa: ANN401 - aiohttp's
     """Close the connection of an error's response: fsspec would keep it open in the traceback of its exception."""
     if not response.ok:
         response.release()
 
 
 # aiohttp takes proxies from the environment only if it is asked to. The other option is for what looks at the status of responses.
-CLIENT = {"trust_env": True, "raise_for_status": _released}
+CLIENT = {"trust_env": True, "raise_for_status": _release_if_failed}
 OPTIONS: dict[str, dict[str, Any]] = {scheme: {"client_kwargs": CLIENT} for scheme in ("http", "https")}
 
 
@@ -57,31 +57,31 @@ class FetchError(OSError):
 
 
 @contextmanager
-def in_one_line(place: str) -> Iterator[None]:
+def as_fetch_errors(place: str) -> Iterator[None]:
     """Turn exceptions of file system libraries in the block into a FetchError."""
     try:
         yield
     except (FormatError, FetchError, MemoryError):
         raise
     except Exception as error:
-        raise FetchError(None, f"cannot be fetched: {reason_of(error)}", without_secrets(place)) from error
+        raise FetchError(None, f"cannot be fetched: {explain_failure(error)}", without_secrets(place)) from error
 
 
-def filesystem(url: str) -> tuple[Any, str]:
+def open_filesystem(url: str) -> tuple[Any, str]:
     """Return fsspec's file system for a URL, and the path in it."""
     import fsspec  # noqa: PLC0415 - of the extra `fleet`
 
-    with in_one_line(url):
+    with as_fetch_errors(url):
         system, path = fsspec.core.url_to_fs(url, **(OPTIONS.get(url.partition("://")[0], {}) if "::" not in url else {}))
     return system, path
 
 
-def remote_identity(item: Item) -> str:
+def identify_url(item: Item) -> str:
     """Return a text that changes with the content at a URL, without reading that; "" if there is none. Raises OSError."""
-    system, path = filesystem(item.place)
-    with in_one_line(item.place):
+    system, path = open_filesystem(item.place)
+    with as_fetch_errors(item.place):
         info = system.info(path)
-    versions = [f"{name}={info[name]}" for name in VERSIONS if info.get(name)]
+    versions = [f"{name}={info[name]}" for name in VERSION_KEYS if info.get(name)]
     return "\n".join([item.source, str(info.get("size")), *versions]) if versions else ""
 
 
@@ -97,17 +97,17 @@ def identify_content(item: Item) -> ContentIdentity:
     if item.is_local and not item.sha256:
         with opened_file(item.place) as file:
             status = os.fstat(file.fileno())
-        state = shared_state(status)
+        state = describe_state(status)
         return ContentIdentity(f"{item.place}\n{state} {status.st_ctime_ns} {status.st_ino}", state)
-    return ContentIdentity(f"sha256:{item.sha256}" if item.sha256 else remote_identity(item))
+    return ContentIdentity(f"sha256:{item.sha256}" if item.sha256 else identify_url(item))
 
 
-def shared_state(status: os.stat_result) -> str:
+def describe_state(status: os.stat_result) -> str:
     """Return a file's size and time as text; inode numbers and change times are left out, as they differ between copies."""
     return f"{status.st_size} {status.st_mtime_ns}"
 
 
-def fetched(item: Item) -> AbstractContextManager[BinaryIO]:
+def opened_content(item: Item) -> AbstractContextManager[BinaryIO]:
     """Open the content of an item as a regular file; a file of this machine is not copied.
 
     Raises FormatError if it is not a regular file, OSError.
@@ -137,8 +137,8 @@ def _download(url: str, size: int = -1, limit: int = MAX_PACKAGE_BYTES) -> Itera
 def copy_pieces(source: Any, copy: Any, name: str, limit: int) -> None:  # noqa: ANN401 - files of fsspec
     """Copy a file in pieces. Raises FetchError for more than `limit` bytes."""
     done = 0
-    with in_one_line(name):
-        while piece := source.read(PIECE):
+    with as_fetch_errors(name):
+        while piece := source.read(READ_CHUNK):
             done += len(piece)
             if done > limit:
                 raise FetchError(None, f"has more than {limit:,} bytes", name)
@@ -147,21 +147,21 @@ def copy_pieces(source: Any, copy: Any, name: str, limit: int) -> None:  # noqa:
 
 @contextmanager
 def read_url(url: str) -> Iterator[Any]:
-    system, path = filesystem(url)
-    streamed = url.startswith(STREAMED)
-    with in_one_line(url):
-        file = system.open(path, "rb", block_size=0 if streamed else PIECE)
+    system, path = open_filesystem(url)
+    streamed = url.startswith(STREAMED_SCHEMES)
+    with as_fetch_errors(url):
+        file = system.open(path, "rb", block_size=0 if streamed else READ_CHUNK)
     with file:
         yield file
 
 
-def index_file(place: str, limit: int) -> AbstractContextManager[BinaryIO]:
+def opened_index(place: str, limit: int) -> AbstractContextManager[BinaryIO]:
     """Open an index as a regular file, downloaded if necessary."""
     place = local_path(place)
     return _download(place, limit=limit) if is_url(place) else opened_file(place)
 
 
-def digest(file: BinaryIO, algorithm: str = "sha256") -> str:
+def compute_digest(file: BinaryIO, algorithm: str = "sha256") -> str:
     """Return a file's hexadecimal digest, and rewind the file."""
     file.seek(0)
     text = file_digest(file, algorithm).hexdigest()  # type: ignore[arg-type] # any file of bytes
@@ -169,9 +169,9 @@ def digest(file: BinaryIO, algorithm: str = "sha256") -> str:
     return text
 
 
-def reason_of(error: BaseException) -> str:
+def explain_failure(error: BaseException) -> str:
     """Return in words why a file cannot be fetched; the libraries' messages name classes, and contain URLs with secrets."""
-    chain = list(_causes(error))
+    chain = list(_yield_causes(error))
     for one in chain:
         for kind in type(one).__mro__:
             if kind.__name__ in REASONS:
@@ -188,7 +188,7 @@ def reason_of(error: BaseException) -> str:
     return URL_IN_TEXT.sub(lambda found: without_secrets(found[0]), str(chain[-1])) or type(error).__name__
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
+def _yield_causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yield the exception and its chain of causes, in which fsspec's exceptions hide the reason."""
     while error is not None:
         yield error

@@ -15,7 +15,7 @@ NAME_MAX = 255  # bytes, Linux's
 MAX_NAME_BYTES = 2048
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:::|://)")
 CHAIN = "::"  # separates the parts of a chained fsspec URL: `zip://x::https://host/a`
-NOT_QUOTED = "/+~:@=,!$&'()*;"  # in names
+UNQUOTED = "/+~:@=,!$&'()*;"  # in names
 LOCAL = re.compile(r"(?:file|local)://")
 
 
@@ -43,7 +43,7 @@ def is_url(text: str) -> bool:
     return URL.match(text) is not None
 
 
-def absolute(place: str) -> str:
+def make_absolute(place: str) -> str:
     """Return an absolute place, because each worker has its own working directory. `..` stays: it can follow a symbolic link."""
     chain, separator, last = place.rpartition(CHAIN)
     if is_url(last) and not LOCAL.match(last):
@@ -72,22 +72,22 @@ def _url_without_secrets(url: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
-def name_of_place(place: str) -> str:
+def make_name(place: str) -> str:
     """Return the name of a package that is listed on its own: host and path of a URL, or the path."""
     if not is_url(place):
-        return clean(place)
+        return clean_path(place)
     try:
         parts = urlsplit(place.rpartition("::")[2])
     except ValueError:
         return ""  # not a name
-    name = clean(f"{parts.netloc.rpartition('@')[2]}/{parts.path}")
+    name = clean_path(f"{parts.netloc.rpartition('@')[2]}/{parts.path}")
     if parts.query:
         above, slash, last = name.rpartition("/")
         name = f"{above}{slash}{sha256(parts.query.encode()).hexdigest()[:12]}/{last}"
     return name
 
 
-def clean(path: str) -> str:
+def clean_path(path: str) -> str:
     """Return a path without empty, `.` and leading `..` parts, as a name below a directory."""
     kept: list[str] = []
     for part in path.split("/"):
@@ -115,7 +115,7 @@ def check_name(name: str) -> None:
         raise FormatError("its name has control characters")
 
 
-def place_below(base: str, name: str) -> str:
+def locate_below(base: str, name: str) -> str:
     """Return the place of a file in an index or listing: a path or URL below `base`. All names become places only here.
 
     In a URL, the name is quoted: `%`, `?`, `#` and backslashes belong to it. Raises FormatError for a name that leads elsewhere.
@@ -125,27 +125,27 @@ def place_below(base: str, name: str) -> str:
         return f"{base.rstrip('/')}/{name}"
     if CHAIN in name:  # fsspec would take it for a chain of file systems
         raise FormatError(f"its name has {CHAIN}, which would lead to another file system")
-    return f"{base.rstrip('/')}/{quote(name, safe=NOT_QUOTED, errors='surrogateescape')}"
+    return f"{base.rstrip('/')}/{quote(name, safe=UNQUOTED, errors='surrogateescape')}"
 
 
-def item_below(base: str, name: str, sha256: str = "", size: int = -1) -> Item:
+def make_item_below(base: str, name: str, sha256: str = "", size: int = -1) -> Item:
     """Return the item of that name, or a refused item if the name is not allowed."""
     try:
-        return Item(name, place_below(base, name), sha256=sha256, size=size)
+        return Item(name, locate_below(base, name), sha256=sha256, size=size)
     except FormatError as error:
-        return refused_item(name, without_secrets(f"{base}/{name}"), str(error))
+        return make_refused_item(name, without_secrets(f"{base}/{name}"), str(error))
 
 
-def checked(item: Item) -> Item:
+def refuse_bad_name(item: Item) -> Item:
     """Return the item, or a refused item if its name is not allowed."""
     try:
         check_name(item.name)
     except FormatError as error:
-        return refused_item(item.name, without_secrets(item.place), str(error))
+        return make_refused_item(item.name, without_secrets(item.place), str(error))
     return item
 
 
-def refused_item(name: str, place: str, why: str) -> Item:
+def make_refused_item(name: str, place: str, why: str) -> Item:
     """Return an item that is refused for the reason `why`. `name`: any text."""
     return Item(cut_middle(printable(name))[:NAME_MAX] or place, place, refused=why)
 

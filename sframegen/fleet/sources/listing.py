@@ -11,17 +11,17 @@ from linker.files.location import locate, locate_below
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import read_beginning
 from sframegen.elf.records import EHDR_SIZE
-from sframegen.fleet.sources.fetching import index_file, opened_file
+from sframegen.fleet.sources.fetching import opened_file, opened_index
 from sframegen.fleet.sources.items import (
     Item,
-    absolute,
-    checked,
-    clean,
+    clean_path,
     is_url,
-    item_below,
     local_path,
-    name_of_place,
-    refused_item,
+    make_absolute,
+    make_item_below,
+    make_name,
+    make_refused_item,
+    refuse_bad_name,
     without_secrets,
 )
 from sframegen.format.abi import is_linked
@@ -37,30 +37,30 @@ MAX_LIST_LINE = 1 << 16
 STDIN = "-"
 
 
-def items_of(sources: Sequence[str]) -> Iterator[Item | Exception]:
+def list_items(sources: Sequence[str]) -> Iterator[Item | Exception]:
     """Yield the packages of all sources; an exception, which names the source, if it cannot be read to its end.
 
     Of several sources, each has its own first part in the names of its packages.
     """
-    labels = _labels(sources)
+    labels = _choose_labels(sources)
     for source, label in zip(sources, labels, strict=True):
         try:
-            for item in items_of_one(source):
+            for item in list_source(source):
                 name = f"{label}/{item.name}" if label and not item.refused else item.name
-                yield item._replace(name=name, place=item.place if item.refused else absolute(item.place))
+                yield item._replace(name=name, place=item.place if item.refused else make_absolute(item.place))
         except (FormatError, OSError) as error:
             if isinstance(error, FormatError):
                 error.file = error.file or without_secrets(source)
             yield error
 
 
-def _labels(sources: Sequence[str]) -> list[str]:
+def _choose_labels(sources: Sequence[str]) -> list[str]:
     if len(sources) < 2:
         return [""] * len(sources)
     taken: set[str] = set()
     labels = []
     for source in sources:
-        name = clean(name_of_place(local_path(source))).rpartition("/")[2] or "source"
+        name = clean_path(make_name(local_path(source))).rpartition("/")[2] or "source"
         numbered = (name, *(f"{name}-{number}" for number in range(2, len(sources) + 1)))
         label = next(label for label in numbered if label not in taken)
         taken.add(label)
@@ -68,46 +68,46 @@ def _labels(sources: Sequence[str]) -> list[str]:
     return labels
 
 
-def items_of_one(source: str) -> Iterator[Item]:
+def list_source(source: str) -> Iterator[Item]:
     """Raises FormatError, OSError."""
     place = local_path(source)
     if place == STDIN:
-        return _listed(sys.stdin.buffer, "standard input")
+        return _read_list(sys.stdin.buffer, "standard input")
     if is_url(place):
-        return _of_url(place)
+        return _list_url(place)
     if os.path.isdir(place):  # noqa: PTH112
-        return _of_directory(place)
+        return _list_tree(place)
     if is_index(place):
-        return apt_items(place)
-    return _of_file(place)
+        return list_apt_index(place)
+    return _list_file(place)
 
 
-def _of_url(url: str) -> Iterator[Item]:
+def _list_url(url: str) -> Iterator[Item]:
     path = url.rpartition("?")[0] if "?" in url and not url.startswith("file:") else url
     if is_index(path):
-        return apt_items(url)
+        return list_apt_index(url)
     if url.endswith("/"):
         raise FormatError("a directory of a server: give a list of the URLs of its packages", file=without_secrets(url))
-    return iter([checked(Item(name_of_place(url), url))])
+    return iter([refuse_bad_name(Item(make_name(url), url))])
 
 
-def _of_file(path: str) -> Iterator[Item]:
+def _list_file(path: str) -> Iterator[Item]:
     with opened_file(path) as file:
         beginning = file.read(BEGINNING)
         if why := why_unhandled(path, beginning):
             raise FormatError(why, file=without_secrets(path))
         if kinds.kind_of(path, beginning) is not None:
-            yield checked(Item(os.path.basename(path), path))  # noqa: PTH119
+            yield refuse_bad_name(Item(os.path.basename(path), path))  # noqa: PTH119
         elif beginning.startswith(b"\x7fELF"):
             raise FormatError("an ELF file, not a package: use sframegen add-section", file=without_secrets(path))
         elif b"\0" in beginning:
             raise FormatError("neither a package nor a list of packages", file=without_secrets(path))
         else:
             file.seek(0)
-            yield from _listed(file, without_secrets(path))
+            yield from _read_list(file, without_secrets(path))
 
 
-def _listed(file: BinaryIO, name: str) -> Iterator[Item]:
+def _read_list(file: BinaryIO, name: str) -> Iterator[Item]:
     """Yield the items of a list, which has a path or URL in each line. Empty lines, and those that begin with #, are skipped."""
     while line := file.readline(MAX_LIST_LINE + 1):
         if len(line) > MAX_LIST_LINE:
@@ -116,12 +116,12 @@ def _listed(file: BinaryIO, name: str) -> Iterator[Item]:
         if text and not text.startswith("#"):
             place = local_path(text)
             if is_url(place):
-                yield checked(Item(name_of_place(place), place))
+                yield refuse_bad_name(Item(make_name(place), place))
             else:
-                yield checked(Item(name_of_place(os.path.abspath(place)), place))  # noqa: PTH100
+                yield refuse_bad_name(Item(make_name(os.path.abspath(place)), place))  # noqa: PTH100
 
 
-def _of_directory(root: str) -> Iterator[Item]:
+def _list_tree(root: str) -> Iterator[Item]:
     """Yield the packages below a directory by name, without following symbolic links. Raises FormatError for a build root."""
     waiting = [""]
     is_empty, has_programs = True, False
@@ -140,7 +140,7 @@ def _of_directory(root: str) -> Iterator[Item]:
                 yield Item(directory, here, refused=f"cannot be read: {error.strerror}")
                 continue
             try:
-                for item in _in_directory(descriptor, root, directory, waiting):
+                for item in _list_directory(descriptor, root, directory, waiting):
                     has_programs = has_programs or item is None
                     if item is not None:
                         is_empty = False
@@ -153,12 +153,12 @@ def _of_directory(root: str) -> Iterator[Item]:
         raise FormatError("programs but no packages; for a build root, use sframegen add-tree", file=without_secrets(root))
 
 
-def _in_directory(descriptor: int, root: str, directory: str, waiting: list[str]) -> Iterator[Item | None]:
+def _list_directory(descriptor: int, root: str, directory: str, waiting: list[str]) -> Iterator[Item | None]:
     """Yield the packages in one open directory, None for a linked ELF file; add its subdirectories to `waiting`."""
     here = os.path.join(root, directory) if directory else root  # noqa: PTH118
     entries = sorted(os.scandir(descriptor), key=lambda entry: entry.name)
     if any(entry.name == LAYOUT for entry in entries):
-        yield refused_item(directory or os.path.basename(os.path.abspath(root)), here, IMAGE)  # noqa: PTH100, PTH119
+        yield make_refused_item(directory or os.path.basename(os.path.abspath(root)), here, IMAGE)  # noqa: PTH100, PTH119
         return
     inner = []
     for entry in entries:
@@ -173,9 +173,9 @@ def _in_directory(descriptor: int, root: str, directory: str, waiting: list[str]
                 yield Item(path, os.path.join(root, path), refused=f"cannot be read: {reason}")  # noqa: PTH118
                 continue
             if why := why_unhandled(entry.name, beginning):
-                yield refused_item(path, os.path.join(root, path), why)  # noqa: PTH118
+                yield make_refused_item(path, os.path.join(root, path), why)  # noqa: PTH118
             elif kinds.kind_of(entry.name, beginning) is not None:
-                yield checked(Item(path, os.path.join(root, path)))  # noqa: PTH118
+                yield refuse_bad_name(Item(path, os.path.join(root, path)))  # noqa: PTH118
             elif is_linked(beginning[:EHDR_SIZE]):
                 yield None
     waiting += inner[::-1]
@@ -185,40 +185,40 @@ APT_INDEX = re.compile(r"Packages(?:\.(?:gz|xz|zst|bz2))?$")
 MAX_INDEX_BYTES = 1 << 30  # bytes of an index as fetched, perhaps compressed
 MAX_UNPACKED_BYTES = 8 << 30
 MAX_LINE_BYTES = 1 << 20
-PIECE = 1 << 16
+UNPACKED_CHUNK = 1 << 16
 SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 
-def apt_items(index: str) -> Iterator[Item]:
+def list_apt_index(index: str) -> Iterator[Item]:
     """Yield the packages of an APT index, given by path or URL. Raises FormatError, OSError."""
     from debian.deb822 import Packages  # noqa: PLC0415 - of the extra `fleet`
 
     index = local_path(index)
     above, dists, _ = index.rpartition("/dists/")
-    base = above if dists else _directory(index)  # of the names in it; a flat repository has them beside the index
+    base = above if dists else _parent(index)  # of the names in it; a flat repository has them beside the index
     fields = ["Filename", "Size", "SHA256"]
-    with index_file(index, MAX_INDEX_BYTES) as file:
-        lines = _lines(file, without_secrets(index))
+    with opened_index(index, MAX_INDEX_BYTES) as file:
+        lines = _read_lines(file, without_secrets(index))
         for paragraph in Packages.iter_paragraphs(lines, fields=fields, use_apt_pkg=False):
             filename = paragraph.get("Filename", "").removeprefix("./")
             if filename:
-                yield _item(base, filename, paragraph.get("SHA256", ""), paragraph.get("Size", ""))
+                yield _make_apt_item(base, filename, paragraph.get("SHA256", ""), paragraph.get("Size", ""))
 
 
-def _directory(path: str) -> str:
+def _parent(path: str) -> str:
     return path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
 
 
-def _item(base: str, filename: str, checksum: str, size: str) -> Item:
+def _make_apt_item(base: str, filename: str, checksum: str, size: str) -> Item:
     checksum = checksum.strip().lower()
     is_size = size.isascii() and size.isdigit() and len(size) < 16
-    return item_below(base, filename, checksum if SHA256.match(checksum) else "", int(size) if is_size else -1)
+    return make_item_below(base, filename, checksum if SHA256.match(checksum) else "", int(size) if is_size else -1)
 
 
 # -- bytes
 
 
-def _pieces(file: BinaryIO, name: str) -> Iterator[bytes]:
+def _read_unpacked(file: BinaryIO, name: str) -> Iterator[bytes]:
     """Yield the unpacked content of an index in pieces."""
     beginning = file.read(MAGIC_SIZE)
     file.seek(0)
@@ -227,7 +227,7 @@ def _pieces(file: BinaryIO, name: str) -> Iterator[bytes]:
     stream, done = decompressed(file, compression_of(beginning)), 0
     while True:
         try:
-            piece = stream.read(PIECE)
+            piece = stream.read(UNPACKED_CHUNK)
         except FormatError as error:
             raise FormatError(f"damaged: {error.message}", file=name) from error
         if not piece:
@@ -238,9 +238,9 @@ def _pieces(file: BinaryIO, name: str) -> Iterator[bytes]:
         yield piece
 
 
-def _lines(file: BinaryIO, name: str) -> Iterator[bytes]:
+def _read_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
     rest = b""
-    for piece in _pieces(file, name):
+    for piece in _read_unpacked(file, name):
         *lines, rest = (rest + piece).split(b"\n")
         yield from lines
         if len(rest) > MAX_LINE_BYTES:
