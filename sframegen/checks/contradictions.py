@@ -14,7 +14,7 @@ from sframegen.checks.lines_of_objects import source_lines
 from sframegen.checks.tracks import SILENT, Claim, Track
 from sframegen.code.decoding.decoded_code import DecodedCode, decode
 from sframegen.code.function.analysis import rule_of_state
-from sframegen.code.function.hazards import clones, copies
+from sframegen.code.function.hazards import count_copies, may_call_clone
 from sframegen.code.isa.effects import CALLERS, Flow, FrameState, Mark
 from sframegen.code.isa.machines import isa_of
 from sframegen.format.equations import equation, register_name
@@ -168,13 +168,15 @@ class Contradictions:
         if key not in self.known:
             piece = self._piece(address)
             found = map(piece.instruction, range(len(piece)))
-            self.known[key] = self._is_in_pieces(piece) or copies(((one, self._state(one[0])) for one in found), what, self.isa) > 1
+            self.known[key] = (
+                self._is_in_pieces(piece) or count_copies(((one, self._state(one[0])) for one in found), what, self.isa) > 1
+            )
         return self.known[key]
 
     def _clones(self, address: int) -> bool:
         key = self._function(address), ""
         if key not in self.known:
-            self.known[key] = clones(self._piece(address), self.isa)
+            self.known[key] = may_call_clone(self._piece(address), self.isa)
         return self.known[key]
 
     def _is_in_pieces(self, piece: DecodedCode) -> bool:

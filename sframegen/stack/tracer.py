@@ -183,11 +183,11 @@ class _View:
 
     def _is_installing(self, loaded: LoadedObject, found: Match, address: int) -> bool:
         """Return True while an exception's handler is installed: the rule of the section may not hold there."""
-        from sframegen.code.function.hazards import MAX_FUNCTION, installations_in  # noqa: PLC0415 - not for a short command
+        from sframegen.code.function.hazards import MAX_FUNCTION, find_installations  # noqa: PLC0415 - not for a short command
 
         if found.size > MAX_FUNCTION:
             return False
-        installations = installations_in(loaded.code(found.start, found.size), found.start, self.abi)
+        installations = find_installations(loaded.code(found.start, found.size), found.start, self.abi)
         return any(one.copied <= address < one.end for one in installations)
 
     def _by_code(self, loaded: LoadedObject, pc: int) -> CodeRule | None:

@@ -16,7 +16,7 @@ from sframegen.base.errors import FormatError
 from sframegen.code.context.jump_tables import JumpTableFinder
 from sframegen.code.decoding import decoded_code
 from sframegen.code.decoding.decoded_code import decode
-from sframegen.code.function.analysis import Surroundings, rules
+from sframegen.code.function.analysis import Surroundings, derive_rules
 from sframegen.code.isa.machines import isa_of
 from sframegen.code.whole_file.passes import survey
 from sframegen.elf.file import open_elf
@@ -76,7 +76,7 @@ class Assembled:
         piece = decode(self.elf.at(self.start, self.end - self.start), self.start, isa)
         found: list[tuple[int, str]] = []
         last = self.start
-        for start, end, rule in rules(analyse([piece], {self.start: isa.entry}, isa, around).rows, self.machine.abi):
+        for start, end, rule in derive_rules(analyse([piece], {self.start: isa.entry}, isa, around).rows, self.machine.abi):
             if start > last:
                 found.append((last - self.start, "-"))
             found.append((start - self.start, text_of(rule, self.machine.abi)))
@@ -344,5 +344,5 @@ def test_any_bytes_are_code(abi: Abi, code: bytes) -> None:
     )
     rows = analyse([piece], {0x1000: isa.entry}, isa, around).rows
     assert all(0x1000 <= row.start < row.end <= 0x1000 + len(code) for row in rows)
-    found = list(rules(rows, abi))
+    found = list(derive_rules(rows, abi))
     assert all(one[1] <= other[0] for one, other in pairwise(found))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from sframegen.code.function.analysis import FunctionWalker, Surroundings
 from sframegen.code.function.findings import Findings
 from sframegen.code.function.marks import FunctionMark, PointNote
-from sframegen.code.isa.effects import DIRECT, SLOT, Flow
+from sframegen.code.isa.effects import DIRECT, FLOW_MASK, SLOT, Flow
 from sframegen.elf.columns import Spans
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def analyse(pieces: Sequence[DecodedCode], entries: Mapping[int, FrameState], is
         if call and note & (PointNote.IS_CALLED | PointNote.IS_LAST)
     ]
     findings = Findings(cast("FileContext", _Nothing()), Spans(array("Q"), array("Q")))
-    findings.add(blocks, walker.doubted, entries, [piece.taken for piece in pieces], ())
+    findings.add(blocks, walker.returns_elsewhere, entries, [piece.taken for piece in pieces], ())
     blocks.end()
     found = findings.columns()
     words = zip(found.row_start, found.row_word, strict=True)
@@ -71,7 +71,7 @@ def analyse(pieces: Sequence[DecodedCode], entries: Mapping[int, FrameState], is
 def _calls(pieces: Sequence[DecodedCode]) -> list[tuple[int | None, int | None] | None]:
     """For each point (target, slot) if it is a call."""
     return [
-        (address if flow & DIRECT else None, address if flow & SLOT else None) if flow & 7 == Flow.CALL else None
+        (address if flow & DIRECT else None, address if flow & SLOT else None) if flow & FLOW_MASK == Flow.CALL else None
         for piece in pieces
         for flow, address in zip(piece.flows, piece.addresses, strict=True)
     ]

@@ -14,6 +14,7 @@ from sframegen.code.decoding.instruction_columns import InstructionReader, Meani
 from sframegen.code.isa.disassembly import Instruction, disassembler
 from sframegen.code.isa.effects import (
     DIRECT,
+    FLOW_MASK,
     SLOT,
     UNKNOWN_STATE,
     Flow,
@@ -281,7 +282,7 @@ class DecodedCode:
         )
 
 
-FLOWS, FLOW_MASK = list(Flow), 7  # the bits of a Flow, below those of PointFlag
+FLOWS = list(Flow)
 
 
 def decode(code: Bytes, start: int, isa: Isa) -> DecodedCode:

@@ -178,7 +178,7 @@ class InstructionReader:
                 self.at[points] = here
                 self.ends[points] = here + size
                 self.effects[points] = meaning >> EFFECTS_SHIFT
-                self.flows[points] = meaning & 31
+                self.flows[points] = meaning & 31  # Flow, DIRECT and SLOT
                 self.addresses[points] = self.value if meaning & (DIRECT | SLOT) else 0
                 points += 1
             here += size

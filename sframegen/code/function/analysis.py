@@ -1,7 +1,7 @@
-"""One function's frame, followed along every path from its entry.
+"""Follows the frame of one function along every path from its entry.
 
-Assumed without proof, because compilers comply: a block has one state, whichever path leads to it; saved registers are overwritten
-only through SP and FP; a callee that returns keeps SP and FP.
+This is assumed without proof, because compilers comply: a block has one state, whichever path leads to it; saved registers are
+overwritten only through SP and FP; a callee that returns keeps SP and FP.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
     from sframegen.code.isa.instruction_set import Isa
     from sframegen.format.abi import Abi
 
-STEPS = 8  # points that may be walked for each byte of code. Large real functions need half of one
+STEPS = 8  # points that may be walked for each byte of code; large real functions need half a point
 MIN_STEPS = 1 << 12
 MAX_UNIT = 1 << 20  # bytes: half a million blocks of a kilobyte each are kept at worst; real functions have some hundred kilobytes
-MAX_OVERLAPS = 256  # jumps into instructions of a function that are examined: they are rare
+MAX_OVERLAPS = 256  # jumps into the middle of instructions that are examined in a function; they are rare
 START = attrgetter("start")
 
 Unit: TypeAlias = "tuple[Range, ...]"  # the pieces of one function, ascending
-Entries: TypeAlias = tuple[int, ...]  # where a unit is entered as functions are
+Entries: TypeAlias = tuple[int, ...]  # addresses where a unit is called, with the frame that functions are entered with
 
 
 class Surroundings(NamedTuple):
-    """What is known outside the function."""
+    """What the rest of the file tells the walk through a function."""
 
     may_return: Callable[[int | None, int | None], bool]  #: (target, slot) of a call: true if it may return
     table: Callable[[DecodedCode, Point, Callable[[int], bool]], Sequence[int]]
-    #: all targets of an indirect jump through a register or an index, or none
+    #: all targets of an indirect jump; none if they are unknown
     continues: Callable[[int, int], bool] | None = None  #: (address of a call, address after it): see Assumptions
     known_returns: dict[int, bool] | None = None  #: those of `may_return` so far, by target or ~slot
 
 
 class FunctionWalker:
-    """Walks one function after the other. Points are numbered through all pieces."""
+    """Walks one function after the other. The numbers of points count through all pieces."""
 
     def __init__(self, isa: Isa, surroundings: Surroundings) -> None:
         self.isa = isa
@@ -60,13 +60,13 @@ class FunctionWalker:
     def walk(self, pieces: Sequence[DecodedCode], entries: Mapping[int, FrameState]) -> BasicBlocks:
         """Walk a function of one or several pieces, in ascending order, that is entered at `entries` with their states.
 
-        Each block is walked again only when its state has lost one of its seven fields: the cost is linear.
+        The cost is linear, because a block is walked again only when its state has lost one of its seven fields.
         """
         self.pieces = pieces
         self.frames = frames = pieces[-1].frames
-        self.likeness: dict[tuple[bytes, int], bool] = {}
-        self.doubted = False  # the function may return from where it was not walked
-        self.code = code = _code_of(pieces, frames)
+        self.alike_cache: dict[tuple[bytes, int], bool] = {}
+        self.returns_elsewhere = False  # the function may return from where it was not walked
+        self.code = code = _concatenate_pieces(pieces, frames)
         tables = self._tables() if Flow.INDIRECT in code.flows else {}
         blocks = self.blocks
         steps = STEPS * len(code.marks) + MIN_STEPS
@@ -75,10 +75,10 @@ class FunctionWalker:
             blocks.add_piece(piece.start, len(piece.marks), piece.code_end - piece.start)
         blocks.find_leaders()
         for address in (*entries, *(target for targets in tables.values() for target in targets)):
-            blocks.lead(address, True)
+            blocks.mark_leader(address, True)
         for address, state in entries.items():
-            blocks.reach(address, address, frames.state_number(state))
-        blocks.run()
+            blocks.propagate_state(address, address, frames.state_number(state))
+        blocks.walk()
         return blocks
 
     def _piece(self, address: int) -> DecodedCode | None:
@@ -86,7 +86,7 @@ class FunctionWalker:
         return self.pieces[number] if number >= 0 and address < self.pieces[number].end else None
 
     def _tables(self) -> dict[int, Sequence[int]]:
-        """Return the targets by the number of the jump. A jump through a slot has none."""
+        """Map the number of each indirect jump to its targets, if these are known. A jump through a slot has none."""
         found: dict[int, Sequence[int]] = {}
         first = 0
         for piece in self.pieces:
@@ -108,26 +108,26 @@ class FunctionWalker:
             return False
         if self.surroundings.continues is None:
             return True
-        here, end = self.blocks.reach_of(point)
+        here, end = self.blocks.address_range_of(point)
         piece = self._piece(here)
         if piece is None or end >= piece.code_end or self.surroundings.continues(here, end):
             return True
-        self.doubted = True
+        self.returns_elsewhere = True
         return False
 
     def _acts_alike(self, address: int) -> bool:
         """Return True if the instruction around an address does the same from there on."""
         piece = self._piece(address)
         overlap = piece.instruction_around(address) if piece else (b"", 0)
-        if overlap not in self.likeness:
-            if len(self.likeness) == MAX_OVERLAPS:
+        if overlap not in self.alike_cache:
+            if len(self.alike_cache) == MAX_OVERLAPS:
                 return False
-            self.likeness[overlap] = acts_alike_from(*overlap, self.isa)
-        return self.likeness[overlap]
+            self.alike_cache[overlap] = acts_alike_from(*overlap, self.isa)
+        return self.alike_cache[overlap]
 
 
-def _code_of(pieces: Sequence[DecodedCode], frames: FrameNumbers) -> FunctionCode:
-    """Return the code of all pieces: offsets become places, and numbers become those of `frames`."""
+def _concatenate_pieces(pieces: Sequence[DecodedCode], frames: FrameNumbers) -> FunctionCode:
+    """Return the pieces as one: offsets count through all of them, and effects have the numbers of `frames`."""
     if len(pieces) == 1:
         (piece,) = pieces
         return FunctionCode(piece.marks, piece.at, piece.ends, piece.effects, piece.flows, piece.addresses)
@@ -146,37 +146,37 @@ def _code_of(pieces: Sequence[DecodedCode], frames: FrameNumbers) -> FunctionCod
     return FunctionCode(marks, at, ends, effects, flows, addresses)
 
 
-class TableJumps:
-    """The jump tables of one function after the other."""
+class TableTargets:
+    """Finds the targets of jump tables, of one function after the other."""
 
     def __init__(self, context: FileContext) -> None:
         self.context = context
         self.unit: Unit = ()
-        self.outside: set[int] = set()  # where they lead in other units
+        self.outside: set[int] = set()  # the targets in other units
         self.tables: TargetsOf | None = None
 
     def begin(self, unit: Unit) -> None:
         self.unit, self.outside, self.tables = unit, set(), None
 
     def targets(self, piece: DecodedCode, point: Point, begins: Callable[[int], bool]) -> Sequence[int]:
-        """Return all targets of an indirect jump, or none."""
+        """Return all targets of an indirect jump; none if they are unknown."""
         if self.tables is None:
-            self.tables = self.context.make_table_finder(self._is_elsewhere)
+            self.tables = self.context.make_table_finder(self._is_in_another_unit)
         targets = self.tables(piece, point, begins)
         self.outside.update(target for target in targets if not begins(target))
         return targets
 
-    def _is_elsewhere(self, target: int) -> bool:
+    def _is_in_another_unit(self, target: int) -> bool:
         return self.context.contains(target) and not any(start <= target < end for start, end in self.unit)
 
 
-class Units:
-    """Analyses one unit of a file after the other. `findings` takes the results."""
+class UnitAnalyser:
+    """Analyses one unit of a file after the other, and collects the results in `findings`."""
 
     def __init__(self, context: FileContext) -> None:
         self.context = context
         self.continues = context.assumptions.continues if context.assumptions else None
-        self.jumps = TableJumps(context)
+        self.jumps = TableTargets(context)
         known_returns = context.known_returns if self.continues is None else None
         self.walker = FunctionWalker(
             context.isa, Surroundings(context.may_return, self.jumps.targets, self.continues, known_returns)
@@ -184,27 +184,27 @@ class Units:
         self.findings = Findings(context, build_spans(context.code))
 
     def analyse(self, unit: Unit, entries: Entries) -> None:
-        """Analyse a unit that is entered at these addresses. Its pieces without an entry are only reached by jumps within it."""
+        """Analyse a unit that is called at these addresses. Pieces without an entry are only reached by jumps within the unit."""
         if sum_sizes(unit) > MAX_UNIT:
-            self.findings.add_unread(unit, entries)
+            self.findings.add_unanalysed(unit, entries)
         else:
-            self.add([self.context.decode(*piece) for piece in unit], unit, entries)
+            self.analyse_decoded([self.context.decode(*piece) for piece in unit], unit, entries)
 
-    def add(self, pieces: Sequence[DecodedCode], unit: Unit, entries: Entries) -> None:
+    def analyse_decoded(self, pieces: Sequence[DecodedCode], unit: Unit, entries: Entries) -> None:
         if self.continues is not None:
             for piece in pieces:
-                _unguard(piece, self.continues)
+                _remove_unreachable_branches(piece, self.continues)
         self.jumps.begin(unit)
         blocks = self.walker.walk(pieces, dict.fromkeys(entries, self.context.isa.entry))
         takes = [piece.taken for piece in pieces]
-        self.findings.add(blocks, self.walker.doubted, entries, takes, self.jumps.outside)
-        blocks.end()  # which refers to the walker
+        self.findings.add(blocks, self.walker.returns_elsewhere, entries, takes, self.jumps.outside)
+        blocks.end()  # drops the references to the walker
 
 
-def _unguard(piece: DecodedCode, continues: Callable[[int, int], bool]) -> None:
-    """Remove the branches before table jumps whose targets control cannot reach: `__builtin_unreachable()`.
+def _remove_unreachable_branches(piece: DecodedCode, continues: Callable[[int, int], bool]) -> None:
+    """Remove branches before table jumps if control cannot reach their targets, because of `__builtin_unreachable()`.
 
-    Compilers keep the comparison of the index, and let it branch to whatever code is next.
+    Compilers keep the comparison of the index there, and let it branch to whatever code comes next.
     """
     for number in piece.point_numbers(Flow.INDIRECT):
         before = number - 1
@@ -216,8 +216,8 @@ def _unguard(piece: DecodedCode, continues: Callable[[int, int], bool]) -> None:
                 piece.flows[before] = Flow.NEXT
 
 
-def rules(rows: Iterable[tuple[int, int, FrameState]], abi: Abi) -> Iterator[tuple[int, int, Rule]]:
-    """Yield (start, end, rule) of the ascending rows (start, end, state) that determine a rule; equal neighbours are joined."""
+def derive_rules(rows: Iterable[tuple[int, int, FrameState]], abi: Abi) -> Iterator[tuple[int, int, Rule]]:
+    """Yield (start, end, rule) for the ascending rows (start, end, state) that determine a rule; equal neighbours are joined."""
     last: tuple[int, int, Rule] | None = None
     for start, end, state in rows:
         rule = rule_of_state(state, abi.sp, abi.fp, abi.fixed_ra_offset)
@@ -239,7 +239,7 @@ def rules(rows: Iterable[tuple[int, int, FrameState]], abi: Abi) -> Iterator[tup
 
 @lru_cache(1 << 12)
 def rule_of_state(state: FrameState, sp: int, fp: int, fixed_ra: int) -> Rule | None:
-    """Return the state as a rule, with DWARF register numbers; None if the CFA, RA or the caller's FP is unknown."""
+    """Return the unwind rule of a state, with DWARF register numbers; None if the CFA, RA or the caller's FP is unknown."""
     has_record = state.fp is not None and state.fp != CALLERS and state.fp == state.fp_at
     if has_record and state.fp is not None:
         cfa = Where(fp, -state.fp)
@@ -249,15 +249,17 @@ def rule_of_state(state: FrameState, sp: int, fp: int, fixed_ra: int) -> Rule | 
         cfa = Where(fp, -state.fp)
     else:
         return None
-    ra = Where(None, fixed_ra, deref=True) if fixed_ra and state.ra_at == fixed_ra else _kept(state, state.ra_at, state.ra)
-    fp_place = _kept(state, state.fp_at, state.fp)
-    if isinstance(ra, bool) or isinstance(fp_place, bool) or state.signed is None:
+    ra = (
+        Where(None, fixed_ra, deref=True) if fixed_ra and state.ra_at == fixed_ra else _saved_location(state, state.ra_at, state.ra)
+    )
+    fp_location = _saved_location(state, state.fp_at, state.fp)
+    if isinstance(ra, bool) or isinstance(fp_location, bool) or state.signed is None:
         return None
-    return Rule(cfa, ra, fp_place, state.signed)
+    return Rule(cfa, ra, fp_location, state.signed)
 
 
-def _kept(state: FrameState, at: int | None, register: int | None) -> Where | bool | None:
-    """Return the place of the caller's value on the stack; None: it is in its register; False: unknown."""
+def _saved_location(state: FrameState, at: int | None, register: int | None) -> Where | bool | None:
+    """Return where on the stack the caller's value is saved; None if it is in its register; False if that is unknown."""
     if at is not None and (state.sp is None or at >= state.sp):
         return Where(None, at, deref=True)
     return None if register == CALLERS else False

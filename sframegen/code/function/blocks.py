@@ -1,4 +1,4 @@
-"""Walks the blocks of a function with state numbers until no state changes, and once more for the rows. Compiled."""
+"""Walks the basic blocks of a function until no frame state changes, and once more to emit the rows. Compiled."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if not cython.compiled:
     from bisect import bisect_left, bisect_right
 
     from sframegen.code.function.marks import IS_CALLED, IS_LAST, MAY_RETURN, NEVER_RETURNS, UNRESOLVED
-    from sframegen.code.isa.effects import BRANCH, CALL, CONTRADICTION, DIRECT, INDIRECT, INSIDE, JUMP, RETURN, SLOT
+    from sframegen.code.isa.effects import BRANCH, CALL, CONTRADICTION, DIRECT, FLOW_MASK, INDIRECT, INSIDE, JUMP, RETURN, SLOT
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sframegen.base.columns import Bytes, Column
     from sframegen.code.decoding.decoded_code import FrameNumbers
 
-MAX_STATES = 1 << 12  # different ones of a function, or up to twice as many: each is kept, and large functions have some dozens
-STEPS = 1 << 12
+MAX_STATES = 1 << 12  # distinct ones of a function, or up to twice as many: each is kept, and large functions have some dozens
+STEPS = 1 << 12  # from state to state that a small cache holds
 
 
 class FunctionCode(NamedTuple):
-    """The code of a function, whose pieces lie side by side: places are offsets into that. Columns as in decoded_code.py."""
+    """The code of a function, whose pieces lie side by side; offsets count through all of them. Columns as in decoded_code.py."""
 
     marks: Bytes
     at: Column
@@ -37,11 +37,11 @@ class FunctionCode(NamedTuple):
 
 
 class BasicBlocks:
-    """The blocks of one function after the other. All share these columns: new ones would take longer than most walks.
+    """The blocks of one function after the other. All share these columns, because to make new ones takes longer than most walks.
 
-    `run` fills `rows` rows as columns (places, number of the state), ascending; exits as (source, target, state); the PointNotes
-    of each point; `returns`; `contradiction`: the place of an instruction, or -1; `complete`: False if the steps ran out.
-    blocks.pxd has the types.
+    `walk` fills `rows` rows (start and end offset, number of the state), ascending; exits as (source, target, state); the
+    PointNotes of each point; `returns`; `contradiction`: the offset of an instruction, or -1; `complete`: False if the steps ran
+    out. blocks.pxd has the types.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class BasicBlocks:
         self.starts = array("Q", [0])
         self.bases = array("I", [0, 0])
         self.code_ends = array("I", [0])
-        self.leads = bytearray(1)
+        self.is_leader = bytearray(1)
         self.state_of = array("i", [0])
         self.walked_with = array("i", [0])
         self.notes = bytearray(1)
@@ -62,20 +62,20 @@ class BasicBlocks:
         code: FunctionCode,
         frames: FrameNumbers,
         known_returns: dict[int, bool],
-        comes_back: Callable[[int], bool],
+        call_returns: Callable[[int], bool],
         acts_alike: Callable[[int], bool],
         tables: dict[int, Sequence[int]],
         steps: int,
     ) -> None:
         """Starts another function; `add_piece` adds its pieces. `steps`: the points that may be walked.
 
-        `known_returns`: whether calls may return, by target or ~slot, as far as that is known; `comes_back` decides it for the call
-        at a point. `acts_alike`: true if the instruction around an address does the same from there on. `tables`: the targets of
-        indirect jumps, by point, if all are known.
+        `known_returns`: whether calls may return, by target or ~slot, as far as that is known; `call_returns` decides it for the
+        call at a point. `acts_alike`: true if the instruction around an address does the same from there on. `tables`: the targets
+        of indirect jumps, by point, if all are known.
         """
         number: cython.Py_ssize_t
         self.known_returns, self.tables = known_returns, tables
-        self.comes_back: Any = comes_back
+        self.call_returns: Any = call_returns
         self.acts_alike: Any = acts_alike
         self.frames: Any = frames
         if frames.after_effects is not self.after_effects:
@@ -87,29 +87,29 @@ class BasicBlocks:
             frames.after_calls,
             frames.facts,
         )
-        self.nothing = frames.unknown_state
+        self.unknown_state = frames.unknown_state
         self.marks, self.at, self.ends, self.effects, self.flows, self.addresses = code
         self.pieces = self.piece = self.rows = 0
         self.points, self.size = len(self.at), len(self.marks)
-        if self.size >= len(self.leads):
-            self.leads = bytearray(self.size + 1)
+        if self.size >= len(self.is_leader):
+            self.is_leader = bytearray(self.size + 1)
             self.state_of = array("i", bytes(4 * self.size))
             self.walked_with = array("i", bytes(4 * self.size))
         for number in range(self.size):
-            self.leads[number] = 0
+            self.is_leader[number] = 0
             self.state_of[number] = 0
             self.walked_with[number] = 0
-        self.leads[self.size] = 0
+        self.is_leader[self.size] = 0
         if self.points > len(self.notes):
             self.notes = bytearray(self.points)
         for number in range(self.points):
             self.notes[number] = 0
-        self.emits = self.returns = self.complete = False
+        self.emits_rows = self.returns = self.complete = False
         self.ascend = True
-        self.work: list[int] = []
-        self.different: set[int] = set()
+        self.worklist: list[int] = []
+        self.distinct_states: set[int] = set()
         self.exits: list[tuple[int, int, int]] = []
-        self.steps = steps
+        self.steps_left = steps
         self.changes = 0
         self.last_row = self.contradiction = -1
 
@@ -128,12 +128,12 @@ class BasicBlocks:
 
     def end(self) -> None:
         """Drop all references to the function."""
-        self.comes_back = self.acts_alike = self.frames = None
+        self.call_returns = self.acts_alike = self.frames = None
 
-    # -- places
+    # -- offsets and addresses
 
-    def place(self, address: cython.ulonglong) -> cython.Py_ssize_t:
-        """Returns the place of an address, -1 outside of the function. Sets `piece` to the piece that holds it."""
+    def offset_of(self, address: cython.ulonglong) -> cython.Py_ssize_t:
+        """Returns the offset of an address, or -1 outside of the function. Sets `self.piece` to the piece that contains it."""
         piece: cython.Py_ssize_t = self.piece
         if not self.is_in(piece, address):
             piece = bisect_right(self.starts, address, 0, self.pieces) - 1
@@ -145,32 +145,32 @@ class BasicBlocks:
     def is_in(self, piece: cython.Py_ssize_t, address: cython.ulonglong) -> cython.int:
         return self.starts[piece] <= address and address - self.starts[piece] < self.bases[piece + 1] - self.bases[piece]
 
-    def begin_of(self, place: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Returns the place where the instruction around a place begins."""
-        while place > 0 and self.marks[place] == INSIDE:
-            place -= 1
-        return place
+    def instruction_start(self, offset: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Returns the offset where the instruction around an offset begins."""
+        while offset > 0 and self.marks[offset] == INSIDE:
+            offset -= 1
+        return offset
 
-    def piece_of(self, place: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        return bisect_right(self.bases, place, 0, self.pieces) - 1
+    def piece_at(self, offset: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        return bisect_right(self.bases, offset, 0, self.pieces) - 1
 
-    def address_of(self, place: cython.Py_ssize_t) -> cython.ulonglong:
-        piece: cython.Py_ssize_t = self.piece_of(place)
-        return place - self.bases[piece] + self.starts[piece]
+    def address_of(self, offset: cython.Py_ssize_t) -> cython.ulonglong:
+        piece: cython.Py_ssize_t = self.piece_at(offset)
+        return offset - self.bases[piece] + self.starts[piece]
 
-    def reach_of(self, point: int) -> tuple[int, int]:
-        """Return the addresses where the instruction of a point begins, and where it ends."""
+    def address_range_of(self, point: int) -> tuple[int, int]:
+        """Return the addresses where the instruction of a point begins and ends."""
         here: int = self.address_of(self.at[point])
         return here, here + self.ends[point] - self.at[point]
 
     # -- where blocks begin
 
-    def lead(self, address: cython.ulonglong, exact: cython.bint) -> cython.Py_ssize_t:
-        """Marks a block's begin at the address, or else at the instruction around it, if the function holds it."""
-        place: cython.Py_ssize_t = self.place(address)
-        if place >= 0:
-            self.leads[place if exact else self.begin_of(place)] = 1
-        return place
+    def mark_leader(self, address: cython.ulonglong, exact: cython.bint) -> cython.Py_ssize_t:
+        """Marks that a block begins at an address of the function; unless `exact`, at the instruction around it."""
+        offset: cython.Py_ssize_t = self.offset_of(address)
+        if offset >= 0:
+            self.is_leader[offset if exact else self.instruction_start(offset)] = 1
+        return offset
 
     def find_leaders(self) -> None:
         """Marks where blocks begin: at targets of jumps and calls, and after branches."""
@@ -178,68 +178,68 @@ class BasicBlocks:
         piece: cython.Py_ssize_t = 0
         for point in range(self.points):
             if self.flows[point] & DIRECT:
-                self.lead(self.addresses[point], False)
-            if self.flows[point] & 7 == BRANCH:
+                self.mark_leader(self.addresses[point], False)
+            if self.flows[point] & FLOW_MASK == BRANCH:
                 while self.bases[piece + 1] <= self.at[point]:
                     piece += 1
-                self.lead(self.ends[point] - self.bases[piece] + self.starts[piece], True)
+                self.mark_leader(self.ends[point] - self.bases[piece] + self.starts[piece], True)
 
     # -- the walk
 
-    def run(self) -> None:
+    def walk(self) -> None:
         leader: cython.Py_ssize_t
-        while self.work:
-            leader = self.work.pop()
+        while self.worklist:
+            leader = self.worklist.pop()
             if self.walked_with[leader] != self.state_of[leader]:
                 self.walked_with[leader] = self.state_of[leader]
-                self.block(leader)
-                if self.steps < 0:
+                self.walk_block(leader)
+                if self.steps_left < 0:
                     self.contradiction = leader
                     return
-        self.emits = True
+        self.emits_rows = True
         for leader in range(self.size):
             if self.walked_with[leader]:
-                self.block(leader)
+                self.walk_block(leader)
         if not self.ascend:
             self.sort_rows()
         self.complete = True
 
-    def reach(self, source: cython.ulonglong, target: cython.ulonglong, state: cython.Py_ssize_t) -> cython.int:
-        """Records that control may get from `source` to `target` with the state."""
-        place: cython.Py_ssize_t = self.place(target)
+    def propagate_state(self, source: cython.ulonglong, target: cython.ulonglong, state: cython.Py_ssize_t) -> cython.int:
+        """Joins the state into that of the block at `target`, because control may get there from `source`."""
+        offset: cython.Py_ssize_t = self.offset_of(target)
         begin: cython.Py_ssize_t
         known: cython.Py_ssize_t
-        self.steps -= 1
-        if place < 0:
-            if self.emits:
+        self.steps_left -= 1
+        if offset < 0:
+            if self.emits_rows:
                 self.exits.append((source, target, state))
             return 0
-        if self.emits:
+        if self.emits_rows:
             return 0
-        begin = self.begin_of(place)
-        if begin != place and not self.acts_alike(target):  # instructions overlap
-            state = self.nothing
+        begin = self.instruction_start(offset)
+        if begin != offset and not self.acts_alike(target):  # instructions overlap
+            state = self.unknown_state
         known = self.state_of[begin] - 1  # 0: not reached
         if known >= 0 and known != state:
             found = self.joined.get((known << 32) | state)
             state = self.frames.join_states(known, state) if found is None else found
-            self.change(state)
+            self.count_change(state)
         if state != known:
             self.state_of[begin] = state + 1
-            self.work.append(begin)
+            self.worklist.append(begin)
         return 0
 
-    def change(self, state: cython.Py_ssize_t) -> cython.int:
-        """Counts a changed state. Too many different ones end the walk."""
+    def count_change(self, state: cython.Py_ssize_t) -> cython.int:
+        """Counts a changed state. Too many distinct states end the walk."""
         self.changes += 1
-        if self.changes > 4096:  # MAX_STATES; until then they cannot be too many
-            self.different.add(state)
-            if len(self.different) > 4096:  # MAX_STATES
-                self.steps = -1
+        if self.changes > 4096:  # MAX_STATES; only after so many changes can there be so many states
+            self.distinct_states.add(state)
+            if len(self.distinct_states) > 4096:  # MAX_STATES
+                self.steps_left = -1
         return 0
 
-    def row(self, start: cython.Py_ssize_t, end: cython.Py_ssize_t, state: cython.Py_ssize_t) -> cython.int:
-        if self.emits and start < end:
+    def add_row(self, start: cython.Py_ssize_t, end: cython.Py_ssize_t, state: cython.Py_ssize_t) -> cython.int:
+        if self.emits_rows and start < end:
             if start <= self.last_row:  # instructions overlap
                 self.ascend = False
             self.last_row = start
@@ -261,85 +261,85 @@ class BasicBlocks:
             self.row_start[number], self.row_end[number], self.row_state[number] = rows[number]
         return 0
 
-    def first_point(self, place: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Returns the first point at a place or after it."""
-        return bisect_left(self.at, place, 0, self.points)
+    def first_point_at(self, offset: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Returns the number of the first point at or after an offset."""
+        return bisect_left(self.at, offset, 0, self.points)
 
-    def block(self, leader: cython.Py_ssize_t) -> cython.int:
-        """Walks a block: from a leader to the next, or to where control goes elsewhere."""
+    def walk_block(self, leader: cython.Py_ssize_t) -> cython.int:
+        """Walks from the start of a block to the next one, or to the instruction that leaves the block."""
         state: cython.Py_ssize_t = self.state_of[leader] - 1
         before: cython.Py_ssize_t
-        piece: cython.Py_ssize_t = self.piece_of(leader)
-        behind: cython.Py_ssize_t = self.bases[piece + 1]
+        piece: cython.Py_ssize_t = self.piece_at(leader)
+        piece_end: cython.Py_ssize_t = self.bases[piece + 1]
         shift: cython.ulonglong = self.starts[piece]
         base: cython.Py_ssize_t = self.bases[piece]
-        limit: cython.Py_ssize_t = self.next_leader(leader + 1, behind)
-        point: cython.Py_ssize_t = self.first_point(leader)
+        limit: cython.Py_ssize_t = self.next_leader(leader + 1, piece_end)
+        point: cython.Py_ssize_t = self.first_point_at(leader)
         begin: cython.Py_ssize_t = leader
         end: cython.Py_ssize_t
         flow: cython.int
-        while point < self.points and self.at[point] < limit and self.steps >= 0:
-            self.steps -= 1
+        while point < self.points and self.at[point] < limit and self.steps_left >= 0:
+            self.steps_left -= 1
             end = self.ends[point]
             before = state
             if self.effects[point]:
-                state = self.after(state, self.effects[point])
+                state = self.state_after(state, self.effects[point])
                 if state != before:
-                    self.change(state)
-                    self.row(begin, end, before)
+                    self.count_change(state)
+                    self.add_row(begin, end, before)
                     begin = end
-            flow = self.flows[point] & 7
+            flow = self.flows[point] & FLOW_MASK
             if flow == CALL:
                 before = state
-                state = self.call(point, piece, state)
+                state = self.walk_call(point, piece, state)
                 if state != before:
-                    self.row(begin, end, before)
+                    self.add_row(begin, end, before)
                     begin = end
                 if state < 0:
                     return 0
             elif flow:
-                self.row(begin, end, state)
-                return self.leave(point, flow, self.at[point] - base + shift, end - base + shift, state)
+                self.add_row(begin, end, state)
+                return self.leave_block(point, flow, self.at[point] - base + shift, end - base + shift, state)
             point += 1
-        self.row(begin, limit, state)
-        if limit == behind:
+        self.add_row(begin, limit, state)
+        if limit == piece_end:
             self.returns = True
-        return self.reach(limit - base + shift, limit - base + shift, state)
+        return self.propagate_state(limit - base + shift, limit - base + shift, state)
 
-    def next_leader(self, place: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Returns the first place at or after `place` where a block begins; at most the limit."""
+    def next_leader(self, offset: cython.Py_ssize_t, limit: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Returns the first offset from `offset` on where a block begins; at most the limit."""
         if not cython.compiled:
-            found = self.leads.find(1, place, limit)
+            found = self.is_leader.find(1, offset, limit)
             return limit if found < 0 else found
-        while place < limit and not self.leads[place]:
-            place += 1
-        return place
+        while offset < limit and not self.is_leader[offset]:
+            offset += 1
+        return offset
 
-    def after(self, state: cython.Py_ssize_t, effects: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Returns the state after effects, which are not 0. Recent steps are found without a dictionary."""
-        place: cython.Py_ssize_t = (state * 61 + effects) & 4095  # STEPS
-        if self.step_effects[place] != effects or self.step_state[place] != state:
+    def state_after(self, state: cython.Py_ssize_t, effects: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Returns the state after effects, whose number is not 0. A small cache finds recent steps without a dictionary."""
+        slot: cython.Py_ssize_t = (state * 61 + effects) & 4095  # STEPS
+        if self.step_effects[slot] != effects or self.step_state[slot] != state:
             found = self.after_effects.get((state << 32) | effects)
-            self.step_after[place] = self.frames.apply_effects(state, effects) if found is None else found
-            self.step_state[place] = state
-            self.step_effects[place] = effects
-        return self.step_after[place]
+            self.step_after[slot] = self.frames.apply_effects(state, effects) if found is None else found
+            self.step_state[slot] = state
+            self.step_effects[slot] = effects
+        return self.step_after[slot]
 
-    def call(self, point: cython.Py_ssize_t, piece: cython.Py_ssize_t, state: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def walk_call(self, point: cython.Py_ssize_t, piece: cython.Py_ssize_t, state: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """Returns the state after a call; -1 if the call does not return."""
-        place: cython.Py_ssize_t
+        offset: cython.Py_ssize_t
         is_last: cython.bint
         if not self.notes[point]:
             self.notes[point] = MAY_RETURN if self.may_return(point) else NEVER_RETURNS
         is_last = self.ends[point] >= self.code_ends[piece]
-        if self.emits:
+        if self.emits_rows:
             self.notes[point] |= IS_LAST if is_last and self.notes[point] & MAY_RETURN else IS_CALLED
         if is_last or self.notes[point] & NEVER_RETURNS:
             return -1
-        if self.flows[point] & DIRECT and not self.emits:
-            place = self.place(self.addresses[point])
-            if place >= 0 and place != self.bases[self.piece]:
-                self.reach(self.addresses[point], self.addresses[point], self.nothing)
+        if self.flows[point] & DIRECT and not self.emits_rows:
+            offset = self.offset_of(self.addresses[point])
+            if offset >= 0 and offset != self.bases[self.piece]:
+                self.propagate_state(self.addresses[point], self.addresses[point], self.unknown_state)
         found = self.after_calls.get(state)
         return self.frames.apply_call(state) if found is None else found
 
@@ -348,25 +348,25 @@ class BasicBlocks:
         address: int = self.addresses[point]
         if self.flows[point] & (DIRECT | SLOT):
             known = self.known_returns.get(address if self.flows[point] & DIRECT else ~address)
-        return bool(self.comes_back(point) if known is None else known)
+        return bool(self.call_returns(point) if known is None else known)
 
-    def leave(
+    def leave_block(
         self, point: cython.Py_ssize_t, flow: cython.int, here: cython.ulonglong, end: cython.ulonglong, state: cython.Py_ssize_t
     ) -> cython.int:
         if flow in (JUMP, BRANCH):
             if self.flows[point] & DIRECT:
-                self.reach(here, self.addresses[point], state)
+                self.propagate_state(here, self.addresses[point], state)
             if flow == BRANCH:
-                self.reach(here, end, state)
+                self.propagate_state(here, end, state)
         elif flow == INDIRECT:
             targets = self.tables.get(point, ())
             for target in targets:
-                self.reach(here, target, state)
-            if self.emits and not targets:
+                self.propagate_state(here, target, state)
+            if self.emits_rows and not targets:
                 self.notes[point] = UNRESOLVED
         elif flow == RETURN:
             self.returns = True
-            if self.emits and self.facts_of(state) & CONTRADICTION:
+            if self.emits_rows and self.facts_of(state) & CONTRADICTION:
                 self.contradiction = self.at[point]
         return 0
 

@@ -6,7 +6,7 @@ from sframegen.code.function.marks cimport (
     BY_NAME, COMES_BACK, CONTRADICTS, ENDS, GOES_ON, IS_CALLED, IS_LAST, JUMPS, KEEPS_FRAME, OVERRUN_IS_REACHED, OVERRUNS, RETURNS,
     RETURNS_AS_ENTERED, SHOWS_ITSELF, UNRESOLVED,
 )
-from sframegen.code.isa.effects cimport BEGIN, CALL, DIRECT, INDIRECT, IS_ENTRY, KNOWN_SP, RETURN, SLOT
+from sframegen.code.isa.effects cimport BEGIN, CALL, DIRECT, FLOW_MASK, INDIRECT, IS_ENTRY, KNOWN_SP, RETURN, SLOT
 from sframegen.elf.columns cimport Spans
 
 @cython.final
@@ -19,12 +19,12 @@ cdef class WordColumn:
 
 @cython.final
 cdef class Findings:
-    cdef object outside, frames
+    cdef object context, frames
     cdef set stubs
     cdef dict numbers, callees
     cdef Spans code
     cdef const unsigned long long[::1] words
-    cdef unsigned long long aligned
+    cdef unsigned long long call_alignments
     cdef list states
     cdef readonly WordColumn marks, at_calls, overrun
     cdef readonly WordColumn end_piece, end_entry, end_row, end_exit, end_call, end_taken, end_table
@@ -36,5 +36,5 @@ cdef class Findings:
     cdef int note_call(self, BasicBlocks blocks, Py_ssize_t point) except -1
     cdef int add_calls(self) except -1
     cdef int add_rows(self, BasicBlocks blocks) except -1
-    cdef Py_ssize_t number(self, Py_ssize_t state) except -1
+    cdef Py_ssize_t column_state(self, Py_ssize_t state) except -1
     cdef int add_taken(self, takes) except -1

@@ -1,4 +1,4 @@
-"""Collects the results of walked functions, one after the other, in columns. Compiled."""
+"""Collects the results of walks through functions in columns. Compiled."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if not cython.compiled:
         SHOWS_ITSELF,
         UNRESOLVED,
     )
-    from sframegen.code.isa.effects import BEGIN, CALL, DIRECT, INDIRECT, IS_ENTRY, KNOWN_SP, RETURN, SLOT
+    from sframegen.code.isa.effects import BEGIN, CALL, DIRECT, FLOW_MASK, INDIRECT, IS_ENTRY, KNOWN_SP, RETURN, SLOT
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -40,46 +40,46 @@ if TYPE_CHECKING:
     from sframegen.code.isa.effects import FrameState
     from sframegen.elf.columns import Spans
 
-END = "end_"  # how names of columns begin that have one place more than there are functions
+END_PREFIX = "end_"  # of the names of columns that have one entry more than there are functions
 
 
 class FindingColumns(NamedTuple):
     """Results of functions. All columns are array("Q").
 
-    Those that begin with `end_` have one place more than there are functions: function n has [end_x[n], end_x[n + 1]) of x.
+    Those that begin with `end_` have one entry more than there are functions: function n has x[end_x[n]] up to x[end_x[n + 1]].
     """
 
     states: list[FrameState]
     marks: array[int]  #: of each function: FunctionMarks
-    at_calls: array[int]  #: bits: SP minus the CFA at calls, modulo 16
-    overrun: array[int]  #: the function start, or 0
+    at_calls: array[int]  #: bit n is set if SP minus the CFA, modulo 16, is n at a call
+    overrun: array[int]  #: the function start that is inside an instruction of it, or 0
     end_piece: array[int]
     piece_start: array[int]
     piece_end: array[int]
     end_entry: array[int]
-    entry: array[int]  #: where it is entered as functions are
+    entry: array[int]  #: where it is called, with the frame that functions are entered with
     end_row: array[int]
     row_start: array[int]
     row_word: array[int]  #: size << 32 | the state's number in `states`
     end_exit: array[int]  #: jumps and falls out of it
     exit_source: array[int]
     exit_target: array[int]
-    exit_as_entered: array[int]  #: 1: with the frame that an entry has
+    exit_as_entered: array[int]  #: 1: with the frame that functions are entered with
     end_call: array[int]
-    callee: array[int]  #: distinct; unknown ones are left out
+    callee: array[int]  #: distinct known callees
     call_kind: array[int]  #: CallKinds
     end_taken: array[int]
     taken: array[int]  #: addresses of code that instructions put into registers
     end_table: array[int]
-    table: array[int]  #: places in other units that jump tables lead to
+    table: array[int]  #: addresses in other units that jump tables lead to
 
 
-def no_findings() -> FindingColumns:
-    return FindingColumns([], *(array("Q", [0] * name.startswith(END)) for name in FindingColumns._fields[1:]))
+def make_empty_findings() -> FindingColumns:
+    return FindingColumns([], *(array("Q", [0] * name.startswith(END_PREFIX)) for name in FindingColumns._fields[1:]))
 
 
 class WordColumn:
-    """A column of numbers that grows: to append to an array is a call of Python, of which each function would need dozens."""
+    """A column that grows. Appending to an array would be a Python call, of which each function would need dozens."""
 
     def __init__(self, *values: int) -> None:
         self.values = array("Q", bytes(8 * 64))
@@ -95,23 +95,23 @@ class WordColumn:
         return 0
 
     def column(self) -> array[int]:
-        """Return an array of all numbers."""
+        """Return all numbers as an array."""
         found = array("Q")
         found.frombytes(memoryview(self.values[: self.count]).cast("B"))
         return found
 
 
 class Findings:
-    """Takes the results of functions after they were walked. `code`: what is analysed."""
+    """Collects the results of functions after they were walked. `code`: the ranges that are analysed."""
 
-    def __init__(self, outside: FileContext, code: Spans) -> None:
-        self.outside: Any = outside
-        self.stubs = outside.stubs
+    def __init__(self, context: FileContext, code: Spans) -> None:
+        self.context: Any = context
+        self.stubs = context.stubs
         self.code = code
         self.frames: Any = None
-        self.numbers: dict[int, int] = {}  # of its states, in those of the columns
-        self.callees: dict[int | str, int] = {}  # of the function, with the kinds of their calls
-        self.aligned = 0  # of the function, as `at_calls` in the columns
+        self.numbers: dict[int, int] = {}  # state number in `frames` -> number in `states`
+        self.callees: dict[int | str, int] = {}  # callees of the current function -> CallKinds
+        self.call_alignments = 0  # of the current function, as `at_calls` in the columns
         self.words: Column = array("Q")  # that may be addresses of code
         self.states: list[FrameState] = []
         self.marks, self.at_calls, self.overrun = (WordColumn() for _ in range(3))
@@ -126,22 +126,22 @@ class Findings:
         """Return the columns of all results."""
         return FindingColumns(self.states, *[getattr(self, name).column() for name in FindingColumns._fields[1:]])
 
-    def add_unread(self, unit: Sequence[tuple[int, int]], entries: Iterable[int]) -> None:
+    def add_unanalysed(self, unit: Sequence[tuple[int, int]], entries: Iterable[int]) -> None:
         """Add a function that is not analysed."""
         for start, end in unit:
             self.piece_start.append(start)
             self.piece_end.append(end)
-        self.aligned = 0
+        self.call_alignments = 0
         self.end_function(COMES_BACK, entries)
 
     def add(
-        self, blocks: BasicBlocks, doubted: bool, entries: Iterable[int], takes: Sequence[Column], places: Iterable[int]
+        self, blocks: BasicBlocks, returns_elsewhere: bool, entries: Iterable[int], taken: Sequence[Column], table: Iterable[int]
     ) -> None:
-        """Add the function that was walked. `doubted`: it may return from where it was not.
+        """Add the function that was walked. `returns_elsewhere`: it may return from code that was not walked.
 
-        `takes`: for each piece the addresses that instructions put into registers; `places`: where its jump tables lead elsewhere.
+        `taken`: for each piece the addresses that instructions put into registers; `table`: as in FindingColumns.
         """
-        marks: cython.ulonglong = COMES_BACK if blocks.returns or doubted or not blocks.complete else 0
+        marks: cython.ulonglong = COMES_BACK if blocks.returns or returns_elsewhere or not blocks.complete else 0
         source: cython.ulonglong
         target: cython.ulonglong
         state: cython.Py_ssize_t
@@ -166,10 +166,10 @@ class Findings:
             self.exit_target.append(target)
             self.exit_as_entered.append(int(is_as_entered))
             all_as_entered = all_as_entered and is_as_entered
-        if marks & RETURNS and marks & KEEPS_FRAME and all_as_entered and self.aligned & ~1 == 0:
+        if marks & RETURNS and marks & KEEPS_FRAME and all_as_entered and self.call_alignments & ~1 == 0:
             marks |= SHOWS_ITSELF
-        self.add_taken(takes)
-        for target in places:
+        self.add_taken(taken)
+        for target in table:
             self.table.append(target)
         self.end_function(marks, entries)
 
@@ -177,7 +177,7 @@ class Findings:
         for entry in entries:
             self.entry.append(entry)
         self.marks.append(marks)
-        self.at_calls.append(self.aligned)
+        self.at_calls.append(self.call_alignments)
         self.overrun.append(0)
         self.end_piece.append(self.piece_start.count)
         self.end_entry.append(self.entry.count)
@@ -192,15 +192,15 @@ class Findings:
         """Add the results of calls. Return the marks of calls, returns and jumps."""
         marks: cython.ulonglong = KEEPS_FRAME
         point: cython.Py_ssize_t
-        after: cython.Py_ssize_t = 0  # the rows that begin at the point or before
+        after: cython.Py_ssize_t = 0  # the first row that begins after the point
         flow: cython.int
         facts: cython.int
         state: cython.Py_ssize_t
         one: cython.ulonglong = 1
         self.callees = {}
-        self.aligned = 0
+        self.call_alignments = 0
         for point in range(blocks.points):
-            flow = blocks.flows[point] & 7
+            flow = blocks.flows[point] & FLOW_MASK
             if flow not in (INDIRECT, CALL, RETURN):
                 continue
             if blocks.notes[point] & (IS_CALLED | IS_LAST):
@@ -212,12 +212,12 @@ class Findings:
             if after == 0 or blocks.row_end[after - 1] <= blocks.at[point]:
                 continue
             state = blocks.row_state[after - 1]
-            if flow == RETURN and blocks.effects[point]:  # it may authenticate, or remove arguments
-                state = blocks.after(state, blocks.effects[point])
+            if flow == RETURN and blocks.effects[point]:  # a return may authenticate its address, or pop arguments
+                state = blocks.state_after(state, blocks.effects[point])
             facts = blocks.facts_of(state)
             if flow == CALL:
                 if facts & KNOWN_SP:
-                    self.aligned |= one << (facts & 15)
+                    self.call_alignments |= one << (facts & 15)
                 continue
             if flow == RETURN or blocks.notes[point] & UNRESOLVED:
                 marks |= RETURNS if flow == RETURN else JUMPS
@@ -231,27 +231,27 @@ class Findings:
     def add_calls(self) -> cython.int:
         for callee, kind in self.callees.items():
             if isinstance(callee, str):
-                self.callee.append(self.outside.names[callee])
+                self.callee.append(self.context.names[callee])
                 self.call_kind.append(kind | BY_NAME)
             else:
                 self.callee.append(callee)
-                self.call_kind.append(kind & ~GOES_ON if callee in self.outside.never_returning else kind)
+                self.call_kind.append(kind & ~GOES_ON if callee in self.context.never_returning else kind)
         return 0
 
     def note_call(self, blocks: BasicBlocks, point: cython.Py_ssize_t) -> cython.int:
-        """Note the callee, if it is known, and the kind of the call."""
+        """Record the callee of a call, if it is known, and the call's kind."""
         address: int = blocks.addresses[point]
         callee: int | str | None = None
         if blocks.flows[point] & DIRECT:
-            callee = self.outside.callee(address, None) if address in self.stubs else address
+            callee = self.context.callee(address, None) if address in self.stubs else address
         elif blocks.flows[point] & SLOT:
-            callee = self.outside.callee(None, address)
+            callee = self.context.callee(None, address)
         if callee is not None:
             self.callees[callee] = self.callees.get(callee, 0) | (ENDS if blocks.notes[point] & IS_LAST else GOES_ON)
         return 0
 
     def add_rows(self, blocks: BasicBlocks) -> cython.int:
-        """Add the rows, with addresses. Padding between two rows that nothing reaches belongs to the first."""
+        """Add the rows, with addresses. Padding between two rows that is never reached belongs to the first."""
         row: cython.Py_ssize_t
         piece: cython.Py_ssize_t = 0
         other: cython.Py_ssize_t
@@ -276,13 +276,13 @@ class Findings:
                         place += 1
                     if place == following:
                         end = following
-            number = self.number(blocks.row_state[row])
+            number = self.column_state(blocks.row_state[row])
             self.row_start.append(start - blocks.bases[piece] + blocks.starts[piece])
             self.row_word.append((end - start) << 32 | number)
         return 0
 
-    def number(self, state: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Return the number in the columns for a state of `frames`."""
+    def column_state(self, state: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Return the number in `states` for a state of `frames`."""
         found = self.numbers.get(state)
         if found is None:
             found = len(self.states)
@@ -290,11 +290,11 @@ class Findings:
             self.states.append(self.frames.states[state])
         return found
 
-    def add_taken(self, takes: Sequence[Column]) -> cython.int:
+    def add_taken(self, taken: Sequence[Column]) -> cython.int:
         """Add those of the addresses that are in analysed code."""
         number: cython.Py_ssize_t
         seen: set[int] = set()
-        for words in takes:
+        for words in taken:
             if words:
                 self.words = words
                 for number in range(len(self.words)):
@@ -305,7 +305,7 @@ class Findings:
         return 0
 
     def add_overrun(self, begin: cython.ulonglong, instruction: cython.ulonglong) -> bool:
-        """The last function has an instruction that a function start is inside of. Return True if that instruction is reached."""
+        """Record that the function start `begin` is inside an instruction of the last function. Return True if that is reached."""
         last: cython.Py_ssize_t = self.marks.count - 1
         first: cython.Py_ssize_t = self.end_row.values[last]
         row: cython.Py_ssize_t = bisect_right(self.row_start.values, instruction, first, self.row_start.count) - 1

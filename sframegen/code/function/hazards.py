@@ -1,11 +1,11 @@
-"""Code that the analysis does not follow: a function that changes stacks, copies its caller's registers, or goes to a handler.
+"""Recognises code that the analysis cannot follow: it changes stacks, copies its caller's registers, or jumps to a handler.
 
-The last, libgcc's _Unwind_Resume and the like, puts the frame of an exception's handler in place of its own caller's. It copies
-where the handler's registers are saved over what it has saved itself, writes the handler's address over a return address, and goes
-there (`__builtin_eh_return`). Its call frame information does not say so. The copying is a loop over all registers, the caller's FP
-and in the end the return address among them: a walk would leave frames out, or take one for another.
+libgcc's _Unwind_Resume and similar functions replace the frame of their caller by that of an exception's handler. They copy the
+handler's registers over the registers that they have saved themselves, write the handler's address over a return address, and
+jump there (`__builtin_eh_return`). Their call frame information does not show this. The copying is a loop over all registers, which
+include the caller's FP and at last the return address, so that a walk in between would miss frames or confuse them.
 
-The copying is one call, then comes one for debuggers, then what writes and jumps: so it is in gcc's macro uw_install_context.
+gcc's macro uw_install_context calls a function that copies, then one for debuggers; then it writes the address and jumps.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
     from sframegen.code.isa.instruction_set import Isa
     from sframegen.format.abi import Abi
 
-MAX_FUNCTION = 1 << 14  # bytes: those of libgcc have less than 2 KiB
-CALLS = 2  # from the copying on
+MAX_FUNCTION = 1 << 14  # bytes: libgcc's functions of this kind have less than 2 KiB
+CALLS_FROM_COPYING = 2  # the call that copies, and the one for debuggers
 
 
 class Installation(NamedTuple):
-    """Addresses. In [copied, end) no rule is known to hold."""
+    """The code that installs a handler's frame. From the address `copied` up to `end`, no rule is known to hold."""
 
     copied: int
     end: int
 
 
-def jumps_in(code: Bytes, abi: Abi) -> Iterator[tuple[int, int]]:
-    """Yield (start, end) offsets of what looks like the jump to a handler."""
+def find_handler_jumps(code: Bytes, abi: Abi) -> Iterator[tuple[int, int]]:
+    """Yield the (start, end) offsets of bytes that look like the jump to a handler."""
     jump = MACHINES[abi.machine].eh_return if abi.byte_order == "little" else b""
     if jump:
         yield from (match.span() for match in re.finditer(jump, code, re.DOTALL))
 
 
-def installations_in(code: Bytes, start: int, abi: Abi) -> list[Installation]:
-    """Return all in one function, whose code is at address `start`."""
-    jumps = [*jumps_in(code, abi)] if len(code) <= MAX_FUNCTION else []
+def find_installations(code: Bytes, start: int, abi: Abi) -> list[Installation]:
+    """Return all installations in one function, whose code is at address `start`."""
+    jumps = [*find_handler_jumps(code, abi)] if len(code) <= MAX_FUNCTION else []
     if not jumps:
         return []
     from sframegen.code.decoding.decoded_code import decode  # noqa: PLC0415 - capstone is slow to import, and few files need it
@@ -57,30 +57,30 @@ def installations_in(code: Bytes, start: int, abi: Abi) -> list[Installation]:
     found = []
     for first, end in jumps:
         if start + first in instructions:
-            before = [call for call in calls if call.end <= start + first][-CALLS:]
-            copied = before[0].address if len(before) == CALLS else start
+            before = [call for call in calls if call.end <= start + first][-CALLS_FROM_COPYING:]
+            copied = before[0].address if len(before) == CALLS_FROM_COPYING else start
             found.append(Installation(copied, start + end))
     return found
 
 
-def clones(piece: DecodedCode, isa: Isa) -> bool:
-    """Return True if the code seems to call clone directly: it returns twice, once on another stack, so SP is unknown."""
+def may_call_clone(piece: DecodedCode, isa: Isa) -> bool:
+    """Return True if the code seems to make the system call clone, which returns twice, once on another stack: SP is unknown."""
     call = isa.system_call
     return call.code in piece.code and any(
         call.chooses_clone.match(f"{mnemonic} {operands}") for _, _, mnemonic, operands in map(piece.instruction, range(len(piece)))
     )
 
 
-def copies(instructions: Iterable[tuple[Instruction, FrameState | None]], what: str, isa: Isa) -> int:
-    """Count the copies that a function makes of what its caller has in FP or in the return address's register.
+def count_copies(instructions: Iterable[tuple[Instruction, FrameState | None]], register_name: str, isa: Isa) -> int:
+    """Count the copies that a function makes of its caller's value in FP or in the register of the return address.
 
-    0: the value is nowhere but in its register. 1: it is only where the analysis follows it. More: it may be elsewhere, or may come
-    back from a place that is not followed. An instruction counts if it may load the value again, or if it names the register, which
-    holds the caller's value or nothing that is known, and does not only write it. `instructions`: with the state before each, None
-    if it is not known. `what`: FP or RA.
+    0: only the register has the value. 1: a location that the analysis follows also has it. More: other locations may have it, or
+    the register may be loaded from such a location. An instruction counts if it may load the register so, or if it names the
+    register while that has the caller's or an unknown value, unless it only writes it. `instructions`: each with the state before
+    it, None if unknown. `register_name`: FP or RA.
     """
     copying = isa.copying
-    register = copying.fp if what == "FP" else copying.ra
+    register = copying.fp if register_name == "FP" else copying.ra
     if register is None:
         return 0
     count = 0
@@ -90,7 +90,7 @@ def copies(instructions: Iterable[tuple[Instruction, FrameState | None]], what: 
         text = f"{mnemonic} {operands}"
         if register.returns.match(text):
             count += 2
-        if state is not None and (state.fp if what == "FP" else state.ra) != CALLERS:
+        if state is not None and (state.fp if register_name == "FP" else state.ra) != CALLERS:
             continue
         if mnemonic.startswith(copying.loads) and not register.name.search(operands.partition("[")[2]):
             continue

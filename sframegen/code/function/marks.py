@@ -6,11 +6,11 @@ from enum import IntEnum
 
 
 class FunctionMark(IntEnum):
-    """A result about a function."""
+    """A result about a function. A jump to anywhere is an indirect jump whose targets are not known."""
 
     COMES_BACK = 1  #: it has an instruction that returns, or a jump to anywhere
     RETURNS = 2  #: an instruction that returns is reached
-    JUMPS = 4  #: an instruction that jumps to anywhere is reached
+    JUMPS = 4  #: a jump to anywhere is reached
     KEEPS_FRAME = 8  #: all returns and jumps find the frame of the entry
     SHOWS_ITSELF = 16  #: its own code has all marks of a function: it returns, and each way out has the frame of the entry
     RETURNS_AS_ENTERED = 32  #: a return, or a jump through memory at a fixed address, finds the frame of the entry

@@ -30,4 +30,5 @@ cdef enum:  # sframegen.code.isa.effects.StateFact
     CONTRADICTION = 64
 
 cdef enum:  # sframegen.code.isa.effects
+    FLOW_MASK = 7
     EFFECTS_SHIFT = 6

@@ -85,7 +85,7 @@ class PointFlag(IntEnum):
 
 
 DIRECT, SLOT, PADS = PointFlag
-EFFECTS_SHIFT = 6
+FLOW_MASK, EFFECTS_SHIFT = 7, 6
 
 
 class Mark(IntEnum):

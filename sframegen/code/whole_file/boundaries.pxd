@@ -1,1 +1,1 @@
-from sframegen.code.isa.effects cimport BEGIN, BRANCH, CALL, DIRECT, INDIRECT, JUMP, NEXT, PADDING, RETURN, STOP
+from sframegen.code.isa.effects cimport BEGIN, BRANCH, CALL, DIRECT, FLOW_MASK, INDIRECT, JUMP, NEXT, PADDING, RETURN, STOP

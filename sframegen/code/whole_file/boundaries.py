@@ -13,7 +13,7 @@ except ImportError:
 from sframegen.code.function.analysis import MAX_UNIT
 
 if not cython.compiled:
-    from sframegen.code.isa.effects import BEGIN, BRANCH, CALL, DIRECT, INDIRECT, JUMP, NEXT, PADDING, RETURN, STOP
+    from sframegen.code.isa.effects import BEGIN, BRANCH, CALL, DIRECT, FLOW_MASK, INDIRECT, JUMP, NEXT, PADDING, RETURN, STOP
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -165,7 +165,7 @@ def next_way_out(piece: DecodedCode, number: cython.Py_ssize_t, furthest: cython
     target: cython.ulonglong
     flow: cython.int
     while number < len(at):
-        flow = flows[number] & 7
+        flow = flows[number] & FLOW_MASK
         end = start + ends[number]
         if flow in (JUMP, BRANCH) and flows[number] & DIRECT:
             target = addresses[number]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from sframegen.code.function.findings import END, FindingColumns, no_findings
+from sframegen.code.function.findings import END_PREFIX, FindingColumns, make_empty_findings
 
 try:
     import cython
@@ -121,7 +121,7 @@ class Results:
     """Columns of all functions that were analysed. `live`: 1 for each of which no other result took the place."""
 
     def __init__(self) -> None:
-        self.columns = no_findings()
+        self.columns = make_empty_findings()
         self.live = bytearray()
         self.functions: dict[int, int] = {}  # start -> number of each live function
         self._numbers: dict[FrameState, int] = {}
@@ -132,7 +132,7 @@ class Results:
         own = array("Q", [self._numbers.setdefault(state, len(self._numbers)) for state in found.states])
         self.columns.states.extend(list(self._numbers)[len(self.columns.states) :])
         for name, mine, theirs in zip(FindingColumns._fields[1:], self.columns[1:], found[1:], strict=True):
-            if name.startswith(END):
+            if name.startswith(END_PREFIX):
                 mine.extend(_shifted(theirs, mine[len(mine) - 1]))  # compiled, no index is negative
             else:
                 mine.extend(_renumbered(theirs, own) if name == "row_word" else theirs)

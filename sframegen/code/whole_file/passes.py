@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen.code.context.file_context import Assumptions, FileContext
 from sframegen.code.context.function_starts import find_pointed_at, find_relocated_pointers
 from sframegen.code.context.plt import find_plt
-from sframegen.code.function.analysis import Entries, Unit, Units
+from sframegen.code.function.analysis import Entries, Unit, UnitAnalyser
 from sframegen.code.function.marks import FunctionMark
 from sframegen.code.isa.effects import FrameState, is_entry
 from sframegen.code.whole_file.boundaries import called, chunks, sweep
@@ -117,24 +117,24 @@ def survey_silent(
 
 
 def _survey(context: FileContext, ranges: list[Range]) -> FindingColumns:
-    units = Units(context)
+    units = UnitAnalyser(context)
     for one in ranges:
         units.analyse((one,), (one[0],))
     return units.findings.columns()
 
 
 def _survey_swept(context: FileContext, parts: list[Range]) -> FindingColumns:
-    units = Units(context)
+    units = UnitAnalyser(context)
     for start, end in parts:
         for piece, at in sweep(context, start, end):
-            units.add([piece], ((piece.start, piece.end),), (piece.start,))
+            units.analyse_decoded([piece], ((piece.start, piece.end),), (piece.start,))
             if at is not None and units.findings.add_overrun(end, at):
                 break  # the rest is in that instruction
     return units.findings.columns()
 
 
 def _survey_units(context: FileContext, units: list[tuple[Unit, Entries]]) -> FindingColumns:
-    these = Units(context)
+    these = UnitAnalyser(context)
     for unit in units:
         these.analyse(*unit)
     return these.findings.columns()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen.code.context.function_starts import find_referenced_starts, find_starts
 from sframegen.code.context.plt import Plt, find_plt
 from sframegen.code.decoding.decoded_code import decode
-from sframegen.code.function.analysis import rule_of_state, rules
+from sframegen.code.function.analysis import derive_rules, rule_of_state
 from sframegen.code.isa.effects import Flow, Point
 from sframegen.code.isa.machines import machine_of
 from sframegen.code.whole_file.passes import survey_silent
@@ -167,7 +167,7 @@ def _functions(
     # Not where the return address, at its place on entry, would be below SP.
     emits = [state.sp is None or at_entry is None or state.sp <= at_entry for state in found.states]
     columns = zip(found.start, found.end, found.state, strict=True)
-    rows = rules(((start, end, found.states[number]) for start, end, number in columns if emits[number]), abi)
+    rows = derive_rules(((start, end, found.states[number]) for start, end, number in columns if emits[number]), abi)
     signed = [
         [start for start, number in zip(found.start, found.state, strict=True) if found.states[number][-2:] == (True, key_b)]
         for key_b in (False, True)

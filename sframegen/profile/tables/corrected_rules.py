@@ -16,7 +16,7 @@ from cfi.expression import evaluate
 from cfi.opcodes import RuleKind
 from cfi.rules import CfiRule, RegisterRule
 from sframegen.base.errors import FormatError
-from sframegen.code.function.hazards import MAX_FUNCTION, Installation, installations_in, jumps_in
+from sframegen.code.function.hazards import MAX_FUNCTION, Installation, find_handler_jumps, find_installations
 from sframegen.conversion.translate import Translator
 from sframegen.format.layouts import V3
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
@@ -53,7 +53,7 @@ def _find_handler_jumps(elf: ElfFile, abi: Abi) -> list[tuple[int, int]]:
     """Return, for each likely jump to a handler, the lowest address at which its function may begin, and the jump's end."""
     found = []
     for start, code in readable_code(elf):
-        for _, last in islice(jumps_in(code, abi), MAX_JUMPS):
+        for _, last in islice(find_handler_jumps(code, abi), MAX_JUMPS):
             found.append((max(start, start + last - MAX_FUNCTION), start + last))
     return found[:MAX_JUMPS]
 
@@ -64,7 +64,7 @@ def _find_installations(functions: FunctionTable, function: int, elf: ElfFile, a
     if size > MAX_FUNCTION or functions.kinds[functions.kind[function]].mask:
         return []
     try:
-        return installations_in(bytes(elf.at(start, size)), start, abi)
+        return find_installations(bytes(elf.at(start, size)), start, abi)
     except FormatError:  # the file is cut off there
         return []
 
