@@ -34,10 +34,6 @@ class Removal(NamedTuple):
         return "\n".join(map(str, self.writes))
 
 
-def empty_removal(elf: ElfFile) -> Removal:
-    return Removal(elf.segments, elf.sections, [])
-
-
 def plan_removal(elf: ElfFile) -> Removal:
     """Plan to remove the SFrame section and its headers. Bytes are kept if other headers include them, or without SFrame magic."""
     segments = [UNUSED_SEGMENT if s.p_type == PT.GNU_SFRAME else s for s in elf.segments]

@@ -44,8 +44,7 @@ class ReadBack(NamedTuple):
 def choose_reader(size: int) -> Reader:
     """Return the reader for a file of that size: LIEF if `import_for_many` imported it and the file is small, else pyelftools.
 
-    The library is imported here, before a temporary file exists that an interrupted import could leave behind. Raises
-    ImportError.
+    The library is imported here, before a temporary file exists that an interrupted import could leave. Raises ImportError.
     """
     if "lief" in sys.modules and size < MAX_LIEF_BYTES and _can_import_lief():
         return "lief"

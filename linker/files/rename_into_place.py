@@ -17,8 +17,7 @@ from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-
-FS_IOC_GETFLAGS, FS_APPEND_FL = 0x80086601, 0x20  # FS_IOC_GETFLAGS, FS_APPEND_FL
+FS_IOC_GETFLAGS, FS_APPEND_FL = 0x80086601, 0x20
 
 
 class StepError(OSError):

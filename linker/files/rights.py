@@ -15,7 +15,6 @@ from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
 CAPABILITY = "security.capability"
 USER_PREFIX = "user."  # prefix of attributes that users may set on their own files
 # Errors if this user, file system or user namespace may not give a copy all rights of the original.

@@ -50,11 +50,7 @@ def relocate_writes(gaps: Gaps, writes: Iterable[Write]) -> Iterator[Write]:
 
 
 def make_injection_change(
-    plan: InjectionPlan,
-    elf: ElfFile,
-    section: bytes | memoryview,
-    given: ElfFile | None = None,
-    cleared: Iterable[Write] = (),
+    plan: InjectionPlan, elf: ElfFile, section: bytes | memoryview, given: ElfFile | None = None, cleared: Iterable[Write] = ()
 ) -> Change:
     """Return the change that adds the section to `elf`; its last write is the undo record.
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from sframegen.elf.ranges import Range
     from sframegen.elf.records import Phdr
 
-
 WORD = 1 << 64
 PAGE = 0x1000  # bytes: a segment may only grow within its last page
 

@@ -16,7 +16,6 @@ from sframegen.elf.records import PF, PHDR_SIZE, PT, SHF, SHT, UNUSED_SECTION, P
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
 
-
 NEW_SEGMENTS = 3  # two PT_LOADs and PT_GNU_SFRAME
 MAX_HOLE = 64 << 20  # bytes: .bss leaves a hole of its size in the file between the old and new segments
 WORD = 1 << 64

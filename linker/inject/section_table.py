@@ -12,7 +12,6 @@ from sframegen.elf.symbols import ST_SHNDX_OFFSET, ST_VALUE_OFFSET, SymbolTable,
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-
 MAX_SYMBOLS = 1 << 16  # symbols that may be patched; real files have a handful
 
 

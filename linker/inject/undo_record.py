@@ -30,7 +30,6 @@ from sframegen.elf.ranges import Extent, Range, index_of_containing_range, join_
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-
 MAGIC = b"SFrmUndo"
 ENTRY = struct.Struct("<QQ")
 TRAILER = struct.Struct("<QIIQ8s")
@@ -183,9 +182,7 @@ def read_unverified(data: memoryview) -> Undo | None:
         if at > end or offset + length > original_size:
             return None
         old.append((offset, bytes(data[at - length : at])))
-    if not are_valid_gaps(gaps, original_size, start):
-        return None
-    return Undo(original_size, old, start, tuple(gaps))
+    return Undo(original_size, old, start, tuple(gaps)) if are_valid_gaps(gaps, original_size, start) else None
 
 
 def are_valid_gaps(gaps: list[Gap], original_size: int, start: int) -> bool:

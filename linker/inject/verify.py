@@ -107,9 +107,6 @@ def verify_detached(original: ElfFile, section: Bytes, result: Path, reader: Rea
     return findings
 
 
-# -- the checks, each of which yields its findings
-
-
 def check_new_header(plan: InjectionPlan, original: ElfFile, written: ReadBack) -> Iterator[str]:
     yield from identity_findings(original, written)
     if written.table_offset != plan.table_offset:

@@ -64,11 +64,7 @@ class LinkerMap:
     """A linker map: the executable sections of each input file of a link."""
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        linked: ElfFile,
-        address_of: Callable[[Placement], int | None],
-        has_code: HasCode,
+        self, path: str | os.PathLike[str], linked: ElfFile, address_of: Callable[[Placement], int | None], has_code: HasCode
     ) -> None:
         """`address_of`: a placement's address in `linked`, None for data. `has_code`: if an output section may have code."""
         self.path = os.fspath(path)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from linker.existing.in_place import find_own_loads, find_sframe_extents
 from linker.existing.original import restore_original
-from linker.existing.take_out import empty_removal, plan_removal
+from linker.existing.take_out import Removal, plan_removal
 from linker.inject.apply import Change, write_changed_file
 from linker.objects.change_objects import plan_object_removal
 from linker.objects.given_file import Objects, open_input
@@ -115,7 +115,7 @@ def _remove_from_linked(elf: ElfFile, target: Target, *, force: bool) -> Section
     if original is not None:
         has_one, size = bool(find_sframe_extents(original.elf)), len(original.elf.data)
         removal = replace(removal, restored=True, identical=True, still_has_one=has_one, size=size)
-        result, plan = original.elf, empty_removal(original.elf)
+        result, plan = original.elf, Removal(original.elf.segments, original.elf.sections, [])
         write = partial(write_changed_file, elf, Change(()), record=original.record)
     elif find_own_loads(elf) or unloaded_of(elf) is not None or force:
         result, plan = elf, plan_removal(elf)

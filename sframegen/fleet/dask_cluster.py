@@ -26,12 +26,11 @@ from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_process import PackageProcess
 from sframegen.fleet.result_rows import AnswerKind, Finished, RowOutcome, parse_finished, to_one_line
 from sframegen.fleet.run_options import EngineError, Job, NumberedItem, NumberedResult, RunOptions
-from sframegen.fleet.sources import items
+from sframegen.fleet.sources.items import Item
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from sframegen.fleet.sources.items import Item
 
 ENCRYPTED = ("tls", "wss")
 ALLOWED_TYPES = frozenset({"bytearray", "bytes", "dict", "float", "int", "list", "set", "str", "tuple"})  # of `builtins`
@@ -178,9 +177,6 @@ async def _check_scheduler(address: str) -> None:
     comm.abort()
 
 
-# -- connections without TLS
-
-
 def is_encrypted(address: str) -> bool:
     return urlsplit(address).scheme in ENCRYPTED
 
@@ -238,7 +234,7 @@ def _work_on(item: list[Any], options: RunOptions, output: str, token: str, vers
                 AnswerKind.CANNOT_WORK,
                 f"the worker {worker.address} cannot write to {output}{why}: give a directory that all workers share",
             )
-    return AnswerKind.FINISHED, _local.process.work_on(items.item_from_json(item))
+    return AnswerKind.FINISHED, _local.process.work_on(Item(*item))
 
 
 def _end_process() -> None:

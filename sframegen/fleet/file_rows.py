@@ -43,7 +43,8 @@ class PackageFiles:
 
     def visit(self, path: str, given: Path, changed: Path) -> bool:
         """Process a file and add its row. Raises OSError, and MemoryError if a higher memory limit could change the row."""
-        row = self._add_row(path)
+        row = FileRow(self.package, self.sha256, to_one_line(path), RowOutcome.REFUSED)
+        self.rows.append(row)
         started = perf_counter()
         try:
             with only_file_errors():
@@ -60,11 +61,6 @@ class PackageFiles:
         finally:
             row.seconds = round(perf_counter() - started, 6)
         return False
-
-    def _add_row(self, path: str) -> FileRow:
-        row = FileRow(self.package, self.sha256, to_one_line(path), RowOutcome.REFUSED)
-        self.rows.append(row)
-        return row
 
     def _convert(self, row: FileRow, given: Path, changed: Path) -> bool:
         data, status = map_file(given)

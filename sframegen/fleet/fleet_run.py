@@ -19,7 +19,6 @@ from sframegen.fleet.collecting import RunTotals, write_tables
 from sframegen.fleet.output_directory import OutputDirectory, write_key
 from sframegen.fleet.result_rows import FileRow, Finished, PackageResult, RowOutcome
 from sframegen.fleet.run_options import Engine, Job, RunOptions
-from sframegen.fleet.sources import items
 from sframegen.fleet.sources.fetching import identify_content
 from sframegen.fleet.sources.items import Item, without_secrets
 from sframegen.fleet.sources.listing import list_items
@@ -79,7 +78,7 @@ class CoverageGate:
                     self.finding(f"{row.package}: {row.path}: {why}")
 
     def finish(self, directory: str) -> None:
-        """Report the number of files beyond MAX_LINES. `directory`: of the results."""
+        """Report the number of files beyond MAX_REPORTED_FILES. `directory`: the path of the results."""
         if self.failed > MAX_REPORTED_FILES:
             self.finding(
                 f"{self.failed - MAX_REPORTED_FILES:,} more files fall short: compare the columns of {directory}/files.parquet"
@@ -113,9 +112,9 @@ class FleetRun:
         return self.outcomes.total()
 
     def run(self, begin: Callable[[Job], AbstractContextManager[Engine]]) -> RunTotals | None:
-        """Do the run, and return its sums; return None and keep earlier output if a source is missing. `begin`: starts the engine.
+        """Do the run, and return its sums; None, with earlier output kept, if a source is missing or none can be listed.
 
-        Raises EngineError if the run cannot go on, BlockingIOError if another run works in the directory, OSError.
+        `begin`: starts the engine. Raises EngineError if the run cannot go on, BlockingIOError if another run is there, OSError.
         """
         with ExitStack() as stack:
             self.output = stack.enter_context(OutputDirectory.opened(self.path, make=True))
@@ -155,7 +154,7 @@ class FleetRun:
     def _yield_items_for_workers(self, listing: BinaryIO, keys: int) -> Iterator[tuple[int, Item]]:
         """Yield (number, item) for the items that a worker has to process, and record the results of the others."""
         for number, line in enumerate(listing):
-            item = items.item_from_json(json.loads(line))
+            item = Item(*json.loads(line))
             found = self._find_result(item)
             if isinstance(found, Item):
                 yield number, found

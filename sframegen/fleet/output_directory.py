@@ -51,8 +51,6 @@ class OutputDirectory(OwnDirectory):
         with self.open_new_file(name) as file:
             file.write(json.dumps(value, separators=(",", ":")).encode("ascii") + b"\n")
 
-    # -- results
-
     def write_result(self, key: str, result: PackageResult) -> None:
         """Write the result of a package under its key. Raises OSError."""
         self.write_json(_result_path(key), {"package": vars(result.package), "files": [vars(row) for row in result.files]})
@@ -87,11 +85,8 @@ class OutputDirectory(OwnDirectory):
         except (FormatError, OSError):
             return None
         package = result.package
-        if package.outcome is RowOutcome.FAILED:
-            return None
-        if package.new_package_bytes and not self._has_rewritten(package):
-            return None
-        return package
+        is_failed = package.outcome is RowOutcome.FAILED
+        return None if is_failed or (package.new_package_bytes and not self._has_rewritten(package)) else package
 
     def _has_rewritten(self, package: PackageRow) -> bool:
         """Return True if the rewritten package exists, with the size in the row."""
@@ -146,8 +141,6 @@ class OutputDirectory(OwnDirectory):
             yield descriptor
         finally:
             os.close(descriptor)
-
-    # -- the keys of this run's results, in a file at the packages' numbers
 
     @contextmanager
     def new_keys(self) -> Iterator[int]:

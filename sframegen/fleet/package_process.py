@@ -156,9 +156,6 @@ def _format_size(size: int) -> str:
     return next(f"{size >> shift} {unit}iB" for shift, unit in ((30, "G"), (20, "M"), (10, "K")) if size >> shift or shift == 10)
 
 
-# -- the process
-
-
 def main() -> None:
     """Answer requests until the parent closes its end of the pipe. This is the main function of the process."""
     descriptor, directory, memory, seconds, path = *map(int, sys.argv[1:4]), float(sys.argv[4]), sys.argv[5]

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from sframegen.fleet.sources.items import Item
     from sframegen.packages.package_pass import PassReport
 
-
 SAME_SOURCES_NEEDED = "all workers need the same sources, unchanged during the run"
 
 
@@ -134,9 +133,6 @@ def _pass_and_rewrite(item: Item, source: BinaryIO, files: PackageFiles, output:
             location.unlink()  # an earlier run may have written a package from other content
         status = location.status()
     return passed[0], 0 if status is None else status.st_size
-
-
-# -- memory
 
 
 def _reset_peak_memory() -> None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from sframegen.packages.package_pass import ChangedFile, PassReport, Visit
 
-
 MAX_BYTES = 64 << 20
 INSTALLED_SIZE = re.compile(rb"^(Installed-Size:[ \t]*)(\d{1,15})", re.MULTILINE | re.IGNORECASE)
 MD5SUMS_LINE = re.compile(rb"^([0-9a-f]{32})([ \t]+\*?)(.+)$", re.MULTILINE)

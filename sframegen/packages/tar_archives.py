@@ -85,12 +85,7 @@ def pass_archive(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, for
 
 
 def pass_compressed(
-    package: Pass,
-    source: BinaryIO,
-    target: BinaryIO | None,
-    checksums: Container[str] | None,
-    *,
-    devices: bool = True,
+    package: Pass, source: BinaryIO, target: BinaryIO | None, checksums: Container[str] | None, *, devices: bool = True
 ) -> bool:
     """Pass a tar archive of any compression, from the file's position on; the new one has the same compression.
 
@@ -156,10 +151,7 @@ def write_tar(source: Readable, changed: dict[int, Content], write: Callable[[by
 
 
 def entries(source: Readable, write: Callable[[bytes], object] = lambda _: None) -> Iterator[TarEntry]:
-    """Yield the entries. The caller then reads their contents, with padding, from the stream. At its end, `write` gets the rest.
-
-    Raises FormatError.
-    """
+    """Yield entries; the caller reads their contents and padding. `write` gets the rest of the stream. Raises FormatError."""
     headers = _Headers(source)
     # tarfile only reads headers here.
     archive = tarfile.TarFile(fileobj=cast("BinaryIO", headers), mode="w", encoding="utf-8", errors="surrogateescape")

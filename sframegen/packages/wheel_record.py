@@ -16,7 +16,6 @@ from sframegen.packages.package_pass import MAX_ENTRIES, ChangedFile, Readable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
 MAX_RECORD_BYTES, MAX_LINE = 64 << 20, 1 << 16
 ALGORITHMS = ("sha256", "sha384", "sha512")  # the wheel specification requires sha256 or better
 DIST_INFO = r"[^/]+\.dist-info/RECORD"

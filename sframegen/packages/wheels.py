@@ -103,6 +103,4 @@ def _visit_entry(package: Pass, given: ZipFile, entry: ZipEntry, record: WheelRe
         while hashed.read(CHUNK):
             pass
     hashed.check(entry.info.file_size)
-    if content is None or not content.changed:
-        return None
-    return content
+    return content if content is not None and content.changed else None

@@ -18,7 +18,6 @@ from sframegen.packages.package_pass import Content, Pass, in_entry, pieces, wri
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
 LOCAL_HEADER = struct.Struct("<4s5HIIIHH")
 LOCAL_MAGIC, DESCRIPTOR_MAGIC = b"PK\3\4", b"PK\7\10"
 ENCRYPTED, DESCRIPTOR_FOLLOWS = 1, 8  # flags

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-
 READ_CHUNK = 1 << 22  # bytes to read at a time
 MAX_PACKAGE_BYTES = 16 << 30
 # Names that fsspec's file systems give to a file's version.

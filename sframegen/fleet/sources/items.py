@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from sframegen.base.errors import FormatError
@@ -148,7 +148,3 @@ def refuse_bad_name(item: Item) -> Item:
 def make_refused_item(name: str, place: str, why: str) -> Item:
     """Return an item that is refused for the reason `why`. `name`: any text."""
     return Item(cut_middle(printable(name))[:NAME_MAX] or place, place, refused=why)
-
-
-def item_from_json(values: list[Any]) -> Item:
-    return Item(*values)

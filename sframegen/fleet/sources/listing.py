@@ -77,9 +77,7 @@ def list_source(source: str) -> Iterator[Item]:
         return _list_url(place)
     if os.path.isdir(place):  # noqa: PTH112
         return _list_tree(place)
-    if is_index(place):
-        return list_apt_index(place)
-    return _list_file(place)
+    return list_apt_index(place) if is_index(place) else _list_file(place)
 
 
 def _list_url(url: str) -> Iterator[Item]:
@@ -213,9 +211,6 @@ def _make_apt_item(base: str, filename: str, checksum: str, size: str) -> Item:
     checksum = checksum.strip().lower()
     is_size = size.isascii() and size.isdigit() and len(size) < 16
     return make_item_below(base, filename, checksum if SHA256.match(checksum) else "", int(size) if is_size else -1)
-
-
-# -- bytes
 
 
 def _read_unpacked(file: BinaryIO, name: str) -> Iterator[bytes]:
