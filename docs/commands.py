@@ -137,7 +137,7 @@ def examples(command: click.Command, level: str = "##") -> Iterator[str]:
     assert isinstance(command, Command)
     yield f"{level} Examples\n"
     for example in command.examples:
-        yield f"{marked(example.what)}:\n\n```text\n{example.line}\n```\n"
+        yield f"{marked(example.purpose)}:\n\n```text\n{example.line}\n```\n"
 
 
 def paragraphs(text: str) -> Iterator[str]:

@@ -11,24 +11,27 @@ from sframegen.api.add_summary import Summary, format_categories, sum_categories
 from sframegen.api.adding import add
 from sframegen.api.options import AddOptions
 from sframegen.base.text import format_count
-from sframegen.cli.shared.adding_options import ADD_SECTION, adding
+from sframegen.cli.shared.adding_options import ADD_SECTION, add_section_options
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSE_OR_QUIET, CommonOptions, min_coverage, verbose
+from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSITY, CommonOptions, min_coverage_option, verbose_option
 from sframegen.cli.shared.file_kinds import is_package
-from sframegen.cli.shared.many_files import changes, code_of_one, print_change
-from sframegen.cli.shared.output import FILES, Run, next_step
-from sframegen.cli.shared.write_options import RECURSIVE, RESULTS, VERIFICATION, dry_run
+from sframegen.cli.shared.many_files import change_files, parallel_reading, print_change
+from sframegen.cli.shared.output import FILES, Run, suggest_command
+from sframegen.cli.shared.write_options import RECURSIVE, RESULT_OPTIONS, VERIFICATION, dry_run_option
 from sframegen.program.workers import Running
 
 if TYPE_CHECKING:
     from sframegen.api.options import SectionOptions, StrPath, WriteOptions
 
 
+MIN_COVERAGE = min_coverage_option("Exit 1 if the section covers less of the code, or a file in a package or tree is refused.")
+
+
 @click.command(
     name="add-section",
     cls=Command,
     exclusive=[
-        VERBOSE_OR_QUIET,
+        VERBOSITY,
         *((one, other) for one in ("--detached", "--object") for other in ("--output", "--unloaded", "--replace", "--recursive")),
         *(("--recursive", "--output"), ("--detached", "--object")),
     ],
@@ -42,14 +45,10 @@ if TYPE_CHECKING:
 )
 @FILES
 @RECURSIVE
-@adding(
-    ADD_SECTION,
-    before={
-        "optimize": (RESULTS, dry_run(), VERIFICATION),
-        "debug_file": (min_coverage("Exit 1 if the section covers less of the code, or a file in a package or tree is refused."),),
-    },
+@add_section_options(
+    ADD_SECTION, before={"optimize": (RESULT_OPTIONS, dry_run_option(), VERIFICATION), "debug_file": (MIN_COVERAGE,)}
 )
-@verbose("Account for all executable bytes, and list what was left out.")
+@verbose_option("Account for all executable bytes, and list what was left out.")
 @QUIET
 @JSON_LIST
 def command(
@@ -82,14 +81,14 @@ def command(
     """
     if recursive:
         from sframegen.cli import add_tree  # noqa: PLC0415 - only for trees
-        from sframegen.cli.trees.each_file import as_tree_command  # noqa: PLC0415
+        from sframegen.cli.trees.each_file import run_tree_command  # noqa: PLC0415
 
         values = {"report": None, "min_coverage": min_coverage, "making": making, "writing": writing, "common": common}
-        as_tree_command(add_tree.command, files, making.debug_file, **values)
+        run_tree_command(add_tree.command, files, making.debug_file, **values)
     run = Run()
 
     def add_to(path: str, to_write: WriteOptions) -> Summary:
-        with code_of_one(files, common.jobs) if making.synthesize else nullcontext(Running()) as running:
+        with parallel_reading(files, common.jobs) if making.synthesize else nullcontext(Running()) as running:
             options = AddOptions(making, to_write, running)
             if not is_package(path):
                 return add(path, options)
@@ -98,29 +97,33 @@ def command(
             return add_to_package(path, **options.keywords)
 
     summaries: list[Summary] = []
-    for summary in changes(run, files, add_to, writing, common):
+    for summary in change_files(run, files, add_to, writing, common):
         summaries.append(summary)
         if common.prints_lines:
             print_change(summary, summary.details() if common.verbose else (), plan=writing.dry_run)
         if min_coverage is not None:
-            _judge(run, summary, min_coverage)
+            _check_coverage(run, summary, min_coverage)
     if common.verbose and not common.as_json and len(summaries) > 1:
         click.echo("\n".join([f"all {len(summaries)} files:", *format_categories(sum_categories(summaries))]))
     if common.prints_lines and not run.status and not is_stdout(common.output):
-        _print_next_step(summaries, writing.detached)
-    run.end(as_json=common.as_json)
+        _suggest_check(summaries, writing.detached)
+    run.finish(as_json=common.as_json)
 
 
-def _print_next_step(summaries: list[Summary], store: StrPath | None) -> None:
+def _suggest_check(summaries: list[Summary], store: StrPath | None) -> None:
     if store is None:
-        next_step("sframegen check {}", *(one.output for one in summaries if one.output and one.section_bytes and not one.package))
+        line, files = (
+            "sframegen check {}",
+            [one.output for one in summaries if one.output and one.section_bytes and not one.package],
+        )
     else:
-        next_step(f"sframegen check --sections {shlex.quote(str(store))} {{}}", *(one.file for one in summaries if one.detached))
+        line, files = f"sframegen check --sections {shlex.quote(str(store))} {{}}", [one.file for one in summaries if one.detached]
+    suggest_command(line, *files)
 
 
-def _judge(run: Run, summary: Summary, min_coverage: float) -> None:
+def _check_coverage(run: Run, summary: Summary, min_coverage: float) -> None:
     if summary.coverage < min_coverage:
-        short = "nothing was added" if not summary.section_bytes else f"{summary.coverage:.4f} % is below {min_coverage:g} %"
-        run.finding(f"{summary.file}: --min-coverage: {short}")
+        shortfall = "nothing was added" if not summary.section_bytes else f"{summary.coverage:.4f} % is below {min_coverage:g} %"
+        run.report_finding(f"{summary.file}: --min-coverage: {shortfall}")
     if summary.package is not None and summary.package.refused:
-        run.finding(f"{summary.file}: --min-coverage: {format_count(summary.package.refused, 'file')} in it refused")
+        run.report_finding(f"{summary.file}: --min-coverage: {format_count(summary.package.refused, 'file')} in it refused")

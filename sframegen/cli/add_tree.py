@@ -10,12 +10,12 @@ import click
 
 from sframegen.api.add_summary import Summary, format_percent
 from sframegen.api.options import AddOptions, SectionOptions, WriteOptions
-from sframegen.cli.shared.adding_options import ADD_TREE, adding
+from sframegen.cli.shared.adding_options import ADD_TREE, add_section_options
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import VERBOSE_OR_QUIET, CommonOptions, min_coverage
-from sframegen.cli.shared.output import PathName, Refused, Run, next_step, note
-from sframegen.cli.trees.each_file import Tree, each_file, tree_options
-from sframegen.cli.trees.tree_report import REFUSED, Entry, Totals, to_json, write
+from sframegen.cli.shared.common_options import VERBOSITY, CommonOptions, min_coverage_option
+from sframegen.cli.shared.output import PathName, Refused, Run, note, suggest_command
+from sframegen.cli.trees.each_file import TreeOptions, process_trees, tree_options
+from sframegen.cli.trees.tree_report import REFUSED, Entry, Totals, to_json, write_report
 from sframegen.detached.detached_file import companion_of
 from sframegen.elf.file import ElfFile, map_descriptor
 from sframegen.elf.notes import read_build_id
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from linker.files.location import Location
     from sframegen.cli.trees.tree_files import Name
 
-STDOUT = "-"  # the report's name that leaves stdout to the report alone
+STDOUT = "-"  # as the name of the report; the lines for people then go to stderr
 
 
 @click.command(
     name="add-tree",
     cls=Command,
-    exclusive=[VERBOSE_OR_QUIET],
+    exclusive=[VERBOSITY],
     examples=[
         Example("Add sections to a build root, and keep the outcome", "sframegen add-tree --report sframe.json build/root"),
         Example("Leave out plugins, and fail if a file is refused", "sframegen add-tree --exclude 'plugins/' --strict build/root"),
@@ -40,13 +40,13 @@ STDOUT = "-"  # the report's name that leaves stdout to the report alone
 )
 @tree_options(
     click.option("--report", metavar="FILE", type=PathName(), help="Write the outcome for each file as JSON; - is stdout."),
-    min_coverage("Exit 1 if a file is refused, or the sections cover less of all code."),
-    adding(ADD_TREE),
+    min_coverage_option("Exit 1 if a file is refused, or the sections cover less of all code."),
+    add_section_options(ADD_TREE),
 )
 def command(
     roots: tuple[str, ...],
     *,
-    tree: Tree,
+    tree: TreeOptions,
     report: str | None,
     min_coverage: float | None,
     making: SectionOptions,
@@ -64,13 +64,13 @@ def command(
     """
     if common.as_json and report == STDOUT:
         raise click.UsageError("--json and --report - exclude each other: both print on stdout")
-    if min_coverage is not None:  # code of refused files is not counted
+    if min_coverage is not None:  # the code of a refused file is in no count, so its refusal has to be the finding
         tree = tree._replace(strict=True)
     run = Run()
     trees: dict[str, list[Entry]] = {root: [] for root in roots}
-    for names, outcome in each_file(run, roots, _worker(making, writing), tree=tree, writing=writing, common=common):
+    for names, outcome in process_trees(run, roots, _make_worker(making, writing), tree=tree, writing=writing, common=common):
         if isinstance(outcome, Refused):
-            trees[names[0].root].append(_refused(names, outcome.error))
+            trees[names[0].root].append(_refused_entry(names, outcome.error))
         elif outcome is not None:
             build_id, summary = outcome
             for warning in () if common.quiet else summary.warnings:
@@ -78,28 +78,28 @@ def command(
             if common.verbose and not common.as_json:
                 click.echo(summary.one_line(), err=report == STDOUT)
             run.reports.append(summary)
-            summary = replace(summary, warnings=tuple(_local(names[0], warning) for warning in summary.warnings))
-            trees[names[0].root].append(Entry.of(names[0].path, _links(names), build_id, summary))
+            summary = replace(summary, warnings=tuple(_without_root(names[0], warning) for warning in summary.warnings))
+            trees[names[0].root].append(Entry.of(names[0].path, _other_names(names), build_id, summary))
 
     totals = Totals(entry for entries in trees.values() for entry in entries)
     if common.prints_lines:
         click.echo(totals.one_line(dry_run=writing.dry_run), err=report == STDOUT)
     covered, code = (totals.numbers[name] for name in ("covered_bytes", "code_bytes"))
     if min_coverage is not None and 100 * covered < min_coverage * code:
-        run.finding(f"--min-coverage: {format_percent(covered, code)} % is below {min_coverage:g} %")
+        run.report_finding(f"--min-coverage: {format_percent(covered, code)} % is below {min_coverage:g} %")
     if report == STDOUT:
         click.echo(to_json(trees), nl=False)
     elif report is not None:
-        with run.file(report):
-            write(report, to_json(trees))
+        with run.working_on(report):
+            write_report(report, to_json(trees))
     if common.prints_lines and not run.status and not writing.dry_run:
-        next_step("sframegen check --quiet {}", *roots)
-    run.end(as_json=common.as_json)
+        suggest_command("sframegen check --quiet {}", *roots)
+    run.finish(as_json=common.as_json)
 
 
-def _worker(making: SectionOptions, writing: WriteOptions) -> Callable[[Location, list[Location]], tuple[str, Summary] | None]:
-    """Return the work on a file, which returns its build-id and Summary; None for a separate debug file or detached section."""
-    from sframegen.api.adding import add  # noqa: PLC0415 - takes longer than to see that there is no file for it
+def _make_worker(making: SectionOptions, writing: WriteOptions) -> Callable[[Location, list[Location]], tuple[str, Summary] | None]:
+    """Return a function that adds a section to a file; it returns None for a separate debug file or a detached section."""
+    from sframegen.api.adding import add  # noqa: PLC0415 - not before it is known that there are files
     from sframegen.conversion.cfi_sections import has_debug_frame  # noqa: PLC0415
 
     def work(file: Location, hard_links: list[Location]) -> tuple[str, Summary] | None:
@@ -111,24 +111,25 @@ def _worker(making: SectionOptions, writing: WriteOptions) -> Callable[[Location
         if companion_of(elf) is not None:
             return None
         has_debug_file = making.debug_file is not None and has_debug_frame(elf, Path(making.debug_file))
-        own = making if has_debug_file else replace(making, debug_file=None)
-        summary = add(file, AddOptions(own, replace(writing, replace=True, hard_links=hard_links)))
+        making_for_file = making if has_debug_file else replace(making, debug_file=None)
+        summary = add(file, AddOptions(making_for_file, replace(writing, replace=True, hard_links=hard_links)))
         return (read_build_id(elf) or b"").hex(), summary
 
     return work
 
 
-def _refused(names: list[Name], text: str) -> Entry:
-    return Entry(names[0].path or ".", _links(names), REFUSED, _local(names[0], text.removeprefix(f"{names[0].full}: ")))
+def _refused_entry(names: list[Name], text: str) -> Entry:
+    error = _without_root(names[0], text.removeprefix(f"{names[0].full}: "))
+    return Entry(names[0].path or ".", _other_names(names), REFUSED, error)
 
 
-def _links(names: list[Name]) -> list[str]:
-    """Return the other names of a file in the same root."""
+def _other_names(names: list[Name]) -> list[str]:
+    """Return the names of a file after its first one that are below the same root."""
     return [name.path for name in names[1:] if name.root == names[0].root]
 
 
-def _local(name: Name, text: str) -> str:
-    """Return the text without the path of the root."""
-    for place in (os.path.realpath(name.root), name.root):
-        text = re.sub(rf"(?<![\w./-]){re.escape(place.rstrip('/'))}/", "", text)
+def _without_root(name: Name, text: str) -> str:
+    """Return the text with paths below the root made relative, so that reports do not depend on where the root is."""
+    for root in (os.path.realpath(name.root), name.root):
+        text = re.sub(rf"(?<![\w./-]){re.escape(root.rstrip('/'))}/", "", text)  # only where a path begins
     return text

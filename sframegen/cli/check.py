@@ -10,18 +10,18 @@ import click
 from sframegen.api.reading import check
 from sframegen.checks.finding import CONSUMERS, SHOWN, CheckReport, Consumer, Severity
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, VERBOSE_OR_QUIET, CommonOptions, debug_file, verbose
+from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, VERBOSITY, CommonOptions, debug_file_option, verbose_option
 from sframegen.cli.shared.file_kinds import is_package, refuse_package
-from sframegen.cli.shared.many_files import code_of_one, each
+from sframegen.cli.shared.many_files import parallel_reading, process_files
 from sframegen.cli.shared.output import FILES, SECTIONS, Run, note
-from sframegen.cli.trees.each_file import with_sections
+from sframegen.cli.trees.each_file import find_files_with_sections
 from sframegen.program.workers import Running
 
 
 @click.command(
     name="check",
     cls=Command,
-    exclusive=[VERBOSE_OR_QUIET],
+    exclusive=[VERBOSITY],
     examples=[
         Example("Check a program, for the Linux kernel only", "sframegen check --consumer kernel ./prog"),
         Example("Find wrong .cfi directives in an object", "sframegen check --instructions main.o"),
@@ -39,7 +39,7 @@ from sframegen.program.workers import Running
     help="Check for this reader: the kernel, glibc, GNU binutils, an arm64 kernel that walks its own stacks, or all that read such"
     " a file.",
 )
-@debug_file("to compare with as well.")
+@debug_file_option("to compare with as well.")
 @SECTIONS
 @click.option("--instructions", is_flag=True, help="Also compare sections and call frame information with the instructions.")
 @click.option(
@@ -49,7 +49,7 @@ from sframegen.program.workers import Running
 )
 @click.option("--strict", is_flag=True, help="Treat warnings as errors.")
 @JOBS
-@verbose("Also print notes, all findings, and an account of all executable bytes.")
+@verbose_option("Also print notes, all findings, and an account of all executable bytes.")
 @QUIET
 @JSON_LIST
 def command(
@@ -81,7 +81,7 @@ def command(
     paths = _expand_directories(run, files)
 
     def check_file(path: str) -> CheckReport:
-        with code_of_one(paths, common.jobs) if instructions or second_reader else nullcontext(Running()) as running:
+        with parallel_reading(paths, common.jobs) if instructions or second_reader else nullcontext(Running()) as running:
             options: dict[str, Any] = {"consumer": consumer, "debug_file": debug_file, "sections": sections}
             options |= {"instructions": instructions, "second_reader": second_reader} | vars(running)
             if not is_package(path):
@@ -90,45 +90,45 @@ def command(
 
             return check_package(path, **options)
 
-    for path, found in each(run, paths, check_file, common.jobs, verify=False, lines=common.prints_lines):
+    for path, found in process_files(run, paths, check_file, common.jobs, verify=False, lines=common.prints_lines):
         report = found.strict() if strict else found
         if report.worst() is Severity.ERROR:
             run.status = 1
         for refused in report.package.refused if report.package else ():
-            run.finding(f"{path}: {refused}")
+            run.report_finding(f"{path}: {refused}")
         if common.as_json:
             run.reports.append(report)
             continue
         for warning in () if common.quiet else report.warnings:
             note(f"{path}: warning: {warning}")
         _print(report, verbose=common.verbose, quiet=common.quiet)
-    run.end(as_json=common.as_json)
+    run.finish(as_json=common.as_json)
 
 
 def _expand_directories(run: Run, files: tuple[str, ...]) -> tuple[str, ...]:
     """Return the files, with each directory replaced by the files below it that have a section."""
     paths = []
     for file in files:
-        if not os.path.isdir(file):  # noqa: PTH112 - one in a directory that we may not search is refused as a file
+        if not os.path.isdir(file):  # noqa: PTH112 - also if it cannot be looked up: it is then refused as a file
             paths.append(file)
             continue
-        with run.file(file):
-            refused = len(run.reports)
-            found = with_sections(run, file)
-            if not found and len(run.reports) == refused:
+        with run.working_on(file):
+            reports_before = len(run.reports)
+            found = find_files_with_sections(run, file)
+            if not found and len(run.reports) == reports_before:
                 refuse_package(file)
-                run.refuse(file, f"{file}: no program or library in it has an SFrame section")
+                run.report_refusal(file, f"{file}: no program or library in it has an SFrame section")
             paths += found
     return tuple(paths)
 
 
 def _print(report: CheckReport, *, verbose: bool, quiet: bool) -> None:
-    """Print the report of a file, or of a package and then of each file in it, with both names."""
+    """Print the report of a file; for a package, also that of each file in it, named `package: file`."""
     if quiet and report.worst() is not Severity.ERROR:
         return
     click.echo(report.one_line())
-    least = Severity.ERROR if quiet else Severity.NOTE if verbose else Severity.WARNING
-    for line in report.lines(least, shown=None if verbose else SHOWN):
+    min_severity = Severity.ERROR if quiet else Severity.NOTE if verbose else Severity.WARNING
+    for line in report.lines(min_severity, shown=None if verbose else SHOWN):
         click.echo(line)
     for line in report.code_table() if verbose else ():
         click.echo(line)

@@ -1,4 +1,4 @@
-"""The command line, `sframegen COMMAND FILE...`. Each command has a module, which is imported when it is used."""
+"""The command line, `sframegen COMMAND FILE...`. Each command is in a module of its own, which is imported when it is used."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import click
 
 from sframegen.base.text import cut_middle, printable
 from sframegen.cli.shared.command import Example, Group
-from sframegen.cli.shared.early_end import EndedError, ended_in_one_line
+from sframegen.cli.shared.early_end import EndedError, handle_early_ends
 
-GROUPS = {  # what people want, and the commands for it
+GROUPS = {  # headings of --help, and the commands below each, with their help
     "See stacks": {
         "profile": "Profile processes: sample their stacks, and show where the time goes.",
         "stack": "Print the stacks of a process, using SFrame sections.",
@@ -43,7 +43,7 @@ GROUPS = {  # what people want, and the commands for it
     },
 }
 COMMANDS = {name: line for commands in GROUPS.values() for name, line in commands.items()}
-LONGEST, SPACING = max(map(len, COMMANDS)), 2  # the lines begin in one column in all groups
+LONGEST_NAME, SPACING = max(map(len, COMMANDS)), 2  # columns; the help of all groups is aligned
 EXIT_STATUSES = {0: "done", 1: "a finding or a file refused (the others are still done)", 2: "wrong usage"}
 EPILOG = f"""\
 Exit status: {", ".join(f"{status} {meaning}" for status, meaning in EXIT_STATUSES.items())}.
@@ -53,7 +53,7 @@ Completion in bash, zsh, fish: eval "$(_SFRAMEGEN_COMPLETE=bash_source sframegen
 
 
 class LazyGroup(Group):
-    """All commands: `add-section`, for instance, is `command` of the module `sframegen.cli.add_section`."""
+    """The group of all commands. For instance, `add-section` is `command` in the module `sframegen.cli.add_section`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)
@@ -67,7 +67,7 @@ class LazyGroup(Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
         for group, commands in GROUPS.items():
             with formatter.section(group):
-                formatter.write_dl(list(commands.items()), col_spacing=SPACING + LONGEST - max(map(len, commands)))
+                formatter.write_dl(list(commands.items()), col_spacing=SPACING + LONGEST_NAME - max(map(len, commands)))
 
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -96,8 +96,8 @@ def cli() -> None:
     """Take whole stacks of unchanged programs; add SFrame sections to existing ELF files, check and use them."""
 
 
-def _show(error: click.ClickException) -> None:
-    """Print an error as click does, but without the middle of long names."""
+def _print_click_error(error: click.ClickException) -> None:
+    """Print an error as click does, but with long lines shortened in the middle."""
     text = StringIO()
     error.show(text)
     for line in text.getvalue().splitlines():
@@ -106,47 +106,48 @@ def _show(error: click.ClickException) -> None:
 
 def run_command() -> int:
     """Run the command line, and return its exit status. Raises ImportError and MemoryError; other errors are printed."""
-    with ended_in_one_line():
+    with handle_early_ends():
         sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr] # file names go out as they came in
         status = 0
         try:
-            status = _status()
+            status = _run_for_status()
             sys.stdout.flush()
-        except OSError as error:  # standard output's own: files are dealt with where they are read
+        except OSError as error:  # of standard output: errors of files are caught where they are read
             _report_output_error(error)
             status = status or 1
         return status
 
 
-def _status() -> int:
+def _run_for_status() -> int:
+    """Run the command, print any error except ImportError, MemoryError and OSError, and return the exit status."""
     try:
         return cli.main(prog_name="sframegen", standalone_mode=False) or 0
     except EndedError as end:
         return int(end.code or 0)
     except click.ClickException as error:
-        _show(error)
+        _print_click_error(error)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return 130
     except (ImportError, MemoryError, OSError):
         raise
-    except Exception as error:  # outside of the work on any file
+    except Exception as error:  # a fault of sframegen that was not caught in the work on a file
         from sframegen.base.one_file import build_fault_error, is_lost_memory_error  # noqa: PLC0415 - here and below: `--version` imports little
 
         if is_lost_memory_error(error):
             raise MemoryError from error
-        from sframegen.cli.shared.output import in_words, note  # noqa: PLC0415
+        from sframegen.cli.shared.output import describe_error, note  # noqa: PLC0415
 
-        note(in_words(build_fault_error(error), ""))
+        note(describe_error(build_fault_error(error), ""))
         return 1
 
 
 def _report_output_error(error: OSError) -> None:
-    """Report an error of standard output, unless it is a closed pipe, and drop buffered output."""
+    """Report an error of standard output, except a closed pipe, and redirect it, so that no later flush fails again."""
     if error.errno == errno.ENOMEM:
         click.echo("sframegen: not enough memory", err=True)
     elif not isinstance(error, BrokenPipeError):
-        from sframegen.cli.shared.output import in_words  # noqa: PLC0415
+        from sframegen.cli.shared.output import describe_error  # noqa: PLC0415
 
-        click.echo(f"sframegen: {cut_middle(printable(in_words(error, 'standard output')))}", err=True)
+        click.echo(f"sframegen: {cut_middle(printable(describe_error(error, 'standard output')))}", err=True)
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

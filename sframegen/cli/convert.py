@@ -8,36 +8,30 @@ from linker.files.target import is_stdout
 from sframegen.api.converting import VersionChange, convert_section
 from sframegen.api.options import ConversionOptions, WriteOptions
 from sframegen.cli.shared.command import CombinedValue, Command, Example
-from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSE_OR_QUIET, CommonOptions, verbose
+from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSITY, CommonOptions, verbose_option
 from sframegen.cli.shared.file_kinds import refuse_package
-from sframegen.cli.shared.many_files import changes, print_change
-from sframegen.cli.shared.output import FILES, Run, next_step
-from sframegen.cli.shared.write_options import (
-    RESULTS,
-    VERIFICATION,
-    dry_run,
-    format_version,
-    level,
-)
+from sframegen.cli.shared.many_files import change_files, print_change
+from sframegen.cli.shared.output import FILES, Run, suggest_command
+from sframegen.cli.shared.write_options import RESULT_OPTIONS, VERIFICATION, dry_run_option, level_option, version_option
 
 if TYPE_CHECKING:
     from sframegen.format.layouts import FormatVersion
     from sframegen.tables.levels import LevelName
 
 
-def _conversion(version: FormatVersion | None, optimize: LevelName | None) -> ConversionOptions:
+def _make_conversion(version: FormatVersion | None, optimize: LevelName | None) -> ConversionOptions:
     if not (version or optimize):
         raise click.UsageError("give --sframe-version, --optimize or both", click.get_current_context())
     return ConversionOptions(version, optimize)
 
 
-CONVERSION = CombinedValue("conversion", _conversion)
+CONVERSION = CombinedValue("conversion", _make_conversion)
 
 
 @click.command(
     name="convert",
     cls=Command,
-    exclusive=[VERBOSE_OR_QUIET],
+    exclusive=[VERBOSITY],
     examples=[
         Example("Make the section of a linker smaller", "sframegen convert --optimize fast ./prog"),
         Example("Write a copy with version 2, for glibc 2.42", "sframegen convert --sframe-version 2 -o prog.v2 ./prog"),
@@ -45,12 +39,12 @@ CONVERSION = CombinedValue("conversion", _conversion)
     ],
 )
 @FILES
-@format_version(CONVERSION, default=None)
-@level(None, CONVERSION)
-@RESULTS
-@dry_run()
+@version_option(CONVERSION, default=None)
+@level_option(None, CONVERSION)
+@RESULT_OPTIONS
+@dry_run_option()
 @VERIFICATION
-@verbose("List what was left out, and why.")
+@verbose_option("List what was left out, and why.")
 @QUIET
 @JSON_LIST
 def command(files: tuple[str, ...], *, conversion: ConversionOptions, writing: WriteOptions, common: CommonOptions) -> None:
@@ -72,10 +66,10 @@ def command(files: tuple[str, ...], *, conversion: ConversionOptions, writing: W
         refuse_package(path)
         return convert_section(path, conversion, to_write)
 
-    for change in changes(run, files, convert_in, writing, common):
+    for change in change_files(run, files, convert_in, writing, common):
         done.append(change)
         if common.prints_lines:
             print_change(change, change.details() if common.verbose else (), plan=writing.dry_run)
     if common.prints_lines and not run.status and not is_stdout(common.output):
-        next_step("sframegen check {}", *(change.output for change in done if change.output))
-    run.end(as_json=common.as_json)
+        suggest_command("sframegen check {}", *(change.output for change in done if change.output))
+    run.finish(as_json=common.as_json)

@@ -4,7 +4,7 @@ import click
 
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_OBJECT, CommonOptions
-from sframegen.cli.shared.installation import text
+from sframegen.cli.shared.installation import describe_installation
 
 
 @click.command(
@@ -25,4 +25,4 @@ def command(*, common: CommonOptions) -> None:
 
     The exit status is 0 whatever works. A bug report should have the output.
     """
-    click.echo(text(as_json=common.as_json))
+    click.echo(describe_installation(as_json=common.as_json))

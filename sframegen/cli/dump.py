@@ -10,7 +10,7 @@ from sframegen.base.text import printable
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_LIST, CommonOptions
 from sframegen.cli.shared.file_kinds import open_views
-from sframegen.cli.shared.output import FILES, Run, json_list
+from sframegen.cli.shared.output import FILES, Run, join_json_list
 from sframegen.cli.shared.section_text import dump_json, dump_text
 from sframegen.elf.file import ElfFile
 from sframegen.elf.function_names import FunctionNames
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from linker.objects.object_view import ObjectView
-    from sframegen.cli.shared.section_text import NameOf
+    from sframegen.cli.shared.section_text import TextByFunction
     from sframegen.format.decode import SframeSection
 
 
@@ -53,58 +53,57 @@ def command(ctx: click.Context, files: tuple[str, ...], names: bool, common: Com
     attr          S: signal frame, F: flexible rules
     """  # noqa: D301 - click's mark for text that keeps its lines
     run = Run()
-    pieces = json_list(_documents(run, files)) if common.as_json else _text(run, files, names)
-    sys.stdout.writelines(pieces)
+    sys.stdout.writelines(join_json_list(_format_as_json(run, files)) if common.as_json else _format_as_text(run, files, names))
     ctx.exit(run.status)
 
 
-def _text(run: Run, files: tuple[str, ...], names: bool) -> Iterator[str]:
+def _format_as_text(run: Run, files: tuple[str, ...], names: bool) -> Iterator[str]:
     for path in files:
-        with run.file(path):
-            given = open_views(path)
-            if not isinstance(given, ElfFile):
-                yield from _text_of_objects(given, path, names, several=len(files) > 1)
+        with run.working_on(path):
+            views = open_views(path)
+            if not isinstance(views, ElfFile):
+                yield from _format_objects_as_text(views, path, names, several=len(files) > 1)
                 continue
             if len(files) > 1:
-                yield heading(path)
-            section = read_sframe(given)
-            yield from dump_text(section, _names_in(given, section) if names else None)
+                yield format_heading(path)
+            section = read_sframe(views)
+            yield from dump_text(section, _function_namer(views, section) if names else None)
 
 
-def _text_of_objects(views: list[ObjectView], path: str, names: bool, *, several: bool) -> Iterator[str]:
+def _format_objects_as_text(views: list[ObjectView], path: str, names: bool, *, several: bool) -> Iterator[str]:
     for view in views:
         member = view.elf.name.removeprefix(path)
         if several or member:
-            yield heading(path + printable(member))
-        for piece, section in enumerate(view.sections()):
-            yield from dump_text(section, view.function_namer(piece) if names else None)
+            yield format_heading(path + printable(member))
+        for number, section in enumerate(view.sections()):
+            yield from dump_text(section, view.function_namer(number) if names else None)
 
 
-def heading(file: str) -> str:
+def format_heading(file: str) -> str:
     """Return the heading of a file, as readelf prints it."""
     return f"\nFile: {file}\n"
 
 
-def _documents(run: Run, files: tuple[str, ...]) -> Iterator[Iterator[str]]:
+def _format_as_json(run: Run, files: tuple[str, ...]) -> Iterator[Iterator[str]]:
     for path in files:
-        with run.file(path):
-            given = open_views(path)
-            if not isinstance(given, ElfFile):
-                yield _document_of_objects(path, [section for view in given for section in _sections_of(view)])
+        with run.working_on(path):
+            views = open_views(path)
+            if not isinstance(views, ElfFile):
+                yield _format_objects_as_json(path, [section for view in views for section in _format_sections_as_json(view)])
                 continue
-            section = read_sframe(given)
-            yield dump_json(section, path, _names_in(given, section))
-        yield from (iter([json.dumps(refused)]) for refused in run.taken())
+            section = read_sframe(views)
+            yield dump_json(section, path, _function_namer(views, section))
+        yield from (iter([json.dumps(refused)]) for refused in run.take_json())
 
 
-def _sections_of(view: ObjectView) -> Iterator[Iterator[str]]:
-    """Yield an object's sections as JSON, all decoded first: a later fault would leave the JSON unfinished. Raises FormatError."""
-    for piece, section in enumerate(view.sections()):
-        section.table  # noqa: B018 - it is cached
-        yield dump_json(section, view.elf.name, view.function_namer(piece), view.code_section_namer(piece))
+def _format_sections_as_json(view: ObjectView) -> Iterator[Iterator[str]]:
+    """Yield an object's sections as JSON. Raises FormatError for a damaged one, before any JSON that would stay unfinished."""
+    for number, section in enumerate(view.sections()):
+        section.table  # noqa: B018 - decodes the section, and caches the result
+        yield dump_json(section, view.elf.name, view.function_namer(number), view.code_section_namer(number))
 
 
-def _document_of_objects(path: str, sections: list[Iterator[str]]) -> Iterator[str]:
+def _format_objects_as_json(path: str, sections: list[Iterator[str]]) -> Iterator[str]:
     yield json.dumps({"file": path})[:-1] + ', "sections": ['
     for number, section in enumerate(sections):
         yield ",\n" * (number > 0)
@@ -112,7 +111,7 @@ def _document_of_objects(path: str, sections: list[Iterator[str]]) -> Iterator[s
     yield "]}"
 
 
-def _names_in(elf: ElfFile, section: SframeSection) -> NameOf:
-    """Return a function that gives the symbol of a function's number."""
+def _function_namer(elf: ElfFile, section: SframeSection) -> TextByFunction:
+    """Return a callable that returns the symbol name of the function with an index in the section."""
     names = FunctionNames(sorted_functions(elf))
     return lambda function: names.at(section.table.start[function])

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from sframegen.cli.shared.adding_options import FLEET, adding, keywords_of
+from sframegen.cli.shared.adding_options import FLEET, add_section_options, select_keywords
 from sframegen.cli.shared.command import Command, Example, Group
-from sframegen.cli.shared.common_options import SECONDS, CommonOptions, common_option, jobs, min_coverage
+from sframegen.cli.shared.common_options import SECONDS, CommonOptions, common_option, jobs_option, min_coverage_option
 from sframegen.cli.shared.output import PathName, Run, note
 from sframegen.program.libraries import FLEET as EXTRA
 from sframegen.program.libraries import ON_A_CLUSTER, import_library
@@ -25,45 +25,46 @@ if TYPE_CHECKING:
     from sframegen.api.options import SectionOptions, WriteOptions
     from sframegen.fleet.run_options import Engine, Job
 
-SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
-ADDRESS = re.compile(r"(?:tcp|tls|wss?)://(?:[\w.-]+|\[[\da-fA-F:.%\w]+\]):(\d{1,5})", re.ASCII)
+MEMORY_SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
+# The scheme, the host as a name or as an IPv6 address in brackets, and the port.
+SCHEDULER_ADDRESS = re.compile(r"(?:tcp|tls|wss?)://(?:[\w.-]+|\[[\da-fA-F:.%\w]+\]):(\d{1,5})", re.ASCII)
 MAX_PORT = 0xFFFF
 MIN_MEMORY = 1 << 28
 NOT_ENCRYPTED = (
     "is on another machine and not encrypted: anyone on the network path could run code on the workers; give a tls:// address, or"
     " 127.0.0.1 with a port that SSH forwards"
 )
-COLLECT = (10_000, 10, 10)  # unlike other commands, a run can take hours, and Dask leaves circles of references
+GC_THRESHOLDS = (10_000, 10, 10)  # collect more often than other commands: a run can take hours, and Dask makes reference cycles
 
 
-def _size(_ctx: click.Context, _parameter: click.Parameter, text: str) -> int:
-    match = SIZE.match(text)
+def _parse_memory_size(_ctx: click.Context, _parameter: click.Parameter, text: str) -> int:
+    match = MEMORY_SIZE.match(text)
     if match is None:
         raise click.BadParameter(f"{text!r} is not a size such as 512M or 4G")
-    size = int(match[1]) << 10 * " KMGT".index(match[2].upper() or " ")
+    size = int(match[1]) << 10 * " KMGT".index(match[2].upper() or " ")  # each unit is 2**10 of the one before
     if size < MIN_MEMORY:
         raise click.BadParameter(f"{text} is out of range for a package (minimum {MIN_MEMORY >> 20}M)")
     return size
 
 
-def _address(_ctx: click.Context, _parameter: click.Parameter, address: str | None) -> str | None:
-    """Refuse malformed addresses here: Dask would wait a minute for an answer."""
-    match = ADDRESS.fullmatch(address or "")
+def _check_address(_ctx: click.Context, _parameter: click.Parameter, address: str | None) -> str | None:
+    """Return the address. Raises BadParameter for a malformed one, for which Dask would wait a minute."""
+    match = SCHEDULER_ADDRESS.fullmatch(address or "")
     if address is not None and (match is None or not 0 < int(match[1]) <= MAX_PORT):
         raise click.BadParameter(f"{address!r} is not an address such as tcp://HOST:PORT or tls://HOST:PORT")
     return address
 
 
 def _refuse_options_of_adding(names: Iterable[str]) -> None:
-    """Raise UsageError if one of these options is on the command line."""
+    """Raise UsageError if one of these options, which have no effect with --mode check, is on the command line."""
     ctx = click.get_current_context()
     for option in ctx.command.params:
         if option.name in names and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"{option.opts[0]} has no effect with --mode check")
 
 
-def _engine(scheduler: str | None, processes: int) -> Callable[[Job], AbstractContextManager[Engine]]:
-    """Return what makes the engine. Raises UsageError for a scheduler address that would let others in."""
+def _choose_engine(scheduler: str | None, processes: int) -> Callable[[Job], AbstractContextManager[Engine]]:
+    """Return the factory of the engine that runs the jobs. Raises UsageError for a scheduler that others could connect to."""
     if scheduler is None:
         from sframegen.fleet.one_machine import OneMachine  # noqa: PLC0415 - only for this command
 
@@ -75,14 +76,14 @@ def _engine(scheduler: str | None, processes: int) -> Callable[[Job], AbstractCo
     return partial(DaskCluster, address=scheduler)
 
 
-def _needs_extra(scheduler: str | None) -> None:
+def _require_extra(scheduler: str | None) -> None:
     """End the command with one line if a package of the extra `fleet` is missing or damaged."""
     libraries = [one for one in EXTRA if scheduler is not None or one.use != ON_A_CLUSTER]
     if absent := [one for one in libraries if find_spec(one.module) is None]:
-        from sframegen.cli.shared.install_commands import getting  # noqa: PLC0415 - not for each run
+        from sframegen.cli.shared.install_commands import install_command  # noqa: PLC0415 - not for each run
 
         projects = ", ".join(one.project for one in absent)
-        note(f"sframegen fleet run needs {projects}; to install {'it' if len(absent) == 1 else 'them'}: {getting(absent)}")
+        note(f"sframegen fleet run needs {projects}; to install {'it' if len(absent) == 1 else 'them'}: {install_command(absent)}")
         click.get_current_context().exit(1)
     for one in libraries:
         import_library(one.module)
@@ -124,40 +125,24 @@ def command() -> None:
 @click.option(
     "--scheduler",
     metavar="ADDRESS",
-    callback=_address,
+    callback=_check_address,
     help="Work on a Dask cluster: give its scheduler as tls://HOST:PORT. Anyone who can reach it can run code as its user and"
     " as that of the workers. tcp://HOST:PORT, which is not encrypted, only for a scheduler on this machine.",
 )
-@jobs("Number of packages to process in parallel, on this machine.")
-@click.option(
-    "--timeout",
-    metavar="SECONDS",
-    type=SECONDS,
-    default=900,
-    show_default=True,
-    help="Time for one package.",
-)
+@jobs_option("Number of packages to process in parallel, on this machine.")
+@click.option("--timeout", metavar="SECONDS", type=SECONDS, default=900, show_default=True, help="Time for one package.")
 @click.option(
     "--memory",
     metavar="SIZE",
-    callback=_size,
+    callback=_parse_memory_size,
     default="4G",
     show_default=True,
     help="Memory (address space) for one package: 512M, or 4G.",
 )
-@adding(FLEET)
-@click.option(
-    "--exclude",
-    metavar="GLOB",
-    multiple=True,
-    help="Leave out packages with these names. May be repeated.",
-)
-@min_coverage("Exit 1 if a file is refused, or its section covers less of its code.")
-@click.option(
-    "--strict",
-    is_flag=True,
-    help="Exit 1 if a file is refused, or a check warns.",
-)
+@add_section_options(FLEET)
+@click.option("--exclude", metavar="GLOB", multiple=True, help="Leave out packages with these names. May be repeated.")
+@min_coverage_option("Exit 1 if a file is refused, or its section covers less of its code.")
+@click.option("--strict", is_flag=True, help="Exit 1 if a file is refused, or a check warns.")
 @common_option("--json", "as_json", is_flag=True, help="Print the sums as a JSON object.")
 @common_option("-q", "--quiet", is_flag=True, help="Do not print refused and failed packages, nor the sums.")
 @click.pass_context
@@ -185,35 +170,35 @@ def run(
     A run that is interrupted continues when the same command runs again: what is done is not done again, unless options or the
     version of sframegen change. Packages that failed are tried again.
     """
-    engine = _engine(scheduler, common.jobs)
-    keywords = keywords_of(FLEET, making, writing)
+    engine = _choose_engine(scheduler, common.jobs)
+    keywords = select_keywords(FLEET, making, writing)
     if mode == "check":
         _refuse_options_of_adding(keywords)
         keywords = {}
-    _needs_extra(scheduler)
+    _require_extra(scheduler)
     from sframegen.cli.shared.early_end import EndedError  # noqa: PLC0415
-    from sframegen.cli.shared.many_files import Bar  # noqa: PLC0415
+    from sframegen.cli.shared.many_files import DelayedProgressBar  # noqa: PLC0415
     from sframegen.fleet.fleet_run import CoverageDemand, FleetRun  # noqa: PLC0415
     from sframegen.fleet.run_options import Mode, RunOptions  # noqa: PLC0415
 
     findings = Run()
 
-    def finding(message: str) -> None:
+    def report_finding(message: str) -> None:
         findings.status = 1
         if not common.quiet:
             note(message)
 
     options = RunOptions(Mode(mode), keywords, timeout=timeout, memory=memory)
-    gc.set_threshold(*COLLECT)
+    gc.set_threshold(*GC_THRESHOLDS)
     totals = None
-    with Bar() as bar:
-        fleet = FleetRun(sources, output, options, finding, bar if sys.stderr.isatty() else None)
+    with DelayedProgressBar() as bar:
+        fleet = FleetRun(sources, output, options, report_finding, bar if sys.stderr.isatty() else None)
         fleet.exclude = exclude
         if not common.quiet:
             fleet.note = note
         fleet.demand = CoverageDemand(min_coverage, strict, options.mode is Mode.CHECK)
         try:
-            with findings.file(output):
+            with findings.working_on(output):
                 totals = fleet.run(engine)
         except EndedError:
             note(f"interrupted: {fleet.how_to_continue()}")

@@ -7,16 +7,16 @@ import click
 
 from sframegen.cli.shared.command import Command, Example
 
-HERE = Path(__file__).parents[1] / "integration"
+DIRECTORY = Path(__file__).parents[1] / "integration"
 
 
 class InstalledFile(NamedTuple):
-    path: str  # in HERE
+    path: str  # in DIRECTORY
     help: str
 
 
-# By option: a row for each file or directory that a tool needs to know.
-PLACES = {
+# By option: the file or directory whose path it prints.
+INSTALLED_FILES = {
     "cmake-dir": InstalledFile(
         "cmake", "CMake's find_package(Sframegen) and (SframeBacktrace), as Sframegen_DIR, SframeBacktrace_DIR."
     ),
@@ -28,14 +28,15 @@ PLACES = {
 }
 
 
-def _print(**asked: bool) -> None:
-    names = [name for name in PLACES if asked[name.replace("-", "_")]]
+def _print_paths(**flags: bool) -> None:
+    """Print the paths whose flags are set; without any, print all paths with their help."""
+    names = [name for name in INSTALLED_FILES if flags[name.replace("-", "_")]]
     for name in names:
-        path = str(HERE / PLACES[name].path)
-        click.echo(path.replace(" ", "\\ ") if name == "make-file" else path)  # make takes a space for the end of a name
+        path = str(DIRECTORY / INSTALLED_FILES[name].path)
+        click.echo(path.replace(" ", "\\ ") if name == "make-file" else path)  # in make, an unescaped space ends a name
     if not names:
-        for name, place in PLACES.items():
-            click.echo(f"--{name:15}{HERE / place.path}\n{'':17}{place.help}")
+        for name, installed in INSTALLED_FILES.items():
+            click.echo(f"--{name:15}{DIRECTORY / installed.path}\n{'':17}{installed.help}")
 
 
 command = Command(
@@ -44,7 +45,7 @@ command = Command(
         Example("Use CMake's find_package(Sframegen)", 'cmake -D "Sframegen_DIR=$(sframegen integration --cmake-dir)" .'),
         Example("Let pkg-config find libsframe-backtrace", "export PKG_CONFIG_PATH=$(sframegen integration --pkg-config-dir)"),
     ],
-    callback=_print,
-    params=[click.Option([f"--{name}"], is_flag=True, help=place.help) for name, place in PLACES.items()],
+    callback=_print_paths,
+    params=[click.Option([f"--{name}"], is_flag=True, help=installed.help) for name, installed in INSTALLED_FILES.items()],
     help="Print the paths of the files for build systems and packaging. Without options, print all of them, each with its use.",
 )

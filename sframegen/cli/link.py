@@ -15,11 +15,11 @@ from linker.files.location import locate
 from sframegen.api.options import AddOptions, SectionOptions, WriteOptions
 from sframegen.base.one_file import FILE_ERRORS, only_file_errors
 from sframegen.base.text import printable
-from sframegen.cli.linking.link_output import output_of, state_of
-from sframegen.cli.shared.adding_options import LINK, adding
+from sframegen.cli.linking.link_output import file_state, find_output
+from sframegen.cli.shared.adding_options import LINK, add_section_options
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import words_given
-from sframegen.cli.shared.output import PathName, Run, in_words, note
+from sframegen.cli.shared.common_options import explicit_option_words
+from sframegen.cli.shared.output import PathName, Run, describe_error, note
 from sframegen.cli.shared.write_options import VERIFICATION
 from sframegen.elf.file import read_beginning
 from sframegen.elf.records import EHDR_SIZE
@@ -28,21 +28,21 @@ from sframegen.format.abi import is_linked
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+NOT_FOUND = 127  # exit status if the linker is not found, as shells have it
+MAX_MESSAGE = 2000  # bytes; less than the capacity of a pipe, so that a write does not block
+FORWARDED_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+# The variable has a character for each nested run: a linker may be a compiler driver that runs a linker, but a shim that ends up
+# running itself must not do so for ever.
+DEPTH_VARIABLE, MAX_DEPTH = "SFRAMEGEN_LINK_DEPTH", 5
 
-NOT_FOUND = 127  # exit status, as of shells, if the linker is not found
-MAX_MESSAGE = 2000  # bytes; fits into a pipe
-FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
-# Counts runs within runs, by strokes: a linker may be a compiler driver that runs a linker, but must not run itself for ever.
-DEPTH, MAX_DEPTH = "SFRAMEGEN_LINK_DEPTH", 5
-
-OPTIONS = "SFRAMEGEN_LINK_OPTIONS"  # which shims put between their own options and `--`
+OPTIONS_VARIABLE = "SFRAMEGEN_LINK_OPTIONS"  # shims pass its words between their own options and `--`
 
 
 class LinkCommand(Command):
-    """A command that does not end a build because of wrong options in the environment, unless these ask for it."""
+    """A command that ignores wrong options in the environment with a warning, unless --strict is among the options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        words = os.environ.get(OPTIONS, "").split()
+        words = os.environ.get(OPTIONS_VARIABLE, "").split()
         end = args.index("--") if "--" in args else 0
         begin = end - len(words)
         if not words or begin < 0 or args[begin:end] != words or not {"--strict", "--fatal"}.isdisjoint(args[:end]):
@@ -50,7 +50,7 @@ class LinkCommand(Command):
         try:
             return super().parse_args(ctx, list(args))
         except click.ClickException as error:
-            note(f"warning: {OPTIONS} is ignored: {error.format_message()}")
+            note(f"warning: {OPTIONS_VARIABLE} is ignored: {error.format_message()}")
             ctx.params.clear()
             return super().parse_args(ctx, args[:begin] + args[end:])
 
@@ -66,7 +66,7 @@ class LinkCommand(Command):
     ],
 )
 @click.argument("arguments", metavar="LINKER [ARGS...]", nargs=-1, type=click.UNPROCESSED)
-@adding(LINK)
+@add_section_options(LINK)
 @VERIFICATION
 @click.option("--strict", is_flag=True, help="Remove the file and exit 1 if it is refused; by default only warn.")
 @click.option("--install", metavar="DIR", type=PathName(), help="Write shims for linkers into DIR, for gcc -B DIR; link nothing.")
@@ -96,32 +96,33 @@ def command(
     compiler that they are told, such as those of Cargo and Bazel: `--install shims --as cc`.
     """
     if install is not None:
-        options = [*words_given(ctx, making, writing), *["--strict"] * strict]
-        ctx.exit(_install(Path(install), arguments, name, options))
+        options = [*explicit_option_words(ctx, making, writing), *["--strict"] * strict]
+        ctx.exit(_install_shims(Path(install), arguments, name, options))
     if name is not None:
         raise click.UsageError("--as is for --install")
     if not arguments:
         raise click.UsageError("no LINKER: sframegen link -- LINKER ARGS...")
-    depth = os.environ.get(DEPTH, "")
+    depth = os.environ.get(DEPTH_VARIABLE, "")
     if len(depth) >= MAX_DEPTH:
         note(f"{arguments[0]}: this linker is itself a shim for sframegen link")
         ctx.exit(1)
-    output = output_of(arguments[1:])
-    before = state_of(output)
+    output = find_output(arguments[1:])
+    before = file_state(output)
     sys.stdout.flush()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # until they can be forwarded
-    defaults = (signal.SIGPIPE, signal.SIGXFSZ)  # which Python ignores
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED_SIGNALS)  # until _wait_for can forward them
+    defaults = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores these; the linker must not
     try:
-        linker = os.posix_spawnp(arguments[0], arguments, os.environ | {DEPTH: depth + "|"}, setsigmask=mask, setsigdef=defaults)
+        environment = os.environ | {DEPTH_VARIABLE: depth + "|"}
+        linker = os.posix_spawnp(arguments[0], arguments, environment, setsigmask=mask, setsigdef=defaults)
     except (OSError, ValueError) as error:
         note(f"{arguments[0]}: {getattr(error, 'strerror', None) or error}")
         ctx.exit(NOT_FOUND)
-    from sframegen.api.adding import add as add_section  # noqa: PLC0415 - while the linker runs
+    from sframegen.api.adding import add as add_section  # noqa: PLC0415 - imported while the linker runs
 
     status, _ = _wait_for(linker)
     if status < 0:
-        _die(-status)
-    if status or state_of(output) in (None, before):
+        _end_by_signal(-status)
+    if status or file_state(output) in (None, before):
         ctx.exit(status)
 
     def add() -> None:
@@ -133,7 +134,7 @@ def command(
     problem = _run_in_process(add, output)
     if problem and strict:
         with locate(output) as location:
-            location.unlink()  # as linkers do when they fail: make would take it for finished
+            location.unlink()  # as linkers do when they fail, because make would take the file for finished
         note(problem)
         ctx.exit(1)
     if problem:
@@ -141,7 +142,7 @@ def command(
 
 
 def _run_in_process(work: Callable[[], None], path: str) -> str:
-    """Do `work` on a file in a process of its own; return the error in one line, also if the process is killed, else nothing."""
+    """Run `work` on a file in a child process. Return its error as one line, also if the child is killed; empty after success."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
@@ -150,19 +151,19 @@ def _run_in_process(work: Callable[[], None], path: str) -> str:
             with only_file_errors():
                 work()
             status = 0
-        except SystemExit:  # by a signal: temporary files are removed
+        except SystemExit:  # after a signal; temporary files have been removed
             pass
         except FILE_ERRORS as error:
-            _write_message(writer, in_words(error, path))
+            _write_message(writer, describe_error(error, path))
         finally:
             os._exit(status)
     os.close(writer)
     status, signalled = _wait_for(child)
     if status and signalled:
-        _die(signalled)
-    said = os.fsdecode(os.read(reader, MAX_MESSAGE))
+        _end_by_signal(signalled)
+    message = os.fsdecode(os.read(reader, MAX_MESSAGE))
     os.close(reader)
-    return (said or f"{path}: sframegen was killed") if status else ""
+    return (message or f"{path}: sframegen was killed") if status else ""
 
 
 def _write_message(descriptor: int, text: str) -> None:
@@ -170,39 +171,40 @@ def _write_message(descriptor: int, text: str) -> None:
 
 
 def _wait_for(process: int) -> tuple[int, int]:
-    """Wait for a process; return its exit status, or minus its signal, and the last signal that we passed on to it, else 0."""
-    got = [0]
+    """Wait for a process, and forward signals to it. Return its exit status, or minus its signal; and the last forwarded, or 0."""
+    forwarded = [0]
 
     def forward(number: int, _frame: object) -> None:
-        got.append(number)
+        forwarded.append(number)
         with suppress(ProcessLookupError):
             os.kill(process, number)
 
-    previous = {number: signal.signal(number, forward) for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN}
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+    handled = [number for number in FORWARDED_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, forward) for number in handled}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED_SIGNALS)
     _, status = os.waitpid(process, 0)
     for number, handler in previous.items():
         signal.signal(number, handler)
-    return os.waitstatus_to_exitcode(status), got[-1]
+    return os.waitstatus_to_exitcode(status), forwarded[-1]
 
 
-def _die(number: int) -> None:
-    """End by that signal, as the linker did, without a core dump: the one to look at is the linker's."""
+def _end_by_signal(number: int) -> None:
+    """End this process by the signal that ended the linker, but without a core dump, which would hide the linker's own."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 
 
-def _install(directory: Path, arguments: tuple[str, ...], name: str | None, options: list[str]) -> int:
-    from sframegen.cli.linking.link_shim import install  # noqa: PLC0415 - not for links
+def _install_shims(directory: Path, arguments: tuple[str, ...], name: str | None, options: list[str]) -> int:
+    from sframegen.cli.linking.link_shim import install_shims  # noqa: PLC0415 - not for links
 
     if len(arguments) > 1:
         raise click.UsageError("--install takes one LINKER, and no arguments for it")
     if name is not None and (not name or "/" in name):
         raise click.UsageError(f"--as {name}: not a file name")
     run = Run()
-    with run.file(str(directory)):
-        for shim, linker in install(directory, arguments[0] if arguments else name, name, options):
+    with run.working_on(str(directory)):
+        for shim, linker in install_shims(directory, arguments[0] if arguments else name, name, options):
             click.echo(printable(f"{shim}: {linker}"))
     return run.status

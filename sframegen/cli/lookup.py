@@ -46,16 +46,16 @@ def command(ctx: click.Context, file: str, addresses: tuple[str, ...], sections:
     """
     run = Run()
     answers: list[dict[str, Any]] = []
-    with run.file(file):
-        given = open_views(file)
-        if isinstance(given, ElfFile):
-            answers += _in_linked(given, addresses, run, Stores(sections))
+    with run.working_on(file):
+        views = open_views(file)
+        if isinstance(views, ElfFile):
+            answers += _look_up_addresses(views, addresses, run, Stores(sections))
         else:
-            answers += _in_objects(given, file, addresses, run)
+            answers += _look_up_in_objects(views, file, addresses, run)
     if as_json:
         import json  # noqa: PLC0415 - takes as long as a look-up
 
-        [result] = run.taken() or [{"file": file, "addresses": answers}]
+        [result] = run.take_json() or [{"file": file, "addresses": answers}]
         click.echo(json.dumps(result, indent=1))
     else:
         for answer in (answer for answer in answers if "error" not in answer):
@@ -65,19 +65,19 @@ def command(ctx: click.Context, file: str, addresses: tuple[str, ...], sections:
     ctx.exit(run.status or int(any(answer["rule"] is None for answer in answers)))
 
 
-def _in_linked(elf: ElfFile, addresses: tuple[str, ...], run: Run, stores: Stores) -> list[dict[str, Any]]:
+def _look_up_addresses(elf: ElfFile, addresses: tuple[str, ...], run: Run, stores: Stores) -> list[dict[str, Any]]:
     answers: list[dict[str, Any]] = []
     try:
         section = stores.open_for(elf)
     finally:
         for line in stores.take_notes():
             note(line)
-    _ = section.seeker  # none in a section that cannot be searched: said once, not for each address
+    _ = section.seeker  # raises FormatError here, once, for a section that cannot be searched, and not for each address
     for text in addresses:
-        with run.file(elf.name):
+        with run.working_on(elf.name):
             address = resolve_address(elf, text)
-            answers.append({"address": address, "name": None, **_answer(section.look_up(address), section.abi)})
-        answers += _refused(run, text)
+            answers.append({"address": address, "name": None, **_format_match(section.look_up(address), section.abi)})
+        answers += _take_errors(run, text)
     found = [answer for answer in answers if "error" not in answer]
     names = FunctionNames(last_functions_before(elf, [answer["address"] for answer in found]))
     for answer in found:
@@ -85,29 +85,29 @@ def _in_linked(elf: ElfFile, addresses: tuple[str, ...], run: Run, stores: Store
     return answers
 
 
-def _refused(run: Run, text: str) -> list[dict[str, Any]]:
-    """Return the JSON entry of an address that was not understood."""
-    return [{"given": text, "error": one["error"]} for one in run.taken()]
+def _take_errors(run: Run, text: str) -> list[dict[str, Any]]:
+    """Return the JSON entry for an address that was refused, removing its report from the run; empty if it was not refused."""
+    return [{"given": text, "error": one["error"]} for one in run.take_json()]
 
 
-def _in_objects(views: list[ObjectView], file: str, addresses: tuple[str, ...], run: Run) -> list[dict[str, Any]]:
+def _look_up_in_objects(views: list[ObjectView], file: str, addresses: tuple[str, ...], run: Run) -> list[dict[str, Any]]:
     from linker.objects.object_view import find_place  # noqa: PLC0415 - as in objects.py
 
     answers: list[dict[str, Any]] = []
     for text in addresses:
-        with run.file(file):
-            view, place = find_place(views, text, file)
-            answer = {"address": place.offset, "section": place.section.name, "name": view.name_at(place)}
+        with run.working_on(file):
+            view, location = find_place(views, text, file)
+            answer = {"address": location.offset, "section": location.section.name, "name": view.name_at(location)}
             if view.elf.name != file:
                 answer["object"] = view.elf.name
-            answers.append(answer | _answer(view.look_up(place), abi_of(view.elf)))
-        answers += _refused(run, text)
+            answers.append(answer | _format_match(view.look_up(location), abi_of(view.elf)))
+        answers += _take_errors(run, text)
     return answers
 
 
-def _answer(found: Match | None, abi: Abi) -> dict[str, Any]:
-    """Return the function, row and rule at an address; `rule` is None without one, `row_offset` for a function without rows."""
-    if found is None:
+def _format_match(match: Match | None, abi: Abi) -> dict[str, Any]:
+    """Return the JSON fields of a look-up. `rule` is None if no function is there, `row_offset` if the function has no rows."""
+    if match is None:
         return {"rule": None}
-    function = {"start": found.start, "size": found.size, "row_offset": found.row_offset}
-    return rule_fields(found.rule, abi) | {"function": function, "signal": found.kind.signal}
+    function = {"start": match.start, "size": match.size, "row_offset": match.row_offset}
+    return rule_fields(match.rule, abi) | {"function": function, "signal": match.kind.signal}

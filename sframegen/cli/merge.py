@@ -10,10 +10,10 @@ import click
 from linker.files.target import is_stdout
 from sframegen.api.merging import Link, merge_sections
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import JSON_OBJECT, QUIET, VERBOSE_OR_QUIET, CommonOptions, verbose
-from sframegen.cli.shared.many_files import Bar, leave_stdout_to, print_change
-from sframegen.cli.shared.output import PathName, Run, next_step, note
-from sframegen.cli.shared.write_options import MIN_KERNEL, OWNED, VERIFICATION, OutputName, dry_run, format_version, level
+from sframegen.cli.shared.common_options import JSON_OBJECT, QUIET, VERBOSITY, CommonOptions, verbose_option
+from sframegen.cli.shared.many_files import DelayedProgressBar, print_change, reserve_stdout_for
+from sframegen.cli.shared.output import PathName, Run, note, suggest_command
+from sframegen.cli.shared.write_options import MIN_KERNEL, NEW_OUTPUT, VERIFICATION, dry_run_option, level_option, version_option
 
 if TYPE_CHECKING:
     from sframegen.api.options import SectionOptions, WriteOptions
@@ -22,24 +22,22 @@ if TYPE_CHECKING:
 @click.command(
     name="merge",
     cls=Command,
-    exclusive=[VERBOSE_OR_QUIET, ("--map", "--linker")],
+    exclusive=[VERBOSITY, ("--map", "--linker")],
     examples=[
         Example("Merge objects into one", "sframegen merge -o all.o a.o b.o"),
         Example("Merge the sections of a linked program's objects", "sframegen merge --map prog.map -o prog.new ./prog a.o b.o"),
     ],
 )
 @click.argument("files", metavar="[EXE] OBJ...", nargs=-1, required=True, type=PathName())
-@click.option(
-    "-o", "--output", metavar="FILE", type=OutputName(), required=True, help=f"Write to this file (-: standard output). {OWNED}"
-)
+@NEW_OUTPUT
 @click.option("--map", "map_file", metavar="FILE", type=PathName(), help="The linker's map (-Map) of the link that produced EXE.")
 @click.option("--linker", metavar="LINKER", default="ld", show_default=True, help="Without --map: LINKER -r combines OBJs.")
-@format_version()
-@level("none")
+@version_option()
+@level_option("none")
 @MIN_KERNEL
-@dry_run("Print the plan; write nothing.")
+@dry_run_option("Print the plan; write nothing.")
 @VERIFICATION
-@verbose("List what was left out, and which linked files were not given.")
+@verbose_option("List what was left out, and which linked files were not given.")
 @QUIET
 @JSON_OBJECT
 @click.pass_context
@@ -66,11 +64,11 @@ def command(
     if map_file is not None and len(files) == 1:
         raise click.UsageError("--map takes EXE and its objects")
     run = Run()
-    leave_stdout_to(output)
-    with run.file(files[0], named=True):
+    reserve_stdout_for(output)
+    with run.working_on(files[0], named=True):
         objects = list(files[1:] if map_file is not None else files)
         link = Link(None if map_file is None else files[0], map_file, linker)
-        with Bar() as bar:
+        with DelayedProgressBar() as bar:
             progress = bar if sys.stderr.isatty() else None
             report = merge_sections(objects, link, making, replace(writing, output=output), progress)
         for warning in () if common.quiet else report.warnings:
@@ -79,8 +77,8 @@ def command(
         if common.prints_lines:
             print_change(report, report.details() if common.verbose else (), plan=writing.dry_run)
             if not writing.dry_run and not is_stdout(output):
-                next_step("sframegen check {}", output)
+                suggest_command("sframegen check {}", output)
     if common.as_json:
-        [result] = run.taken()
+        [result] = run.take_json()
         click.echo(json.dumps(result))
     ctx.exit(run.status)

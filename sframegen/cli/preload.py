@@ -14,8 +14,8 @@ from sframegen.backtrace.preloading import STATISTICS, find_program, is_program,
 from sframegen.base.errors import FormatError, SframegenError
 from sframegen.base.text import format_count, format_first
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import QUIET, VERBOSE_OR_QUIET, CommonOptions, verbose
-from sframegen.cli.shared.output import SECTIONS, PathName, in_words, note
+from sframegen.cli.shared.common_options import QUIET, VERBOSITY, CommonOptions, verbose_option
+from sframegen.cli.shared.output import SECTIONS, PathName, describe_error, note
 from sframegen.detached.stores import VARIABLE, Stores
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import PT
@@ -23,14 +23,13 @@ from sframegen.elf.records import PT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-
-LOADED, STORED, NONE = "section", "in a store", "no section"
+IN_FILE, IN_STORE, MISSING = "section", "in a store", "no section"  # where the section of an object is
 
 
 @click.command(
     name="preload",
     cls=Command,
-    exclusive=[VERBOSE_OR_QUIET],
+    exclusive=[VERBOSITY],
     examples=[
         Example("Make missing sections, then run the command", "sframegen preload --detached store -- heaptrack ./prog"),
         Example("Where all have sections already", "sframegen preload -- ./prog"),
@@ -58,7 +57,7 @@ LOADED, STORED, NONE = "section", "in a store", "no section"
     is_flag=True,
     help="When a process ends, print how many traces came from sections, and how many from its own unwinder.",
 )
-@verbose("List the objects that COMMAND loads at its start, each with where its section is.")
+@verbose_option("List the objects that COMMAND loads at its start, each with where its section is.")
 @QUIET
 def command(
     arguments: tuple[str, ...],
@@ -85,14 +84,14 @@ def command(
         raise click.exceptions.Exit(1) from None
     stores = [os.path.abspath(store) for store in ([detached] if detached else []) + sections]  # noqa: PTH100 - a text
     if detached or common.verbose or (sys.stderr.isatty() and not common.quiet):
-        _prepare(_list_objects(arguments, also), detached, stores, common)
-    environment = _environment() | loading
+        _prepare_sections(_list_objects(arguments, also), detached, stores, common)
+    environment = _original_environment() | loading
     if stores:
         environment[VARIABLE] = ":".join(dict.fromkeys(stores))
     if statistics:
         environment[STATISTICS] = "1"
     sys.stdout.flush()
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these; COMMAND must not
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execvpe(arguments[0], arguments, environment)  # noqa: S606 - the user's command
@@ -100,8 +99,8 @@ def command(
         raise click.UsageError(f"{arguments[0]}: not a program: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _environment() -> dict[str, str]:
-    """Return the environment that we were started with, without the LC_CTYPE that Python adds to the C locale."""
+def _original_environment() -> dict[str, str]:
+    """Return the environment that sframegen was started with, without the LC_CTYPE that Python adds in the C locale."""
     environment = dict(os.environ)
     with suppress(OSError):
         before = Path("/proc/self/environ").read_bytes().split(b"\0")
@@ -111,56 +110,56 @@ def _environment() -> dict[str, str]:
 
 
 def _list_objects(arguments: Sequence[str], also: Iterable[str]) -> list[str]:
-    """Return the objects of a command, of programs among its arguments, and others. Errors are only notes."""
+    """Return the objects that a command and the programs among its arguments load, and those of `also`. Errors are only notes."""
     found: dict[str, None] = {}
     program = ""
     try:
         program = find_program(arguments[0])
         found |= dict.fromkeys(list_objects(program))
     except (OSError, SframegenError) as error:
-        note(in_words(error, arguments[0]))
+        note(describe_error(error, arguments[0]))
     trusted = [path for path in (program, sys.executable) if path]
-    looks: dict[str, Callable[[], list[str]]] = {
+    listings: dict[str, Callable[[], list[str]]] = {
         path: partial(list_objects, path, trusted) for path in map(os.path.realpath, filter(is_program, arguments[1:]))
     }
-    looks |= {path: partial(list_libraries, path, program) for path in also if program}
-    for path, look in looks.items():
+    listings |= {path: partial(list_libraries, path, program) for path in also if program}
+    for path, find_objects in listings.items():
         try:
-            found |= dict.fromkeys(look())
+            found |= dict.fromkeys(find_objects())
         except (OSError, SframegenError) as error:
-            note(in_words(error, path))
+            note(describe_error(error, path))
     return list(found)
 
 
-def _prepare(objects: list[str], detached: str | None, stores: Sequence[str], common: CommonOptions) -> None:
-    """Say which objects have sections, and make detached sections for the others if that is wanted."""
+def _prepare_sections(objects: list[str], detached: str | None, stores: Sequence[str], common: CommonOptions) -> None:
+    """Make detached sections for objects without one if `detached` is given, and print which objects have sections."""
     found = _find_sections(objects, stores)
-    if detached and (lacking := [path for path, where in found.items() if where == NONE]):
+    if detached and (lacking := [path for path, where in found.items() if where == MISSING]):
         _add_detached(lacking, detached, quiet=common.quiet)
         found |= _find_sections(lacking, stores)
     if common.verbose:
         for path, where in found.items():
             note(f"{path}: {where}")
-    lacking = [path for path, where in found.items() if where == NONE]
+    lacking = [path for path, where in found.items() if where == MISSING]
     if lacking and not common.quiet:
         remedy = "" if detached else "; --detached DIR makes their sections"
         note(f"no section in {len(lacking)} of {format_count(len(found), 'object')}: {format_first(lacking)}{remedy}")
 
 
 def _find_sections(objects: Iterable[str], directories: Sequence[str]) -> dict[str, str]:
-    """Return where each object has its section: LOADED, STORED, or NONE, also for an object that cannot be read."""
+    """Return where each object has its section: IN_FILE, IN_STORE or MISSING. An object that cannot be read is MISSING, too."""
     stores = Stores(directories)
     found = {}
     for path in objects:
-        found[path] = NONE
+        found[path] = MISSING
         try:
             elf = open_elf(path)
             if any(segment.p_type == PT.GNU_SFRAME and segment.p_filesz for segment in elf.segments):
-                found[path] = LOADED
+                found[path] = IN_FILE
             elif stores.find_for(elf, len):
-                found[path] = STORED
+                found[path] = IN_STORE
         except (OSError, FormatError) as error:
-            note(in_words(error, path))
+            note(describe_error(error, path))
     for line in stores.take_notes():
         note(line)
     return found
@@ -173,7 +172,7 @@ def _add_detached(paths: Iterable[str], directory: str, *, quiet: bool) -> None:
         try:
             summary = add_section(path, detached=directory)
         except (OSError, SframegenError) as error:
-            note(in_words(error, path))
+            note(describe_error(error, path))
         else:
             if not quiet:
                 note(summary.one_line())

@@ -13,9 +13,9 @@ import click
 from sframegen.base.text import cut_middle
 from sframegen.cli.removed_names import refuse_removed
 from sframegen.cli.shared.command import CombinedValue, Command, Example, PartOption
-from sframegen.cli.shared.common_options import JSON_OBJECT, CommonOptions, NumberInRange, common_option, duration, tid
+from sframegen.cli.shared.common_options import JSON_OBJECT, CommonOptions, NumberRange, common_option, duration_option, tid_option
 from sframegen.cli.shared.output import SECTIONS, Run, note
-from sframegen.cli.shared.profile_output import OUTPUT, Outputs, title_of
+from sframegen.cli.shared.profile_output import OUTPUT, Outputs, compose_title
 from sframegen.detached.stores import Stores
 from sframegen.profile.copied_session import BACKENDS, Session, open_session
 from sframegen.profile.events.attributes import EventError
@@ -24,7 +24,7 @@ from sframegen.profile.paused_command import PausedCommand
 from sframegen.profile.probe import probe
 from sframegen.profile.report.label_trees import group_stacks
 from sframegen.profile.report.naming import name_stacks
-from sframegen.profile.report.source_lines import Detail
+from sframegen.profile.report.source_lines import FrameDetail
 from sframegen.profile.sampling_plan import Grouping, ProfilePlan, is_process
 from sframegen.program.libraries import PLACES
 from sframegen.program.own_memory import zeros_for_missing_pages
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sframegen.profile.collected import Collected
-    from sframegen.profile.report.named import Named
+    from sframegen.profile.report.named import NamedProfile
 
-PID_DIGITS = 9  # more than the kernel gives
+MAX_PID_DIGITS = 9  # more than a process id of Linux has
 LIVE_AFTER = 1.0  # seconds before the line of live figures appears
-REFRESH = 0.5  # seconds
+REFRESH_INTERVAL = 0.5  # seconds
 
 
-def _event(_ctx: click.Context, _parameter: click.Parameter, name: str | None) -> Event:
-    """Return the event; refuse one that is unknown or missing. The default is not checked: `--probe` works without it."""
+def _parse_event(_ctx: click.Context, _parameter: click.Parameter, name: str | None) -> Event:
+    """Return the event of that name. Raises BadParameter if it is unknown; the default is not checked, since --probe needs none."""
     if name is None:
         return CPU_CLOCK
     if not name:
@@ -55,7 +55,7 @@ def _event(_ctx: click.Context, _parameter: click.Parameter, name: str | None) -
         raise click.BadParameter(str(error)) from None
 
 
-part_of_detail = partial(click.option, cls=PartOption, value=CombinedValue("detail", Detail))
+part_of_detail = partial(click.option, cls=PartOption, value=CombinedValue("detail", FrameDetail))
 part_of_plan = partial(click.option, cls=PartOption, value=CombinedValue("plan", ProfilePlan))
 
 
@@ -83,22 +83,22 @@ part_of_plan = partial(click.option, cls=PartOption, value=CombinedValue("plan",
     "-F",
     "--frequency",
     metavar="N",
-    type=NumberInRange(int, 1, 1_000_000),
+    type=NumberRange(int, 1, 1_000_000),
     default=99,
     show_default=True,
     help="Samples per second on each CPU. For events without a clock, such as page-faults, sample every Nth.",
 )
-@duration("Stop after this number of seconds.")
+@duration_option("Stop after this number of seconds.")
 @part_of_plan(
     "-e",
     "--event",
     metavar="EVENT",
-    callback=_event,
+    callback=_parse_event,
     help="What to sample: cpu-clock, page-faults, cycles, ...; --probe lists those of this machine.  [default: cpu-clock]",
 )
 @part_of_plan("--comm", metavar="NAME", help="Sample only threads with this name.")
 @OUTPUT
-@tid("Show only this thread. May be repeated.", several=True)
+@tid_option("Show only this thread. May be repeated.", several=True)
 @part_of_plan("--kernel", is_flag=True, help="Include kernel frames.")
 @part_of_plan(
     "--by",
@@ -125,7 +125,7 @@ def command(
     arguments: tuple[str, ...],
     *,
     plan: ProfilePlan,
-    detail: Detail,
+    detail: FrameDetail,
     system: bool,
     as_probe: bool,
     duration: float | None,
@@ -158,19 +158,19 @@ def command(
         ctx.exit(run.status)
     plan = plan._replace(tids=frozenset(tid), stores=Stores(sections))
     status = 0
-    with zeros_for_missing_pages(), run.file(""), Interrupts() as interrupts:
-        title = partial(title_of, arguments=arguments, comm=plan.comm)
-        write = partial(_write, by=plan.by, detail=detail, outputs=outputs, title=title)
+    with zeros_for_missing_pages(), run.working_on(""), Interrupts() as interrupts:
+        title = partial(compose_title, arguments=arguments, comm=plan.comm)
+        write = partial(_write_named, by=plan.by, detail=detail, outputs=outputs, title=title)
         status = _profile(arguments, plan, backend, duration, interrupts, write, quiet=common.quiet)
     ctx.exit(status or run.status)
 
 
-def _require_library(detail: Detail) -> None:
-    """End the command with one line if the user asks for lines, but their library is not installed."""
+def _require_library(detail: FrameDetail) -> None:
+    """End the command with one line if the user asks for source lines, but the library that reads them is not installed."""
     if detail.by_line and find_spec(PLACES.module) is None:
-        from sframegen.cli.shared.install_commands import getting  # noqa: PLC0415 - not for each run
+        from sframegen.cli.shared.install_commands import install_command  # noqa: PLC0415 - not for each run
 
-        note(f"source lines and inlined functions need {PLACES.project}; to install it: {getting([PLACES])}")
+        note(f"source lines and inlined functions need {PLACES.project}; to install it: {install_command([PLACES])}")
         click.get_current_context().exit(1)
 
 
@@ -184,11 +184,11 @@ def _profile(
     *,
     quiet: bool,
 ) -> int:
-    """Profile these processes, the command, or all; return the exit status of the command, or of the signal that ended it."""
+    """Profile processes, a command, or everything; return the command's exit status, or 128 + the signal that ended the profile."""
     with ExitStack() as opened:
         command = None
         if arguments:
-            pids = _pids(arguments)
+            pids = _parse_pids(arguments)
             if pids is not None:
                 _check_threads(plan.tids)
             else:
@@ -203,29 +203,29 @@ def _profile(
         session.begin()
         if command:
             _resume(command, arguments[0])
-        sample(session, interrupts, command, duration, quiet=quiet)
+        sample_until_end(session, interrupts, command, duration, quiet=quiet)
         write(session.finish())
         if command:
             return command.finish(interrupts)
         return 128 + interrupts.number if interrupts.number else 0
 
 
-def sample(
+def sample_until_end(
     session: Session, interrupts: Interrupts, command: PausedCommand | None, duration: float | None, *, quiet: bool = False
 ) -> None:
-    """Sample until the time is over, a signal comes, or there is nothing left to sample."""
+    """Sample until the duration is over, a signal arrives, or no process is left to sample."""
     begin = time.monotonic()
     with LiveLine(session) as live:
         while not interrupts.number and (command.is_running() if command else session.plan.has_running_targets()):
             if duration and time.monotonic() - begin >= duration:
                 break
-            session.advance()  # never interrupted: it may hold records that are nowhere else
+            session.advance()  # signals do not interrupt this, which may have records that would be lost
             if not quiet:
                 live.refresh()
 
 
 class LiveLine:
-    """A line of live figures on a terminal, while sampling."""
+    """A line on the terminal with the number of samples and the time so far."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -234,9 +234,9 @@ class LiveLine:
         self._printed = False
 
     def refresh(self) -> None:
-        """Print the line if it is due."""
+        """Print the line if its next update is due."""
         if sys.stderr.isatty() and time.monotonic() >= self._due:
-            self._due = time.monotonic() + REFRESH
+            self._due = time.monotonic() + REFRESH_INTERVAL
             self._printed = True
             amount = self._session.collected.unit.describe(self._session.samples)
             click.echo(f"\r\033[K{amount}, {time.monotonic() - self._begin:.0f} s; Ctrl-C ends", err=True, nl=False)
@@ -249,9 +249,11 @@ class LiveLine:
             click.echo("\r\033[K", err=True, nl=False)
 
 
-def _write(collected: Collected, *, by: str, detail: Detail, outputs: Outputs, title: Callable[[Named], str]) -> None:
-    """Name what was collected, and write it to all outputs."""
-    collected.stacks.room.release_pages()  # processes that read debug information need memory, and would keep what is free here
+def _write_named(
+    collected: Collected, *, by: str, detail: FrameDetail, outputs: Outputs, title: Callable[[NamedProfile], str]
+) -> None:
+    """Give names to the collected frames, and write the profile to all outputs."""
+    collected.stacks.room.release_pages()  # release memory now, since the processes that read debug information need it
     named = name_stacks(collected, detail)
     collected.stacks.close()
     named.title = title(named)
@@ -266,21 +268,21 @@ def _resume(command: PausedCommand, name: str) -> None:
 
 
 def _check_threads(tids: frozenset[int]) -> None:
-    """Warn of threads that do not exist, before the user waits for their samples; they may still begin."""
+    """Warn of threads that do not exist, before the user waits for their samples. It is no error, as they may start later."""
     for number in sorted(tids):
-        if not is_process(number):  # /proc has threads, too
+        if not is_process(number):  # works for threads, which have directories in /proc, too
             note(f"--tid {number}: no such thread")
 
 
-def _pids(arguments: tuple[str, ...]) -> frozenset[int] | None:
-    """Return the process ids; None for a command."""
-    others = [argument for argument in arguments if not (argument.isdecimal() and argument.isascii())]
-    if not others:
-        if long := [argument for argument in arguments if len(argument) > PID_DIGITS]:
-            raise click.UsageError(f"{cut_middle(long[0])}: not a process id")
+def _parse_pids(arguments: tuple[str, ...]) -> frozenset[int] | None:
+    """Return the process ids; None if the arguments are a command."""
+    words = [argument for argument in arguments if not (argument.isdecimal() and argument.isascii())]
+    if not words:
+        if too_long := [argument for argument in arguments if len(argument) > MAX_PID_DIGITS]:
+            raise click.UsageError(f"{cut_middle(too_long[0])}: not a process id")
         return frozenset(map(int, arguments))
-    if others[0] != arguments[0]:
-        raise click.UsageError(f"{others[0]}: not a process id, and {arguments[0]} is one")
+    if words[0] != arguments[0]:
+        raise click.UsageError(f"{words[0]}: not a process id, and {arguments[0]} is one")
     if not arguments[0]:
         raise click.UsageError("the command name is empty")
     return None

@@ -8,9 +8,9 @@ from sframegen.api.removing import SectionRemoval, remove_section
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_LIST, QUIET, CommonOptions
 from sframegen.cli.shared.file_kinds import is_package
-from sframegen.cli.shared.many_files import changes, print_change
+from sframegen.cli.shared.many_files import change_files, print_change
 from sframegen.cli.shared.output import FILES, Run
-from sframegen.cli.shared.write_options import FORCE_FOREIGN, RECURSIVE, RESULTS, VERIFICATION, dry_run
+from sframegen.cli.shared.write_options import FORCE_FOREIGN, RECURSIVE, RESULT_OPTIONS, VERIFICATION, dry_run_option
 
 if TYPE_CHECKING:
     from sframegen.api.options import WriteOptions
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 )
 @FILES
 @RECURSIVE
-@RESULTS
+@RESULT_OPTIONS
 @FORCE_FOREIGN
-@dry_run()
+@dry_run_option()
 @VERIFICATION
 @QUIET
 @JSON_LIST
@@ -46,9 +46,9 @@ def command(files: tuple[str, ...], *, recursive: bool, writing: WriteOptions, c
     """
     if recursive:
         from sframegen.cli import remove_tree  # noqa: PLC0415 - only for trees
-        from sframegen.cli.trees.each_file import as_tree_command  # noqa: PLC0415
+        from sframegen.cli.trees.each_file import run_tree_command  # noqa: PLC0415
 
-        as_tree_command(remove_tree.command, files, writing=writing, common=common)
+        run_tree_command(remove_tree.command, files, writing=writing, common=common)
     run = Run()
 
     def remove_from(path: str, to_write: WriteOptions) -> SectionRemoval:
@@ -59,7 +59,7 @@ def command(files: tuple[str, ...], *, recursive: bool, writing: WriteOptions, c
         names = ("output", "verify", "dry_run", "hard_links", "force")
         return remove_from_package(path, **{name: getattr(to_write, name) for name in names})
 
-    for removal in changes(run, files, remove_from, writing, common):
+    for removal in change_files(run, files, remove_from, writing, common):
         if common.prints_lines:
             print_change(removal, plan=writing.dry_run)
-    run.end(as_json=common.as_json)
+    run.finish(as_json=common.as_json)

@@ -9,10 +9,10 @@ import click
 
 from sframegen.base.text import format_count
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import VERBOSE_OR_QUIET, CommonOptions
+from sframegen.cli.shared.common_options import VERBOSITY, CommonOptions
 from sframegen.cli.shared.output import Refused, Run, note
 from sframegen.cli.shared.write_options import FORCE_FOREIGN
-from sframegen.cli.trees.each_file import Tree, each_file, tree_options
+from sframegen.cli.trees.each_file import TreeOptions, process_trees, tree_options
 
 if TYPE_CHECKING:
     from linker.files.location import Location
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 @click.command(
     name="remove-tree",
     cls=Command,
-    exclusive=[VERBOSE_OR_QUIET],
+    exclusive=[VERBOSITY],
     examples=[
         Example("Undo add-tree, with a line for each file", "sframegen remove-tree --verbose build/root"),
         Example("Print how many files would be restored, as JSON", "sframegen remove-tree --dry-run --json build/root"),
     ],
 )
 @tree_options(FORCE_FOREIGN)
-def command(roots: tuple[str, ...], *, tree: Tree, writing: WriteOptions, common: CommonOptions) -> None:
+def command(roots: tuple[str, ...], *, tree: TreeOptions, writing: WriteOptions, common: CommonOptions) -> None:
     """Undo add-tree: remove the SFrame section from all programs and shared libraries below each ROOT, in place.
 
     Each file is restored byte for byte, unless another tool has rewritten it; then only the section is removed. Symbolic links are
@@ -38,7 +38,7 @@ def command(roots: tuple[str, ...], *, tree: Tree, writing: WriteOptions, common
     """
     run = Run()
     counts: Counter[str] = Counter()
-    for names, outcome in each_file(run, roots, partial(_remove, writing), tree=tree, writing=writing, common=common):
+    for names, outcome in process_trees(run, roots, partial(_remove, writing), tree=tree, writing=writing, common=common):
         if isinstance(outcome, Refused):
             counts["refused"] += 1
             continue
@@ -54,10 +54,10 @@ def command(roots: tuple[str, ...], *, tree: Tree, writing: WriteOptions, common
             f"{format_count(counts['restored'], 'file')} {would_be}restored, {counts['taken out']:,} with the section taken out, "
             f"{counts['without']:,} without one, {counts['refused']:,} refused"
         )
-    run.end(as_json=common.as_json)
+    run.finish(as_json=common.as_json)
 
 
 def _remove(writing: WriteOptions, file: Location, hard_links: list[Location]) -> SectionRemoval:
-    from sframegen.api.removing import remove_section  # noqa: PLC0415 - takes longer than to see that there is no file for it
+    from sframegen.api.removing import remove_section  # noqa: PLC0415 - not before it is known that there are files
 
     return remove_section(file, replace(writing, hard_links=hard_links))

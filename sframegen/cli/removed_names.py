@@ -1,16 +1,16 @@
-"""Removed and renamed commands, options and values, with what to use instead. This module is to be deleted in 1.1."""
+"""Removed and renamed commands, options and values, with replacements. This module is to be deleted in version 1.1."""
 
 from __future__ import annotations
 
 import click
 
-LEVELLED = ("add-section", "add-tree", "convert", "link", "merge")
-CHOSEN = ": sframegen chooses the library that reads results back; --no-verify does without"
-IN_PACKAGES = "add-section on the .deb before it is installed: it renews the package's md5sums"
-# "command", "command --option", "command --option value"; what to use, or after a colon why nothing is needed
+WITH_OPTIMIZE = ("add-section", "add-tree", "convert", "link", "merge")
+NO_VERIFY_INSTEAD = ": sframegen chooses the library that reads results back; --no-verify does without"
+BEFORE_INSTALLATION = "add-section on the .deb before it is installed: it renews the package's md5sums"
+# By "command", "command --option" or "command --option value": what to use instead, or after a colon why nothing is needed.
 REMOVED: dict[str, str] = {
-    **dict.fromkeys((f"{name} --optimize share" for name in LEVELLED), "--optimize fast"),
-    **dict.fromkeys((f"{name} --verify" for name in (*LEVELLED, "remove", "remove-tree")), CHOSEN),
+    **dict.fromkeys((f"{name} --optimize share" for name in WITH_OPTIMIZE), "--optimize fast"),
+    **dict.fromkeys((f"{name} --verify" for name in (*WITH_OPTIMIZE, "remove", "remove-tree")), NO_VERIFY_INSTEAD),
     **dict.fromkeys((f"{name} --output-dir" for name in ("add-section", "convert", "remove")), "cp, and the command on the copies"),
     **{
         f"{name} {option}": "touch -r"
@@ -18,7 +18,7 @@ REMOVED: dict[str, str] = {
         for option in ("-p", "--preserve-timestamps")
     },
     **dict.fromkeys((f"{name} --compress" for name in ("add-section", "add-tree")), "objcopy --compress-sections of LLVM"),
-    **dict.fromkeys((f"{name} --update-checksums" for name in ("add-tree", "remove-tree")), IN_PACKAGES),
+    **dict.fromkeys((f"{name} --update-checksums" for name in ("add-tree", "remove-tree")), BEFORE_INSTALLATION),
     **dict.fromkeys((f"{name} --exclude-from" for name in ("add-tree", "remove-tree")), "--exclude, once for each"),
     "add-section --per-function": "lookup, or dump",
     "check --no-second-reader": ": only --second-reader reads twice",
@@ -59,9 +59,9 @@ REMOVED: dict[str, str] = {
     **dict.fromkeys(("stack --core", "stack --exe", "stack --sysroot"), "gdb, eu-stack or coredumpctl"),
     "table": "profile, which makes its tables itself",
 }
-# "command --option", with the present name; the old one still works
+# By "command --option": the present name. The old one still works.
 RENAMED: dict[str, str] = {
-    **dict.fromkeys((f"{name} --format" for name in (*LEVELLED, "fleet run")), "--sframe-version"),
+    **dict.fromkeys((f"{name} --format" for name in (*WITH_OPTIMIZE, "fleet run")), "--sframe-version"),
     **dict.fromkeys((f"{name} --fatal" for name in ("add-tree", "link", "remove-tree")), "--strict"),
     "add-section --strict": "--min-coverage=100",
 }

@@ -4,7 +4,7 @@ import click
 
 from sframegen.base.text import format_first
 from sframegen.cli.shared.command import Command, Example
-from sframegen.cli.shared.common_options import COUNT, CommonOptions, tid, verbose
+from sframegen.cli.shared.common_options import COUNT, CommonOptions, tid_option, verbose_option
 from sframegen.cli.shared.output import SECTIONS, Run, note
 from sframegen.detached.stores import Stores
 from sframegen.stack import report
@@ -24,7 +24,7 @@ from sframegen.stack.walking.walk import MAX_FRAMES
     ],
 )
 @click.argument("pid", metavar="PID", type=COUNT)
-@tid("Trace only this thread.", several=False)
+@tid_option("Trace only this thread.", several=False)
 @click.option("--convert", is_flag=True, help="Make sections in memory from call frame information, or from instructions.")
 @SECTIONS
 @click.option("--no-idle", is_flag=True, help="Leave out waiting threads: neither running nor ready to run.")
@@ -33,7 +33,7 @@ from sframegen.stack.walking.walk import MAX_FRAMES
 @click.option(
     "--max-frames", metavar="N", type=COUNT, default=MAX_FRAMES, show_default=True, help="Maximum number of frames per thread."
 )
-@verbose("Print how long the process was stopped.")
+@verbose_option("Print how long the process was stopped.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -56,7 +56,7 @@ def command(
     stores = Stores(sections)
     tracer = Tracer(convert=convert, stores=stores, limit=max_frames)
     symbols = Symbols(tracer.objects)
-    with run.file(""), Process(pid) as process:
+    with run.working_on(""), Process(pid) as process:
         threads = [thread for thread in tracer.trace_process(process, tid) if not (no_idle and thread.idle)]
         for line in stores.take_notes():
             note(line)
@@ -68,7 +68,7 @@ def command(
             note(f"no SFrame section in {format_first(files)}: {consequence}")
         problems = list(tracer.problems.values())
         for problem in problems:
-            run.finding(problem)
+            run.report_finding(problem)
         if as_json:
             click.echo(report.as_json(sample, symbols, problems))
         elif threads:

@@ -25,7 +25,7 @@ import sframegen.api
 from sframegen import Refusal
 from sframegen.base import errors
 from sframegen.base.errors import name_file_in_errors
-from sframegen.cli.shared.output import in_words
+from sframegen.cli.shared.output import describe_error
 from tests import ROOT
 from tests.support.loops import for_each
 
@@ -254,17 +254,17 @@ def test_errors_say_where_also_from_another_process(error: sframegen.SframegenEr
 
 
 def test_a_limit_is_named_not_the_file_that_met_it() -> None:
-    line = in_words(OSError(errno.EMFILE, "Too many open files", "/sys/devices/system/cpu/online"), "")
+    line = describe_error(OSError(errno.EMFILE, "Too many open files", "/sys/devices/system/cpu/online"), "")
     assert line == "too many open files: raise the limit with `ulimit -n`"
-    assert in_words(OSError(errno.ENOMEM, "Cannot allocate memory"), "a file") == "a file: not enough memory"
-    assert [in_words(MemoryError(), path) for path in ("a file", "")] == ["a file: not enough memory", "not enough memory"]
+    assert describe_error(OSError(errno.ENOMEM, "Cannot allocate memory"), "a file") == "a file: not enough memory"
+    assert [describe_error(MemoryError(), path) for path in ("a file", "")] == ["a file: not enough memory", "not enough memory"]
 
 
 @for_each("reason", Refusal)
 def test_the_command_line_names_the_option_that_a_refusal_needs(reason: Refusal) -> None:
     """The parameters that the reason's comment has are options of add-section, merge or remove."""
     [comment] = [line.partition("#: ")[2] for line in getsource(Refusal).splitlines() if f"    {reason.name} = " in line]
-    line = in_words(sframegen.RefusedError(reason, "no"), "file")
+    line = describe_error(sframegen.RefusedError(reason, "no"), "file")
     options = {f"--{name.replace('_', '-')}" for name in re.findall(r"`(\w+)(?:=\S+)?`", comment) if name != "add_section"}
     assert line.startswith("file: no")
     assert {option.replace("--verify", "--no-verify") for option in options} == set(re.findall(r"--[a-z][\w-]*", line))

@@ -12,7 +12,7 @@ import pytest
 import sframegen
 from sframegen.backtrace.library_files import PRELOAD, SHARED, SONAME, STATIC, compile_libraries
 from sframegen.backtrace.preloading import HERE
-from sframegen.cli.integration import HERE as INTEGRATION
+from sframegen.cli.integration import DIRECTORY as INTEGRATION
 from tests import ROOT
 from tests.support.cross import MACHINES
 from tests.support.loops import for_each

@@ -284,7 +284,7 @@ def test_patterns(glob: str, fitting: list[str], others: list[str]) -> None:
     def left_out(path: str) -> bool:
         parts = path.split("/")
         above = ("/".join(parts[:n]) for n in range(1, len(parts)))
-        return any(exclusions.fit(one, is_directory=True) for one in above) or exclusions.fit(path, is_directory=False)
+        return any(exclusions.match(one, is_directory=True) for one in above) or exclusions.match(path, is_directory=False)
 
     assert [path for path in fitting if not left_out(path)] == []
     assert [path for path in others if left_out(path)] == []
@@ -359,14 +359,14 @@ def test_what_may_not_be_read_or_written(root: Path) -> None:
 
 
 def test_a_file_that_vanishes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = tree_files.find
+    found = tree_files.find_linked_files
 
     def find(*arguments: Any, **options: Any) -> Any:
         result = found(*arguments, **options)
         (root / "usr/bin/tree").unlink()
         return result
 
-    monkeypatch.setattr("sframegen.cli.trees.each_file.find", find)
+    monkeypatch.setattr("sframegen.cli.trees.each_file.find_linked_files", find)
     result = run(root)
     assert (result.exit_code, result.stderr) == (0, f"sframegen: warning: {root}/usr/bin/tree: No such file or directory\n")
     assert "2 files given a section" in result.stdout
@@ -375,7 +375,7 @@ def test_a_file_that_vanishes(root: Path, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("swapped", ["usr/bin", "usr/bin/tree"])
 def test_a_symbolic_link_that_comes_between(swapped: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It leads to a file outside of the root, which stays unchanged."""
-    found = tree_files.find
+    found = tree_files.find_linked_files
     outside = tmp_path / "outside"
     shutil.copytree(root / "usr/bin", outside)
     before = (outside / "tree").read_bytes()
@@ -386,7 +386,7 @@ def test_a_symbolic_link_that_comes_between(swapped: str, root: Path, tmp_path: 
         (root / swapped).symlink_to(outside / swapped[len("usr/bin/") :])
         return result
 
-    monkeypatch.setattr("sframegen.cli.trees.each_file.find", find)
+    monkeypatch.setattr("sframegen.cli.trees.each_file.find_linked_files", find)
     result = run(root)
     assert (outside / "tree").read_bytes() == before
     assert (result.exit_code, result.stderr) == (

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sframegen.cli.shared.install_commands import as_root, with_remedy
+from sframegen.cli.shared.install_commands import as_root, describe_import_error
 from tests.support.loops import for_each
 
 RAISED = {
@@ -65,7 +65,7 @@ def test_what_the_system_lacks_is_installed_there(manager: str, monkeypatch: pyt
     """Installing LIEF again does not bring the C++ library."""
     monkeypatch.setattr(shutil, "which", lambda name: name if name == manager else None)
     reason = "lief cannot be imported: ImportError: libstdc++.so.6: cannot open shared object file: No such file or directory"
-    line = with_remedy(ImportError(reason, name="lief"))
+    line = describe_import_error(ImportError(reason, name="lief"))
     command = {"apt-get": "apt-get install libstdc++6", "dnf": "dnf install 'libstdc++.so.6()(64bit)'"}.get(manager)
     assert line == reason + (f"; to install it: {as_root(command)}" if command else "")
 

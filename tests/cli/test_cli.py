@@ -15,7 +15,7 @@ import sframegen
 from sframegen.base.errors import FormatError
 from sframegen.cli import commands
 from sframegen.cli.commands import COMMANDS, GROUPS, cli
-from sframegen.cli.shared.output import Run, json_list
+from sframegen.cli.shared.output import Run, join_json_list
 from sframegen.program import build
 from tests.support.loops import for_each
 
@@ -231,7 +231,7 @@ def throw(error: Exception) -> None:
 )
 def test_errors_of_a_file_are_one_line(error: Exception, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     files = Run()
-    with files.file("app"):
+    with files.working_on("app"):
         throw(error)
     assert files.status == 1
     assert capsys.readouterr() == ("", line)
@@ -239,7 +239,7 @@ def test_errors_of_a_file_are_one_line(error: Exception, line: str, capsys: pyte
 
 def test_a_closed_output_is_not_the_file_s() -> None:
     files = Run()
-    with pytest.raises(BrokenPipeError), files.file("app"):
+    with pytest.raises(BrokenPipeError), files.working_on("app"):
         throw(BrokenPipeError())
     assert files.status == 0
 
@@ -310,4 +310,4 @@ def test_file_names_go_out_as_they_came_in(program: Path, tmp_path: Path) -> Non
 
 @for_each(("documents", "text"), [([], "[]\n"), ([["1"]], "[1]\n"), ([["1"], ["2", "3"]], "[1,\n23]\n")])
 def test_json_list(documents: list[list[str]], text: str) -> None:
-    assert "".join(json_list(map(iter, documents))) == text
+    assert "".join(join_json_list(map(iter, documents))) == text

@@ -17,7 +17,7 @@ import pytest
 from sframegen.backtrace import preloading as module
 from sframegen.cli.shared import install_commands as installing
 from sframegen.cli.shared import installation
-from sframegen.cli.shared.installation import Component, parts, within
+from sframegen.cli.shared.installation import Component, check_components, is_within_bounds
 from sframegen.profile.bpf import libbpf
 from sframegen.program import libraries
 from sframegen.program.build import build_kind
@@ -43,7 +43,7 @@ def parts_of(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]
 
 
 def part(name: str) -> Component:
-    [found] = [part for part in parts() if part.name == name]
+    [found] = [part for part in check_components() if part.name == name]
     return found
 
 
@@ -129,7 +129,7 @@ def test_a_release_that_is_not_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_versions_within_bounds(version: str, bound: str, allowed: bool) -> None:
-    assert within(version, bound) is allowed
+    assert is_within_bounds(version, bound) is allowed
 
 
 def test_every_dependency_has_a_row() -> None:
@@ -158,7 +158,7 @@ def test_remedies_are_for_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for manager in ("apt-get", "dnf", "nothing"):
         monkeypatch.setattr("shutil.which", lambda name, here=manager: name if name == here else None)
         monkeypatch.setattr(os, "geteuid", lambda here=manager: 0 if here == "dnf" else 1000)
-        commands[manager] = installing.package("clang", "/usr/bin/clang")
+        commands[manager] = installing.system_package_command("clang", "/usr/bin/clang")
     assert commands == {"apt-get": "sudo apt-get install clang", "dnf": "dnf install /usr/bin/clang", "nothing": ""}
 
 
@@ -175,13 +175,13 @@ def test_the_build_that_is_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     found = part("compiled modules")
     assert (found.works, found.found) == (False, "interpreted: all")
     assert "pip install --force-reinstall --no-deps" in found.remedy
-    monkeypatch.setattr(installing, "lacks_to_compile", lambda: [("a C compiler", "gcc"), ("Python.h", "python3-dev")])
+    monkeypatch.setattr(installing, "find_missing_build_tools", lambda: [("a C compiler", "gcc"), ("Python.h", "python3-dev")])
     found = part("compiled modules")
     why = "interpreted: all; to compile them, this machine lacks a C compiler (gcc of Debian) and Python.h (python3-dev of Debian)"
     assert found.found == why
     if shutil.which("apt-get"):
         assert "apt-get install gcc python3-dev && " in found.remedy
-    monkeypatch.setattr(installing, "lacks_to_compile", list)
+    monkeypatch.setattr(installing, "find_missing_build_tools", list)
     monkeypatch.setattr(installation, "is_compiled", lambda name: name != "cfi.scan")
     assert part("compiled modules").found == "interpreted: cfi.scan"
 

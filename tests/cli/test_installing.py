@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.cli.shared import install_commands as installing
-from sframegen.cli.shared.install_commands import compiling, getting, getting_again, with_remedy
+from sframegen.cli.shared.install_commands import describe_import_error, install_command, recompile_command, reinstall_command
 from sframegen.program import libraries
 from sframegen.program.libraries import DEPENDENCIES, FLEET, library_of
 from tests.support.loops import for_each
@@ -41,7 +41,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(libraries, "requirements", lambda: NEEDED)
-    monkeypatch.setattr(installing, "source", lambda: "")
+    monkeypatch.setattr(installing, "installed_from", lambda: "")
     return prefix
 
 
@@ -52,30 +52,30 @@ def on_path(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
 def test_pip_in_a_virtual_environment(environment: Path) -> None:
     python = f"{environment}/bin/python"
     fsspec = next(one for one in FLEET if one.project == "fsspec")
-    assert getting([CLICK, fsspec]) == f"{python} -m pip install 'click>=8' 'fsspec[http]>=2025.1'"
-    assert getting([CLICK], again=True) == f"{python} -m pip install --force-reinstall 'click>=8'"
+    assert install_command([CLICK, fsspec]) == f"{python} -m pip install 'click>=8' 'fsspec[http]>=2025.1'"
+    assert install_command([CLICK], again=True) == f"{python} -m pip install --force-reinstall 'click>=8'"
 
 
 def test_uv_where_there_is_no_pip(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installing, "find_spec", lambda _: None)
     python = f"{environment}/bin/python"
-    assert getting([LIEF]) == f"{python} -m ensurepip && {python} -m pip install 'lief>=1'"
+    assert install_command([LIEF]) == f"{python} -m ensurepip && {python} -m pip install 'lief>=1'"
     on_path(monkeypatch, "uv")
-    assert getting([LIEF]) == f"uv pip install --python {python} 'lief>=1'"
-    assert getting([LIEF], again=True) == f"uv pip install --python {python} --reinstall 'lief>=1'"
+    assert install_command([LIEF]) == f"uv pip install --python {python} 'lief>=1'"
+    assert install_command([LIEF], again=True) == f"uv pip install --python {python} --reinstall 'lief>=1'"
 
 
 def test_uv_in_its_own_environment_of_a_tool(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installing, "find_spec", lambda _: None)
     (environment / "uv-receipt.toml").touch()
-    assert getting([CLICK]) == f"uv pip install --python {environment}/bin/python 'click>=8'"
+    assert install_command([CLICK]) == f"uv pip install --python {environment}/bin/python 'click>=8'"
 
 
 def test_pipx(environment: Path) -> None:
     (environment / "pipx_metadata.json").touch()
-    assert getting([LIEF]) == "pipx inject name 'lief>=1'"
-    assert getting([LIEF], again=True) == "pipx inject --force name 'lief>=1'"
-    assert getting_again(is_built=True).startswith("pipx runpip name install --force-reinstall --no-deps . ")
+    assert install_command([LIEF]) == "pipx inject name 'lief>=1'"
+    assert install_command([LIEF], again=True) == "pipx inject --force name 'lief>=1'"
+    assert reinstall_command(is_built=True).startswith("pipx runpip name install --force-reinstall --no-deps . ")
 
 
 def test_the_package_of_a_distribution(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,9 +83,9 @@ def test_the_package_of_a_distribution(environment: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(sys, "base_prefix", str(environment))
     (environment / "stdlib" / "EXTERNALLY-MANAGED").touch()
     on_path(monkeypatch, "apt-get")
-    assert getting([CLICK, CAPSTONE]) == "sudo apt-get install python3-click python3-capstone"
-    assert getting([CLICK], again=True) == "sudo apt-get install --reinstall python3-click"
-    command = getting([LIEF])
+    assert install_command([CLICK, CAPSTONE]) == "sudo apt-get install python3-click python3-capstone"
+    assert install_command([CLICK], again=True) == "sudo apt-get install --reinstall python3-click"
+    command = install_command([LIEF])
     assert f"{environment}/bin/python -m venv --system-site-packages ~/.local/share/sframegen && " in command
     assert " && ~/.local/share/sframegen/bin/python -m pip install 'lief>=1'  # then run " in command
 
@@ -93,16 +93,16 @@ def test_the_package_of_a_distribution(environment: Path, monkeypatch: pytest.Mo
 def test_it_is_installed_again_from_where_it_came(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wheel is installed again, but nothing is compiled from it."""
     no_sources = " --no-deps .  # in a checkout of sframegen"
-    assert getting_again(is_built=True).endswith(no_sources)
+    assert reinstall_command(is_built=True).endswith(no_sources)
     checkout, wheel = environment / "a checkout", environment / "sframegen.whl"
     checkout.mkdir()
     wheel.touch()
     install = f"{environment}/bin/python -m pip install --force-reinstall"
-    monkeypatch.setattr(installing, "source", lambda: str(checkout))
-    assert getting_again(is_built=True) == f"{install} --no-deps '{checkout}'"
-    monkeypatch.setattr(installing, "source", lambda: str(wheel))
-    assert getting_again() == f"{install} {wheel}"
-    assert getting_again(is_built=True).endswith(no_sources)
+    monkeypatch.setattr(installing, "installed_from", lambda: str(checkout))
+    assert reinstall_command(is_built=True) == f"{install} --no-deps '{checkout}'"
+    monkeypatch.setattr(installing, "installed_from", lambda: str(wheel))
+    assert reinstall_command() == f"{install} {wheel}"
+    assert reinstall_command(is_built=True).endswith(no_sources)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_what_lacks_to_compile_is_installed_first(
     on_path(monkeypatch, "apt-get", *["cc"] * compiler)
     if header:
         (environment / "stdlib" / "Python.h").touch()
-    first, _, rest = compiling().rpartition(" && ")
+    first, _, rest = recompile_command().rpartition(" && ")
     assert first == (f"sudo apt-get install {packages}" if packages else "")
     assert " -m pip install --force-reinstall --no-deps " in rest
 
@@ -123,7 +123,7 @@ def test_what_lacks_to_compile_is_installed_first(
 def test_no_index_is_asked_for_sframegen(environment: Path) -> None:
     """None has it."""
     assert environment.exists()
-    for command in (getting(DEPENDENCIES), getting(FLEET), getting_again(), compiling()):
+    for command in (install_command(DEPENDENCIES), install_command(FLEET), reinstall_command(), recompile_command()):
         assert "sframegen" not in shlex.split(command.partition("#")[0])
         assert "sframegen[" not in command
 
@@ -138,4 +138,4 @@ def test_the_library_of_a_module(module: str | None, project: str | None) -> Non
 
 
 def test_what_is_no_library_of_ours_has_no_remedy() -> None:
-    assert with_remedy(ImportError("no\nway", name="other")) == "no way"
+    assert describe_import_error(ImportError("no\nway", name="other")) == "no way"

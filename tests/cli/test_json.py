@@ -19,7 +19,7 @@ from sframegen import add_section
 from sframegen.checks.finding import Verdict
 from sframegen.cli.commands import COMMANDS, cli
 from sframegen.cli.trees import each_file
-from sframegen.cli.trees.tree_files import Found, Name
+from sframegen.cli.trees.tree_files import FoundFiles, Name
 from sframegen.profile.report.formats.file_formats import write_profile
 from tests import ROOT
 from tests.support.loops import for_each
@@ -235,7 +235,9 @@ def test_check_goes_on_behind_what_it_cannot_read(file: Path, tmp_path: Path, mo
     add_section(file)
     shut = OSError(errno.EACCES, "Permission denied")
     monkeypatch.setattr(
-        each_file, "find", lambda *_: Found([[Name(str(tmp_path), "file")]], [(Name(str(tmp_path), "shut"), shut)], {})
+        each_file,
+        "find_linked_files",
+        lambda *_: FoundFiles([[Name(str(tmp_path), "file")]], [(Name(str(tmp_path), "shut"), shut)], {}),
     )
     too_long = str(tmp_path / ("n" * 300))
     done = CliRunner().invoke(cli, ["check", "--json", too_long, str(tmp_path), str(file)])

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from sframegen import Severity, check, read, remove
 from sframegen.cli.commands import cli
-from sframegen.cli.linking.link_output import expanded, output_of, words_of
+from sframegen.cli.linking.link_output import expand_response_files, find_output, split_words
 from sframegen.format.abi import is_linked
 from tests.support.loops import for_each
 
@@ -90,11 +90,20 @@ def script(path: Path, text: str) -> Path:
     ],
 )
 def test_output_by_arguments(arguments: str, output: str) -> None:
-    assert output_of(arguments.split()) == output
+    assert find_output(arguments.split()) == output
 
 
 def test_words_of_response_files() -> None:
-    assert words_of("""-o 'a b'\t"c\\"d" e\\ f g'h'"i"j\n'' \\\\ 'open""") == ["-o", "a b", 'c"d', "e f", "ghij", "", "\\", "open"]
+    assert split_words("""-o 'a b'\t"c\\"d" e\\ f g'h'"i"j\n'' \\\\ 'open""") == [
+        "-o",
+        "a b",
+        'c"d',
+        "e f",
+        "ghij",
+        "",
+        "\\",
+        "open",
+    ]
 
 
 def test_response_files_are_nested_or_stay_what_they_are(here: Path) -> None:
@@ -102,9 +111,9 @@ def test_response_files_are_nested_or_stay_what_they_are(here: Path) -> None:
     (here / "inner").write_text("-o 'in file'")
     (here / "endless").write_text("@endless")
     os.mkfifo("pipe")
-    assert list(expanded(["@outer", "@pipe"])) == ["one", "-o", "in file", "@missing", "@pipe"]
-    assert list(expanded(["@endless"])) == ["@endless"]
-    assert output_of(["@outer", "two"]) == "in file"
+    assert list(expand_response_files(["@outer", "@pipe"])) == ["one", "-o", "in file", "@missing", "@pipe"]
+    assert list(expand_response_files(["@endless"])) == ["@endless"]
+    assert find_output(["@outer", "two"]) == "in file"
 
 
 @for_each(
@@ -420,7 +429,7 @@ def state_of(path):
         os.unlink(path)
         os.mkfifo(path)
     return state
-real, link.state_of = link.state_of, state_of
+real, link.file_state = link.file_state, state_of
 cli.main(["link", *sys.argv[1:]])
 """
     done = run(sys.executable, "-c", code, "ld", "-r", "-o", "prog", object_file, timeout=60)
@@ -430,7 +439,7 @@ cli.main(["link", *sys.argv[1:]])
 def test_a_response_file_that_names_itself_costs_no_more_than_16_mib(here: Path) -> None:
     (here / "self").write_text("@self " + f"{'object' * 1000}.o " * 300)
     length, last = 0, ["", ""]
-    for word in expanded(["@self", "-o", "out"]):
+    for word in expand_response_files(["@self", "-o", "out"]):
         length, last = length + len(word), [last[1], word]
     assert 0 < length < 16 << 20
     assert last == ["-o", "out"]
@@ -440,7 +449,7 @@ def test_response_files_that_become_a_fifo(here: Path, monkeypatch: pytest.Monke
     os.mkfifo(here / "response")
     answers = iter([True, False])  # before it is opened, and afterwards
     monkeypatch.setattr(stat, "S_ISREG", lambda _: next(answers))
-    assert list(expanded(["@response"])) == ["@response"]
+    assert list(expand_response_files(["@response"])) == ["@response"]
 
 
 @pytest.mark.parametrize("linker", ["no-such-linker", "shims/ld"])

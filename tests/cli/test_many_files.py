@@ -86,7 +86,7 @@ def program(compile_c: Compiler) -> Path:
 
 @for_each("numbers", list(permutations(range(4))))
 def test_outcomes_are_put_in_order(numbers: tuple[int, ...]) -> None:
-    assert list(many_files.in_order((number, str(number)) for number in numbers)) == ["0", "1", "2", "3"]
+    assert list(many_files.restore_order((number, str(number)) for number in numbers)) == ["0", "1", "2", "3"]
 
 
 def test_outcomes_do_not_wait_for_later_ones() -> None:
@@ -94,7 +94,7 @@ def test_outcomes_do_not_wait_for_later_ones() -> None:
         yield from ((1, "b"), (0, "a"))
         pytest.fail("asked for more before it gave what it had")
 
-    ordered = many_files.in_order(arriving())
+    ordered = many_files.restore_order(arriving())
     assert [next(ordered), next(ordered)] == ["a", "b"]
 
 
@@ -103,7 +103,7 @@ def test_large_files_first_the_others_in_their_order(tmp_path: Path) -> None:
     for name, size in sizes.items():
         if size is not None:
             (tmp_path / name).write_bytes(bytes(size))
-    order = many_files.by_size([str(tmp_path / name) for name in sizes], 2)
+    order = many_files.order_by_size([str(tmp_path / name) for name in sizes], 2)
     assert [list(sizes)[number] for number in order] == ["e", "b", "a", "c", "absent", "d", "f"]
 
 
@@ -124,7 +124,7 @@ def test_the_bar_is_for_long_runs_on_terminals(
     monkeypatch.setattr(many_files, "monotonic", lambda: next(now))
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setattr(sys, "stdout", Terminal())
-    done = many_files.each(Run(), "abcd", str.upper, 1, verify=False, lines=lines)
+    done = many_files.process_files(Run(), "abcd", str.upper, 1, verify=False, lines=lines)
     assert list(done) == [("a", "A"), ("b", "B"), ("c", "C"), ("d", "D")]
     assert bool(screen.getvalue()) is shown
     assert ("100%" in screen.getvalue()) is shown

@@ -16,7 +16,7 @@ from sframegen.cli.commands import cli
 from sframegen.cli.shared import profile_output
 from sframegen.cli.shared.output import Run
 from sframegen.profile.report.formats.file_formats import write_profile
-from sframegen.profile.report.formats.flamegraph import flamegraph
+from sframegen.profile.report.formats.flamegraph import encode_flamegraph
 from tests.support.kernel_events import needs_bpf
 from tests.support.named_stacks import EXAMPLE, named
 from tests.support.pprof_messages import stacks_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from click.testing import Result
 
-    from sframegen.profile.report.named import Named
+    from sframegen.profile.report.named import NamedProfile
 
 
 def run(*arguments: object) -> Result:
@@ -60,22 +60,22 @@ def test_a_page_has_what_was_sampled_where_and_when_as_its_title(monkeypatch: py
         ((), None, "all processes"),
     ):
         profile = named(*EXAMPLE)
-        profile.title = profile_output.title_of(profile, arguments, comm)
+        profile.title = profile_output.compose_title(profile, arguments, comm)
         assert profile.title == what + end
-        assert f'"title": "{profile.title}"' in "".join(flamegraph(profile))
+        assert f'"title": "{profile.title}"' in "".join(encode_flamegraph(profile))
 
 
 def test_a_copy_that_finds_no_room_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def parts(_named: Named) -> Iterator[bytes]:
+    def parts(_named: NamedProfile) -> Iterator[bytes]:
         yield b"part" * 10_000
         raise OSError(errno.ENOSPC, "No space left on device")
 
     kept = tmp_path / "kept"
     kept.mkdir()
-    monkeypatch.setattr(profile_output, "KEPT_IN", (str(kept),))
-    monkeypatch.setattr("sframegen.profile.report.formats.pprof.pprof", parts)
+    monkeypatch.setattr(profile_output, "FALLBACK_DIRECTORIES", (str(kept),))
+    monkeypatch.setattr("sframegen.profile.report.formats.pprof.encode_pprof", parts)
     outputs = profile_output.Outputs(Run(), (str(tmp_path / "out.pb.gz"),), as_json=False)
     outputs.write(named(*EXAMPLE))
     assert outputs.run.status == 1
@@ -89,7 +89,7 @@ def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path, kept = tmp_path / "full.html", tmp_path / "kept"
     kept.mkdir()
 
-    def write(profile: Named, name: str) -> None:
+    def write(profile: NamedProfile, name: str) -> None:
         if name == str(path):
             raise OSError(errno.ENOSPC, "No space left on device", name)
         write_profile(profile, name)

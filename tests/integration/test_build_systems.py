@@ -19,7 +19,7 @@ import sframegen
 from sframegen import Severity, add_section, check, read
 from sframegen.cli import integration
 from sframegen.cli.commands import cli
-from sframegen.cli.integration import HERE, PLACES
+from sframegen.cli.integration import DIRECTORY, INSTALLED_FILES
 from tests import ROOT
 
 DOCUMENT = (ROOT / "docs" / "linking.md").read_text()
@@ -221,7 +221,7 @@ def cmake(directory: Path, path: str, text: str) -> subprocess.CompletedProcess[
     build = Build(directory, EXAMPLES["cmake, unchanged"])
     project = PLAIN["CMakeLists.txt"].replace("project(example C)\n", "project(example C)\nfind_package(Sframegen REQUIRED)\n")
     (directory / "CMakeLists.txt").write_text(project + text)
-    return build.run(f"cmake -S . -B build -DSframegen_DIR={HERE / 'cmake'}\ncmake --build build", path)
+    return build.run(f"cmake -S . -B build -DSframegen_DIR={DIRECTORY / 'cmake'}\ncmake --build build", path)
 
 
 def test_cmake_targets_with_options(tmp_path: Path, path: str) -> None:
@@ -264,7 +264,7 @@ def test_cmake_says_what_is_wrong(tmp_path: Path, path: str, text: str, message:
 
 
 def test_cmake_finds_no_program(tmp_path: Path, without: str) -> None:
-    elsewhere = shutil.copytree(HERE / "cmake", tmp_path / "a" / "b" / "c" / "d" / "e" / "cmake")
+    elsewhere = shutil.copytree(DIRECTORY / "cmake", tmp_path / "a" / "b" / "c" / "d" / "e" / "cmake")
     build = Build(tmp_path, EXAMPLES["cmake, ninja"])
     done = build.run(f"cmake -S . -B build -DSframegen_DIR={elsewhere} -DSFRAMEGEN=/gone/sframegen", without)
     assert done.returncode == 0, done.stdout
@@ -288,16 +288,16 @@ def test_cargo_s_linker_is_a_shim_that_stands_for_the_compiler(tmp_path: Path, p
 def test_make_includes_from_a_path_with_a_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a place/make").mkdir(parents=True)
     (tmp_path / "a place/make/sframe.mk").write_text("all: ; @echo included\n")
-    monkeypatch.setattr(integration, "HERE", tmp_path / "a place")
+    monkeypatch.setattr(integration, "DIRECTORY", tmp_path / "a place")
     printed = CliRunner().invoke(cli, ["integration", "--make-file"]).stdout
     make = ["make", "--no-print-directory", "-f", "-"]
     done = subprocess.run(make, input=f"include {printed}", text=True, check=True, capture_output=True)
     assert done.stdout == "included\n"
 
 
-@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("name", INSTALLED_FILES)
 def test_integration_prints_what_is_there(name: str) -> None:
     done = CliRunner().invoke(cli, ["integration", f"--{name}"])
-    assert (done.exit_code, done.stdout.replace("\\ ", " ")) == (0, f"{HERE / PLACES[name].path}\n")
-    assert (HERE / PLACES[name].path).exists()
+    assert (done.exit_code, done.stdout.replace("\\ ", " ")) == (0, f"{DIRECTORY / INSTALLED_FILES[name].path}\n")
+    assert (DIRECTORY / INSTALLED_FILES[name].path).exists()
     assert name in CliRunner().invoke(cli, ["integration"]).stdout

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sframegen.cli.profile import sample
+from sframegen.cli.profile import sample_until_end
 from sframegen.profile.copied_session import BACKENDS
 from sframegen.profile.events.names import find_event
 from sframegen.profile.sampling_plan import ProfilePlan, follow_descendants
@@ -392,5 +392,5 @@ class Received:
 def test_a_signal_waits_until_what_was_received_is_used() -> None:
     session = Received()
     with Interrupts() as interrupts:
-        sample(session, interrupts, None, None)  # type: ignore[arg-type] # all of a session that it needs
+        sample_until_end(session, interrupts, None, None)  # type: ignore[arg-type] # all of a session that it needs
     assert session.used == 1

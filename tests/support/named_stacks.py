@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sframegen.profile.report.label_trees import group_stacks
-from sframegen.profile.report.named import MISSING, NO_ADDRESS, FrameKind, Named, NamedFrame
+from sframegen.profile.report.named import MISSING, NO_ADDRESS, FrameKind, NamedFrame, NamedProfile
 from sframegen.stack.walking.frames import COMPLETE, End
 
 ENDS = {True: End.OUTERMOST, False: End.NO_RULE}
@@ -56,30 +56,30 @@ def stack_of(
     return NamedStack(pid, tid, process, thread, tuple(frames), ENDS[complete], count)
 
 
-def count(profile: Named, stack: NamedStack) -> None:
+def count(profile: NamedProfile, stack: NamedStack) -> None:
     node = 0
-    for place in profile.places.numbers(stack.frames):
+    for place in profile.locations.number_locations(stack.frames):
         node = profile.tree.nodes.of(place, node)
     task = profile.tasks.find_number(stack.pid, stack.tid)
     profile.tasks.set_names(task, stack.process, stack.thread)
     profile.tree.count(profile.tree.row(node, stack.end, task), stack.samples)
 
 
-def named(*stacks: NamedStack, by: str = "comm") -> Named:
-    profile = Named("cpu-clock", "bpf", 99, 1_700_000_000.0, 2.0)
+def named(*stacks: NamedStack, by: str = "comm") -> NamedProfile:
+    profile = NamedProfile("cpu-clock", "bpf", 99, 1_700_000_000.0, 2.0)
     for one in stacks:
         count(profile, one)
     return group_stacks(profile, by)
 
 
-def places_in(profile: Named) -> list[NamedFrame]:
+def places_in(profile: NamedProfile) -> list[NamedFrame]:
     """Each place of a profile, with its address."""
-    numbered = profile.places.numbered
+    numbered = profile.locations.numbered
     pairs = zip(numbered.first[: numbered.count], numbered.second, strict=False)
-    return [profile.places.sites[site]._replace(address=None if at == NO_ADDRESS else at) for at, site in pairs]
+    return [profile.locations.sites[site]._replace(address=None if at == NO_ADDRESS else at) for at, site in pairs]
 
 
-def stacks_in(profile: Named) -> list[NamedStack]:
+def stacks_in(profile: NamedProfile) -> list[NamedStack]:
     """All stacks of a profile that have samples."""
     tree, places, found = profile.tree, places_in(profile), []
     for row in profile.rows():

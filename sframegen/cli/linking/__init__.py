@@ -1,1 +1,1 @@
-"""For `link`: the file that a linker writes, and shims in the place of linkers."""
+"""Parts of `sframegen link`: finding the file that a linker writes, and shims that run in the place of linkers."""

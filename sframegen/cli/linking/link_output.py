@@ -13,13 +13,12 @@ from sframegen.elf.file import open_regular
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-
 DEFAULT_OUTPUT = "a.out"
-MAX_RESPONSE_FILES = 2000  # GNU's own limit: a file may name itself
-MAX_RESPONSES = 1 << 24  # characters of all response files together
+MAX_RESPONSE_FILES = 2000  # GNU's own limit, since a response file may name itself
+MAX_RESPONSE_CHARACTERS = 1 << 24  # of all response files together
 
-# Options whose value is the next argument, with every linker that has them: it is not an option, whatever it looks like.
-# Long ones may begin with one dash or two.
+# Options whose value is the next argument, in every linker that has the option: the next argument is then not an option, even if
+# it looks like one. Long options may begin with one dash or two.
 SHORT_WITH_VALUE = {f"-{letter}" for letter in "AabcefFhIlLmPRTuyYz"}
 LONG_WITH_VALUE = {
     "Map", "Tbss", "Tdata", "Ttext", "architecture", "assert", "audit", "auxiliary", "defsym", "depaudit", "dependency-file",
@@ -28,18 +27,19 @@ LONG_WITH_VALUE = {
     "script", "section-start", "soname", "sort-section", "sysroot", "trace-symbol", "undefined", "version-script", "wrap",
 }  # fmt: skip
 
-# Words of a response file: quotes of both kinds group, a backslash takes the next character as it is, within quotes too.
+# A word of a response file, and a part of a word: escaped, quoted or plain. Quotes of both kinds group characters; a backslash
+# escapes the next character, also within quotes.
 WORD = re.compile(r"""(?:\\.?|'(?:\\.|[^'\\])*(?:\\?'|\\?\Z)|"(?:\\.|[^"\\])*(?:"|\\?\Z)|[^\\'" \t\n\v\f\r])+""", re.DOTALL)
-PART = re.compile(r"""\\(.?)|(['"])((?:\\.|(?!\2)[^\\])*)(?:\2|\\?\Z)|([^\\'"]+)""", re.DOTALL)
+QUOTED_PART = re.compile(r"""\\(.?)|(['"])((?:\\.|(?!\2)[^\\])*)(?:\2|\\?\Z)|([^\\'"]+)""", re.DOTALL)
 
 
-def output_of(arguments: Iterable[str]) -> str:
-    """Return the output of GNU ld, gold, lld or mold: the last `-o OUT`, `-oOUT`, `--output OUT`, `--output=OUT`, else a.out."""
+def find_output(arguments: Iterable[str]) -> str:
+    """Return what GNU ld, gold, lld or mold writes: the last `-o OUT`, `-oOUT`, `--output OUT`, `--output=OUT`, or a.out."""
     output = DEFAULT_OUTPUT
-    words = expanded(arguments)
+    words = expand_response_files(arguments)
     for word in words:
         name, equals, value = word.partition("=")
-        if len(name) > 3 and "--output".startswith(name):  # GNU's may be cut short, to --ou
+        if len(name) > 3 and "--output".startswith(name):  # GNU ld accepts abbreviations down to --ou
             output = value if equals else next(words, output)
         elif word.startswith("-o"):
             output = word[2:] or next(words, output)
@@ -48,25 +48,25 @@ def output_of(arguments: Iterable[str]) -> str:
     return output
 
 
-def expanded(arguments: Iterable[str]) -> Iterator[str]:
+def expand_response_files(arguments: Iterable[str]) -> Iterator[str]:
     """Yield the arguments, with response files (`@file`) replaced by their arguments, except those that cannot be read."""
     waiting = list(arguments)[::-1]
-    files, left = MAX_RESPONSE_FILES, MAX_RESPONSES
+    files_left, characters_left = MAX_RESPONSE_FILES, MAX_RESPONSE_CHARACTERS
     while waiting:
         word = waiting.pop()
-        text = _read_response(word[1:]) if word.startswith("@") and files else None
-        left -= len(text or "")
-        if left < 0:
-            files = 0
-        if text is None or not files:
+        text = _read_response(word[1:]) if word.startswith("@") and files_left else None
+        characters_left -= len(text or "")
+        if characters_left < 0:
+            files_left = 0
+        if text is None or not files_left:
             yield word
         else:
-            files -= 1
-            waiting += words_of(text)[::-1]
+            files_left -= 1
+            waiting += split_words(text)[::-1]
 
 
-def words_of(text: str) -> list[str]:
-    return [PART.sub(_unquote, word[0]) for word in WORD.finditer(text)]
+def split_words(text: str) -> list[str]:
+    return [QUOTED_PART.sub(_unquote, word[0]) for word in WORD.finditer(text)]
 
 
 def _unquote(part: re.Match[str]) -> str:
@@ -75,18 +75,18 @@ def _unquote(part: re.Match[str]) -> str:
 
 
 def _read_response(path: str) -> str | None:
-    """Return the text of a response file, cut off if too long; None if it is not regular: a pipe is for the linker to read."""
+    """Return the text of a response file, cut off if too long; None unless it is a regular file: the linker has to read a pipe."""
     try:
         if stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - here and below: pathlib is not wanted for a name that need not be one
             with os.fdopen(open_regular(path, path), "rb") as file:
-                return os.fsdecode(file.read(MAX_RESPONSES + 1))
+                return os.fsdecode(file.read(MAX_RESPONSE_CHARACTERS + 1))
     except (OSError, ValueError, FormatError):
         pass
     return None
 
 
-def state_of(path: str) -> tuple[int, ...] | None:
-    """Return a state that differs once a linker has written the file; None if it is not a regular file."""
+def file_state(path: str) -> tuple[int, ...] | None:
+    """Return values that change when a linker writes the file; None if it is not a regular file."""
     try:
         status = os.stat(path)  # noqa: PTH116
     except (OSError, ValueError):

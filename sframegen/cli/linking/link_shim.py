@@ -1,4 +1,4 @@
-"""Writes shims: small programs with names of linkers, which run `sframegen link` with the real linker."""
+"""Writes shims: shell scripts with the names of linkers, which run `sframegen link` with the real linker."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from sframegen.elf.file import open_regular
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-NAMES = ("ld", "ld.bfd", "ld.gold", "ld.lld", "ld.mold")
-LAUNCHER = "sframegen-link"  # not a linker's shim, but a prefix for commands that link
-MARK = "# made by `sframegen link --install`"
-# The package is found whatever PYTHONPATH and HOME a build has. Options are words in any order, and no patterns (set -f).
-# Without sframegen, the linker is run by itself.
+LINKER_NAMES = ("ld", "ld.bfd", "ld.gold", "ld.lld", "ld.mold")
+LAUNCHER = "sframegen-link"  # a prefix for commands that link, not a shim for one linker
+SHIM_MARK = "# made by `sframegen link --install`"
+# python -I finds the package whatever PYTHONPATH and HOME a build has. set -f keeps the shell from expanding patterns in options.
+# If sframegen has been uninstalled, the shim runs the linker alone.
 SHIM = f"""\
 #!/bin/sh
-{MARK}
+{SHIM_MARK}
 set -f
 linker={{linker}}
 options="{{options}} $SFRAMEGEN_LINK_OPTIONS"
@@ -37,11 +37,11 @@ esac
 echo "sframegen: warning: sframegen has been uninstalled; linked without the section" >&2
 exec "$linker" "$@"
 """
-CODE = "import sys; sys.path.append({root!r}); from sframegen.cli.start import main; main()"
+PYTHON_CODE = "import sys; sys.path.append({root!r}); from sframegen.cli.start import main; main()"
 
 
 def find_linker(name: str, besides: Path) -> str | None:
-    """Return the absolute path of a linker, on PATH or named by a path, but not of shims or files in `besides`; else None."""
+    """Return the absolute path of a linker, given by a path or a name on PATH, but not a shim or a file in `besides`; else None."""
     directories = [""] if "/" in name else os.environ.get("PATH", os.defpath).split(os.pathsep)
     for directory in directories:
         path = Path(directory, name).absolute()
@@ -53,27 +53,27 @@ def find_linker(name: str, besides: Path) -> str | None:
 def is_shim(path: Path) -> bool:
     try:
         descriptor = open_regular(os.fspath(path), os.fspath(path))
-    except FormatError:  # not a regular file: a FIFO would keep us waiting
+    except FormatError:  # not a regular file, such as a FIFO, whose opening would wait for a writer
         return False
     with os.fdopen(descriptor, "rb") as file:
-        return MARK.encode() in file.read(200)
+        return SHIM_MARK.encode() in file.read(200)
 
 
-def install(directory: Path, linker: str | None, link_name: str | None, options: Iterable[str]) -> Iterator[tuple[Path, str]]:
+def install_shims(directory: Path, linker: str | None, link_name: str | None, options: Iterable[str]) -> Iterator[tuple[Path, str]]:
     """Write shims for the linkers on PATH and the launcher, or one for `linker`, `link_name` or ld; yield each with what it runs.
 
     Raises OSError.
     """
-    wanted = {name: name for name in NAMES} if linker is None else {link_name or "ld": linker}
+    wanted = {name: name for name in LINKER_NAMES} if linker is None else {link_name or "ld": linker}  # linkers by name of the shim
     linkers = {name: path for name, source in wanted.items() if (path := find_linker(source, directory))}
     if not linkers:
         raise FileNotFoundError(2, "no such linker (shims do not count)", linker or "ld")
     make_directory(directory)
-    words = {name: shlex.quote(path) for name, path in linkers.items()}
+    shell_words = {name: shlex.quote(path) for name, path in linkers.items()}
     if linker is None:
-        words[LAUNCHER] = "$1; shift"
-    code = CODE.format(root=str(Path(sframegen.__file__).parents[1]))
-    for name, word in words.items():
+        shell_words[LAUNCHER] = "$1; shift"
+    code = PYTHON_CODE.format(root=str(Path(sframegen.__file__).parents[1]))
+    for name, word in shell_words.items():
         shim = directory / name
         if shim.exists() and not is_shim(shim):
             raise FileExistsError(17, "not replaced: not a shim of sframegen", str(shim))
@@ -84,6 +84,6 @@ def install(directory: Path, linker: str | None, link_name: str | None, options:
             package=shlex.quote(sframegen.__file__),
             options=" ".join(options),
         )
-        with locate(shim) as location:  # replaced whole: a build may be running it
+        with locate(shim) as location:  # replaced as a whole, since a build may be running it
             write_new(location, text.encode(errors="surrogateescape"), 0o777)
         yield shim, linkers.get(name, "the command after it")

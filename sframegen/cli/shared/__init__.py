@@ -1,1 +1,1 @@
-"""What the commands share: messages, several files, how a run ends."""
+"""Code that the commands share: options, messages, work on several files, and how a run ends."""

@@ -1,14 +1,14 @@
-"""Command-line options for the keywords of `sframegen.add_section`: a row for each, with the commands that have it."""
+"""Command-line options for the keyword arguments of `sframegen.add_section`, and the commands that have each option."""
 
 from __future__ import annotations
 
 import click
 
 from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple
-from sframegen.cli.shared.command import options
-from sframegen.cli.shared.common_options import debug_file
+from sframegen.cli.shared.command import combine_options
+from sframegen.cli.shared.common_options import debug_file_option
 from sframegen.cli.shared.output import Directory
-from sframegen.cli.shared.write_options import MIN_KERNEL, format_version, level, making_option, writing_option
+from sframegen.cli.shared.write_options import MIN_KERNEL, level_option, making_option, version_option, writing_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 ADD_SECTION, ADD_TREE, LINK, FLEET = "add-section", "add-tree", "link", "fleet run"
 
 
-class Row(NamedTuple):
+class KeywordOption(NamedTuple):
     keyword: str  # argument of `add_section`
     option: Decorator
     commands: tuple[str, ...]
 
 
-# In the order of the help.
-ROWS = (
-    Row("version", format_version(), (ADD_SECTION, ADD_TREE, LINK, FLEET)),
-    Row("optimize", level("fast"), (ADD_SECTION, ADD_TREE, LINK, FLEET)),
-    Row(
+# In the order in which --help lists the options.
+KEYWORD_OPTIONS = (
+    KeywordOption("version", version_option(), (ADD_SECTION, ADD_TREE, LINK, FLEET)),
+    KeywordOption("optimize", level_option("fast"), (ADD_SECTION, ADD_TREE, LINK, FLEET)),
+    KeywordOption(
         "replace",
         writing_option("--replace", is_flag=True, help="Replace an existing SFrame section, whoever produced it."),
         (ADD_SECTION,),
     ),
-    Row(
+    KeywordOption(
         "debug_file",
-        debug_file("for code that FILE's .eh_frame does not describe. FILE may be a kernel module.", option=making_option),
+        debug_file_option("for code that FILE's .eh_frame does not describe. FILE may be a kernel module.", option=making_option),
         (ADD_SECTION,),
     ),
-    Row(
+    KeywordOption(
         "debug_file",
         making_option(
             "--debug-file",
@@ -49,15 +49,15 @@ ROWS = (
         ),
         (ADD_TREE,),
     ),
-    Row(
+    KeywordOption(
         "synthesize",
         making_option(
             "--synthesize", is_flag=True, help="Also describe code without call frame information, from its instructions."
         ),
         (ADD_SECTION, ADD_TREE, LINK, FLEET),
     ),
-    Row("min_kernel", MIN_KERNEL, (ADD_SECTION, ADD_TREE, LINK, FLEET)),
-    Row(
+    KeywordOption("min_kernel", MIN_KERNEL, (ADD_SECTION, ADD_TREE, LINK, FLEET)),
+    KeywordOption(
         "unloaded",
         writing_option(
             "--unloaded",
@@ -66,7 +66,7 @@ ROWS = (
         ),
         (ADD_SECTION, ADD_TREE),
     ),
-    Row(
+    KeywordOption(
         "detached",
         writing_option(
             "--detached",
@@ -76,7 +76,7 @@ ROWS = (
         ),
         (ADD_SECTION,),
     ),
-    Row(
+    KeywordOption(
         "object_file",
         writing_option(
             "--object",
@@ -88,7 +88,7 @@ ROWS = (
         ),
         (ADD_SECTION,),
     ),
-    Row(
+    KeywordOption(
         "force",
         writing_option(
             "--force",
@@ -97,17 +97,17 @@ ROWS = (
         ),
         (ADD_SECTION, ADD_TREE),
     ),
-    Row("force", writing_option("--force", is_flag=True, help="Also change signed packages and files."), (FLEET,)),
+    KeywordOption("force", writing_option("--force", is_flag=True, help="Also change signed packages and files."), (FLEET,)),
 )
 
 
-def adding(command: str, before: Mapping[str, Sequence[Decorator]] | None = None) -> Decorator:
-    """Return the decorator that adds a command's options of ROWS. `before`: options of its own to put before a keyword's."""
-    own = before or {}
-    return options(*(option for row in ROWS if command in row.commands for option in (*own.get(row.keyword, ()), row.option)))
+def add_section_options(command: str, before: Mapping[str, Sequence[Decorator]] | None = None) -> Decorator:
+    """Return a decorator that adds a command's KEYWORD_OPTIONS. `before` has more options, to insert before that of a keyword."""
+    inserted, rows = before or {}, [row for row in KEYWORD_OPTIONS if command in row.commands]
+    return combine_options(*(option for row in rows for option in (*inserted.get(row.keyword, ()), row.option)))
 
 
-def keywords_of(command: str, making: SectionOptions, writing: WriteOptions) -> dict[str, Any]:
-    """Return the keyword arguments of `add_section` that a command's options stand for."""
-    everything = vars(making) | vars(writing)
-    return {row.keyword: everything[row.keyword] for row in ROWS if command in row.commands}
+def select_keywords(command: str, making: SectionOptions, writing: WriteOptions) -> dict[str, Any]:
+    """Return the keyword arguments of `add_section` for which a command has options, with the values of these."""
+    values = vars(making) | vars(writing)
+    return {row.keyword: values[row.keyword] for row in KEYWORD_OPTIONS if command in row.commands}

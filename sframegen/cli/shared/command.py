@@ -1,4 +1,4 @@
-"""The class of all commands: click's, with examples and headings in the help, and options that exclude one another or combine."""
+"""Command, the click class of all commands: --help has examples and headings, and options can exclude one another or combine."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
     Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-
-HEADINGS = {  # of long lists of options in the help, and the options below each; "command:option" in one command only
+HEADINGS = {  # for long lists of options in --help, with the options below each; "command:option" is for one command only
     "What is sampled": "system comm tid event frequency duration off-cpu wall kernel",
     "How stacks are shown": "by lines no-inlined profile:sections",
     "What is made": "mode map linker sframe-version optimize synthesize debug-file min-kernel unloaded",
@@ -24,32 +23,32 @@ HEADINGS = {  # of long lists of options in the help, and the options below each
     "How it runs": "backend probe scheduler jobs timeout memory",
     "Output": "profile:output report verbose quiet json help",
 }
-FEW = 9  # options that need no headings
-MAX_NAMES = 30  # columns of an option's names in the help
-ALIKE = 0.75  # of two words: the one is taken for the other, mistyped
+MAX_WITHOUT_HEADINGS = 9  # options that --help lists without headings
+MAX_NAME_COLUMNS = 30  # for an option's names in --help
+MIN_SIMILARITY = 0.75  # difflib's ratio, from which on an unknown word counts as a mistyped name
 
 
 class Example(NamedTuple):
-    what: str  # purpose of the line
-    line: str  # for a shell
+    purpose: str
+    line: str  # a shell command
 
 
 class CombinedValue(NamedTuple):
-    """A parameter of a command that combines several options."""
+    """A parameter of a command that combines the values of several options."""
 
     name: str
-    make: Callable[..., object]  # called with the options' values, by their names
+    make: Callable[..., object]  # called with the options' values as keyword arguments
 
 
 class PartOption(click.Option):
-    """An option that is a part of a CombinedValue."""
+    """An option whose value becomes a part of a CombinedValue."""
 
     def __init__(self, *arguments: Any, value: CombinedValue, **options: Any) -> None:  # noqa: ANN401 - click's
         super().__init__(*arguments, **options)
         self.value = value
 
 
-def options(*decorators: Decorator) -> Decorator:
+def combine_options(*decorators: Decorator) -> Decorator:
     """Return a decorator that adds all these options, in the order of the help."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,7 +60,7 @@ def options(*decorators: Decorator) -> Decorator:
 
 
 class Command(click.Command):
-    """A command. `examples`: shown by --help. `exclusive`: groups of options, by long names; a run can have one of each group."""
+    """A command. --help shows its `examples`. `exclusive` has groups of long option names, of which one run may have one each."""
 
     def __init__(
         self,
@@ -78,26 +77,27 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = [word for argument in args for word in argument.split("=", 1)]
         try:
-            rest = super().parse_args(ctx, list(args))
+            remaining = super().parse_args(ctx, list(args))
         except click.UsageError as error:
             unknown = error.option_name if isinstance(error, click.NoSuchOption) else ""
-            if unknown and (renamed := _renamed(ctx, args, unknown)):
+            if unknown and (renamed := _replace_renamed_option(ctx, args, unknown)):
                 return self.parse_args(ctx, renamed)
             _refuse_removed(ctx, words, error)
             if unknown:
                 names = [name for option in self.get_params(ctx) for name in option.opts if name.startswith("--")]
-                raise no_such("option", unknown, names, ctx) from None
+                raise unknown_name_error("option", unknown, names, ctx) from None
             raise
         if not ctx.resilient_parsing:
-            given = self._given(ctx)
+            used = self._names_of_used_options(ctx)
             for group in self.exclusive:
                 for one, other in combinations(group, 2):
-                    if one in given and other in given:
+                    if one in used and other in used:
                         raise click.UsageError(f"{one} and {other} exclude each other", ctx)
-            self._put_together(ctx)
-        return rest
+            self._combine_parts(ctx)
+        return remaining
 
-    def _put_together(self, ctx: click.Context) -> None:
+    def _combine_parts(self, ctx: click.Context) -> None:
+        """Replace the parameters of PartOptions by their CombinedValues."""
         values: dict[CombinedValue, dict[str, object]] = {}
         for option in self.params:
             if isinstance(option, PartOption) and option.name:
@@ -105,8 +105,8 @@ class Command(click.Command):
         for value, parts in values.items():
             ctx.params[value.name] = value.make(**parts)
 
-    def _given(self, ctx: click.Context) -> set[str]:
-        """Return all names of the options that are on the command line."""
+    def _names_of_used_options(self, ctx: click.Context) -> set[str]:
+        """Return the names, short and long, of the options that are on the command line."""
         options = (one for one in self.params if isinstance(one, click.Option))
         return {
             name
@@ -120,13 +120,14 @@ class Command(click.Command):
         if self.examples:
             with formatter.section("Examples"):
                 for example in self.examples:
-                    formatter.write(f"{'':{formatter.current_indent}}{example.what}:\n")
+                    formatter.write(f"{'':{formatter.current_indent}}{example.purpose}:\n")
                     formatter.write(f"{'':{formatter.current_indent}}    {example.line}\n")
 
     def option_groups(self, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
-        """Return the names and help of the options by heading; all are below one if they are few."""
+        """Return (names, help) of the options, grouped by heading; a few options are all below the same heading."""
         options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
-        headings = {name: heading for heading, names in HEADINGS.items() for name in names.split()} if len(options) > FEW else {}
+        headings = {name: heading for heading, names in HEADINGS.items() for name in names.split()}
+        headings = headings if len(options) > MAX_WITHOUT_HEADINGS else {}
         groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in ("Options", *HEADINGS)}
         for option in options:
             name = max(option.opts, key=len).removeprefix("--")
@@ -136,25 +137,26 @@ class Command(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups = self.option_groups(ctx)
-        widths = {heading: min(max(len(names) for names, _ in records), MAX_NAMES) for heading, records in groups.items()}
+        widths = {heading: min(max(len(names) for names, _ in records), MAX_NAME_COLUMNS) for heading, records in groups.items()}
         for heading, records in groups.items():
             with formatter.section(heading):
-                formatter.write_dl(records, MAX_NAMES, 2 + max(widths.values()) - widths[heading])
+                formatter.write_dl(records, MAX_NAME_COLUMNS, 2 + max(widths.values()) - widths[heading])
 
 
-def no_such(what: str, word: str, names: Iterable[str], ctx: click.Context) -> click.UsageError:
-    """Return the error for an unknown name. It suggests the names that begin with the word, else similar ones, if there are any."""
+def unknown_name_error(kind: str, word: str, names: Iterable[str], ctx: click.Context) -> click.UsageError:
+    """Return the error for an unknown option or command. It suggests the names that begin with the word, else similar names."""
     from difflib import get_close_matches  # noqa: PLC0415 - only needed here
 
-    bare = {name.removeprefix("--"): name for name in names}
-    begin = word.removeprefix("--")
-    found = [name for name in bare if begin and name.startswith(begin)] or get_close_matches(begin, bare, cutoff=ALIKE)
-    meant = f" Did you mean {' or '.join(repr(bare[name]) for name in found)}?" if found else ""
-    return click.UsageError(f"No such {what} {word!r}.{meant}", ctx)
+    by_bare_name = {name.removeprefix("--"): name for name in names}
+    prefix = word.removeprefix("--")
+    longer = [name for name in by_bare_name if prefix and name.startswith(prefix)]
+    similar = longer or get_close_matches(prefix, by_bare_name, cutoff=MIN_SIMILARITY)
+    suggestion = f" Did you mean {' or '.join(repr(by_bare_name[name]) for name in similar)}?" if similar else ""
+    return click.UsageError(f"No such {kind} {word!r}.{suggestion}", ctx)
 
 
-def _renamed(ctx: click.Context, args: Sequence[str], name: str) -> list[str] | None:
-    """Return the arguments with the present name of a renamed option in place of this one, and print a note; else None."""
+def _replace_renamed_option(ctx: click.Context, args: Sequence[str], name: str) -> list[str] | None:
+    """Return the arguments with the present name of a renamed option, and print a note; None if `name` was not renamed."""
     from sframegen.cli.removed_names import RENAMED  # noqa: PLC0415 - here and below: not for each run
 
     path = ctx.command_path.partition(" ")[2]
@@ -180,7 +182,7 @@ def _refuse_removed(ctx: click.Context, words: Sequence[str], error: click.Usage
 
 
 class Group(Command, click.Group):
-    """A group of commands with names of two words. Without the second word, it prints the help, and exits as for wrong usage."""
+    """A group of commands with names of two words. Without the second word, it prints the help, and exits with status 2."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
@@ -195,7 +197,7 @@ class Group(Command, click.Group):
         from sframegen.cli.removed_names import refuse_removed  # noqa: PLC0415 - not for each run
 
         refuse_removed(*ctx.command_path.split()[1:], name)
-        raise no_such("command", name, names, ctx)
+        raise unknown_name_error("command", name, names, ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)

@@ -1,4 +1,4 @@
-"""Options that several commands have: the same name, short name and value in each (tests/cli/test_consistency.py)."""
+"""Options that several commands have, with the same name, short name and value in each (tests/cli/test_consistency.py)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from sframegen.cli.shared.command import Decorator
 
 
-class NumberInRange(click.ParamType):  # type: ignore[type-arg] # older releases of click have no arguments for it
-    """A number from `least` to `most`; with `more`, above `least`. `kind`: int or float."""
+class NumberRange(click.ParamType):  # type: ignore[type-arg] # older releases of click have no arguments for it
+    """An int or float (`kind`) from `minimum` to `maximum`, both included unless `above` excludes the minimum."""
 
     name = "number"
 
-    def __init__(self, kind: Callable[[str], float], least: float, most: float | None = None, *, more: bool = False) -> None:
-        self.kind, self.least, self.most, self.more = kind, least, most, more
+    def __init__(self, kind: Callable[[str], float], minimum: float, maximum: float | None = None, *, above: bool = False) -> None:
+        self.kind, self.minimum, self.maximum, self.above = kind, minimum, maximum, above
 
     def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if not isinstance(value, str):  # a default
@@ -37,25 +37,24 @@ class NumberInRange(click.ParamType):  # type: ignore[type-arg] # older releases
             self.fail(f"{value!r} is not {'a whole number' if self.kind is int else 'a number'}", param, ctx)
         if isinstance(number, float) and not isfinite(number):
             self.fail(f"{value} is not a finite number", param, ctx)
-        if self.more and number <= self.least:
-            self.fail(f"{value} is out of range (must be more than {self.least:g})", param, ctx)
-        if number < self.least:
-            self.fail(f"{value} is out of range (minimum {self.least:g})", param, ctx)
-        if self.most is not None and number > self.most:
-            self.fail(f"{value} is out of range (maximum {self.most:,.0f})", param, ctx)
+        if self.above and number <= self.minimum:
+            self.fail(f"{value} is out of range (must be more than {self.minimum:g})", param, ctx)
+        if number < self.minimum:
+            self.fail(f"{value} is out of range (minimum {self.minimum:g})", param, ctx)
+        if self.maximum is not None and number > self.maximum:
+            self.fail(f"{value} is out of range (maximum {self.maximum:,.0f})", param, ctx)
         return number
 
 
-COUNT = NumberInRange(int, 1)
-SECONDS = NumberInRange(float, 0, more=True)
-PERCENT = NumberInRange(float, 0, 100)
+COUNT = NumberRange(int, 1)
+SECONDS = NumberRange(float, 0, above=True)
+PERCENT = NumberRange(float, 0, 100)
 
-
-VERBOSE_OR_QUIET = ("--verbose", "--quiet")  # options that exclude each other
+VERBOSITY = ("--verbose", "--quiet")  # for `exclusive`: these options exclude each other
 
 
 class CommonOptions(NamedTuple):
-    """Values of options that many commands have: output, parallel jobs, and what is printed."""
+    """Values of options that many commands have."""
 
     output: str | None = None
     jobs: int = 1
@@ -65,7 +64,7 @@ class CommonOptions(NamedTuple):
 
     @property
     def prints_lines(self) -> bool:
-        """Return True if the command prints lines for people, one or more for each file."""
+        """Return True if the command prints lines of text for each file, and not JSON or nothing."""
         return not (self.quiet or self.as_json)
 
 
@@ -77,27 +76,27 @@ JSON_LIST = common_option(
 JSON_OBJECT = common_option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 
 
-def verbose(text: str) -> Decorator:
+def verbose_option(text: str) -> Decorator:
     return common_option("-v", "--verbose", is_flag=True, help=text)
 
 
-def jobs(text: str) -> Decorator:
+def jobs_option(text: str) -> Decorator:
     return common_option(
         "-j",
         "--jobs",
         metavar="N",
-        type=NumberInRange(int, 1, MOST_WORKERS),
+        type=NumberRange(int, 1, MOST_WORKERS),
         default=lambda: len(os.sched_getaffinity(0)),
         show_default="usable cores",
         help=text,
     )
 
 
-JOBS = jobs("Number of files to process in parallel.")
+JOBS = jobs_option("Number of files to process in parallel.")
 
 
-def words_given(ctx: click.Context, *values: object) -> Iterator[str]:
-    """Yield the command-line words of the options that make up these values."""
+def explicit_option_words(ctx: click.Context, *values: object) -> Iterator[str]:
+    """Yield the words of a command line with these option values: each flag that was used, each option that is not None."""
     for option in ctx.command.params:
         if isinstance(option, PartOption) and option.name:
             for value in (one for one in values if hasattr(one, option.name)):
@@ -107,7 +106,7 @@ def words_given(ctx: click.Context, *values: object) -> Iterator[str]:
                     yield from (option.opts[-1], str(getattr(value, option.name)))
 
 
-def debug_file(text: str, option: Callable[..., Decorator] = click.option) -> Decorator:
+def debug_file_option(text: str, option: Callable[..., Decorator] = click.option) -> Decorator:
     return option(
         "--debug-file",
         metavar="PATH",
@@ -117,13 +116,13 @@ def debug_file(text: str, option: Callable[..., Decorator] = click.option) -> De
     )
 
 
-def duration(text: str) -> Decorator:
+def duration_option(text: str) -> Decorator:
     return click.option("-d", "--duration", metavar="SECONDS", type=SECONDS, help=text)
 
 
-def min_coverage(text: str) -> Decorator:
+def min_coverage_option(text: str) -> Decorator:
     return click.option("--min-coverage", metavar="PCT", type=PERCENT, help=text)
 
 
-def tid(text: str, *, several: bool) -> Decorator:
+def tid_option(text: str, *, several: bool) -> Decorator:
     return click.option("--tid", metavar="TID", type=COUNT, multiple=several, help=text)

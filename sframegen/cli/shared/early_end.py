@@ -1,4 +1,4 @@
-"""Ends the program early: after signals, and if a file becomes shorter while it is read."""
+"""Ends the program early, without a traceback: after signals, and if a mapped file is truncated while it is read."""
 
 from __future__ import annotations
 
@@ -16,68 +16,69 @@ from sframegen.program.signals import ENDING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SOON = 0.001  # seconds
-HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
+RETRY_DELAY = 0.001  # seconds until a dropped signal is repeated
+SignalHandler = ctypes.CFUNCTYPE(None, ctypes.c_int)
 
 
 class EndedError(SystemExit):
-    """The end of the program by a signal: temporary files are removed, and nothing is printed."""
+    """Ends the program after a signal. It is an exception so that temporary files are removed; it prints nothing."""
 
 
-def _end(number: int, _frame: object) -> NoReturn:
-    """Raise EndedError, and ignore further signals."""
+def _raise_ended(number: int, _frame: object) -> NoReturn:
+    """Raise EndedError, and ignore further signals, so that they do not interrupt the clean-up."""
     for other in ENDING:
         signal.signal(other, lambda *_: None)
-    signal.signal(signal.SIGALRM, lambda *_: _end(number, None))
+    signal.signal(signal.SIGALRM, lambda *_: _raise_ended(number, None))  # see _repeat_dropped_signal
     raise EndedError(128 + number)
 
 
-def _unraisable(what: sys.UnraisableHookArgs) -> None:
-    """Repeat the signal if Python has dropped EndedError, as it does with exceptions in callbacks."""
-    if isinstance(what.exc_value, EndedError):
-        signal.setitimer(signal.ITIMER_REAL, SOON)
+def _repeat_dropped_signal(unraisable: sys.UnraisableHookArgs) -> None:
+    """Schedule SIGALRM to raise EndedError again if Python has dropped it, as it drops exceptions in callbacks."""
+    if isinstance(unraisable.exc_value, EndedError):
+        signal.setitimer(signal.ITIMER_REAL, RETRY_DELAY)
     else:
-        sys.__unraisablehook__(what)
+        sys.__unraisablehook__(unraisable)
 
 
 @contextmanager
-def ended_in_one_line() -> Iterator[None]:
-    """Run the block so that a signal raises EndedError, and a file that becomes shorter ends the program with one line."""
-    before = {number: signal.getsignal(number) for number in (*ENDING, signal.SIGALRM)}
-    hook, sys.unraisablehook = sys.unraisablehook, _unraisable
+def handle_early_ends() -> Iterator[None]:
+    """Run the block so that a signal raises EndedError, and a truncated file ends the program with one line."""
+    earlier_handlers = {number: signal.getsignal(number) for number in (*ENDING, signal.SIGALRM)}
+    earlier_hook, sys.unraisablehook = sys.unraisablehook, _repeat_dropped_signal
     for number in ENDING:
-        if before[number] is not signal.SIG_IGN:  # nohup
-            signal.signal(number, _end)
+        if earlier_handlers[number] is not signal.SIG_IGN:  # as nohup sets it for SIGHUP
+            signal.signal(number, _raise_ended)
     library = ctypes.CDLL(None)
     library.signal.restype = ctypes.c_void_p
     library.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
-    on_bus_error = HANDLER(_bus_error)  # not one of Python's, which run too late: the same read would fail for ever
-    earlier = library.signal(signal.SIGBUS, ctypes.cast(on_bus_error, ctypes.c_void_p))
+    # A handler of Python's own would run only after the read, which raises SIGBUS again: it would repeat for ever.
+    on_bus_error = SignalHandler(_exit_on_bus_error)
+    earlier_bus_handler = library.signal(signal.SIGBUS, ctypes.cast(on_bus_error, ctypes.c_void_p))
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGALRM) is not before[signal.SIGALRM]:
+        if signal.getsignal(signal.SIGALRM) is not earlier_handlers[signal.SIGALRM]:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in before.items():
+        for number, handler in earlier_handlers.items():
             signal.signal(number, handler)
-        sys.unraisablehook = hook
-        library.signal(signal.SIGBUS, earlier)
+        sys.unraisablehook = earlier_hook
+        library.signal(signal.SIGBUS, earlier_bus_handler)
 
 
-def _bus_error(_number: int) -> NoReturn:
+def _exit_on_bus_error(_number: int) -> NoReturn:
     try:
-        line = f"sframegen: {printable(_find_shortened() or 'a file')}: it was truncated while being read\n"
+        line = f"sframegen: {printable(_find_truncated_file() or 'a file')}: it was truncated while being read\n"
         os.write(2, os.fsencode(line))
     finally:
         os._exit(1)
 
 
-def _find_shortened() -> str:
-    """Return a file that is shorter than its mapping; empty if there is none."""
+def _find_truncated_file() -> str:
+    """Return the path of a file that is shorter than its mapping in this process; empty if there is none."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:  # noqa: PTH123
         for line in maps:
-            span, _, offset, _, _, *path = line.rstrip("\n").split(maxsplit=5)
-            start, end = (int(address, 16) for address in span.split("-"))
+            addresses, _, offset, _, _, *path = line.rstrip("\n").split(maxsplit=5)
+            start, end = (int(address, 16) for address in addresses.split("-"))
             name = path[0].strip() if path else ""
             try:
                 size = os.stat(name).st_size if name.startswith("/") else sys.maxsize  # noqa: PTH116

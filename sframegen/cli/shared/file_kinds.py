@@ -1,4 +1,4 @@
-"""Tells kinds of files apart: linked files, objects and archives, and packages, which the library does not take."""
+"""Distinguishes linked files, objects and archives, and packages, which only some commands take."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def is_package(path: str) -> bool:
-    """Return True for a package; False if the file cannot be read. Raises FormatError for similar files that are not handled."""
+    """Return True for a package; False if the file cannot be read. Raises FormatError for a kind of package that is not handled."""
     with suppress(OSError, FormatError):
         if read_beginning(path, path, 4) == b"\x7fELF":
             return False
@@ -35,21 +35,21 @@ def is_package(path: str) -> bool:
 
 
 def refuse_package(path: str) -> None:
-    """Raise FormatError for a package, also for one that is not handled."""
+    """Raise FormatError if the file is a package, whether or not its kind is handled."""
     if is_package(path):
         raise FormatError("a package: add-section, remove and check take packages; unpack it, and give the files in it", file=path)
 
 
 def refuse_directory(path: str) -> NoReturn:
-    """Raise FormatError for a directory that is a package, else OSError."""
+    """Raise FormatError if the directory is an unpacked container image, else IsADirectoryError."""
     refuse_package(path)
     raise IsADirectoryError(errno.EISDIR, "is a directory; check, add-section -r and remove -r take directories", path)
 
 
 def open_views(path: str) -> ElfFile | list[ObjectView]:
-    """Return a linked file, or views of the objects that have SFrame sections. Raises FormatError if none has, or OSError."""
+    """Return a linked file, or views of the objects that have SFrame sections. Raises FormatError if none has one, or OSError."""
     try:
-        return _views(path)
+        return _read_views(path)
     except IsADirectoryError:
         refuse_directory(path)
     except FormatError:
@@ -57,7 +57,7 @@ def open_views(path: str) -> ElfFile | list[ObjectView]:
         raise
 
 
-def _views(path: str) -> ElfFile | list[ObjectView]:
+def _read_views(path: str) -> ElfFile | list[ObjectView]:
     data, status = map_file(path)
     if not is_archive(data):
         elf = ElfFile(data, path, status)
@@ -66,5 +66,5 @@ def _views(path: str) -> ElfFile | list[ObjectView]:
     from linker.objects.given_file import Objects, parse_input  # noqa: PLC0415
     from linker.objects.object_view import make_views  # noqa: PLC0415 - takes longer to import than most sections to read
 
-    found = parse_input(data, path)
-    return make_views(found) if isinstance(found, Objects) else found
+    parsed = parse_input(data, path)
+    return make_views(parsed) if isinstance(parsed, Objects) else parsed

@@ -1,4 +1,4 @@
-"""Describes this installation: its parts, whether they work, and the commands that install the others; as lines or as JSON."""
+"""Describes this installation as text or JSON: its components, which of them work, and the commands that repair the others."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ from sframegen.program.libraries import DEPENDENCIES, FLEET, SYMBOLS, Library, i
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
-BOUND = re.compile(r"(>=|<)([\d.]+)")
+VERSION_BOUND = re.compile(r"(>=|<)([\d.]+)")  # one bound of a requirement such as `<5.1,>=5.0.2`
 
 
 class Component(NamedTuple):
-    """A part of the installation. `found`: one line, its version or why it does not work. `remedy`: a command, if one helps."""
+    """A part of the installation. `found`: its version, or the reason why it does not work. `remedy`: a command, if one helps."""
 
     group: str
     name: str
-    use: str  #: features that need the part
+    use: str  #: features that need the component
     works: bool
     found: str
     remedy: str = ""
@@ -44,41 +43,42 @@ class Component(NamedTuple):
             yield f"      {self.remedy}"
 
 
-def parts() -> Iterator[Component]:
-    """Yield all parts, in the order in which they are shown."""
+def check_components() -> Iterator[Component]:
+    """Yield all components, in the order in which they are shown."""
     interpreted = [name for name in MODULES if not is_compiled(name)]
-    lacking = " and ".join(f"{what} ({debian} of Debian)" for what, debian in commands.lacks_to_compile())
-    why = ("interpreted: all" if len(interpreted) == len(MODULES) else f"interpreted: {', '.join(interpreted)}") + (
-        f"; to compile them, this machine lacks {lacking}" * bool(lacking)
+    missing_tools = " and ".join(f"{tool} ({debian} of Debian)" for tool, debian in commands.find_missing_build_tools())
+    reason = ("interpreted: all" if len(interpreted) == len(MODULES) else f"interpreted: {', '.join(interpreted)}") + (
+        f"; to compile them, this machine lacks {missing_tools}" * bool(missing_tools)
     )
-    speed, compiling = "speed: everything takes 2 to 30 times as long", commands.compiling()
-    yield Component("sframegen", "compiled modules", speed, not interpreted, why if interpreted else str(len(MODULES)), compiling)
+    speed, recompile = "speed: everything takes 2 to 30 times as long", commands.recompile_command()
+    found = reason if interpreted else str(len(MODULES))
+    yield Component("sframegen", "compiled modules", speed, works=not interpreted, found=found, remedy=recompile)
     try:
-        library, why = str(find_preload_object()), ""
+        works, found = True, str(find_preload_object())
     except SframegenError as error:
-        library, why = "", str(error)
-    yield Component("sframegen", "preload", "stack traces from inside a process", not why, why or library, compiling)
-    yield from (_library("libraries", one) for one in DEPENDENCIES)
+        works, found = False, str(error)
+    yield Component("sframegen", "preload", "stack traces from inside a process", works, found, recompile)
+    yield from (_check_library("libraries", one) for one in DEPENDENCIES)
     privileged = "" if os.geteuid() == 0 else commands.as_root(f"{shlex.quote(sys.executable)} -m sframegen profile --probe")
-    again = commands.getting_again(is_built=True)
-    remedies = {
+    reinstall = commands.reinstall_command(is_built=True)
+    remedies = {  # by name of the fact that `profile --probe` finds
         "kernel": "",
-        "kernel program": " && ".join(filter(None, [commands.package("clang", "/usr/bin/clang"), again])),
-        "libbpf.so.1": commands.package("libbpf1", "libbpf.so.1()(64bit)"),
+        "kernel program": " && ".join(filter(None, [commands.system_package_command("clang", "/usr/bin/clang"), reinstall])),
+        "libbpf.so.1": commands.system_package_command("libbpf1", "libbpf.so.1()(64bit)"),
         "capabilities": privileged,
         "BPF": privileged,
         "perf events of own processes": commands.as_root(command) if (command := command_for_own_events()) else "",
         "perf events of all processes": privileged,
     }
-    for name, fine, found in probe().facts:
+    for name, works, found in probe().facts:
         if name in remedies:
-            yield Component("profile", name, "profile, or a better one", fine, found, remedies[name])
-    yield from (_library("names", one) for one in SYMBOLS)
-    yield from (_library("fleet", one) for one in FLEET)
+            yield Component("profile", name, "profile, or a better one", works, found, remedies[name])
+    yield from (_check_library("names", one) for one in SYMBOLS)
+    yield from (_check_library("fleet", one) for one in FLEET)
 
 
-def _library(group: str, one: Library) -> Component:
-    """Return the part for a library, which works if it can be imported, and if sframegen can use its release."""
+def _check_library(group: str, one: Library) -> Component:
+    """Return the component for a library, which works if it can be imported, and if sframegen can use its version."""
     try:
         version = metadata.version(one.project)
     except metadata.PackageNotFoundError:
@@ -87,26 +87,26 @@ def _library(group: str, one: Library) -> Component:
         import_library(one.module)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a damaged library raises
         found = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
-        remedy = commands.getting([one], again=bool(version))
+        remedy = commands.install_command([one], again=bool(version))
         return Component(group, one.project, one.use, False, found if version else "not installed", remedy)
     needed = requirements().get(one.project, "")
-    if not version or within(version, needed):
+    if not version or is_within_bounds(version, needed):
         return Component(group, one.project, one.use, True, version or "of unknown version")
     found = f"version {version}, where sframegen needs {needed}"
-    return Component(group, one.project, one.use, False, found, commands.getting([one], again=True))
+    return Component(group, one.project, one.use, False, found, commands.install_command([one], again=True))
 
 
-def within(version: str, bound: str) -> bool:
-    """Return True if a version is within bounds, as `5.0.9` is within `<5.1,>=5.0.2`. Suffixes such as `rc1` do not count."""
+def is_within_bounds(version: str, bound: str) -> bool:
+    """Return True if a version is within bounds, as `5.0.9` is within `<5.1,>=5.0.2`. Suffixes such as `rc1` are ignored."""
 
     def numbers(text: str) -> list[int]:
         return [int(part) for part in re.findall(r"\d+", re.sub(r"(\.0)+$", "", (re.match(r"[\d.]*", text) or [""])[0]))]
 
-    return all((numbers(version) < numbers(limit)) == (sign == "<") for sign, limit in BOUND.findall(bound))
+    return all((numbers(version) < numbers(limit)) == (sign == "<") for sign, limit in VERSION_BOUND.findall(bound))
 
 
-def text(*, as_json: bool) -> str:
-    """Return the description of this installation. Works without click."""
+def describe_installation(*, as_json: bool) -> str:
+    """Return the description of this installation. This works without click, which may be what is damaged."""
     facts = {
         "version": __version__,
         "build": build_kind(),
@@ -117,15 +117,15 @@ def text(*, as_json: bool) -> str:
         "kernel": os.uname().release,
         "libc": " ".join(filter(None, platform.libc_ver())) or "unknown",
     }
-    found = [
+    components = [
         part._replace(found=cut_middle(" ".join(printable(part.found).split())), remedy="" if part.works else part.remedy)
-        for part in parts()
+        for part in check_components()
     ]
     if as_json:
-        return json.dumps(facts | {"parts": [part._asdict() for part in found]}, indent=2)
+        return json.dumps(facts | {"parts": [part._asdict() for part in components]}, indent=2)
     lines = [f"sframegen {facts['version']} ({facts['build']}), in {facts['directory']}"]
     lines.append(f"Python {facts['python']}, {facts['executable']}")
     lines.append(f"{facts['machine']}, Linux {facts['kernel']}, {facts['libc']}")
-    for group in dict.fromkeys(part.group for part in found):
-        lines += ["", group, *(f"  {line}" for part in found if part.group == group for line in part.lines())]
+    for group in dict.fromkeys(part.group for part in components):
+        lines += ["", group, *(f"  {line}" for part in components if part.group == group for line in part.lines())]
     return "\n".join(lines)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-LARGE = 0.1  # share of one process's work: a file this large, started last, would keep other processes waiting
+LARGE_SHARE = 0.1  # of one process's bytes: a larger file starts early, since the other processes would wait for it at the end
 
 
 class FileReport(Report, Protocol):
@@ -47,17 +47,17 @@ class FileReport(Report, Protocol):
 R = TypeVar("R", bound=FileReport)
 
 
-def changes(
+def change_files(
     run: Run, files: tuple[str, ...], change: Callable[[str, WriteOptions], R], writing: WriteOptions, common: CommonOptions
 ) -> Iterator[R]:
-    """Yield the report of `change` on each file that it does not refuse.
+    """Yield the report of `change` on each file that it does not refuse; add the reports to `run`, too.
 
-    Hard links are processed once. Warnings are printed before their report is given. `run` gets the reports, too.
+    A file with several names (hard links) is processed once. The warnings of a report are printed before it is yielded.
     """
     if common.output is not None and len(files) > 1:
         raise click.UsageError("-o takes one FILE")
-    leave_stdout_to(common.output)
-    links: dict[str, list[str] | OSError] = {files[0]: []} if common.output is not None else by_file(files)
+    reserve_stdout_for(common.output)
+    links: dict[str, list[str] | OSError] = {files[0]: []} if common.output is not None else group_hard_links(files)
 
     def work(path: str) -> R:
         if Path(path).is_dir():
@@ -67,17 +67,17 @@ def changes(
             raise hard_links
         return change(path, replace(writing, output=common.output, hard_links=hard_links))
 
-    def print_warnings(path: str, report: R) -> R:
+    def record_report(path: str, report: R) -> R:
         for fault in getattr(report, "faults", ()):
-            run.finding(f"{path}: {fault}")
+            run.report_finding(f"{path}: {fault}")
         run.reports.append(report)
         for warning in () if common.quiet else report.warnings:
             note(f"{path}: warning: {warning}")
         return report
 
     verify = writing.verify and not writing.dry_run
-    done = each(run, tuple(links), work, common.jobs, verify=verify, lines=common.prints_lines, writes=not writing.dry_run)
-    return (print_warnings(path, report) for path, report in done)
+    done = process_files(run, tuple(links), work, common.jobs, verify=verify, lines=common.prints_lines, writes=not writing.dry_run)
+    return (record_report(path, report) for path, report in done)
 
 
 def print_change(report: FileReport, details: Iterable[str] = (), *, plan: bool) -> None:
@@ -87,88 +87,84 @@ def print_change(report: FileReport, details: Iterable[str] = (), *, plan: bool)
         click.echo(str(report.plan))
 
 
-def by_file(files: tuple[str, ...]) -> dict[str, list[str] | OSError]:
-    """Return each file once, by its first name, with its other names (hard links), or with why it cannot be located."""
-    groups: dict[object, dict[object, str]] = {}
-    unknown: dict[str, OSError] = {}
+def group_hard_links(files: tuple[str, ...]) -> dict[str, list[str] | OSError]:
+    """Return, by the first name of each file, its other names (hard links), or the reason why it cannot be located.
+
+    Two paths that lead to the same directory entry count as one name.
+    """
+    groups: dict[object, dict[object, str]] = {}  # by device and inode: the file's path, by directory and name
+    errors: dict[str, OSError] = {}
     for file in files:
         try:
             with locate(file) as location:
                 status, directory = location.status(), os.fstat(location.directory)
         except OSError as error:
-            unknown[file] = error
+            errors[file] = error
             status = None
         if status is None:
             groups[file] = {file: file}
         else:
             names = groups.setdefault((status.st_dev, status.st_ino), {})
             names.setdefault((directory.st_dev, directory.st_ino, location.name), file)
-    return {first: unknown.get(first, others) for first, *others in (names.values() for names in groups.values())}
+    return {first: errors.get(first, others) for first, *others in (names.values() for names in groups.values())}
 
 
-def leave_stdout_to(output: str | None) -> None:
-    """Print to standard error from now on, if the new file goes to standard output."""
+def reserve_stdout_for(output: str | None) -> None:
+    """Print messages to standard error from now on, if the output file is standard output."""
     if is_stdout(output):
         sys.stdout = sys.stderr
 
 
-def each(
+def process_files(
     run: Run, files: Sequence[str], work: Callable[[str], T], jobs: int, *, verify: bool, lines: bool, writes: bool = False
 ) -> Iterator[tuple[str, T]]:
-    """Yield, in order, each file with the result of `work`; a file that `work` refuses is a finding of `run` instead."""
-    for file, outcome in all_of(files, work, jobs, verify=verify, lines=lines, writes=writes):
+    """Yield each file, in order, with the result of `work`; if `work` refuses a file, report that in `run` instead."""
+    for file, outcome in attempt_files(files, work, jobs, verify=verify, lines=lines, writes=writes):
         if isinstance(outcome, Exception):
-            with run.file(file):
+            with run.working_on(file):
                 raise outcome
         else:
             yield file, outcome
 
 
-def all_of(
-    files: Sequence[str],
-    work: Callable[[str], T],
-    jobs: int,
-    *,
-    verify: bool,
-    lines: bool,
-    writes: bool,
-    apart: bool = False,
+def attempt_files(
+    files: Sequence[str], work: Callable[[str], T], jobs: int, *, verify: bool, lines: bool, writes: bool, apart: bool = False
 ) -> Iterator[tuple[str, T | Exception]]:
-    """Yield, in order, each file with the result of `work`, or with the exception by which `work` refuses it.
+    """Yield each file, in order, with the result of `work`, or with the exception by which `work` refuses it.
 
-    `verify`: results are read back; `lines`: the caller prints something for each file; `writes`: `work` replaces it. `apart`: not
-    in this process, even one at a time: a file that is truncated while it is read kills its reader.
+    `verify`: results are read back. `lines`: the caller prints a line for each file. `writes`: `work` replaces the files. `apart`:
+    use other processes even for a single file, because a file that is truncated while it is read kills the process that reads it.
     """
     results: Iterator[Outcome[T]]
     if verify:
         import_for_many(len(files))
     if apart := apart or min(jobs, len(files)) > 1:
-        results = outcomes(work, files, jobs, by_size(files, jobs))
+        results = outcomes(work, files, jobs, order_by_size(files, jobs))
     else:
-        results = one_by_one(work, files)
+        results = attempt_one_by_one(work, files)
     if len(files) > 1 and sys.stderr.isatty() and not (lines and sys.stdout.isatty()):
-        results = with_bar(results, len(files))
-    for file, outcome in zip(files, in_order(results), strict=True):
+        results = count_on_bar(results, len(files))
+    for file, outcome in zip(files, restore_order(results), strict=True):
         if apart and writes and isinstance(outcome, DiedError):
             outcome = DiedError(f"{outcome}, before or after it was changed: sframegen check says which")  # noqa: PLW2901
         yield file, outcome
 
 
-def one_by_one(work: Callable[[str], T], files: Iterable[str]) -> Iterator[Outcome[T]]:
+def attempt_one_by_one(work: Callable[[str], T], files: Iterable[str]) -> Iterator[Outcome[T]]:
     for number, file in enumerate(files):
         yield number, attempt(work, file)
 
 
-def with_bar(results: Iterable[T], length: int) -> Iterator[T]:
-    """Yield the results, and show a bar with their number so far."""
-    with Bar() as bar:
+def count_on_bar(results: Iterable[T], length: int) -> Iterator[T]:
+    """Yield the results, and show on a progress bar how many of `length` there are so far."""
+    with DelayedProgressBar() as bar:
         for number, result in enumerate(results, 1):
             bar(number, length)
             yield result
 
 
-class Bar(ExitStack):
-    """A progress bar on stderr, which appears only if the work takes some time."""
+class DelayedProgressBar(ExitStack):
+    """A progress bar on stderr, which appears only after some seconds, so that short commands print none."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,31 +180,31 @@ class Bar(ExitStack):
 
 
 @contextmanager
-def code_of_one(files: Sequence[str], jobs: int) -> Iterator[Running]:
-    """Yield how to read the code of a file: if it is the only one, with all processes, and a bar."""
-    with Bar() as bar:
+def parallel_reading(files: Sequence[str], jobs: int) -> Iterator[Running]:
+    """Yield the settings for reading the code of one file: a single file uses all `jobs` and a progress bar, others one process."""
+    with DelayedProgressBar() as bar:
         yield Running() if len(files) > 1 else Running(jobs, bar if sys.stderr.isatty() else None)
 
 
-def in_order(results: Iterable[Outcome[T]]) -> Iterator[T | Exception]:
-    """Yield the outcomes by number, each as soon as those before it are there."""
+def restore_order(results: Iterable[Outcome[T]]) -> Iterator[T | Exception]:
+    """Yield the outcomes in the order of their numbers, each as soon as those before it have arrived."""
     waiting: dict[int, T | Exception] = {}
-    following = 0
+    next_number = 0
     for number, outcome in results:
         waiting[number] = outcome
-        while following in waiting:
-            yield waiting.pop(following)
-            following += 1
+        while next_number in waiting:
+            yield waiting.pop(next_number)
+            next_number += 1
 
 
-def by_size(files: Sequence[str], jobs: int) -> list[int]:
-    """Return the order in which to start the files: large ones first, by size, then the others in their order."""
-    sizes = [_size(file) for file in files]
-    small = LARGE * sum(sizes) / jobs
-    return sorted(range(len(files)), key=lambda number: -max(sizes[number], small))
+def order_by_size(files: Sequence[str], jobs: int) -> list[int]:
+    """Return the indexes of the files in the order in which to start them: large files by size, then the others as they are."""
+    sizes = [_file_size(file) for file in files]
+    large = LARGE_SHARE * sum(sizes) / jobs
+    return sorted(range(len(files)), key=lambda number: -max(sizes[number], large))
 
 
-def _size(file: str) -> int:
+def _file_size(file: str) -> int:
     try:
         return Path(file).stat().st_size
     except OSError:

@@ -1,4 +1,4 @@
-"""Output shared by all commands: the exit status, one line of error for each refused file, JSON, next steps."""
+"""What all commands print: a line for each refused file, notes, JSON, suggested commands; and the exit status of a run."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from sframegen.detached.stores import VARIABLE, list_stores
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-
-HINTS = {
+HINTS = {  # the option that allows a refused change, or the command to use instead
     Refusal.SIGNED: "use --force to change it anyway, then sign it again",
     Refusal.OTHER_SECTION: "use --replace to overwrite it",
     Refusal.FOREIGN_SECTION: "use --force to remove it",
@@ -34,15 +33,15 @@ HINTS = {
 }
 
 
-def hint_of(error: Exception) -> str | None:
-    """Return the hint at an option that allows the refused change; None if there is none."""
+def find_hint(error: Exception) -> str | None:
+    """Return what the user can do after a refusal; None if there is no hint."""
     return HINTS.get(error.reason) if isinstance(error, RefusedError) else None
 
 
 class PathName(click.Path):
     """A path that click does not check, so that a command reports each unreadable file in a line, and goes on with the others.
 
-    This also saves two system calls per file, for thousands of objects.
+    This also saves two system calls for each file, of which there may be thousands.
     """
 
     def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002 - click's
@@ -50,7 +49,7 @@ class PathName(click.Path):
 
 
 class Directory(click.Path):
-    """A directory that exists; click itself takes a FIFO or a device for one."""
+    """A directory that exists. click's own check accepts a FIFO or a device as well."""
 
     def __init__(self) -> None:
         super().__init__(exists=True, file_okay=False)
@@ -64,7 +63,6 @@ class Directory(click.Path):
 
 FILES = click.argument("files", metavar="FILE...", nargs=-1, required=True, type=PathName())
 
-
 SECTIONS = click.option(
     "--sections",
     metavar="DIR",
@@ -74,15 +72,14 @@ SECTIONS = click.option(
     help=f"Search this directory for detached sections before those of ${VARIABLE}. May be repeated.",
 )
 
-
-OF_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of writing to an open file
-LIMITS = {
+WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # of writes to an open file, so they name no file
+RESOURCE_ERRORS = {  # that do not depend on the file
     errno.EMFILE: "too many open files: raise the limit with `ulimit -n`",
     errno.ENFILE: "the machine has too many open files: raise fs.file-max with sysctl",
     errno.EAGAIN: "cannot start more processes: raise the limit with `ulimit -u`",
     errno.ENOMEM: "not enough memory",
-}  # errors that do not depend on the file
-PASSING = (click.ClickException, click.Abort, click.exceptions.Exit)  # exceptions that end a command
+}
+COMMAND_ENDINGS = (click.ClickException, click.Abort, click.exceptions.Exit)  # exceptions by which click ends a command
 
 
 class Report(Protocol):
@@ -95,16 +92,16 @@ class Refused(NamedTuple):
     """A file that a command refused, or could not read."""
 
     file: str
-    error: str  #: the line on stderr
+    error: str  #: the line that was printed on stderr
 
     def to_json(self) -> dict[str, Any]:
         return self._asdict()
 
 
 class Run:
-    """One run of a command over its files: `status` becomes 1 with the first finding or refused file.
+    """One run of a command over its files. Its exit `status` becomes 1 with the first finding or refused file.
 
-    `reports`: for `--json`, in the order of the files: those that the command adds, and the refused files.
+    `reports` has, for `--json` and in the order of the files, the reports that the command adds, and the refused files.
     """
 
     def __init__(self) -> None:
@@ -112,74 +109,74 @@ class Run:
         self.reports: list[Report] = []
 
     @contextmanager
-    def file(self, path: str, *, named: bool = False) -> Iterator[None]:
-        """Run a block that works on one file; an error of that file ends the block, and is one line on stderr.
+    def working_on(self, path: str, *, named: bool = False) -> Iterator[None]:
+        """Run a block that works on one file. An error of that file ends the block, and is printed as one line on stderr.
 
-        `named`: the block works on several files, so the report has the file that the error names, if any.
+        `named`: the block works on several files, so that the error is reported for the file that it names, if it names one.
         """
         try:
-            with only_file_errors(*PASSING):
+            with only_file_errors(*COMMAND_ENDINGS):
                 yield
         except BrokenPipeError:
             raise
         except FILE_ERRORS as error:
-            about = getattr(error, "file", "") or getattr(error, "filename", "") if named else ""
-            self.refuse(str(about or path), in_words(error, path))
-            for line in getattr(error, "__notes__", ()):  # of another program, as it printed them
+            named_file = getattr(error, "file", "") or getattr(error, "filename", "") if named else ""
+            self.report_refusal(str(named_file or path), describe_error(error, path))
+            for line in getattr(error, "__notes__", ()):  # lines that another program, such as a linker, printed
                 click.echo(printable(line), err=True)
 
-    def refuse(self, path: str, message: str) -> None:
+    def report_refusal(self, path: str, message: str) -> None:
         self.reports.append(Refused(path, message))
-        self.finding(message)
+        self.report_finding(message)
 
     def print_json(self) -> None:
         """Print the reports as one JSON document."""
         import json  # noqa: PLC0415 - takes as long as a small file
 
-        sys.stdout.writelines(json_list(iter([json.dumps(report)]) for report in self.taken()))
+        sys.stdout.writelines(join_json_list(iter([json.dumps(report)]) for report in self.take_json()))
 
-    def end(self, *, as_json: bool) -> NoReturn:
-        """Print the reports if `as_json`, and end the command with its status."""
+    def finish(self, *, as_json: bool) -> NoReturn:
+        """Print the reports if `as_json`, and end the command with the run's status."""
         if as_json:
             self.print_json()
         raise click.exceptions.Exit(self.status)
 
-    def taken(self) -> list[dict[str, Any]]:
-        """Return the reports as JSON objects, and forget them."""
-        taken, self.reports = self.reports, []
-        return [report.to_json() for report in taken]
+    def take_json(self) -> list[dict[str, Any]]:
+        """Return the reports as JSON objects, and drop them."""
+        reports, self.reports = self.reports, []
+        return [report.to_json() for report in reports]
 
-    def finding(self, message: str) -> None:
+    def report_finding(self, message: str) -> None:
         self.status = 1
         note(message)
 
 
-def in_words(error: Exception, path: str) -> str:
-    """Return an error as one line, with the file that it names, or else `path`."""
-    about = f"{path}: " if path else ""
+def describe_error(error: Exception, path: str) -> str:
+    """Return an error as one line, with the file that the error names, or else `path`."""
+    prefix = f"{path}: " if path else ""
     if isinstance(error, SframegenError):
         error.file = error.file or path
-        hint = hint_of(error)
+        hint = find_hint(error)
         return f"{error}; {hint}" if hint else str(error)
     if isinstance(error, OSError):
-        if error.errno == errno.ENOENT and not str(error.filename or "").startswith("/") and _is_directory_gone():
+        if error.errno == errno.ENOENT and not str(error.filename or "").startswith("/") and _is_current_directory_gone():
             return "the current directory has been removed: change to one that exists"
-        limit = LIMITS.get(error.errno or 0)
-        if limit and not (error.errno == errno.EAGAIN and error.filename):  # that file is locked, or has nothing to read
-            return about + limit
-        name = error.filename or path or ("standard output" if error.errno in OF_WRITING else "")
+        resource_error = RESOURCE_ERRORS.get(error.errno or 0)
+        if resource_error and not (error.errno == errno.EAGAIN and error.filename):  # EAGAIN of a file: it is locked, or empty
+            return prefix + resource_error
+        name = error.filename or path or ("standard output" if error.errno in WRITE_ERRORS else "")
         return f"{name}: {error.strerror or error}" if name else str(error.strerror or error)
     if isinstance(error, MemoryError):
-        return about + LIMITS[errno.ENOMEM]
+        return prefix + RESOURCE_ERRORS[errno.ENOMEM]
     if isinstance(error, ImportError):
-        from sframegen.cli.shared.install_commands import with_remedy  # noqa: PLC0415 - not for each run
+        from sframegen.cli.shared.install_commands import describe_import_error  # noqa: PLC0415 - not for each run
 
-        return about + with_remedy(error)
-    return f"{about}{error}"
+        return prefix + describe_import_error(error)
+    return f"{prefix}{error}"
 
 
-def _is_directory_gone() -> bool:
-    """Return True if the current directory does not exist any more."""
+def _is_current_directory_gone() -> bool:
+    """Return True if the current directory has been removed."""
     try:
         os.getcwd()  # noqa: PTH109 - pathlib does the same
     except FileNotFoundError:
@@ -188,13 +185,13 @@ def _is_directory_gone() -> bool:
 
 
 def note(message: str) -> None:
-    """Print one line on stderr."""
+    """Print a message as one line on stderr."""
     sys.stdout.flush()
     click.echo(f"sframegen: {cut_middle(printable(message))}", err=True)
 
 
-def json_list(documents: Iterable[Iterator[str]]) -> Iterator[str]:
-    """Yield a JSON list of documents, each of which comes in pieces."""
+def join_json_list(documents: Iterable[Iterator[str]]) -> Iterator[str]:
+    """Yield a JSON list of documents, each of which comes in several strings."""
     yield "["
     for number, document in enumerate(documents):
         yield ",\n" * (number > 0)
@@ -202,33 +199,30 @@ def json_list(documents: Iterable[Iterator[str]]) -> Iterator[str]:
     yield "]\n"
 
 
-MOST_NAMES = 3  # file names in a line
-# The command that shows a profile, by the ending of its name.
-VIEWERS = {
-    ".html": "xdg-open {}",
-    ".pb.gz": "go tool pprof -http=: {}",
-}
+MAX_SUGGESTED_NAMES = 3  # file names in a suggested command
+# The command that shows a profile, by the ending of the profile's name.
+VIEWERS = {".html": "xdg-open {}", ".pb.gz": "go tool pprof -http=: {}"}
 
 
-def next_step(line: str, *names: str) -> None:
-    """Print a suggestion on standard error if that is a terminal; `{}` in it stands for the names, quoted for a shell.
+def suggest_command(line: str, *names: str) -> None:
+    """Suggest the next command on standard error, if that is a terminal; `{}` in it stands for the names, quoted for a shell.
 
-    Nothing is printed if there are many names, or if one cannot be typed.
+    Nothing is printed for many names, or if a name has characters that cannot be typed.
     """
-    if sys.stderr.isatty() and 0 < len(names) <= MOST_NAMES and all(name.isprintable() for name in names):
+    if sys.stderr.isatty() and 0 < len(names) <= MAX_SUGGESTED_NAMES and all(name.isprintable() for name in names):
         sys.stdout.flush()
-        click.echo(f"next: {line.replace('{}', ' '.join(map(_quote, names)))}", err=True)
+        click.echo(f"next: {line.replace('{}', ' '.join(map(_quote_operand, names)))}", err=True)
 
 
-def _quote(name: str) -> str:
-    """Return a name quoted for a shell; one that begins with a dash gets `./`, so that it is not an option."""
+def _quote_operand(name: str) -> str:
+    """Return a name quoted for a shell; if it begins with a dash, put `./` before it, so that it is not an option."""
     return shlex.quote(f"./{name}" if name.startswith("-") else name)
 
 
-def next_to_view(paths: Sequence[str]) -> None:
+def suggest_viewer(paths: Sequence[str]) -> None:
     """Suggest the command that shows the first of these profiles that has a viewer."""
     for path in paths:
         for ending, viewer in VIEWERS.items():
             if path.endswith(ending):
-                next_step(viewer, path)
+                suggest_command(viewer, path)
                 return

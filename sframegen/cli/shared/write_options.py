@@ -1,4 +1,4 @@
-"""Options of the commands that write files."""
+"""Command-line options that several commands that write files have in common."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from linker.files.target import STDOUT_NAMES
 from linker.inject import kernel_versions
 from sframegen.api.options import SectionOptions, WriteOptions
-from sframegen.cli.shared.command import CombinedValue, PartOption, options
+from sframegen.cli.shared.command import CombinedValue, PartOption, combine_options
 from sframegen.cli.shared.common_options import JOBS, common_option
 from sframegen.cli.shared.output import PathName
 from sframegen.format.layouts import FormatVersion
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sframegen.cli.shared.command import Decorator
 
 MAKING, WRITING = CombinedValue("making", SectionOptions), CombinedValue("writing", WriteOptions)
-OWNED = "The file belongs to you; one that exists keeps its owner and mode."
+OWNERSHIP = "The file belongs to you; one that exists keeps its owner and mode."
 
 
 class OutputName(PathName):
@@ -38,43 +38,46 @@ OUTPUT = common_option(
     "--output",
     metavar="FILE",
     type=OutputName(),
-    help=f"Write to this file (-: standard output) and leave the given one unchanged. {OWNED}",
+    help=f"Write to this file (-: standard output) and leave the given one unchanged. {OWNERSHIP}",
 )
+NEW_OUTPUT = click.option(
+    "-o", "--output", metavar="FILE", type=OutputName(), required=True, help=f"Write to this file (-: standard output). {OWNERSHIP}"
+)  # required: the command has no file to change in place
 RECURSIVE = click.option("-r", "--recursive", is_flag=True, help="Take directories, as the command for trees does.")
-RESULTS = options(OUTPUT, JOBS)  # options of the commands that change each FILE
+RESULT_OPTIONS = combine_options(OUTPUT, JOBS)  # for commands that change each FILE
 making_option, writing_option = (partial(click.option, cls=PartOption, value=value) for value in (MAKING, WRITING))
 FORCE_FOREIGN = writing_option("--force", is_flag=True, help="Also remove sections that other tools produced, except from objects.")
 
 
-def dry_run(text: str = "Print the changes to the file; write nothing.") -> Decorator:
+def dry_run_option(text: str = "Print the changes to the file; write nothing.") -> Decorator:
     return writing_option("--dry-run", is_flag=True, help=text)
 
 
 VERSIONS: dict[str, FormatVersion] = {str(version): version for version in sorted(get_args(FormatVersion), reverse=True)}
 
 
-def _version(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> FormatVersion | None:
+def _parse_version(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> FormatVersion | None:
     return None if text is None else VERSIONS[text]
 
 
-def format_version(value: CombinedValue = MAKING, default: str | None = "3") -> Decorator:
-    """Return the option for the version to write. `default` None: the version of the section."""
-    unless_given: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
+def version_option(value: CombinedValue = MAKING, default: str | None = "3") -> Decorator:
+    """Return the option for the SFrame version to write. With `default` None, the section keeps its version."""
+    default_settings: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
     choice = click.Choice(list(VERSIONS))
     return click.option(
         "--sframe-version",
         "version",
         type=choice,
-        callback=_version,
+        callback=_parse_version,
         help="Version of the SFrame format to write.",
         cls=PartOption,
         value=value,
-        **unless_given,
+        **default_settings,
     )
 
 
-def level(default: str | None, value: CombinedValue = MAKING) -> Decorator:
-    """Return the option for how small a section is made. `default` None: the command decides."""
+def level_option(default: str | None, value: CombinedValue = MAKING) -> Decorator:
+    """Return the option for how small a section is made. With `default` None, the command chooses the level."""
     return click.option(
         "--optimize",
         type=click.Choice([*LEVELS]),
@@ -87,7 +90,7 @@ def level(default: str | None, value: CombinedValue = MAKING) -> Decorator:
     )
 
 
-def _kernel(_ctx: click.Context, _parameter: click.Parameter, version: str | None) -> str | None:
+def _check_kernel_version(_ctx: click.Context, _parameter: click.Parameter, version: str | None) -> str | None:
     try:
         kernel_versions.changes_accepted_by(version)
     except ValueError as error:
@@ -98,11 +101,10 @@ def _kernel(_ctx: click.Context, _parameter: click.Parameter, version: str | Non
 MIN_KERNEL = writing_option(
     "--min-kernel",
     metavar="VERSION",
-    callback=_kernel,
+    callback=_check_kernel_version,
     help="The oldest Linux that the result must run on. 6.7 allows sections in dynamic loaders; before 5.18, static-PIE programs"
     f" of lld and mold get none.  [default: {kernel_versions.MIN_KERNEL}]",
 )
-
 
 VERIFICATION = writing_option(
     "--no-verify",

@@ -1,1 +1,1 @@
-"""What `add-tree` and `remove-tree` share: the files of a tree, and reports of what was done."""
+"""Code that `add-tree`, `remove-tree` and `check` share: finding the files of a directory tree, and reports on them."""

@@ -1,4 +1,4 @@
-"""Finds the programs and libraries below directories, each with all its names, except those that patterns exclude."""
+"""Finds the programs and libraries below directories, each once with all its hard links, except those that patterns exclude."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from sframegen.format.abi import is_linked
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-
-# Of a pattern: any directories, anything, anything but a slash, one character, one of several, itself.
-TOKEN = re.compile(
+# The tokens of a GLOB: `**/` (any directories), `**` (anything), `*` (anything without a slash), `?` (one character), a set such as
+# `[a-z]` or `[!a-z]` (one of its members, or none of them), and a character that stands for itself.
+GLOB_TOKEN = re.compile(
     r"(?P<within>(?:\A|(?<=/))\*\*/)|(?P<all>\*\*)|(?P<part>\*)|(?P<one>\?)|\[(?P<no>!?)(?P<of>\]?[^\]]*)\]|.", re.DOTALL
 )
-FIXED = {"within": "(?:.*/)?", "all": ".*", "part": "[^/]*", "one": "[^/]"}
-OF = re.compile(r"(.)-(.)|(.)", re.DOTALL)
+WILDCARD_PATTERNS = {"within": "(?:.*/)?", "all": ".*", "part": "[^/]*", "one": "[^/]"}
+CLASS_MEMBER = re.compile(r"(.)-(.)|(.)", re.DOTALL)  # of a set: a range of characters, or one character
 
 
 class Name(NamedTuple):
@@ -36,54 +36,54 @@ class Name(NamedTuple):
         return os.path.join(self.root, self.path)  # noqa: PTH118 - here and below: names need not be what pathlib makes of them
 
 
-class Found(NamedTuple):
-    files: list[list[Name]]  # the names of each, sorted, as are the files by the first
+class FoundFiles(NamedTuple):
+    files: list[list[Name]]  # the sorted names of each file; the files are sorted by their first names
     unreadable: list[tuple[Name, Exception]]  # files and directories
-    times: dict[tuple[int, int], tuple[int, int]]  # of the directories that have them, by device and inode: access, modification
+    times: dict[tuple[int, int], tuple[int, int]]  # of the directories with files, by (device, inode): access and modification
 
 
 class Exclusions:
-    """Patterns of excluded paths below a root. A directory that matches is excluded with all below it.
+    """Patterns of excluded paths below a root. A directory that matches is excluded with everything below it.
 
-    A pattern without a slash is one of names, at any depth; with one it is of the whole path, from the root on. One that ends with
-    a slash fits directories only. `*`, `?` and `[...]` stand for no slash, `**` for anything.
+    A pattern without a slash matches names at any depth; a pattern with one matches whole paths from the root on. A pattern that
+    ends with a slash matches only directories. `*`, `?` and `[...]` do not match a slash, `**` matches anything.
     """
 
     def __init__(self, patterns: Iterable[str]) -> None:
-        """Compile the patterns. Raises ValueError for an invalid one."""
-        self._any: dict[bool, re.Pattern[str]] = {}
-        given = list(patterns)
+        """Compile the patterns. Raises ValueError for an invalid pattern."""
+        self._regex: dict[bool, re.Pattern[str]] = {}  # for files, and by True for directories
+        globs = list(patterns)
         for is_directory in (False, True):
-            fitting = [_expression(one) for one in given if is_directory or not one.endswith("/")]
-            self._any[is_directory] = re.compile("|".join(fitting or ["(?!)"]), re.DOTALL)
+            regexes = [_glob_to_regex(glob) for glob in globs if is_directory or not glob.endswith("/")]
+            self._regex[is_directory] = re.compile("|".join(regexes or ["(?!)"]), re.DOTALL)  # (?!) matches nothing
 
-    def fit(self, path: str, *, is_directory: bool) -> bool:
-        return self._any[is_directory].fullmatch("/" + path) is not None
+    def match(self, path: str, *, is_directory: bool) -> bool:
+        return self._regex[is_directory].fullmatch("/" + path) is not None
 
 
-def _expression(pattern: str) -> str:
-    """Return the regular expression of a pattern, for paths that begin with a slash."""
-    bare = pattern.rstrip("/")
-    if not bare:
+def _glob_to_regex(pattern: str) -> str:
+    """Return the regular expression of a GLOB, for paths that begin with a slash. Raises ValueError for an invalid one."""
+    stripped = pattern.rstrip("/")
+    if not stripped:
         raise ValueError(f"not a GLOB: {pattern!r}")
-    bare = bare.removeprefix("/") if "/" in bare else "**/" + bare
+    glob = stripped.removeprefix("/") if "/" in stripped else "**/" + stripped
     try:
-        expression = "/" + TOKEN.sub(_part, bare)
-        re.compile(expression)
+        regex = "/" + GLOB_TOKEN.sub(_token_to_regex, glob)
+        re.compile(regex)
     except re.error as error:
         raise ValueError(f"not a GLOB: {pattern!r}: {error}") from error
-    return expression
+    return regex
 
 
-def _part(token: re.Match[str]) -> str:
+def _token_to_regex(token: re.Match[str]) -> str:
     if token["of"] is not None:
-        members = OF.sub(lambda m: re.escape(m[3]) if m[3] else f"{re.escape(m[1])}-{re.escape(m[2])}", token["of"])
+        members = CLASS_MEMBER.sub(lambda m: re.escape(m[3]) if m[3] else f"{re.escape(m[1])}-{re.escape(m[2])}", token["of"])
         return f"(?!/)[{'^' if token['no'] else ''}{members}]"
-    return FIXED.get(token.lastgroup or "") or re.escape(token[0])
+    return WILDCARD_PATTERNS.get(token.lastgroup or "") or re.escape(token[0])
 
 
-class Trees(ExitStack):
-    """The given directories, opened once: names below them are looked up from there, without symbolic links."""
+class OpenTrees(ExitStack):
+    """Directories that are opened once. Names below them are looked up from their descriptors, without following symbolic links."""
 
     def __init__(self, roots: Iterable[str]) -> None:
         """Open the directories. Raises OSError."""
@@ -103,51 +103,52 @@ class Trees(ExitStack):
             return location.open_parent()
 
 
-def find(trees: Trees, exclusions: Exclusions, *, one_file_system: bool = False) -> Found:
-    """Return the linked ELF files for ABIs of SFrame, but no symbolic links. A file with any excluded name is left out.
+def find_linked_files(trees: OpenTrees, exclusions: Exclusions, *, one_file_system: bool = False) -> FoundFiles:
+    """Return the linked ELF files for ABIs of SFrame, without symbolic links. A file is excluded if any of its names is.
 
-    `one_file_system`: what is mounted below a root is left out, too.
+    `one_file_system`: file systems that are mounted below a root are left out, too.
     """
-    names: dict[tuple[int, int], list[Name]] = {}
-    left_out: set[tuple[int, int]] = set()
+    names: dict[tuple[int, int], list[Name]] = {}  # by device and inode
+    excluded_files: set[tuple[int, int]] = set()
     unreadable: list[tuple[Name, Exception]] = []
-    seen: set[tuple[int, int, str]] = set()  # one directory may be below another
+    seen: set[tuple[int, int, str]] = set()  # directory entries: one root may be below another
     times: dict[tuple[int, int], tuple[int, int]] = {}
     devices = {root: os.fstat(descriptor).st_dev for root, descriptor in trees.roots.items()} if one_file_system else {}
-    for name, excluded, directory in _regular_files(trees, exclusions, unreadable, devices):
+    for name, excluded, directory in _walk_regular_files(trees, exclusions, unreadable, devices):
         try:
-            above = os.fstat(directory)
-            place = above.st_dev, above.st_ino, os.path.basename(name.path)  # noqa: PTH119
-            if place in seen:
+            parent, base_name = os.fstat(directory), os.path.basename(name.path)  # noqa: PTH119
+            entry = parent.st_dev, parent.st_ino, base_name
+            if entry in seen:
                 continue
-            seen.add(place)
-            status = os.lstat(place[2], dir_fd=directory)
+            seen.add(entry)
+            status = os.lstat(base_name, dir_fd=directory)
             key = status.st_dev, status.st_ino
             if status.st_dev != devices.get(name.root, status.st_dev):
                 continue
             if excluded and status.st_nlink > 1:
-                left_out.add(key)
-            elif not excluded and is_linked(read_beginning(place[2], name.full, EHDR_SIZE, os.O_NOFOLLOW, directory=directory)):
+                excluded_files.add(key)
+            elif not excluded and is_linked(read_beginning(base_name, name.full, EHDR_SIZE, os.O_NOFOLLOW, directory=directory)):
                 names.setdefault(key, []).append(name)
-                times[place[:2]] = above.st_atime_ns, above.st_mtime_ns
+                times[parent.st_dev, parent.st_ino] = parent.st_atime_ns, parent.st_mtime_ns
         except (FormatError, OSError) as error:
             if not excluded:
                 unreadable.append((name, error))
     order = {root: number for number, root in enumerate(trees.roots)}
-    files = [sorted(found, key=lambda name: (order[name.root], name.path)) for key, found in names.items() if key not in left_out]
-    return Found(sorted(files, key=lambda found: (order[found[0].root], found[0].path)), unreadable, times)
+    kept = [links for key, links in names.items() if key not in excluded_files]
+    files = [sorted(links, key=lambda name: (order[name.root], name.path)) for links in kept]
+    return FoundFiles(sorted(files, key=lambda links: (order[links[0].root], links[0].path)), unreadable, times)
 
 
-def _regular_files(
-    trees: Trees, exclusions: Exclusions, unreadable: list[tuple[Name, Exception]], devices: dict[str, int]
+def _walk_regular_files(
+    trees: OpenTrees, exclusions: Exclusions, unreadable: list[tuple[Name, Exception]], devices: dict[str, int]
 ) -> Iterator[tuple[Name, bool, int]]:
-    """Yield (name, True if excluded, descriptor of its directory) for each regular file. Deep trees need no recursion.
+    """Yield (name, True if excluded, descriptor of its directory) for each regular file, without recursion, as trees may be deep.
 
-    `devices`: by root, the only device whose files are wanted.
+    `devices`: by root, the only device whose files to yield.
     """
     waiting = [(Name(root, ""), False) for root in reversed(trees.roots)]
     while waiting:
-        directory, out = waiting.pop()
+        directory, directory_excluded = waiting.pop()
         try:
             descriptor = trees.open_parent(directory)
             try:
@@ -158,7 +159,7 @@ def _regular_files(
                     for entry in entries:
                         name = Name(directory.root, os.path.join(directory.path, entry.name))  # noqa: PTH118
                         is_directory = entry.is_dir(follow_symlinks=False)
-                        excluded = out or exclusions.fit(name.path, is_directory=is_directory)
+                        excluded = directory_excluded or exclusions.match(name.path, is_directory=is_directory)
                         if is_directory:
                             waiting.append((name, excluded))
                         elif entry.is_file(follow_symlinks=False):
@@ -166,5 +167,5 @@ def _regular_files(
             finally:
                 os.close(descriptor)
         except OSError as error:
-            if not out:
+            if not directory_excluded:
                 unreadable.append((directory, error))

@@ -1,4 +1,4 @@
-"""Reports the outcomes for the files of trees, in one line and as JSON (docs/packaging.md)."""
+"""Reports the outcomes of `add-tree` for the files of trees, as one line and as JSON (docs/packaging.md)."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 REFUSED = "refused"
-NUMBERS = ("functions", "functions_covered", "code_bytes", "covered_bytes", "section_bytes")
+SUMMED_FIELDS = ("functions", "functions_covered", "code_bytes", "covered_bytes", "section_bytes")
 
 
 @dataclass
 class Entry:
-    """The outcome for one file, with numbers as in a Summary. All paths are relative to the root."""
+    """The outcome for one file, with the numbers of its Summary. All paths are relative to the root."""
 
     path: str
-    links: list[str]  # other names
+    links: list[str]  # other names (hard links)
     outcome: str
     reason: str = ""
     warnings: list[str] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Entry:
     @classmethod
     def of(cls, path: str, links: list[str], build_id: str, summary: Summary) -> Entry:
         fates = {group: {fate: count for fate, count in counts.items() if count} for group, counts in summary.fates.items()}
-        numbers = {name: getattr(summary, name) for name in NUMBERS}
+        numbers = {name: getattr(summary, name) for name in SUMMED_FIELDS}
         reason = summary.note if summary.outcome is Outcome.NOTHING else ""
         return cls(path, links, summary.outcome, reason, list(summary.warnings), build_id, **numbers, fates=fates)
 
@@ -53,11 +53,11 @@ class Totals:
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.files = dict.fromkeys((*Outcome, REFUSED), 0)
-        self.numbers = dict.fromkeys(NUMBERS, 0)
+        self.numbers = dict.fromkeys(SUMMED_FIELDS, 0)
         self.fates: dict[str, Counter[str]] = {}
         for entry in entries:
             self.files[entry.outcome] += 1
-            for name in NUMBERS:
+            for name in SUMMED_FIELDS:
                 self.numbers[name] += getattr(entry, name)
             for group, counts in entry.fates.items():
                 self.fates.setdefault(group, Counter()).update(counts)
@@ -77,8 +77,8 @@ class Totals:
 
 
 def to_json(trees: dict[str, list[Entry]]) -> str:
-    """Return the report as JSON. Equal trees give equal text, wherever they are: it has only the last part of a root's name."""
-    everything = {
+    """Return the report as JSON. It has only the base name of each root, so that equal trees give equal reports."""
+    report = {
         "schema": SCHEMA,
         "totals": Totals(entry for entries in trees.values() for entry in entries).to_json(),
         "trees": [
@@ -90,10 +90,10 @@ def to_json(trees: dict[str, list[Entry]]) -> str:
             for root, entries in trees.items()
         ],
     }
-    return json.dumps(everything, indent=1, sort_keys=True) + "\n"
+    return json.dumps(report, indent=1, sort_keys=True) + "\n"
 
 
-def write(path: str, text: str) -> None:
-    """Write the whole file, or none. Raises OSError."""
+def write_report(path: str, text: str) -> None:
+    """Write the report to a file, which is replaced completely or not at all. Raises OSError."""
     with locate(path) as location:
         write_new(location, text.encode("ascii"), 0o666)

@@ -1,1 +1,1 @@
-"""Counted stacks -> names -> tables, flame graphs, and the formats of other profilers."""
+"""Turns counted stacks into named stacks, and these into tables, flame graphs, and the file formats of other profilers."""

@@ -1,4 +1,4 @@
-"""Named stacks, the input of all formats: one tree of places, whose rows count samples."""
+"""A profile with named stacks, which is the input of all formats: one tree of frame locations, whose rows count samples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.columns import zeros
 from sframegen.profile.collected import Unit
-from sframegen.profile.report.tree_passes import count_labels, count_samples, deepest, mark_nodes
+from sframegen.profile.report.tree_passes import count_labels, count_samples_by_end, flag_subtrees, max_node_depth
 from sframegen.profile.stacks.call_tree import CallTree
 from sframegen.profile.stacks.growing import Room
 from sframegen.profile.stacks.numbered import Numbered
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 
     from sframegen.base.columns import Column
 
-GUESSED = " [guess]"  # after the name of a frame that a frame pointer led to
-INLINED = " [inlined]"  # after the name of a function that the compiler inlined into its caller
+GUESSED_SUFFIX = " [guess]"  # after the name of a frame that was found by a frame pointer
+INLINED_SUFFIX = " [inlined]"  # after the name of a function that the compiler inlined into its caller
 CALLERS_UNKNOWN = "[callers unknown]"
-MAX_NAMED_FRAMES = 1 << 13  # of a stack, with those of inlined functions
-NO_ADDRESS = (1 << 64) - 1
+MAX_NAMED_FRAMES = 1 << 13  # of a stack, including frames of inlined functions
+NO_ADDRESS = (1 << 64) - 1  # in a column of addresses: the address is unknown
 
 
 class FrameKind(Enum):
     USER = "user"
     KERNEL = "kernel"
     RUNTIME = "made at run time"
-    OFF_CPU = "off the CPU"  # a frame with the reason why a thread does not run
-    MISSING = "missing"  # a frame in place of the callers that a walk did not reach
+    OFF_CPU = "off the CPU"  # a frame that shows why a thread does not run
+    MISSING = "missing"  # a frame instead of the callers that a walk did not reach
 
 
 class NamedFrame(NamedTuple):
     """A frame with names. `function`: its name, else `[object+0xstart]`, else `[object]`. `object`: the base name of `path`.
 
-    `address`: link-time in the object, of the instruction that runs or calls; at run time without a file; None if unknown.
-    `source`, `line`: of that instruction; empty and 0 if unknown. `inlined`: into the caller, which has the same address.
-    `start`: link-time, of the function, or of that into which it is inlined in the end; None if unknown.
+    `address`: of the instruction that runs or calls: its link-time address, or its run-time address if the code is in no file; None
+    if unknown. `source`, `line`: of that instruction; empty and 0 if unknown. `inlined`: the function is inlined into its caller,
+    which has the same address. `start`: the link-time start of the function, or of the outermost one around it if it is inlined.
     """
 
     function: str
@@ -59,56 +59,56 @@ class NamedFrame(NamedTuple):
 
     @property
     def name(self) -> str:
-        return self.function + GUESSED if self.guessed else self.function
+        return self.function + GUESSED_SUFFIX if self.guessed else self.function
 
     @property
     def label(self) -> str:
-        return self.name + INLINED if self.inlined else self.name
+        return self.name + INLINED_SUFFIX if self.inlined else self.name
 
 
 MISSING = NamedFrame(CALLERS_UNKNOWN, "", "", None, FrameKind.MISSING)
 
 
-class FramePlaces:
-    """The places of a tree's frames: a place is an address and a site, which is a frame without its address."""
+class FrameLocations:
+    """Numbers the locations of a tree's frames. A location is an address and a site; a site is a NamedFrame without its address."""
 
     def __init__(self, room: Room) -> None:
         self.sites: list[NamedFrame] = []
         self.numbered = Numbered(room)  # (address, number of the site)
-        self.outer: dict[int, int] = {}  # of inlined functions: the place that they are inlined into
-        self._numbers: dict[NamedFrame, int] = {}
+        self.outer: dict[int, int] = {}  # by location of an inlined function: the location of its caller
+        self._site_numbers: dict[NamedFrame, int] = {}
 
     def __len__(self) -> int:
         return self.numbered.count
 
-    def number(self, frame: NamedFrame) -> int:
-        """Return the number of a frame's place, which is added if new. Raises OSError, MemoryError."""
-        return self.numbered.of(NO_ADDRESS if frame.address is None else frame.address, self.site(frame))
+    def number_location(self, frame: NamedFrame) -> int:
+        """Return the number of a frame's location, which is added if it is new. Raises OSError, MemoryError."""
+        return self.numbered.of(NO_ADDRESS if frame.address is None else frame.address, self.number_site(frame))
 
-    def site(self, frame: NamedFrame) -> int:
-        """Return the number of a frame's site, which is added if new."""
+    def number_site(self, frame: NamedFrame) -> int:
+        """Return the number of a frame's site, which is added if it is new."""
         site = frame._replace(address=None)
-        number = self._numbers.setdefault(site, len(self.sites))
+        number = self._site_numbers.setdefault(site, len(self.sites))
         if number == len(self.sites):
             self.sites.append(site)
         return number
 
-    def numbers(self, frames: Iterable[NamedFrame]) -> list[int]:
-        """Return the numbers of the frames' places, the outermost first; `outer` gets the places that inlined ones are in."""
+    def number_locations(self, frames: Iterable[NamedFrame]) -> list[int]:
+        """Return the numbers of the locations of `frames`, which begin with the outermost, and record callers in `outer`."""
         found: list[int] = []
         for frame in frames:
-            number = self.number(frame)
+            number = self.number_location(frame)
             if frame.inlined and found:
-                self.outer.setdefault(number, found[-1])  # not replaced: a function inlined into itself would make a circle
+                self.outer.setdefault(number, found[-1])  # the first stays, as a function inlined into itself would make a cycle
             found.append(number)
         return found
 
 
 @dataclass(eq=False)
-class Named:
-    """A profile with names: the fields of Collected that concern users, and the stacks.
+class NamedProfile:
+    """A profile with names: the fields of Collected that users see, and the stacks.
 
-    `groups`, `group_of`: the outermost level of pictures and tables (label_trees.py), for each row of the tree a number.
+    `groups`: names of the outermost level in flame graphs and tables. `group_of`: for each row of the tree its index in `groups`.
     """
 
     event: str
@@ -120,18 +120,18 @@ class Named:
     lost: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     build_ids: dict[str, str] = field(default_factory=dict)  # by path, in hexadecimal digits
-    programs: set[str] = field(default_factory=set)  # paths of those files that are programs, not libraries
+    programs: set[str] = field(default_factory=set)  # paths of the files that are programs, not libraries
     tasks: SampledTasks = field(default_factory=SampledTasks)
     room: Room = field(default_factory=Room)
-    by_line: bool = False  # lines of one function are shown apart
-    title: str = ""  # of pages: what was sampled, where and when
+    by_line: bool = False  # the lines of a function are separate frames
+    title: str = ""  # of a flame graph
     by: str = ""
     groups: list[str] = field(default_factory=list)
     group_of: array[int] = field(default_factory=lambda: array("I"))
 
     def __post_init__(self) -> None:
         self.tree = CallTree(self.room)
-        self.places = FramePlaces(self.room)
+        self.locations = FrameLocations(self.room)
 
     def rows(self) -> Iterator[int]:
         """Yield the rows that have samples."""
@@ -139,58 +139,58 @@ class Named:
         return (row for row in range(self.tree.rows.count) if samples[row])
 
     def label(self, site: NamedFrame) -> str:
-        """Return the label of a site; pictures show frames of equal labels as one."""
+        """Return the label of a site. Flame graphs and folded stacks merge frames of equal labels."""
         return f"{site.label}:{site.line}" if self.by_line and site.line else site.label
 
     @property
     def main_program(self) -> str:
-        """Return the path of the program that is in the most samples; empty if there is none."""
+        """Return the path of the program with the most samples; empty if there is none."""
         paths = sorted(self.programs)
         numbers = {path: number for number, path in enumerate(paths, 1)}
-        label_of = array("I", [numbers.get(site.path, 0) for site in self.places.sites])
+        label_of = array("I", [numbers.get(site.path, 0) for site in self.locations.sites])
         own, total = (array("Q", bytes(8 * len(paths) + 8)) for _ in range(2))
         self.count_labels(label_of, own, total)
         return max(paths, key=lambda path: total[numbers[path]], default="")
 
     def count_labels(self, label_of: Column, own: Column, total: Column) -> None:
-        """Add the samples of each label: where it is innermost, and in all stacks that have it. `label_of`: for each site."""
+        """Add to `own` the samples in which a label is innermost, to `total` all that contain it. `label_of`: by site."""
         last = zeros("I", len(own))
         for part in self.room.parts(self.tree.rows.count):
-            count_labels(self.tree, self.places.numbered, label_of, own, total, last, part)
+            count_labels(self.tree, self.locations.numbered, label_of, own, total, last, part)
 
     @cached_property
     def max_depth(self) -> int:
-        """Return an upper bound of the frames in a stack, once all are counted."""
-        if not self.places.outer:
+        """Return an upper bound of the frames in a stack, once all stacks are counted."""
+        if not self.locations.outer:
             return MAX_NAMED_FRAMES
         depths = self.room.new_column("I")
         self.room.grow(depths, self.tree.nodes.count)
         parts = self.room.parts(self.tree.nodes.count, 1)
-        found = max((deepest(self.tree.nodes, depths.view, part) for part in parts), default=0)
+        found = max((max_node_depth(self.tree.nodes, depths.view, part) for part in parts), default=0)
         self.room.drop(depths)
         return found
 
     @cached_property
     def ends(self) -> Counter[End]:
-        """Return the samples by the end of their walks, once all are counted."""
+        """Return the number of samples by the end of their walks, once all stacks are counted."""
         return self._ends_and_guessed[0]
 
     @cached_property
     def samples(self) -> int:
-        """Return the number of samples in the profile, once all are counted."""
+        """Return the number of samples in the profile, once all stacks are counted."""
         return self.ends.total()
 
     @property
     def guessed(self) -> int:
-        """Return the number of samples with a frame that a frame pointer led to."""
+        """Return the number of samples with a frame that was found by a frame pointer."""
         return self._ends_and_guessed[1]
 
     @cached_property
     def _ends_and_guessed(self) -> tuple[Counter[End], int]:
         by_end = array("Q", bytes(8 * (max(End) + 1)))
         flags = bytearray(self.tree.nodes.count)
-        guessed_site = bytes(site.guessed for site in self.places.sites)
+        guessed_site = bytes(site.guessed for site in self.locations.sites)
         for part in self.room.parts(self.tree.nodes.count, 1):
-            mark_nodes(self.tree.nodes, self.places.numbered, guessed_site, flags, part)
-        guessed = sum(count_samples(self.tree, flags, by_end, part) for part in self.room.parts(self.tree.rows.count))
+            flag_subtrees(self.tree.nodes, self.locations.numbered, guessed_site, flags, part)
+        guessed = sum(count_samples_by_end(self.tree, flags, by_end, part) for part in self.room.parts(self.tree.rows.count))
         return Counter({End(number): count for number, count in enumerate(by_end) if count}), guessed

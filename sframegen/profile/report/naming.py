@@ -1,4 +1,4 @@
-"""Names the frames of collected stacks: functions, lines, inlined functions, code of the kernel and code made at run time."""
+"""Gives names to the frames of collected stacks: functions, source lines, inlined functions, kernel code and run-time code."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from sframegen.profile.packed_frames import (
     off_cpu_label,
     unpack_frame,
 )
-from sframegen.profile.report.named import MISSING, FrameKind, FramePlaces, Named, NamedFrame
-from sframegen.profile.report.runtime_frames import RUNTIME_CODE, notes_on_unnamed, read_name
-from sframegen.profile.report.source_lines import Detail, FileAddresses, SourceLines
-from sframegen.profile.report.tree_passes import CUT_OFF, WHOLE, Chains, flag_callers, flag_rows, rename_nodes, rename_rows
+from sframegen.profile.report.named import MISSING, FrameKind, FrameLocations, NamedFrame, NamedProfile
+from sframegen.profile.report.runtime_frames import RUNTIME_CODE, notes_on_unnamed, parse_perf_map_name
+from sframegen.profile.report.source_lines import FileAddresses, FrameDetail, SourceLines
+from sframegen.profile.report.tree_passes import CUT_OFF, WHOLE, LocationLists, flag_callers, flag_rows, rename_nodes, rename_rows
 from sframegen.profile.stacks.call_tree import ROOT
 from sframegen.stack.mappings import DELETED
 from sframegen.stack.names.file_names import FileNames, NamedFunction
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from sframegen.profile.collected import Collected, Stacks
     from sframegen.profile.following.files import TracedFile
 
-
 KALLSYMS = Path("/proc/kallsyms")
-DIGITS = slice(16)  # of a line, which goes on with the type of the symbol, its name and perhaps a module
-TYPE = slice(17, 18)
-CODE = (b"t", b"T", b"w", b"W")
-NAMED = re.compile(rb"\S+ \S (\S+)(?:\s+\[(\S+)\])?")
+# A line of /proc/kallsyms: `ffffffff81000000 T name [module]`, with the type of the symbol before its name.
+ADDRESS_DIGITS = slice(16)
+SYMBOL_TYPE = slice(17, 18)
+CODE_TYPES = (b"t", b"T", b"w", b"W")
+NAME_AND_MODULE = re.compile(rb"\S+ \S (\S+)(?:\s+\[(\S+)\])?")
 KERNEL = "[kernel]"
-MAX_FUNCTION = 1 << 20  # bytes: an address further after the last symbol has no name
+MAX_FUNCTION_SIZE = 1 << 20  # bytes; an address that is further behind a symbol is not in its function
 
 
 class KernelFunction(NamedTuple):
@@ -58,46 +58,46 @@ class KernelFunction(NamedTuple):
 
 
 class KernelNames:
-    """Functions of the kernel by address; empty if it hides its addresses (kernel.kptr_restrict) and prints zeros."""
+    """Functions of the kernel by address; empty if the kernel hides addresses (kernel.kptr_restrict) and prints zeros instead."""
 
     def __init__(self, listing: Path = KALLSYMS) -> None:
         try:
             data = listing.read_bytes()
         except OSError:
             data = b""
-        found = sorted([line for line in data.split(b"\n") if line[TYPE] in CODE], key=itemgetter(DIGITS))
-        addresses = array("Q", [int(line[DIGITS], 16) for line in found])
-        hidden = bisect_right(addresses, 0)
-        self._addresses, self._lines = addresses[hidden:], found[hidden:]
+        lines = sorted([line for line in data.split(b"\n") if line[SYMBOL_TYPE] in CODE_TYPES], key=itemgetter(ADDRESS_DIGITS))
+        addresses = array("Q", [int(line[ADDRESS_DIGITS], 16) for line in lines])
+        hidden_count = bisect_right(addresses, 0)
+        self._addresses, self._lines = addresses[hidden_count:], lines[hidden_count:]
 
     @property
-    def hidden(self) -> bool:
+    def are_hidden(self) -> bool:
         return not self._addresses
 
-    def at(self, address: int) -> KernelFunction:
+    def function_at(self, address: int) -> KernelFunction:
         number = bisect_right(self._addresses, address) - 1
-        if number < 0 or address - self._addresses[number] > MAX_FUNCTION:
+        if number < 0 or address - self._addresses[number] > MAX_FUNCTION_SIZE:
             return KernelFunction(None, KERNEL)
-        number = bisect_right(self._addresses, self._addresses[number] - 1)  # the first of those at one address
-        match = NAMED.match(self._lines[number])
+        number = bisect_right(self._addresses, self._addresses[number] - 1)  # the first of several symbols at this address
+        match = NAME_AND_MODULE.match(self._lines[number])
         name, module = match.groups() if match else (None, None)
-        return KernelFunction(_text(name) if name else None, f"[{_text(module)}]" if module else KERNEL)
+        return KernelFunction(_decode(name) if name else None, f"[{_decode(module)}]" if module else KERNEL)
 
 
-def _text(name: bytes) -> str:
+def _decode(name: bytes) -> str:
     return name.decode(errors="replace")
 
 
-KERNEL_BITS = 0xFFFF << FILE_SHIFT  # a packed address of the kernel lacks them
+KERNEL_BITS = 0xFFFF << FILE_SHIFT  # set in all kernel addresses, so that packed frames leave them out
 NO_FUNCTION = NamedFunction(None, None)
-HIDDEN = "the kernel hides its function addresses; run as root or set kernel.kptr_restrict=0 to see names"
+NAMES_HIDDEN_NOTE = "the kernel hides its function addresses; run as root or set kernel.kptr_restrict=0 to see names"
 
 
-def name_stacks(collected: Collected, detail: Detail | None = None) -> Named:
-    """Return the stacks with names. `detail`: what to read from debug information; None: nothing."""
+def name_stacks(collected: Collected, detail: FrameDetail | None = None) -> NamedProfile:
+    """Return the profile with named stacks. `detail`: what to read from debug information; None: nothing."""
     stacks, files = collected.stacks, collected.files.values()
     namer = _Namer(collected, detail)
-    named = Named(
+    named = NamedProfile(
         collected.event,
         collected.backend,
         collected.frequency,
@@ -106,19 +106,19 @@ def name_stacks(collected: Collected, detail: Detail | None = None) -> Named:
         collected.unit,
         lost=collected.lost,
         build_ids={printable(file.path): file.build_id.hex() for file in files if file.build_id},
-        programs={printable(path) for path in _programs(collected)},
+        programs={printable(path) for path in _program_paths(collected)},
         tasks=stacks.tasks.with_printable_names(),
         room=stacks.room,
         by_line=detail is not None and detail.by_line,
     )
-    chains = _chains(namer.placed(named.places), stacks.frames.numbers.count)
+    by_frame = _order_locations(namer.number_all_locations(named.locations), stacks.frames.numbers.count)
     named.notes = [*collected.notes, *namer.notes]
-    _rename(stacks, chains, named)
-    named.notes += notes_on_unnamed(named, lambda pid: namer.perf_map(pid).has_entries)
+    _fill_named_tree(stacks, by_frame, named)
+    named.notes += notes_on_unnamed(named, lambda pid: namer.read_perf_map(pid).has_entries)
     return named
 
 
-def _programs(collected: Collected) -> Iterator[str]:
+def _program_paths(collected: Collected) -> Iterator[str]:
     """Yield the paths of programs that have samples."""
     for number in collected.stacks.used_files():
         file = collected.files.get(number)
@@ -126,26 +126,26 @@ def _programs(collected: Collected) -> Iterator[str]:
             with suppress(FormatError):
                 dynamic = read_dynamic(file.elf)
                 if determine_role(file.elf, dynamic) is Role.PROGRAM and all(entry.tag != DT.SONAME for entry in dynamic):
-                    yield file.path  # glibc's libc.so.6 can be started, too
+                    yield file.path  # a library with a DT_SONAME, such as glibc's libc.so.6, can also be an executable
 
 
-def _chains(placed: Iterable[tuple[int, list[int]]], count: int) -> Chains:
-    """Return the places of all frames in the order of frames. `placed`: (frame, places), in any order."""
+def _order_locations(numbered: Iterable[tuple[int, list[int]]], count: int) -> LocationLists:
+    """Return the locations of `count` frames in the order of the frames. `numbered`: (frame, its locations), in any order."""
     outermost, inlined = zeros("I", count), {}
-    for frame, (first, *others) in placed:
+    for frame, (first, *others) in numbered:
         outermost[frame] = first
         if others:
             inlined[frame] = others
-    starts, places = array("I", [0]), array("I")
-    for frame, place in enumerate(outermost):
-        places.append(place)
-        places.extend(inlined.get(frame, ()))
-        starts.append(len(places))
-    return Chains(starts, places)
+    starts, locations = array("I", [0]), array("I")
+    for frame, location in enumerate(outermost):
+        locations.append(location)
+        locations.extend(inlined.get(frame, ()))
+        starts.append(len(locations))
+    return LocationLists(starts, locations)
 
 
-def _rename(stacks: Stacks, chains: Chains, named: Named) -> None:
-    """Fill the tree of `named` from the tree of packed frames."""
+def _fill_named_tree(stacks: Stacks, by_frame: LocationLists, named: NamedProfile) -> None:
+    """Fill the tree of `named` from the tree of packed frames. Stacks that were cut off are put below a frame MISSING."""
     tree, into = stacks.tree, named.tree
     into.nodes.lengthen(tree.nodes.count)
     into.rows.reserve(tree.rows.count)
@@ -161,9 +161,10 @@ def _rename(stacks: Stacks, chains: Chains, named: Named) -> None:
         mapped = room.new_column("I")
         room.grow(mapped, tree.nodes.count)
         if flags[ROOT] & flag == CUT_OFF:
-            mapped.view[ROOT] = into.nodes.append(named.places.number(MISSING), ROOT)  # `of` would make an index of all others
+            missing = named.locations.number_location(MISSING)
+            mapped.view[ROOT] = into.nodes.append(missing, ROOT)  # not nodes.of, which would index all other nodes
         for part in room.parts(tree.nodes.count, 1):
-            rename_nodes(tree, flag, flags, chains, into, mapped.view, part)
+            rename_nodes(tree, flag, flags, by_frame, into, mapped.view, part)
         maps.append(mapped)
     for part in room.parts(tree.rows.count):
         rename_rows(tree, flag_of_end, maps[0].view, maps[1].view, into, part)
@@ -172,12 +173,12 @@ def _rename(stacks: Stacks, chains: Chains, named: Named) -> None:
 
 
 class _Namer:
-    """Names all frames, file after file, so that only the tables of one file are in memory at a time."""
+    """Names all frames, one file after the other, so that the tables of only one file are in memory at a time."""
 
-    def __init__(self, collected: Collected, detail: Detail | None) -> None:
+    def __init__(self, collected: Collected, detail: FrameDetail | None) -> None:
         self._collected, self._detail, self._debug_files = collected, detail, DebugFiles()
         self._names: FileNames | None = None  # of the file whose frames are being named
-        self._sites: dict[tuple[NamedFunction, int], int] = {}  # of that file: by function, and whether guessed
+        self._sites: dict[tuple[NamedFunction, int], int] = {}  # numbers of that file's sites, by function and the GUESSED bit
         self._maps: dict[int, PerfMap] = {}
         self._lines = SourceLines()
         self._own_notes: list[str] = []
@@ -186,47 +187,47 @@ class _Namer:
     def notes(self) -> list[str]:
         return self._lines.notes + self._own_notes
 
-    def placed(self, places: FramePlaces) -> Iterator[tuple[int, list[int]]]:
-        """Yield (frame number, numbers of its places) for each frame of the profile; new places are added."""
+    def number_all_locations(self, locations: FrameLocations) -> Iterator[tuple[int, list[int]]]:
+        """Yield (frame number, numbers of its locations) for each frame of the profile, and add new locations."""
         numbers = self._collected.stacks.frames.numbers
         frames_of: dict[int, array[int]] = {}
         for frame, packed in enumerate(numbers.first[: numbers.count]):
             frames_of.setdefault(packed >> FILE_SHIFT & FILE_MASK, array("I")).append(frame)
-        for number in self._with_lines(frames_of):
+        for number in self._load_source_lines(frames_of):
             frames = frames_of[number]
             self._sites.clear()
-            self._names = self._names_of(self._collected.files.get(number))
+            self._names = self._open_names(self._collected.files.get(number))
             if self._names:
                 self._names.learn([numbers.first[frame] & PACKED_ADDRESS for frame in frames])
-            if self._names and not self._lines.knows(number):
-                yield from self._by_function(self._names, frames, places)
+            if self._names and not self._lines.has_frames(number):
+                yield from self._name_by_function(self._names, frames, locations)
             else:
                 for frame in frames:
-                    yield frame, places.numbers(self.frames(numbers.second[frame], numbers.first[frame]))
-            self._lines.forget(number)
+                    yield frame, locations.number_locations(self.name_frames(numbers.second[frame], numbers.first[frame]))
+            self._lines.drop(number)
             if self._names:
                 self._names.rest()
 
-    def _names_of(self, file: TracedFile | None) -> FileNames | None:
+    def _open_names(self, file: TracedFile | None) -> FileNames | None:
         if file is None or file.elf is None:
             return None
         start_of = file.table.function_at if file.table else lambda _: None
         return FileNames(file.elf, debug_files=self._debug_files, start_of=start_of)
 
-    def _by_function(self, names: FileNames, frames: array[int], places: FramePlaces) -> Iterator[tuple[int, list[int]]]:
-        """Yield the places of frames in a file without lines, where only the first frame of each function is named."""
-        first, sites, of = self._collected.stacks.frames.numbers.first, self._sites, places.numbered.of
+    def _name_by_function(self, names: FileNames, frames: array[int], locations: FrameLocations) -> Iterator[tuple[int, list[int]]]:
+        """Yield (frame, locations) for a file without source lines, where one name is enough for all frames of a function."""
+        first, sites, of = self._collected.stacks.frames.numbers.first, self._sites, locations.numbered.of
         for frame in frames:
             packed = first[frame]
             address = packed & PACKED_ADDRESS
             key = names.at(address), packed & GUESSED
             site = sites.get(key)
             if site is None:
-                site = sites[key] = places.site(self.frame(0, packed))
+                site = sites[key] = locations.number_site(self.name_frame(0, packed))
             yield frame, [of(address, site)]
 
-    def _with_lines(self, frames_of: dict[int, array[int]]) -> Iterator[int]:
-        """Yield the number of each file as soon as its source lines are known."""
+    def _load_source_lines(self, frames_of: dict[int, array[int]]) -> Iterator[int]:
+        """Yield the number of each file as soon as its source lines are loaded, or if it has none."""
         files, first = self._collected.files, self._collected.stacks.frames.numbers.first
         if self._detail is None:
             yield from frames_of
@@ -234,59 +235,59 @@ class _Namer:
         asked: list[FileAddresses] = []
         for number, frames in frames_of.items():
             file = files.get(number)
-            if file is None or file.is_copy or file.elf is None:  # a copy has no debug sections
+            if file is None or file.is_copy or file.elf is None:  # copies have no debug sections
                 yield number
             else:
                 asked.append(FileAddresses(number, file.elf, array("Q", (first[frame] & PACKED_ADDRESS for frame in frames))))
-        yield from self._lines.learn(asked, self._debug_files, self._detail)
+        yield from self._lines.load(asked, self._debug_files, self._detail)
 
     @cached_property
-    def _kernel(self) -> KernelNames:
+    def _kernel_names(self) -> KernelNames:
         names = KernelNames()
-        if names.hidden:
-            self._own_notes.append(HIDDEN)
+        if names.are_hidden:
+            self._own_notes.append(NAMES_HIDDEN_NOTE)
         return names
 
-    def frames(self, pid: int, packed: int) -> Iterator[NamedFrame]:
-        """Yield the frame with its line, and then a frame for each function inlined there."""
-        frame = self.frame(pid, packed)
+    def name_frames(self, pid: int, packed: int) -> Iterator[NamedFrame]:
+        """Yield the frame of a packed frame with its source line, and then a frame for each function that is inlined there."""
+        frame = self.name_frame(pid, packed)
         number, address, _ = unpack_frame(packed)
-        places = () if pid else self._lines.at(number, address)
-        yield frame._replace(source=places[0].source, line=places[0].line) if places else frame
-        for place in places[1:]:
-            yield frame._replace(function=place.function or "??", source=place.source, line=place.line, inlined=True)
+        sources = () if pid else self._lines.frames_at(number, address)
+        yield frame._replace(source=sources[0].source, line=sources[0].line) if sources else frame
+        for source in sources[1:]:
+            yield frame._replace(function=source.function or "??", source=source.source, line=source.line, inlined=True)
 
-    def frame(self, pid: int, packed: int) -> NamedFrame:
-        """Return the name of a packed frame in the current file. `pid`: the process that a run-time address belongs to, else 0."""
+    def name_frame(self, pid: int, packed: int) -> NamedFrame:
+        """Return the frame of a packed frame in the current file. `pid`: the process of a run-time address, else 0."""
         number, address, guessed = unpack_frame(packed)
         if number == OFF_CPU_FILE:
             found = NamedFrame(off_cpu_label(address), "", "", None, FrameKind.OFF_CPU)
         elif number == KERNEL_FILE:
             address |= KERNEL_BITS
-            name, module = self._kernel.at(address)
+            name, module = self._kernel_names.function_at(address)
             found = NamedFrame(printable(name or module), printable(module), printable(module), address, FrameKind.KERNEL)
         elif pid:
-            found = self._in_runtime_code(pid, address)
+            found = self._name_runtime_code(pid, address)
         else:
-            found = self._in_file(number, address)
+            found = self._name_file_code(number, address)
         return found._replace(guessed=True) if guessed else found
 
-    def perf_map(self, pid: int) -> PerfMap:
-        """Return the perf map of a process; for an ended process, it has names only if its PerfMap was made before."""
+    def read_perf_map(self, pid: int) -> PerfMap:
+        """Return the perf map of a process. If the process has ended, the map has names only if it was read before."""
         if pid not in self._maps:
             self._maps[pid] = self._collected.perf_maps.get(pid) or PerfMap(pid)
             self._maps[pid].read()
         return self._maps[pid]
 
-    def _in_runtime_code(self, pid: int, address: int) -> NamedFrame:
-        """Return the name of code that a process made at run time."""
-        entry = self.perf_map(pid).find(address)
+    def _name_runtime_code(self, pid: int, address: int) -> NamedFrame:
+        """Return the frame of an address in code that a process generated at run time."""
+        entry = self.read_perf_map(pid).find(address)
         if entry is None:
             return NamedFrame(RUNTIME_CODE, RUNTIME_CODE, "", address, FrameKind.RUNTIME)
-        made = read_name(printable(entry.name.decode(errors="replace")))
-        return NamedFrame(made.function, made.object, made.path, address, FrameKind.RUNTIME)
+        name = parse_perf_map_name(printable(entry.name.decode(errors="replace")))
+        return NamedFrame(name.function, name.object, name.path, address, FrameKind.RUNTIME)
 
-    def _in_file(self, number: int, address: int) -> NamedFrame:
+    def _name_file_code(self, number: int, address: int) -> NamedFrame:
         function, start = self._names.at(address) if self._names else NO_FUNCTION
         file = self._collected.files.get(number)
         path = printable(file.path.removesuffix(DELETED)) if file else ""

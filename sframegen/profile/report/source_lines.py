@@ -1,6 +1,6 @@
 """Finds functions, also inlined ones, and source lines of addresses in files, from debug information, else Go's own table.
 
-Debug information is read in other processes: a file that crashes or blocks one loses only its own frames.
+Debug information is read in other processes, so that a file that crashes or blocks one of them loses only its own frames.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 
 class SourceFrame(NamedTuple):
-    """A function at an address, and the line in it: of the instruction, or of the call that was inlined there.
+    """A function at an address, and a line in it: that of the instruction, or of the call that was inlined there.
 
-    `function`: as the compiler names it, demangled; empty if unknown. `source`: its file, empty if unknown.
-    `line`: 0 if unknown. `inlined`: into the function of the frame before it.
+    `function`: its demangled name; empty if unknown. `source`: its source file; empty if unknown. `line`: 0 if unknown.
+    `inlined`: the function is inlined into that of the frame before it.
     """
 
     function: str
@@ -50,7 +50,7 @@ FramesByAddress: TypeAlias = dict[int, tuple[SourceFrame, ...]]
 
 
 class FileAddresses(NamedTuple):
-    """A file with code, the number that it has in a profile, and link-time addresses."""
+    """A file, its number in a profile, and link-time addresses in it to look up."""
 
     number: int
     file: ElfFile
@@ -58,14 +58,14 @@ class FileAddresses(NamedTuple):
 
 
 MAX_MEMORY = 1 << 32  # bytes for one file, in addition to what the process has at its start
-AT_ONCE = 1 << 26  # bytes of debug information that are read at the same time, or one file: each takes a multiple of that in memory
-MAX_WHY = 1000  # characters
-DEBUG = (".debug_", ".zdebug_")
-DEBUG_INFORMATION = tuple(f"{prefix}info" for prefix in DEBUG)
+MAX_BYTES_AT_ONCE = 1 << 26  # of debug information in all processes, or one larger file: a reader needs a multiple of its size
+MAX_REASON = 1000  # characters of an error
+DEBUG_PREFIXES = (".debug_", ".zdebug_")
+DEBUG_INFORMATION = tuple(f"{prefix}info" for prefix in DEBUG_PREFIXES)
 
 
-class Limits(NamedTuple):
-    """Limits of one file, and of processes. `together`: seconds for all files; later files have no frames."""
+class ReadingLimits(NamedTuple):
+    """Limits of reading. `seconds`, `memory`: for one file. `together`: seconds for all files; later files have no frames."""
 
     seconds: float
     together: float = math.inf
@@ -73,10 +73,10 @@ class Limits(NamedTuple):
     processes: int = WORKERS
 
 
-def usual_limits(*, asked: bool) -> Limits:
-    """Return the usual limits. `asked`: the user asked for frames, and waits for them."""
+def default_limits(*, asked: bool) -> ReadingLimits:
+    """Return the default limits. `asked`: the user asked for source lines, and is ready to wait for them."""
     most = patience.current
-    return Limits(most.asked_places) if asked else Limits(most.places, most.all_places)
+    return ReadingLimits(most.asked_places) if asked else ReadingLimits(most.places, most.all_places)
 
 
 def has_library() -> bool:
@@ -84,57 +84,56 @@ def has_library() -> bool:
 
 
 def has_debug_information(file: ElfFile) -> bool:
-    """Return True if the file has frames to find: not copies and stripped files."""
+    """Return True if the file has a .debug_info section with contents, which copies and stripped files do not have."""
     return any(section.name in DEBUG_INFORMATION and section.header.sh_type != SHT.NOBITS for section in file.sections)
 
 
-def _size(file: ElfFile) -> int:
-    """Return the bytes of a file's debug information, expanded; the maximum if it is damaged."""
+def _debug_information_size(file: ElfFile) -> int:
+    """Return the uncompressed bytes of a file's debug information; MAX_BYTES_AT_ONCE if it is damaged."""
     try:
-        return sum(file.contents_size(section) for section in file.sections if section.name.startswith(DEBUG))
+        return sum(file.contents_size(section) for section in file.sections if section.name.startswith(DEBUG_PREFIXES))
     except FormatError:
-        return AT_ONCE
+        return MAX_BYTES_AT_ONCE
 
 
 def find_source_frames(
-    asked: Sequence[FileAddresses], *, directory: Path | None = None, limits: Limits | None = None
+    asked: Sequence[FileAddresses], *, directory: Path | None = None, limits: ReadingLimits | None = None
 ) -> Iterator[tuple[int, FramesByAddress | str | None]]:
-    """Yield the number of each file with the source frames of its addresses, or with one line that says why there are none.
+    """Yield the number of each file with the source frames of its addresses, with one line that gives the reason why it has none,
+    or with None if there was no time left for the file.
 
-    None: there was no time left for it.
-
-    `directory`: of the indexes that are kept; by default sframegen/symbols in $XDG_CACHE_HOME or ~/.cache.
+    `directory`: for cached symbol indexes; by default sframegen/symbols in $XDG_CACHE_HOME or ~/.cache.
     """
-    limits = limits or usual_limits(asked=False)
-    kept = FileCache("symbols", ENDING, directory)
+    limits = limits or default_limits(asked=False)
+    kept = FileCache("symbols", SYMCACHE_SUFFIX, directory)
 
     def work(number: int) -> SourceFrameColumns | Exception:
-        return attempt(lambda file: source_frames_in(file, [*asked[number].addresses], kept), asked[number].file)
+        return attempt(lambda file: look_up_source_frames(file, [*asked[number].addresses], kept), asked[number].file)
 
     def prepare(_pipe: int) -> None:
         end_with_parent()
-        nowhere(1, 2)  # the library reports its end there
+        nowhere(1, 2)  # drop stdout and stderr, to which the library prints when it crashes
         limit_memory(limits.memory)
 
-    sizes = [_size(one.file) for one in asked]
-    left = set(range(len(asked)))
-    waiting = deque(sorted(left, key=sizes.__getitem__))  # the largest file, which may take all the time, is the last
-    size = 0  # bytes of the files that are being read
+    sizes = [_debug_information_size(one.file) for one in asked]
+    unfinished = set(range(len(asked)))
+    waiting = deque(sorted(unfinished, key=sizes.__getitem__))  # the largest file is the last, as it may take all the time
+    size = 0  # bytes of debug information in the files that are being read
     try:
         pool: Pool[int] = Pool(lambda: Forked(work, prepare, limits.seconds), limits.processes)
         with pool:
             deadline = time.monotonic() + limits.together
-            while left and (rest := deadline - time.monotonic()) > 0:
+            while unfinished and (rest := deadline - time.monotonic()) > 0:
                 begun = []
-                while waiting and (size + sizes[waiting[0]] <= AT_ONCE or not size):
+                while waiting and (size + sizes[waiting[0]] <= MAX_BYTES_AT_ONCE or not size):
                     size += sizes[waiting[0]]
                     begun.append(waiting.popleft())
                 pool.put(*begun)
                 for number, answer in pool.ready(None if rest == math.inf else rest):
-                    left.discard(number)
+                    unfinished.discard(number)
                     size -= sizes[number]
                     yield asked[number].number, _decode_answer(asked[number], answer.value)
-        for number in sorted(left):
+        for number in sorted(unfinished):
             yield asked[number].number, None
     finally:
         kept.trim()
@@ -142,35 +141,35 @@ def find_source_frames(
 
 
 def _decode_answer(asked: FileAddresses, answer: SourceFrameColumns | Exception) -> FramesByAddress | str:
-    if isinstance(answer, Exception):  # also of a process that ended
-        why = (str(answer) or type(answer).__name__)[:MAX_WHY]
-        return why if isinstance(answer, FormatError) else f"{asked.file.name}: no source lines or inlined functions: {why}"
-    texts = _texts(answer)
+    if isinstance(answer, Exception):  # also DiedError, if the process crashed
+        reason = (str(answer) or type(answer).__name__)[:MAX_REASON]
+        return reason if isinstance(answer, FormatError) else f"{asked.file.name}: no source lines or inlined functions: {reason}"
+    texts = _printable_texts(answer)
     found: FramesByAddress = {}
-    at = 0
-    known: dict[bytes, tuple[SourceFrame, ...]] = {}
+    start = 0
+    decoded: dict[bytes, tuple[SourceFrame, ...]] = {}  # by encoded frames, as many addresses have equal frames
     for address, depth in zip(asked.addresses, answer.depths, strict=True):
-        numbers = answer.numbers[at : at + 3 * depth]
-        at += 3 * depth
-        if (key := numbers.tobytes()) not in known:
+        numbers = answer.numbers[start : start + 3 * depth]
+        start += 3 * depth
+        if (key := numbers.tobytes()) not in decoded:
             columns = zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
-            known[key] = tuple(
-                SourceFrame(texts[name][1], texts[source][0], line, place > 0) for place, (name, source, line) in enumerate(columns)
+            decoded[key] = tuple(
+                SourceFrame(texts[name][1], texts[source][0], line, index > 0) for index, (name, source, line) in enumerate(columns)
             )
-        found[address] = known[key]
+        found[address] = decoded[key]
     return found
 
 
-def _texts(answer: SourceFrameColumns) -> list[tuple[str, str]]:
-    """Return each text as it is, and as a function name."""
+def _printable_texts(answer: SourceFrameColumns) -> list[tuple[str, str]]:
+    """Return each text of an answer as a path, and as a demangled function name."""
     names = demangle_all({answer.texts[number] for number in answer.numbers[::3]})
     return [(printable(text), printable(names.get(text, text))) for text in answer.texts]
 
 
-class Detail(NamedTuple):
-    """What reports show of a frame beside its function. Without `inlined`, a line is where the function itself goes on.
+class FrameDetail(NamedTuple):
+    """What reports show of a frame in addition to its function. Without `inlined`, the line is that of the inlined call.
 
-    `by_line`: pictures show the lines of one function apart; the user waits longer for that.
+    `by_line`: the lines of one function are separate frames; it allows more time, since the user asked for them.
     """
 
     inlined: bool = True
@@ -178,66 +177,63 @@ class Detail(NamedTuple):
 
 
 class SourceLines:
-    """Source frames by number of the file and address. `notes`: of files whose debug information cannot be used."""
+    """Source frames by file number and address. `notes`: on files whose debug information cannot be used."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
         self._frames: dict[int, FramesByAddress] = {}
 
-    def at(self, number: int, address: int) -> tuple[SourceFrame, ...]:
+    def frames_at(self, number: int, address: int) -> tuple[SourceFrame, ...]:
         """Return the source frames of an address, the outermost function first; empty if unknown."""
         return self._frames.get(number, {}).get(address, ())
 
-    def knows(self, number: int) -> bool:
-        """Return True if anything is known of a file."""
+    def has_frames(self, number: int) -> bool:
+        """Return True if there are source frames for a file."""
         return bool(self._frames.get(number))
 
-    def forget(self, number: int) -> None:
+    def drop(self, number: int) -> None:
         """Drop the frames of a file."""
         self._frames.pop(number, None)
 
-    def learn(
-        self,
-        asked: Iterable[FileAddresses],
-        debug_files: DebugFiles,
-        detail: Detail,
-        *,
-        directory: Path | None = None,
+    def load(
+        self, asked: Iterable[FileAddresses], debug_files: DebugFiles, detail: FrameDetail, *, directory: Path | None = None
     ) -> Iterator[int]:
-        """Find all frames; yield each file's number as soon as its frames are known. Without the library, only Go's are found."""
-        described: dict[int, FileAddresses] = {}
+        """Find all frames; yield the number of each file as soon as it is done. Without the library, only Go's lines are found."""
+        with_debug_information: dict[int, FileAddresses] = {}
         late: list[str] = []
         for one in asked:
-            source = _with_debug_information(one.file, debug_files) if one.addresses and has_library() else None
+            source = _find_debug_information(one.file, debug_files) if one.addresses and has_library() else None
             if source is not None:
-                described[one.number] = one._replace(file=source)
+                with_debug_information[one.number] = one._replace(file=source)
                 continue
-            self._frames[one.number] = _by_go(one.file, one.addresses)
+            self._frames[one.number] = _find_go_lines(one.file, one.addresses)
             yield one.number
-        limits = usual_limits(asked=detail.by_line)
-        files = [*described.values()]
+        limits = default_limits(asked=detail.by_line)
+        files = [*with_debug_information.values()]
         for number, found in find_source_frames(files, directory=directory, limits=limits) if files else ():
             if found is None:
-                late.append(described[number].file.name)
+                late.append(with_debug_information[number].file.name)
             elif isinstance(found, str):
                 self.notes.append(found)
             else:
-                wanted = None if detail.inlined else 1
-                self._frames[number] = {address: frames[:wanted] for address, frames in found.items()}
+                limit = None if detail.inlined else 1
+                self._frames[number] = {address: frames[:limit] for address, frames in found.items()}
             yield number
         if late:
-            why = f"all files together took longer than {limits.together:g} seconds"
-            self.notes.append(f"{format_count(len(late), 'file')} such as {late[0]}: no source lines or inlined functions: {why}")
+            reason = f"all files together took longer than {limits.together:g} seconds"
+            self.notes.append(
+                f"{format_count(len(late), 'file')} such as {late[0]}: no source lines or inlined functions: {reason}"
+            )
 
 
-def _with_debug_information(file: ElfFile, debug_files: DebugFiles) -> ElfFile | None:
+def _find_debug_information(file: ElfFile, debug_files: DebugFiles) -> ElfFile | None:
     if has_debug_information(file):
         return file
     debug = debug_files.find(file)
     return debug if debug is not None and has_debug_information(debug) else None
 
 
-def _by_go(file: ElfFile, addresses: Iterable[int]) -> FramesByAddress:
+def _find_go_lines(file: ElfFile, addresses: Iterable[int]) -> FramesByAddress:
     table = go_table(file)
     found: FramesByAddress = {}
     for address in addresses if table else ():
@@ -247,16 +243,17 @@ def _by_go(file: ElfFile, addresses: Iterable[int]) -> FramesByAddress:
     return found
 
 
-ENDING = ".symcache"
-MAX_FRAMES = 64  # of one address
-MAX_NAME = 8192  # characters, as in symbol tables
+SYMCACHE_SUFFIX = ".symcache"
+MAX_FRAMES = 64  # at one address
+MAX_NAME = 8192  # characters, as for names in symbol tables
 MAX_LINE = 0x7FFFFFFF
 
 
 class SourceFrameColumns(NamedTuple):
-    """Source frames of many addresses, the outermost of each address first.
+    """Source frames of many addresses, the outermost frame of each address first.
 
-    `depths`: the number of frames of each address. `numbers`: three for each frame: function and source file in `texts`, line.
+    `depths`: the number of frames at each address. `numbers`: three for each frame: indexes of the function and the source file in
+    `texts`, and the line.
     """
 
     texts: list[str]
@@ -264,8 +261,8 @@ class SourceFrameColumns(NamedTuple):
     numbers: array[int]
 
 
-def source_frames_in(file: ElfFile, addresses: Sequence[int], kept: FileCache | None) -> SourceFrameColumns:
-    """Look up link-time addresses. Raises FormatError where the library cannot read the file, and ImportError without it."""
+def look_up_source_frames(file: ElfFile, addresses: Sequence[int], kept: FileCache | None) -> SourceFrameColumns:
+    """Look up link-time addresses. Raises FormatError if the library cannot read the file, ImportError without the library."""
     symcache = _Symcache(file, kept)
     numbers_of: dict[str, int] = {}
     depths, numbers = array("B"), array("I")
@@ -280,10 +277,14 @@ def source_frames_in(file: ElfFile, addresses: Sequence[int], kept: FileCache | 
 
 
 class _Symcache:
+    """A symbol index of the library symbolic, which is loaded from a cache directory, or made from debug information."""
+
     def __init__(self, file: ElfFile, kept: FileCache | None) -> None:
         self._library = import_library("symbolic", "Archive", "SymCache")
-        self._base = next((load.p_vaddr for load in file.segments if load.p_type == PT.LOAD), 0)  # of symcache addresses
-        name = "" if kept is None or file.status is None else name_result(file.status, self._version()) + ENDING
+        self._base = next(
+            (load.p_vaddr for load in file.segments if load.p_type == PT.LOAD), 0
+        )  # symcache addresses are relative to it
+        name = "" if kept is None or file.status is None else name_result(file.status, self._version()) + SYMCACHE_SUFFIX
         data = kept.load(name) if kept and name else None
         found = self._open(data) if data is not None else None
         if found is None:
@@ -294,18 +295,18 @@ class _Symcache:
         self._cache: Any = found
 
     def look_up(self, address: int) -> list[tuple[str, str, int]]:
-        """Return (function, source file, line) of each frame, the outermost first; empty without debug information."""
+        """Return (function, source file, line) of each frame, the outermost first; empty if no line is known."""
         if address < self._base:
             return []
         try:
             found = self._cache.lookup(address - self._base)
         except (OverflowError, self._library.SymbolicError):
             return []
-        if not any(place.line for place in found):
+        if not any(entry.line for entry in found):
             return []
         return [
-            ((place.symbol or "")[:MAX_NAME], (place.full_path or "")[:MAX_NAME], min(place.line, MAX_LINE))
-            for place in _cut(found[::-1])
+            ((entry.symbol or "")[:MAX_NAME], (entry.full_path or "")[:MAX_NAME], min(entry.line, MAX_LINE))
+            for entry in _limit_frames(found[::-1])
         ]
 
     def _version(self) -> bytes:
@@ -315,23 +316,23 @@ class _Symcache:
 
     def _open(self, data: memoryview) -> Any:  # noqa: ANN401 - the library has no types for it
         try:
-            return self._library.SymCache.from_bytes(_borrow(data))
+            return self._library.SymCache.from_bytes(_as_cffi_buffer(data))
         except self._library.SymbolicError:  # damaged
             return None
 
     def _make(self, file: ElfFile) -> Any:  # noqa: ANN401 - the same
         try:
-            archive = self._library.Archive.from_bytes(_borrow(file.data))
+            archive = self._library.Archive.from_bytes(_as_cffi_buffer(file.data))
             return next(archive.iter_objects()).make_symcache()
         except (self._library.SymbolicError, StopIteration) as error:
             raise FormatError(f"symbolic cannot read its debug information: {error}", file=file.name) from None
 
 
-def _cut(places: list[Any]) -> Iterable[Any]:
-    """Return the places; of too many, only the innermost and the outermost ones."""
-    return places if len(places) <= MAX_FRAMES else [*places[: MAX_FRAMES - 1], places[-1]]
+def _limit_frames(entries: list[Any]) -> Iterable[Any]:
+    """Return the frames; if there are more than MAX_FRAMES, leave out frames before the innermost one."""
+    return entries if len(entries) <= MAX_FRAMES else [*entries[: MAX_FRAMES - 1], entries[-1]]
 
 
-def _borrow(data: memoryview) -> Any:  # noqa: ANN401 - a char[] of cffi
-    """Return the bytes in the library's form, without a copy; it keeps them alive as long as needed."""
+def _as_cffi_buffer(data: memoryview) -> Any:  # noqa: ANN401 - a char[] of cffi
+    """Return the bytes as a cffi buffer, which is not a copy; symbolic keeps them alive as long as it needs them."""
     return import_library("cffi", "FFI").FFI().from_buffer(data)

@@ -1,7 +1,7 @@
-"""Compiled passes over call trees: they turn frames into places, and count for formats the costs of functions, labels and groups.
+"""Compiled passes over call trees: they replace frames by named locations, and count the samples of functions, labels and groups.
 
-`label_of`: for each site of the places a number; sites of equal labels have the same one. Groups are by rows.
-`part`: of the nodes, or of the rows; the first part comes first (`Room.parts`).
+`locations`: (address, site) by number, as in FrameLocations. `label_of`: for each site the number of its label. `group_of`: for
+each row its group. `part`: the range of nodes or rows to process; the caller passes all parts in order (`Room.parts`).
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from sframegen.profile.stacks.numbered import Numbered
 
 COMPILED: bool = cython.compiled
-WHOLE, CUT_OFF = 1, 2  # flags of nodes: in a whole stack, in one whose outermost frames are not known
+WHOLE, CUT_OFF = 1, 2  # flags of nodes: in a complete stack, in a stack whose outermost frames are unknown
 
 
-class Chains(NamedTuple):
-    """The places of each frame: `places` from one of `starts` to the next, the outermost first; several if some are inlined."""
+class LocationLists(NamedTuple):
+    """The locations of each frame, the outermost first: `locations` from one of `starts` to the next; inlined ones add more."""
 
     starts: Column
-    places: Column
+    locations: Column
 
 
 @cython.locals(flag_of_end="const unsigned char[::1]", flags="unsigned char[::1]")
 def flag_rows(tree: CallTree, flag_of_end: Bytes, flags: bytearray, part: range) -> None:
-    """Set the flags of the nodes of these rows that have samples."""
+    """Set the flag of each node at which a stack ends, from the end of its walk, for the rows in `part` that have samples."""
     row: cython.Py_ssize_t
     for row in range(part.start, part.stop):
         if tree.samples[row]:
@@ -40,7 +40,7 @@ def flag_rows(tree: CallTree, flag_of_end: Bytes, flags: bytearray, part: range)
 
 @cython.locals(flags="unsigned char[::1]")
 def flag_callers(tree: CallTree, flags: bytearray, part: range) -> None:
-    """Add the flags of these nodes to their callers; called for the last part first."""
+    """Add the flags of the nodes in `part` to their callers. The caller passes the last part first."""
     node: cython.Py_ssize_t = part.stop
     first: cython.Py_ssize_t = part.start
     while node > first:
@@ -51,24 +51,18 @@ def flag_callers(tree: CallTree, flags: bytearray, part: range) -> None:
 @cython.locals(
     flags="const unsigned char[::1]",
     starts="const unsigned int[::1]",
-    frame_places="const unsigned int[::1]",
+    frame_locations="const unsigned int[::1]",
     mapped="unsigned int[::1]",
 )
 def rename_nodes(
-    tree: CallTree,
-    flag: cython.int,
-    flags: Bytes,
-    chains: Chains,
-    into: CallTree,
-    mapped: Column,
-    part: range,
+    tree: CallTree, flag: cython.int, flags: Bytes, by_frame: LocationLists, into: CallTree, mapped: Column, part: range
 ) -> None:
-    """Fill `mapped` for each of these nodes with the flag; its first word says where the root goes. First part first.
+    """Append the nodes in `part` that have the flag to the tree `into`, and fill `mapped` with their numbers there.
 
-    Equal nodes below one node are not merged: they are rare, since frames differ in their addresses.
+    The caller sets the root's entry in `mapped`. Equal nodes below a node are not merged, as frames rarely have equal addresses.
     """
-    starts = chains.starts
-    frame_places = chains.places
+    starts = by_frame.starts
+    frame_locations = by_frame.locations
     node: cython.Py_ssize_t
     at: cython.Py_ssize_t
     frame: cython.Py_ssize_t
@@ -78,7 +72,7 @@ def rename_nodes(
             frame = tree.nodes.first[node]
             above = mapped[tree.nodes.second[node]]
             for at in range(starts[frame], starts[frame + 1]):
-                above = into.nodes.append(frame_places[at], above)
+                above = into.nodes.append(frame_locations[at], above)
             mapped[node] = above
 
 
@@ -89,28 +83,28 @@ def rename_nodes(
     rows="unsigned int[::1]",
 )
 def rename_rows(tree: CallTree, flag_of_end: Bytes, whole: Column, cut_off: Column, into: CallTree, part: range) -> None:
-    """Count those of these rows that have samples in the new tree."""
+    """Count the samples of the rows in `part` in the tree `into`, at the nodes that rename_nodes appended."""
     row: cython.Py_ssize_t
     end: cython.int
     node: cython.uint
     for row in range(part.start, part.stop):
         if tree.samples[row]:
             end = tree.end_of(row)
-            node = whole[tree.node_of(row)] if flag_of_end[end] == 1 else cut_off[tree.node_of(row)]
+            node = whole[tree.node_of(row)] if flag_of_end[end] == 1 else cut_off[tree.node_of(row)]  # 1: WHOLE
             into.count(into.row(node, end, tree.rows.second[row]), tree.samples[row])
 
 
 @cython.locals(flag_of="const unsigned char[::1]", flags="unsigned char[::1]")
-def mark_nodes(nodes: Numbered, places: Numbered, flag_of: Bytes, flags: bytearray, part: range) -> None:
-    """Set the flag of each node whose site has a flag, and of all nodes below it. The root has none."""
+def flag_subtrees(nodes: Numbered, locations: Numbered, flag_of: Bytes, flags: bytearray, part: range) -> None:
+    """Set in `flags` the flags of each node's own site and of the nodes above it. The root has no flags."""
     node: cython.Py_ssize_t
     for node in range(part.start, part.stop):
-        flags[node] = flag_of[places.second[nodes.first[node]]] | flags[nodes.second[node]]
+        flags[node] = flag_of[locations.second[nodes.first[node]]] | flags[nodes.second[node]]
 
 
 @cython.locals(depths="unsigned int[::1]")
-def deepest(nodes: Numbered, depths: Column, part: range) -> int:
-    """Return the largest number of nodes on a path, without the root. `depths`: zeros, for each node."""
+def max_node_depth(nodes: Numbered, depths: Column, part: range) -> int:
+    """Return the largest number of nodes on a path, without the root. `depths`: zeros, one for each node."""
     node: cython.Py_ssize_t
     found: cython.uint = 0
     for node in range(part.start, part.stop):
@@ -120,8 +114,8 @@ def deepest(nodes: Numbered, depths: Column, part: range) -> int:
 
 
 @cython.locals(flags="const unsigned char[::1]", by_end="unsigned long long[::1]")
-def count_samples(tree: CallTree, flags: Bytes, by_end: Column, part: range) -> int:
-    """Add the samples of each end; return those of nodes with a flag."""
+def count_samples_by_end(tree: CallTree, flags: Bytes, by_end: Column, part: range) -> int:
+    """Add the samples of the rows to those of the ends of their walks; return the samples of the rows whose nodes have a flag."""
     row: cython.Py_ssize_t
     flagged: cython.ulonglong = 0
     for row in range(part.start, part.stop):
@@ -132,13 +126,15 @@ def count_samples(tree: CallTree, flags: Bytes, by_end: Column, part: range) -> 
 
 
 @cython.locals(
-    label_of="const unsigned int[::1]",
-    own="unsigned long long[::1]",
-    total="unsigned long long[::1]",
-    last="unsigned int[::1]",
+    label_of="const unsigned int[::1]", own="unsigned long long[::1]", total="unsigned long long[::1]", last="unsigned int[::1]"
 )
-def count_labels(tree: CallTree, places: Numbered, label_of: Column, own: Column, total: Column, last: Column, part: range) -> None:
-    """Add the samples of each label: where it is innermost, and in all stacks that have it. `last`: zeros, for each label."""
+def count_labels(
+    tree: CallTree, locations: Numbered, label_of: Column, own: Column, total: Column, last: Column, part: range
+) -> None:
+    """Add to `own` the samples of stacks in which a label is innermost, to `total` those of all stacks that contain it.
+
+    `last`: zeros, one for each label; it becomes the last row that was counted, plus one, so that recursion counts once.
+    """
     row: cython.Py_ssize_t
     node: cython.Py_ssize_t
     label: cython.uint
@@ -147,9 +143,9 @@ def count_labels(tree: CallTree, places: Numbered, label_of: Column, own: Column
         samples = tree.samples[row]
         node = tree.node_of(row)
         if samples and node:
-            own[label_of[places.second[tree.nodes.first[node]]]] += samples
+            own[label_of[locations.second[tree.nodes.first[node]]]] += samples
             while node:
-                label = label_of[places.second[tree.nodes.first[node]]]
+                label = label_of[locations.second[tree.nodes.first[node]]]
                 if last[label] != row + 1:
                     last[label] = row + 1
                     total[label] += samples
@@ -157,16 +153,16 @@ def count_labels(tree: CallTree, places: Numbered, label_of: Column, own: Column
 
 
 @cython.locals(group_of="const unsigned int[::1]", totals="unsigned long long[::1]")
-def count_groups(tree: CallTree, group_of: Column, totals: Column, part: range) -> None:
-    """Add the samples of each group."""
+def add_group_samples(tree: CallTree, group_of: Column, totals: Column, part: range) -> None:
+    """Add the samples of the rows to the `totals` of their groups."""
     row: cython.Py_ssize_t
     for row in range(part.start, part.stop):
         totals[group_of[row]] += tree.samples[row]
 
 
 @cython.locals(group_of="const unsigned int[::1]", sizes="unsigned int[::1]")
-def count_rows(tree: CallTree, group_of: Column, sizes: Column, part: range) -> None:
-    """Add the rows with samples of each group."""
+def count_group_rows(tree: CallTree, group_of: Column, sizes: Column, part: range) -> None:
+    """Add the number of rows that have samples to the `sizes` of their groups."""
     row: cython.Py_ssize_t
     for row in range(part.start, part.stop):
         if tree.samples[row]:
@@ -174,8 +170,8 @@ def count_rows(tree: CallTree, group_of: Column, sizes: Column, part: range) -> 
 
 
 @cython.locals(group_of="const unsigned int[::1]", ends="unsigned int[::1]", order="unsigned int[::1]")
-def order_rows(tree: CallTree, group_of: Column, ends: Column, order: Column, part: range) -> None:
-    """Fill `order` with the rows that have samples, group after group. `ends`: how far each group is filled."""
+def fill_rows_by_group(tree: CallTree, group_of: Column, ends: Column, order: Column, part: range) -> None:
+    """Fill `order` with the rows that have samples, group after group. `ends`: for each group, the next index in `order`."""
     row: cython.Py_ssize_t
     for row in range(part.start, part.stop):
         if tree.samples[row]:
@@ -184,23 +180,23 @@ def order_rows(tree: CallTree, group_of: Column, ends: Column, order: Column, pa
 
 
 @cython.locals(group_of="const unsigned int[::1]", kind_of="unsigned int[::1]")
-def number_kinds(tree: CallTree, group_of: Column, first: cython.Py_ssize_t, kind_of: Column, known: Numbered) -> None:
-    """Fill `kind_of` for the rows from `first` on that have samples: the numbers of (task | end << 32, group)."""
-    place: cython.Py_ssize_t
+def number_row_kinds(tree: CallTree, group_of: Column, first: cython.Py_ssize_t, kind_of: Column, known: Numbered) -> None:
+    """Fill `kind_of`, for the rows from `first` on that have samples, with their numbers in `known`: (task | end << 32, group)."""
+    index: cython.Py_ssize_t
     row: cython.Py_ssize_t
     end: cython.ulonglong
-    for place in range(len(kind_of)):
-        row = first + place
+    for index in range(len(kind_of)):
+        row = first + index
         if tree.samples[row]:
             end = tree.end_of(row)
-            kind_of[place] = known.of(end << 32 | tree.rows.second[row], group_of[row])
+            kind_of[index] = known.of(end << 32 | tree.rows.second[row], group_of[row])
 
 
 class RecentNodes(NamedTuple):
-    """A cache of the last nodes: a word for each node of the profile would be memory that is touched everywhere.
+    """A cache of recently merged nodes, since a word for each node of the profile would take memory that is accessed at random.
 
-    `held`: a node, at its number modulo the length, a power of two. `mapped`: at the same place its node in the other tree, with
-    the turn in the upper half. `path`: room for the nodes of a stack.
+    `held`: the node in a cache entry, which is its number modulo the length, a power of two. `mapped`: that node's number in the
+    merged tree, with the tree's number (`turn`) in the upper 32 bits. `path`: space for the nodes of one stack.
     """
 
     held: Column
@@ -216,15 +212,9 @@ class RecentNodes(NamedTuple):
     path="unsigned int[::1]",
 )
 def merge_labels(
-    tree: CallTree,
-    places: Numbered,
-    label_of: Column,
-    rows: Column,
-    turn: cython.ulonglong,
-    recent: RecentNodes,
-    into: CallTree,
+    tree: CallTree, locations: Numbered, label_of: Column, rows: Column, turn: cython.ulonglong, recent: RecentNodes, into: CallTree
 ) -> None:
-    """Count rows in a tree whose frames are labels. `turn`: a number from 1 on, which differs for each tree."""
+    """Count `rows` in the tree `into`, whose frames are labels. `turn`: a number from 1 on that is different for each tree."""
     held = recent.held
     mapped = recent.mapped
     path = recent.path
@@ -244,15 +234,15 @@ def merge_labels(
         while depth:
             depth -= 1
             node = path[depth]
-            merged = into.nodes.of(label_of[places.second[tree.nodes.first[node]]], merged)
+            merged = into.nodes.of(label_of[locations.second[tree.nodes.first[node]]], merged)
             held[node & last] = node
             mapped[node & last] = turn << 32 | merged
         into.count(into.row(merged, 0, 0), tree.samples[rows[at]])
 
 
 @cython.locals(totals="unsigned long long[::1]")
-def add_up(tree: CallTree, totals: Column) -> None:
-    """Fill `totals`, which are zeros, with the samples of each node and all below it."""
+def sum_subtrees(tree: CallTree, totals: Column) -> None:
+    """Fill `totals`, which are zeros, with the samples of each node and all nodes below it."""
     row: cython.Py_ssize_t
     node: cython.Py_ssize_t
     for row in range(tree.rows.count):
@@ -262,8 +252,8 @@ def add_up(tree: CallTree, totals: Column) -> None:
 
 
 @cython.locals(totals="const unsigned long long[::1]", found="unsigned int[::1]")
-def at_least(totals: Column, least: cython.ulonglong, found: Column) -> int:
-    """Fill `found`, as far as its length, with the nodes of at least `least` samples; return their number."""
+def select_large_nodes(totals: Column, least: cython.ulonglong, found: Column) -> int:
+    """Fill `found`, up to its length, with the nodes of at least `least` samples; return the number of such nodes."""
     count: cython.Py_ssize_t = 0
     node: cython.Py_ssize_t
     for node in range(len(totals)):

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from sframegen.cli.commands import cli
 from sframegen.cli.shared import output as module
-from sframegen.cli.shared.output import Run, next_step, next_to_view
+from sframegen.cli.shared.output import Run, suggest_command, suggest_viewer
 from sframegen.cli.shared.profile_output import Outputs
 from tests.support.named_stacks import EXAMPLE, named
 
@@ -128,8 +128,8 @@ def test_nothing_is_said_to_pipes() -> None:
 @pytest.mark.usefixtures("on_terminal")
 @pytest.mark.parametrize("names", [[], ["\x1b[2J"], ["a", "b", "c", "d"]])
 def test_names_that_nobody_types_are_left_out(names: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    next_step("sframegen check {}", *names)
-    next_to_view(names)
+    suggest_command("sframegen check {}", *names)
+    suggest_viewer(names)
     assert capsys.readouterr().err == ""
 
 

@@ -14,10 +14,10 @@ from sframegen.profile.following.files import TracedFile
 from sframegen.profile.packed_frames import FileFrame
 from sframegen.profile.report.formats.file_formats import format_of
 from sframegen.profile.report.label_trees import group_stacks
-from sframegen.profile.report.named import MAX_NAMED_FRAMES, FrameKind, Named, NamedFrame
+from sframegen.profile.report.named import MAX_NAMED_FRAMES, FrameKind, NamedFrame, NamedProfile
 from sframegen.profile.report.naming import name_stacks
-from sframegen.profile.report.source_lines import Detail
-from sframegen.profile.report.table import table
+from sframegen.profile.report.source_lines import FrameDetail
+from sframegen.profile.report.table import format_table
 from tests.profile.report.test_naming import collected
 from tests.support.named_stacks import count, named, stack_of, stacks_in
 from tests.support.pprof_messages import fields
@@ -52,24 +52,24 @@ LAST = frame("leaf", 20, 0x3000)
 
 
 @pytest.fixture
-def profile() -> Named:
+def profile() -> NamedProfile:
     return named(stack_of([MAIN, *CHAIN], 5), stack_of([MAIN, *CHAIN, LAST], 2))
 
 
-def written(profile: Named, ending: str) -> bytes:
-    return b"".join(format_of(f"name{ending}").parts(profile))
+def written(profile: NamedProfile, ending: str) -> bytes:
+    return b"".join(format_of(f"name{ending}").encode(profile))
 
 
 @pytest.mark.parametrize(
     ("detail", "labels"),
     [
         (None, ["main", "outer"]),
-        (Detail(), ["main", "outer", "middle [inlined]", "deepest [inlined]"]),
-        (Detail(inlined=False), ["main", "outer"]),
+        (FrameDetail(), ["main", "outer", "middle [inlined]", "deepest [inlined]"]),
+        (FrameDetail(inlined=False), ["main", "outer"]),
     ],
 )
 def test_naming(
-    detail: Detail | None, labels: list[str], compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    detail: FrameDetail | None, labels: list[str], compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("symbolic")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -92,15 +92,15 @@ def test_naming(
     assert len(stack.frames) == 2
 
 
-def test_table(profile: Named) -> None:
-    lines = list(table(profile))
+def test_table(profile: NamedProfile) -> None:
+    lines = list(format_table(profile))
     assert lines[lines.index("       %  HOTTEST LINES") :][1:3] == ["    71.4  /src/a.c:4", "    28.6  /src/a.c:20"]
     assert "    71.4  deepest [inlined] < middle [inlined] < outer < main" in lines
-    assert all(len(line) <= 40 for line in table(profile, 40) if "a.c" in line)
-    assert not any("HOTTEST LINES" in line for line in table(named(stack_of([MAIN._replace(source="", line=0)]))))
+    assert all(len(line) <= 40 for line in format_table(profile, 40) if "a.c" in line)
+    assert not any("HOTTEST LINES" in line for line in format_table(named(stack_of([MAIN._replace(source="", line=0)]))))
 
 
-def test_lines_apart(profile: Named) -> None:
+def test_lines_apart(profile: NamedProfile) -> None:
     again = stack_of([MAIN._replace(line=13), *CHAIN], 1)
     count(profile, again)
     group_stacks(profile, "comm")
@@ -109,7 +109,7 @@ def test_lines_apart(profile: Named) -> None:
     assert [line.split(";")[1] for line in written(profile, ".folded").decode().splitlines()] == ["main:12", "main:12", "main:13"]
 
 
-def test_pprof(profile: Named) -> None:
+def test_pprof(profile: NamedProfile) -> None:
     """A location for each address, whose lines are the innermost first."""
     data = fields(gzip.decompress(written(profile, ".pb.gz")), "profile")
     strings = data[6]
@@ -127,7 +127,7 @@ def test_pprof(profile: Named) -> None:
     assert [mapping[field][0] for field in (7, 8, 9, 10)] == [1, 1, 1, 1]
 
 
-def test_json(profile: Named) -> None:
+def test_json(profile: NamedProfile) -> None:
     [deepest] = [one for one in json.loads(written(profile, ".json"))["frames"] if one["function"] == "deepest"]
     assert (deepest["source"], deepest["line"], deepest["inlined"]) == ("/src/a.c", 4, True)
 

@@ -18,8 +18,8 @@ from sframegen.profile.packed_frames import KERNEL_FILE, NO_FILE, FileFrame
 from sframegen.profile.report import naming
 from sframegen.profile.report.named import MISSING, FrameKind, NamedFrame
 from sframegen.profile.report.naming import KernelNames, name_stacks
-from sframegen.profile.report.runtime_frames import RUNTIME_CODE, RUNTIMES, notes_on_unnamed, read_name
-from sframegen.profile.report.source_lines import Detail
+from sframegen.profile.report.runtime_frames import RUNTIME_CODE, RUNTIMES, notes_on_unnamed, parse_perf_map_name
+from sframegen.profile.report.source_lines import FrameDetail
 from sframegen.profile.tables.make_table import make_proven_table
 from sframegen.stack.names.perf_map import PerfMap
 from sframegen.stack.walking.frames import End
@@ -76,14 +76,14 @@ def test_each_function_is_named_once_where_a_file_has_no_lines(compile_c: Compil
     profile = collected(*(FileFrame(1, start + offset) for offset in range(4)))
     profile.files[1] = TracedFile(1, "/prog", elf)
     made: list[int] = []
-    frame_of = naming._Namer.frame
+    frame_of = naming._Namer.name_frame
 
     def counted(namer: naming._Namer, pid: int, packed: int) -> NamedFrame:
         made.append(packed)
         return frame_of(namer, pid, packed)
 
-    monkeypatch.setattr(naming._Namer, "frame", counted)
-    named = name_stacks(profile, detail=Detail())
+    monkeypatch.setattr(naming._Namer, "name_frame", counted)
+    named = name_stacks(profile, detail=FrameDetail())
     assert [one.function for stack in stacks_in(named) for one in stack.frames] == ["f"] * 4
     assert len(made) == 1
 
@@ -140,7 +140,7 @@ def test_functions_of_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "kallsyms").write_text(LISTING)
     names = KernelNames(tmp_path / "kallsyms")
     addresses = (0xFFFFFFFF80000000, 0xFFFFFFFF81000001, 0xFFFFFFFF810001FF, 0xFFFFFFFFC0000010, 0xFFFFFFFFFFFFFFFF)
-    assert [names.at(address) for address in addresses] == [
+    assert [names.function_at(address) for address in addresses] == [
         (None, "[kernel]"), ("_stext", "[kernel]"), ("vfs_read", "[kernel]"), ("probe", "[module]"), (None, "[kernel]"),
     ]  # fmt: skip
     monkeypatch.setattr(naming, "KernelNames", lambda: names)
@@ -156,7 +156,7 @@ def test_a_kernel_that_hides_its_addresses(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(naming, "KernelNames", lambda: KernelNames(hidden))
     named = name_stacks(collected(FileFrame(KERNEL_FILE, 0xFFFFFFFF81000104)))
     assert [one.label for one in stacks_in(named)[0].frames] == ["[kernel]"]
-    assert named.notes == [naming.HIDDEN]
+    assert named.notes == [naming.NAMES_HIDDEN_NOTE]
 
 
 @pytest.fixture
@@ -220,4 +220,4 @@ def test_names_of_perf_maps() -> None:
         "void Example.main(String[])": ("void Example.main(String[])", "[run-time code]", ""),
         "Interpreter": ("Interpreter", "[run-time code]", ""),
     }
-    assert {name: tuple(read_name(name)) for name in expected} == expected
+    assert {name: tuple(parse_perf_map_name(name)) for name in expected} == expected

@@ -11,9 +11,9 @@ from sframegen.profile.packed_frames import FileFrame
 from sframegen.profile.report import label_trees
 from sframegen.profile.report.formats.file_formats import FORMATS, format_of
 from sframegen.profile.report.label_trees import group_stacks
-from sframegen.profile.report.named import Named
+from sframegen.profile.report.named import NamedProfile
 from sframegen.profile.report.naming import name_stacks
-from sframegen.profile.report.table import table
+from sframegen.profile.report.table import format_table
 from sframegen.profile.stacks import growing, numbered
 from sframegen.profile.stacks.growing import Room
 from sframegen.stack.walking.frames import End
@@ -35,8 +35,8 @@ def outputs() -> list[bytes]:
         task = stacks.tasks.find_number(1 + number % 4, 0)
         stacks.add_samples(stacks.find_or_add(task, array("Q", frames), ENDS[number % 3]), number % 5)
     named = group_stacks(name_stacks(profile), "pid")
-    written = [b"".join(format_of(ending).parts(named)) for ending in FORMATS]
-    return [*written, "\n".join(table(named)).encode()]
+    written = [b"".join(format_of(ending).encode(named)) for ending in FORMATS]
+    return [*written, "\n".join(format_table(named)).encode()]
 
 
 def test_what_is_written_does_not_depend_on_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,9 +44,9 @@ def test_what_is_written_does_not_depend_on_parts(monkeypatch: pytest.MonkeyPatc
     for size in (1, 7):
         monkeypatch.setattr(growing, "PART_SIZE", size)
         assert outputs() == whole
-    monkeypatch.setattr(label_trees, "ROWS", 2)
+    monkeypatch.setattr(label_trees, "MERGED_ROWS", 2)
     for held in (1, 4):  # nodes, each in the place of others
-        monkeypatch.setattr(label_trees, "HELD", held)
+        monkeypatch.setattr(label_trees, "CACHED_NODES", held)
         assert outputs() == whole
 
 
@@ -100,11 +100,11 @@ def test_what_stays_in_memory_does_not_count(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_profile_in_which_nothing_is_counted() -> None:
     """All that was sampled is in other threads, or in the interval before: frames have places, and no stack has samples."""
     named = group_stacks(named_stacks(stack_of([frame("outer"), frame("inlined")._replace(inlined=True)], 0)), "pid")
-    empty = Named("cpu-clock", "bpf", 99, 0.0, 1.0)
-    empty.places.numbers([frame("outer"), frame("inlined")._replace(inlined=True)])
+    empty = NamedProfile("cpu-clock", "bpf", 99, 0.0, 1.0)
+    empty.locations.number_locations([frame("outer"), frame("inlined")._replace(inlined=True)])
     for one in (named, group_stacks(empty, "pid")):
-        assert all(b"".join(format_of(ending).parts(one)) or ending in (".folded", ".txt") for ending in FORMATS)
-        assert [*table(one)]
+        assert all(b"".join(format_of(ending).encode(one)) or ending in (".folded", ".txt") for ending in FORMATS)
+        assert [*format_table(one)]
 
 
 def test_parts_from_the_last_one_on(monkeypatch: pytest.MonkeyPatch) -> None:

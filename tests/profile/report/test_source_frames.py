@@ -16,7 +16,7 @@ from sframegen.elf.symbols import find_functions_named
 from sframegen.profile.report import source_lines as places_module
 from sframegen.profile.report.source_lines import (
     FileAddresses,
-    Limits,
+    ReadingLimits,
     SourceFrame,
     SourceFrameColumns,
     find_source_frames,
@@ -124,23 +124,23 @@ def test_a_file_costs_only_its_own_places(compile_c: Compiler, tmp_path: Path) -
 
 
 def test_one_that_takes_too_much_memory(monkeypatch: pytest.MonkeyPatch, compile_c: Compiler, tmp_path: Path) -> None:
-    monkeypatch.setattr(places_module, "source_frames_in", lambda *_: bytearray(1 << 28))
+    monkeypatch.setattr(places_module, "look_up_source_frames", lambda *_: bytearray(1 << 28))
     question = FileAddresses(0, open_elf(compile_c(SOURCE, *FLAGS)), [1])
-    [(_, why)] = find_source_frames([question], directory=tmp_path, limits=Limits(120, memory=1 << 26))
+    [(_, why)] = find_source_frames([question], directory=tmp_path, limits=ReadingLimits(120, memory=1 << 26))
     assert why == f"{question.file.name}: no source lines or inlined functions: MemoryError"
 
 
 def test_one_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch, compile_c: Compiler, tmp_path: Path) -> None:
-    monkeypatch.setattr(places_module, "source_frames_in", lambda *_: time.sleep(60))
+    monkeypatch.setattr(places_module, "look_up_source_frames", lambda *_: time.sleep(60))
     elf = open_elf(compile_c(SOURCE, *FLAGS))
-    [(_, why)] = find_source_frames([FileAddresses(0, elf, [1])], directory=tmp_path, limits=Limits(0.2))
+    [(_, why)] = find_source_frames([FileAddresses(0, elf, [1])], directory=tmp_path, limits=ReadingLimits(0.2))
     assert why == f"{elf.name}: no source lines or inlined functions: it took longer than 0.2 seconds"
 
 
 def test_all_together_take_no_longer_than_that(compile_c: Compiler, tmp_path: Path) -> None:
     question = FileAddresses(0, open_elf(compile_c(SOURCE, *FLAGS)), [1])
     questions = [question, question._replace(number=1)]
-    assert [*find_source_frames(questions, directory=tmp_path, limits=Limits(120, 0))] == [(0, None), (1, None)]
+    assert [*find_source_frames(questions, directory=tmp_path, limits=ReadingLimits(120, 0))] == [(0, None), (1, None)]
 
 
 def test_large_debug_information_is_read_one_file_after_the_other(
@@ -157,11 +157,11 @@ def test_large_debug_information_is_read_one_file_after_the_other(
         lock.unlink()
         return SourceFrameColumns([], array("B", [0]), array("I"))
 
-    monkeypatch.setattr(places_module, "source_frames_in", source_frames_in)
-    monkeypatch.setattr(places_module, "AT_ONCE", 1)
+    monkeypatch.setattr(places_module, "look_up_source_frames", source_frames_in)
+    monkeypatch.setattr(places_module, "MAX_BYTES_AT_ONCE", 1)
     question = FileAddresses(0, open_elf(compile_c(SOURCE, *FLAGS)), [1])
     questions = [question._replace(number=number) for number in range(4)]
-    found = dict(find_source_frames(questions, directory=tmp_path, limits=Limits(120, processes=4)))
+    found = dict(find_source_frames(questions, directory=tmp_path, limits=ReadingLimits(120, processes=4)))
     assert found == {number: {1: ()} for number in range(4)}
 
 

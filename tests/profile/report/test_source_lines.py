@@ -12,7 +12,7 @@ from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import read_build_id
 from sframegen.elf.symbols import find_functions_named
 from sframegen.profile.report import source_lines
-from sframegen.profile.report.source_lines import Detail, FileAddresses, SourceFrame, SourceLines
+from sframegen.profile.report.source_lines import FileAddresses, FrameDetail, SourceFrame, SourceLines
 from sframegen.program import patience
 from sframegen.program.patience import Patience
 from sframegen.stack.names.gopclntab import GO_LAYOUTS
@@ -31,7 +31,7 @@ __attribute__((noinline)) int outer(int a) {
 }
 int main(int c, char **v) { return outer(c); }
 """
-EVERYTHING = Detail()
+EVERYTHING = FrameDetail()
 
 
 @pytest.fixture
@@ -40,11 +40,11 @@ def program(compile_c: Compiler) -> Path:
 
 
 def learned(
-    elf: ElfFile, folder: Path, *addresses: int, debug: DebugFiles | None = None, detail: Detail | None = None
+    elf: ElfFile, folder: Path, *addresses: int, debug: DebugFiles | None = None, detail: FrameDetail | None = None
 ) -> SourceLines:
     found = SourceLines()
     debug_files = debug or DebugFiles(directory=str(folder / "none"))
-    assert [*found.learn([FileAddresses(7, elf, addresses)], debug_files, detail or Detail(), directory=folder / "kept")] == [7]
+    assert [*found.load([FileAddresses(7, elf, addresses)], debug_files, detail or FrameDetail(), directory=folder / "kept")] == [7]
     return found
 
 
@@ -53,7 +53,7 @@ def test_files_without_time_are_counted(program: Path, tmp_path: Path, monkeypat
     monkeypatch.setattr(patience, "current", Patience(all_places=0))
     found = SourceLines()
     asked = [FileAddresses(number, open_elf(program), [1]) for number in (3, 4)]
-    assert sorted(found.learn(asked, DebugFiles(), Detail(), directory=tmp_path)) == [3, 4]
+    assert sorted(found.load(asked, DebugFiles(), FrameDetail(), directory=tmp_path)) == [3, 4]
     late = "all files together took longer than 0 seconds"
     assert found.notes == [f"2 files such as {program}: no source lines or inlined functions: {late}"]
 
@@ -66,18 +66,18 @@ def start_of(program: Path) -> int:
 @pytest.mark.parametrize(
     ("detail", "expected"),
     [
-        (Detail(), [("outer", 4, False), ("inner", 2, True)]),
-        (Detail(inlined=False), [("outer", 4, False)]),
+        (FrameDetail(), [("outer", 4, False), ("inner", 2, True)]),
+        (FrameDetail(inlined=False), [("outer", 4, False)]),
     ],
 )
-def test_what_is_asked_for(detail: Detail, expected: list[tuple[str, int, bool]], program: Path, tmp_path: Path) -> None:
+def test_what_is_asked_for(detail: FrameDetail, expected: list[tuple[str, int, bool]], program: Path, tmp_path: Path) -> None:
     pytest.importorskip("symbolic")
     start = start_of(program)
     wanted = range(start, start + 12)
     found = learned(open_elf(program), tmp_path, *wanted, detail=detail)
-    chains = [[(place.function, place.line, place.inlined) for place in found.at(7, address)] for address in wanted]
+    chains = [[(place.function, place.line, place.inlined) for place in found.frames_at(7, address)] for address in wanted]
     assert expected in chains
-    assert found.at(7, 1) == found.at(8, start) == ()
+    assert found.frames_at(7, 1) == found.frames_at(8, start) == ()
     assert found.notes == []
 
 
@@ -85,13 +85,15 @@ def test_a_stripped_file_has_those_of_its_debug_file(program: Path, tmp_path: Pa
     pytest.importorskip("symbolic")
     stripped = tmp_path / "stripped"
     subprocess.run(["strip", "-o", stripped, program], check=True)
-    assert learned(open_elf(stripped), tmp_path, start_of(program)).at(7, start_of(program)) == ()
+    assert learned(open_elf(stripped), tmp_path, start_of(program)).frames_at(7, start_of(program)) == ()
     build_id = (read_build_id(open_elf(stripped)) or b"").hex()
     place = tmp_path / "debug/.build-id" / build_id[:2] / f"{build_id[2:]}.debug"
     place.parent.mkdir(parents=True)
     shutil.copy(program, place)
     debug = DebugFiles(str(tmp_path / "debug"))
-    assert learned(open_elf(stripped), tmp_path, start_of(program), debug=debug).at(7, start_of(program))[0].function == "outer"
+    assert (
+        learned(open_elf(stripped), tmp_path, start_of(program), debug=debug).frames_at(7, start_of(program))[0].function == "outer"
+    )
 
 
 def test_debug_information_that_cannot_be_read_is_noted(program: Path, tmp_path: Path) -> None:
@@ -107,5 +109,5 @@ def test_debug_information_that_cannot_be_read_is_noted(program: Path, tmp_path:
 def test_lines_of_go_need_no_library(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_lines, "has_library", lambda: False)
     elf = open_elf(with_section(compile_c("int main(void) { return 0; }"), written(GO_LAYOUTS[-1]), ".gopclntab", tmp_path))
-    assert learned(elf, tmp_path, TEXT, 1).at(7, TEXT) == (SourceFrame("", "/src/main.go", 12, inlined=False),)
+    assert learned(elf, tmp_path, TEXT, 1).frames_at(7, TEXT) == (SourceFrame("", "/src/main.go", 12, inlined=False),)
     shutil.rmtree(tmp_path / "kept", ignore_errors=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sframegen.profile.report.formats.texts import folded
+from sframegen.profile.report.formats.texts import encode_folded
 from sframegen.profile.report.label_trees import group_stacks
 from sframegen.profile.report.named import FrameKind, NamedFrame
-from sframegen.profile.report.table import costs, note_lines, table, totals
+from sframegen.profile.report.table import format_notes, format_table, format_totals, function_costs
 from tests.support.named_stacks import EXAMPLE, named, stack, stack_of
 
 GOLDEN = """\
@@ -34,79 +34,79 @@ lost: 3 samples: the ring buffer was full"""
 def test_golden() -> None:
     profile = named(*EXAMPLE)
     profile.lost["the ring buffer was full"] = 3
-    assert "\n".join(table(profile)) == GOLDEN
+    assert "\n".join(format_table(profile)) == GOLDEN
 
 
 def test_groups_are_listed_if_there_are_several() -> None:
-    lines = list(table(group_stacks(named(*EXAMPLE), "pid")))
+    lines = list(format_table(group_stacks(named(*EXAMPLE), "pid")))
     at = lines.index("       %  BY PID")
     assert lines[at + 1 : at + 3] == ["    90.0  program (pid 7)", "    10.0  program (pid 8)"]
-    by_object = list(table(group_stacks(named(*EXAMPLE), "object")))
+    by_object = list(format_table(group_stacks(named(*EXAMPLE), "object")))
     assert "    80.0  libwork.so" in by_object
     many = named(*(stack("main@program", pid=number) for number in range(30)), by="pid")
-    assert "    66.7  20 more" in list(table(many))
+    assert "    66.7  20 more" in list(format_table(many))
 
 
 def test_a_recursive_function_counts_once_a_sample() -> None:
     profile = named(stack("f@a f@a f@a g@a", 3), stack("g@a f@a", 1))
-    assert [cost[2:] for cost in costs(profile)] == [(3, 4), (1, 4)]
+    assert [cost[2:] for cost in function_costs(profile)] == [(3, 4), (1, 4)]
 
 
 def test_own_samples_add_up_to_all() -> None:
     profile = named(*EXAMPLE)
-    assert sum(cost.self for cost in costs(profile)) == profile.samples
-    assert max(cost.total for cost in costs(profile)) <= profile.samples
+    assert sum(cost.self for cost in function_costs(profile)) == profile.samples
+    assert max(cost.total for cost in function_costs(profile)) <= profile.samples
 
 
 def test_lines_are_cut_to_the_width() -> None:
     huge = NamedFrame("f" * 10_000_000, "o" * 500, "/p", 1, FrameKind.USER)
     profile = named(stack_of([huge, huge], process="p" * 500, thread="t" * 500), *EXAMPLE)
     for width in (1, 40, 80, 200):
-        lines = [*table(profile, width)]
-        assert max(map(len, lines[: -len([*totals(profile)])])) <= max(width, 40)
-    assert any(line.endswith("…") for line in table(profile, 80))
+        lines = [*format_table(profile, width)]
+        assert max(map(len, lines[: -len([*format_totals(profile)])])) <= max(width, 40)
+    assert any(line.endswith("…") for line in format_table(profile, 80))
 
 
 def test_notes_are_below_one_heading_each_once_and_wrapped() -> None:
     profile = named(*EXAMPLE)
-    assert list(note_lines(profile, 80)) == []
+    assert list(format_notes(profile, 80)) == []
     path, words = "/usr/lib" + "/folder" * 30 + "/libwork.so:", "some more words of a note " * 5
     profile.notes += [f"{path} Permission denied", words, words]
-    lines = list(note_lines(profile, 80))
+    lines = list(format_notes(profile, 80))
     assert lines[:3] == ["notes:", f"  - {path}", "    Permission denied"]
     assert " ".join(line.strip() for line in lines[3:]) == f"- {words.strip()}"
     assert max(map(len, lines[3:])) <= 80
 
 
 def test_recursion_is_one_name_with_its_depth() -> None:
-    lines = list(table(named(stack("main@a sort@a sort@a sort@a compare@a", 2), stack("", 1)), 80))
+    lines = list(format_table(named(stack("main@a sort@a sort@a sort@a compare@a", 2), stack("", 1)), 80))
     assert "    66.7  compare < sort x3 < main" in lines
     assert "    33.3  [no user stack]" in lines
 
 
 def test_a_small_share_is_not_nothing_and_a_large_one_is_not_all() -> None:
-    lines = list(table(named(stack("rare@a", 1), stack("hot@a", 9999))))
+    lines = list(format_table(named(stack("rare@a", 1), stack("hot@a", 9999))))
     assert lines[1].split()[0] == "99.99"
     assert lines[2].split()[0] == "0.01"
 
 
 def test_without_samples() -> None:
-    assert next(iter(table(named(stack("..."), by="object")))) == "  SELF %  TOTAL %  FUNCTION  OBJECT"
-    assert list(table(named())) == [
+    assert next(iter(format_table(named(stack("..."), by="object")))) == "  SELF %  TOTAL %  FUNCTION  OBJECT"
+    assert list(format_table(named())) == [
         "0 samples of cpu-clock, 99 Hz in 2.0 s; bpf",
         "nothing was sampled: the processes waited, or ended before they had used the CPU for a sampling period (10.1 ms)",
     ]
     lost = named()
     lost.lost["the ring buffer was full"] = 1
-    assert [*table(lost)][-1] == "lost: 1 sample: the ring buffer was full"
+    assert [*format_table(lost)][-1] == "lost: 1 sample: the ring buffer was full"
 
 
 def test_folded() -> None:
-    assert b"".join(folded(named(*EXAMPLE, EXAMPLE[0]))).decode().splitlines() == [
+    assert b"".join(encode_folded(named(*EXAMPLE, EXAMPLE[0]))).decode().splitlines() == [
         "program;main;work;spin 12",
         "program;main;work 2",
         "program;main;read;vfs_read 1",
         "program;[callers unknown];lost;callback [guess] 1",
     ]
-    assert b"".join(folded(named(stack("a;b@x", process="p;q", thread="p;q")))) == b"p:q;a:b 1\n"
-    assert b"".join(folded(named(stack("", process="p", thread="p")))) == b"p 1\n"
+    assert b"".join(encode_folded(named(stack("a;b@x", process="p;q", thread="p;q")))) == b"p:q;a:b 1\n"
+    assert b"".join(encode_folded(named(stack("", process="p", thread="p")))) == b"p 1\n"

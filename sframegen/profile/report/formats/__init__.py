@@ -1,1 +1,1 @@
-"""Named stacks -> files that other tools and people open."""
+"""Encodes profiles with named stacks in the file formats that people and other tools open."""

@@ -1,4 +1,4 @@
-"""File formats of profiles, chosen by the ending of the name. The module of a format is imported when it is used."""
+"""The file formats of profiles, selected by the ending of the file's name. The module of a format is imported when it is used."""
 
 from __future__ import annotations
 
@@ -13,37 +13,36 @@ from sframegen.base.text import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.profile.report.named import Named
+    from sframegen.profile.report.named import NamedProfile
 
-
-MODE = 0o666  # less the umask
-REST = 1 << 17  # parts, after which the memory of stacks in files is released
+FILE_MODE = 0o666  # without the bits of the umask
+RELEASE_INTERVAL = 1 << 17  # parts before the memory of stacks in files is released again
 
 
 class Format(NamedTuple):
     module: str  # in this package
     function: str
 
-    def parts(self, named: Named) -> Iterator[bytes]:
+    def encode(self, named: NamedProfile) -> Iterator[bytes]:
         parts: Iterator[bytes | str] = getattr(import_module(f"{__package__}.{self.module}"), self.function)(named)
         for number, part in enumerate(parts):
-            if number % REST == 0:
+            if number % RELEASE_INTERVAL == 0:
                 named.room.release_pages()
             yield part if isinstance(part, bytes) else part.encode(errors="replace")
 
 
-# The longest ending that fits counts.
+# By ending; if several endings match a name, the longest one counts.
 FORMATS = {
-    ".html": Format("flamegraph", "flamegraph"),
-    ".folded": Format("texts", "folded"),
-    ".txt": Format("texts", "folded"),
-    ".json": Format("texts", "summary"),
-    ".pb.gz": Format("pprof", "pprof"),
+    ".html": Format("flamegraph", "encode_flamegraph"),
+    ".folded": Format("texts", "encode_folded"),
+    ".txt": Format("texts", "encode_folded"),
+    ".json": Format("texts", "encode_json"),
+    ".pb.gz": Format("pprof", "encode_pprof"),
 }
 
 
 def format_of(path: str) -> Format:
-    """Return the format for the ending of a name. Raises SframegenError for unknown endings: call it before sampling."""
+    """Return the format for the ending of a name. Raises SframegenError for an unknown ending."""
     for ending in sorted(FORMATS, key=len, reverse=True):
         if path.endswith(ending):
             return FORMATS[ending]
@@ -51,7 +50,7 @@ def format_of(path: str) -> Format:
 
 
 def check_target(path: str) -> None:
-    """Raise OSError if a file of that name cannot be made, so that users know before hours of sampling."""
+    """Raise OSError if a file of that name cannot be created, so that users know this before hours of sampling."""
     from linker.files.location import locate  # noqa: PLC0415
     from linker.files.rename_into_place import check_replaceable  # noqa: PLC0415
 
@@ -61,11 +60,11 @@ def check_target(path: str) -> None:
             raise PermissionError(errno.EACCES, "files cannot be made in its directory", path)
 
 
-def write_profile(named: Named, path: str) -> None:
+def write_profile(named: NamedProfile, path: str) -> None:
     """Write a profile to a file. Raises SframegenError for an unknown ending, OSError if the file cannot be written."""
     from linker.files.location import locate  # noqa: PLC0415
     from linker.files.rename_into_place import writing_new  # noqa: PLC0415
 
-    parts = format_of(path).parts(named)
-    with locate(path) as target, writing_new(target, MODE) as file:
+    parts = format_of(path).encode(named)
+    with locate(path) as target, writing_new(target, FILE_MODE) as file:
         file.writelines(parts)

@@ -1,4 +1,4 @@
-"""Writes an interactive flame graph: one HTML file that needs no network, and in which names cannot become markup or code."""
+"""Encodes a profile as an interactive flame graph: one HTML file without network access, where names cannot become markup."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sframegen.base.columns import zeros
 from sframegen.base.text import cut_middle, printable
-from sframegen.profile.report.formats.row_kinds import TableNumbers
-from sframegen.profile.report.label_trees import LabelTrees, rows_by_group
-from sframegen.profile.report.table import totals
-from sframegen.profile.report.tree_passes import add_up, at_least
+from sframegen.profile.report.formats.row_kinds import NumberedItems
+from sframegen.profile.report.label_trees import LabelTrees, order_rows_by_group
+from sframegen.profile.report.table import format_totals
+from sframegen.profile.report.tree_passes import select_large_nodes, sum_subtrees
 from sframegen.profile.stacks.call_tree import ROOT, CallTree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sframegen.base.columns import Column
-    from sframegen.profile.report.named import Named
+    from sframegen.profile.report.named import NamedProfile
 
-TEMPLATE = Path(__file__).with_suffix(".html")  # with @NAME@ for each part
-ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}  # characters that could end the element of the data
+TEMPLATE = Path(__file__).with_suffix(".html")  # has @NAME@ in the place of each part
+ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}  # characters that could end the data's HTML element
 
 
 class DrawnFrame(NamedTuple):
@@ -34,40 +34,40 @@ class DrawnFrame(NamedTuple):
     guessed: bool
 
 
-SMALLEST = 20_000  # the least share that is drawn is one in this number
+MAX_SHARE_DIVISOR = 20_000  # nodes with less than one in 20,000 of the samples are not drawn
 
 
-def flamegraph(named: Named) -> Iterator[str]:
-    """Yield the page in parts. Its data are columns of nodes in preorder; its script computes their places."""
+def encode_flamegraph(named: NamedProfile) -> Iterator[str]:
+    """Yield the page in parts. Its data are columns of nodes in preorder; its script computes their positions."""
     style, script = (TEMPLATE.with_suffix(ending).read_text() for ending in (".css", ".js"))
-    data = json.dumps(_data(named)).translate(ESCAPES)
+    data = json.dumps(_collect_data(named)).translate(ESCAPES)
     parts = {
         "DATA": data,
         "STYLE": style,
         "SCRIPT": script,
-        "STYLE_HASH": _allowing_hash(style),
-        "SCRIPT_HASH": _allowing_hash(script),
+        "STYLE_HASH": _content_hash(style),
+        "SCRIPT_HASH": _content_hash(script),
     }
     for number, part in enumerate(TEMPLATE.read_text().split("@")):
         yield parts[part] if number % 2 else part
 
 
-def _allowing_hash(text: str) -> str:
-    """Return the hash with which a content security policy allows an element."""
+def _content_hash(text: str) -> str:
+    """Return the hash by which the page's content security policy allows a style or script element."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _data(named: Named) -> dict[str, Any]:
-    frames: TableNumbers[DrawnFrame] = TableNumbers()
+def _collect_data(named: NamedProfile) -> dict[str, Any]:
+    frames: NumberedItems[DrawnFrame] = NumberedItems()
     depths, numbers, samples = array("I"), array("I"), array("Q")
-    least = max(1, named.samples // SMALLEST)
-    for depth, frame, count in preorder(named, least):
+    least = max(1, named.samples // MAX_SHARE_DIVISOR)
+    for depth, frame, count in walk_preorder(named, least):
         depths.append(depth)
-        numbers.append(frames.of(frame))
+        numbers.append(frames.number_of(frame))
         samples.append(count)
-    notes = [*totals(named), *named.notes, *([f"not drawn: less than {named.unit.describe(least)}"] if least > 1 else [])]
-    objects: TableNumbers[str] = TableNumbers()
-    paths: TableNumbers[str] = TableNumbers()
+    notes = [*format_totals(named), *named.notes, *([f"not drawn: less than {named.unit.describe(least)}"] if least > 1 else [])]
+    objects: NumberedItems[str] = NumberedItems()
+    paths: NumberedItems[str] = NumberedItems()
     return {
         "title": cut_middle(printable(named.title or f"{named.event}: {named.unit.describe(named.samples)}")),
         "notes": [cut_middle(printable(line)) for line in notes if line],
@@ -76,37 +76,37 @@ def _data(named: Named) -> dict[str, Any]:
         "samples": list(samples),
         "unit": named.unit.value,
         "labels": [cut_middle(printable(frame.label)) for frame in frames.items],
-        "frameObjects": [objects.of(cut_middle(printable(frame.object))) for frame in frames.items],
-        "framePaths": [paths.of(cut_middle(printable(frame.path))) for frame in frames.items],
+        "frameObjects": [objects.number_of(cut_middle(printable(frame.object))) for frame in frames.items],
+        "framePaths": [paths.number_of(cut_middle(printable(frame.path))) for frame in frames.items],
         "guessed": [int(frame.guessed) for frame in frames.items],
         "objects": objects.items,
         "paths": paths.items,
     }
 
 
-def preorder(named: Named, least: int) -> Iterator[tuple[int, DrawnFrame, int]]:
-    """Yield (depth, frame, samples) of all nodes with at least `least` samples, groups first.
+def walk_preorder(named: NamedProfile, least: int) -> Iterator[tuple[int, DrawnFrame, int]]:
+    """Yield (depth, frame, samples) of all nodes with at least `least` samples, below a root and a node for each group.
 
-    Children are in alphabetical order: equal functions are neighbours.
+    Children are in alphabetical order, so that equal functions are neighbours.
     """
     if not named.samples:
         return
     yield 0, DrawnFrame("all", "", "", guessed=False), named.samples
     trees = LabelTrees(named, lambda site: DrawnFrame(named.label(site), site.object, site.path, site.guessed))
-    with rows_by_group(named) as grouped:
+    with order_rows_by_group(named) as grouped:
         for number in sorted(range(len(named.groups)), key=named.groups.__getitem__):
-            tree, group = trees.merge(grouped.of(number)), named.groups[number]
+            tree, group = trees.merge_rows(grouped.rows_of(number)), named.groups[number]
             below = zeros("Q", tree.nodes.count)
-            add_up(tree, below)
+            sum_subtrees(tree, below)
             if below[ROOT] >= least:
                 yield 1, DrawnFrame(group, "", "", guessed=False), below[ROOT]
-                yield from _children(tree, trees.labels, below, least)
+                yield from _walk_tree(tree, trees.labels, below, least)
 
 
-def _children(tree: CallTree, labels: list[DrawnFrame], below: Column, least: int) -> Iterator[tuple[int, DrawnFrame, int]]:
+def _walk_tree(tree: CallTree, labels: list[DrawnFrame], below: Column, least: int) -> Iterator[tuple[int, DrawnFrame, int]]:
     large = zeros("I", len(below))
     children: dict[int, list[tuple[DrawnFrame, int]]] = {}
-    for node in large[1 : at_least(below, least, large)]:
+    for node in large[1 : select_large_nodes(below, least, large)]:
         children.setdefault(tree.nodes.second[node], []).append((labels[tree.nodes.first[node]], node))
     waiting = [(2, *item) for item in sorted(children.get(ROOT, ()), reverse=True)]
     while waiting:

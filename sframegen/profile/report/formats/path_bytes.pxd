@@ -10,12 +10,12 @@ cdef class NumberedBytes:
 
 @cython.final
 cdef class Block:
-    cdef Py_ssize_t at
-    cdef unsigned char[::1] room
+    cdef Py_ssize_t length
+    cdef unsigned char[::1] buffer
     cdef object view
 
     cdef int make_room(self, Py_ssize_t size) except -1
-    cdef int put(self, NumberedBytes texts, Py_ssize_t number) except -1
+    cdef int put_text(self, NumberedBytes texts, Py_ssize_t number) except -1
     cdef int put_decimal(self, unsigned long long number) except -1
     cdef int put_varint(self, unsigned long long number) except -1
     cdef int put_block(self, Block other) except -1
@@ -28,7 +28,7 @@ cdef class PathTexts:
     cdef unsigned int[::1] path
     cdef readonly Block block
 
-    cdef int put(self, Py_ssize_t node) except -1
+    cdef int put_stack(self, Py_ssize_t node) except -1
 
 @cython.final
 cdef class PathNumbers:
@@ -39,12 +39,12 @@ cdef class PathNumbers:
     cdef readonly Block block
     cdef unsigned long long period
 
-    cdef int put(self, Py_ssize_t node) except -1
+    cdef int put_stack(self, Py_ssize_t node) except -1
 
 @cython.final
-cdef class PlaceBytes:
-    cdef Numbered places
-    cdef NumberedBytes before, lines
+cdef class LocationBytes:
+    cdef Numbered locations
+    cdef NumberedBytes mappings, lines
     cdef const unsigned int[::1] outer
     cdef Block fields
     cdef readonly Block block

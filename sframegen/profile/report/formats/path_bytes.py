@@ -1,6 +1,6 @@
-"""Writes stacks and places of a tree as bytes, which are most of a large file. Compiled.
+"""Encodes the stacks and frame locations of a call tree, which are most of a large file, as bytes. Compiled.
 
-Also encodes protocol buffers, as far as pprof's schema needs them: messages of integers, texts and messages.
+Also encodes the fields of protocol buffers that pprof's schema needs: integers, texts and messages.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from sframegen.profile.stacks.numbered import Numbered
 
 COMPILED: bool = cython.compiled
-VARINT, BYTES = 0, 2
-UNSIGNED = 0xFFFFFFFFFFFFFFFF
+WIRE_VARINT, WIRE_BYTES = 0, 2  # wire types of protocol buffers; a field begins with its number << 3 | wire type
+UINT64_MASK = 0xFFFFFFFFFFFFFFFF
 ONE_BYTE = [bytes([number]) for number in range(0x80)]
-SHORT = ONE_BYTE + [bytes([number & 0x7F | 0x80, number >> 7]) for number in range(0x80, 1 << 14)]
+SHORT_VARINTS = ONE_BYTE + [bytes([number & 0x7F | 0x80, number >> 7]) for number in range(0x80, 1 << 14)]
 
 
-def varint(number: int) -> bytes:
-    """Return a number of 64 bits as a varint; negative ones are their two's complement."""
-    if 0 <= number < len(SHORT):
-        return SHORT[number]
-    number &= UNSIGNED
-    out: list[int] = []  # no bytearray: Cython's append leaves out what it needs where there is no global lock
+def encode_varint(number: int) -> bytes:
+    """Return a 64-bit number as a varint; negative numbers are encoded as their two's complement."""
+    if 0 <= number < len(SHORT_VARINTS):
+        return SHORT_VARINTS[number]
+    number &= UINT64_MASK
+    out: list[int] = []  # not a bytearray, since Cython's append to one lacks the lock that Python without a GIL needs
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
         number >>= 7
@@ -43,29 +43,29 @@ def varint(number: int) -> bytes:
     return bytes(out)
 
 
-def integer(field: int, number: int) -> bytes:
-    """Return an integer field; no bytes for 0, which readers assume."""
-    return varint(field << 3 | VARINT) + varint(number) if number else b""
+def integer_field(field: int, number: int) -> bytes:
+    """Return an integer field; empty for 0, which readers assume for a missing field."""
+    return encode_varint(field << 3 | WIRE_VARINT) + encode_varint(number) if number else b""
 
 
-def message(field: int, data: bytes) -> bytes:
-    return varint(field << 3 | BYTES) + varint(len(data)) + data
+def message_field(field: int, data: bytes) -> bytes:
+    return encode_varint(field << 3 | WIRE_BYTES) + encode_varint(len(data)) + data
 
 
 def text_field(field: int, characters: str) -> bytes:
-    return message(field, characters.encode(errors="replace"))
+    return message_field(field, characters.encode(errors="replace"))
 
 
-def packed_numbers(field: int, numbers: Iterable[int]) -> bytes:
-    return message(field, b"".join(map(varint, numbers)))
+def packed_field(field: int, numbers: Iterable[int]) -> bytes:
+    return message_field(field, b"".join(map(encode_varint, numbers)))
 
 
-SIZE = 1 << 17  # bytes of a block, about
-MAX_BYTES = 10  # of a number of 64 bits in a protocol buffer
+BLOCK_SIZE = 1 << 17  # bytes from which on a block counts as full
+MAX_VARINT_BYTES = 10  # of a 64-bit number
 
 
 class NumberedBytes:
-    """Texts by number: `joined` from one of `starts` to the next. `after`: bytes that follow each text."""
+    """Texts by number: `joined` from one of `starts` to the next. `after`: bytes to append to each text."""
 
     def __init__(self, texts: Iterable[bytes], after: bytes = b"") -> None:
         joined, starts = bytearray(), array("Q", [0])
@@ -76,44 +76,44 @@ class NumberedBytes:
 
 
 class Block:
-    """A growing buffer of bytes. It counts as full from SIZE bytes on, but still takes more."""
+    """A growing buffer of bytes. With BLOCK_SIZE bytes it counts as full, but still accepts more."""
 
     def __init__(self) -> None:
-        self.at = 0
+        self.length = 0
         self.view = memoryview(b"")
-        self.make_room(2 * SIZE)
+        self.make_room(2 * BLOCK_SIZE)
 
     def make_room(self, size: cython.Py_ssize_t) -> None:
-        """Make room for that many more bytes."""
-        room = bytearray(2 * (self.at + size))
-        room[: self.at] = self.view[: self.at]
-        self.room, self.view = room, memoryview(room)
+        """Make room for `size` more bytes."""
+        room = bytearray(2 * (self.length + size))
+        room[: self.length] = self.view[: self.length]
+        self.buffer, self.view = room, memoryview(room)
 
     def is_full(self) -> bool:
-        """Return True if the block has SIZE bytes, and should be taken."""
-        return self.at >= SIZE
+        """Return True if the block has BLOCK_SIZE bytes or more, so that the caller should take them."""
+        return self.length >= BLOCK_SIZE
 
-    def taken(self) -> bytes:
+    def take(self) -> bytes:
         """Return all bytes, and empty the block."""
-        found = bytes(self.view[: self.at])
-        self.at = 0
+        found = bytes(self.view[: self.length])
+        self.length = 0
         return found
 
-    def put(self, texts: NumberedBytes, number: cython.Py_ssize_t) -> None:
-        """Append one of the texts."""
-        place: cython.Py_ssize_t = texts.starts[number]
+    def put_text(self, texts: NumberedBytes, number: cython.Py_ssize_t) -> None:
+        """Append the text with that number."""
+        source: cython.Py_ssize_t = texts.starts[number]
         end: cython.Py_ssize_t = texts.starts[number + 1]
-        at: cython.Py_ssize_t = self.at
-        if at + end - place > len(self.room):
-            self.make_room(end - place)
-        self.at = at + end - place
-        if cython.compiled:  # a slice would take longer: texts are short
-            while place < end:
-                self.room[at] = texts.joined[place]
+        at: cython.Py_ssize_t = self.length
+        if at + end - source > len(self.buffer):
+            self.make_room(end - source)
+        self.length = at + end - source
+        if cython.compiled:  # a slice would take longer, since texts are short
+            while source < end:
+                self.buffer[at] = texts.joined[source]
                 at += 1
-                place += 1
+                source += 1
         else:
-            self.room[at : self.at] = texts.joined[place:end]
+            self.buffer[at : self.length] = texts.joined[source:end]
 
     def put_decimal(self, number: cython.ulonglong) -> None:
         """Append the decimal digits of a number."""
@@ -122,43 +122,43 @@ class Block:
         while rest > 9:
             rest = rest // 10
             digits += 1
-        if self.at + digits > len(self.room):
+        if self.length + digits > len(self.buffer):
             self.make_room(digits)
-        self.at += digits
-        at: cython.Py_ssize_t = self.at
+        self.length += digits
+        at: cython.Py_ssize_t = self.length
         while digits:
             at -= 1
             digits -= 1
-            self.room[at] = 48 + number % 10
+            self.buffer[at] = 48 + number % 10  # 48: "0"
             number = number // 10
 
     def put_varint(self, number: cython.ulonglong) -> None:
         """Append a number as a varint of protocol buffers."""
-        if self.at + 10 > len(self.room):
+        if self.length + 10 > len(self.buffer):  # 10: MAX_VARINT_BYTES
             self.make_room(10)
-        at: cython.Py_ssize_t = self.at
+        at: cython.Py_ssize_t = self.length
         while number > 127:
-            self.room[at] = number & 127 | 128
+            self.buffer[at] = number & 127 | 128
             number >>= 7
             at += 1
-        self.room[at] = number
-        self.at = at + 1
+        self.buffer[at] = number
+        self.length = at + 1
 
     def put_block(self, other: Block) -> None:
-        """Append another block with its size before it, like a text or message in protocol buffers."""
-        place: cython.Py_ssize_t
-        self.put_varint(other.at)
-        if self.at + other.at > len(self.room):
-            self.make_room(other.at)
-        for place in range(other.at):
-            self.room[self.at + place] = other.room[place]
-        self.at += other.at
+        """Append the size and the bytes of another block, as protocol buffers encode a text or a message."""
+        source: cython.Py_ssize_t
+        self.put_varint(other.length)
+        if self.length + other.length > len(self.buffer):
+            self.make_room(other.length)
+        for source in range(other.length):
+            self.buffer[self.length + source] = other.buffer[source]
+        self.length += other.length
 
 
 class PathTexts:
-    """A block for stacks as texts of their frames, the outermost first.
+    """Appends stacks to a block as the texts of their frames, the outermost frame first.
 
-    `texts`: by number; each ends with the byte that is between two. `numbers`: of each frame of the tree. `max_depth`: of a stack.
+    `texts`: by number, each with a separator at its end. `numbers`: the text of each frame. `max_depth`: of a stack.
     """
 
     def __init__(self, tree: CallTree, numbers: Column, texts: NumberedBytes, max_depth: int) -> None:
@@ -168,54 +168,60 @@ class PathTexts:
         self.path = zeros("I", max_depth)
         self.block = Block()
 
-    def put(self, node: cython.Py_ssize_t) -> None:
-        """Append the stack that ends at that node, without the last byte; nothing for the root."""
+    def put_stack(self, node: cython.Py_ssize_t) -> None:
+        """Append the stack that ends at a node, without a separator at its end; nothing for the root."""
         depth: cython.Py_ssize_t = 0
-        some: cython.bint = node != 0
+        has_frames: cython.bint = node != 0
         while node:
             self.path[depth] = self.numbers[self.tree.nodes.first[node]]
             depth += 1
             node = self.tree.nodes.second[node]
         while depth:
             depth -= 1
-            self.block.put(self.texts, self.path[depth])
-        if some:
-            self.block.at -= 1
+            self.block.put_text(self.texts, self.path[depth])
+        if has_frames:
+            self.block.length -= 1
 
-    def put_lines(self, row: cython.Py_ssize_t, begin: NumberedBytes) -> cython.Py_ssize_t:
-        """Append lines of rows from `row` on until full: text 0, or 1 and the stack, then samples. Return the next row."""
+    def put_folded_lines(self, row: cython.Py_ssize_t, delimiters: NumberedBytes) -> cython.Py_ssize_t:
+        """Append a line for each row from `row` on until the block is full. Return the next row.
+
+        `delimiters`: 0: a group's name before no stack; 1: the name and a separator, before a stack; 2: a space; 3: a line end.
+        """
         node: cython.Py_ssize_t
-        while row < self.tree.rows.count and self.block.at < SIZE:
+        while row < self.tree.rows.count and self.block.length < BLOCK_SIZE:
             node = self.tree.node_of(row)
-            self.block.put(begin, 1 if node else 0)
-            self.put(node)
-            self.block.put(begin, 2)
+            self.block.put_text(delimiters, 1 if node else 0)
+            self.put_stack(node)
+            self.block.put_text(delimiters, 2)
             self.block.put_decimal(self.tree.samples[row])
-            self.block.put(begin, 3)
+            self.block.put_text(delimiters, 3)
             row += 1
         return row
 
     @cython.locals(kinds="const unsigned int[::1]")
-    def put_rows(
+    def put_json_stacks(
         self, first: cython.Py_ssize_t, done: cython.Py_ssize_t, kinds: Column, heads: NumberedBytes, middles: NumberedBytes
     ) -> int:
-        """Append rows with samples: head, samples, middle, stack. `kinds`: of rows from `first` on; return how many are done."""
+        """Append (head, samples, middle, stack) for each row with samples, until the block is full.
+
+        `kinds`: of the rows from `first` on, by which to choose head and middle. `done`: how many of them are done; return it.
+        """
         row: cython.Py_ssize_t = first + done
-        while done < len(kinds) and self.block.at < SIZE:
+        while done < len(kinds) and self.block.length < BLOCK_SIZE:
             if self.tree.samples[row]:
-                self.block.put(heads, kinds[done])
+                self.block.put_text(heads, kinds[done])
                 self.block.put_decimal(self.tree.samples[row])
-                self.block.put(middles, kinds[done])
-                self.put(self.tree.node_of(row))
+                self.block.put_text(middles, kinds[done])
+                self.put_stack(self.tree.node_of(row))
             row += 1
             done += 1
         return done
 
 
 class PathNumbers:
-    """A block for stacks as numbers of their frames, and for samples, in protocol buffers.
+    """Appends pprof samples to a block, with stacks as numbers of their frames' locations.
 
-    `numbers`: of each frame of the tree. `inlined`: a byte for each frame, 1 if it is. `period`: of a sample; 0: there is none.
+    `numbers`: the location of each frame. `inlined`: a byte for each frame, 1 if it is. `period`: nanoseconds of a sample, or 0.
     """
 
     def __init__(self, tree: CallTree, numbers: Column, max_depth: int, inlined: bytes, period: int) -> None:
@@ -226,85 +232,86 @@ class PathNumbers:
         self.values = Block()
         self.block = Block()
         self.period = period
-        self.path.make_room(max_depth * MAX_BYTES)
+        self.path.make_room(max_depth * MAX_VARINT_BYTES)
 
-    def put(self, node: cython.Py_ssize_t) -> None:
-        """Append the frames of the stack that ends at a node, the innermost first, without those that others are inlined into."""
+    def put_stack(self, node: cython.Py_ssize_t) -> None:
+        """Fill `path` with the locations of a stack, the innermost first. Inlined frames share their caller's location."""
         frame: cython.Py_ssize_t
-        above: cython.int = 0
-        self.path.at = 0
+        was_inlined: cython.int = 0
+        self.path.length = 0
         while node:
             frame = self.tree.nodes.first[node]
-            if not above:
+            if not was_inlined:
                 self.path.put_varint(self.numbers[frame])
-            above = self.inlined[frame]
+            was_inlined = self.inlined[frame]
             node = self.tree.nodes.second[node]
 
     @cython.locals(kinds="const unsigned int[::1]")
     def put_samples(self, first: cython.Py_ssize_t, done: cython.Py_ssize_t, kinds: Column, labels: NumberedBytes) -> int:
-        """Append samples of rows, like PathTexts.put_rows: locations, values, labels, in fields 1, 2 and others of field 2."""
+        """Append a Sample message for each row with samples, until the block is full; as PathTexts.put_json_stacks does."""
         row: cython.Py_ssize_t = first + done
         kind: cython.Py_ssize_t
         size: cython.Py_ssize_t
         rest: cython.Py_ssize_t
-        while done < len(kinds) and self.block.at < SIZE:
+        while done < len(kinds) and self.block.length < BLOCK_SIZE:
             if self.tree.samples[row]:
                 kind = kinds[done]
-                self.put(self.tree.node_of(row))
-                self.values.at = 0
+                self.put_stack(self.tree.node_of(row))
+                self.values.length = 0
                 self.values.put_varint(self.tree.samples[row])
                 if self.period:
                     self.values.put_varint(self.tree.samples[row] * self.period)
-                size = 2 + self.path.at + 2 + self.values.at + labels.starts[kind + 1] - labels.starts[kind]
-                rest = self.path.at
+                # Two bytes each for the field number and the size; the size of a long path takes more than one of them.
+                size = 2 + self.path.length + 2 + self.values.length + labels.starts[kind + 1] - labels.starts[kind]
+                rest = self.path.length
                 while rest > 127:
                     size += 1
                     rest >>= 7
-                self.block.put_varint(2 << 3 | 2)
+                self.block.put_varint(2 << 3 | 2)  # Profile.sample; 2: WIRE_BYTES
                 self.block.put_varint(size)
-                self.block.put_varint(1 << 3 | 2)
+                self.block.put_varint(1 << 3 | 2)  # Sample.location_id
                 self.block.put_block(self.path)
-                self.block.put_varint(2 << 3 | 2)
+                self.block.put_varint(2 << 3 | 2)  # Sample.value
                 self.block.put_block(self.values)
-                self.block.put(labels, kind)
+                self.block.put_text(labels, kind)
             row += 1
             done += 1
         return done
 
 
-class PlaceBytes:
-    """Writes places as pprof locations: number, from 1 on; the site's bytes in `before`; address; the site's lines.
+class LocationBytes:
+    """Appends frame locations to a block as pprof's Location messages: id, mapping, address, and lines.
 
-    `outer`: for each place, what follows it: the number of the place that it is inlined into, and one; else 0.
+    `mappings`, `lines`: encoded fields by site. `outer`: for each location, one plus the location that it is inlined into, or 0.
     """
 
-    def __init__(self, places: Numbered, before: NumberedBytes, lines: NumberedBytes, outer: Column) -> None:
-        self.places = places
-        self.before = before
+    def __init__(self, locations: Numbered, mappings: NumberedBytes, lines: NumberedBytes, outer: Column) -> None:
+        self.locations = locations
+        self.mappings = mappings
         self.lines = lines
         self.outer = outer
         self.fields = Block()
         self.block = Block()
         self.no_address = NO_ADDRESS
 
-    def put(self, place: cython.Py_ssize_t) -> int:
-        """Append places from `place` on until the block is full, each as field 4. Return the next place."""
+    def put_locations(self, location: cython.Py_ssize_t) -> int:
+        """Append the locations from `location` on until the block is full. Return the next location."""
         at: cython.Py_ssize_t
         address: cython.ulonglong
-        while place < self.places.count and self.block.at < SIZE:
-            self.fields.at = 0
-            self.fields.put_varint(1 << 3)
-            self.fields.put_varint(place + 1)
-            self.fields.put(self.before, self.places.second[place])
-            address = self.places.first[place]
+        while location < self.locations.count and self.block.length < BLOCK_SIZE:
+            self.fields.length = 0
+            self.fields.put_varint(1 << 3)  # Location.id; 0 is not a valid id
+            self.fields.put_varint(location + 1)
+            self.fields.put_text(self.mappings, self.locations.second[location])
+            address = self.locations.first[location]
             if address and address != self.no_address:
-                self.fields.put_varint(3 << 3)
+                self.fields.put_varint(3 << 3)  # Location.address
                 self.fields.put_varint(address)
-            at = place + 1
+            at = location + 1
             while at:
-                self.fields.put(self.lines, self.places.second[at - 1])
+                self.fields.put_text(self.lines, self.locations.second[at - 1])
                 at = self.outer[at - 1]
-            self.block.put_varint(4 << 3 | 2)
+            self.block.put_varint(4 << 3 | 2)  # Profile.location; 2: WIRE_BYTES
             self.block.put_block(self.fields)
-            place += 1
-        return place
+            location += 1
+        return location

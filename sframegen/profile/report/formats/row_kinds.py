@@ -1,33 +1,32 @@
-"""Rows of a tree in parts, with their kinds: rows of a kind have the same task, group and end of the walk."""
+"""Splits the rows of a call tree into parts, and numbers their kinds: rows of a kind have equal task, group and end of the walk."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from sframegen.base.columns import zeros
-from sframegen.profile.report.tree_passes import number_kinds
+from sframegen.profile.report.tree_passes import number_row_kinds
 from sframegen.profile.stacks.numbered import Numbered
 
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Iterator
 
-    from sframegen.profile.report.named import Named
-
+    from sframegen.profile.report.named import NamedProfile
 
 T = TypeVar("T")
 
 
-class TableNumbers(Generic[T]):
-    """Numbers items in the order of their first use. `start`: the first number."""
+class NumberedItems(Generic[T]):
+    """Numbers items in the order of their first use. `first`: items to number at once; `start`: the first number."""
 
     def __init__(self, *first: T, start: int = 0) -> None:
         self._start = start
         self._numbers: dict[T, int] = {}
         for item in first:
-            self.of(item)
+            self.number_of(item)
 
-    def of(self, item: T) -> int:
+    def number_of(self, item: T) -> int:
         return self._numbers.setdefault(item, len(self._numbers) + self._start)
 
     @property
@@ -35,12 +34,12 @@ class TableNumbers(Generic[T]):
         return [*self._numbers]
 
 
-ROWS = 1 << 13  # of a part
-REST = 1 << 18  # rows, after which the memory of columns in files is released
+ROWS_IN_PART = 1 << 13
+RELEASE_INTERVAL = 1 << 18  # rows before the memory of columns in files is released again
 
 
 class RowKind(NamedTuple):
-    """The task, group and end of a row; `task` and `group` are numbers."""
+    """The numbers of the task and group of a row, and the End of its walk."""
 
     task: int
     group: int
@@ -48,26 +47,26 @@ class RowKind(NamedTuple):
 
 
 class RowKinds(NamedTuple):
-    """The kinds of a part's rows. `of_row`: the kind number of each row from `first` on; undefined for rows without samples."""
+    """The kinds of a part's rows. `kind_of`: for each row from `first` on its index in `kinds`; undefined without samples."""
 
     first: int
-    of_row: array[int]
+    kind_of: array[int]
     kinds: list[RowKind]
 
 
-def rows_in_parts(named: Named) -> Iterator[RowKinds]:
+def split_rows_by_kind(named: NamedProfile) -> Iterator[RowKinds]:
     """Yield the kinds of all rows, in parts of ROWS rows."""
     tree, known = named.tree, Numbered(named.room)
-    for first in range(0, tree.rows.count, ROWS):
-        if first % REST == 0:
+    for first in range(0, tree.rows.count, ROWS_IN_PART):
+        if first % RELEASE_INTERVAL == 0:
             named.room.release_pages()
-        of_row = zeros("I", min(ROWS, tree.rows.count - first))
+        kind_of = zeros("I", min(ROWS_IN_PART, tree.rows.count - first))
         known.clear()
-        number_kinds(tree, named.group_of, first, of_row, known)
-        yield RowKinds(first, of_row, _kinds(known))
+        number_row_kinds(tree, named.group_of, first, kind_of, known)
+        yield RowKinds(first, kind_of, _decode_kinds(known))
     known.close()
 
 
-def _kinds(known: Numbered) -> list[RowKind]:
+def _decode_kinds(known: Numbered) -> list[RowKind]:
     keys = zip(known.first[: known.count], known.second, strict=False)
-    return [RowKind(key & 0xFFFFFFFF, group, key >> 32) for key, group in keys]
+    return [RowKind(key & 0xFFFFFFFF, group, key >> 32) for key, group in keys]  # as number_row_kinds packs them

@@ -11,9 +11,9 @@ import pytest
 
 from sframegen.base.errors import SframegenError
 from sframegen.profile.report.formats.file_formats import FORMATS, check_target, format_of, write_profile
-from sframegen.profile.report.formats.path_bytes import integer, varint
+from sframegen.profile.report.formats.path_bytes import encode_varint, integer_field
 from sframegen.profile.report.label_trees import group_stacks
-from sframegen.profile.report.named import FrameKind, Named, NamedFrame
+from sframegen.profile.report.named import FrameKind, NamedFrame, NamedProfile
 from tests.support.named_stacks import EXAMPLE, named, stack, stack_of
 from tests.support.pprof_messages import fields
 
@@ -26,13 +26,13 @@ HOSTILE = ["</script><script>alert(1)</script>", 'a";b\\', "\x1b[31m\u2028\u202e
 NOBODY = 65534
 
 
-def written(profile: Named, ending: str, folder: Path) -> bytes:
+def written(profile: NamedProfile, ending: str, folder: Path) -> bytes:
     path = folder / f"profile{ending}"
     write_profile(profile, str(path))
     return path.read_bytes()
 
 
-def hostile() -> Named:
+def hostile() -> NamedProfile:
     frames = [NamedFrame(text, text, f"/{text}", number, FrameKind.USER) for number, text in enumerate(HOSTILE)]
     huge = NamedFrame("f" * 10_000_000, "o", "/o", 1, FrameKind.USER)
     return named(stack_of([*frames, huge], process=HOSTILE[0], thread=HOSTILE[0]))
@@ -137,9 +137,9 @@ def test_the_first_mapping_of_pprof_is_the_program(tmp_path: Path) -> None:
 
 
 def test_numbers_of_protocol_buffers() -> None:
-    assert [varint(number) for number in (0, 127, 128, 300)] == [b"\0", b"\x7f", b"\x80\1", b"\xac\2"]
-    assert varint(-1) == b"\xff" * 9 + b"\1"
-    assert (integer(1, 0), integer(1, 150)) == (b"", b"\x08\x96\x01")
+    assert [encode_varint(number) for number in (0, 127, 128, 300)] == [b"\0", b"\x7f", b"\x80\1", b"\xac\2"]
+    assert encode_varint(-1) == b"\xff" * 9 + b"\1"
+    assert (integer_field(1, 0), integer_field(1, 150)) == (b"", b"\x08\x96\x01")
 
 
 def test_stacks_without_threads_and_names(tmp_path: Path) -> None:

@@ -9,20 +9,20 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
-from sframegen.profile.report.formats.flamegraph import flamegraph
-from sframegen.profile.report.named import FrameKind, Named, NamedFrame
+from sframegen.profile.report.formats.flamegraph import encode_flamegraph
+from sframegen.profile.report.named import FrameKind, NamedFrame, NamedProfile
 from tests.support.named_stacks import EXAMPLE, named, stack, stack_of
 
 
 class Page(HTMLParser):
     """Elements with their attributes, and the text of scripts and styles."""
 
-    def __init__(self, profile: Named) -> None:
+    def __init__(self, profile: NamedProfile) -> None:
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.parts: list[tuple[str, list[str]]] = []
         self.inside = False
-        self.feed("".join(flamegraph(profile)))
+        self.feed("".join(encode_flamegraph(profile)))
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -98,5 +98,7 @@ def test_only_its_own_style_and_script_are_allowed() -> None:
 
 
 def test_long_names_are_shortened() -> None:
-    page = "".join(flamegraph(named(stack_of([NamedFrame("f" * 10_000_000, "o", "/o", 1, FrameKind.USER)]), stack("main@program"))))
+    page = "".join(
+        encode_flamegraph(named(stack_of([NamedFrame("f" * 10_000_000, "o", "/o", 1, FrameKind.USER)]), stack("main@program")))
+    )
     assert len(page) < 100_000
