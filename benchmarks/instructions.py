@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import sframegen.cli.start  # noqa: F401 - the collector of garbage as the program has it
 from benchmarks.figures import Figure, markdown
 from benchmarks.places import corpus_file
-from sframegen.checks.against_code import functions_of
+from sframegen.checks.against_code import find_functions
 from sframegen.code.context.function_starts import find_starts
 from sframegen.code.context.plt import find_plt
 from sframegen.code.decoding.decoded_code import CHUNK
@@ -70,7 +70,7 @@ def tasks_of(elf: ElfFile, code: Range) -> Iterator[tuple[str, int, Callable[[in
     """Yield name, bytes of code and the work, which takes the number of processes; first `ALONE`."""
     abi = abi_of(elf)
     yield ALONE, code[1] - code[0], lambda _: disassemble(elf, [code])
-    functions = functions_of(elf, convert(find_sources(elf).sections, [code], abi))
+    functions = find_functions(elf, convert(find_sources(elf).sections, [code], abi))
     if functions:
         entries = {start for start, _ in functions}
         size = sum(end - start for start, end in functions)

@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sframegen.checks.consumers import CONSUMERS, EFFECTS, unmet
-from sframegen.checks.specification.wellformed import examine
+from sframegen.checks.consumers import CONSUMERS, EFFECTS, find_unmet_demands
+from sframegen.checks.specification.wellformed import examine_section
 from sframegen.format.layouts import LAYOUTS
 
 if TYPE_CHECKING:
@@ -32,12 +32,12 @@ def measured() -> dict[str, dict[str, str]]:
 
 def known(case: Case) -> Iterator[dict[str, str]]:
     """`reader`, `does` and `why`, where a reader differs from an ideal one, and where it does worse than refuse damage."""
-    facts = examine(case.section, case.address, executable=[case.code], byte_order=case.machine.byte_order)
+    facts = examine_section(case.section, case.address, executable=[case.code], byte_order=case.machine.byte_order)
     for name in RESTATED:
         consumer = CONSUMERS[name]
         if case.version in consumer.versions or case.version not in LAYOUTS:
-            for demand in unmet(facts, name):
-                yield {"reader": f"{consumer.title}, {consumer.source}", "does": EFFECTS[demand.effect][0], "why": demand.says}
+            for demand in find_unmet_demands(facts, name):
+                yield {"reader": f"{consumer.title}, {consumer.source}", "does": EFFECTS[demand.effect][0], "why": demand.fault}
         else:
             yield {"reader": f"{consumer.title}, {consumer.source}", "does": "does not read this version", "why": ""}
     for reader, cases in measured().items():

@@ -167,13 +167,13 @@ def rules_of_check() -> Iterator[str]:
 
 def text_of_rule(rule: SpecificationRule) -> str:
     versions = "" if rule.versions == (1, 2, 3) else f", version {' and '.join(map(str, rule.versions))}"
-    return f"{rule.severity.name.lower()}{versions}: {rule.says}"
+    return f"{rule.severity.name.lower()}{versions}: {rule.fault}"
 
 
 def text_of_demand(demand: Demand) -> str:
     effect, severity = EFFECTS[demand.effect]
     validated = ", or rejects the section where it validates" if demand.validated else ""
-    return f"{severity.name.lower()}: {CONSUMERS[demand.consumer].title} {effect}{validated}: {demand.says}"
+    return f"{severity.name.lower()}: {CONSUMERS[demand.consumer].title} {effect}{validated}: {demand.fault}"
 
 
 def key_tables() -> Iterator[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.checks.contradictions import RIGHT, UNDECIDED, UNLESS_COPIED, verdict
-from sframegen.checks.tracks import SILENT, Claim, new_track, track, track_of
-from sframegen.checks.tracks import meet as in_order
+from sframegen.checks.contradictions import DOUBTFUL, RIGHT, UNDECIDED, judge_rule
+from sframegen.checks.tracks import NO_CLAIM, Claim, make_track, new_track, track_of_table
+from sframegen.checks.tracks import intersect_tracks as in_order
 from sframegen.code.function.analysis import rule_of_state
 
 if TYPE_CHECKING:
@@ -64,18 +64,18 @@ def compare(table: FunctionTable, functions: Sequence[tuple[int, int]], survey: 
     counts: Counter[str] = Counter()
     differences: list[Difference] = []
     numbers: dict[Claim, int] = {}
-    cfi, code, found = track_of(table, numbers), new_track(), track(survey.start, survey.end, survey.state)
+    cfi, code, found = track_of_table(table, numbers), new_track(), make_track(survey.start, survey.end, survey.state)
     claims = list(numbers)
     for start, end in functions:
         code.add(start, end, 0)
     for start, end, (inside, said, state) in in_order(code, cfi, found):
-        rule, key_b = claims[said] if SILENT not in (inside, said) else Claim(None)
+        rule, key_b = claims[said] if NO_CLAIM not in (inside, said) else Claim(None)
         if rule is None:
             continue
         what = NOT_FOUND
-        if state != SILENT and emits[state]:
-            what = verdict(rule, key_b, survey.states[state], abi.sp, abi.fp)
-            if what in UNLESS_COPIED:
+        if state != NO_CLAIM and emits[state]:
+            what = judge_rule(rule, key_b, survey.states[state], abi.sp, abi.fp)
+            if what in DOUBTFUL:
                 what = UNDECIDED
             if what not in (RIGHT, UNDECIDED):
                 differences.append(Difference(start, end, what, rule, survey.states[state]))

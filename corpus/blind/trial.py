@@ -7,7 +7,7 @@ import time
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.checks.against_code import functions_of
+from sframegen.checks.against_code import find_functions
 from sframegen.code.context.function_starts import find_starts
 from sframegen.code.context.plt import SECTION_NAMES, find_plt
 from sframegen.code.whole_file.passes import survey, survey_silent
@@ -47,7 +47,7 @@ def try_blind(file: File, jobs: int) -> Trial:
         middle = (start + end - file.slice_bytes) // 2
         code = [(middle, middle + file.slice_bytes)]
     converted = convert(sources.sections, code, abi)
-    functions = functions_of(elf, converted)
+    functions = find_functions(elf, converted)
     symbols = sorted_functions(elf)
     known = {symbol.address for symbol in symbols if ".cold" not in symbol.name} & {start for start, _ in functions}
     clock, used = time.perf_counter(), _used()

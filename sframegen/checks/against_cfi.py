@@ -35,26 +35,26 @@ if TYPE_CHECKING:
     from sframegen.format.layouts import Layout
 
 REASONS, VERDICTS = tuple(Reason), tuple(Verdict)
-SIGNAL, KEY_B = 1, 2  # flavours
-GIVEN = 4  # bits by which the section's flavours are shifted, beside the CFI's
-SHOWN = 1000  # functions that get a finding each
-NAMED = 3  # functions that a note names
-# Registers that rules may name here. Another check tells whether stack tracers have the register.
-ALL_REGISTERS = range(32)
-ROOM = 1 << 16  # ranges that are recorded; for further ranges only the bytes are counted
+SIGNAL_FLAVOUR, KEY_B_FLAVOUR = 1, 2  # bits for the properties of a rule besides its values: for a signal frame, signed with key B
+SECTION_FLAVOURS_SHIFT = 4  # in a recorded range, the section's flavours are this many bits above the CFI's
+MAX_FINDINGS = 1000  # findings about one function each; more wrong code is only counted
+MAX_NAMES = 3  # functions that a note names
+ALL_REGISTERS = range(32)  # rules may name any register here, because another check finds those that stack tracers do not have
+MAX_RANGES = 1 << 16  # ranges that are recorded; of further ranges only the bytes are counted
+RANGE_TYPES = "QQIiiB"  # array types of the columns of RangeColumns
 
 
 @dataclass
-class Truth:
+class CfiComparison:
     """The result of the comparison: bytes of executable code by verdict, and the findings.
 
-    `table`: the part of the CFI that SFrame can express. `wrong`: ranges of code where the section is wrong, ascending; None if
-    there are too many to record.
+    `table`: the part of the CFI that SFrame can express. `wrong_ranges`: code where the section is wrong, ascending; None if there
+    are too many ranges to record.
     """
 
     code: dict[Verdict, int]
     table: FunctionTable
-    wrong: list[tuple[int, int]] | None = None
+    wrong_ranges: list[tuple[int, int]] | None = None
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -63,50 +63,50 @@ class Truth:
         return self.code[Verdict.EQUAL] + self.code[Verdict.WRONG]
 
 
-def compare(elf: ElfFile, section: SframeSection | AllSections, sources: Sources, abi: Abi) -> Truth:
-    """Compare a section with the CFI on all executable code of its file, which is for that ABI.
+def compare_with_cfi(elf: ElfFile, section: SframeSection | ObjectSections, sources: Sources, abi: Abi) -> CfiComparison:
+    """Compare a section with the CFI, for all executable code of their file. `abi`: that of the file.
 
     Raises FormatError if the section or the CFI cannot be read, or executable segments overlap or are not in the file.
     """
     code = _find_code(elf)
     table, coverage, _ = convert_sources(sources, elf.executable_ranges(), abi._replace(base_registers=ALL_REGISTERS))
     rules: dict[Rule, Rule] = {}
-    truth, left_out = _rule_walker(table, abi, rules), _reason_walker(_readable(coverage.uncovered))
-    given = _rule_walker(section.table, abi, rules)
-    marks = SIGNAL if section.layout.signal else 0
+    walk_cfi = _rule_walker_maker(table, abi, rules)
+    walk_left_out = _reason_walker_maker(_drop_unreadable(coverage.uncovered))
+    walk_section = _rule_walker_maker(section.table, abi, rules)
+    signal = SIGNAL_FLAVOUR if section.layout.signal else 0
     expressible = bytes(map(any, map(RuleWords(abi, section.layout).of, rules.values())))
-    compared = bytes(marks | (KEY_B if rule.ra_signed else 0) for rule in rules)
+    compared_flavours = bytes(signal | (KEY_B_FLAVOUR if rule.ra_signed else 0) for rule in rules)
+    terms = sweep.Terms(expressible, compared_flavours, SIGNAL_FLAVOUR & ~signal)
 
-    terms = sweep.Terms(expressible, compared, SIGNAL & ~marks)
-
-    def run(wanted: Verdict, code: Spans = code) -> tuple[array[int], Ranges, bool]:
+    def find_ranges(wanted: Verdict, code: Spans = code) -> tuple[array[int], RangeColumns, bool]:
         """Return (bytes of each verdict, ranges of the wanted verdict, True if these are all of them)."""
         totals = zeros("Q", len(VERDICTS))
-        found = Ranges(zeros("Q", ROOM), zeros("Q", ROOM), zeros("I", ROOM), zeros("i", ROOM), zeros("i", ROOM), zeros("B", ROOM))
+        found = RangeColumns(*(zeros(kind, MAX_RANGES) for kind in RANGE_TYPES))
         ranges = sweep.VerdictRanges(*found)
-        sweep.sweep(code, truth(), left_out(), given(), terms, VERDICTS.index(wanted), ranges, totals)
+        sweep.sweep(code, walk_cfi(), walk_left_out(), walk_section(), terms, VERDICTS.index(wanted), ranges, totals)
         count, total = ranges.count, ranges.total
-        del ranges  # it borrows the columns, which could not shrink
+        del ranges  # deleted because a column cannot shrink while it is borrowed
         for column in found:
             del column[count:]
         return totals, found, count == total
 
-    totals, found, is_all = run(Verdict.WRONG)
+    totals, found, is_all = find_ranges(Verdict.WRONG)
     recorded = list(zip(found.start, found.end, strict=True))
-    result = Truth(dict(zip(Verdict, totals, strict=True)), table, recorded if is_all else None)
+    result = CfiComparison(dict(zip(Verdict, totals, strict=True)), table, recorded if is_all else None)
     if result.code[Verdict.WRONG]:
-        ranges = list(by_fde(found, coverage.fde_ranges))
-        result.findings += wrong(elf, section, abi, list(rules.values()), ranges, result.code[Verdict.WRONG])
+        ranges = list(split_at_fdes(found, coverage.fde_ranges))
+        result.findings += report_wrong_rules(elf, section, abi, list(rules.values()), ranges, result.code[Verdict.WRONG])
     if result.code[Verdict.ABSENT]:
-        _, found, _ = run(Verdict.ABSENT)
-        result.findings.append(absent(elf, list(by_fde(found, coverage.fde_ranges)), result.code[Verdict.ABSENT]))
+        _, found, _ = find_ranges(Verdict.ABSENT)
+        ranges = list(split_at_fdes(found, coverage.fde_ranges))
+        result.findings.append(report_uncovered_code(elf, ranges, result.code[Verdict.ABSENT]))
     if result.code[Verdict.UNDESCRIBED]:
-        silent = coverage.ranges_without_cfi(elf)
-        totals, found, _ = run(Verdict.UNDESCRIBED, build_spans(silent))
+        totals, found, _ = find_ranges(Verdict.UNDESCRIBED, build_spans(coverage.ranges_without_cfi(elf)))
         count = totals[VERDICTS.index(Verdict.UNDESCRIBED)]
         if count:
-            result.findings.append(undescribed(elf, found, count))
-    names = place_names(elf, [fault.start for fault in coverage.faults])
+            result.findings.append(report_code_without_cfi(elf, found, count))
+    names = name_addresses(elf, [fault.start for fault in coverage.faults])
     result.findings += [
         Finding("cfi-fde", Severity.NOTE, f"{names[fault.start]}: its CFI cannot be read: {fault}", address=fault.start)
         for fault in coverage.faults
@@ -120,7 +120,7 @@ def compare(elf: ElfFile, section: SframeSection | AllSections, sources: Sources
 
 
 def _find_code(elf: ElfFile) -> Spans:
-    """Return the executable ranges. Raises FormatError if they overlap, or are larger than the file."""
+    """Return the executable ranges, ascending. Raises FormatError if they overlap, or are larger than the file."""
     starts, ends = array("Q"), array("Q")
     for start, end in elf.executable_ranges():
         elf.at(start, end - start)
@@ -133,25 +133,28 @@ def _find_code(elf: ElfFile) -> Spans:
     return Spans(starts, ends)
 
 
-def _rule_walker(table: FunctionTable, abi: Abi, rules: dict[Rule, Rule]) -> Callable[[], sweep.RuleWalker]:
-    """Return the maker of a walker along the table. Adds its rules to `rules`: plain form -> rule to print, numbered in order."""
+def _rule_walker_maker(table: FunctionTable, abi: Abi, rules: dict[Rule, Rule]) -> Callable[[], sweep.RuleWalker]:
+    """Return a function that makes a walker along the table, and add the table's rules to `rules`.
+
+    `rules` maps the normalized form of a rule to the rule for messages; the position of a rule in it is its number.
+    """
     order = array("I") if is_ascending(table.start) else sort_indexes(table.start, 0, len(table))
-    plain = [_plain(rule, abi) for rule in [OUTERMOST, *table.rules]]
-    for form, rule in zip(plain, [OUTERMOST, *table.rules], strict=True):
+    normalized = [_normalize_rule(rule, abi) for rule in [OUTERMOST, *table.rules]]
+    for form, rule in zip(normalized, [OUTERMOST, *table.rules], strict=True):
         rules.setdefault(form, rule)
-    place = {form: number for number, form in enumerate(rules)}
-    outermost, *said = (place[form] for form in plain)
+    number_of = {form: number for number, form in enumerate(rules)}
+    outermost, *rule_numbers = (number_of[form] for form in normalized)
     return partial(
         sweep.RuleWalker,
-        order, table.columns(), array("i", said),
-        bytes(SIGNAL * kind.signal + KEY_B * kind.key_b for kind in table.kinds),
+        order, table.columns(), array("i", rule_numbers),
+        bytes(SIGNAL_FLAVOUR * kind.signal + KEY_B_FLAVOUR * kind.key_b for kind in table.kinds),
         bytes(kind.rep_size if kind.mask else 0 for kind in table.kinds),
         array("i", [-1 if kind.fde_type is FdeType.FLEX else outermost for kind in table.kinds]),
     )  # fmt: skip
 
 
-def _readable(left_out: UncoveredRanges) -> UncoveredRanges:
-    """Return the ranges without the code of FDEs that cannot be read, for which SFrame may or may not have a rule."""
+def _drop_unreadable(left_out: UncoveredRanges) -> UncoveredRanges:
+    """Return the ranges without code whose FDE cannot be read, because nobody knows whether SFrame could express its rules."""
     unreadable = REASONS.index(Reason.UNREADABLE)
     if unreadable not in left_out.reason:
         return left_out
@@ -159,8 +162,8 @@ def _readable(left_out: UncoveredRanges) -> UncoveredRanges:
     return UncoveredRanges(*(array(code, compress(column, kept)) for code, column in zip("QIB", left_out, strict=True)))
 
 
-def _reason_walker(left_out: UncoveredRanges) -> Callable[[], sweep.RuleWalker]:
-    """Return the maker of a walker along the ranges that are left out. Its rules are the numbers of the reasons."""
+def _reason_walker_maker(left_out: UncoveredRanges) -> Callable[[], sweep.RuleWalker]:
+    """Return a function that makes a walker along the ranges that are left out, which gives reasons in place of rules."""
     count = len(left_out.start)
     functions = Functions(
         left_out.start, left_out.size, zeros("H", count), array("I", range(count + 1)), zeros("I", count),
@@ -172,30 +175,30 @@ def _reason_walker(left_out: UncoveredRanges) -> Callable[[], sweep.RuleWalker]:
     )  # fmt: skip
 
 
-def _plain(rule: Rule, abi: Abi) -> Rule:
-    """Return the common form of all rules that give the same values: `*(cfa - 8)` with CFA = rsp + 16 is `*(rsp + 8)`."""
+def _normalize_rule(rule: Rule, abi: Abi) -> Rule:
+    """Return the same form for all rules that give the same values: `*(cfa - 8)` with CFA = rsp + 16 becomes `*(rsp + 8)`."""
     cfa = rule.cfa
     if cfa is None:
         return OUTERMOST
 
-    def plain(where: Where | None, own: int) -> Where | None:
+    def count_from_register(where: Where | None, own: int) -> Where | None:
         if where is not None and where.register is None and not cfa.deref:
             where = Where(cfa.register, where.offset + cfa.offset, where.deref)
         return None if where == (own, 0, False) else where
 
-    return rule._replace(ra=plain(rule.ra, abi.ra), fp=plain(rule.fp, abi.fp))
+    return rule._replace(ra=count_from_register(rule.ra, abi.ra), fp=count_from_register(rule.fp, abi.fp))
 
 
-class AllSections(NamedTuple):
-    """The functions of all sections of an object, which do not have a common index."""
+class ObjectSections(NamedTuple):
+    """The functions of all sections of an object, which have no common index. Used like an SframeSection."""
 
     table: FunctionTable
     layout: Layout
     index_at: None = None
 
 
-class Ranges(NamedTuple):
-    """The ranges that a sweep records, as columns."""
+class RangeColumns(NamedTuple):
+    """The ranges that a sweep records, as columns. `expected`, `given`: numbers of the CFI's rule and of the section's."""
 
     start: array[int]
     end: array[int]
@@ -205,8 +208,8 @@ class Ranges(NamedTuple):
     flavours: array[int]
 
 
-class Stretch(NamedTuple):
-    """The part of one range that FDE number `fde` describes."""
+class FdeRange(NamedTuple):
+    """The part of a recorded range that FDE number `fde` describes."""
 
     fde: int
     start: int
@@ -217,22 +220,22 @@ class Stretch(NamedTuple):
     flavours: int
 
 
-def wrong(
-    elf: ElfFile, section: SframeSection | AllSections, abi: Abi, rules: Sequence[Rule], found: list[Stretch], code: int
+def report_wrong_rules(
+    elf: ElfFile, section: SframeSection | ObjectSections, abi: Abi, rules: Sequence[Rule], found: list[FdeRange], code: int
 ) -> list[Finding]:
-    """Return a finding for each function of the CFI and each kind of error. `code`: wrong bytes, recorded or not."""
-    groups: dict[tuple[int, str], list[Stretch]] = {}
+    """Return a finding for each FDE and each kind of error in it. `code`: all wrong bytes, also those of ranges not in `found`."""
+    groups: dict[tuple[int, str], list[FdeRange]] = {}
     for one in found:
         groups.setdefault((one.fde, _describe_fault(one, section, abi, rules)[0]), []).append(one)
-    shown = list(groups.items())[:SHOWN]
-    names = place_names(elf, [group[0].start for _, group in shown])
+    shown = list(groups.items())[:MAX_FINDINGS]
+    names = name_addresses(elf, [group[0].start for _, group in shown])
     findings = []
     for (_, rule), group in shown:
         first = group[0]
         given = equation(rules[first.given], abi)
-        message = f"{names[first.start]}, {_bytes(group[:1])}: {given}{_describe_fault(first, section, abi, rules)[1]}"
+        message = f"{names[first.start]}, {_count_bytes(group[:1])}: {given}{_describe_fault(first, section, abi, rules)[1]}"
         if len(group) > 1:
-            message += f"; {_bytes(group)} of the function in {len(group):,} ranges"
+            message += f"; {_count_bytes(group)} of the function in {len(group):,} ranges"
         offset = None if section.index_at is None else section.index_at + first.function * section.layout.index_size
         findings.append(Finding(rule, Severity.ERROR, message, offset=offset, address=first.start))
     rest = code - sum(one.end - one.start for _, group in shown for one in group)
@@ -241,66 +244,64 @@ def wrong(
     return findings
 
 
-def absent(elf: ElfFile, found: list[Stretch], code: int) -> Finding:
-    """Return the finding about code that the section lacks. `code`: its bytes, recorded or not."""
+def report_uncovered_code(elf: ElfFile, found: list[FdeRange], code: int) -> Finding:
+    """Return the finding about code that the section lacks. `code`: its bytes, also those of ranges not in `found`."""
     first = {one.fde: one.start for one in reversed(found)}
-    return _note(elf, "cfi-absent", f"{code:,} bytes of code have CFI that SFrame could express, but are not covered", first)
+    return _make_note(elf, "cfi-absent", f"{code:,} bytes of code have CFI that SFrame could express, but are not covered", first)
 
 
-def undescribed(elf: ElfFile, found: Ranges, code: int) -> Finding:
-    """Return the finding about code without CFI. `code`: bytes that only the section describes, without padding."""
+def report_code_without_cfi(elf: ElfFile, found: RangeColumns, code: int) -> Finding:
+    """Return the finding about code that the section describes, but no CFI. `code`: its bytes, without padding."""
     first = dict(zip(reversed(found.function), reversed(found.start), strict=True))
-    return _note(elf, "cfi-silent", f"{code:,} bytes of code are covered, but have no CFI", first)
+    return _make_note(elf, "cfi-silent", f"{code:,} bytes of code are covered, but have no CFI", first)
 
 
-def _note(elf: ElfFile, rule: str, says: str, functions: dict[int, int]) -> Finding:
-    """Return a note that names some functions. `functions`: function -> address of its first range, the last function first."""
+def _make_note(elf: ElfFile, rule: str, text: str, functions: dict[int, int]) -> Finding:
+    """Return a note that names the first few functions. `functions`: function -> address of its first range, in reverse order."""
     first = [*functions.values()][::-1]
-    names = place_names(elf, first[:NAMED])
-    message = f"{says}: {', '.join(names.values())}" + (", ..." if len(first) > NAMED else "")
+    names = name_addresses(elf, first[:MAX_NAMES])
+    message = f"{text}: {', '.join(names.values())}" + (", ..." if len(first) > MAX_NAMES else "")
     return Finding(rule, Severity.NOTE, message, address=first[0])
 
 
-def by_fde(ranges: Ranges, pieces: FdeRanges) -> Iterator[Stretch]:
-    """Yield the ranges, cut at the borders between FDEs."""
-    for start, end, *said in zip(*ranges, strict=True):
-        fde = bisect_right(pieces.start, start) - 1
-        here = start
-        while here < end:
-            limit = min(end, pieces.end[fde])
-            yield Stretch(fde, here, limit, *said)
-            here = limit
+def split_at_fdes(ranges: RangeColumns, fde_ranges: FdeRanges) -> Iterator[FdeRange]:
+    """Yield the ranges, cut where one FDE ends and the next begins."""
+    for start, end, *rest in zip(*ranges, strict=True):
+        fde = bisect_right(fde_ranges.start, start) - 1
+        at = start
+        while at < end:
+            limit = min(end, fde_ranges.end[fde])
+            yield FdeRange(fde, at, limit, *rest)
+            at = limit
             fde += 1
 
 
-def _describe_fault(one: Stretch, section: SframeSection | AllSections, abi: Abi, rules: Sequence[Rule]) -> tuple[str, str]:
-    """Return (the finding's rule, text about what the CFI says instead)."""
+def _describe_fault(one: FdeRange, section: SframeSection | ObjectSections, abi: Abi, rules: Sequence[Rule]) -> tuple[str, str]:
+    """Return (the finding's rule, the end of its message, which tells what the CFI says instead)."""
     if one.expected < 0:
         return "cfi-inexpressible", f"; SFrame cannot express the CFI: {REASONS[-1 - one.expected].value}"
     if one.expected != one.given:
         return "cfi-rule", f"; the CFI says {equation(rules[one.expected], abi)}"
-    if section.layout.signal and (one.flavours ^ one.flavours >> GIVEN) & SIGNAL:
-        is_signal = one.flavours & SIGNAL
-        return (
-            "cfi-signal",
-            f", {'not ' if is_signal else ''}marked as a signal frame; the CFI {'does' if is_signal else 'does not'}",
-        )
-    keys = ("A", "B") if one.flavours & KEY_B else ("B", "A")
-    return "cfi-key", f" with key {keys[0]}; the CFI says key {keys[1]}"
+    if section.layout.signal and (one.flavours ^ one.flavours >> SECTION_FLAVOURS_SHIFT) & SIGNAL_FLAVOUR:
+        if one.flavours & SIGNAL_FLAVOUR:
+            return "cfi-signal", ", not marked as a signal frame; the CFI does"
+        return "cfi-signal", ", marked as a signal frame; the CFI does not"
+    section_key, cfi_key = ("A", "B") if one.flavours & KEY_B_FLAVOUR else ("B", "A")
+    return "cfi-key", f" with key {section_key}; the CFI says key {cfi_key}"
 
 
-def _bytes(ranges: Sequence[Stretch]) -> str:
+def _count_bytes(ranges: Sequence[FdeRange]) -> str:
     return format_count(sum(one.end - one.start for one in ranges), "byte")
 
 
-def place_names(elf: ElfFile, addresses: Sequence[int]) -> dict[int, str]:
-    """Return address -> its name: `main+0x4`, or without a symbol `.plt.got+0x8`."""
+def name_addresses(elf: ElfFile, addresses: Sequence[int]) -> dict[int, str]:
+    """Return a name for each address: `main+0x4`, or `.plt.got+0x8` if no symbol is there."""
     names = FunctionNames(last_functions_before(elf, addresses))
     sections = sorted((s.header.sh_addr, s.header.sh_size, s.name) for s in elf.sections if s.header.sh_flags & SHF.EXECINSTR)
 
-    def place(address: int) -> str:
+    def place_in_section(address: int) -> str:
         number = bisect_right(sections, address, key=lambda section: section[0]) - 1
         start, size, name = sections[number] if number >= 0 else (0, 0, "")
         return f"{printable(name)}+{address - start:#x}" if address < start + size else f"{address:#x}"
 
-    return {address: names.at(address) or place(address) for address in addresses}
+    return {address: names.at(address) or place_in_section(address) for address in addresses}

@@ -1,4 +1,4 @@
-"""Compares the rules of a section and of the CFI with the frames that the instructions prove."""
+"""Compares the rules of a section and of the CFI with the frame states that the instructions prove."""
 
 from __future__ import annotations
 
@@ -8,16 +8,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from sframegen.checks.contradictions import (
-    CONTRADICTED,
-    RIGHT,
-    UNDECIDED,
-    UNLESS_COPIED,
-    ContradictedRange,
-    Contradictions,
-    verdict,
-)
-from sframegen.checks.tracks import SILENT, Claim, Track, meet, new_track, track, track_of
+from sframegen.checks.contradictions import CONTRADICTED, DOUBTFUL, RIGHT, UNDECIDED, ContradictedRange, Contradictions, judge_rule
+from sframegen.checks.tracks import NO_CLAIM, Claim, Track, intersect_tracks, make_track, new_track, track_of_table
 from sframegen.code.context.file_context import Assumptions
 from sframegen.code.context.function_starts import find_starts
 from sframegen.code.isa.machines import isa_of
@@ -38,173 +30,173 @@ if TYPE_CHECKING:
     from sframegen.program.workers import Progress
 
 
-def fragments(
+def find_fragments(
     found: Survey, proven: Track, functions: Sequence[Range], enters: Callable[[int], bool], entry: FrameState
 ) -> set[Range]:
-    """Return the functions that are only fragments of others. `enters`: True if the CFI has an entry there; `entry`: its frame."""
+    """Return the functions that are fragments: parts of other functions, with FDEs of their own, that are only jumped to.
+
+    `enters`: returns True if the CFI has an entry's rule there. `entry`: the state at an entry.
+    """
     jumps = found.jumps
-    as_entered = {jump.target for jump in jumps if jump.as_entered}
-    otherwise = {jump.target for jump in jumps if not jump.as_entered}
-    suspects = otherwise - as_entered - found.referred - found.certain
+    tail_called = {jump.target for jump in jumps if jump.as_entered}
+    jumped_to = {jump.target for jump in jumps if not jump.as_entered}
+    suspects = jumped_to - tail_called - found.referred - found.certain
     ranges = {start: (start, end) for start, end in functions if start in suspects and enters(start)}
     if not ranges or entry.sp is None:
         return set()
 
     def sp_at(address: int) -> int | None:
-        number = proven.at(address)
-        return None if number == SILENT else found.states[number].sp
+        number = proven.claim_at(address)
+        return None if number == NO_CLAIM else found.states[number].sp
 
-    chosen = set()
-    for start, one in ranges.items():
-        into = [jump for jump in jumps if jump.target == start]
-        sps = {sp_at(jump.source) for jump in into}
+    fragments = set()
+    for start, function in ranges.items():
+        jumps_in = [jump for jump in jumps if jump.target == start]
+        sps = {sp_at(jump.source) for jump in jumps_in}
         sp = sps.pop() if len(sps) == 1 else None
-        if sp is None or sp == entry.sp or found.certain.isdisjoint(jump.function for jump in into):
+        if sp is None or sp == entry.sp or found.certain.isdisjoint(jump.function for jump in jumps_in):
             continue
-        leaves = [(sp_at(jump.source), sp_at(jump.target)) for jump in jumps if jump.function == start and not enters(jump.target)]
-        known = [(own, other) for own, other in leaves if own is not None and other is not None]
-        fits = known and all(own != other == own + sp - entry.sp for own, other in known)
-        if fits or start in found.contradicting:
-            chosen.add(one)
-    return chosen
+        jumps_out = [jump for jump in jumps if jump.function == start and not enters(jump.target)]
+        sps_out = [(sp_at(jump.source), sp_at(jump.target)) for jump in jumps_out]
+        known = [(own, other) for own, other in sps_out if own is not None and other is not None]
+        is_consistent = known and all(own != other == own + sp - entry.sp for own, other in known)
+        if is_consistent or start in found.contradicting:
+            fragments.add(function)
+    return fragments
 
 
-def as_fragments(assumptions: Assumptions, pieces: Collection[Range]) -> Assumptions:
-    """Return assumptions with these ranges as fragments: they do not begin a function, and jumps lead into and out of them."""
-    starts = {start for start, _ in pieces}
+def assume_fragments(assumptions: Assumptions, fragments: Collection[Range]) -> Assumptions:
+    """Return the assumptions with these ranges as fragments: they do not begin a function, and jumps lead into and out of them."""
+    starts = {start for start, _ in fragments}
 
     def enters(address: int) -> bool:
         return address not in starts and assumptions.enters(address)
 
     def continues(source: int, target: int) -> bool:
-        leaves = any(start <= source < end and not start <= target < end for start, end in pieces)
+        leaves = any(start <= source < end and not start <= target < end for start, end in fragments)
         return target in starts or leaves or assumptions.continues(source, target)
 
     return Assumptions(enters, continues)
 
 
-HELD = (RIGHT, CONTRADICTED, UNDECIDED)
-WHO = ("section", "cfi")
+COUNTED_VERDICTS = (RIGHT, CONTRADICTED, UNDECIDED)
+SOURCES = ("section", "cfi")  # of the claims, as keys of the report
 
 
 @dataclass
 class InstructionVerdicts:
-    """The result of the comparison. `code`: for section and CFI, bytes of the code that they describe, by verdict."""
+    """The result of the comparison. `code`: for section and CFI, the bytes of the code that they describe, by verdict."""
 
     code: dict[str, dict[str, int]]
     findings: list[Finding] = field(default_factory=list)
 
 
-def functions_of(elf: ElfFile, converted: Converted, table: FunctionTable | None = None) -> list[Range]:
-    """Return the ranges of FDEs, and elsewhere of a section's functions. PLTs are left out: their stubs are not functions.
+def find_functions(elf: ElfFile, converted: Converted, table: FunctionTable | None = None) -> list[Range]:
+    """Return the ranges of FDEs, and of the section's functions where there is no FDE. PLT stubs are left out.
 
-    Functions of an object are left out, too, if what they refer to could not be resolved.
+    Functions of an object are also left out if a symbol that they refer to could not be resolved.
     """
     headers = (section.header for section in elf.sections if section.name.startswith((".plt", ".iplt")))
     stubs = merge_ranges((header.sh_addr, header.sh_addr + header.sh_size) for header in headers)
-    pieces = converted.coverage.fde_ranges
-    spans = list(zip(pieces.start, pieces.end, strict=True))
+    fdes = converted.coverage.fde_ranges
+    spans = list(zip(fdes.start, fdes.end, strict=True))
     if table is not None:
-        starts = pieces.start
         begins = sorted(find_starts(elf, converted.encoded.abi))
         for start, size in sorted(zip(table.start, table.size, strict=True)):
-            place = bisect_right(starts, start) - 1
-            end = min(start + size, starts[place + 1]) if place + 1 < len(starts) else start + size
-            if size and (place < 0 or pieces.end[place] <= start):
-                edges = [start, *begins[bisect_right(begins, start) : bisect_left(begins, end)], end]  # one may have several
-                spans += pairwise(edges)
-    found: list[Range] = []
+            fde = bisect_right(fdes.start, start) - 1  # the last one that does not begin later
+            end = min(start + size, fdes.start[fde + 1]) if fde + 1 < len(fdes.start) else start + size
+            if size and (fde < 0 or fdes.end[fde] <= start):
+                # The section may have joined several functions into one.
+                spans += pairwise([start, *begins[bisect_right(begins, start) : bisect_left(begins, end)], end])
+    functions: list[Range] = []
     code = elf.executable_ranges()
     unresolved = sorted(elf.externals.unresolved)
     for start, end in sorted(spans):
         is_plt, inside = index_of_containing_range(stubs, start) is not None, is_within((start, end), code)
         if bisect_left(unresolved, start) != bisect_left(unresolved, end):
             continue
-        if inside and not is_plt and (not found or found[-1][1] <= start):
-            found.append((start, end))
-    return found
+        if inside and not is_plt and (not functions or functions[-1][1] <= start):
+            functions.append((start, end))
+    return functions
 
 
-def hold(
-    elf: ElfFile,
-    abi: Abi,
-    converted: Converted,
-    table: FunctionTable | None,
-    jobs: int = 1,
-    progress: Progress | None = None,
+def compare_with_instructions(
+    elf: ElfFile, abi: Abi, converted: Converted, table: FunctionTable | None, jobs: int = 1, progress: Progress | None = None
 ) -> InstructionVerdicts:
     """Compare the file's CFI (`converted`) and its section (`table`) with the instructions.
 
     Raises FormatError for an ABI whose instructions are not supported.
     """
     numbers: dict[Claim, int] = {}
-    cfi = track_of(converted.table, numbers, converted.coverage.uncovered)
-    section = track_of(table, numbers) if table is not None else new_track()
+    cfi = track_of_table(converted.table, numbers, converted.coverage.uncovered)
+    section = track_of_table(table, numbers) if table is not None else new_track()
     claims = list(numbers)
-    functions = functions_of(elf, converted, table)
-    assumptions = _assumptions(elf, abi, cfi, section, claims)
-    found, proven = _survey(elf, functions, assumptions, jobs, progress)
-    pieces = fragments(found, proven, functions, assumptions.enters, isa_of(abi).entry)
-    if pieces:
-        found, proven = _survey(elf, functions, as_fragments(assumptions, pieces), jobs, progress)
+    functions = find_functions(elf, converted, table)
+    assumptions = _make_assumptions(elf, abi, cfi, section, claims)
+    found, proven = _survey_functions(elf, functions, assumptions, jobs, progress)
+    fragments = find_fragments(found, proven, functions, assumptions.enters, isa_of(abi).entry)
+    if fragments:
+        found, proven = _survey_functions(elf, functions, assume_fragments(assumptions, fragments), jobs, progress)
     counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
-    parts = _contradicted_ranges(section, cfi, proven, found.states, claims, abi, counts)
-    findings = Contradictions(elf, abi, functions, found.certain, proven, found.states, counts).findings(parts)
-    return InstructionVerdicts({who: {what: code[what] for what in HELD} for who, code in zip(WHO, counts, strict=True)}, findings)
+    ranges = _find_contradicted_ranges(section, cfi, proven, found.states, claims, abi, counts)
+    findings = Contradictions(elf, abi, functions, found.certain, proven, found.states, counts).findings(ranges)
+    code = {source: {key: count[key] for key in COUNTED_VERDICTS} for source, count in zip(SOURCES, counts, strict=True)}
+    return InstructionVerdicts(code, findings)
 
 
-def _survey(
+def _survey_functions(
     elf: ElfFile, functions: list[Range], assumptions: Assumptions, jobs: int, progress: Progress | None
 ) -> tuple[Survey, Track]:
-    """Survey the functions; return the results, and the states that they prove."""
+    """Analyse the functions' instructions; return the results, and a track of the states that they prove."""
     found = survey(elf, functions, {start for start, _ in functions if assumptions.enters(start)}, jobs, progress, assumptions)
-    return found, track(found.start, found.end, found.state)
+    return found, make_track(found.start, found.end, found.state)
 
 
-def _assumptions(elf: ElfFile, abi: Abi, cfi: Track, section: Track, claims: Sequence[Claim]) -> Assumptions:
-    """Return the assumptions about entries and control flow, so that contradictions do not rest on what these rule out.
+def _make_assumptions(elf: ElfFile, abi: Abi, cfi: Track, section: Track, claims: Sequence[Claim]) -> Assumptions:
+    """Return the assumptions about entries and control flow that keep the analysis from contradicting CFI without good reason.
 
-    A function begins only where the CFI, or else the section, has the rule of an entry. Other code has a first row that tells
-    how it is entered; before a landing pad, compilers put a no-op, and the row after that. Neither a call nor a jump changes the
-    frame: if the rule changes after it, the call does not return, or the jump does not lead there.
+    A function begins only where the CFI, or else the section, has the rule of an entry. The first row of other code tells how it
+    is entered, for a landing pad after a no-op. Neither a call nor a jump changes the frame, so if the rule changes after one,
+    the call does not return, or the jump does not lead there.
     """
     isa = isa_of(abi)
     states = padding_states(elf.header.e_machine)
     code = elf.executable_ranges()
 
-    def said(address: int) -> tuple[int, int]:
-        by_cfi = cfi.at(address)
-        return by_cfi, section.at(address) if by_cfi == SILENT else SILENT
+    def claims_at(address: int) -> tuple[int, int]:
+        """Return the claims of the CFI and, only where that has none, of the section."""
+        by_cfi = cfi.claim_at(address)
+        return by_cfi, section.claim_at(address) if by_cfi == NO_CLAIM else NO_CLAIM
 
-    def padding(address: int, limit: int) -> int:
-        """Return the bytes of padding at the address, before the limit."""
+    def padding_at(address: int, limit: int) -> int:
+        """Return how many bytes of padding there are from the address on, before the limit."""
         number = index_of_containing_range(code, address)
         most = 0 if number is None else min(limit, code[number][1]) - address
         return padding_size(states, elf.at(address, most), 0, most, True)
 
     def enters(address: int) -> bool:
-        number = max(said(address))
-        if number == SILENT or _verdict(claims[number], isa.entry, abi) != RIGHT:
+        number = max(claims_at(address))
+        if number == NO_CLAIM or _judge_claim(claims[number], isa.entry, abi) != RIGHT:
             return False
-        return not padding(address, address + isa.longest)
+        return not padding_at(address, address + isa.longest)
 
     def continues(source: int, target: int) -> bool:
         if cfi.reaches(source, target + MAX_PADDING):
             return True
-        here = said(source)
-        if said(target) != here:
+        before = claims_at(source)
+        if claims_at(target) != before:
             return False
-        edge = (cfi if here[0] != SILENT else section).following(target)
-        return not target < edge <= target + MAX_PADDING or said(edge) == here or padding(target, edge) < edge - target
+        edge = (cfi if before[0] != NO_CLAIM else section).next_start(target)
+        return not target < edge <= target + MAX_PADDING or claims_at(edge) == before or padding_at(target, edge) < edge - target
 
     return Assumptions(enters, continues)
 
 
-def _verdict(claim: Claim, state: FrameState, abi: Abi) -> str:
-    return UNDECIDED if claim.rule is None else verdict(claim.rule, claim.key_b, state, abi.sp, abi.fp)
+def _judge_claim(claim: Claim, state: FrameState, abi: Abi) -> str:
+    return UNDECIDED if claim.rule is None else judge_rule(claim.rule, claim.key_b, state, abi.sp, abi.fp)
 
 
-def _contradicted_ranges(
+def _find_contradicted_ranges(
     section: Track,
     cfi: Track,
     proven: Track,
@@ -215,21 +207,21 @@ def _contradicted_ranges(
 ) -> Iterator[ContradictedRange]:
     """Yield the contradicted ranges, and add the bytes of each verdict to `counts`."""
     known: dict[tuple[int, int], str] = {}
-    for start, end, (by_section, by_cfi, state) in meet(section, cfi, proven):
+    for start, end, (by_section, by_cfi, state) in intersect_tracks(section, cfi, proven):
         contradicted: list[Claim | None] = [None, None]
         unless = ["", ""]
-        for number, said in enumerate((by_section, by_cfi)):
-            if said == SILENT:
+        for source, claim in enumerate((by_section, by_cfi)):
+            if claim == NO_CLAIM:
                 continue
-            what = UNDECIDED
-            if said > SILENT and state != SILENT:
-                if (said, state) not in known:
-                    known[said, state] = _verdict(claims[said], states[state], abi)
-                what = known[said, state]
-            if what not in HELD:
-                contradicted[number] = claims[said]
-                unless[number] = UNLESS_COPIED.get(what, "")
-                what = CONTRADICTED
-            counts[number][what] += end - start
+            verdict = UNDECIDED
+            if claim > NO_CLAIM and state != NO_CLAIM:
+                if (claim, state) not in known:
+                    known[claim, state] = _judge_claim(claims[claim], states[state], abi)
+                verdict = known[claim, state]
+            if verdict not in COUNTED_VERDICTS:  # it names the contradicted part of the rule
+                contradicted[source] = claims[claim]
+                unless[source] = DOUBTFUL.get(verdict, "")
+                verdict = CONTRADICTED
+            counts[source][verdict] += end - start
         if any(contradicted):
             yield ContradictedRange(start, end, state, (contradicted[0], contradicted[1]), (unless[0], unless[1]))

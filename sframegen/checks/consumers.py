@@ -1,4 +1,4 @@
-"""The demands of SFrame's consumers: a row for each property that one of them cannot handle. A new consumer is new rows."""
+"""The demands of SFrame's consumers, one row for each property that a consumer cannot handle, and the findings about unmet ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.checks.finding import Finding, Severity
-from sframegen.checks.specification.wellformed import Facts
+from sframegen.checks.specification.wellformed import SectionFacts
 from sframegen.format.layouts import F_FDE_FUNC_START_PCREL, F_FDE_SORTED, HEADER_SIZE, Layout, SframeHeader
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Consumer(NamedTuple):
     of_kernels: bool = False  # True: it reads those of the kernel and its modules, False: of programs and libraries
 
 
-# libsframe's room for the data words of one FRE, glibc's limit on their number.
+# The most bytes and the most data words of one FRE that libsframe has room for, and the most data words that glibc reads.
 LIBSFRAME_WORD_BYTES, LIBSFRAME_WORDS, GLIBC_WORDS = 24, 6, 3
 
 CONSUMERS = {
@@ -58,45 +58,48 @@ CONSUMERS = {
 
 
 class Demand(NamedTuple):
-    """A demand of a consumer. `broken`: names of rules of the specification, or a function that is true if it is not met.
+    """A demand of a consumer. `broken`: rules of the specification whose breach breaks it, or a function that returns True then.
 
-    `validated`: with CONFIG_SFRAME_VALIDATION, the kernel rejects the section when it is registered.
+    `validated`: with CONFIG_SFRAME_VALIDATION, the kernel already rejects the section when it is registered.
     """
 
     consumer: str
     name: str
     effect: Effect
-    says: str
-    broken: tuple[str, ...] | Callable[[Facts], bool]
+    fault: str
+    broken: tuple[str, ...] | Callable[[SectionFacts], bool]
     validated: bool = False
 
 
-def _header(says: Callable[[SframeHeader], bool]) -> Callable[[Facts], bool]:
-    return lambda facts: facts.header is not None and says(facts.header)
+def _judge(is_broken: Callable[[SframeHeader], bool]) -> Callable[[SectionFacts], bool]:
+    """Return a test of a section's facts that is False without a readable header, else what `is_broken` returns for it."""
+    return lambda facts: facts.header is not None and is_broken(facts.header)
 
 
-def _sized(says: Callable[[Facts, SframeHeader, Layout], bool]) -> Callable[[Facts], bool]:
-    return lambda facts: facts.header is not None and facts.layout is not None and says(facts, facts.header, facts.layout)
+def _judge_all(is_broken: Callable[[SectionFacts, SframeHeader, Layout], bool]) -> Callable[[SectionFacts], bool]:
+    """Return a test like that of `_judge` for a function that also needs the facts and the layout of the version."""
+    return lambda facts: facts.header is not None and facts.layout is not None and is_broken(facts, facts.header, facts.layout)
 
 
-def _foreign(facts: Facts) -> bool:
-    """True if GNU's tools, on little-endian machines, swap the section's bytes before they read it."""
+def _is_swapped(facts: SectionFacts) -> bool:
+    """Return True if GNU's tools, run on a little-endian machine, swap the section's bytes before they read it."""
     return facts.byte_order == "big"
 
 
-def _wrong_order(facts: Facts) -> bool:
+def _has_wrong_byte_order(facts: SectionFacts) -> bool:
     return facts.byte_order is not None and facts.expected_order not in (None, facts.byte_order)
 
 
-def _several_texts(facts: Facts) -> bool:
+def _has_several_texts(facts: SectionFacts) -> bool:
     return facts.executable is not None and len(facts.executable) > 1
 
 
-def _fdes_end(header: SframeHeader, layout: Layout) -> int:
+def _index_end(header: SframeHeader, layout: Layout) -> int:
     return header.fdeoff + header.num_fdes * layout.index_size
 
 
-def _body(header: SframeHeader) -> int:
+def _body_at(header: SframeHeader) -> int:
+    """Return the offset in the section that the header's offsets of sub-sections count from."""
     return HEADER_SIZE + header.auxhdr_len
 
 
@@ -104,22 +107,22 @@ FAILS, GIVES_UP, CRASHES, READS_OUT, DROPS, REJECTS = Effect
 
 PROGRAM_DEMANDS = (
     Demand("kernel", "kernel-magic", REJECTS, "no magic number in its byte order", ("header-size", "magic", "version")),
-    Demand("kernel", "kernel-byte-order", REJECTS, "the other byte order", _wrong_order),
-    Demand("kernel", "kernel-sorted", REJECTS, "not flagged as sorted", _header(lambda h: not h.flags & F_FDE_SORTED)),
+    Demand("kernel", "kernel-byte-order", REJECTS, "the other byte order", _has_wrong_byte_order),
+    Demand("kernel", "kernel-sorted", REJECTS, "not flagged as sorted", _judge(lambda h: not h.flags & F_FDE_SORTED)),
     Demand(
         "kernel", "kernel-pc-relative", REJECTS, "starts are not flagged as relative to themselves",
-        _header(lambda h: not h.flags & F_FDE_FUNC_START_PCREL),
+        _judge(lambda h: not h.flags & F_FDE_FUNC_START_PCREL),
     ),
-    Demand("kernel", "kernel-auxiliary-header", REJECTS, "an auxiliary header", _header(lambda h: h.auxhdr_len > 0)),
-    Demand("kernel", "kernel-empty", REJECTS, "no functions, or no FREs", _header(lambda h: not (h.num_fdes and h.num_fres))),
-    Demand("kernel", "kernel-header-only", REJECTS, "nothing after the header", _sized(lambda f, h, _: _body(h) >= f.size)),
+    Demand("kernel", "kernel-auxiliary-header", REJECTS, "an auxiliary header", _judge(lambda h: h.auxhdr_len > 0)),
+    Demand("kernel", "kernel-empty", REJECTS, "no functions, or no FREs", _judge(lambda h: not (h.num_fdes and h.num_fres))),
+    Demand("kernel", "kernel-header-only", REJECTS, "nothing after the header", _judge_all(lambda f, h, _: _body_at(h) >= f.size)),
     Demand(
         "kernel", "kernel-sub-sections", REJECTS, "FREs before the end of the index, or reaching past the end of the section",
-        _sized(lambda f, h, v: h.freoff < _fdes_end(h, v) or _body(h) + h.freoff + h.fre_len > f.size),
+        _judge_all(lambda f, h, v: h.freoff < _index_end(h, v) or _body_at(h) + h.freoff + h.fre_len > f.size),
     ),
     Demand(
         "kernel", "kernel-one-text", REJECTS, "the range from the first byte of code to the last is not one executable mapping",
-        _several_texts,
+        _has_several_texts,
     ),
     Demand("kernel", "kernel-order", DROPS, "functions do not ascend, which a search may notice", ("start-order",), validated=True),
     Demand(
@@ -141,14 +144,14 @@ PROGRAM_DEMANDS = (
     Demand("kernel", "kernel-words", DROPS, "data words too few or left over", ("words", "padding-word"), validated=True),
     Demand("kernel", "kernel-cfa-base", FAILS, "a CFA without a base register", ("cfa-base",)),
     Demand("glibc", "glibc-magic", REJECTS, "no magic number in its byte order", ("header-size", "magic", "version")),
-    Demand("glibc", "glibc-byte-order", REJECTS, "the other byte order", _wrong_order),
+    Demand("glibc", "glibc-byte-order", REJECTS, "the other byte order", _has_wrong_byte_order),
     Demand("glibc", "glibc-flags", REJECTS, "unknown flags", ("flags",)),
-    Demand("glibc", "glibc-offsets", REJECTS, "FREs before the index", _header(lambda h: h.fdeoff > h.freoff)),
-    Demand("glibc", "glibc-sorted", REJECTS, "not flagged as sorted", _header(lambda h: not h.flags & F_FDE_SORTED)),
-    Demand("glibc", "glibc-empty", REJECTS, "no functions", _header(lambda h: not h.num_fdes)),
+    Demand("glibc", "glibc-offsets", REJECTS, "FREs before the index", _judge(lambda h: h.fdeoff > h.freoff)),
+    Demand("glibc", "glibc-sorted", REJECTS, "not flagged as sorted", _judge(lambda h: not h.flags & F_FDE_SORTED)),
+    Demand("glibc", "glibc-empty", REJECTS, "no functions", _judge(lambda h: not h.num_fdes)),
     Demand(
         "glibc", "glibc-layout", READS_OUT, "a gap before the index or the FREs, which it does not expect",
-        _sized(lambda _, h, v: h.fdeoff != 0 or h.freoff != _fdes_end(h, v)),
+        _judge_all(lambda _, h, v: h.fdeoff != 0 or h.freoff != _index_end(h, v)),
     ),
     Demand("glibc", "glibc-index", READS_OUT, "an index that reaches past the section", ("index-bounds",)),
     Demand("glibc", "glibc-rows", READS_OUT, "FREs that reach past the section", ("rows-bounds", "block-outside", "row-cut-off")),
@@ -166,22 +169,23 @@ PROGRAM_DEMANDS = (
     Demand("glibc", "glibc-no-words", GIVES_UP, "an FRE without data words, an outermost frame", ("row-without-words",)),
     Demand("gnu", "gnu-magic", REJECTS, "no header", ("header-size", "magic", "version")),
     Demand("gnu", "gnu-flags", REJECTS, "unknown flags", ("flags",)),
-    Demand("gnu", "gnu-offsets", REJECTS, "FREs before the index", _header(lambda h: h.fdeoff > h.freoff)),
+    Demand("gnu", "gnu-offsets", REJECTS, "FREs before the index", _judge(lambda h: h.fdeoff > h.freoff)),
     Demand(
         "gnu", "gnu-foreign-auxiliary-header", REJECTS, "an auxiliary header in the other byte order",
-        lambda f: _foreign(f) and f.header is not None and f.header.auxhdr_len > 0,
+        lambda f: _is_swapped(f) and f.header is not None and f.header.auxhdr_len > 0,
     ),
     Demand(
         "gnu", "gnu-foreign-total", REJECTS, "in the other byte order, a number of FREs that is not the functions' sum",
-        lambda f: _foreign(f) and f.header is not None and f.header.num_fres != f.claimed_rows,
+        lambda f: _is_swapped(f) and f.header is not None and f.header.num_fres != f.claimed_rows,
     ),
     Demand(
         "gnu", "gnu-foreign-shared", REJECTS, "in the other byte order, FREs that functions share: it swaps their bytes twice",
-        lambda f: _foreign(f) and (f.shares_blocks or f.broken("blocks-overlap") is not None),
+        lambda f: _is_swapped(f) and (f.shares_blocks or f.first_finding("blocks-overlap") is not None),
     ),
     Demand(
         "gnu", "gnu-foreign-rest", REJECTS, "in the other byte order, bytes that no FRE accounts for",
-        lambda f: _foreign(f) and f.broken("trailing-bytes", "another-section", "unused-bytes", "sub-section-order") is not None,
+        lambda f: _is_swapped(f)
+        and f.first_finding("trailing-bytes", "another-section", "unused-bytes", "sub-section-order") is not None,
     ),
     Demand("gnu", "gnu-index", READS_OUT, "an index that reaches past the section", ("index-bounds",)),
     Demand("gnu", "gnu-rows", READS_OUT, "FREs that reach past the section", ("rows-bounds", "block-outside", "row-cut-off")),
@@ -195,12 +199,12 @@ PROGRAM_DEMANDS = (
         ("row-beyond-function", "row-beyond-masked"),
     ),
     Demand("gnu", "gnu-period", CRASHES, "a division by zero", lambda f: f.divides_rows > 0),
-    Demand("gnu", "gnu-sorted", FAILS, "not flagged as sorted", _header(lambda h: h.num_fdes > 0 and not h.flags & F_FDE_SORTED)),
+    Demand("gnu", "gnu-sorted", FAILS, "not flagged as sorted", _judge(lambda h: h.num_fdes > 0 and not h.flags & F_FDE_SORTED)),
     Demand(
         "gnu", "gnu-pc-relative", FAILS, "starts that are not relative to themselves, though it reads them so",
-        _header(lambda h: h.num_fdes > 0 and not h.flags & F_FDE_FUNC_START_PCREL),
+        _judge(lambda h: h.num_fdes > 0 and not h.flags & F_FDE_FUNC_START_PCREL),
     ),
-    Demand("gnu", "gnu-layout", FAILS, "a gap between header and index, which it does not expect", _header(lambda h: h.fdeoff > 0)),
+    Demand("gnu", "gnu-layout", FAILS, "a gap between header and index, which it does not expect", _judge(lambda h: h.fdeoff > 0)),
     Demand("gnu", "gnu-order", FAILS, "functions do not ascend", ("start-order", "same-start")),
     Demand("gnu", "gnu-wrapped", FAILS, "a distance across the end of the address space", lambda f: f.wrapped > 0),
     Demand("gnu", "gnu-overlap", FAILS, "functions overlap", ("overlap",)),
@@ -211,8 +215,8 @@ PROGRAM_DEMANDS = (
     Demand("gnu", "gnu-words", FAILS, "more than 6 data words", lambda f: f.most_words > LIBSFRAME_WORDS),
 )  # fmt: skip
 
-# The unwinder of arm64 kernels reads with the same code as the kernel reads sections of processes, but the code is no mapping, a
-# failure never drops the section, and functions outside of the text that is looked up are never found.
+# The unwinder of arm64 kernels shares its reader with the one for processes. But kernel code is not a user-space mapping, a failed
+# look-up never drops the section, and functions outside of the text that is looked up are never found.
 ARM64_KERNEL_DEMANDS = (
     *(
         one._replace(consumer="arm64-kernel", name=f"arm64-{one.name}", effect=FAILS if one.effect is DROPS else one.effect)
@@ -232,84 +236,85 @@ ARM64_KERNEL_DEMANDS = (
 DEMANDS = PROGRAM_DEMANDS + ARM64_KERNEL_DEMANDS
 
 
-def accepted(facts: Facts, consumers: str = "all") -> list[Finding]:
-    """Return the findings about one consumer, or all: their reactions to a section with these facts.
+def check_consumers(facts: SectionFacts, consumers: str = "all") -> list[Finding]:
+    """Return findings that say how one consumer, or each of them, reacts to a section with these facts.
 
-    A version that a consumer does not read, or a section that it does not find, is one finding: an error if only it is asked for.
+    A consumer that does not find the section, or does not read its version, is one finding: an error only if it was named.
     """
     unused = Severity.NOTE if consumers == "all" else Severity.ERROR
-    return [finding for name in readers(facts, consumers) for finding in _findings(facts, name, unused)]
+    return [finding for name in select_consumers(facts, consumers) for finding in _check_consumer(facts, name, unused)]
 
 
-def readers(facts: Facts, consumers: str) -> list[str]:
-    """Return the consumers that are meant: those that read the sections of files of that kind, or the one that is named."""
+def select_consumers(facts: SectionFacts, consumers: str) -> list[str]:
+    """Return the named consumer, or for "all" those that read the sections of files of this kind."""
     return [name for name, one in CONSUMERS.items() if consumers == name or (consumers == "all" and _is_for(one, facts))]
 
 
-def _is_for(consumer: Consumer, facts: Facts) -> bool:
+def _is_for(consumer: Consumer, facts: SectionFacts) -> bool:
     return consumer.reads_files or consumer.of_kernels == facts.of_kernel
 
 
-def takes(facts: Facts, name: str) -> bool:
-    """True if the consumer finds the section, reads sections of that version, and does not reject this one."""
+def is_accepted_by(facts: SectionFacts, name: str) -> bool:
+    """Return True if the consumer finds the section, reads sections of its version, and does not reject this one."""
     return (
         _is_for(CONSUMERS[name], facts)
-        and _finds(facts, name)
-        and _reads(facts, name)
-        and not any(demand.effect is Effect.REJECTS for demand in unmet(facts, name))
+        and _finds_section(facts, name)
+        and _reads_version(facts, name)
+        and not any(demand.effect is Effect.REJECTS for demand in find_unmet_demands(facts, name))
     )
 
 
-def _finds(facts: Facts, name: str) -> bool:
+def _finds_section(facts: SectionFacts, name: str) -> bool:
     return facts.loaded or CONSUMERS[name].reads_files
 
 
-def _reads(facts: Facts, name: str) -> bool:
+def _reads_version(facts: SectionFacts, name: str) -> bool:
     return facts.layout is None or facts.layout.version in CONSUMERS[name].versions
 
 
-def _findings(facts: Facts, name: str, unused: Severity) -> list[Finding]:
+def _check_consumer(facts: SectionFacts, name: str, unused: Severity) -> list[Finding]:
+    """Return the findings about one consumer. `unused`: how bad it is if the consumer does not use the section at all."""
     consumer = CONSUMERS[name]
     if not _is_for(consumer, facts):
         files = "kernels and their modules" if consumer.of_kernels else "programs and libraries"
         return [Finding(f"{name}-other-kind", unused, f"{consumer.title} reads the sections of {files} only", name)]
-    if not _finds(facts, name):
+    if not _finds_section(facts, name):
         return [Finding(f"{name}-not-loaded", unused, f"{consumer.title} uses only sections that are loaded", name)]
-    if facts.layout is not None and not _reads(facts, name):
+    if facts.layout is not None and not _reads_version(facts, name):
         message = f"{consumer.title} does not read version {facts.layout.version}"
         return [Finding(f"{name}-version", unused, message, name)]
     found = []
-    for demand in unmet(facts, name):
-        first = facts.broken(*demand.broken) if isinstance(demand.broken, tuple) else None
+    for demand in find_unmet_demands(facts, name):
+        first = facts.first_finding(*demand.broken) if isinstance(demand.broken, tuple) else None
         place = (first.offset, first.address) if first else (None, None)
-        found.append(_finding(demand, *place))
+        found.append(_make_finding(demand, *place))
     return found
 
 
-def _finding(demand: Demand, offset: int | None = None, address: int | None = None) -> Finding:
-    says, severity = EFFECTS[demand.effect]
-    message = f"{CONSUMERS[demand.consumer].title} {says}: {demand.says}"
+def _make_finding(demand: Demand, offset: int | None = None, address: int | None = None) -> Finding:
+    reaction, severity = EFFECTS[demand.effect]
+    message = f"{CONSUMERS[demand.consumer].title} {reaction}: {demand.fault}"
     if demand.validated:
         message += " (rejects the section where it validates)"
     return Finding(demand.name, severity, message, demand.consumer, offset, address)
 
 
 def find_unavoidable_rejections(executable: Sequence[Range], version: int) -> list[Finding]:
-    """Return findings if consumers reject any section of this version in a file with code in these ranges."""
-    facts = Facts(size=0, address=0, executable=executable)
-    readers = {name for name, consumer in CONSUMERS.items() if version in consumer.versions}
-    demands = [demand for demand in PROGRAM_DEMANDS if demand.broken is _several_texts and demand.consumer in readers]
-    return [_finding(demand) for demand in demands if _is_broken(demand, facts)]
+    """Return a finding for each consumer that rejects any section of this version in a file with code in these ranges."""
+    facts = SectionFacts(size=0, address=0, executable=executable)
+    names = {name for name, consumer in CONSUMERS.items() if version in consumer.versions}
+    demands = [demand for demand in PROGRAM_DEMANDS if demand.broken is _has_several_texts and demand.consumer in names]
+    return [_make_finding(demand) for demand in demands if _is_broken(demand, facts)]
 
 
-def unmet(facts: Facts, consumer: str) -> list[Demand]:
-    """Return the demands that are not met; once a consumer rejects a section, only those that reject."""
+def find_unmet_demands(facts: SectionFacts, consumer: str) -> list[Demand]:
+    """Return the unmet demands of a consumer. If it rejects the section, only those that make it do so, because it stops there."""
     rows = [demand for demand in DEMANDS if demand.consumer == consumer and _is_broken(demand, facts)]
     rejected = [demand for demand in rows if demand.effect is Effect.REJECTS]
     return rejected or rows
 
 
-def _is_broken(demand: Demand, facts: Facts) -> bool:
+def _is_broken(demand: Demand, facts: SectionFacts) -> bool:
     if isinstance(demand.broken, tuple):
-        return facts.broken(*demand.broken) is not None
+        return facts.first_finding(*demand.broken) is not None
     return demand.broken(facts)

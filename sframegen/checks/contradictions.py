@@ -1,4 +1,4 @@
-"""Makes findings of code whose instructions certainly contradict the section or the CFI."""
+"""Makes findings about code whose instructions certainly contradict the rules of the section or of the CFI."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.text import format_count
-from sframegen.checks.against_cfi import SHOWN, place_names
+from sframegen.checks.against_cfi import MAX_FINDINGS, name_addresses
 from sframegen.checks.finding import Finding, Instruction, Severity
 from sframegen.checks.lines_of_objects import source_lines
-from sframegen.checks.tracks import SILENT, Claim, Track
+from sframegen.checks.tracks import NO_CLAIM, Claim, Track
 from sframegen.code.decoding.decoded_code import DecodedCode, decode
 from sframegen.code.function.analysis import rule_of_state
 from sframegen.code.function.hazards import count_copies, may_call_clone
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 RIGHT, UNDECIDED = "right", "undecided"
-NOWHERE, ELSEWHERE = "", "?"  # NOWHERE: the value is not there. ELSEWHERE: it is in another place, unless it is in two
-UNLESS_COPIED = {"RA?": "RA", "FP?": "FP"}  # the part that is contradicted if the function copies the caller's value only once
+ABSENT, IN_ANOTHER_PLACE = "", "?"  # the caller's value is not at the claimed place: certainly, or unless it is in two places
+DOUBTFUL = {"RA?": "RA", "FP?": "FP"}  # contradictions only if the function keeps a single copy of the caller's value
 
 
 @lru_cache(1 << 12)
-def verdict(rule: Rule, key_b: bool, state: FrameState, sp: int, fp: int) -> str:
-    """Return RIGHT, UNDECIDED, or the contradicted part: CFA, RA, FP, signature, RA?, FP?.
+def judge_rule(rule: Rule, key_b: bool, state: FrameState, sp: int, fp: int) -> str:
+    """Return RIGHT, UNDECIDED, or the part of the rule that the state contradicts: CFA, RA, FP, signature, RA? or FP?.
 
     A rule is undecided if it names other registers or an outermost frame, or if the state lacks a value. `sp`, `fp`: DWARF numbers.
     """
@@ -48,56 +48,56 @@ def verdict(rule: Rule, key_b: bool, state: FrameState, sp: int, fp: int) -> str
         return UNDECIDED
     if base != -cfa.offset:
         return "CFA"
-    found = RIGHT
+    verdict_of_rule = RIGHT
     for name, place, register, at in (("RA", rule.ra, state.ra, state.ra_at), ("FP", rule.fp, state.fp, state.fp_at)):
-        what = _judge_place(place, register, at, state.sp)
-        if what == NOWHERE:
+        verdict = _judge_place(place, register, at, state.sp)
+        if verdict == ABSENT:
             return name
-        if what == ELSEWHERE:
-            found = name + what
-        elif what == UNDECIDED and found == RIGHT:
-            found = what
-    if found == RIGHT and (rule.ra_signed != state.signed or (rule.ra_signed and key_b != state.key_b)):
+        if verdict == IN_ANOTHER_PLACE:
+            verdict_of_rule = name + verdict
+        elif verdict == UNDECIDED and verdict_of_rule == RIGHT:
+            verdict_of_rule = verdict
+    if verdict_of_rule == RIGHT and (rule.ra_signed != state.signed or (rule.ra_signed and key_b != state.key_b)):
         return "signature" if None not in (state.signed, state.key_b) else UNDECIDED
-    return found
+    return verdict_of_rule
 
 
 def _judge_place(place: Where | None, register: int | None, at: int | None, sp: int | None) -> str:
-    """Return RIGHT, UNDECIDED, NOWHERE or ELSEWHERE for a claim that the caller's value is at `place`.
+    """Return RIGHT, UNDECIDED, ABSENT or IN_ANOTHER_PLACE for the claim that the caller's value of a register is at `place`.
 
-    The instructions prove that its register holds `register`, and that the stack has the value at `at`.
+    The instructions prove that the register now holds `register`, and that the value is on the stack at CFA + `at`.
     """
     if place is None:
         if register is not None:
-            return RIGHT if register == CALLERS else NOWHERE
-        return UNDECIDED if at is None else ELSEWHERE
+            return RIGHT if register == CALLERS else ABSENT
+        return UNDECIDED if at is None else IN_ANOTHER_PLACE
     if place.register is not None or not place.deref:
         return UNDECIDED
     if at == place.offset:
         return RIGHT
     below = sp is not None and place.offset < sp  # nothing was pushed there yet
-    return ELSEWHERE if at is not None or (below and register == CALLERS) else UNDECIDED
+    return IN_ANOTHER_PLACE if at is not None or (below and register == CALLERS) else UNDECIDED
 
 
 CONTRADICTED = "contradicted"
-RULES = ("instructions-section", "instructions-cfi", "instructions-both")
-ADDRESS = re.compile("0x[0-9a-f]+")  # in operands
-UNKNOWN = ".byte"  # for bytes that capstone does not decode
-AROUND = 3  # instructions to list before and after a place
+RULE_SECTION, RULE_CFI, RULE_BOTH = "instructions-section", "instructions-cfi", "instructions-both"
+OPERAND_ADDRESS = re.compile("0x[0-9a-f]+")
+UNDECODED = ".byte"  # the mnemonic of bytes that capstone cannot decode
+LISTED_AROUND = 3  # instructions that a finding lists before and after its address
 
 
 class ContradictedRange(NamedTuple):
-    """A range whose claims are contradicted. `claims`: the contradicted claim of the section, and of the CFI."""
+    """A range of code whose rules are contradicted. `claims`: the contradicted claim of the section, and that of the CFI."""
 
     start: int
     end: int
     state: int
     claims: tuple[Claim | None, Claim | None]
-    unless: tuple[str, str]  # for each claim, RA or FP: it may hold if the function copies the caller's value
+    unless: tuple[str, str]  # for each claim: RA or FP if it may be right because the function copies that value, else ""
 
 
 class Contradictions:
-    """The contradictions of one file. `counts`: bytes of section and CFI by verdict, corrected for claims that are dropped."""
+    """Makes the findings of one file. `counts`: bytes of section and CFI by verdict, corrected here for claims that are dropped."""
 
     def __init__(
         self,
@@ -113,47 +113,44 @@ class Contradictions:
         self.abi = abi
         self.isa = isa_of(abi)
         self.functions = functions
-        self.certain = certain
-        self.proven = proven
+        self.certain = certain  # starts of functions that are certainly entered like functions
+        self.proven = proven  # its claims are indexes into `states`
         self.states = states
         self.counts = counts
         self.decoded: DecodedCode | None = None
         self.known: dict[tuple[int, str], bool] = {}  # (function, question) -> answer
 
-    def findings(self, parts: Iterator[ContradictedRange]) -> list[Finding]:
-        """Return a finding for each stretch of code in which the same claims are contradicted."""
-        shown: list[ContradictedRange] = []  # stretches, with the claims of their first part
-        rest = 0  # bytes of other contradicted code
+    def findings(self, ranges: Iterator[ContradictedRange]) -> list[Finding]:
+        """Return a finding for each stretch of adjacent ranges of a function in which the same sources are contradicted."""
+        stretches: list[ContradictedRange] = []  # with the claims of their first range
+        rest = 0  # bytes of contradicted code in no stretch
         last: ContradictedRange | None = None
-        after = 0  # end of the last part, with its padding
-        for part in filter(None, map(self._drop_uncertain, parts)):
-            for piece in self._without_padding(part):
-                goes_on = last and piece.start <= after and _rule_of(last) == _rule_of(piece)
-                goes_on = last and goes_on and self._function(last.start) == self._function(piece.start)
+        last_end = 0  # with the padding after it
+        for certain_range in filter(None, map(self._drop_uncertain, ranges)):
+            for part in self._drop_padding(certain_range):
+                goes_on = last and part.start <= last_end and _finding_rule(last) == _finding_rule(part)
+                goes_on = last and goes_on and self._function_index(last.start) == self._function_index(part.start)
                 if goes_on and not rest:
-                    shown[-1] = shown[-1]._replace(end=piece.end)
-                elif not goes_on and len(shown) < SHOWN:
-                    shown.append(piece)
+                    stretches[-1] = stretches[-1]._replace(end=part.end)
+                elif not goes_on and len(stretches) < MAX_FINDINGS:
+                    stretches.append(part)
                 else:
-                    rest += piece.end - piece.start
-                last, after = piece, part.end
-        places = [stretch.start for stretch in shown]
-        lines = source_lines(self.elf, places) if self.elf.relocated is not None else {}  # of objects
-        names = {
-            place: f"{lines[place]}: {name}" if place in lines else name for place, name in place_names(self.elf, places).items()
-        }
-        findings = [self._finding(stretch, names) for stretch in shown]
+                    rest += part.end - part.start
+                last, last_end = part, certain_range.end
+        starts = [stretch.start for stretch in stretches]
+        lines = source_lines(self.elf, starts) if self.elf.relocated is not None else {}  # only objects have relocated code
+        names = {at: f"{lines[at]}: {name}" if at in lines else name for at, name in name_addresses(self.elf, starts).items()}
+        findings = [self._make_finding(stretch, names) for stretch in stretches]
         if rest:
-            findings.append(
-                Finding("instructions-more", Severity.ERROR, f"{format_count(rest, 'byte')} of other code are contradicted")
-            )
+            message = f"{format_count(rest, 'byte')} of other code are contradicted"
+            findings.append(Finding("instructions-more", Severity.ERROR, message))
         return findings
 
     def _drop_uncertain(self, part: ContradictedRange) -> ContradictedRange | None:
-        """Return the part without claims that may hold, or None: values may be in several places, stack or entry may differ."""
-        doubtful = self.functions[self._function(part.start)][0] not in self.certain or self._clones(part.start)
+        """Return the range without claims that may be right after all; None if none is left."""
+        doubtful = self.functions[self._function_index(part.start)][0] not in self.certain or self._calls_clone(part.start)
         claims = [
-            None if doubtful or (unless and self._copied(part.start, unless)) else claim
+            None if doubtful or (unless and self._may_be_copied(part.start, unless)) else claim
             for claim, unless in zip(part.claims, part.unless, strict=True)
         ]
         for counts, before, now in zip(self.counts, part.claims, claims, strict=True):
@@ -162,91 +159,94 @@ class Contradictions:
                 counts[UNDECIDED] += part.end - part.start
         return part._replace(claims=(claims[0], claims[1])) if any(claims) else None
 
-    def _copied(self, address: int, what: str) -> bool:
-        """True if the function may have the caller's FP or RA in several places, as a function in pieces may."""
-        key = self._function(address), what
+    def _may_be_copied(self, address: int, value: str) -> bool:
+        """Return True if the caller's FP or RA may be in several places in the function, as it may be in a fragment."""
+        key = self._function_index(address), value
         if key not in self.known:
-            piece = self._piece(address)
-            found = map(piece.instruction, range(len(piece)))
+            code = self._decode_function(address)
+            instructions = ((one, self._state_at(one[0])) for one in map(code.instruction, range(len(code))))
             self.known[key] = (
-                self._is_in_pieces(piece) or count_copies(((one, self._state(one[0])) for one in found), what, self.isa) > 1
+                self._is_fragment(code) or count_copies(instructions, value, self.isa) > 1
             )
         return self.known[key]
 
-    def _clones(self, address: int) -> bool:
-        key = self._function(address), ""
+    def _calls_clone(self, address: int) -> bool:
+        """Return True if the function seems to call clone directly, which returns a second time on another stack."""
+        key = self._function_index(address), ""
         if key not in self.known:
-            self.known[key] = may_call_clone(self._piece(address), self.isa)
+            self.known[key] = may_call_clone(self._decode_function(address), self.isa)
         return self.known[key]
 
-    def _is_in_pieces(self, piece: DecodedCode) -> bool:
-        """True if the piece is entered or left with a frame other than an entry's."""
-        left_to = (point.target for point in piece.flow_points() if point.flow in (Flow.JUMP, Flow.BRANCH))
-        outside = {target for target in left_to if target is not None and not piece.start <= target < piece.end}
+    def _is_fragment(self, code: DecodedCode) -> bool:
+        """Return True if the function is entered or left with another frame state than that of an entry."""
+        targets = (point.target for point in code.flow_points() if point.flow in (Flow.JUMP, Flow.BRANCH))
+        outside = {target for target in targets if target is not None and not code.start <= target < code.end}
         entry = self.isa.entry
-        return self._state(piece.start) != entry or any(self._state(address) not in (None, entry) for address in outside)
+        return self._state_at(code.start) != entry or any(self._state_at(address) not in (None, entry) for address in outside)
 
-    def _state(self, address: int) -> FrameState | None:
-        number = self.proven.at(address)
-        return None if number == SILENT else self.states[number]
+    def _state_at(self, address: int) -> FrameState | None:
+        number = self.proven.claim_at(address)
+        return None if number == NO_CLAIM else self.states[number]
 
-    def _without_padding(self, part: ContradictedRange) -> Iterator[ContradictedRange]:
-        """Yield the range without padding, which may never run, and count padding as undecided."""
-        piece = self._piece(part.start)
-        begin = at = part.start - piece.start
-        end = part.end - piece.start
+    def _drop_padding(self, part: ContradictedRange) -> Iterator[ContradictedRange]:
+        """Yield the parts of the range between padding, and count the padding as undecided, because it may never run."""
+        code = self._decode_function(part.start)
+        begin = at = part.start - code.start
+        end = part.end - code.start
         while at < end:
-            pads = piece.marks[piece.instruction_start(piece.start + at) - piece.start] == Mark.PADDING
-            after = min(end, next((place for place in range(at + 1, end) if piece.marks[place]), end))
-            if pads:
+            is_padding = code.marks[code.instruction_start(code.start + at) - code.start] == Mark.PADDING
+            after = min(end, next((offset for offset in range(at + 1, end) if code.marks[offset]), end))
+            if is_padding:
                 for counts, claim in zip(self.counts, part.claims, strict=True):
                     if claim is not None:
                         counts[CONTRADICTED] -= after - at
                         counts[UNDECIDED] += after - at
                 if begin < at:
-                    yield part._replace(start=piece.start + begin, end=piece.start + at)
+                    yield part._replace(start=code.start + begin, end=code.start + at)
                 begin = after
             at = after
         if begin < end:
-            yield part._replace(start=piece.start + begin)
+            yield part._replace(start=code.start + begin)
 
-    def _function(self, address: int) -> int:
+    def _function_index(self, address: int) -> int:
+        """Return the index of the last function that begins at or before the address."""
         return bisect_right(self.functions, address, key=lambda one: one[0]) - 1
 
-    def _piece(self, address: int) -> DecodedCode:
-        """Return the decoded function that holds the address."""
-        number = self._function(address)
+    def _decode_function(self, address: int) -> DecodedCode:
+        """Return the decoded function that contains the address."""
+        number = self._function_index(address)
         if self.decoded is None or self.decoded.start != self.functions[number][0]:
             start, end = self.functions[number]
             self.decoded = decode(self.elf.at(start, end - start), start, self.isa)
         return self.decoded
 
-    def _finding(self, first: ContradictedRange, names: dict[int, str]) -> Finding:
-        """Return the finding of a stretch, with the claims of its first part."""
+    def _make_finding(self, first: ContradictedRange, names: dict[int, str]) -> Finding:
+        """Return the finding about a stretch. `names`: by the start of each stretch."""
         count = format_count(first.end - first.start, "byte")
-        by_section, by_cfi = (claim and self._claim_text(claim) for claim in first.claims)
+        by_section, by_cfi = (claim and self._format_claim(claim) for claim in first.claims)
         if by_section == by_cfi:
-            says = f"section and CFI say {by_section}"
+            text = f"section and CFI say {by_section}"
         elif by_section and by_cfi:
-            says = f"the section says {by_section}, the CFI {by_cfi}"
+            text = f"the section says {by_section}, the CFI {by_cfi}"
         else:
-            says = f"the section says {by_section}" if by_section else f"the CFI says {by_cfi}"
+            text = f"the section says {by_section}" if by_section else f"the CFI says {by_cfi}"
         claim = next(claim for claim in first.claims if claim is not None)
-        state = self._proven_text(self.states[first.state], claim)
-        message = f"{names[first.start]}, {count}: {says}; the instructions say {state}"
-        return Finding(_rule_of(first), Severity.ERROR, message, address=first.start, instructions=self._listing(first.start))
+        state = self._format_state(self.states[first.state], claim)
+        message = f"{names[first.start]}, {count}: {text}; the instructions say {state}"
+        instructions = self._list_instructions(first.start)
+        return Finding(_finding_rule(first), Severity.ERROR, message, address=first.start, instructions=instructions)
 
-    def _claim_text(self, claim: Claim) -> str:
+    def _format_claim(self, claim: Claim) -> str:
         rule = claim.rule
         if rule is None:
             return ""
         return equation(rule, self.abi) + (" with key B" if rule.ra_signed and claim.key_b else "")
 
-    def _proven_text(self, state: FrameState, claim: Claim) -> str:
-        """Return the proven frame as an equation, with the CFA counted from the claim's register if that is known."""
+    def _format_state(self, state: FrameState, claim: Claim) -> str:
+        """Return the proven frame as an equation, with the CFA relative to the claim's register if that is known."""
         fp = register_name(self.abi.fp, self.abi)
         rule = rule_of_state(state, self.abi.sp, self.abi.fp, self.abi.fixed_ra_offset)
-        cfa = self._cfa(state, claim)
+        cfa = self._proven_cfa(state, claim)
         if rule is not None:
             key = " with key B" if rule.ra_signed and state.key_b else ""
             return equation(rule if cfa is None else rule._replace(cfa=cfa), self.abi) + key
@@ -255,25 +255,27 @@ class Contradictions:
             known.append(f"{fp} is the caller's" if state.fp == CALLERS else f"{fp} = cfa - {-state.fp}")
         return ", ".join(known)
 
-    def _cfa(self, state: FrameState, claim: Claim) -> Where | None:
+    def _proven_cfa(self, state: FrameState, claim: Claim) -> Where | None:
+        """Return the proven CFA relative to the register that the claim uses; None if its value is not known."""
         base = claim.rule.cfa if claim.rule is not None else None
         if base is None:
             return None
         value = state.sp if base.register == self.abi.sp else state.fp
         return None if value is None or value == CALLERS else base._replace(offset=-value)
 
-    def _listing(self, address: int) -> tuple[Instruction, ...]:
-        piece = self._piece(address)
-        here = piece.number_at(piece.instruction_start(address))
+    def _list_instructions(self, address: int) -> tuple[Instruction, ...]:
+        """Return the instruction at an address, and some before and after it."""
+        code = self._decode_function(address)
+        here = code.number_at(code.instruction_start(address))
         listing, stubs = [], self.elf.externals.stubs
-        for number in range(max(here - AROUND, 0), min(here + AROUND + 1, len(piece))):
-            at, _, mnemonic, operands = piece.instruction(number)
-            operands = ADDRESS.sub(lambda found: stubs.get(int(found[0], 16), found[0]), operands)
+        for number in range(max(here - LISTED_AROUND, 0), min(here + LISTED_AROUND + 1, len(code))):
+            at, _, mnemonic, operands = code.instruction(number)
+            operands = OPERAND_ADDRESS.sub(lambda found: stubs.get(int(found[0], 16), found[0]), operands)
             listing.append(Instruction(at, f"{mnemonic} {operands}".rstrip(), number == here))
-            if mnemonic == UNKNOWN and number >= here:  # later instructions may be wrong, too
+            if mnemonic == UNDECODED and number >= here:  # what follows may be decoded from a wrong offset
                 break
         return tuple(listing)
 
 
-def _rule_of(part: ContradictedRange) -> str:
-    return RULES[2] if all(part.claims) else RULES[0] if part.claims[0] else RULES[1]
+def _finding_rule(part: ContradictedRange) -> str:
+    return RULE_BOTH if all(part.claims) else RULE_SECTION if part.claims[0] else RULE_CFI

@@ -1,4 +1,4 @@
-"""The findings of a check, their severity, and the report of one file or package, as text or JSON."""
+"""The findings of a check with their severities, and the report of one file or package, as text or JSON."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ class Verdict(Enum):
     SILENT = "neither covered nor described by CFI"  #: neither has a rule
 
 
-SHOWN = 10  # findings of one rule to print, unless all are asked for
-WHOSE = {"section": "section", "cfi": "CFI"}  # compared with the instructions
-BY_SECOND = {"same": "the same", "other": "other", "left_out": "left out", "unjudged": "not judged"}
-SAID = (Severity.ERROR, Severity.WARNING)
-NO_SECTION, ELSEWHERE = "no-sframe", "section-place"  # rules
-MOVED = "; another tool moved the section away from its headers: run add-section after that tool"
-IN_LINE = {
+MAX_SHOWN = 10  # findings of one rule that are printed, unless all are asked for
+SOURCE_LABELS = {"section": "section", "cfi": "CFI"}  # what is compared with the instructions
+SECOND_READER_LABELS = {"same": "the same", "other": "other", "left_out": "left out", "unjudged": "not judged"}
+COUNTED_SEVERITIES = (Severity.ERROR, Severity.WARNING)
+RULE_NO_SECTION, RULE_SECTION_MOVED = "no-sframe", "section-place"  # rules
+MOVED_HINT = "; another tool moved the section away from its headers: run add-section after that tool"
+VERDICT_PHRASES = {
     Verdict.EQUAL: "match it",
     Verdict.WRONG: "do not",
     Verdict.ABSENT: "are not covered",
     Verdict.INEXPRESSIBLE: "cannot be expressed",
-}  # of the bytes of code with CFI
+}  # how the default line goes on after a number of bytes of code with CFI
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class CheckReport:
     @property
     def lacks_section(self) -> bool:
         """True if there is no section, and that is an error."""
-        return any(finding.rule == NO_SECTION and finding.severity is Severity.ERROR for finding in self.findings)
+        return any(finding.rule == RULE_NO_SECTION and finding.severity is Severity.ERROR for finding in self.findings)
 
     def worst(self) -> Severity | None:
         """Return the highest severity of the findings, including those of files in a package; None without findings."""
@@ -123,7 +123,7 @@ class CheckReport:
     def one_line(self) -> str:
         """Return the line that the command prints by default."""
         counts = Counter(finding.severity for finding in self._all_findings())
-        found = [format_count(counts[severity], severity.name.lower()) for severity in SAID if counts[severity]]
+        found = [format_count(counts[severity], severity.name.lower()) for severity in COUNTED_SEVERITIES if counts[severity]]
         if self.package is not None:
             if self.package.refused:
                 found.append(f"{len(self.package.refused):,} refused")
@@ -134,35 +134,35 @@ class CheckReport:
             line += f": {self.package.one_line()}"
         if self.version:
             line += f": SFrame {self.version}, {format_count(self.functions, 'FDE')}"
-            line += ", not loaded" * any(finding.rule == "not-loaded" for finding in self.findings) + self._matching()
-        for who, code in self.instructions.items():
-            if any(code.values()):
-                line += f"; {WHOSE[who]} by the instructions: {', '.join(f'{n:,} {what}' for what, n in code.items() if n)}"
-        return line + MOVED * any(finding.rule == ELSEWHERE for finding in self.findings)
+            line += ", not loaded" * any(finding.rule == "not-loaded" for finding in self.findings) + self._format_cfi_match()
+        for source, code in self.instructions.items():
+            if counts_text := ", ".join(f"{count:,} {verdict}" for verdict, count in code.items() if count):
+                line += f"; {SOURCE_LABELS[source]} by the instructions: {counts_text}"
+        return line + MOVED_HINT * any(finding.rule == RULE_SECTION_MOVED for finding in self.findings)
 
-    def _matching(self) -> str:
-        """Return how much of the code matches the CFI."""
-        counts = {verdict: self.code.get(verdict, 0) for verdict in IN_LINE}
+    def _format_cfi_match(self) -> str:
+        """Return the part of the default line that says how much of the code matches the CFI; empty without CFI."""
+        counts = {verdict: self.code.get(verdict, 0) for verdict in VERDICT_PHRASES}
         total, equal = sum(counts.values()), counts.pop(Verdict.EQUAL)
         if not total:
             return ""
         amount = f"all {total:,}" if equal == total else f"{equal:,} of {total:,}"
-        others = [f", {count:,} {IN_LINE[verdict]}" for verdict, count in counts.items() if count]
+        others = [f", {count:,} {VERDICT_PHRASES[verdict]}" for verdict, count in counts.items() if count]
         text = f", {amount} bytes of code with CFI match it{''.join(others)}"
-        by_second = {what: count for what, count in self.second_reader.items() if count}
+        by_second = {key: count for key, count in self.second_reader.items() if count}
         if by_second.keys() <= {"same"}:
             return text + ", confirmed by pyelftools" * bool(by_second)
-        return f"{text}; by pyelftools: {', '.join(f'{count:,} {BY_SECOND[what]}' for what, count in by_second.items())}"
+        return f"{text}; by pyelftools: {', '.join(f'{count:,} {SECOND_READER_LABELS[key]}' for key, count in by_second.items())}"
 
-    def lines(self, least: Severity, *, shown: int | None = SHOWN) -> Iterator[str]:
+    def lines(self, least: Severity, *, shown: int | None = MAX_SHOWN) -> Iterator[str]:
         """Yield the lines of findings with at least that severity, at most `shown` of each rule; None for all."""
         for group in _group_by_rule(self.findings):
             if group[0].severity < least:
                 break
             for finding in group[:shown]:
-                yield f"  {_finding_line(finding)}"
-                for one in finding.instructions:
-                    yield f"    {'>' if one.here else ' '} {one.address:#x}  {one.text}"
+                yield f"  {_format_finding(finding)}"
+                for instruction in finding.instructions:
+                    yield f"    {'>' if instruction.here else ' '} {instruction.address:#x}  {instruction.text}"
             if shown is not None and len(group) > shown:
                 first = group[0]
                 yield f"  {first.severity.name.lower()}: {len(group) - shown:,} more of {first.rule}"
@@ -177,8 +177,8 @@ class CheckReport:
 
     def strict(self) -> CheckReport:
         """Return the same report with warnings as errors."""
-        worse = {Severity.WARNING: Severity.ERROR}
-        findings = [finding._replace(severity=worse.get(finding.severity, finding.severity)) for finding in self.findings]
+        raised = {Severity.WARNING: Severity.ERROR}
+        findings = [finding._replace(severity=raised.get(finding.severity, finding.severity)) for finding in self.findings]
         package = self.package and replace(self.package, files=tuple(part.strict() for part in self.package.files))
         return replace(self, findings=_sort_worst_first(findings), package=package)
 
@@ -187,17 +187,11 @@ class CheckReport:
         code = {verdict.name.lower(): count for verdict, count in self.code.items()}
         findings = [
             finding._asdict()
-            | {
-                "severity": finding.severity.name.lower(),
-                "instructions": [one._asdict() for one in finding.instructions],
-            }
+            | {"severity": finding.severity.name.lower(), "instructions": [one._asdict() for one in finding.instructions]}
             for finding in self.findings
         ]
-        report = asdict(replace(self, findings=(), package=None)) | {
-            "code": code,
-            "findings": findings,
-            "warnings": list(self.warnings),
-        }
+        report = asdict(replace(self, findings=(), package=None))
+        report |= {"code": code, "findings": findings, "warnings": list(self.warnings)}
         if self.package is not None:
             files = [part.to_json() for part in self.package.files]
             report["package"] = vars(self.package) | {"refused": list(self.package.refused), "files": files}
@@ -205,7 +199,7 @@ class CheckReport:
 
 
 def _group_by_rule(findings: Iterable[Finding]) -> list[list[Finding]]:
-    """Return the findings in groups of one rule, the worst first."""
+    """Return the findings grouped by rule, the worst groups first."""
     groups: dict[tuple[Severity, str, str], list[Finding]] = {}
     for finding in findings:
         groups.setdefault((finding.severity, finding.consumer, finding.rule), []).append(finding)
@@ -232,7 +226,7 @@ class ReportDraft:
     second_reader: Mapping[str, int] = field(default_factory=dict)
 
     def add_error(self, rule: str, message: str) -> None:
-        """Add an error, unless there is one already, of which this is a consequence."""
+        """Add an error, unless there already is one, because this one is then only a consequence."""
         if all(finding.severity is not Severity.ERROR for finding in self.findings):
             self.findings.append(Finding(rule, Severity.ERROR, message))
 
@@ -240,10 +234,8 @@ class ReportDraft:
         return CheckReport(**(vars(self) | {"findings": _sort_worst_first(self.findings), "warnings": tuple(self.warnings)}))
 
 
-def _finding_line(finding: Finding) -> str:
-    places = [
-        *([f"{finding.address:#x}"] if finding.address is not None else []),
-        *([f".sframe+{finding.offset:#x}"] if finding.offset is not None else []),
-    ]
-    where = f" ({', '.join(places)})" if places else ""
-    return f"{finding.severity.name.lower()}: {finding.rule}{where}: {finding.message}"
+def _format_finding(finding: Finding) -> str:
+    places = [f"{finding.address:#x}"] if finding.address is not None else []
+    places += [f".sframe+{finding.offset:#x}"] if finding.offset is not None else []
+    place = f" ({', '.join(places)})" if places else ""
+    return f"{finding.severity.name.lower()}: {finding.rule}{place}: {finding.message}"

@@ -1,7 +1,7 @@
-"""Names places in code by source file and line, as `.debug_line` has them.
+"""Finds the source file and line of addresses in `.debug_line`.
 
-Read here, and not by pyelftools, in time linear in its size: there, two bytes can stand for any number of empty file names, and any
-number of units for one line program.
+pyelftools is not used because hostile input can take it any time: two bytes can stand for any number of empty file names, and any
+number of units can share a line program. This reader needs time linear in the size of the section.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.elf.records import ByteOrder
 
-    Name = tuple[str, int]  # a section, and where the text is in it
-    Row = tuple[int, int, int]  # address, number of a file, line
+    TextPlace = tuple[str, int]  # the name of a section, and the offset of a text in it
+    LineRow = tuple[int, int, int]  # address, number of a file, line
 
-MAX_NAME = 4096
-ESCAPE_64 = 0xFFFFFFFF  # before a length of eight bytes
-FIXED = {0x0B: 1, 0x05: 2, 0x06: 4, 0x07: 8, 0x1E: 16}  # bytes of a form's value
-STRING, BLOCK, UDATA = 0x08, 0x09, 0x0F
-STRINGS = {0x0E: ".debug_str", 0x1F: ".debug_line_str"}
-PATH = 1  # the kind of a field that is a file's name
-EXTENDED, COPY, ADVANCE_PC, ADVANCE_LINE, SET_FILE, CONST_ADD_PC, FIXED_ADVANCE_PC = 0, 1, 2, 3, 4, 8, 9
-END_SEQUENCE, SET_ADDRESS = 1, 2
+MAX_NAME = 4096  # bytes
+ESCAPE_64 = 0xFFFFFFFF  # comes before a length of eight bytes: 64-bit DWARF
+FORM_SIZES = {0x0B: 1, 0x05: 2, 0x06: 4, 0x07: 8, 0x1E: 16}  # bytes of DW_FORM_data1, data2, data4, data8 and data16
+STRING, BLOCK, UDATA = 0x08, 0x09, 0x0F  # DW_FORM_*
+STRING_SECTIONS = {0x0E: ".debug_str", 0x1F: ".debug_line_str"}  # that DW_FORM_strp and DW_FORM_line_strp refer to
+PATH = 1  # DW_LNCT_path
+EXTENDED, COPY, ADVANCE_PC, ADVANCE_LINE, SET_FILE, CONST_ADD_PC, FIXED_ADVANCE_PC = 0, 1, 2, 3, 4, 8, 9  # DW_LNS_*
+END_SEQUENCE, SET_ADDRESS = 1, 2  # DW_LNE_*
 
 
 class _Reader(Cursor):
-    """A cursor over a section's bytes. Raises ValueError past `end`, that of the section or of the unit in it."""
+    """A cursor over a section's bytes. Reading past `end`, the end of the section or of the current unit, raises ValueError."""
 
     def __init__(self, data: Bytes, order: ByteOrder) -> None:
         super().__init__(data, 0, order == "big", 0, 0, None)
         self.bytes = bytes(data)
 
     def skip(self, size: int) -> int:
-        """Move past that many bytes; return where they begin."""
+        """Move past `size` bytes; return the offset where they begin."""
         at: int = self.pos
         if size > self.end - at:
             raise ValueError
@@ -62,36 +62,36 @@ class _Reader(Cursor):
         return number
 
     def skip_text(self) -> int:
-        """Move past the text at this position; return where it begins."""
+        """Move past the zero-terminated text at this position; return the offset where it begins."""
         at: int = self.pos
         self.pos = self.bytes.index(b"\0", at, self.end) + 1
         return at
 
 
 def source_lines(elf: ElfFile, addresses: Collection[int]) -> dict[int, str]:
-    """Return `file.s:8` for each address that has a line; of several, the first. Does not raise."""
+    """Return a text such as `file.s:8` for each address that has a line. If it has several, the first counts. Does not raise."""
     section = elf.section(".debug_line")
     if not addresses or section is None:
         return {}
     wanted, found = sorted(addresses), dict[int, str]()
     try:
-        for (start, file, line), end, files in _ranges(_Reader(elf.contents(section), elf.byte_order)):
+        for (start, file, line), end, files in _read_ranges(_Reader(elf.contents(section), elf.byte_order)):
             for address in wanted[bisect_left(wanted, start) : bisect_left(wanted, end)]:
                 if address not in found and 0 <= file < len(files):
-                    found[address] = f"{_text(elf, *files[file])}:{line}"
+                    found[address] = f"{_read_text(elf, *files[file])}:{line}"
     except (ValueError, FormatError):
-        pass  # damaged: the lines before
+        pass  # the section is damaged; lines before the damage are kept
     return found
 
 
-def _text(elf: ElfFile, name: str, at: int) -> str:
+def _read_text(elf: ElfFile, name: str, at: int) -> str:
     section = elf.section(name)
     data = b"" if section is None else bytes(elf.contents(section)[at : at + MAX_NAME])
     return data.partition(b"\0")[0].decode(errors="replace")
 
 
-def _ranges(reader: _Reader) -> Iterator[tuple[Row, int, list[Name]]]:
-    """Yield (row, address of the next row, names of the row's unit) for each row. Raises ValueError for a damaged section."""
+def _read_ranges(reader: _Reader) -> Iterator[tuple[LineRow, int, list[TextPlace]]]:
+    """Yield (row, address of the next row, file names of its unit) for each row. Raises ValueError for a damaged section."""
     while reader.pos < len(reader.bytes):
         reader.end = len(reader.bytes)
         length, width = reader.number(4), 4
@@ -99,27 +99,28 @@ def _ranges(reader: _Reader) -> Iterator[tuple[Row, int, list[Name]]]:
             length, width = reader.number(8), 8
         begin = reader.skip(length)
         reader.pos, reader.end = begin, begin + length
-        revision = reader.number(2)  # of DWARF
+        revision = reader.number(2)  # the DWARF version of the line table
         if 2 <= revision <= 5:
             reader.skip(2 if revision == 5 else 0)  # sizes of an address and a segment selector
-            yield from _program(reader, revision, width, min(reader.end, reader.number(width) + reader.pos))
+            yield from _run_line_program(reader, revision, width, min(reader.end, reader.number(width) + reader.pos))
         reader.pos = reader.end
 
 
-def _program(reader: _Reader, revision: int, width: int, start: int) -> Iterator[tuple[Row, int, list[Name]]]:
-    step = reader.number(1)
-    reader.skip(1 if revision < 4 else 2)  # what else is in an instruction; whether rows begin statements
-    line_base = (reader.number(1) + 128) % 256 - 128
+def _run_line_program(reader: _Reader, revision: int, width: int, start: int) -> Iterator[tuple[LineRow, int, list[TextPlace]]]:
+    """Yield the rows of a unit, like `_read_ranges`. `width`: bytes of an offset. `start`: where the instructions begin."""
+    step = reader.number(1)  # minimum_instruction_length
+    reader.skip(1 if revision < 4 else 2)  # maximum_operations_per_instruction, since DWARF 4, and default_is_stmt
+    line_base = (reader.number(1) + 128) % 256 - 128  # a signed byte
     line_range, opcode_base = reader.number(1), reader.number(1)
     lengths = [reader.number(1) for _ in range(opcode_base - 1)]
     if not line_range:
         raise ValueError
-    files = _names(reader, width) if revision == 5 else _old_names(reader)
+    files = _read_file_names(reader, width) if revision == 5 else _read_old_file_names(reader)
     address, file, line = 0, 1, 1
-    last: Row | None = None
+    last: LineRow | None = None
     reader.pos = start
     while reader.pos < reader.end:
-        opcode, is_row, ends = reader.number(1), False, False
+        opcode, is_row, ends_sequence = reader.number(1), False, False
         if opcode >= opcode_base:
             advance, more = divmod(opcode - opcode_base, line_range)
             address, line, is_row = address + advance * step, line + line_base + more, True
@@ -129,7 +130,7 @@ def _program(reader: _Reader, revision: int, width: int, start: int) -> Iterator
             kind = reader.number(1)
             if kind == SET_ADDRESS:
                 address = reader.number(min(size, 9) - 1)
-            is_row = ends = kind == END_SEQUENCE
+            is_row = ends_sequence = kind == END_SEQUENCE
             reader.pos = max(end, reader.pos)
         elif opcode == COPY:
             is_row = True
@@ -150,49 +151,50 @@ def _program(reader: _Reader, revision: int, width: int, start: int) -> Iterator
             if last and last[0] < address:
                 yield last, address, files
             last = address, file, line
-        if ends:
+        if ends_sequence:
             address, file, line, last = 0, 1, 1, None
 
 
-def _old_names(reader: _Reader) -> list[Name]:
-    """Return the names of files, from number 1 on, after those of directories, of versions 2 to 4."""
-    while reader.bytes[reader.skip_text()]:
+def _read_old_file_names(reader: _Reader) -> list[TextPlace]:
+    """Return the names of files in a table of versions 2 to 4, whose numbers begin with 1."""
+    while reader.bytes[reader.skip_text()]:  # the names of directories come first
         pass
-    names = [(".debug_line", len(reader.bytes))]  # number 0 is no file
+    names = [(".debug_line", len(reader.bytes))]  # number 0 gets an empty name
     while reader.bytes[reader.pos : reader.pos + 1] != b"\0":
         names.append((".debug_line", reader.skip_text()))
-        for _ in range(3):
+        for _ in range(3):  # directory, time, size
             reader.uleb()
     return names
 
 
-def _names(reader: _Reader, width: int) -> list[Name]:
-    """Return the names of files, after those of directories, of version 5."""
-    names: list[Name] = []
-    for _ in range(2):
+def _read_file_names(reader: _Reader, width: int) -> list[TextPlace]:
+    """Return the names of files in a table of version 5."""
+    names: list[TextPlace] = []
+    for _ in range(2):  # the directories in the same form, then the files
         forms = [(reader.uleb(), reader.uleb()) for _ in range(reader.number(1))]
         count = reader.uleb()
         if count and not forms:
-            raise ValueError  # any number of empty entries
-        names = [_entry(reader, width, forms) for _ in range(count)]
+            raise ValueError  # entries of no bytes could be any number
+        names = [_read_file_name(reader, width, forms) for _ in range(count)]
     return names
 
 
-def _entry(reader: _Reader, width: int, forms: list[tuple[int, int]]) -> Name:
+def _read_file_name(reader: _Reader, width: int, forms: list[tuple[int, int]]) -> TextPlace:
+    """Return the name in an entry of version 5. `forms`: DW_LNCT and DW_FORM of each field."""
     name = (".debug_line", len(reader.bytes))
     for kind, form in forms:
         if form == STRING:
             found = (".debug_line", reader.skip_text())
-        elif form in STRINGS:
-            found = STRINGS[form], reader.number(width)
-        elif form in FIXED:
-            reader.skip(FIXED[form])
+        elif form in STRING_SECTIONS:
+            found = STRING_SECTIONS[form], reader.number(width)
+        elif form in FORM_SIZES:
+            reader.skip(FORM_SIZES[form])
         elif form == BLOCK:
             reader.skip(reader.uleb())
         elif form == UDATA:
             reader.uleb()
         else:
             raise ValueError
-        if kind == PATH and (form == STRING or form in STRINGS):
+        if kind == PATH and (form == STRING or form in STRING_SECTIONS):
             name = found
     return name

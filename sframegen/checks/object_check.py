@@ -1,6 +1,6 @@
-"""Checks the SFrame sections of objects like those of linked files, as if each object were linked alone.
+"""Checks the SFrame sections of relocatable objects as if each object were linked alone.
 
-Only linkers read an object's sections, and kernels those of their modules, so the demands of other consumers are not checked here.
+Only linkers read an object's sections, and kernels those of their modules, so the demands of other consumers do not apply here.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from linker.objects.laid_out import is_code, is_sframe, place_debug_file
 from linker.objects.object_view import ObjectView
 from linker.objects.resolved_code import resolve_code
 from sframegen.base.errors import FormatError
-from sframegen.checks.against_cfi import ALL_REGISTERS, AllSections, compare
-from sframegen.checks.check import count_unwalked, no_section
-from sframegen.checks.consumers import accepted
-from sframegen.checks.finding import NO_SECTION, CheckReport, Consumer, Finding, ReportDraft, Severity, Verdict
-from sframegen.checks.placement import FLAGS
+from sframegen.checks.against_cfi import ALL_REGISTERS, ObjectSections, compare_with_cfi
+from sframegen.checks.check import count_unwalked, explain_missing_section
+from sframegen.checks.consumers import check_consumers
+from sframegen.checks.finding import RULE_NO_SECTION, CheckReport, Consumer, Finding, ReportDraft, Severity, Verdict
+from sframegen.checks.placement import CHECKED_FLAGS
 from sframegen.checks.specification.rule_list import RULES
-from sframegen.checks.specification.wellformed import examine
+from sframegen.checks.specification.wellformed import examine_section
 from sframegen.code.isa.machines import isa_of
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert_sources
@@ -39,12 +39,9 @@ if TYPE_CHECKING:
 
 
 def check_objects(
-    objects: Objects,
-    debug_file: Path | None = None,
-    consumer: Consumer = "all",
-    running: Running | None = None,
+    objects: Objects, debug_file: Path | None = None, consumer: Consumer = "all", running: Running | None = None
 ) -> CheckReport:
-    """Check an object, or each object of an archive, whose name then begins each message. `debug_file`: that of a single object.
+    """Check an object, or each object of an archive; messages then begin with its name. `debug_file`: only for a single object.
 
     `running`: also compare with the instructions. Raises FormatError for an ABI whose instructions are not supported.
     """
@@ -60,21 +57,21 @@ def check_objects(
         total.functions += part.functions
         total.section_bytes += part.section_bytes
         code.update(part.code)
-        for who, counts in part.instructions.items():
-            instructions.setdefault(who, Counter()).update(counts)
+        for source, counts in part.instructions.items():
+            instructions.setdefault(source, Counter()).update(counts)
         total.findings += [one._replace(message=f"{member[1:-1]}: {one.message}") if member else one for one in part.findings]
         total.warnings += part.warnings
     if not parts:
-        total.findings.append(Finding(NO_SECTION, Severity.WARNING, "it contains no objects; nothing to check"))
+        total.findings.append(Finding(RULE_NO_SECTION, Severity.WARNING, "it contains no objects; nothing to check"))
     total.code = {verdict: code[verdict] for verdict in Verdict if verdict in code}
-    total.instructions = {who: dict(counts) for who, counts in instructions.items()}
+    total.instructions = {source: dict(counts) for source, counts in instructions.items()}
     return total.report()
 
 
 def check_object(
     elf: ElfFile, debug_file: Path | None = None, consumer: Consumer = "all", running: Running | None = None
 ) -> CheckReport:
-    """Check one object, and return its report. Sections that cannot be read or laid out are findings."""
+    """Check one object, and return its report. Sections that cannot be read or laid out become findings."""
     draft = ReportDraft(elf.name)
     sections = [section for section in elf.sections if is_sframe(section)]
     if not sections and not any(map(is_code, elf.sections)):
@@ -85,11 +82,11 @@ def check_object(
     try:
         view = ObjectView(elf)
         if sections:
-            draft.findings += list(well_formed(view, consumer))
-            _compare(view, draft, debug_file)
+            draft.findings += list(check_each_section(view, consumer))
+            _add_cfi_findings(view, draft, debug_file)
         else:
             severity = Severity.ERROR if running is None else Severity.NOTE  # the CFI is compared with the instructions
-            draft.findings.append(Finding(NO_SECTION, severity, no_section(view.placed.image)))
+            draft.findings.append(Finding(RULE_NO_SECTION, severity, explain_missing_section(view.placed.image)))
         if running is not None:
             _check_instructions(view, draft, debug_file, running)
     except FormatError as error:
@@ -98,52 +95,53 @@ def check_object(
 
 
 def _check_instructions(view: ObjectView, draft: ReportDraft, debug_file: Path | None, running: Running) -> None:
-    from sframegen.checks.against_code import hold  # noqa: PLC0415 - capstone takes longer to import than most files to check
+    from sframegen.checks.against_code import compare_with_instructions  # noqa: PLC0415 - imports capstone, which is slow
 
     image, abi = resolve_code(view.elf, view.placed), abi_of(view.elf)
     sources = find_sources(view.placed.image, debug_file, partial(place_debug_file, of=view.placed))
     converted = convert_sources(sources, image.executable_ranges(), abi._replace(base_registers=ALL_REGISTERS))
-    held = hold(image, abi, converted, view.functions if draft.section_bytes else None, running.jobs, running.progress)
-    draft.warnings, draft.instructions = sources.warnings, held.code
-    for finding in held.findings:
+    table = view.functions if draft.section_bytes else None
+    verdicts = compare_with_instructions(image, abi, converted, table, running.jobs, running.progress)
+    draft.warnings, draft.instructions = sources.warnings, verdicts.code
+    for finding in verdicts.findings:
         start, *_ = view.placed.sections[index_of_containing_range(view.placed.sections, finding.address or 0) or 0]
         listing = tuple(one._replace(address=one.address - start) for one in finding.instructions)  # offsets in the section
         draft.findings.append(finding._replace(address=None, instructions=listing))
 
 
-def well_formed(view: ObjectView, consumer: Consumer) -> Iterator[Finding]:
-    """Yield the findings about each section by itself."""
+def check_each_section(view: ObjectView, consumer: Consumer) -> Iterator[Finding]:
+    """Yield the findings about each section that do not depend on the object's CFI."""
     image = view.placed.image
     sections = list(filter(is_sframe, image.sections))
     if is_module(image) and len(sections) > 1:
         message = f"a kernel reads only the first of {len(sections)} sections"
         yield Finding("arm64-kernel-several", Severity.ERROR, message, "arm64-kernel")
     for section in sections:
-        flags = section.header.sh_flags & FLAGS
+        flags = section.header.sh_flags & CHECKED_FLAGS
         if flags != SHF.ALLOC:
             rule = RULES["section-flags"]
-            yield Finding(rule.name, rule.severity, f"{rule.says}: {flags:#x}")
-        facts = examine(
+            yield Finding(rule.name, rule.severity, f"{rule.fault}: {flags:#x}")
+        facts = examine_section(
             image.contents(section), section.header.sh_addr, executable=image.executable_ranges(), byte_order=image.byte_order
         )
         if is_module(image):
             facts.of_kernel = facts.sorted_later = True
             facts.unwalked = count_unwalked(image, image.contents(section), section.header.sh_addr)
-            yield from accepted(facts, consumer)
+            yield from check_consumers(facts, consumer)
         for finding in facts.findings:
             place = None if finding.address is None else view.find_address(finding.address)
             yield finding._replace(address=None, message=f"{place}: {finding.message}" if place else finding.message)
 
 
-def _compare(view: ObjectView, draft: ReportDraft, debug_file: Path | None) -> None:
+def _add_cfi_findings(view: ObjectView, draft: ReportDraft, debug_file: Path | None) -> None:
     merged = view.merged
     draft.version, draft.functions = min(merged.versions), sum(len(one.numbers) for one in view.described_sections)
     image = view.placed.image
     try:
         sources = find_sources(image, debug_file, partial(place_debug_file, of=view.placed))
-        truth = compare(image, AllSections(view.functions, LAYOUTS[draft.version]), sources, abi_of(image))
+        comparison = compare_with_cfi(image, ObjectSections(view.functions, LAYOUTS[draft.version]), sources, abi_of(image))
     except FormatError as error:
         draft.findings.append(Finding("cfi-unreadable", Severity.ERROR, f"nothing to compare it with: {error}"))
         return
-    draft.code, draft.warnings = truth.code, sources.warnings
-    draft.findings += [finding._replace(address=None) for finding in truth.findings]
+    draft.code, draft.warnings = comparison.code, sources.warnings
+    draft.findings += [finding._replace(address=None) for finding in comparison.findings]

@@ -1,4 +1,4 @@
-"""Checks that a file's section header, PT_GNU_SFRAME and mapping agree on the place and use of the section."""
+"""Checks that the section header, PT_GNU_SFRAME and the PT_LOADs of a file agree on where the section is and how it is used."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import struct
 from sframegen.base.errors import FormatError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.checks.finding import Finding
-from sframegen.checks.specification.rule_list import KEPT, RULES
+from sframegen.checks.specification.rule_list import MAX_PER_RULE, RULES
 from sframegen.conversion.kernel_code import find_kernel_symbols
 from sframegen.elf.dynamic import dynamic_segment
 from sframegen.elf.records import ET, PF, PT, SHF, SHT, STRUCT_BYTE_ORDERS, Phdr
@@ -20,35 +20,36 @@ if TYPE_CHECKING:
 
     from sframegen.elf.file import ElfFile, Section
 
-PAGE = 0x1000  # bytes
-FLAGS = SHF.ALLOC | SHF.WRITE | SHF.EXECINSTR | SHF.COMPRESSED
+PAGE_SIZE = 0x1000  # bytes
+CHECKED_FLAGS = SHF.ALLOC | SHF.WRITE | SHF.EXECINSTR | SHF.COMPRESSED
 Broken = tuple[str, str]  # (name of the broken rule, detail)
-# Rules that do not hold for an image whose linker script places the section; a kernel finds its own by symbols.
-FOR_PROGRAMS = {"no-segment", "section-type", "mapped-writable"}
+# Rules that do not apply to an image whose linker script places the section, because a kernel finds its section by symbols.
+RULES_OF_PROGRAMS = {"no-segment", "section-type", "mapped-writable"}
 
 
 class SectionPlace(NamedTuple):
-    """The place of the section, from one header: address, offset and size in the file."""
+    """Where one of the headers says that the section is. `offset` and `size` are those in the file."""
 
     address: int
     offset: int
     size: int
 
 
-def in_file(elf: ElfFile) -> list[Finding]:
-    """Return the findings about a linked file; none about objects, whose sections are not in a segment. Does not raise."""
+def check_placement(elf: ElfFile) -> list[Finding]:
+    """Return the findings about a linked file; none about an object, whose sections are in no segment. Does not raise."""
     if elf.header.e_type == ET.REL:
         return []
     is_image = elf.section(IMAGE_SECTION) is not None or bool(find_kernel_symbols(elf))
     findings = [
-        Finding(name, RULES[name].severity, RULES[name].says + (f": {detail}" if detail else ""))
-        for name, detail in _check(elf)
-        if not (is_image and name in FOR_PROGRAMS)
+        Finding(name, RULES[name].severity, RULES[name].fault + (f": {detail}" if detail else ""))
+        for name, detail in _find_faults(elf)
+        if not (is_image and name in RULES_OF_PROGRAMS)
     ]
-    return findings[:KEPT]
+    return findings[:MAX_PER_RULE]
 
 
-def _check(elf: ElfFile) -> Iterator[Broken]:
+def _find_faults(elf: ElfFile) -> Iterator[Broken]:
+    """Yield each rule that the file breaks."""
     segments = [segment for segment in elf.segments if segment.p_type == PT.GNU_SFRAME]
     sections = list(filter(is_sframe_section, elf.sections))
     if not segments and not sections:
@@ -65,8 +66,8 @@ def _check(elf: ElfFile) -> Iterator[Broken]:
         yield "no-segment", ""
     elif section is None and elf.sections:
         yield "no-section", ""
-    if section is not None and section.header.sh_flags & FLAGS != SHF.ALLOC:
-        yield "section-flags", f"{section.header.sh_flags & FLAGS:#x}"
+    if section is not None and section.header.sh_flags & CHECKED_FLAGS != SHF.ALLOC:
+        yield "section-flags", f"{section.header.sh_flags & CHECKED_FLAGS:#x}"
     places = [
         SectionPlace(segment.p_vaddr, segment.p_offset, segment.p_filesz) if segment else None,
         SectionPlace(section.header.sh_addr, section.header.sh_offset, section.header.sh_size) if section else None,
@@ -86,14 +87,14 @@ def _check(elf: ElfFile) -> Iterator[Broken]:
 
 
 def _check_dynamic(elf: ElfFile) -> Iterator[Broken]:
-    """Check that .dynamic is mapped writable if PT_DYNAMIC has PF_W. Of PT_LOADs that share a page, the last one counts."""
+    """Check that .dynamic is mapped writable if PT_DYNAMIC has PF_W. If PT_LOADs share a page, the last one decides."""
     segment = dynamic_segment(elf)
     if segment is None or not segment.p_flags & PF.W or not segment.p_memsz:
         return
     loads = [load for load in elf.segments if load.p_type == PT.LOAD and load.p_memsz]
-    for page in {segment.p_vaddr // PAGE, (segment.p_vaddr + segment.p_memsz - 1) // PAGE}:
-        there = [s for s in loads if s.p_vaddr // PAGE <= page <= (s.p_vaddr + s.p_memsz - 1) // PAGE]
-        if there and not there[-1].p_flags & PF.W:
+    for page in {segment.p_vaddr // PAGE_SIZE, (segment.p_vaddr + segment.p_memsz - 1) // PAGE_SIZE}:
+        mapping = [s for s in loads if s.p_vaddr // PAGE_SIZE <= page <= (s.p_vaddr + s.p_memsz - 1) // PAGE_SIZE]
+        if mapping and not mapping[-1].p_flags & PF.W:
             yield "dynamic-read-only", f"address {segment.p_vaddr:#x}, {segment.p_memsz:#x} bytes"
             return
 
@@ -101,7 +102,7 @@ def _check_dynamic(elf: ElfFile) -> Iterator[Broken]:
 def _check_not_loaded(elf: ElfFile, section: Section) -> Iterator[Broken]:
     """Check a section outside of all segments, which may be compressed."""
     yield "not-loaded", ""
-    wrong = section.header.sh_flags & FLAGS & ~SHF.COMPRESSED
+    wrong = section.header.sh_flags & CHECKED_FLAGS & ~SHF.COMPRESSED
     if wrong:
         yield "section-flags", f"{wrong:#x}"
     end = section.header.sh_offset + section.header.sh_size
@@ -110,19 +111,19 @@ def _check_not_loaded(elf: ElfFile, section: Section) -> Iterator[Broken]:
         return
     try:
         contents = elf.contents(section)
-    except FormatError:  # a finding already, from reading the section
+    except FormatError:  # reading the section has already made it a finding
         return
     yield from _check_preamble(elf, contents, section)
 
 
 def _check_mapping(elf: ElfFile, place: SectionPlace) -> Iterator[Broken]:
-    """Find the PT_LOAD that holds the address; all its bytes must come from the file."""
+    """Check that a PT_LOAD maps all bytes of the section from the file, readable and not writable."""
 
-    def holds(load: Phdr) -> bool:
+    def maps_section(load: Phdr) -> bool:
         inside = load.p_vaddr <= place.address and place.address + place.size <= load.p_vaddr + load.p_filesz
         return load.p_type == PT.LOAD and inside and place.address - load.p_vaddr == place.offset - load.p_offset
 
-    load = next(filter(holds, elf.segments), None)
+    load = next(filter(maps_section, elf.segments), None)
     if load is None:
         yield "not-mapped", ""
         return
@@ -133,6 +134,7 @@ def _check_mapping(elf: ElfFile, place: SectionPlace) -> Iterator[Broken]:
 
 
 def _check_preamble(elf: ElfFile, contents: memoryview, section: Section | None) -> Iterator[Broken]:
+    """Check that the section's magic number and ABI are those of the file, and the section's type is that of its version."""
     preamble = bytes(contents[:5])
     if len(preamble) < 5:
         return
@@ -141,6 +143,6 @@ def _check_preamble(elf: ElfFile, contents: memoryview, section: Section | None)
     if magic != MAGIC or (expected is None or expected.sframe_id != abi_arch):
         abi = BY_SFRAME_ID.get(abi_arch)
         yield "machine", f"{abi.name if abi else f'ABI {abi_arch}'} in a file of e_machine {elf.header.e_machine}"
-    typed = section is None or section.header.sh_type == SHT.GNU_SFRAME
-    if not typed and version in RULES["section-type"].versions:
+    has_type = section is None or section.header.sh_type == SHT.GNU_SFRAME
+    if not has_type and version in RULES["section-type"].versions:
         yield "section-type", f"{section.header.sh_type:#x}" if section else ""

@@ -1,4 +1,4 @@
-"""Compares the rules of the CFI and of a section for each byte of code. Compiled."""
+"""Compares the rule of the CFI with that of the section for each byte of code. Compiled."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if not cython.compiled:
 
 
 class Terms:
-    """The terms of the comparison. `expressible`, by rule: 1 if the section's version can express it.
+    """The terms of the comparison. `expressible`, by rule: 1 if the section's version can express the rule.
 
-    `compared`, by rule: flavours that must be equal. `barred`: flavours that the version cannot express.
+    `compared`, by rule: the flavours that must be equal. `barred`: the flavours that the version cannot express.
     """
 
     def __init__(self, expressible: Bytes, compared: Bytes, barred: int) -> None:
@@ -33,9 +33,10 @@ class Terms:
 
 
 class VerdictRanges:
-    """Ranges of one verdict, as far as there is room: the first `count` of `total` ranges.
+    """Ranges with one verdict, as far as there is room for them: the first `count` of `total` ranges.
 
-    For each range: the section's function, rule expected or -1 - reason, rule given or -1, flavours (expected + 16 * given).
+    A range has the section's function, the CFI's rule or -1 - reason (`expected`), the section's or -1 (`given`), and flavours:
+    the CFI's + 16 * the section's.
     """
 
     def __init__(self, start: Column, end: Column, function: Column, expected: Column, given: Column, flavours: Column) -> None:
@@ -58,7 +59,7 @@ class VerdictRanges:
         given: cython.longlong,
         flavours: cython.int,
     ) -> cython.int:
-        """Adds a range, or extends the last one if it continues. `function` is ignored if `given` is negative."""
+        """Add a range, or extend the last one if it only continues. `function` is ignored if `given` is negative."""
         is_other: cython.bint = expected != self.last_expected or given != self.last_given or flavours != self.last_flavours
         if is_other or start != self.last_end:
             self.total += 1
@@ -79,17 +80,17 @@ class VerdictRanges:
 
 
 class RuleWalker:
-    """Walks along the code, and gives the rules that a search finds: at each address those of the last function that starts before.
+    """Gives the rule that a look-up finds at ascending addresses: one of the last function that starts at or before the address.
 
-    `rule_at` sets `until`, up to which the result holds, `function`, the number of the function, and its `flavour`.
+    `rule_at` also sets `until`, the address up to which its result holds, and `function` and `flavour`, those of the function.
     """
 
     def __init__(
         self, order: Column, functions: Functions, rule_numbers: Column, flavours: Bytes, periods: Bytes, without_rows: Column
     ) -> None:
-        """`order`: functions by address; empty if they are in that order. `rule_numbers`: the number of each rule.
+        """`order`: functions by address; empty if they already are in that order. `rule_numbers`: the number of each rule.
 
-        Columns by kind: its flavour, the period of PC type MASK or 0, and the rule of a function without rows, -1 for none.
+        The other columns are by kind: its flavour, its period for PC type MASK or 0, and the rule of a function without rows or -1.
         """
         self.order = order
         self.functions = functions
@@ -102,7 +103,7 @@ class RuleWalker:
         self.flavour = 0
 
     def open(self, place: cython.Py_ssize_t, limit: cython.ulonglong) -> cython.Py_ssize_t:
-        """Makes the function at `place` in the order the current one. It ends at `limit` or the next one's start at the latest."""
+        """Make the function at index `place` of the order the current one. It ends by `limit` and by the next one's start."""
         following: cython.Py_ssize_t
         self.place = place
         if place == len(self.functions.start):
@@ -122,7 +123,7 @@ class RuleWalker:
         return 0
 
     def rule_at(self, at: cython.ulonglong, limit: cython.ulonglong) -> cython.Py_ssize_t:
-        """Returns the number of the rule at `at`, or -1. `at` must not descend from call to call; `limit` is above, and fixed."""
+        """Return the number of the rule at `at`, or -1. From call to call, `at` must not descend, and `limit` must be the same."""
         last: cython.Py_ssize_t
         offset: cython.ulonglong
         base: cython.ulonglong
@@ -168,7 +169,7 @@ def sweep(
     found: VerdictRanges,
     totals: Column,
 ) -> None:
-    """Adds the bytes of each verdict to `totals`, and the ranges of the `wanted` verdict to `found`.
+    """Add the bytes of each verdict to `totals`, and the ranges of the `wanted` verdict to `found`.
 
     `truth`: the part of the CFI that SFrame can express. `left_out`: the reasons for the rest. Adjacent absent code is one range.
     """

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from sframegen.conversion.split import UncoveredRanges
     from sframegen.format.model import FunctionTable, Rule
 
-SILENT = -1
-LAST = (1 << 64) - 1  # address
+NO_CLAIM = -1  # stands for the number of a claim outside of all ranges
+LAST_ADDRESS = (1 << 64) - 1
 
 
 class Claim(NamedTuple):
-    """A table's claim about a range. `rule`: None if instructions cannot confirm it: PC type MASK, signal frames."""
+    """A table's claim about a range. `rule`: None for PC type MASK and signal frames, which instructions cannot confirm."""
 
     rule: Rule | None
     key_b: bool = False
@@ -31,28 +31,28 @@ class Track(NamedTuple):
     claim: array[int]
 
     def add(self, start: int, end: int, claim: int) -> None:
-        """Append a range after all others. It cuts the last one if they overlap."""
+        """Append a range that starts after all others. If it overlaps the last one, that is cut."""
         if self.start and self.end[-1] > start:
             self.end[-1] = start
         if start < end:
             self.start.append(start)
-            self.end.append(min(end, LAST))
+            self.end.append(min(end, LAST_ADDRESS))
             self.claim.append(claim)
 
-    def at(self, address: int) -> int:
+    def claim_at(self, address: int) -> int:
         place = bisect_right(self.start, address) - 1
-        return self.claim[place] if place >= 0 and address < self.end[place] else SILENT
+        return self.claim[place] if place >= 0 and address < self.end[place] else NO_CLAIM
 
-    def start_of(self, address: int) -> int:
-        """Return the start of the range that holds the address."""
+    def range_start(self, address: int) -> int:
+        """Return the start of the range that contains the address."""
         return self.start[bisect_right(self.start, address) - 1]
 
     def reaches(self, address: int, other: int) -> bool:
-        """True if the range that holds `address` also holds `other`, which is later."""
+        """Return True if the range that contains `address` also contains `other`, which must not be lower."""
         place = bisect_right(self.start, address) - 1
         return place >= 0 and address <= other < self.end[place]
 
-    def following(self, address: int) -> int:
+    def next_start(self, address: int) -> int:
         """Return the start of the next range; the address itself if there is none."""
         place = bisect_right(self.start, address)
         return self.start[place] if place < len(self.start) else address
@@ -62,14 +62,14 @@ def new_track() -> Track:
     return Track(array("Q"), array("Q"), array("q"))
 
 
-def track(start: array[int], end: array[int], claim: array[int]) -> Track:
-    """Return a track of ascending columns. Where two ranges overlap, the second counts."""
+def make_track(start: array[int], end: array[int], claim: array[int]) -> Track:
+    """Return a track of columns that ascend by start. Where two ranges overlap, the second one counts."""
     cut = array("Q", map(min, end, start[1:]))
     return Track(start, cut + end[len(cut) :], array("q", claim))
 
 
-def track_of(table: FunctionTable, claims: dict[Claim, int], unsaid: UncoveredRanges | None = None) -> Track:
-    """Return the track of the rules that a search finds in the table, and add new claims to `claims`.
+def track_of_table(table: FunctionTable, claims: dict[Claim, int], unsaid: UncoveredRanges | None = None) -> Track:
+    """Return the track of the rules that a look-up finds in the table, and add new claims to `claims`.
 
     `unsaid`: ranges that the table does not describe; their claims are -2 - reason.
     """
@@ -84,6 +84,7 @@ def track_of(table: FunctionTable, claims: dict[Claim, int], unsaid: UncoveredRa
 
 
 def _claimed_spans(table: FunctionTable, claims: dict[Claim, int]) -> Iterator[tuple[int, int, int]]:
+    """Yield (start, end, number of the claim) for each row of the table, and add new claims to `claims`."""
     numbers: dict[tuple[int, bool], int] = {}
     for function, start, end in table.found_ranges():
         kind = table.kinds[table.kind[function]]
@@ -102,13 +103,13 @@ def _claimed_spans(table: FunctionTable, claims: dict[Claim, int]) -> Iterator[t
                 low = high
 
 
-def meet(*tracks: Track) -> Iterator[tuple[int, int, list[int]]]:
-    """Yield (start, end, the claim of each track) for every range in which no claim changes, and a track has one."""
+def intersect_tracks(*tracks: Track) -> Iterator[tuple[int, int, list[int]]]:
+    """Yield (start, end, the claim of each track) for each range in which no claim changes and at least one track has one."""
     places = [0] * len(tracks)
     at = 0
     while True:
         until = 0
-        claims = [SILENT] * len(tracks)
+        claims = [NO_CLAIM] * len(tracks)
         for number, (start, end, value) in enumerate(tracks):
             place = places[number]
             while place < len(end) and end[place] <= at:
@@ -124,6 +125,6 @@ def meet(*tracks: Track) -> Iterator[tuple[int, int, list[int]]]:
             until = edge if not until else min(until, edge)
         if not until:
             return
-        if max(claims) > SILENT or min(claims) < SILENT:
+        if max(claims) > NO_CLAIM or min(claims) < NO_CLAIM:
             yield at, until, claims
         at = until

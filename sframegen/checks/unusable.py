@@ -1,4 +1,4 @@
-"""Finds code whose rules the Linux kernel accepts, but cannot use or misinterprets."""
+"""Finds code whose rules the Linux kernel accepts, but cannot follow or misinterprets."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Limit(NamedTuple):
-    """A limit of the Linux kernel. `name`: the finding's rule."""
+    """A kind of rule that the Linux kernel cannot use. `name`: the finding's rule. `description`: goes on after "bytes of code"."""
 
     name: str
-    says: str
+    description: str
     severity: Severity = Severity.NOTE
 
 
@@ -41,47 +41,47 @@ LIMITS = (MEMORY, REGISTER, OUTERMOST, UNCHANGED)
 
 
 class Unusable(NamedTuple):
-    """The result: bytes of code by Limit.name, with zeros, and the findings."""
+    """The bytes of code by Limit.name, zero for limits that do not occur, and the findings about them."""
 
     code: dict[str, int]
     notes: list[Finding]
 
 
-def unusable(table: FunctionTable, code: Sequence[Range], abi: Abi, consumer: str = "kernel") -> Unusable:
-    """Return the code in the table that the kernel cannot use. `code`: (start, end) of the executable ranges, ascending.
+def find_unusable_code(table: FunctionTable, code: Sequence[Range], abi: Abi, consumer: str = "kernel") -> Unusable:
+    """Return the code in the table whose rules the kernel cannot use. `code`: (start, end) of the executable ranges, ascending.
 
-    `consumer`: what the findings name, the kernel as a reader of processes, or as one of its own sections.
+    `consumer`: the name for findings, "kernel" for sections of programs or "arm64-kernel" for a kernel's own section.
     """
-    executable = _Code(code)
+    executable = _ExecutableCode(code)
     counts = dict.fromkeys((limit.name for limit in LIMITS), 0)
     first: dict[str, int] = {}
-    for limit, start, size in _limited_ranges(table, [_limit_of_rule(rule, abi) for rule in table.rules]):
-        count = executable.within(start, start + size)
+    for limit, start, size in _find_limited_ranges(table, [_find_limit(rule, abi) for rule in table.rules]):
+        count = executable.count_within(start, start + size)
         counts[limit.name] += count
         if count:
             first[limit.name] = min(start, first.get(limit.name, start))
     notes = [
-        Finding(name, severity, f"{format_count(counts[name], 'byte')} of code {says}", consumer, address=first[name])
-        for name, says, severity in LIMITS
+        Finding(name, severity, f"{format_count(counts[name], 'byte')} of code {description}", consumer, address=first[name])
+        for name, description, severity in LIMITS
         if name in first
     ]
     return Unusable(counts, notes)
 
 
-def _limit_of_rule(rule: Rule, abi: Abi) -> Limit | None:
+def _find_limit(rule: Rule, abi: Abi) -> Limit | None:
     if rule.cfa is None:
         return OUTERMOST
     if rule.cfa.register not in (abi.sp, abi.fp):
         return REGISTER
     if rule.cfa.deref:
         return MEMORY
-    if any(where and where.register is not None for where in (rule.ra, rule.fp)):  # even SP or FP: only the topmost frame has them
+    if any(where and where.register is not None for where in (rule.ra, rule.fp)):  # even SP and FP, known only in the topmost frame
         return REGISTER
     return UNCHANGED if rule.fp == AT_CFA else None
 
 
-def _limited_ranges(table: FunctionTable, limits: list[Limit | None]) -> Iterator[tuple[Limit, int, int]]:
-    """Yield (limit, start, bytes) for each row that has a limit; for repeated blocks, all bytes from the function's start on."""
+def _find_limited_ranges(table: FunctionTable, limits: list[Limit | None]) -> Iterator[tuple[Limit, int, int]]:
+    """Yield (limit, start, bytes) for each row with a limit. `start` is the function's for the repeated rows of PC type MASK."""
     if any(limits):
         for row in compress(range(len(table.row_rule)), map(limits.__getitem__, table.row_rule)):
             function = bisect_right(table.first_row, row) - 1
@@ -104,19 +104,19 @@ def _limited_ranges(table: FunctionTable, limits: list[Limit | None]) -> Iterato
             yield OUTERMOST, table.start[function], table.size[function]
 
 
-class _Code:
-    """Executable ranges, ascending and disjoint. The time of `within` hardly depends on their number."""
+class _ExecutableCode:
+    """Executable ranges, ascending and disjoint, with running totals so that `count_within` needs no loop over them."""
 
     def __init__(self, ranges: Sequence[Range]) -> None:
         self.starts = [low for low, _ in ranges]
-        self.before = list(accumulate((high - low for low, high in ranges), initial=0))
+        self.bytes_before = list(accumulate((high - low for low, high in ranges), initial=0))
 
-    def within(self, start: int, end: int) -> int:
+    def count_within(self, start: int, end: int) -> int:
         """Return the number of executable bytes in [start, end)."""
-        return self._below(end) - self._below(start)
+        return self._count_below(end) - self._count_below(start)
 
-    def _below(self, address: int) -> int:
+    def _count_below(self, address: int) -> int:
         number = bisect_right(self.starts, address)
         if not number:
             return 0
-        return min(self.before[number], self.before[number - 1] + address - self.starts[number - 1])
+        return min(self.bytes_before[number], self.bytes_before[number - 1] + address - self.starts[number - 1])

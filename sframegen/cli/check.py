@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from sframegen.api.reading import check
-from sframegen.checks.finding import CONSUMERS, SHOWN, CheckReport, Consumer, Severity
+from sframegen.checks.finding import CONSUMERS, MAX_SHOWN, CheckReport, Consumer, Severity
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, VERBOSITY, CommonOptions, debug_file_option, verbose_option
 from sframegen.cli.shared.file_kinds import is_package, refuse_package
@@ -128,7 +128,7 @@ def _print(report: CheckReport, *, verbose: bool, quiet: bool) -> None:
         return
     click.echo(report.one_line())
     min_severity = Severity.ERROR if quiet else Severity.NOTE if verbose else Severity.WARNING
-    for line in report.lines(min_severity, shown=None if verbose else SHOWN):
+    for line in report.lines(min_severity, shown=None if verbose else MAX_SHOWN):
         click.echo(line)
     for line in report.code_table() if verbose else ():
         click.echo(line)

@@ -14,7 +14,7 @@ from sframegen import api
 from sframegen.api.add_summary import Outcome, Package, Plan, Summary, sum_summaries
 from sframegen.api.removing import SectionRemoval
 from sframegen.base.errors import FormatError
-from sframegen.checks.finding import NO_SECTION, CheckedPackage, CheckReport, Finding, Severity, Verdict
+from sframegen.checks.finding import RULE_NO_SECTION, CheckedPackage, CheckReport, Finding, Severity, Verdict
 from sframegen.detached.detached_file import companion_of
 from sframegen.elf.file import open_elf
 from sframegen.packages.each_elf_file import change_package, read_package
@@ -105,7 +105,7 @@ def check_package(path: StrPath, **options: Any) -> CheckReport:  # noqa: ANN401
         functions=sum(one.functions for one in done.parts),
         section_bytes=sum(one.section_bytes for one in done.parts),
         code=code,
-        findings=(Finding(NO_SECTION, Severity.ERROR, NO_SECTIONS),) if has_none else (),
+        findings=(Finding(RULE_NO_SECTION, Severity.ERROR, NO_SECTIONS),) if has_none else (),
         warnings=(*passed.warnings, *(f"{one.file}: {warning}" for one in done.parts for warning in one.warnings)),
         package=CheckedPackage(passed.kind, passed.entries, passed.elf_files, without_section, refused, tuple(done.parts)),
     )

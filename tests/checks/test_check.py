@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import sframegen
 from sframegen.checks import against_cfi
-from sframegen.checks.against_cfi import Truth, compare
+from sframegen.checks.against_cfi import CfiComparison, compare_with_cfi
 from sframegen.checks.finding import Verdict
 from sframegen.cli.commands import cli
 from sframegen.conversion.cfi_sections import Sources, find_sources
@@ -112,9 +112,9 @@ def table_of(functions: list[Function], base: int) -> FunctionTable:
     return table
 
 
-def judged(elf: ElfFile, table: FunctionTable, sources: Sources, abi: Abi = AMD64, layout: Layout = V3) -> Truth:
+def judged(elf: ElfFile, table: FunctionTable, sources: Sources, abi: Abi = AMD64, layout: Layout = V3) -> CfiComparison:
     data = Encoder(table, abi, layout, share=False).encode(ADDRESS)
-    truth = compare(elf, decode(bytes(data), ADDRESS), sources, abi)
+    truth = compare_with_cfi(elf, decode(bytes(data), ADDRESS), sources, abi)
     assert sum(truth.code.values()) == sum(end - start for start, end in elf.executable_ranges())
     return truth
 
@@ -316,7 +316,7 @@ def test_keys_of_signed_return_addresses() -> None:
 
 
 def test_many_findings_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(against_cfi, "SHOWN", 2)
+    monkeypatch.setattr(against_cfi, "MAX_FINDINGS", 2)
     elf, base = code_of()
     fdes = [Fde(start, 4, "pushed", signal=False) for start in range(0, 40, 8)]
     truth = judged(elf, table_of([Function(0, 40, (0,), 0, signal=False)], base), frames_of(fdes, base))
@@ -546,7 +546,7 @@ def test_segments_that_no_program_has(second: dict[str, int], message: str) -> N
     elf = ElfFile(memoryview(writer.finish([load, load._replace(**second)])))
     section = decode(bytes(Encoder(table_of([], 0), AMD64, V3, share=False).encode(ADDRESS)), ADDRESS)
     with pytest.raises(sframegen.FormatError, match=message):
-        compare(elf, section, Sources([], 0, 0, []), AMD64)
+        compare_with_cfi(elf, section, Sources([], 0, 0, []), AMD64)
 
 
 def test_without_any_cfi() -> None:

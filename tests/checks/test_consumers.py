@@ -8,11 +8,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sframegen.checks.consumers import CONSUMERS, DEMANDS, EFFECTS, Demand, Effect, accepted, readers, takes, unmet
+from sframegen.checks.consumers import (
+    CONSUMERS,
+    DEMANDS,
+    EFFECTS,
+    Demand,
+    Effect,
+    check_consumers,
+    find_unmet_demands,
+    is_accepted_by,
+    select_consumers,
+)
 from sframegen.checks.finding import Severity
 from sframegen.checks.specification.rule_list import RULES
-from sframegen.checks.specification.wellformed import Facts, examine
-from sframegen.checks.unusable import LIMITS, unusable
+from sframegen.checks.specification.wellformed import SectionFacts, examine_section
+from sframegen.checks.unusable import LIMITS, find_unusable_code
 from sframegen.elf.file import open_elf
 from sframegen.format.abi import AMD64
 from sframegen.format.decode import decode
@@ -75,12 +85,12 @@ OTHERS: dict[str, Callable[[Editor], object]] = {
 OTHERS |= {f"arm64-{name}": damage for name, damage in OTHERS.items() if name.startswith("kernel-")}
 
 
-def judge(data: bytes, base: Base, **changed: object) -> Facts:
+def judge(data: bytes, base: Base, **changed: object) -> SectionFacts:
     given = {"executable": [base.code], "byte_order": base.order} | changed
-    return examine(data, base.address, **given)  # type: ignore[arg-type]
+    return examine_section(data, base.address, **given)  # type: ignore[arg-type]
 
 
-def broken(demand: Demand) -> Facts:
+def broken(demand: Demand) -> SectionFacts:
     """A section in which it is."""
     facts = damaged(demand)
     facts.of_kernel = CONSUMERS[demand.consumer].of_kernels
@@ -88,7 +98,7 @@ def broken(demand: Demand) -> Facts:
     return facts
 
 
-def damaged(demand: Demand) -> Facts:
+def damaged(demand: Demand) -> SectionFacts:
     base = base_named(BIG if "foreign" in demand.name else f"AMD64 V{VERSION[demand.consumer]}")
     if demand.name.endswith("byte-order"):
         return judge(base.data, base, byte_order="big")
@@ -105,22 +115,22 @@ def damaged(demand: Demand) -> Facts:
 @for_each("demand", DEMANDS, ids=lambda demand: demand.name)
 def test_each_demand_is_broken_and_found(demand: Demand) -> None:
     facts = broken(demand)
-    assert demand in unmet(facts, demand.consumer)
-    [finding] = [finding for finding in accepted(facts, demand.consumer) if finding.rule == demand.name]
+    assert demand in find_unmet_demands(facts, demand.consumer)
+    [finding] = [finding for finding in check_consumers(facts, demand.consumer) if finding.rule == demand.name]
     assert finding.consumer == demand.consumer
     assert finding.severity == EFFECTS[demand.effect][1]
     assert EFFECTS[demand.effect][0] in finding.message
-    assert demand.name in {finding.rule for finding in accepted(facts)}
+    assert demand.name in {finding.rule for finding in check_consumers(facts)}
 
 
 @for_each("base", bases(), ids=lambda base: base.name)
 def test_sound_sections_are_accepted_by_all(base: Base) -> None:
     facts = judge(base.data, base)
-    found = accepted(facts)
+    found = check_consumers(facts)
     assert [finding for finding in found if finding.severity > Severity.NOTE] == []
-    unread = [name for name in readers(facts, "all") if base.data[2] not in CONSUMERS[name].versions]
+    unread = [name for name in select_consumers(facts, "all") if base.data[2] not in CONSUMERS[name].versions]
     assert [(finding.consumer, finding.rule) for finding in found] == [(name, f"{name}-version") for name in unread]
-    assert [finding.severity for name in unread for finding in accepted(facts, name)] == [Severity.ERROR] * len(unread)
+    assert [finding.severity for name in unread for finding in check_consumers(facts, name)] == [Severity.ERROR] * len(unread)
 
 
 @pytest.mark.parametrize("producer", GNU, ids=lambda producer: producer.name)
@@ -129,11 +139,11 @@ def test_what_gnu_tools_write_is_accepted(producer: object, peers: Peers, tmp_pa
     elf = open_elf(made)
     found = sframe_of(elf)
     assert found is not None
-    facts = examine(*found, executable=elf.executable_ranges(), byte_order=elf.byte_order)
+    facts = examine_section(*found, executable=elf.executable_ranges(), byte_order=elf.byte_order)
     # GNU 2.44 knew no flag for starts that are relative to themselves; to 2.47 all are.
     expected = {"gnu-pc-relative"} if not facts.header or facts.header.flags == 1 else set()
     read = facts.layout is not None and facts.layout.version in CONSUMERS["gnu"].versions
-    assert {finding.rule for finding in accepted(facts) if finding.severity} == (expected if read else set())
+    assert {finding.rule for finding in check_consumers(facts) if finding.severity} == (expected if read else set())
 
 
 def test_a_section_that_is_not_loaded_is_for_readers_of_files() -> None:
@@ -141,13 +151,13 @@ def test_a_section_that_is_not_loaded_is_for_readers_of_files() -> None:
     editor = Editor(base_named("AMD64 V3"))
     editor.set_header(flags=4)
     facts = judge(bytes(editor.data), base_named("AMD64 V3"))
-    assert {finding.rule for finding in accepted(facts)} == {"kernel-sorted", "glibc-version", "gnu-sorted"}
+    assert {finding.rule for finding in check_consumers(facts)} == {"kernel-sorted", "glibc-version", "gnu-sorted"}
     facts.loaded = False
-    found = accepted(facts)
+    found = check_consumers(facts)
     assert {finding.rule for finding in found} == {"kernel-not-loaded", "glibc-not-loaded", "gnu-sorted"}
     assert {finding.severity for finding in found if finding.consumer != "gnu"} == {Severity.NOTE}
-    assert [name for name in CONSUMERS if takes(facts, name)] == ["gnu"]
-    assert [(one.rule, one.severity) for one in accepted(facts, "kernel")] == [("kernel-not-loaded", Severity.ERROR)]
+    assert [name for name in CONSUMERS if is_accepted_by(facts, name)] == ["gnu"]
+    assert [(one.rule, one.severity) for one in check_consumers(facts, "kernel")] == [("kernel-not-loaded", Severity.ERROR)]
 
 
 def test_what_is_rejected_is_not_judged_further() -> None:
@@ -155,7 +165,7 @@ def test_what_is_rejected_is_not_judged_further() -> None:
     editor = Editor(base)
     DAMAGES["row-order"](editor)
     editor.set_header(flags=4)
-    assert [demand.name for demand in unmet(judge(bytes(editor.data), base), "kernel")] == ["kernel-sorted"]
+    assert [demand.name for demand in find_unmet_demands(judge(bytes(editor.data), base), "kernel")] == ["kernel-sorted"]
 
 
 def test_a_start_round_the_end_of_the_address_space_has_the_kernel_drop_the_section() -> None:
@@ -207,7 +217,7 @@ def test_code_that_the_kernel_cannot_use_is_what_its_reader_says(base: Base) -> 
             continue
         if limit:
             counts[f"kernel-{limit}"] += 1
-    found = unusable(section.table, code, section.abi)
+    found = find_unusable_code(section.table, code, section.abi)
     assert found.code == counts
     assert [name for name, count in counts.items() if not count] == ["kernel-fp-at-cfa"]  # nothing of ours has it
     assert [(note.rule, note.severity) for note in found.notes] == [(limit.name, Severity.NOTE) for limit in LIMITS[:-1]]
@@ -228,7 +238,7 @@ def test_an_fp_that_the_kernel_takes_for_unchanged(name: str) -> None:
         data[-1] = offset & 0xFF
         table.rules = [rule]
         assert Kernel(bytes(data), base.address, base.order, base.code).limit(0x1008, abi.sp, abi.fp) == "fp-at-cfa" * (offset == 0)
-        found = unusable(decode(memoryview(data), base.address).table, [(0x1000, 0x2000)], abi)
+        found = find_unusable_code(decode(memoryview(data), base.address).table, [(0x1000, 0x2000)], abi)
         assert found.code["kernel-fp-at-cfa"] == (16 if offset == 0 else 0)
         assert [one.severity for one in found.notes] == [Severity.ERROR] * (offset == 0)
 
@@ -242,8 +252,8 @@ def test_repeated_code_that_cannot_be_used_is_counted_in_every_period() -> None:
     table.row_start.extend([0, 6])
     table.row_rule.extend([0, 1])
     table.first_row.append(2)
-    assert unusable(table, [(0x1000, 0x2000)], AMD64).code["kernel-cfa-memory"] == 4 * 10 + 1
-    assert unusable(table, [(0x2000, 0x3000)], AMD64) == (dict.fromkeys((limit.name for limit in LIMITS), 0), [])
+    assert find_unusable_code(table, [(0x1000, 0x2000)], AMD64).code["kernel-cfa-memory"] == 4 * 10 + 1
+    assert find_unusable_code(table, [(0x2000, 0x3000)], AMD64) == (dict.fromkeys((limit.name for limit in LIMITS), 0), [])
 
 
 # -- the readers themselves; `python -m tests.checks.readers.compare` does the same with more mutants
@@ -295,10 +305,10 @@ def test_each_reader_has_its_kind_of_file() -> None:
     base = base_named("AArch64 V3")
     program, kernel = judge(base.data, base), judge(base.data, base)
     kernel.of_kernel = True
-    assert readers(program, "all") == ["kernel", "glibc", "gnu"]
-    assert readers(kernel, "all") == ["gnu", "arm64-kernel"]
+    assert select_consumers(program, "all") == ["kernel", "glibc", "gnu"]
+    assert select_consumers(kernel, "all") == ["gnu", "arm64-kernel"]
     for facts, name in ((program, "arm64-kernel"), (kernel, "kernel"), (kernel, "glibc")):
-        assert [(one.rule, one.severity) for one in accepted(facts, name)] == [(f"{name}-other-kind", Severity.ERROR)]
+        assert [(one.rule, one.severity) for one in check_consumers(facts, name)] == [(f"{name}-other-kind", Severity.ERROR)]
 
 
 def test_the_document_names_the_readers_and_what_the_kernel_cannot_use() -> None:

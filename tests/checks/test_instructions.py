@@ -16,8 +16,8 @@ import sframegen
 from corpus.contradictions.found import look
 from corpus.contradictions.kinds import kind
 from sframegen import FormatError, Severity, Where
-from sframegen.checks.contradictions import RIGHT, UNDECIDED, verdict
-from sframegen.checks.tracks import Track, meet, new_track, track
+from sframegen.checks.contradictions import RIGHT, UNDECIDED, judge_rule
+from sframegen.checks.tracks import Track, intersect_tracks, make_track, new_track
 from sframegen.cli.commands import cli
 from sframegen.code.isa.effects import CALLERS, FrameState
 from sframegen.elf.file import open_elf
@@ -793,7 +793,7 @@ FRAME = FrameState(sp=-16, ra=None, ra_at=-8)
 )
 def test_verdicts(rule: Rule, state: FrameState, expected: str) -> None:
     assert state.fp in (CALLERS, None, -16)
-    assert verdict(rule, False, state, SP, FP) == expected
+    assert judge_rule(rule, False, state, SP, FP) == expected
 
 
 @for_each(
@@ -810,7 +810,7 @@ def test_verdicts(rule: Rule, state: FrameState, expected: str) -> None:
 )
 def test_signatures(signed: bool, rule_key: bool, state: tuple[bool | None, bool | None], expected: str) -> None:
     rule = Rule(Where(31, 0), ra_signed=signed)
-    assert verdict(rule, rule_key, FrameState(sp=0, signed=state[0], key_b=state[1]), 31, 29) == expected
+    assert judge_rule(rule, rule_key, FrameState(sp=0, signed=state[0], key_b=state[1]), 31, 29) == expected
 
 
 def made_of(*spans: tuple[int, int, int]) -> Track:
@@ -822,10 +822,10 @@ def made_of(*spans: tuple[int, int, int]) -> Track:
 
 def test_tracks_meet() -> None:
     one, two = made_of((0, 4, 1), (6, 8, 2)), made_of((2, 7, 5), (20, 21, 6))
-    assert list(meet(one, two)) == [
+    assert list(intersect_tracks(one, two)) == [
         (0, 2, [1, -1]), (2, 4, [1, 5]), (4, 6, [-1, 5]), (6, 7, [2, 5]), (7, 8, [2, -1]), (20, 21, [-1, 6]),
     ]  # fmt: skip
-    assert [two.at(address) for address in (1, 2, 6, 7, 20, 21)] == [-1, 5, 5, -1, 6, -1]
+    assert [two.claim_at(address) for address in (1, 2, 6, 7, 20, 21)] == [-1, 5, 5, -1, 6, -1]
     overlapping = (0, 4, 1), (2, 3, 2)
     cut = made_of((0, 2, 1), (2, 3, 2))
-    assert made_of(*overlapping) == track(*(array("Q", column) for column in zip(*overlapping, strict=True))) == cut
+    assert made_of(*overlapping) == make_track(*(array("Q", column) for column in zip(*overlapping, strict=True))) == cut

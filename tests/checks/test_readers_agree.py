@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sframegen.checks.against_cfi import compare
+from sframegen.checks.against_cfi import compare_with_cfi
 from sframegen.checks.finding import Severity, Verdict
-from sframegen.checks.second.agreement import second_reading
+from sframegen.checks.second.agreement import compare_second_reading
 from sframegen.conversion.cfi_sections import Sources
 from sframegen.conversion.convert import convert
 from sframegen.elf.file import ElfFile
@@ -51,8 +51,8 @@ def test_both_readers_agree_on_any_instructions(abi: Abi, eh: bool, layout: Layo
         if not len(table):
             continue
         section = decode(bytes(Encoder(table, abi, layout, encoded=encoded).encode(ADDRESS)), ADDRESS)
-        truth = compare(elf, section, sources, abi)
-        second = second_reading(elf, section, sources, truth, abi, None)
+        truth = compare_with_cfi(elf, section, sources, abi)
+        second = compare_second_reading(elf, section, sources, truth, abi, None)
         wrong = [finding.message for finding in (*truth.findings, *second.findings) if finding.severity is Severity.ERROR]
         assert wrong == [], f"seed {seed}"
         assert truth.code[Verdict.WRONG] == 0

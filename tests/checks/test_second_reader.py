@@ -22,7 +22,7 @@ import sframegen
 from sframegen.checks.check import check_file
 from sframegen.checks.second import agreement, pyelftools_cfi
 from sframegen.checks.second.meaning import Agreement, compare_rule
-from sframegen.checks.second.pyelftools_cfi import UNJUDGED, CfiRow, FdeColumns, RegisterRow, read
+from sframegen.checks.second.pyelftools_cfi import UNKNOWN_ROW, CfiRow, FdeColumns, RegisterRow, read_fdes
 from sframegen.cli.commands import cli
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.elf.file import ElfFile
@@ -258,7 +258,7 @@ def entries(frames: Frames) -> list[Any]:
 
 def functions_of(section: CfiSection, abi: Abi = AMD64) -> FdeColumns:
     functions = FdeColumns()
-    for _ in read(section, 0, abi, functions):
+    for _ in read_fdes(section, 0, abi, functions):
         pass
     return functions
 
@@ -273,7 +273,7 @@ def frames_of(*programs: bytes, initial: bytes = INITIAL, **cie: Any) -> Frames:
 
 
 def ranges_of(functions: FdeColumns, executable: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    return list(zip(*functions.track(executable), strict=True))
+    return list(zip(*functions.make_track(executable), strict=True))
 
 
 def rows_of(functions: FdeColumns) -> list[tuple[int, int]]:
@@ -286,13 +286,13 @@ def assert_one_is_unread(frames: Frames, why: str, abi: Abi = AMD64) -> None:
     assert dict(functions.unread) == {why: 1}
     assert rows_of(functions)[0] == (0x1000, -1)
     assert list(functions.start) == [0x1000, 0x1010]
-    assert ranges_of(functions, [(0x1000, 0x2000)]) == [(0x1000, 0x1010, UNJUDGED), (0x1010, 0x1020, 0)]
+    assert ranges_of(functions, [(0x1000, 0x2000)]) == [(0x1000, 0x1010, UNKNOWN_ROW), (0x1010, 0x1020, 0)]
 
 
 def test_pyelftools_scales_def_cfa_sf_by_the_wrong_factor() -> None:
     frames = frames_of(b"\x12\x07\x7e", b"")  # CFA = rsp + -2 * -8
     assert entries(frames)[0].get_decoded().table[-1]["cfa"].offset == -2
-    assert_one_is_unread(frames, pyelftools_cfi.WRONG[0x12])
+    assert_one_is_unread(frames, pyelftools_cfi.MISREAD_OPCODES[0x12])
 
 
 def test_pyelftools_takes_the_pointer_of_set_loc_to_be_plain() -> None:
@@ -301,7 +301,7 @@ def test_pyelftools_takes_the_pointer_of_set_loc_to_be_plain() -> None:
     for start, program in ((0x1000, b"\x01\x08\x10\0\0\x0e\x10\0\0\0\0"), (0x1010, b"")):
         frames.fde(cie, frames.number(start, 4), frames.number(16, 4), program)
     assert entries(frames)[0].get_decoded().table[-1]["pc"] > 1 << 32
-    assert_one_is_unread(frames, pyelftools_cfi.WRONG[0x01])
+    assert_one_is_unread(frames, pyelftools_cfi.MISREAD_OPCODES[0x01])
 
 
 def test_pyelftools_fails_on_a_state_that_was_not_remembered() -> None:
@@ -365,7 +365,7 @@ def test_pyelftools_does_not_find_the_cie_of_64_bit_dwarf() -> None:
     with pytest.raises(ValueError, match="negative seek"):
         entries(frames)
     functions = functions_of(frames.section())
-    assert (dict(functions.unread), len(functions.start)) == ({pyelftools_cfi.WIDE: 1}, 0)
+    assert (dict(functions.unread), len(functions.start)) == ({pyelftools_cfi.WIDE_FORMAT: 1}, 0)
 
 
 def test_one_entry_that_pyelftools_cannot_read_costs_no_other() -> None:
@@ -451,7 +451,7 @@ def test_rows_that_depend_on_the_pc_are_run_only_if_they_are_few(
     library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sframegen.add_section(library, output=tmp_path / "out")
-    monkeypatch.setattr(agreement, "MOST_BY_PC", 0)
+    monkeypatch.setattr(agreement, "MAX_PC_ROWS", 0)
     assert sframegen.check(tmp_path / "out", second_reader=True).second_reader["unjudged"] == 64
 
 
@@ -521,7 +521,7 @@ def test_code_that_several_fdes_describe_differently_is_not_judged() -> None:
     found = ranges_of(functions_of(frames.section()), [(0x1000, 0x1046)])
     assert found == [
         (0x1000, 0x1010, 0),
-        (0x1020, 0x1038, UNJUDGED),
+        (0x1020, 0x1038, UNKNOWN_ROW),
         (0x1040, 0x1046, 1),
     ]
 
@@ -580,4 +580,7 @@ def test_what_is_not_judged_is_a_note(compile_c: Compiler, tmp_path: Path) -> No
     report = sframegen.check(tmp_path / "out", second_reader=True)
     assert report.second_reader == {"same": 0, "other": 0, "left_out": 0, "unjudged": 2}
     [note] = [finding for finding in report.findings if finding.rule == "second-reader-unjudged"]
-    assert (note.severity, note.message.partition(";")[2]) == (sframegen.Severity.NOTE, f" 1 FDE: {pyelftools_cfi.WRONG[0x12]}")
+    assert (note.severity, note.message.partition(";")[2]) == (
+        sframegen.Severity.NOTE,
+        f" 1 FDE: {pyelftools_cfi.MISREAD_OPCODES[0x12]}",
+    )

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from sframegen import add_section
 from sframegen.base.errors import FormatError
 from sframegen.checks.finding import Severity
-from sframegen.checks.placement import in_file
+from sframegen.checks.placement import check_placement
 from sframegen.checks.specification import rule_list, wellformed
-from sframegen.checks.specification.rule_list import FILE, KEPT, RULES, WALKED
-from sframegen.checks.specification.wellformed import examine
+from sframegen.checks.specification.rule_list import FILE, MAX_PER_RULE, RULES, WALKED
+from sframegen.checks.specification.wellformed import examine_section
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PT, RECORDS, SHF, SHT, Phdr, Shdr
 from sframegen.format.decode import decode
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sframegen.checks.specification.wellformed import Facts
+    from sframegen.checks.specification.wellformed import SectionFacts
     from sframegen.format.layouts import FormatVersion
     from sframegen.tables.levels import LevelName
     from tests.support.peers import Compiler, Peers
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 BASES = {base.name: base for base in bases()}
 
 
-def judge(data: bytes, base: Base) -> Facts:
-    return examine(data, base.address, executable=[base.code], byte_order=base.order)
+def judge(data: bytes, base: Base) -> SectionFacts:
+    return examine_section(data, base.address, executable=[base.code], byte_order=base.order)
 
 
 def cases() -> list[tuple[str, str]]:
@@ -92,8 +92,8 @@ def findings_of(file: Path) -> dict[str, int]:
     """How often each rule is broken in a file and by its section."""
     elf = open_elf(file)
     data, address = sframe_of(elf) or (memoryview(b""), 0)
-    facts = examine(data, address, executable=elf.executable_ranges(), byte_order=elf.byte_order)
-    return facts.counts | {finding.rule: 1 for finding in in_file(elf)}
+    facts = examine_section(data, address, executable=elf.executable_ranges(), byte_order=elf.byte_order)
+    return facts.counts | {finding.rule: 1 for finding in check_placement(elf)}
 
 
 # What other producers do against the specification, each a true finding:
@@ -146,13 +146,13 @@ def test_what_cannot_be_decoded_has_an_error(name: str) -> None:
 @given(st.binary(max_size=200), st.sampled_from([1, 2, 3]), st.sampled_from(["little", "big"]))
 def test_any_bytes_are_judged(data: bytes, version: int, order: str) -> None:
     magic = (0xDEE2).to_bytes(2, "little" if order == "little" else "big")
-    assert examine(magic + bytes([version]) + data, 0x1000, executable=[]).findings or len(data) > 24
+    assert examine_section(magic + bytes([version]) + data, 0x1000, executable=[]).findings or len(data) > 24
 
 
 @for_each("size", range(0, 361, 7))
 def test_every_cut_is_noticed(size: int) -> None:
     base = base_named("AMD64 V3")
-    assert examine(base.data[: min(size, len(base.data) - 1)], base.address).findings
+    assert examine_section(base.data[: min(size, len(base.data) - 1)], base.address).findings
 
 
 def test_many_faults_are_counted_and_few_kept() -> None:
@@ -161,11 +161,11 @@ def test_many_faults_are_counted_and_few_kept() -> None:
     entry = bytes(editor.data[28:44])
     editor.data[28:172] = entry * count
     editor.set_header(num_fdes=count, freoff=16 * count, flags=1)
-    facts = examine(bytes(editor.data), 0, executable=[(0, 1)])
+    facts = examine_section(bytes(editor.data), 0, executable=[(0, 1)])
     assert facts.counts["same-start"] == count - 1
     kept = [finding.message for finding in facts.findings if finding.rule == "same-start"]
-    assert len(kept) == KEPT + 1
-    assert kept[-1].startswith(f"{count - 1 - KEPT} more")
+    assert len(kept) == MAX_PER_RULE + 1
+    assert kept[-1].startswith(f"{count - 1 - MAX_PER_RULE} more")
 
 
 def test_functions_that_share_a_large_block_are_quick() -> None:
@@ -177,7 +177,7 @@ def test_functions_that_share_a_large_block_are_quick() -> None:
     )
     block = rows.to_bytes(2, "little") + bytes([2, 0, 0]) + b"".join(row.to_bytes(4, "little") + b"\3\10" for row in range(rows))
     editor.set_header(num_fdes=functions, num_fres=rows, freoff=len(index), fre_len=len(block))
-    assert examine(bytes(editor.data[:28]) + index + block, 0).findings == []
+    assert examine_section(bytes(editor.data[:28]) + index + block, 0).findings == []
 
 
 def test_more_rules_than_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,8 +188,8 @@ def test_more_rules_than_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_unknown_code_is_not_judged() -> None:
     base = base_named("AMD64 V3")
-    assert examine(base.data, base.address + 0x10000000).findings == []
-    assert {finding.rule for finding in examine(base.data, base.address, executable=[]).findings} == {"start-outside-code"}
+    assert examine_section(base.data, base.address + 0x10000000).findings == []
+    assert {finding.rule for finding in examine_section(base.data, base.address, executable=[]).findings} == {"start-outside-code"}
 
 
 def test_an_index_without_order_is_judged_in_order() -> None:
@@ -267,17 +267,17 @@ FILE_DAMAGES: dict[str, Callable[[bytearray, ElfFile], None]] = {
 def test_what_is_wrong_in_a_file(rule: str, compile_c: Compiler, tmp_path: Path) -> None:
     file = tmp_path / "program"
     add_section(compile_c(PROGRAM, "-O2"), output=file, verify=False)
-    assert in_file(open_elf(file)) == []
+    assert check_placement(open_elf(file)) == []
     data = bytearray(file.read_bytes())
     FILE_DAMAGES[rule](data, open_elf(file))
-    found = in_file(ElfFile(memoryview(bytes(data))))
+    found = check_placement(ElfFile(memoryview(bytes(data))))
     assert rule in {finding.rule for finding in found}
     assert {finding.severity for finding in found if finding.rule == rule} == {RULES[rule].severity}
 
 
 def test_a_file_without_a_section_has_nothing_to_judge(compile_c: Compiler) -> None:
-    assert in_file(open_elf(compile_c(PROGRAM, "-O2"))) == []
-    assert in_file(open_elf(compile_c(PROGRAM, "-O2", "-c", name="a.o"))) == []
+    assert check_placement(open_elf(compile_c(PROGRAM, "-O2"))) == []
+    assert check_placement(open_elf(compile_c(PROGRAM, "-O2", "-c", name="a.o"))) == []
 
 
 # -- tables

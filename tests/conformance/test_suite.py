@@ -17,7 +17,7 @@ from conformance.__main__ import write_tarball
 from conformance.known_readers import known, measured
 from conformance.suite import COMBINATIONS, all_cases
 from sframegen.checks.finding import Severity
-from sframegen.checks.specification.wellformed import examine
+from sframegen.checks.specification.wellformed import examine_section
 from tests import ROOT
 from tests.conformance.sframegen_reader import DECODES, SEARCHES
 from tests.support.loops import for_each
@@ -101,7 +101,7 @@ def test_another_version_has_to_be_refused() -> None:
 
 
 def breaches(case: Case) -> set[Severity]:
-    facts = examine(case.section, case.address, executable=[case.code], byte_order=case.machine.byte_order)
+    facts = examine_section(case.section, case.address, executable=[case.code], byte_order=case.machine.byte_order)
     return {finding.severity for finding in facts.findings}
 
 

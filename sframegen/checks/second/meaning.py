@@ -1,7 +1,7 @@
-"""Compares a row of call frame information and a rule of SFrame by the values that they give, with made-up registers and memory.
+"""Compares a row of call frame information with a rule of SFrame by evaluating both on made-up registers and memory.
 
 Two rules that give the same values for random contents are taken to be the same, in whatever form they are written. So the rules
-do not need a common form, and expressions are run, not analysed.
+do not need a common form, and expressions are run instead of analysed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
     from sframegen.format.model import Rule, Where
 
-WORD = 0xFFFFFFFFFFFFFFFF
-WORLDS = range(2)
+WORD_MASK = 0xFFFFFFFFFFFFFFFF
+WORLD_NUMBERS = range(2)  # rules must give the same values in each of these worlds
 MAX_CODE = 256  # bytes of an expression: linkers and compilers write about ten
-MAX_PLAIN = 1 << 24  # bytes: smaller offsets always fit into data words
-NOWHERE = -1  # the value of a register that is lost
+MAX_PLAIN_OFFSET = 1 << 24  # bytes; smaller offsets always fit into data words
+LOST = -1  # stands for the value of a register that cannot be recovered
 
 
 class Agreement(StrEnum):
@@ -41,7 +41,7 @@ class Agreement(StrEnum):
 
 
 class UnjudgedError(Exception):
-    """Raised for an expression with an unknown operation, and an offset of more than 32 bits, which `cfi` does not tell apart."""
+    """Raised for an expression with an unknown operation, and for an offset of more than 32 bits, which `cfi` truncates."""
 
 
 class World(NamedTuple):
@@ -52,10 +52,10 @@ class World(NamedTuple):
     pc_register: int | None  # the PC's DWARF number, if it has one
 
     def register(self, number: int) -> int:
-        return self.pc if number == self.pc_register else _random(f"{self.number} register {number}")
+        return self.pc if number == self.pc_register else _made_up_word(f"{self.number} register {number}")
 
     def memory(self, address: int) -> int:
-        return _random(f"{self.number} memory {address & WORD}")
+        return _made_up_word(f"{self.number} memory {address & WORD_MASK}")
 
 
 class Values(NamedTuple):
@@ -72,53 +72,53 @@ OUTERMOST = Values(None, None, None, None)
 
 
 @lru_cache(1 << 12)
-def _random(name: str) -> int:
+def _made_up_word(name: str) -> int:
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
-def compare_rule(state: CfiRow, rule: Rule, abi: Abi, residue: int) -> Agreement:
+def compare_rule(row: CfiRow, rule: Rule, abi: Abi, residue: int) -> Agreement:
     """Compare the values of a row and a rule. `residue`: the PC modulo 16."""
     try:
-        for number in WORLDS:
-            world = World(number, _random(f"{number} pc") & ~15 | residue, abi.pc)
-            if _values_of_row(state, abi, world) != _values_of_rule(rule, abi, world):
+        for number in WORLD_NUMBERS:
+            world = World(number, _made_up_word(f"{number} pc") & ~15 | residue, abi.pc)
+            if _evaluate_row(row, abi, world) != _evaluate_rule(rule, abi, world):
                 return Agreement.OTHER
     except UnjudgedError:
         return Agreement.UNJUDGED
     return Agreement.SAME
 
 
-def depends_on_pc(state: CfiRow, abi: Abi) -> bool:
-    """True if an expression may read the PC."""
+def depends_on_pc(row: CfiRow, abi: Abi) -> bool:
+    """Return True if an expression of the row may read the PC."""
     register = f"DW_OP_breg{abi.pc}"
-    return any(said.code and _names(said.code, abi.byte_order, register) for said in (state.cfa, state.ra, state.fp, state.sp))
+    return any(rule.code and _uses_operation(rule.code, abi.byte_order, register) for rule in (row.cfa, row.ra, row.fp, row.sp))
 
 
-def is_plain(state: CfiRow, abi: Abi) -> bool:
-    """True if SFrame can surely express a row: CFA = register + n, RA and FP stored at CFA + n, not saved, or in a register.
+def is_surely_expressible(row: CfiRow, abi: Abi) -> bool:
+    """Return True if SFrame can surely express a row: CFA = register + n, RA and FP at CFA + n, unchanged, or in a register.
 
-    For other rows, and rows whose CFA offset does not fit the ABI's scale, sframegen's own reader knows more.
+    False does not mean that it cannot: sframegen's own reader decides about other rows.
     """
-    if state.ra_column != abi.ra:
+    if row.ra_column != abi.ra:
         return False
-    if state.ra.kind == RegisterRule.UNDEFINED:
+    if row.ra.kind == RegisterRule.UNDEFINED:
         return True
-    stored, sp = RegisterRule.OFFSET, (state.sp.kind, state.sp.number)
-    sp_is_implied = sp in (("", 0), (RegisterRule.VAL_OFFSET, abi.sp_offset)) or (state.sp.kind == stored and abi.sp_is_saved)
+    stored, sp = RegisterRule.OFFSET, (row.sp.kind, row.sp.number)
+    sp_is_implied = sp in (("", 0), (RegisterRule.VAL_OFFSET, abi.sp_offset)) or (row.sp.kind == stored and abi.sp_is_saved)
     return (
-        state.cfa.kind == "CFA"
-        and state.cfa.number in abi.base_registers
-        and (state.fp.kind != RegisterRule.REGISTER or state.fp.number in abi.base_registers)
-        and (state.cfa.offset - abi.cfa_adjustment) % abi.cfa_scale == 0
-        and (state.ra.kind == stored or (state.ra.kind == "" and not abi.fixed_ra_offset))
-        and state.fp.kind in ("", RegisterRule.SAME_VALUE, RegisterRule.REGISTER, stored)
+        row.cfa.kind == "CFA"
+        and row.cfa.number in abi.base_registers
+        and (row.fp.kind != RegisterRule.REGISTER or row.fp.number in abi.base_registers)
+        and (row.cfa.offset - abi.cfa_adjustment) % abi.cfa_scale == 0
+        and (row.ra.kind == stored or (row.ra.kind == "" and not abi.fixed_ra_offset))
+        and row.fp.kind in ("", RegisterRule.SAME_VALUE, RegisterRule.REGISTER, stored)
         and sp_is_implied
-        and (not state.signed or abi.ra_is_signed)
-        and all(abs(number) < MAX_PLAIN for number in (state.cfa.offset, state.ra.number, state.fp.number))
+        and (not row.signed or abi.ra_is_signed)
+        and all(abs(number) < MAX_PLAIN_OFFSET for number in (row.cfa.offset, row.ra.number, row.fp.number))
     )
 
 
-def _values_of_rule(rule: Rule, abi: Abi, world: World) -> Values:
+def _evaluate_rule(rule: Rule, abi: Abi, world: World) -> Values:
     if rule.cfa is None:
         return OUTERMOST
 
@@ -126,93 +126,93 @@ def _values_of_rule(rule: Rule, abi: Abi, world: World) -> Values:
         if where is None:
             return world.register(own)
         base = cfa if where.register is None else world.register(where.register)
-        number = (base + where.offset) & WORD
+        number = (base + where.offset) & WORD_MASK
         return world.memory(number) if where.deref else number
 
-    cfa = value(rule.cfa, abi.sp, NOWHERE)
-    return Values(cfa, value(rule.ra, abi.ra, cfa), value(rule.fp, abi.fp, cfa), (cfa + abi.sp_offset) & WORD, rule.ra_signed)
+    cfa = value(rule.cfa, abi.sp, LOST)
+    return Values(cfa, value(rule.ra, abi.ra, cfa), value(rule.fp, abi.fp, cfa), (cfa + abi.sp_offset) & WORD_MASK, rule.ra_signed)
 
 
-def _values_of_row(state: CfiRow, abi: Abi, world: World) -> Values:
-    if state.ra_column != abi.ra:
-        return Values(NOWHERE, NOWHERE, NOWHERE, NOWHERE)
-    if state.ra.kind == RegisterRule.UNDEFINED:
+def _evaluate_row(row: CfiRow, abi: Abi, world: World) -> Values:
+    if row.ra_column != abi.ra:
+        return Values(LOST, LOST, LOST, LOST)
+    if row.ra.kind == RegisterRule.UNDEFINED:
         return OUTERMOST
-    cfa = _value(state.cfa, NOWHERE, NOWHERE, world, abi)
-    sp = (cfa + abi.sp_offset) & WORD
-    said = state.sp.kind and not (abi.sp_is_saved and state.sp.kind in (RegisterRule.OFFSET, RegisterRule.REGISTER))
+    cfa = _evaluate_register(row.cfa, LOST, LOST, world, abi)
+    sp = (cfa + abi.sp_offset) & WORD_MASK
+    sets_sp = row.sp.kind and not (abi.sp_is_saved and row.sp.kind in (RegisterRule.OFFSET, RegisterRule.REGISTER))
     return Values(
         cfa,
-        _value(state.ra, abi.ra, cfa, world, abi),
-        _value(state.fp, abi.fp, cfa, world, abi),
-        _value(state.sp, abi.sp, cfa, world, abi) if said else sp,
-        state.signed,
+        _evaluate_register(row.ra, abi.ra, cfa, world, abi),
+        _evaluate_register(row.fp, abi.fp, cfa, world, abi),
+        _evaluate_register(row.sp, abi.sp, cfa, world, abi) if sets_sp else sp,
+        row.signed,
     )
 
 
-def _value(said: RegisterRow, own: int, cfa: int, world: World, abi: Abi) -> int:
-    if max(abs(said.number), abs(said.offset)) >> 31:
+def _evaluate_register(rule: RegisterRow, own: int, cfa: int, world: World, abi: Abi) -> int:
+    if max(abs(rule.number), abs(rule.offset)) >> 31:
         raise UnjudgedError
-    match said.kind:
+    match rule.kind:
         case "" | RegisterRule.SAME_VALUE:
             return world.register(own)
         case "CFA":
-            return (world.register(said.number) + said.offset) & WORD
+            return (world.register(rule.number) + rule.offset) & WORD_MASK
         case RegisterRule.OFFSET:
-            return world.memory(cfa + said.number)
+            return world.memory(cfa + rule.number)
         case RegisterRule.VAL_OFFSET:
-            return (cfa + said.number) & WORD
+            return (cfa + rule.number) & WORD_MASK
         case RegisterRule.REGISTER:
-            return world.register(said.number)
+            return world.register(rule.number)
         case RegisterRule.VAL_EXPRESSION:
-            return _run_expression(said.code, [] if cfa == NOWHERE else [cfa], world, abi)
+            return _run_expression(rule.code, [] if cfa == LOST else [cfa], world, abi)
         case RegisterRule.EXPRESSION:
-            return world.memory(_run_expression(said.code, [cfa], world, abi))
-    return NOWHERE
+            return world.memory(_run_expression(rule.code, [cfa], world, abi))
+    return LOST
 
 
 @cache
-def _parser(*, little: bool) -> DWARFExprParser:
+def _expression_parser(*, little: bool) -> DWARFExprParser:
     return DWARFExprParser(DWARFStructs(little_endian=little, dwarf_format=32, address_size=8))
 
 
 @lru_cache(1 << 10)
-def _parse(code: bytes, byte_order: str) -> tuple[DWARFExprOp, ...] | None:
+def _parse_expression(code: bytes, byte_order: str) -> tuple[DWARFExprOp, ...] | None:
     """Return the operations; None if pyelftools cannot read them. Its exceptions do not have a common base."""
     try:
-        return tuple(_parser(little=byte_order == "little").parse_expr(code)) if len(code) <= MAX_CODE else None
+        return tuple(_expression_parser(little=byte_order == "little").parse_expr(code)) if len(code) <= MAX_CODE else None
     except Exception:  # noqa: BLE001
         return None
 
 
-def _names(code: bytes, byte_order: str, operation: str) -> bool:
-    return any(one.op_name == operation for one in _parse(code, byte_order) or ())
+def _uses_operation(code: bytes, byte_order: str, operation: str) -> bool:
+    return any(one.op_name == operation for one in _parse_expression(code, byte_order) or ())
 
 
 def _run_expression(code: bytes, stack: list[int], world: World, abi: Abi) -> int:
-    operations = _parse(code, abi.byte_order)
+    operations = _parse_expression(code, abi.byte_order)
     if operations is None:
         raise UnjudgedError
     try:
-        for one in operations:
-            _run_operation(one, stack, world)
+        for operation in operations:
+            _run_operation(operation, stack, world)
         return stack[-1]
     except IndexError:
         raise UnjudgedError from None
 
 
-def _run_operation(one: DWARFExprOp, stack: list[int], world: World) -> None:
-    name = one.op_name.removeprefix("DW_OP_")
+def _run_operation(operation: DWARFExprOp, stack: list[int], world: World) -> None:
+    name = operation.op_name.removeprefix("DW_OP_")
     if name.startswith("lit"):
         stack.append(int(name[3:]))
-    elif name.startswith("const") and len(one.args) == 1:
-        stack.append(one.args[0] & WORD)
+    elif name.startswith("const") and len(operation.args) == 1:
+        stack.append(operation.args[0] & WORD_MASK)
     elif name == "bregx":
-        stack.append((world.register(one.args[0]) + one.args[1]) & WORD)
+        stack.append((world.register(operation.args[0]) + operation.args[1]) & WORD_MASK)
     elif name.startswith("breg"):
-        stack.append((world.register(int(name[4:])) + one.args[0]) & WORD)
+        stack.append((world.register(int(name[4:])) + operation.args[0]) & WORD_MASK)
     elif name == "plus_uconst":
-        stack.append((stack.pop() + one.args[0]) & WORD)
+        stack.append((stack.pop() + operation.args[0]) & WORD_MASK)
     elif name == "deref":
         stack.append(world.memory(stack.pop()))
     elif name == "dup":
@@ -223,7 +223,7 @@ def _run_operation(one: DWARFExprOp, stack: list[int], world: World) -> None:
         stack[-1], stack[-2] = stack[-2], stack[-1]
     elif name in OPERATIONS:
         b, a = stack.pop(), stack.pop()
-        stack.append(OPERATIONS[name](a, b) & WORD)
+        stack.append(OPERATIONS[name](a, b) & WORD_MASK)
     elif name != "nop":
         raise UnjudgedError
 

@@ -1,4 +1,4 @@
-"""Reads call frame information with pyelftools: each function's rows, or why they cannot be read."""
+"""Reads call frame information with pyelftools into the rows of each FDE, or the reason why they cannot be read."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ if TYPE_CHECKING:
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
 
-UNJUDGED = -2  # stands for the number of a state that is not known
-MASK = 0xFFFFFFFFFFFFFFFF
-ADVANCES = frozenset((0x02, 0x03, 0x04, 0x40))
+UNKNOWN_ROW = -2  # stands for the number of a row in a track where the row is not known
+ADDRESS_MASK = 0xFFFFFFFFFFFFFFFF
+ADVANCES = frozenset((0x02, 0x03, 0x04, 0x40))  # opcodes, as below: DW_CFA_advance_loc1, 2, 4 and DW_CFA_advance_loc
 REMEMBER, RESTORE, NEGATE_RA_STATE, ARGS_SIZE = 0x0A, 0x0B, 0x2D, 0x2E
 DEF_CFA_EXPRESSION = 0x0F
 VAL_EXPRESSION = 0x16
 EXPRESSIONS = frozenset((DEF_CFA_EXPRESSION, 0x10, VAL_EXPRESSION))
-RA_STATES = ([0x30], [0x31])  # expressions: DW_OP_lit0, DW_OP_lit1
+RA_STATES = ([0x30], [0x31])  # the expressions DW_OP_lit0 and DW_OP_lit1: the return address is not signed, or signed
 NO_REGISTER = frozenset((*ADVANCES, 0x00, 0x01, 0x0E, 0x0F, 0x13, REMEMBER, RESTORE, NEGATE_RA_STATE, ARGS_SIZE))
-# Faults of pyelftools without an error. A test shows each, and fails once a release corrects it.
-WRONG = {
+# Instructions that pyelftools misreads without an error. A test shows each fault, and fails once a release corrects it.
+MISREAD_OPCODES = {
     0x01: "DW_CFA_set_loc, whose pointer it takes to be a plain address",
     0x12: "DW_CFA_def_cfa_sf, whose offset it scales by the wrong factor",
 }
-WIDE = "64-bit DWARF, whose CIE it looks for in the wrong place"
+WIDE_FORMAT = "64-bit DWARF, whose CIE it looks for in the wrong place"
 LAST_ROW = "a last row whose CFA is an expression, which it drops"
 CFA_LOST = "a CFA register or offset after an expression, which made it forget the other one"
 RA_STATE = "a rule for RA_SIGN_STATE other than a constant, or beside instructions that negate it"
 DAMAGED = "what it fails to read"
 COSTLY = "more work than their size warrants"
 
-# pyelftools makes objects of all instructions, copies the rules of all registers for each row, and expressions byte by byte for
-# each remembered state. Real functions take up to 40 such steps for a byte of CFI, files 5; a step takes about a microsecond.
+# pyelftools makes an object of each instruction, copies the rules of all registers for each row, and copies expressions byte by
+# byte for each remembered state. Real FDEs need up to 40 such steps, of about a microsecond, for a byte of CFI; whole files 5.
 STEPS_A_BYTE, STEPS_A_BYTE_OF_ALL, STEPS = 64, 10, 1 << 20
 READS_A_BYTE, READS = 4, 128
 ENTRY_BYTES, ALL_CIE_BYTES = 1 << 18, 1 << 19
 
 
 class RegisterRow(NamedTuple):
-    """A row's rule for one register or the CFA. `kind`: pyelftools' name, "" without a rule, "CFA" for register + offset."""
+    """A row's rule for one register or for the CFA. `kind`: pyelftools' name, "" for no rule, "CFA" for register + offset."""
 
     kind: str
     number: int = 0
@@ -73,20 +73,20 @@ class CfiRow(NamedTuple):
 
 
 class FdeColumns:
-    """FDEs by columns, in the order read; rows of FDE i are first_row[i] .. first_row[i + 1] - 1. `state` -1: unknown."""
+    """FDEs as columns, in the order read. FDE i has the rows first_row[i] .. first_row[i + 1] - 1; `row_state` -1: unknown."""
 
     def __init__(self) -> None:
         self.start = array("Q")
         self.end = array("Q")
-        self.section = array("B")  # number of the list; FDEs of earlier lists take precedence
+        self.section = array("B")  # number of the list of FDEs that it belongs to; earlier lists take precedence
         self.first_row = array("I", [0])
         self.row_start = array("Q")  # addresses
         self.row_state = array("i")
-        self.states: dict[CfiRow, int] = {}
-        self.unread: Counter[str] = Counter()  # number of functions by the reason why they are not read
+        self.states: dict[CfiRow, int] = {}  # numbers of distinct rows, which `row_state` has
+        self.unread: Counter[str] = Counter()  # number of FDEs by the reason why they cannot be read
 
     def add(self, section: int, start: int, end: int, rows: list[tuple[int, CfiRow | None]]) -> None:
-        """Add a function. Without rows, only its code is known. A row of None is unknown."""
+        """Add an FDE. `rows`: (address, row), None for an unknown row; empty if only the FDE's range of code is known."""
         self.section.append(section)
         self.start.append(start)
         self.end.append(end)
@@ -98,8 +98,8 @@ class FdeColumns:
             self.row_state.append(-1)
         self.first_row.append(len(self.row_start))
 
-    def track(self, executable: Sequence[Range]) -> Track:
-        """Return the states of all executable code, UNJUDGED where they are unknown, or overlapping functions differ."""
+    def make_track(self, executable: Sequence[Range]) -> Track:
+        """Return the track of row numbers in executable code: UNKNOWN_ROW where the row is unknown, or overlapping FDEs differ."""
         found = new_track()
         starts = [low for low, _ in executable]
         order = sorted(range(len(self.start)), key=self.start.__getitem__)
@@ -117,21 +117,22 @@ class FdeColumns:
         return found
 
     def _add_overlapping(self, track: Track, group: list[int], end: int) -> None:
-        """Add the states of functions that overlap. Earlier lists take precedence."""
+        """Add a group of FDEs that overlap. If they are of several lists, only those of the earliest count."""
         start = self.start[group[0]]
         best = min(self.section[one] for one in group)
         group = [one for one in group if self.section[one] == best]
-        if len({self._rows_of(one) for one in group}) > 1:
-            track.add(start, end, UNJUDGED)
+        if len({self._comparable_rows(one) for one in group}) > 1:
+            track.add(start, end, UNKNOWN_ROW)
             return
         rows = range(self.first_row[group[0]], self.first_row[group[0] + 1])
         end = min(end, self.end[group[0]])
         for row in rows:
             following = self.row_start[row + 1] if row + 1 < rows.stop else end
             state = self.row_state[row]
-            track.add(min(self.row_start[row], end), min(following, end), UNJUDGED if state < 0 else state)
+            track.add(min(self.row_start[row], end), min(following, end), UNKNOWN_ROW if state < 0 else state)
 
-    def _rows_of(self, one: int) -> tuple[int, int, bytes, bytes]:
+    def _comparable_rows(self, one: int) -> tuple[int, int, bytes, bytes]:
+        """Return the range and the rows of an FDE in a form that is equal for equal ones."""
         rows = slice(self.first_row[one], self.first_row[one + 1])
         return self.start[one], self.end[one], self.row_start[rows].tobytes(), self.row_state[rows].tobytes()
 
@@ -141,7 +142,7 @@ class UnreadError(Exception):
 
 
 class _Metered(BytesIO):
-    """A stream with a limit on the bytes read for an entry, which may claim to contain the whole rest."""
+    """A stream with a limit on the bytes that are read for one entry, which may claim to reach to the end of the section."""
 
     allowance = 0
 
@@ -159,34 +160,34 @@ class _Cie(NamedTuple):
     instructions: list[CallFrameInstruction]
 
 
-def read(section: CfiSection, number: int, abi: Abi, functions: FdeColumns) -> Iterator[int]:
-    """Add the FDEs of a section, which belongs to list `number`; yield the number of bytes read so far."""
+def read_fdes(section: CfiSection, number: int, abi: Abi, fdes: FdeColumns) -> Iterator[int]:
+    """Add the FDEs of a section, which belongs to list `number`, to `fdes`; yield the number of bytes read so far."""
     little = section.byte_order == "little"
     stream = _Metered(section.data)
     structs = DWARFStructs(little_endian=little, dwarf_format=32, address_size=8)
     reader = _Reader(CallFrameInfo(stream, len(section.data), section.address, structs, section.eh), stream, abi)
     cie_bytes = 0
-    for offset, end, cie in _entries(section):
+    for offset, end, cie in _find_entries(section):
         if cie is None and cie_bytes + end - offset <= ALL_CIE_BYTES:
             cie_bytes += end - offset
             reader.read_cie(offset, end)
-    for offset, end, cie in _entries(section):
+    for offset, end, cie in _find_entries(section):
         if cie is not None:
             try:
-                functions.add(number, *reader.read_fde(offset, end, cie, functions.unread))
+                fdes.add(number, *reader.read_fde(offset, end, cie, fdes.unread))
             except UnreadError as error:
-                functions.unread[str(error)] += 1
+                fdes.unread[str(error)] += 1
             yield end
 
 
-def _entries(section: CfiSection) -> Iterator[tuple[int, int, int | None]]:
+def _find_entries(section: CfiSection) -> Iterator[tuple[int, int, int | None]]:
     """Yield (offset, end, the CIE's offset) for each entry: None for a CIE, -1 if pyelftools does not find the CIE."""
     data, order = section.data, section.byte_order
     at = fdes = 0
     while at + 8 <= len(data):
         length, body = int.from_bytes(data[at : at + 4], order), at + 4
-        wide = length == 0xFFFFFFFF
-        if wide:
+        is_wide = length == 0xFFFFFFFF  # 64-bit DWARF
+        if is_wide:
             length, body = int.from_bytes(data[at + 4 : at + 12], order), at + 12
         end = body + length
         if length == 0:
@@ -196,17 +197,17 @@ def _entries(section: CfiSection) -> Iterator[tuple[int, int, int | None]]:
             continue
         if end > len(data):
             return
-        mark = int.from_bytes(data[body : body + 4], order)
-        if mark == (0 if section.eh else 0xFFFFFFFF):
+        cie_pointer = int.from_bytes(data[body : body + 4], order)
+        if cie_pointer == (0 if section.eh else 0xFFFFFFFF):
             yield at, end, None
         else:
             fdes += 1
-            yield at, end, -1 if wide else body - mark if section.eh else mark
+            yield at, end, -1 if is_wide else body - cie_pointer if section.eh else cie_pointer
         at = end
 
 
 class _Reader:
-    """The reader of one section. Any exception skips one entry: pyelftools' errors have no common base, and may be assertions."""
+    """The reader of one section. Any exception of pyelftools skips an entry, because its errors have no common base class."""
 
     def __init__(self, info: CallFrameInfo, stream: _Metered, abi: Abi) -> None:
         self.info = info
@@ -217,7 +218,7 @@ class _Reader:
 
     def read_cie(self, offset: int, end: int) -> None:
         try:
-            cie = self._entry(offset, end)
+            cie = self._parse_entry(offset, end)
             if not isinstance(cie, CIE):
                 raise UnreadError(DAMAGED)  # noqa: TRY301 - as what pyelftools raises
             cie.instructions = _remove_args_size(cie.instructions)
@@ -236,23 +237,23 @@ class _Reader:
     def read_fde(
         self, offset: int, end: int, cie_offset: int, unread: Counter[str]
     ) -> tuple[int, int, list[tuple[int, CfiRow | None]]]:
-        """Return (start, end, rows) of an FDE. Raises UnreadError if not even its code is known."""
+        """Return (start, end, rows) of an FDE. Raises UnreadError if not even its range of code is known."""
         if cie_offset < 0:
-            raise UnreadError(WIDE)
+            raise UnreadError(WIDE_FORMAT)
         cie = self.cies.get(cie_offset)
         if not isinstance(cie, _Cie):
             raise cie or UnreadError(DAMAGED)
         try:
-            fde = self._entry(offset, end)
+            fde = self._parse_entry(offset, end)
             assert isinstance(fde, FDE)
-            start, size = fde.header.initial_location & MASK, fde.header.address_range
+            start, size = fde.header.initial_location & ADDRESS_MASK, fde.header.address_range
         except UnreadError:
             raise
         except Exception as error:
             raise UnreadError(DAMAGED) from error
         finally:
-            self.info._entry_cache.pop(offset, None)  # noqa: SLF001 - all of them are more than the memory has room for
-        end_address = min(start + max(size, 0), MASK)
+            self.info._entry_cache.pop(offset, None)  # noqa: SLF001 - because all entries together may fill the memory
+        end_address = min(start + max(size, 0), ADDRESS_MASK)
         rows: list[tuple[int, CfiRow | None]] = []
         try:
             rows = self._make_rows(fde, cie, start, end - offset)
@@ -264,7 +265,7 @@ class _Reader:
             unread[CFA_LOST] += 1
         return start, end_address, rows
 
-    def _entry(self, offset: int, end: int) -> object:
+    def _parse_entry(self, offset: int, end: int) -> object:
         if end - offset > ENTRY_BYTES:
             raise UnreadError(COSTLY)
         self.stream.allowance = READS + READS_A_BYTE * (end - offset)
@@ -292,7 +293,7 @@ class _Reader:
         rows: list[tuple[int, CfiRow | None]] = []
         for line, sign in zip(table, signed, strict=True):
             at = start + line["pc"] - first
-            if at > MASK:
+            if at > ADDRESS_MASK:
                 break
             if rows and rows[-1][0] == at:
                 rows.pop()
@@ -300,13 +301,13 @@ class _Reader:
         return rows
 
     def _make_row(self, line: dict[object, object], cie: _Cie, *, signed: bool) -> CfiRow | None:
-        """Return a row; None if pyelftools has lost a part of it."""
+        """Return a row of pyelftools' table; None if pyelftools has lost a part of it."""
         cfa = line["cfa"]
         if isinstance(cfa, CFARule) and cfa.expr is None and (cfa.reg is None or cfa.offset is None):
             return None
-        ra, fp, sp = (_register_row(line.get(number)) for number in (cie.ra_column, self.abi.fp, self.abi.sp))
-        signed = signed or _register_row(line.get(self.abi.ra_state)).code == bytes(RA_STATES[1])
-        return CfiRow(cie.ra_column, _register_row(cfa), ra, fp, sp, signed, cie.signal, cie.key_b)
+        ra, fp, sp = (_make_register_row(line.get(number)) for number in (cie.ra_column, self.abi.fp, self.abi.sp))
+        signed = signed or _make_register_row(line.get(self.abi.ra_state)).code == bytes(RA_STATES[1])
+        return CfiRow(cie.ra_column, _make_register_row(cfa), ra, fp, sp, signed, cie.signal, cie.key_b)
 
 
 def _remove_args_size(instructions: list[CallFrameInstruction]) -> list[CallFrameInstruction]:
@@ -315,13 +316,13 @@ def _remove_args_size(instructions: list[CallFrameInstruction]) -> list[CallFram
     Raises UnreadError for an instruction that pyelftools reads wrongly.
     """
     for one in instructions:
-        if one.opcode in WRONG:
-            raise UnreadError(WRONG[one.opcode])
+        if one.opcode in MISREAD_OPCODES:
+            raise UnreadError(MISREAD_OPCODES[one.opcode])
     return [one for one in instructions if one.opcode != ARGS_SIZE]
 
 
 def _count_steps(instructions: list[CallFrameInstruction]) -> int:
-    """Return the cost, in steps, of turning instructions into rows."""
+    """Return an estimate of the steps that pyelftools takes to turn these instructions into rows."""
     registers = len({one.args[0] for one in instructions if one.opcode not in NO_REGISTER})
     code = sum(len(one.args[-1]) for one in instructions if one.opcode in EXPRESSIONS)
     rows = sum(one.opcode in ADVANCES for one in instructions)
@@ -330,7 +331,7 @@ def _count_steps(instructions: list[CallFrameInstruction]) -> int:
 
 
 def _find_signed_rows(before: list[CallFrameInstruction], instructions: list[CallFrameInstruction]) -> list[bool]:
-    """Return for each row True if the return address is signed. pyelftools ignores the instruction that signs it."""
+    """Return whether each row's return address is signed, which pyelftools ignores. `before`: the instructions of the CIE."""
     signed = sum(one.opcode == NEGATE_RA_STATE for one in before) % 2 == 1
     remembered, found = [], []
     for one in instructions:
@@ -345,7 +346,7 @@ def _find_signed_rows(before: list[CallFrameInstruction], instructions: list[Cal
     return [*found, signed]
 
 
-def _register_row(rule: object) -> RegisterRow:
+def _make_register_row(rule: object) -> RegisterRow:
     if rule is None:
         return RegisterRow("")
     if isinstance(rule, CFARule):

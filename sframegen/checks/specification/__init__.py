@@ -1,1 +1,1 @@
-"""Finds breaches of the specification in the bytes of a section."""
+"""Finds breaches of the SFrame specification in the bytes of a section."""

@@ -1,4 +1,4 @@
-"""The table of the specification's rules."""
+"""The rules of the SFrame specification that a section can break, with the severity and the text of each breach."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from sframegen.checks.finding import Severity
 
 NOTE, WARNING, ERROR = Severity.NOTE, Severity.WARNING, Severity.ERROR
 
-KEPT = 20  # findings of one rule that are listed; further ones are only counted
+MAX_PER_RULE = 20  # findings of one rule that are listed; further breaches are only counted
 
 
 class SpecificationRule(NamedTuple):
-    """A rule of the specification. `says`: the fault if it is broken. `versions`: versions of the format with this rule."""
+    """A rule of the specification. `fault`: what a breach of it is like. `versions`: the versions of the format that have it."""
 
     name: str
     severity: Severity
-    says: str
+    fault: str
     versions: tuple[int, ...] = (1, 2, 3)
 
 
-# section_walk.py identifies these rules by their index.
+# SectionWalk identifies these rules by their index here.
 WALKED = (
     SpecificationRule("start-order", ERROR, "function begins below the one before it, though the section says that it is sorted"),
     SpecificationRule("same-start", ERROR, "function begins where another does"),

@@ -1,4 +1,4 @@
-"""Walks the functions and FREs of a section, even a damaged one, and counts breaches of each rule. Compiled."""
+"""Walks the functions and FREs of a section, even of a damaged one, and counts the breaches of each rule. Compiled."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ COMPILED: bool = cython.compiled
 
 
 class SectionWalk(SectionBytes):
-    """Walks a section. It reads shared FREs only once, so its time is linear in the section's size.
+    """The walk of one section. It reads shared FREs only once, so its time is linear in the section's size.
 
-    Breaches are counted in `counts` by the rule's number in rule_list.WALKED; for the first `kept` of a rule, `offsets` in the
-    section and `addresses` of the code are recorded. Distinct rules of FREs (FDE type, info byte and data words) are recorded with
-    the first such FRE: offset of its info byte, FDE type, address, number of such FREs. `rules`: the number of distinct rules.
+    Breaches are counted in `counts` by the rule's index in rule_list.WALKED; for the first `kept` breaches of a rule, `offsets` has
+    the offset in the section and `addresses` that of the code. Distinct rules of FREs (FDE type, info byte and data words) are
+    recorded with their first FRE: offset of its info byte, FDE type, address, number of such FREs. `rules`: how many are distinct.
     """
 
     def __init__(self, section: SframeSection, broken: int, kept: int, rules: int) -> None:
-        """`broken`: the number of rules that can be broken. `rules`: the most distinct rules of FREs to record."""
+        """`broken`: the number of rules of the specification. `rules`: the most distinct rules of FREs that are recorded."""
         SectionBytes.__init__(self, section)
         self.kept = kept
         self.counts = zeros("q", broken)
@@ -58,7 +58,7 @@ class SectionWalk(SectionBytes):
         self.last = -1
 
     def note(self, rule: cython.Py_ssize_t, offset: cython.longlong, address: cython.ulonglong) -> cython.int:
-        """Counts a breach of rule number `rule`, and records its place while there is room."""
+        """Count a breach of the rule with that index, and record where it is while there is room."""
         if self.counts[rule] < self.kept:
             self.offsets[rule * self.kept + self.counts[rule]] = offset
             self.addresses[rule * self.kept + self.counts[rule]] = address & self.mask
@@ -67,8 +67,8 @@ class SectionWalk(SectionBytes):
 
     @cython.locals(start="unsigned long long[::1]", size="unsigned int[::1]", keys="unsigned long long[::1]")
     def index(self, start: Column, size: Column, keys: Column, default_type: int) -> int:
-        """Fills each function's address and size, and checks its index entry. For each function with a readable block, `keys` gets
-        the block's offset in the FRE sub-section times 2 ** 32 plus the function's number. Returns the number of `keys`.
+        """Fill in each function's address and size, and check its index entry. For each function with a readable block, `keys` gets
+        the block's offset in the FRE sub-section times 2 ** 32 plus the function's number. Return the number of keys.
         """
         function: cython.longlong
         entry: cython.longlong
@@ -120,7 +120,7 @@ class SectionWalk(SectionBytes):
 
     @cython.locals(start="const unsigned long long[::1]", size="const unsigned int[::1]", order="const unsigned int[::1]")
     def neighbours(self, start: Column, size: Column, order: Column) -> None:
-        """Checks the order of functions, and overlaps. `order`: the functions by address; empty if the index must be in order."""
+        """Check the order and overlaps of functions. `order`: the functions by address; empty if the index must be in order."""
         place: cython.longlong
         function: cython.longlong
         entry: cython.longlong
@@ -149,7 +149,7 @@ class SectionWalk(SectionBytes):
         code_end="const unsigned long long[::1]",
     )
     def places(self, start: Column, size: Column, code_start: Column, code_end: Column) -> None:
-        """Checks that functions lie in the executable ranges, which ascend."""
+        """Check that functions lie in the executable ranges, which ascend."""
         function: cython.longlong
         after: cython.Py_ssize_t
         for function in range(self.functions):
@@ -161,7 +161,7 @@ class SectionWalk(SectionBytes):
 
     @cython.locals(keys="const unsigned long long[::1]", start="const unsigned long long[::1]", size="const unsigned int[::1]")
     def blocks(self, keys: Column, start: Column, size: Column) -> None:
-        """Walks the blocks of `keys`, which ascend. The index, whose entries are in another order, is not read again."""
+        """Walk the blocks of FREs that `keys` has, in ascending order, without reading the index entries a second time."""
         i: cython.Py_ssize_t
         key: cython.ulonglong
         function: cython.longlong
@@ -203,7 +203,7 @@ class SectionWalk(SectionBytes):
                     break
 
     def rows(self) -> cython.longlong:
-        """Walks the FREs of the current function; returns the offset of their end, -1 if damage hides it."""
+        """Walk the FREs of the current function; return the offset of their end, -1 if damage hides it."""
         pos: cython.longlong = self.rows_at
         start: cython.ulonglong = self.start
         size: cython.longlong = self.size
@@ -258,7 +258,7 @@ class SectionWalk(SectionBytes):
         return pos
 
     def remember(self, at: cython.Py_ssize_t, end: cython.Py_ssize_t, address: cython.ulonglong) -> cython.int:
-        """Records the rule in data[at : end], or counts one more use of it."""
+        """Record the rule whose info byte and data words are data[at : end], or count one more use of it."""
         fde_type: cython.int = fde_type_of(self.info2)
         mask: cython.longlong = len(self.slots) - 1
         key: cython.longlong = fde_type
@@ -287,7 +287,7 @@ class SectionWalk(SectionBytes):
                 i = 0
                 while at + i < end and self.data[other + i] == self.data[at + i]:
                     i += 1
-                if at + i == end:  # equal info bytes mean equal lengths
+                if at + i == end:  # both rules end here, because equal info bytes mean equal lengths
                     self.rule_uses[rule] += 1
                     return 0
             slot = (slot + 1) & mask

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError, name_file_in_errors
 from sframegen.checks.finding import Severity
-from sframegen.checks.specification.wellformed import examine
+from sframegen.checks.specification.wellformed import examine_section
 from sframegen.code.whole_file.proven_code import PROVEN, with_proven_code
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert_sources
@@ -150,7 +150,7 @@ def _read_detached_section(elf: ElfFile, abi: Abi, stores: Stores, notes: list[s
 
 def _decode_checked(elf: ElfFile, abi: Abi, data: memoryview, address: int) -> FunctionTable | None:
     """Return a section's functions; None if it has none. Raises FormatError for another ABI, or where `check` finds an error."""
-    facts = examine(data, address, executable=elf.executable_ranges(), byte_order=elf.byte_order)
+    facts = examine_section(data, address, executable=elf.executable_ranges(), byte_order=elf.byte_order)
     error = next((finding for finding in facts.findings if finding.severity is Severity.ERROR), None)
     if error is not None:
         raise FormatError(error.message, ".sframe", error.offset)

@@ -8,8 +8,8 @@ from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.checks.consumers import CONSUMERS, Effect, unmet
-from sframegen.checks.specification.wellformed import Facts, examine
+from sframegen.checks.consumers import CONSUMERS, Effect, find_unmet_demands
+from sframegen.checks.specification.wellformed import SectionFacts, examine_section
 from tests.checks.readers import libsframe
 from tests.checks.readers.glibc import GivenUpError, Glibc, NotFoundError, NotUsedError
 from tests.checks.readers.kernel import EFAULT, U64, Kernel, KernelError
@@ -114,27 +114,29 @@ def glibc(base: Base, data: bytes) -> Effect | None:
 
 
 def verdicts(base: Base, data: bytes, gnu: LibSframe | None) -> Iterator[Verdict]:
-    facts = examine(data, base.address, executable=[base.code], byte_order=base.order)
+    facts = examine_section(data, base.address, executable=[base.code], byte_order=base.order)
     done = {"kernel": kernel(base, data), "glibc": glibc(base, data)}
     if gnu:
         pcs = [pc - base.address for pc in look_ups(base, data)]
         done["gnu"] = FROM_LIBSFRAME[gnu.outcome(data, pcs)]
     for consumer, effect in done.items():
         yield _verdict(facts, consumer, effect)
-    rules = tuple(demand.name for demand in unmet(facts, "kernel") if demand.validated or demand.effect is Effect.REJECTS)
+    rules = tuple(
+        demand.name for demand in find_unmet_demands(facts, "kernel") if demand.validated or demand.effect is Effect.REJECTS
+    )
     rejected = Effect.REJECTS if rules or not _is_read(facts, "kernel") else None
     validated = kernel(base, data, validating=True)
     yield Verdict("validating kernel", rejected, validated if validated is Effect.REJECTS else None, rules)
 
 
-def _is_read(facts: Facts, consumer: str) -> bool:
+def _is_read(facts: SectionFacts, consumer: str) -> bool:
     return facts.layout is None or facts.layout.version in CONSUMERS[consumer].versions
 
 
-def _verdict(facts: Facts, consumer: str, done: Effect | None) -> Verdict:
+def _verdict(facts: SectionFacts, consumer: str, done: Effect | None) -> Verdict:
     if not _is_read(facts, consumer):
         return Verdict(consumer, Effect.REJECTS, done, (f"{consumer}-version",))
-    demands = unmet(facts, consumer)
+    demands = find_unmet_demands(facts, consumer)
     turned = consumer == "gnu" and facts.byte_order != sys.byteorder
     return Verdict(consumer, worst(demand.effect for demand in demands), done, tuple(demand.name for demand in demands), turned)
 

