@@ -165,9 +165,7 @@ class Contradictions:
         if key not in self.known:
             code = self._decode_function(address)
             instructions = ((one, self._state_at(one[0])) for one in map(code.instruction, range(len(code))))
-            self.known[key] = (
-                self._is_fragment(code) or count_copies(instructions, value, self.isa) > 1
-            )
+            self.known[key] = self._is_fragment(code) or count_copies(instructions, value, self.isa) > 1
         return self.known[key]
 
     def _calls_clone(self, address: int) -> bool:
