@@ -64,7 +64,7 @@ def _patience() -> None:
     from sframegen.program import patience  # noqa: PLC0415 - earlier it would be the checkout's
 
     long = 120.0
-    patience.current = patience.Patience(
+    patience.current = patience.TimeLimits(
         helper=long, busy_helper=long, helpers=long, threads=long, started=long, killed=long, lock=long,
         made_code=long, made_code_stopped=long, table=long, proof=long, places=long, all_places=long,
     )  # fmt: skip

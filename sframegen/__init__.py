@@ -35,9 +35,9 @@ else:  # type checkers would take any name for a public one
     def __getattr__(name: str) -> object:
         from importlib import import_module  # noqa: PLC0415 - see above
 
-        from sframegen.program.own_packages import refuse_strangers  # noqa: PLC0415
+        from sframegen.program.own_packages import refuse_foreign_packages  # noqa: PLC0415
 
-        refuse_strangers()
+        refuse_foreign_packages()
         api = import_module("sframegen.api")  # `from sframegen import api` would ask this function for it
         if name == "__all__":
             return api.__all__

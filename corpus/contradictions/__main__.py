@@ -14,7 +14,7 @@ from corpus import measured
 from corpus.contradictions.found import look, read, written
 from corpus.contradictions.report import results
 from corpus.linked_files import corpus_files, linked_files
-from sframegen.program.workers import outcomes
+from sframegen.program.workers import run_all
 
 
 def main() -> int:
@@ -31,7 +31,7 @@ def main() -> int:
     wanted = sorted((file for file, size in sizes.items() if size <= options.up_to), key=sizes.__getitem__)
     missing = [file for file in wanted if str(file) not in known]
     with options.kept.open("a") as kept:
-        for number, outcome in outcomes(look, missing, options.jobs):
+        for number, outcome in run_all(look, missing, options.jobs):
             if isinstance(outcome, Exception):
                 print(f"{missing[number]}: {outcome}", file=sys.stderr)
                 continue

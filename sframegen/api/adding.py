@@ -27,7 +27,7 @@ from sframegen.format.layouts import LAYOUTS
 from sframegen.format.locate import read_sframe, unloaded_of
 from sframegen.format.model import OUTERMOST
 from sframegen.format.words import expressible
-from sframegen.program.workers import Running
+from sframegen.program.workers import JobOptions
 from sframegen.tables.compare import agree, spans
 from sframegen.tables.optimize import MAX_GAP
 
@@ -107,7 +107,7 @@ def add_section(
         output=output, verify=verify, dry_run=dry_run, hard_links=hard_links, force=force, replace=replace, min_kernel=min_kernel,
         unloaded=unloaded, detached=detached, object_file=object_file,
     )  # fmt: skip
-    return add(path, AddOptions(section, writing, Running(jobs, progress)))
+    return add(path, AddOptions(section, writing, JobOptions(jobs, progress)))
 
 
 def add(path: StrPath, options: AddOptions) -> Summary:

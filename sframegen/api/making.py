@@ -16,7 +16,7 @@ from sframegen.format.abi import abi_of
 if TYPE_CHECKING:
     from sframegen.api.options import SectionOptions
     from sframegen.elf.file import ElfFile
-    from sframegen.program.workers import Running
+    from sframegen.program.workers import JobOptions
 
 
 def summarize_before_writing(file: str, elf: ElfFile, sources: Sources, converted: Converted) -> Summary:
@@ -53,7 +53,7 @@ def summarize_detached(file: str) -> Summary:
     return Summary(file, note=f"nothing to add: {Companion.DETACHED_SECTION}, for another file")
 
 
-def convert_file(elf: ElfFile, file: str, options: SectionOptions, running: Running) -> tuple[Summary, Converted]:
+def convert_file(elf: ElfFile, file: str, options: SectionOptions, running: JobOptions) -> tuple[Summary, Converted]:
     """Convert a file's call frame information; return its summary without a section, and the functions. Raises FormatError."""
     sources = find_sources(elf, None if options.debug_file is None else Path(options.debug_file))
     converted = convert_sources(sources, elf.executable_ranges(), abi_of(elf), options.layout)

@@ -14,7 +14,7 @@ from linker.files.target import Target
 from linker.inject.kernel_versions import KernelChange, changes_accepted_by
 from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple
 from sframegen.format.layouts import V3, WRITABLE
-from sframegen.program.workers import Running
+from sframegen.program.workers import JobOptions
 from sframegen.tables.levels import LEVELS
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class AddOptions(NamedTuple):
 
     section: SectionOptions
     writing: WriteOptions
-    running: Running = Running()
+    running: JobOptions = JobOptions()
 
     @property
     def keywords(self) -> dict[str, Any]:

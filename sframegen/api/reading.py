@@ -17,7 +17,7 @@ from sframegen.detached.stores import Stores
 from sframegen.elf.file import ElfFile, map_file, open_elf
 from sframegen.elf.function_names import CopiedSymbols
 from sframegen.format.locate import sframe_of
-from sframegen.program.workers import Running
+from sframegen.program.workers import JobOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,7 +83,7 @@ def check(
     `instructions` for an ABI whose instructions are not read; OSError; ValueError for an unknown consumer and for `jobs` below 1;
     and TypeError if `sections` is a single path, or `path` is none of these.
     """
-    running = Running(jobs, progress)
+    running = JobOptions(jobs, progress)
     check_flags(instructions=instructions, second_reader=second_reader)
     check_paths("sections", sections)
     if consumer not in CONSUMERS:

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
     from linker.objects.given_file import Objects
     from sframegen.elf.file import ElfFile
-    from sframegen.program.workers import Running
+    from sframegen.program.workers import JobOptions
 
 
 def check_objects(
-    objects: Objects, debug_file: Path | None = None, consumer: Consumer = "all", running: Running | None = None
+    objects: Objects, debug_file: Path | None = None, consumer: Consumer = "all", running: JobOptions | None = None
 ) -> CheckReport:
     """Check an object, or each object of an archive; messages then begin with its name. `debug_file`: only for a single object.
 
@@ -69,7 +69,7 @@ def check_objects(
 
 
 def check_object(
-    elf: ElfFile, debug_file: Path | None = None, consumer: Consumer = "all", running: Running | None = None
+    elf: ElfFile, debug_file: Path | None = None, consumer: Consumer = "all", running: JobOptions | None = None
 ) -> CheckReport:
     """Check one object, and return its report. Sections that cannot be read or laid out become findings."""
     draft = ReportDraft(elf.name)
@@ -94,7 +94,7 @@ def check_object(
     return draft.report()
 
 
-def _check_instructions(view: ObjectView, draft: ReportDraft, debug_file: Path | None, running: Running) -> None:
+def _check_instructions(view: ObjectView, draft: ReportDraft, debug_file: Path | None, running: JobOptions) -> None:
     from sframegen.checks.against_code import compare_with_instructions  # noqa: PLC0415 - imports capstone, which is slow
 
     image, abi = resolve_code(view.elf, view.placed), abi_of(view.elf)

@@ -18,7 +18,7 @@ from sframegen.cli.shared.file_kinds import is_package
 from sframegen.cli.shared.many_files import change_files, parallel_reading, print_change
 from sframegen.cli.shared.output import FILES, Run, suggest_command
 from sframegen.cli.shared.write_options import RECURSIVE, RESULT_OPTIONS, VERIFICATION, dry_run_option
-from sframegen.program.workers import Running
+from sframegen.program.workers import JobOptions
 
 if TYPE_CHECKING:
     from sframegen.api.options import SectionOptions, StrPath, WriteOptions
@@ -88,7 +88,7 @@ def command(
     run = Run()
 
     def add_to(path: str, to_write: WriteOptions) -> Summary:
-        with parallel_reading(files, common.jobs) if making.synthesize else nullcontext(Running()) as running:
+        with parallel_reading(files, common.jobs) if making.synthesize else nullcontext(JobOptions()) as running:
             options = AddOptions(making, to_write, running)
             if not is_package(path):
                 return add(path, options)

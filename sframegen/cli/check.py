@@ -15,7 +15,7 @@ from sframegen.cli.shared.file_kinds import is_package, refuse_package
 from sframegen.cli.shared.many_files import parallel_reading, process_files
 from sframegen.cli.shared.output import FILES, SECTIONS, Run, note
 from sframegen.cli.trees.each_file import find_files_with_sections
-from sframegen.program.workers import Running
+from sframegen.program.workers import JobOptions
 
 
 @click.command(
@@ -81,7 +81,7 @@ def command(
     paths = _expand_directories(run, files)
 
     def check_file(path: str) -> CheckReport:
-        with parallel_reading(paths, common.jobs) if instructions or second_reader else nullcontext(Running()) as running:
+        with parallel_reading(paths, common.jobs) if instructions or second_reader else nullcontext(JobOptions()) as running:
             options: dict[str, Any] = {"consumer": consumer, "debug_file": debug_file, "sections": sections}
             options |= {"instructions": instructions, "second_reader": second_reader} | vars(running)
             if not is_package(path):

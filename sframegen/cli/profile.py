@@ -26,7 +26,7 @@ from sframegen.profile.report.label_trees import group_stacks
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.report.source_lines import FrameDetail
 from sframegen.profile.sampling_plan import Grouping, ProfilePlan, is_process
-from sframegen.program.libraries import PLACES
+from sframegen.program.libraries import SYMBOLIC
 from sframegen.program.own_memory import zeros_for_missing_pages
 from sframegen.program.signals import Interrupts
 
@@ -167,10 +167,10 @@ def command(
 
 def _require_library(detail: FrameDetail) -> None:
     """End the command with one line if the user asks for source lines, but the library that reads them is not installed."""
-    if detail.by_line and find_spec(PLACES.module) is None:
+    if detail.by_line and find_spec(SYMBOLIC.module) is None:
         from sframegen.cli.shared.install_commands import install_command  # noqa: PLC0415 - not for each run
 
-        note(f"source lines and inlined functions need {PLACES.project}; to install it: {install_command([PLACES])}")
+        note(f"source lines and inlined functions need {SYMBOLIC.project}; to install it: {install_command([SYMBOLIC])}")
         click.get_current_context().exit(1)
 
 

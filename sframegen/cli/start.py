@@ -24,9 +24,9 @@ def main() -> None:
     try:
         bytes(MIN_ADDRESS_SPACE)
         open_standard_streams()
-        from sframegen.program.own_packages import refuse_strangers  # noqa: PLC0415 - here and below: after the set-up of signals
+        from sframegen.program.own_packages import refuse_foreign_packages  # noqa: PLC0415 - here and below: after the set-up of signals
 
-        refuse_strangers()
+        refuse_foreign_packages()
         if sys.argv[1:] == ["--version"]:
             print_version()
         try:

@@ -28,7 +28,7 @@ from sframegen.base.text import format_count
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_work import work_on
 from sframegen.fleet.result_rows import AnswerKind, Finished, RowOutcome, parse_finished
-from sframegen.program.forked import death, is_readable, receive, send, serve
+from sframegen.program.forked import build_death_error, is_readable, receive, send, serve
 
 if TYPE_CHECKING:
     from sframegen.fleet.run_options import RunOptions
@@ -137,7 +137,7 @@ class PackageProcess:
         self.printed.seek(max(0, self.printed.seek(0, os.SEEK_END) - MAX_LAST_OUTPUT))
         lines = self.printed.read().decode("utf-8", "replace").split("\n")
         words = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return f"{death(code)}: {words}" if words else str(death(code))
+        return f"{build_death_error(code)}: {words}" if words else str(build_death_error(code))
 
     def end(self) -> None:
         """Kill the process and the tools that it started."""

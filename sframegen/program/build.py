@@ -1,4 +1,4 @@
-"""Tells which build runs: hot loops compiled by Cython, or the same files interpreted."""
+"""Tells whether the hot loops are compiled by Cython in this installation, or interpreted from the same files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TYPE_CHECKING = False  # like typing's, which takes longer to import than `--ver
 if TYPE_CHECKING:
     from typing import Literal
 
-# setup.py reads this list, too.
+# The modules with hot loops. setup.py reads this list, too.
 MODULES = (
     "sframegen.base.columns",
     "cfi.machine",
@@ -51,7 +51,7 @@ MODULES = (
     "sframegen.tables.narrow",
 )
 
-# Compiled, with what all of them need: setup.py.
+# A compiled module that setup.py generates, with the code that all compiled modules share.
 SHARED_MODULE = "cfi.compiled_shared"
 
 
@@ -67,10 +67,10 @@ def build_kind() -> Literal["compiled", "interpreted"]:
 
 def is_compiled(name: str) -> bool:
     """Return True if the module has a compiled file, which imports prefer."""
-    place = os.path.join(packages_directory(), *name.split("."))  # noqa: PTH118 - without pathlib, which takes longer
-    return any(os.path.exists(place + suffix) for suffix in EXTENSION_SUFFIXES)  # noqa: PTH110
+    path = os.path.join(packages_directory(), *name.split("."))  # noqa: PTH118 - without pathlib, which takes longer
+    return any(os.path.exists(path + suffix) for suffix in EXTENSION_SUFFIXES)  # noqa: PTH110
 
 
 def packages_directory() -> str:
-    """Return the directory that holds all our packages."""
+    """Return the directory that contains our packages."""
     return os.path.dirname(os.path.dirname(os.path.realpath(str(sys.modules["sframegen"].__file__))))  # noqa: PTH120

@@ -1,4 +1,4 @@
-"""A small process that forks others. Forking a large one is costly: pages that either process changes are copied."""
+"""Starts a small process that forks others, because forking a large one is slow: pages that either process changes are copied."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sframegen.program.forked import Forked, end_with_parent, fork, hold_only
+from sframegen.program.forked import ForkedProcess, close_other_descriptors, die_with_parent, fork_server
 from sframegen.program.signals import signals_held
 
 if TYPE_CHECKING:
@@ -18,35 +18,35 @@ if TYPE_CHECKING:
 
 
 class Forker:
-    """A starter of processes for one kind of work: from this process or, after `begin`, from a small one that copied it then."""
+    """Starts processes for one kind of work: from this process or, after `begin`, from a small one that was forked then."""
 
     def __init__(self, work: Work, prepare: Callable[[int], object] = lambda _: None, holds: tuple[int, ...] = ()) -> None:
-        """`work`, `prepare`: as for Forked. `holds`: the descriptors, among those open at `begin`, that `work` needs."""
+        """`work`, `prepare`: as for ForkedProcess. `holds`: those of the descriptors open at `begin` that `work` needs."""
         self._work, self._prepare, self._holds = work, prepare, holds
-        self._process: Forked | None = None
+        self._process: ForkedProcess | None = None
         self._released: list[int] = []
 
     def begin(self) -> None:
-        """Start the small process, which should be done early to keep it small. It has our priority. Raises OSError."""
-        if not self.runs:
-            forking = _Forking(self._work, self._prepare, self._holds)
-            self._process = Forked(forking.answer, forking.prepare)
+        """Start the small process, which gets our current priority. Call this early, to keep it small. Raises OSError."""
+        if not self.is_running:
+            server = _ForkServer(self._work, self._prepare, self._holds)
+            self._process = ForkedProcess(server.answer, server.prepare)
 
-    def forked(self, seconds: float = 0) -> Forked:
-        """Start a process. `seconds`: the most for one task. Raises OSError."""
-        return OfForker(self, seconds) if self.runs else Forked(self._work, self._prepare, seconds)
+    def start_process(self, seconds: float = 0) -> ForkedProcess:
+        """Start a process. `seconds`: the limit on a task's CPU time; 0: none. Raises OSError."""
+        return ForkerProcess(self, seconds) if self.is_running else ForkedProcess(self._work, self._prepare, seconds)
 
     def fork(self, pipe: socket.socket, seconds: float) -> int:
-        """Start a process that serves the pipe, and return its number. Raises OSError."""
+        """Start a process that answers questions from the pipe, and return its pid. Raises OSError."""
         return self._ask(0, seconds, [pipe.fileno()])
 
-    def code_of(self, pid: int) -> int:
-        """Return the exit code of a forked process that has ended. Raises OSError."""
+    def wait_for_exit_code(self, pid: int) -> int:
+        """Wait for a forked process, and return its exit code. Raises OSError."""
         return self._ask(pid, 0, [])
 
     @property
-    def runs(self) -> bool:
-        """Return True if the small process runs. Until `code_of` or `release`, its forked processes' numbers are not reused."""
+    def is_running(self) -> bool:
+        """True if the small process runs; then the pid of a forked process is not reused until it is waited for or released."""
         if self._process is None:
             return False
         self._process.wait(os.WNOHANG)
@@ -65,19 +65,19 @@ class Forker:
         released, self._released = self._released, []
         if self._process is None:
             raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
-        with signals_held():  # an interrupted wait would leave this answer to the next question
+        with signals_held():  # if a signal ended the wait, the next question would get this answer
             self._process.ask((released, pid, seconds), pipes)
             try:
-                found = self._process.answer().value
+                result = self._process.answer().value
             except ChildProcessError as error:
                 raise OSError(errno.EAGAIN, str(error)) from None
-        if isinstance(found, OSError):
-            raise found
-        return int(found)
+        if isinstance(result, OSError):
+            raise result
+        return int(result)
 
 
-class _Forking:
-    """The work of the small process: it forks others, and waits for them."""
+class _ForkServer:
+    """The work of the small process: it forks other processes and waits for them."""
 
     def __init__(self, work: Work, prepare: Callable[[int], object], holds: tuple[int, ...]) -> None:
         self._work, self._prepare, self._holds = work, prepare, holds
@@ -86,41 +86,41 @@ class _Forking:
 
     def prepare(self, pipe: int) -> None:
         self._pipe = pipe
-        end_with_parent(only=True)  # all processes that it has forked die with it
-        hold_only(pipe, *self._holds)
+        die_with_parent(ignore_signals=True)  # the processes that it has forked die with it
+        close_other_descriptors(pipe, *self._holds)
 
     def answer(self, released: list[int], pid: int, seconds: float, *pipes: int) -> int | OSError:
-        """Return the number of a new process for the pipe, or, without one, the exit code of that process."""
+        """Fork a process for the pipe and return its pid; without a pipe, wait for process `pid` and return its exit code."""
         self._released.update(released)
         self._released = {one for one in self._released if not os.waitpid(one, os.WNOHANG)[0]}
         try:
             for pipe in pipes:
-                with socket.socket(fileno=os.dup(pipe)) as theirs:
-                    return fork(theirs, self._work, partial(self._begin, pipe), seconds)
+                with socket.socket(fileno=os.dup(pipe)) as child_end:
+                    return fork_server(child_end, self._work, partial(self._prepare_child, pipe), seconds)
             return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         except OSError as error:
             return OSError(error.errno, error.strerror)
 
-    def _begin(self, given: int, pipe: int) -> None:
-        """Prepare the new process: close the small process' pipe ends."""
+    def _prepare_child(self, received: int, pipe: int) -> None:
+        """Prepare the new process: close its copies of the small process' descriptors."""
         os.close(self._pipe)
-        os.close(given)
+        os.close(received)
         self._prepare(pipe)
 
 
-class OfForker(Forked):
+class ForkerProcess(ForkedProcess):
     """A process that a Forker has forked."""
 
     def __init__(self, forker: Forker, seconds: float) -> None:
         self._forker = forker
-        self._begin(lambda pipe: forker.fork(pipe, seconds), seconds)
+        self._start(lambda pipe: forker.fork(pipe, seconds), seconds)
 
     def kill(self, number: int) -> None:
-        if self._forker.runs:
+        if self._forker.is_running:
             super().kill(number)
 
     def end(self, number: int = 0, *, waits: bool = True) -> None:
-        """End the process like Forked.end, but leave the waiting to the Forker."""
+        """End the process like ForkedProcess.end, but let the Forker wait for it."""
         del waits
         self.pipe.close()
         self.kill(number)
@@ -132,6 +132,6 @@ class OfForker(Forked):
         del flags
         if self.code is None:
             try:
-                self.code = self._forker.code_of(self.pid)
-            except OSError:  # the Forker has died, which killed this process
+                self.code = self._forker.wait_for_exit_code(self.pid)
+            except OSError:  # the small process has died, which has killed this one
                 self.code = 1

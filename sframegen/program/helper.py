@@ -1,7 +1,7 @@
-"""Runs functions that may never return, in helper processes.
+"""Runs functions that may never return in helper processes.
 
-A file on a mount that does not answer blocks any process that touches it, even against SIGKILL. A helper that does not answer in
-time is abandoned: it has no descriptor of ours, so that nobody waits for it, and it ends when it can.
+A file on a mount that does not answer blocks any process that touches it, and even SIGKILL does not end that process. A helper that
+does not answer in time is abandoned. It has no descriptors of ours, so that nobody waits for them, and it ends when it can.
 """
 
 from __future__ import annotations
@@ -10,97 +10,101 @@ import errno
 import os
 import signal
 import time
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
 from sframegen.program import patience
-from sframegen.program.forked import Answer, Forked, alive, end_with_parent, hold_only, nowhere
+from sframegen.program.forked import (
+    Answer,
+    ForkedProcess,
+    close_other_descriptors,
+    die_with_parent,
+    redirect_to_null,
+    reuse_or_start,
+)
 from sframegen.program.forker import Forker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
 
-AT_LEAST = 0.02  # seconds to wait in any case
-MAX_STUCK = 64  # stuck helper processes
+MIN_WAIT = 0.02  # seconds to wait for each answer even after all patience is used up
+MAX_STUCK = 64  # helper processes that do not answer; with more of them, no function is called
 
 
 class NoAnswerError(OSError):
-    """A helper took too long, probably because a file system does not answer."""
+    """A helper did not answer in time, probably because a file system does not answer."""
 
     def __init__(self) -> None:
         super().__init__(errno.ETIMEDOUT, "its file system does not answer")
 
 
 class Helpers:
-    """A caller of functions in helper processes. Each call names its risk; a risk with a stuck call is not called again."""
+    """Calls functions in helper processes. Each call names its risk, such as a mount; while one is stuck, its risk is avoided."""
 
     def __init__(self) -> None:
-        self._in_vain = 0.0  # seconds waited without an answer
-        self._forker = Forker(_called, _hold_nothing)
-        self._idle: Forked | None = None
-        self._stuck: dict[Hashable, tuple[Forked, float]] = {}  # with the seconds that were waited for it
+        self._wasted_seconds = 0.0  # waited for helpers that have not answered
+        self._forker = Forker(_call, _close_descriptors)
+        self._idle: ForkedProcess | None = None
+        self._stuck: dict[Hashable, tuple[ForkedProcess, float]] = {}  # by risk: the helper, and the seconds waited for it
 
     def call(self, risk: Hashable, work: Callable[..., Answer], *arguments: object, descriptors: Sequence[int] = ()) -> Answer:
         """Return the result of `work(*arguments, *descriptors)`. Raises as that does, and NoAnswerError."""
-        for one in tuple(self._stuck):  # of all: who answered late is the next to be asked, and no further process begins
-            self.answers(one)
-        if risk in self._stuck:
+        for stuck in tuple(self._stuck):  # a helper that has answered late can take this call, so that no new process is needed
+            self.answers(stuck)
+        if risk in self._stuck or len(self._stuck) >= MAX_STUCK:
             raise NoAnswerError
-        if len(self._stuck) >= MAX_STUCK:
-            raise NoAnswerError
-        helper, self._idle = self._next(), None
-        most = patience.current
-        left = most.helpers - self._in_vain
+        helper, self._idle = self._reuse_or_start(), None
+        limits = patience.current
+        remaining = limits.helpers - self._wasted_seconds
         began = time.monotonic()
         try:
             helper.ask((work, *arguments), descriptors)
-            answered = helper.has_answered(max(AT_LEAST, min(most.helper, left)))
-            states = b"RD" if left > 0 else b"R"  # D: for a disk, or for a server of NFS, which may never answer
-            while not answered and (waited := time.monotonic() - began) < most.busy_helper and _state(helper) in states:
-                answered = helper.has_answered(AT_LEAST)
+            answered = helper.has_answered(max(MIN_WAIT, min(limits.helper, remaining)))
+            states = b"RD" if remaining > 0 else b"R"  # D: waits for a disk, or for an NFS server, which may never answer
+            while not answered and (waited := time.monotonic() - began) < limits.busy_helper and _read_state(helper) in states:
+                answered = helper.has_answered(MIN_WAIT)
         except BaseException:
-            helper.end(signal.SIGKILL, waits=False)  # its answer would be taken for that of the next call
+            helper.end(signal.SIGKILL, waits=False)  # otherwise the next call would get its answer
             raise
         if not answered:
-            self._in_vain += waited
+            self._wasted_seconds += waited
             self._stuck[risk] = helper, waited
             raise NoAnswerError
-        answer = self._answer_of(helper)
+        answer = self._receive_answer(helper)
         if isinstance(answer.value, BaseException):
             try:
                 raise answer.value
             finally:
-                del answer  # its traceback has this frame: a circle would keep what the callers' frames have
+                del answer  # the exception refers to this frame: the cycle would keep the objects of all callers' frames alive
         return answer
 
     def answers(self, risk: Hashable) -> bool:
-        """Return True if nothing of that risk waits for an answer. One that came late is thrown away: it is asked again."""
+        """Return True if no call with that risk is stuck. A late answer is discarded, and its call is no longer stuck."""
         helper, waited = self._stuck.get(risk, (None, 0.0))
         if helper is None:
             return True
         if not helper.has_answered(0):
             return False
         del self._stuck[risk]
-        self._in_vain -= waited  # not in vain: it was only slow
-        try:
-            for descriptor in self._answer_of(helper).descriptors:
+        self._wasted_seconds -= waited  # the helper was only slow
+        with suppress(OSError):  # the helper has died
+            for descriptor in self._receive_answer(helper).descriptors:
                 os.close(descriptor)
-        except OSError:  # it has died
-            pass
         return True
 
-    def begin(self) -> Forked:
-        """Return the process for the next call, which may start now. It has what this one has now, and so have all after it.
+    def begin(self) -> ForkedProcess:
+        """Start the processes now, so that all helpers have the modules that this process has now. Raises OSError.
 
-        Raises OSError.
+        Return the process for the next call.
         """
         self._forker.begin()
-        return self._next()
+        return self._reuse_or_start()
 
-    def _next(self) -> Forked:
-        """Return the process for the next call. Raises OSError."""
-        self._idle = alive(self._idle, self._forker.forked)
+    def _reuse_or_start(self) -> ForkedProcess:
+        """Return an idle process for the next call, or a new one. Raises OSError."""
+        self._idle = reuse_or_start(self._idle, self._forker.start_process)
         return self._idle
 
     def close(self) -> None:
@@ -112,8 +116,8 @@ class Helpers:
         self._stuck.clear()
         self._idle = None
 
-    def _answer_of(self, helper: Forked) -> Answer:
-        """Raises OSError if it has died, or its answer cannot be taken; else it can be asked again."""
+    def _receive_answer(self, helper: ForkedProcess) -> Answer:
+        """Return the helper's answer, and keep the helper for the next call. Raises OSError if it has died or cannot answer."""
         try:
             answer = helper.answer()
         except ChildProcessError:
@@ -131,12 +135,12 @@ class Helpers:
 
 @cache
 def helpers() -> Helpers:
-    """Return the helpers of this process, shared by all parts of it, for which the same risks do not answer."""
+    """Return the Helpers that all parts of this process share, so that all of them know which risks are stuck."""
     return Helpers()
 
 
-def _state(process: Forked) -> bytes:
-    """Return `R` if it runs, or would if a CPU were free, and other letters as proc(5) has them; `?` if it has gone."""
+def _read_state(process: ForkedProcess) -> bytes:
+    """Return the letter of a process' state as in proc(5), such as `R` if it runs or waits for a CPU; `?` if it has ended."""
     try:
         with open(f"/proc/{process.pid}/stat", "rb") as file:  # noqa: PTH123 - without pathlib, which takes longer
             return file.read().rpartition(b") ")[2][:1]
@@ -144,19 +148,19 @@ def _state(process: Forked) -> bytes:
         return b"?"
 
 
-# -- in a helper
+# -- in a helper process
 
 
-def _hold_nothing(pipe: int) -> None:
-    """Close descriptors whose end others wait for: pipes of our output, events, the kernel program."""
-    end_with_parent(only=True)
-    nowhere(0, 1, 2)
-    hold_only(pipe)
+def _close_descriptors(pipe: int) -> None:
+    """Close inherited descriptors, because others wait until all copies are closed: output pipes, perf events, BPF programs."""
+    die_with_parent(ignore_signals=True)
+    redirect_to_null(0, 1, 2)
+    close_other_descriptors(pipe)
 
 
-def _called(work: Callable[..., Answer], *arguments: object) -> Answer:
+def _call(work: Callable[..., Answer], *arguments: object) -> Answer:
     try:
         return work(*arguments)
-    except Exception as error:  # noqa: BLE001 - for the process that asked
+    except Exception as error:  # noqa: BLE001 - the process that asked raises it
         error.__traceback__ = error.__context__ = error.__cause__ = None
         return Answer(error)

@@ -1,4 +1,4 @@
-"""The Python packages that sframegen needs: their uses, required releases, and imports."""
+"""The Python packages that sframegen needs: what for, in which releases, and how they are imported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-PROJECT = re.compile(r"[\w.-]+")
+PROJECT = re.compile(r"[\w.-]+")  # the name at the start of a requirement, such as `click>=8.1`
 
 
 class Library(NamedTuple):
@@ -19,8 +19,8 @@ class Library(NamedTuple):
 
     project: str
     module: str
-    use: str  #: what needs it
-    debian: str = ""  #: the package of Debian; empty if there is none
+    use: str  #: the commands and features that need it
+    debian: str = ""  #: the name of Debian's package; empty if there is none
 
 
 DEPENDENCIES = (
@@ -37,9 +37,9 @@ FLEET = (
     Library("pyarrow", "pyarrow", "fleet run"),
     Library("python-debian", "debian", "fleet run"),
 )
-PLACES = Library("symbolic", "symbolic", "source lines and inlined functions of profile")
-NAMES = Library("pycxxfilt", "pycxxfilt", "names of functions in C++ and Rust")
-SYMBOLS = (NAMES, PLACES)
+SYMBOLIC = Library("symbolic", "symbolic", "source lines and inlined functions of profile")
+CXXFILT = Library("pycxxfilt", "pycxxfilt", "names of functions in C++ and Rust")
+SYMBOL_LIBRARIES = (CXXFILT, SYMBOLIC)
 
 
 def requirements() -> dict[str, str]:
@@ -50,40 +50,40 @@ def requirements() -> dict[str, str]:
         lines = metadata.requires("sframegen") or ()
     except metadata.PackageNotFoundError:
         return {}
-    needed = ("".join(line.partition(";")[0].split()) for line in lines)
-    return {PROJECT.match(one)[0]: one for one in needed}  # type: ignore[index] # each has a name
+    needed = ("".join(line.partition(";")[0].split()) for line in lines)  # without environment markers and spaces
+    return {PROJECT.match(one)[0]: one for one in needed}  # type: ignore[index] # each begins with a name
 
 
 def pip_requirements(projects: Iterable[str]) -> list[str]:
-    """Return the arguments for pip to install these projects in the required releases."""
+    """Return the arguments with which pip installs these projects in the required releases."""
     known = requirements()
     return [known.get(project, project) for project in projects]
 
 
-def library_of(module: str | None) -> Library | None:
+def find_library(module: str | None) -> Library | None:
     """Return the library that provides a module such as `elftools.elf.elffile`."""
     name = module or ""
-    return next((one for one in (*DEPENDENCIES, *FLEET, *SYMBOLS) if f"{name}.".startswith(f"{one.module}.")), None)
+    return next((one for one in (*DEPENDENCIES, *FLEET, *SYMBOL_LIBRARIES) if f"{name}.".startswith(f"{one.module}.")), None)
 
 
 def import_library(module: str, *names: str) -> Any:  # noqa: ANN401 - a module without types, for one
-    """Import and return a library's module. `names`: attributes that it must have; else it is damaged, or another project's.
+    """Import and return a library's module. `names`: attributes without which it is damaged, or another project's module.
 
-    Raises ImportError, whatever the library raises, and MemoryError.
+    Raises ImportError for all errors but MemoryError.
     """
     try:
-        found = import_module(module)
+        imported = import_module(module)
         for name in names:
-            getattr(found, name)
+            getattr(imported, name)
     except MemoryError:
         raise
     except Exception as error:
-        if isinstance(error, ImportError) and library_of(error.name):
+        if isinstance(error, ImportError) and find_library(error.name):
             raise
-        from sframegen.base.one_file import is_lost_memory_error  # noqa: PLC0415 - no package but this one where it cannot start
+        from sframegen.base.one_file import is_lost_memory_error  # noqa: PLC0415 - `doctor` has to start without other packages
 
         if is_lost_memory_error(error):
             raise MemoryError from error
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise ImportError(f"{module} cannot be imported: {reason}", name=module) from error
-    return found
+    return imported

@@ -1,4 +1,4 @@
-"""A pool of processes that work on items; each result is available as soon as its process has answered."""
+"""A pool of processes that work on items. Each item's answer is available as soon as its process has sent it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections import deque
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
-from sframegen.program.forked import Answer, Forked
+from sframegen.program.forked import Answer, ForkedProcess
 from sframegen.program.signals import signals_held
 
 I = TypeVar("I")  # noqa: E741 - an item
@@ -21,29 +21,34 @@ if TYPE_CHECKING:
 
     Question = tuple[tuple[object, ...], Sequence[int]]  # (values, descriptors) to send to a process
 
-TOO_LITTLE = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # for one more process: limits on processes and files, memory
+# Why one more process cannot start for now: limits on processes, on memory, or on open files.
+EXHAUSTION_ERRORS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 
-def itself(item: I) -> AbstractContextManager[Question]:
+def ask_with_item(item: I) -> AbstractContextManager[Question]:
+    """Give the item itself as the question."""
     return nullcontext(((item,), ()))
 
 
 class Pool(Generic[I]):
-    """A pool of worker processes. If a process dies or cannot be started, its item's answer is a ChildProcessError."""
+    """A pool of worker processes. If a process dies or cannot be started, the answer for its item is a ChildProcessError."""
 
     def __init__(
-        self, start: Callable[[], Forked], most: int, question: Callable[[I], AbstractContextManager[Question]] = itself
+        self,
+        start: Callable[[], ForkedProcess],
+        most: int,
+        question: Callable[[I], AbstractContextManager[Question]] = ask_with_item,
     ) -> None:
-        """`start`: starts a process, or raises OSError. `most`: the most processes at a time; they only exist while there is work.
+        """`start`: starts a process, or raises OSError. `most`: how many may exist at a time; they end when there is no more work.
 
-        `question`: returns a context manager with the question to send for an item.
+        `question`: returns a context manager that gives the question to send for an item.
         """
         self._start, self._most, self._question = start, most, question
         self._waiting: deque[I] = deque()
-        self._workers: dict[int, tuple[Forked, I]] = {}  # (process, its item) by the descriptor of the process' pipe
+        self._workers: dict[int, tuple[ForkedProcess, I]] = {}  # (process, its item) by the descriptor of the process' pipe
         self._done: list[tuple[I, Answer]] = []
         self._epoll = select.epoll()
-        self._some_done = os.eventfd(0, os.EFD_CLOEXEC)
+        self._some_done = os.eventfd(0, os.EFD_CLOEXEC)  # readable after `finish`
         self._epoll.register(self._some_done, select.EPOLLIN)
 
     def __enter__(self) -> Self:
@@ -53,7 +58,7 @@ class Pool(Generic[I]):
         self.close()
 
     def close(self) -> None:
-        """End the processes with SIGTERM, and wait for them: they may have temporary files to remove."""
+        """End the processes with SIGTERM, and wait for them, because they may have temporary files to remove."""
         for process, _ in self._workers.values():
             process.kill(signal.SIGTERM)
         for descriptor in [*self._workers]:
@@ -74,17 +79,17 @@ class Pool(Generic[I]):
         self._waiting += items
         self._start_some()
 
-    def prefer(self, importance: Callable[[I], float]) -> None:
+    def sort_waiting(self, importance: Callable[[I], float]) -> None:
         """Order the waiting items by importance, the most important first."""
         self._waiting = deque(sorted(self._waiting, key=importance, reverse=True))
 
     def finish(self, item: I, value: object) -> None:
-        """Set an item's answer without a process."""
+        """Give an item's answer without asking a process."""
         self._done.append((item, Answer(value)))
         os.eventfd_write(self._some_done, 1)
 
-    def ready(self, seconds: float | None = 0) -> list[tuple[I, Answer]]:
-        """Return the (item, answer) pairs since the last call. `seconds`: how long to wait for one; None: without limit."""
+    def take_answers(self, seconds: float | None = 0) -> list[tuple[I, Answer]]:
+        """Return the new (item, answer) pairs. `seconds`: how long to wait if there is none yet; None: without limit."""
         for descriptor, _ in self._epoll.poll(seconds):
             if descriptor == self._some_done:
                 os.eventfd_read(descriptor)
@@ -106,12 +111,12 @@ class Pool(Generic[I]):
         """Start processes for waiting items, as far as the limits allow."""
         while self._waiting and len(self._workers) < self._most:
             try:
-                with signals_held():  # no signal between the start and the registration, so that `close` ends every process
+                with signals_held():  # a signal before the registration would leave a process that `close` does not end
                     process = self._start()
                     self._epoll.register(process.pipe, select.EPOLLIN)
                     self._workers[process.pipe.fileno()] = process, self._waiting[0]
             except OSError as error:
-                if error.errno not in TOO_LITTLE:
+                if error.errno not in EXHAUSTION_ERRORS:
                     raise
                 if self._workers:
                     return
@@ -119,8 +124,8 @@ class Pool(Generic[I]):
             else:
                 self._begin(process)
 
-    def _begin(self, process: Forked) -> None:
-        """Let the process work on the first waiting item."""
+    def _begin(self, process: ForkedProcess) -> None:
+        """Make the process work on the first waiting item."""
         item = self._waiting.popleft()
         self._workers[process.pipe.fileno()] = process, item
         with self._question(item) as (values, descriptors):

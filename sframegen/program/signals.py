@@ -1,4 +1,4 @@
-"""Handles signals that end a program: uninterrupted blocks, interruptible waits, directories that are always removed."""
+"""Handles signals that end a program: blocks without interruption, interruptible waits, directories that are always removed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Block signals until the end of the block."""
+    """Hold back the signals in ENDING until the end of the block."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
@@ -27,10 +27,10 @@ class _WokenError(Exception):
 
 
 class Interrupts:
-    """A block in which Ctrl-C and similar signals end the sampling, not the program. A second signal ends the program."""
+    """A block in which Ctrl-C and similar signals end only `wait`, not the program. A second signal ends the program."""
 
     def __init__(self) -> None:
-        self.number = 0  # number of the signal that came, or 0
+        self.number = 0  # the number of the signal that came, or 0
         self._waiting = False
         self._before: dict[int, object] = {}
 
@@ -43,7 +43,7 @@ class Interrupts:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type] # as it was handed out
+            signal.signal(number, handler)  # type: ignore[arg-type] # the object that getsignal returned
 
     def _handle(self, number: int, _frame: object) -> None:
         if self.number:
@@ -55,7 +55,7 @@ class Interrupts:
             raise _WokenError
 
     def wait(self, waits: Callable[[], object]) -> None:
-        """Call a function that waits. A signal ends the wait; if one came before, return at once."""
+        """Call a function that waits. A signal ends the wait; if one has already come, return at once."""
         try:
             self._waiting = True
             if not self.number:
@@ -67,18 +67,18 @@ class Interrupts:
 
 
 class PrivateDirectory:
-    """A directory of this user alone. It is removed at the end of the block, even if a signal comes while it is made or removed."""
+    """A temporary directory that only this user can access; it is removed even if a signal comes while it is made or removed."""
 
     def __init__(self) -> None:
-        from tempfile import TemporaryDirectory  # noqa: PLC0415 - takes longer than a small file
+        from tempfile import TemporaryDirectory  # noqa: PLC0415 - the import takes longer than the work on a small file
 
         with signals_held():
-            self._made = TemporaryDirectory(prefix="sframegen.")
-        self.name = self._made.name
+            self._directory = TemporaryDirectory(prefix="sframegen.")
+        self.name = self._directory.name
 
     def __enter__(self) -> str:
         return self.name
 
     def __exit__(self, *_: object) -> None:
         with signals_held():
-            self._made.cleanup()
+            self._directory.cleanup()

@@ -21,7 +21,7 @@ from sframegen.cli.shared.installation import Component, check_components, is_wi
 from sframegen.profile.bpf import libbpf
 from sframegen.program import libraries
 from sframegen.program.build import build_kind
-from sframegen.program.libraries import DEPENDENCIES, FLEET, SYMBOLS
+from sframegen.program.libraries import DEPENDENCIES, FLEET, SYMBOL_LIBRARIES
 from tests import ROOT
 
 DAMAGES = {
@@ -141,7 +141,7 @@ def test_every_dependency_has_a_row() -> None:
     assert {one.project for one in DEPENDENCIES} >= names(project["dependencies"]) - {"backports.zstd"}
     assert {one.project for one in DEPENDENCIES} <= names(project["dependencies"])
     assert {one.project for one in FLEET} == names(project["optional-dependencies"]["fleet"])
-    assert {one.project for one in SYMBOLS} == names(project["optional-dependencies"]["symbols"])
+    assert {one.project for one in SYMBOL_LIBRARIES} == names(project["optional-dependencies"]["symbols"])
 
 
 def test_without_libbpf(monkeypatch: pytest.MonkeyPatch) -> None:

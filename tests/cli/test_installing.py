@@ -14,7 +14,7 @@ import pytest
 from sframegen.cli.shared import install_commands as installing
 from sframegen.cli.shared.install_commands import describe_import_error, install_command, recompile_command, reinstall_command
 from sframegen.program import libraries
-from sframegen.program.libraries import DEPENDENCIES, FLEET, library_of
+from sframegen.program.libraries import DEPENDENCIES, FLEET, find_library
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def test_no_index_is_asked_for_sframegen(environment: Path) -> None:
     [("elftools.elf.elffile", "pyelftools"), ("debian", "python-debian"), ("click", "click"), ("clicks", None), (None, None)],
 )
 def test_the_library_of_a_module(module: str | None, project: str | None) -> None:
-    library = library_of(module)
+    library = find_library(module)
     assert (library and library.project) == project
 
 

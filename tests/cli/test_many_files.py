@@ -287,7 +287,7 @@ def unused():
 @pytest.mark.parametrize("jobs", ["-j1", "-j2"])
 def test_one_bar_on_a_terminal(jobs: str, after_seconds: int, shown: bool) -> None:
     ours, theirs = pty.openpty()
-    patience = f"many_files.patience.current = many_files.patience.Patience(progress={after_seconds})"
+    patience = f"many_files.patience.current = many_files.patience.TimeLimits(progress={after_seconds})"
     body = f"return Summary(path)\n\n{patience}\n\ndef unused():"
     process = stand_in(body, jobs, "-q", *range(7), stderr=theirs)
     os.close(theirs)

@@ -19,7 +19,7 @@ from sframegen.cli.commands import cli
 from sframegen.code.isa.disassembly import disassembler
 from sframegen.code.isa.machines import isa_of
 from sframegen.format.abi import AMD64
-from sframegen.program.workers import outcomes
+from sframegen.program.workers import run_all
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class TooLarge:
 @for_each("work", [fails, lambda _item: TooLarge()])
 @for_each("jobs", [1, 2])
 def test_too_little_memory_refuses_an_item(work: object, jobs: int, capfd: pytest.CaptureFixture[str]) -> None:
-    found = list(outcomes(work, ["one", "two"], jobs))  # type: ignore[arg-type,var-annotated]
+    found = list(run_all(work, ["one", "two"], jobs))  # type: ignore[arg-type,var-annotated]
     assert [type(outcome) for _, outcome in found] == [MemoryError, MemoryError]
     assert capfd.readouterr() == ("", "")
 

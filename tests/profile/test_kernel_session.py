@@ -248,7 +248,7 @@ def test_the_buffer_is_given_back_before_names_are_found() -> None:
         assert "bpf-map" in Path("/proc/self/maps").read_text()
         session.finish()
         assert "bpf-map" not in Path("/proc/self/maps").read_text()
-        assert not session._builder._forker.runs, "what forks the processes that make tables has ended"
+        assert not session._builder._forker.is_running, "what forks the processes that make tables has ended"
 
 
 @pytest.mark.sampled

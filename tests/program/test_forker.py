@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.program import forked
-from sframegen.program.forked import Forked, end_with_parent
+from sframegen.program.forked import ForkedProcess, die_with_parent
 from sframegen.program.forker import Forker
 from sframegen.program.pool import Pool
 
@@ -31,13 +31,13 @@ def pause(_: int) -> None:
 
 
 def prepare(_pipe: int) -> None:
-    end_with_parent()
+    die_with_parent()
 
 
 def outcomes(pool: Pool[int]) -> dict[int, object]:
     found: dict[int, object] = {}
     while pool.pending:
-        ready = pool.ready(WAIT / 1000)
+        ready = pool.take_answers(WAIT / 1000)
         assert ready, "nothing came"
         found |= {item: answer.value for item, answer in ready}
     return found
@@ -49,7 +49,7 @@ def test_they_have_what_was_held_then_and_get_what_is_sent() -> None:
     forker = Forker(lambda number: (held[0], number, os.getppid()), prepare)
     forker.begin()
     held[0] = 2
-    with Pool[int](forker.forked, 2) as pool:
+    with Pool[int](forker.start_process, 2) as pool:
         pool.put(7, 8, 9)
         found = outcomes(pool)
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
@@ -68,7 +68,7 @@ def test_they_keep_no_end_of_other_pipes() -> None:
     before = sockets()
     forker = Forker(sockets, prepare)
     forker.begin()
-    workers = [forker.forked() for _ in range(3)]
+    workers = [forker.start_process() for _ in range(3)]
     for worker in workers:
         worker.ask(())
     own = [worker.answer().value - before for worker in workers]
@@ -86,7 +86,7 @@ def test_they_hold_of_what_was_open_only_what_they_need() -> None:
     (first, first_end), (second, second_end) = os.pipe(), os.pipe()
     forker = Forker(lambda: os.write(second_end, b"held"), prepare, (second_end,))
     forker.begin()
-    worker = forker.forked()
+    worker = forker.start_process()
     os.close(first_end)
     with os.fdopen(first, "rb") as pipe:
         assert pipe.read() == b""
@@ -109,7 +109,7 @@ def test_with_the_small_process_those_that_it_has_forked_end() -> None:
     """The others are forked from this one."""
     forker = Forker(lambda number: signal.pause() if number == 1 else os.getppid(), prepare)
     forker.begin()
-    with Pool[int](forker.forked, 1) as pool:
+    with Pool[int](forker.start_process, 1) as pool:
         pool.put(1, 2)
         [(worker, _)] = pool._workers.values()
         killed(forker)
@@ -125,7 +125,7 @@ def test_without_the_forker_nothing_gets_a_signal(monkeypatch: pytest.MonkeyPatc
     """Its number may be another process's then."""
     forker = Forker(pause, prepare)
     forker.begin()
-    worker = forker.forked()
+    worker = forker.start_process()
     killed(forker)
     sent: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, _number: sent.append(pid))
@@ -141,11 +141,11 @@ def test_one_that_begins_after_the_death_of_the_forker_ends() -> None:
 
     def late(_pipe: int) -> None:
         os.read(may_go, 1)
-        end_with_parent()
+        die_with_parent()
 
     forker = Forker(pause, late)
     forker.begin()
-    worker = forker.forked()
+    worker = forker.start_process()
     worker.ask((0,))
     killed(forker)
     forker.close()
@@ -163,14 +163,14 @@ def test_nothing_is_left_of_a_process_that_is_killed() -> None:
     code = """
 import os, signal
 from sframegen.program import forked
-from sframegen.program.forked import Forked, end_with_parent
+from sframegen.program.forked import ForkedProcess, die_with_parent
 from sframegen.program.forker import Forker
 def work():
     os.write(1, b"at work")
     signal.pause()
-forker = Forker(work, lambda _: end_with_parent())
+forker = Forker(work, lambda _: die_with_parent())
 forker.begin()
-worker = forker.forked()
+worker = forker.start_process()
 worker.ask(())
 signal.pause()
 """
@@ -193,8 +193,8 @@ def busy(_: int) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize(("work", "outcome"), [(lambda _: time.sleep(0.3), "None"), (busy, "it took longer than 0.2 seconds")])
 def test_the_most_for_a_task_is_time_on_a_cpu(monkeypatch: pytest.MonkeyPatch, work: Callable[[int], None], outcome: str) -> None:
-    monkeypatch.setattr(forked, "WAITED", 1000)
-    process = Forked(work, seconds=0.2)
+    monkeypatch.setattr(forked, "REAL_TIME_FACTOR", 1000)
+    process = ForkedProcess(work, seconds=0.2)
     process.ask((1,))
     try:
         found: object = process.answer().value

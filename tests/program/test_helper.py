@@ -12,9 +12,9 @@ import pytest
 
 from sframegen.base.errors import FormatError
 from sframegen.program import forker, helper, patience
-from sframegen.program.forked import MAX_MESSAGE, Answer, Forked
+from sframegen.program.forked import MAX_MESSAGE, Answer, ForkedProcess
 from sframegen.program.helper import Helpers, NoAnswerError
-from sframegen.program.patience import Patience
+from sframegen.program.patience import TimeLimits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ def called() -> Iterator[Helpers]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[Helpers]:
     """Waits as shortly as may be: what does not answer, does not however long one waits."""
-    monkeypatch.setattr(patience, "current", Patience(helper=0, helpers=0))
+    monkeypatch.setattr(patience, "current", TimeLimits(helper=0, helpers=0))
     helpers = Helpers()
     yield helpers
     helpers.close()
@@ -187,7 +187,7 @@ def test_what_does_not_answer_is_left_alone(impatient: Helpers, monkeypatch: pyt
     read, write = os.pipe()
     with pytest.raises(NoAnswerError, match="does not answer"):
         impatient.call("dead", until_told, descriptors=[read])
-    monkeypatch.setattr(helper, "AT_LEAST", 60)
+    monkeypatch.setattr(helper, "MIN_WAIT", 60)
     with pytest.raises(NoAnswerError):
         impatient.call("dead", twice, "is not asked")
     assert not impatient.answers("dead")
@@ -208,7 +208,7 @@ def test_one_that_answered_late_is_the_next_to_be_asked(impatient: Helpers, monk
     [(late, _)] = impatient._stuck.values()
     os.write(write, b".")
     assert late.has_answered(60)
-    monkeypatch.setattr(helper, "AT_LEAST", 60)
+    monkeypatch.setattr(helper, "MIN_WAIT", 60)
     assert impatient.call("another", process).value == late.pid
     os.close(read)
     os.close(write)
@@ -220,7 +220,7 @@ def test_there_are_not_too_many(impatient: Helpers, monkeypatch: pytest.MonkeyPa
     for number in range(2):
         with pytest.raises(NoAnswerError):
             impatient.call(number, until_told, descriptors=[read])
-    monkeypatch.setattr(helper, "AT_LEAST", 60)
+    monkeypatch.setattr(helper, "MIN_WAIT", 60)
     with pytest.raises(NoAnswerError):
         impatient.call("alive", twice, "is not asked")
     os.close(read)
@@ -237,15 +237,15 @@ def test_vain_waits_use_up_patience(monkeypatch: pytest.MonkeyPatch) -> None:
             waits.append(seconds)
         return False
 
-    monkeypatch.setattr(Forked, "has_answered", has_answered)
-    monkeypatch.setattr(helper, "_state", lambda _: b"S")
-    monkeypatch.setattr(patience, "current", Patience(helper=2, helpers=4, busy_helper=3))
+    monkeypatch.setattr(ForkedProcess, "has_answered", has_answered)
+    monkeypatch.setattr(helper, "_read_state", lambda _: b"S")
+    monkeypatch.setattr(patience, "current", TimeLimits(helper=2, helpers=4, busy_helper=3))
     helpers = Helpers()
     for risk in range(3):
         with pytest.raises(NoAnswerError):
             helpers.call(risk, twice, "a")
     helpers.close()
-    assert waits == [2, 1, helper.AT_LEAST]
+    assert waits == [2, 1, helper.MIN_WAIT]
 
 
 def busy_until_told(pipe: int) -> Answer:
@@ -260,20 +260,20 @@ def busy_until_told(pipe: int) -> Answer:
 
 @pytest.mark.parametrize(("state", "in_all"), [(b"R", 0), (b"R", 1), (b"D", 1)])
 def test_one_that_only_lacks_a_cpu_or_a_disk_is_waited_for(state: bytes, in_all: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "current", Patience(helper=0, helpers=in_all, busy_helper=60))
+    monkeypatch.setattr(patience, "current", TimeLimits(helper=0, helpers=in_all, busy_helper=60))
     helpers = Helpers()
-    monkeypatch.setattr(helper, "_state", lambda _: state)
+    monkeypatch.setattr(helper, "_read_state", lambda _: state)
     read, write = os.pipe()
     answers = iter([False, False, False])
 
-    class Slow(Forked):
+    class Slow(ForkedProcess):
         def has_answered(self, *_: float) -> bool:
             if not next(answers, True):
                 return False
             os.write(write, b".")
             return super().has_answered(60)
 
-    monkeypatch.setattr(forker, "Forked", Slow)
+    monkeypatch.setattr(forker, "ForkedProcess", Slow)
     assert helpers.call("busy", busy_until_told, descriptors=[read]).value == b"."
     helpers.close()
     os.close(read)
@@ -283,9 +283,9 @@ def test_one_that_only_lacks_a_cpu_or_a_disk_is_waited_for(state: bytes, in_all:
 @pytest.mark.parametrize(("state", "in_all"), [(b"S", 1), (b"D", 0), (b"R", 0)])
 def test_what_sleeps_or_takes_too_long_is_not_waited_for(state: bytes, in_all: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a disk, after others have not answered: it may be a server that never does."""
-    monkeypatch.setattr(patience, "current", Patience(helper=0, helpers=in_all, busy_helper=0 if state == b"R" else 60))
+    monkeypatch.setattr(patience, "current", TimeLimits(helper=0, helpers=in_all, busy_helper=0 if state == b"R" else 60))
     helpers = Helpers()
-    monkeypatch.setattr(helper, "_state", lambda _: state)
+    monkeypatch.setattr(helper, "_read_state", lambda _: state)
     read, write = os.pipe()
     with pytest.raises(NoAnswerError):
         helpers.call("slow", until_told, descriptors=[read])
@@ -295,16 +295,16 @@ def test_what_sleeps_or_takes_too_long_is_not_waited_for(state: bytes, in_all: f
 
 
 def test_patience_comes_back_with_a_late_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "current", Patience(helper=0, helpers=1))
+    monkeypatch.setattr(patience, "current", TimeLimits(helper=0, helpers=1))
     helpers = Helpers()
     read, write = os.pipe()
     with pytest.raises(NoAnswerError):
         helpers.call("slow", until_told, descriptors=[read])
-    assert helpers._in_vain > 0
+    assert helpers._wasted_seconds > 0
     os.write(write, b".")
     while not helpers.answers("slow"):
         pass
-    assert helpers._in_vain == pytest.approx(0)
+    assert helpers._wasted_seconds == pytest.approx(0)
     helpers.close()
     os.close(read)
     os.close(write)

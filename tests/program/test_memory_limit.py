@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sframegen.program.forked import Forked, limit_memory
+from sframegen.program.forked import ForkedProcess, limit_memory
 
 
 def address_space() -> int:
@@ -26,7 +26,7 @@ def test_a_lower_limit_of_the_user_stays(spare: int) -> None:
         if os.geteuid() == 0:
             os.setuid(65534)  # root may raise it
 
-    process = Forked(address_space, prepare)
+    process = ForkedProcess(address_space, prepare)
     process.ask(())
     limit = process.answer().value
     process.end()

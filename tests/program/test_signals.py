@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.packages.package_pass import Pass
-from sframegen.program.forked import Forked
+from sframegen.program.forked import ForkedProcess
 from sframegen.program.pool import Pool
 from sframegen.program.signals import PrivateDirectory
 
@@ -37,8 +37,8 @@ def ended() -> Iterator[None]:
 
 
 def test_a_signal_while_a_process_starts() -> None:
-    def start() -> Forked:
-        process = Forked(lambda number: number)
+    def start() -> ForkedProcess:
+        process = ForkedProcess(lambda number: number)
         signal.raise_signal(signal.SIGTERM)  # in this thread, which holds it
         return process
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sframegen.elf.file import map_file
-from sframegen.program.own_memory import bytes_of_files, drop_pages, trim_heap
+from sframegen.program.own_memory import drop_pages, resident_file_bytes, trim_heap
 
 pytestmark = pytest.mark.sampled
 
@@ -30,10 +30,10 @@ def test_pages_of_a_file_are_given_back(tmp_path: Path) -> None:
     data, _ = map_file(path)
     part = data[mmap.PAGESIZE :]
     assert sum(part[:: mmap.PAGESIZE]) == len(part) // mmap.PAGESIZE
-    before, also = resident(), bytes_of_files()
+    before, also = resident(), resident_file_bytes()
     drop_pages(part)
     assert resident() < before - SIZE // 2
-    assert bytes_of_files() < also - SIZE // 2
+    assert resident_file_bytes() < also - SIZE // 2
     assert bytes(data) == b"\1" * SIZE
 
 

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from sframegen.program.libraries import Library, library_of, pip_requirements
+from sframegen.program.libraries import Library, find_library, pip_requirements
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -115,7 +115,7 @@ def as_root(command: str) -> str:
 
 def describe_import_error(error: ImportError) -> str:
     """Return one line with the reason of a failed import, and the command that installs the library if sframegen needs it."""
-    library = library_of(error.name)
+    library = find_library(error.name)
     reason = " ".join(str(error).split())
     if library is None:
         return reason

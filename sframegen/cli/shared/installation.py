@@ -19,7 +19,7 @@ from sframegen.cli.shared import install_commands as commands
 from sframegen.profile.events.attributes import command_for_own_events
 from sframegen.profile.probe import probe
 from sframegen.program.build import MODULES, build_kind, is_compiled, packages_directory
-from sframegen.program.libraries import DEPENDENCIES, FLEET, SYMBOLS, Library, import_library, requirements
+from sframegen.program.libraries import DEPENDENCIES, FLEET, SYMBOL_LIBRARIES, Library, import_library, requirements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +73,7 @@ def check_components() -> Iterator[Component]:
     for name, works, found in probe().facts:
         if name in remedies:
             yield Component("profile", name, "profile, or a better one", works, found, remedies[name])
-    yield from (_check_library("names", one) for one in SYMBOLS)
+    yield from (_check_library("names", one) for one in SYMBOL_LIBRARIES)
     yield from (_check_library("fleet", one) for one in FLEET)
 
 

@@ -19,7 +19,7 @@ from sframegen.base.one_file import DiedError
 from sframegen.cli.shared.file_kinds import refuse_directory
 from sframegen.cli.shared.output import Report, Run, note
 from sframegen.program import patience
-from sframegen.program.workers import Running, attempt, outcomes
+from sframegen.program.workers import JobOptions, run_or_catch, run_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -139,7 +139,7 @@ def attempt_files(
     if verify:
         import_for_many(len(files))
     if apart := apart or min(jobs, len(files)) > 1:
-        results = outcomes(work, files, jobs, order_by_size(files, jobs))
+        results = run_all(work, files, jobs, order_by_size(files, jobs))
     else:
         results = attempt_one_by_one(work, files)
     if len(files) > 1 and sys.stderr.isatty() and not (lines and sys.stdout.isatty()):
@@ -152,7 +152,7 @@ def attempt_files(
 
 def attempt_one_by_one(work: Callable[[str], T], files: Iterable[str]) -> Iterator[Outcome[T]]:
     for number, file in enumerate(files):
-        yield number, attempt(work, file)
+        yield number, run_or_catch(work, file)
 
 
 def count_on_bar(results: Iterable[T], length: int) -> Iterator[T]:
@@ -180,10 +180,10 @@ class DelayedProgressBar(ExitStack):
 
 
 @contextmanager
-def parallel_reading(files: Sequence[str], jobs: int) -> Iterator[Running]:
+def parallel_reading(files: Sequence[str], jobs: int) -> Iterator[JobOptions]:
     """Yield the settings for reading the code of one file: a single file uses all `jobs` and a progress bar, others one process."""
     with DelayedProgressBar() as bar:
-        yield Running() if len(files) > 1 else Running(jobs, bar if sys.stderr.isatty() else None)
+        yield JobOptions() if len(files) > 1 else JobOptions(jobs, bar if sys.stderr.isatty() else None)
 
 
 def restore_order(results: Iterable[Outcome[T]]) -> Iterator[T | Exception]:

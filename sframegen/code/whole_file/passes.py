@@ -35,7 +35,7 @@ from sframegen.code.whole_file.proof import Proof, certain, function_code, owner
 from sframegen.elf.columns import Spans, build_spans
 from sframegen.elf.ranges import Range, sum_sizes
 from sframegen.format.abi import abi_of
-from sframegen.program.workers import outcomes
+from sframegen.program.workers import run_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -369,7 +369,7 @@ class ParallelTasks:
         some = min(self.jobs, len(tasks) - alone)
         here = ((number, work(task)) for number, task in enumerate(tasks[: alone if some > 1 else None]))
         with ExitStack() as stack:
-            there = stack.enter_context(closing(outcomes(work, tasks, some, range(alone, len(tasks))))) if some > 1 else ()
+            there = stack.enter_context(closing(run_all(work, tasks, some, range(alone, len(tasks))))) if some > 1 else ()
             for number, outcome in chain(here, there):
                 if isinstance(outcome, Exception):
                     raise outcome

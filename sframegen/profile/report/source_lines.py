@@ -18,10 +18,10 @@ from sframegen.elf.records import PT, SHT
 from sframegen.profile.file_cache import FileCache, is_settled, name_result
 from sframegen.profile.limits import WORKERS
 from sframegen.program import patience
-from sframegen.program.forked import Forked, end_with_parent, limit_memory, nowhere
+from sframegen.program.forked import ForkedProcess, die_with_parent, limit_memory, redirect_to_null
 from sframegen.program.libraries import import_library
 from sframegen.program.pool import Pool
-from sframegen.program.workers import attempt
+from sframegen.program.workers import run_or_catch
 from sframegen.stack.names.demangle import demangle_all
 from sframegen.stack.names.gopclntab import go_table
 
@@ -108,11 +108,11 @@ def find_source_frames(
     kept = FileCache("symbols", SYMCACHE_SUFFIX, directory)
 
     def work(number: int) -> SourceFrameColumns | Exception:
-        return attempt(lambda file: look_up_source_frames(file, [*asked[number].addresses], kept), asked[number].file)
+        return run_or_catch(lambda file: look_up_source_frames(file, [*asked[number].addresses], kept), asked[number].file)
 
     def prepare(_pipe: int) -> None:
-        end_with_parent()
-        nowhere(1, 2)  # drop stdout and stderr, to which the library prints when it crashes
+        die_with_parent()
+        redirect_to_null(1, 2)  # drop stdout and stderr, to which the library prints when it crashes
         limit_memory(limits.memory)
 
     sizes = [_debug_information_size(one.file) for one in asked]
@@ -120,7 +120,7 @@ def find_source_frames(
     waiting = deque(sorted(unfinished, key=sizes.__getitem__))  # the largest file is the last, as it may take all the time
     size = 0  # bytes of debug information in the files that are being read
     try:
-        pool: Pool[int] = Pool(lambda: Forked(work, prepare, limits.seconds), limits.processes)
+        pool: Pool[int] = Pool(lambda: ForkedProcess(work, prepare, limits.seconds), limits.processes)
         with pool:
             deadline = time.monotonic() + limits.together
             while unfinished and (rest := deadline - time.monotonic()) > 0:

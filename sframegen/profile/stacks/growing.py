@@ -9,7 +9,7 @@ from contextlib import suppress
 from mmap import MADV_DONTFORK, MADV_DONTNEED, MAP_ANONYMOUS, MAP_PRIVATE, MAP_SHARED, PAGESIZE, mmap
 from typing import TYPE_CHECKING
 
-from sframegen.program.own_memory import bytes_of_files, trim_heap
+from sframegen.program.own_memory import resident_file_bytes, trim_heap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,11 +125,11 @@ class Room:
         """Release file pages if columns are in files, and use much memory. Pages that others map, such as libraries, stay."""
         if not self.in_file:
             return
-        size = bytes_of_files()
+        size = resident_file_bytes()
         self._resident_before = min(self._resident_before, size)
         if size > self._resident_before + MAX_FILE_MEMORY:
             self.release_pages()
-            self._resident_before = bytes_of_files()
+            self._resident_before = resident_file_bytes()
 
     def release_pages(self) -> None:
         """Release the memory of columns in files, and free memory of the heap."""

@@ -14,11 +14,11 @@ from sframegen.detached.stores import Stores
 from sframegen.elf.file import ElfFile, map_descriptor
 from sframegen.profile.tables.make_table import Origin, TableResult, load_cached_table, make_proven_table, make_table
 from sframegen.program import patience
-from sframegen.program.forked import Answer, end_with_parent
+from sframegen.program.forked import Answer, die_with_parent
 from sframegen.program.forker import Forker
 from sframegen.program.own_memory import trim_heap
 from sframegen.program.pool import Pool
-from sframegen.program.workers import attempt
+from sframegen.program.workers import run_or_catch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -63,8 +63,10 @@ class TableBuilder:
         self._forker = Forker(self._handle_request, _prepare_worker, () if cache is None else cache.descriptors)
         self._forker.begin()
         timeouts = patience.current
-        self._pool = Pool(partial(self._forker.forked, timeouts.table), workers, partial(_make_request, proves=False))
-        self._proofs = Pool(partial(self._forker.forked, timeouts.proof), -(-workers // 2), partial(_make_request, proves=True))
+        self._pool = Pool(partial(self._forker.start_process, timeouts.table), workers, partial(_make_request, proves=False))
+        self._proofs = Pool(
+            partial(self._forker.start_process, timeouts.proof), -(-workers // 2), partial(_make_request, proves=True)
+        )
         self._results_ready = select.epoll()
         for pool in (self._pool, self._proofs):
             self._results_ready.register(pool.fileno(), select.EPOLLIN)
@@ -102,9 +104,9 @@ class TableBuilder:
         `waiting_stacks`: their number by file number. The next files are those for which the most stacks wait per byte.
         """
         for pool in (self._pool, self._proofs) if waiting_stacks else ():
-            pool.prefer(lambda item: waiting_stacks.get(item[0], 0) / (1 + len(item[1].data)))
-        built = [_receive_table(number, answer) for (number, _), answer in self._pool.ready()]
-        return built + [_receive_proof(number, answer) for (number, _), answer in self._proofs.ready()]
+            pool.sort_waiting(lambda item: waiting_stacks.get(item[0], 0) / (1 + len(item[1].data)))
+        built = [_receive_table(number, answer) for (number, _), answer in self._pool.take_answers()]
+        return built + [_receive_proof(number, answer) for (number, _), answer in self._proofs.take_answers()]
 
     def close(self) -> None:
         """End all processes, and close the cache. Afterwards, only `close` may be called."""
@@ -120,7 +122,7 @@ class TableBuilder:
 
     def _handle_request(self, proves: bool, name: str, status: os.stat_result | None, descriptor: int) -> Answer:
         """Answer a request to make the table of the file that is open as `descriptor`. Runs in a worker."""
-        answer = attempt(partial(self._make_in_worker, make_proven_table if proves else make_table, name, status), descriptor)
+        answer = run_or_catch(partial(self._make_in_worker, make_proven_table if proves else make_table, name, status), descriptor)
         trim_heap()
         if isinstance(answer, Exception):
             return Answer(TableResult(None, Origin.NOTHING, (str(answer) or type(answer).__name__)[:MAX_WHY]))
@@ -180,5 +182,5 @@ def _receive_proof(number: int, answer: Answer) -> BuiltTable:
 
 
 def _prepare_worker(_pipe: int) -> None:
-    end_with_parent()  # otherwise the kernel program, which the worker inherits, would outlive a killed profiler
+    die_with_parent()  # otherwise the kernel program, which the worker inherits, would outlive a killed profiler
     os.setpriority(os.PRIO_PROCESS, 0, max(0, os.getpriority(os.PRIO_PROCESS, 0)))  # not the profiler's raised priority

@@ -14,7 +14,14 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from sframegen.elf.symbols import MANGLED
-from sframegen.program.forked import Forked, alive, end_with_parent, hold_only, limit_memory, nowhere
+from sframegen.program.forked import (
+    ForkedProcess,
+    close_other_descriptors,
+    die_with_parent,
+    limit_memory,
+    redirect_to_null,
+    reuse_or_start,
+)
 from sframegen.program.forker import Forker
 
 if TYPE_CHECKING:
@@ -41,7 +48,7 @@ class _Demangler:
 
     def __init__(self) -> None:
         self._forker = Forker(_demangle_names, _limit)
-        self._process: Forked | None = None
+        self._process: ForkedProcess | None = None
         self._deaths = 0
 
     def ask_all(self, names: list[str]) -> list[str]:
@@ -71,9 +78,9 @@ class _Demangler:
         self._end()
         self._forker.close()
 
-    def _next(self) -> Forked:
+    def _next(self) -> ForkedProcess:
         """Return the process, started if need be. Raises OSError."""
-        self._process = alive(self._process, self._forker.forked)
+        self._process = reuse_or_start(self._process, self._forker.start_process)
         return self._process
 
     def _end(self) -> None:
@@ -86,9 +93,9 @@ class _Demangler:
 
 
 def _limit(pipe: int) -> None:
-    end_with_parent(only=True)
-    nowhere(1, 2)
-    hold_only(pipe)
+    die_with_parent(ignore_signals=True)
+    redirect_to_null(1, 2)
+    close_other_descriptors(pipe)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     _demangle_name("")  # loads the library

@@ -20,7 +20,7 @@ from linker.files.lock import open_locked
 from sframegen import add_section
 from sframegen.base.errors import FormatError
 from sframegen.program import patience
-from sframegen.program.patience import Patience
+from sframegen.program.patience import TimeLimits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +100,7 @@ def test_the_file_that_is_there_after_waiting(file: Path, monkeypatch: pytest.Mo
 
 def test_who_keeps_it_locked(file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """The run says whom it waits for, and does not wait for ever."""
-    monkeypatch.setattr(patience, "current", Patience(lock=0, lock_notice=-1))
+    monkeypatch.setattr(patience, "current", TimeLimits(lock=0, lock_notice=-1))
     who = rf"process {os.getpid()} \(.+\)"
     with file.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
@@ -110,7 +110,7 @@ def test_who_keeps_it_locked(file: Path, monkeypatch: pytest.MonkeyPatch, caplog
         ):
             pass
         assert error.value.filename == str(file)
-        monkeypatch.setattr(patience, "current", Patience(lock=600, lock_notice=-1))
+        monkeypatch.setattr(patience, "current", TimeLimits(lock=600, lock_notice=-1))
         monkeypatch.setattr("linker.files.lock.time.sleep", lambda _: fcntl.flock(other, fcntl.LOCK_UN))
         with locked(file):
             assert is_locked(file)
@@ -121,7 +121,7 @@ def test_who_keeps_it_locked(file: Path, monkeypatch: pytest.MonkeyPatch, caplog
 def test_a_process_that_names_itself_for_terminals(
     file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(patience, "current", Patience(lock=600, lock_notice=-1))
+    monkeypatch.setattr(patience, "current", TimeLimits(lock=600, lock_notice=-1))
     name = Path("/proc/self/comm")
     before = name.read_text()
     with file.open("rb") as other:
@@ -139,7 +139,7 @@ def test_a_process_that_names_itself_for_terminals(
 
 
 def test_a_file_that_is_always_another(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "current", Patience(lock=0))
+    monkeypatch.setattr(patience, "current", TimeLimits(lock=0))
     monkeypatch.setattr("linker.files.lock.fcntl.flock", lambda *_: replace(file))
     with pytest.raises(TimeoutError, match="it keeps being replaced"), locked(file):
         pass
@@ -148,7 +148,7 @@ def test_a_file_that_is_always_another(file: Path, monkeypatch: pytest.MonkeyPat
 def test_a_dry_run_takes_no_lock(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "program"
     shutil.copy(compile_c("int main(void) { return 0; }", "-O2", name="dry"), program)
-    monkeypatch.setattr(patience, "current", Patience(lock=0))
+    monkeypatch.setattr(patience, "current", TimeLimits(lock=0))
     with program.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         assert add_section(program, dry_run=True).plan is not None

@@ -15,7 +15,7 @@ from sframegen.profile.following.files import NOT_ELF, REWRITTEN, TracedFiles
 from sframegen.profile.following.mapped_file import CLOCK_STEP, FileKey, MappedPlace, Opener
 from sframegen.program import patience
 from sframegen.program.helper import helpers
-from sframegen.program.patience import Patience
+from sframegen.program.patience import TimeLimits
 from sframegen.stack.live.process import parse_mappings
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def test_what_a_process_has_mapped_is_opened_even_if_stat_numbers_its_device_oth
     os.close(opener.open(key, moved))  # the device is known now
     with pytest.raises(FormatError, match="another file"):
         Opener().open(key, moved)
-    monkeypatch.setattr(patience, "current", Patience(devices=-1))  # a device that is unmounted leaves its number to another one
+    monkeypatch.setattr(patience, "current", TimeLimits(devices=-1))  # a device that is unmounted leaves its number to another one
     with pytest.raises(FormatError, match="another file"):
         opener.open(key, moved)
 

@@ -91,7 +91,7 @@ def test_what_stays_in_memory_does_not_count(monkeypatch: pytest.MonkeyPatch) ->
     done = []
     for size, staying in ((100, 90), (130, 0), (150, 95), (60, 0), (120, 60)):  # after the fourth, 60 of the 95 are left
         sizes = iter([size, staying])
-        monkeypatch.setattr(growing, "bytes_of_files", sizes.__next__)
+        monkeypatch.setattr(growing, "resident_file_bytes", sizes.__next__)
         room.limit_file_memory()
         done.append(len(rested))
     assert done == [1, 1, 2, 2, 3]

@@ -14,7 +14,7 @@ from sframegen.elf.symbols import find_functions_named
 from sframegen.profile.report import source_lines
 from sframegen.profile.report.source_lines import FileAddresses, FrameDetail, SourceFrame, SourceLines
 from sframegen.program import patience
-from sframegen.program.patience import Patience
+from sframegen.program.patience import TimeLimits
 from sframegen.stack.names.gopclntab import GO_LAYOUTS
 from sframegen.stack.names.symbol_files import DebugFiles
 from tests.stack.names.test_gopclntab import TEXT, with_section, written
@@ -50,7 +50,7 @@ def learned(
 
 def test_files_without_time_are_counted(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("symbolic")
-    monkeypatch.setattr(patience, "current", Patience(all_places=0))
+    monkeypatch.setattr(patience, "current", TimeLimits(all_places=0))
     found = SourceLines()
     asked = [FileAddresses(number, open_elf(program), [1]) for number in (3, 4)]
     assert sorted(found.load(asked, DebugFiles(), FrameDetail(), directory=tmp_path)) == [3, 4]

@@ -17,7 +17,7 @@ from sframegen.profile.tables.make_table import Origin, load_cached_table, make_
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.program import patience
-from sframegen.program.patience import Patience
+from sframegen.program.patience import TimeLimits
 from tests.support.decoded_tables import find_rule
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def test_a_proof_comes_after_the_first_table(program: ElfFile) -> None:
 @pytest.mark.sampled
 def test_a_proof_that_takes_too_long_says_so(program: ElfFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sframegen.profile.tables.table_builder.make_proven_table", lambda *_: time.sleep(60))
-    monkeypatch.setattr(patience, "current", Patience(proof=0.1))
+    monkeypatch.setattr(patience, "current", TimeLimits(proof=0.1))
     with TableBuilder(1, None) as builder:
         builder.request_proof(3, program)
         (built,) = all_of(builder)

@@ -19,7 +19,7 @@ from sframegen.profile.tables.make_table import Origin, TableResult, make_table
 from sframegen.profile.tables.table_builder import BuiltTable, TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.program import patience
-from sframegen.program.patience import Patience
+from sframegen.program.patience import TimeLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,7 +94,7 @@ def test_a_process_that_dies_costs_its_file(
     monkeypatch.setattr(table_builder, "make_table", fails_at(1, how))
     files = [ElfFile(PYTHON.data, str(number)) for number in range(4)]
     if how is signal.pause:
-        monkeypatch.setattr(patience, "current", Patience(table=2))
+        monkeypatch.setattr(patience, "current", TimeLimits(table=2))
     with TableBuilder(workers, None) as builder:
         for number, file in enumerate(files):
             builder.request(number, file)

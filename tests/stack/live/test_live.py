@@ -23,7 +23,7 @@ from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.function_names import resolve_address
 from sframegen.format.locate import sframe_of
 from sframegen.program import patience
-from sframegen.program.patience import Patience
+from sframegen.program.patience import TimeLimits
 from sframegen.stack.live import proc, ptrace
 from sframegen.stack.live.process import Process
 from sframegen.stack.names import file_names
@@ -495,7 +495,7 @@ def test_a_file_that_is_deleted(compile_c: Compiler, tmp_path: Path) -> None:
 
 def test_a_thread_that_does_not_stop(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that waits for the child of its vfork, which does."""
-    monkeypatch.setattr(patience, "current", Patience(threads=0.05))
+    monkeypatch.setattr(patience, "current", TimeLimits(threads=0.05))
     source = r"""int main(void) { if (vfork() == 0) { hold(); _exit(0); } puts("done"); fflush(stdout); _exit(0); }"""
     with (
         Program(compiled(compile_c, tmp_path, source, *STATIC)) as running,
@@ -627,7 +627,7 @@ def test_threads_without_end(compile_c: Compiler, tmp_path: Path, monkeypatch: p
     program = compiled(compile_c, tmp_path, RECURSION, *STATIC)
     with Program(program) as running:
         by = Names(running.pid)
-        monkeypatch.setattr(patience, "current", Patience(threads=0.05))
+        monkeypatch.setattr(patience, "current", TimeLimits(threads=0.05))
         monkeypatch.setattr(ptrace, "threads_of", lambda pid: [pid, next(gone)])
         (thread,) = by.threads()
         assert by.of(thread)[-1] == "_start"

@@ -97,7 +97,7 @@ def test_the_process_may_begin_before_the_first_name(monkeypatch: pytest.MonkeyP
         later.setattr(os, "fork", lambda: pytest.fail("another process"))
         assert demangle_all(["_Z1fv"]) == {"_Z1fv": "f()"}
         assert demangle_all([bomb(30), "_Z1gv"]) == {bomb(30): bomb(30), "_Z1gv": "g()"}
-    assert (demangler._deaths, demangler._forker.runs) == (1, True)
+    assert (demangler._deaths, demangler._forker.is_running) == (1, True)
     demangler.close()
 
 
