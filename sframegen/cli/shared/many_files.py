@@ -19,7 +19,7 @@ from sframegen.base.one_file import DiedError
 from sframegen.cli.shared.file_kinds import refuse_directory
 from sframegen.cli.shared.output import Report, Run, note
 from sframegen.program import patience
-from sframegen.program.workers import JobOptions, run_or_catch, run_all
+from sframegen.program.workers import JobOptions, run_all, run_or_catch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
