@@ -18,14 +18,14 @@ SCHEMA_VERSION = 1  # version of the tables: changes if a column is removed or c
 class RowOutcome(StrEnum):
     """The outcome for a file, or for a package as a whole."""
 
-    ADDED = add_summary.Outcome.ADDED  #: it has a section now, or would have one; of a package: it was worked on to its end
+    ADDED = add_summary.Outcome.ADDED  #: it has a section now, or would have one; of a package: a file in it does
     UNCHANGED = add_summary.Outcome.UNCHANGED  #: it has the same section already; of a package: nothing in it changed
     NOTHING = add_summary.Outcome.NOTHING  #: no call frame information that SFrame can express; of a package: no ELF file
-    REFUSED = "refused"  #: good or damaged input that is not changed; `reason`
+    REFUSED = "refused"  #: valid or damaged input that is not changed, for the `reason`
     GOOD = "good"  #: `--mode check`: its section has no error
-    WRONG = "wrong"  #: `--mode check`: its section has an error; `findings`
-    WITHOUT = "no section"  #: `--mode check`: there is none to check
-    FAILED = "failed"  #: of packages: not fetched, its worker died, it took too much time or memory, sframegen failed; `reason`
+    WRONG = "wrong"  #: `--mode check`: its section has errors, which are in `findings`
+    WITHOUT = "no section"  #: `--mode check`: it has no section to check
+    FAILED = "failed"  #: of packages: not fetched, worker died, too much time or memory, or sframegen failed; see `reason`
 
 
 @dataclass
@@ -46,19 +46,19 @@ class FileRow:
     file_bytes: int = 0  #: of the file
     new_file_bytes: int = 0  #: with the section
     executable_bytes: int = 0  #: in executable segments or sections
-    code_bytes: int = 0  #: those with call frame information
-    covered_bytes: int = 0  #: those of `code_bytes` with a rule
-    functions: int = 0  #: of the call frame information
-    functions_covered: int = 0  #: those that have a rule
-    rows: int = 0  #: of the section
-    section_bytes: int = 0  #: of the section
-    stored_bytes: int = 0  #: the same; less in tables of 0.3.0, which could compress sections
+    code_bytes: int = 0  #: executable bytes with call frame information
+    covered_bytes: int = 0  #: bytes of `code_bytes` for which the section has a rule
+    functions: int = 0  #: in the call frame information
+    functions_covered: int = 0  #: functions for which the section has a rule
+    rows: int = 0  #: in the section
+    section_bytes: int = 0  #: size of the section
+    stored_bytes: int = 0  #: the same; smaller in tables of 0.3.0, which could compress sections
     eh_frame_bytes: int = 0  #: of .eh_frame
     eh_frame_hdr_bytes: int = 0  #: of .eh_frame_hdr
     left_out: dict[str, int] = field(default_factory=dict)  #: bytes of code by reason
-    no_cfi: dict[str, int] = field(default_factory=dict)  #: bytes of code by fate
+    no_cfi: dict[str, int] = field(default_factory=dict)  #: bytes of code by category
     warnings: list[str] = field(default_factory=list)  #: a line each
-    seconds: float = 0.0  #: of conversion and writing, or of the check
+    seconds: float = 0.0  #: time for conversion and writing, or for the check
     findings: list[str] = field(default_factory=list)  #: errors and warnings of `--mode check`, the worst first; ten of each rule
 
 
@@ -66,55 +66,55 @@ class FileRow:
 class PackageRow:
     """One package. Sizes are in bytes."""
 
-    package: str  #: its file name, or path from the source on
+    package: str  #: its file name, or its path relative to the source
     source: str  #: the path or URL it was read from
     sha256: str = ""  #: of its content
-    new_sha256: str = ""  #: of the rewritten one; "" if nothing was written
+    new_sha256: str = ""  #: of the rewritten package; "" if nothing was written
     kind: str = ""  #: "deb", "wheel", "tar"
     outcome: RowOutcome = RowOutcome.FAILED  #: `added`, `unchanged`, `nothing to add`, `refused`, `failed`; or as for files
     reason: str = ""  #: one line
     package_bytes: int = 0  #: of the package
-    new_package_bytes: int = 0  #: of the rewritten one, else 0
+    new_package_bytes: int = 0  #: of the rewritten package, else 0
     unpacked_bytes: int = 0  #: of the files in it
     entries: int = 0  #: files, directories and links in it
     elf_files: int = 0  #: linked ELF files
     warnings: list[str] = field(default_factory=list)  #: a line each
-    seconds_fetching: float = 0.0  #: until its content and SHA256 are there
-    seconds_reading: float = 0.0  #: unpacking
+    seconds_fetching: float = 0.0  #: time until its content and SHA256 were known
+    seconds_reading: float = 0.0  #: time for unpacking
     seconds_converting: float = 0.0  #: sum over its files
-    seconds_writing: float = 0.0  #: packing
-    peak_memory_bytes: int = 0  #: of the process that did it, while it did
-    worker: str = ""  #: host and process that did it
+    seconds_writing: float = 0.0  #: time for packing
+    peak_memory_bytes: int = 0  #: of the process that worked on it
+    worker: str = ""  #: host and number of the process that worked on it
 
 
 @dataclass
 class PackageResult:
-    """The result of one task: the contents of a package's JSON file."""
+    """The result for one package, which is the contents of its JSON file."""
 
     package: PackageRow
     files: list[FileRow] = field(default_factory=list)
 
 
 class AnswerKind(StrEnum):
-    """The kind of answer that another process or machine gives for a package."""
+    """The kind of an answer for a package from another process or machine."""
 
-    FINISHED = "finished"  #: with the values of Finished
-    FAILED = "failed"  #: with the reason
+    FINISHED = "finished"  #: followed by the values of Finished
+    FAILED = "failed"  #: followed by the reason
     NO_MEMORY = "no memory"
-    CANNOT_WORK = "cannot work"  #: of a worker that is not fit for the run; with the reason
+    CANNOT_WORK = "cannot work"  #: the worker is unfit for the run; followed by the reason
 
 
 class Finished(NamedTuple):
-    """The short answer for a finished package, besides its result file."""
+    """The summary of a finished package, whose whole result is in the file of this key."""
 
     key: str
     outcome: RowOutcome
     reason: str = ""
-    is_new: bool = True  #: not from an earlier run
+    is_new: bool = True  #: False if the result is from an earlier run
 
 
 def parse_finished(values: object) -> Finished:
-    """Parse the values of a Finished from another process or machine. Raises ValueError if they are not one."""
+    """Parse the values of a Finished from another process or machine. Raises ValueError if they are damaged."""
     match values:
         case [str(key), str(outcome), str(reason), bool(is_new)] if KEY.fullmatch(key):
             return Finished(key, RowOutcome(outcome), to_one_line(reason), is_new)
@@ -122,5 +122,5 @@ def parse_finished(values: object) -> Finished:
 
 
 def to_one_line(text: str) -> str:
-    """Return a reason or warning as one line, for rows."""
+    """Return a reason or warning as one printable, shortened line for a row."""
     return cut_middle(printable(text))

@@ -1,4 +1,4 @@
-"""The options of a run, and the keys of results that depend on them."""
+"""Defines the options of a run, computes the keys of results from them, and declares the interface of engines."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 class Mode(StrEnum):
     """The mode of a run: the work to do on each package."""
 
-    SURVEY = "survey"  #: only results: what a section would be
-    REWRITE = "rewrite"  #: a new package, whose files have sections
-    CHECK = "check"  #: only results: what is wrong with existing sections
+    SURVEY = "survey"  #: only report how large and complete sections would be
+    REWRITE = "rewrite"  #: write a new package, whose files have sections
+    CHECK = "check"  #: only report faults of existing sections
 
 
 @dataclass(frozen=True)
@@ -34,24 +34,24 @@ class RunOptions:
     """The options that results depend on, and the limits for one package."""
 
     mode: Mode = Mode.SURVEY
-    adding: Mapping[str, Any] = field(default_factory=dict)  #: keywords of add_section, besides those of the mode
-    timeout: float = 900.0  #: seconds
+    adding: Mapping[str, Any] = field(default_factory=dict)  #: keyword arguments for add_section, besides those of the mode
+    timeout: float = 900.0  #: seconds for one package
     memory: int = 4 << 30  #: bytes of address space
 
     @property
     def force(self) -> bool:
-        """Return True if signed packages and files may be changed, or are only read."""
+        """Return True if signed packages and files are accepted: because they may be changed, or are only read."""
         return self.mode is Mode.CHECK or bool(self.adding.get("force"))
 
     def make_key(self, *parts: str) -> str:
-        """Return a hexadecimal key that differs if the tool's version, or an option that results depend on, does."""
+        """Return a hexadecimal key for `parts` that also depends on sframegen's version and on all options that affect results."""
         defaults = signature(add_section).parameters
         given = {name: value for name, value in self.adding.items() if value != defaults[name].default}
-        what = [__version__, self.mode, json.dumps(given, sort_keys=True), *parts]
-        return sha256("\0".join(what).encode("utf-8", "surrogatepass")).hexdigest()
+        parts = (__version__, self.mode, json.dumps(given, sort_keys=True), *parts)
+        return sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
     def make_identity_key(self, item: Item, identity: str) -> str:
-        """Return the key for an item whose content has a known identity before it is read; "" without one."""
+        """Return the key for an item by the identity of its content, which is known before the content is read; "" without one."""
         return self.make_key("seen", item.name, identity) if identity else ""
 
     def make_key_without_content(self, item: Item) -> str:
@@ -75,12 +75,12 @@ class EngineError(SframegenError):
 
 
 class Job(NamedTuple):
-    """The data that all packages of a run share."""
+    """The data of a run that an engine needs."""
 
     options: RunOptions
     output: OutputDirectory
-    token: str  #: in the output directory's run.json: another machine sees that it is the same directory
-    note: Callable[[str], object]  #: called with a line that is no failure
+    token: str  #: a random text in run.json, by which other machines recognise the output directory
+    note: Callable[[str], object]  #: called with a line that does not report a failure
 
 
 class Engine(Protocol):

@@ -24,18 +24,19 @@ CHUNK = 1 << 18
 MAGIC_SIZE = 64  # bytes at a stream's start that determine its kind and level
 MAX_XZ_MEMORY = 256 << 20  # bytes; presets of xz need at most 65 MiB
 DEFAULT_XZ_PRESET = 6
-# A stream whose first block is packed with LZMA2 alone, whose property is the size of the dictionary: the header of the stream,
-# then that of the block, with its size, flags, and a number for each of the sizes that the flags announce.
+# The headers of an xz stream and of its first block, if LZMA2 is the block's only filter; the group is its dictionary size. A block
+# header has its own size, flags, and a variable-length number (N) for each size that the flags announce.
 XZ_DICTIONARY = re.compile(rb".{12}[^\0](?:\0|[\x40\x80]N|\xc0NN)!\x01(.)".replace(b"N", rb"[\x80-\xff]{0,8}[\0-\x7f]"), re.DOTALL)
 # Dictionary size -> the xz preset that uses it. Presets 3 and 4, and 5 and 6, share a size.
 XZ_PRESETS = {1 << 18: 0, 1 << 20: 1, 1 << 21: 2, 1 << 22: 4, 1 << 23: 6, 1 << 24: 7, 1 << 25: 8, 1 << 26: 9}
-# Starting a stream takes as long as some 100 kB of it: tools that write many streams put at least this into each.
-SMALL, MAX_SMALL_STREAMS = 4096, 1000
+# Starting a stream takes as long as decompressing some 100 kB, but no tool writes many streams with fewer bytes than this in each.
+MIN_MEAN_STREAM_BYTES, MAX_SMALL_STREAMS = 4096, 1000
 GZIP_LEVELS = {2: 9, 4: 1}  # gzip's "extra flags" byte -> level
-# Base-2 logarithm of the window: the level of zstd that uses it, of several the one that tools take unless told otherwise.
+# Base-2 logarithm of the window size -> the zstd level that uses it. If several levels do, it is the usual one of tools.
 ZSTD_LEVELS, DEFAULT_ZSTD_LEVEL = {19: 1, 20: 2, 21: 3, 22: 9, 23: 19, 25: 20, 26: 21, 27: 22}, 3
 DEFAULT_ZSTD_WINDOW, MAX_FRAME_HEADER = 21, 18
-SINGLE_SEGMENT, CHECKED = 0x20, 0x04  # flags: the frame has no window, its size is known; a checksum of its contents follows it
+# Flags of a zstd frame header: it has the size of the contents in place of a window size; a checksum follows the frame.
+SINGLE_SEGMENT, CONTENT_CHECKSUM = 0x20, 0x04
 
 
 class Compression(NamedTuple):
@@ -43,42 +44,43 @@ class Compression(NamedTuple):
 
     name: str  #: "gz", "xz", "bz2", "zst"
     level: int
-    check: int = -1  #: of xz, its kind; of zstd, 1 if each frame ends with one, else 0
-    mtime: int = 0  #: of gzip
+    check: int = -1  #: in xz, the kind of checksum; in zstd, 1 if checksums follow the frames, else 0
+    mtime: int = 0  #: in gzip, the time in the header
 
 
-def compression_of(beginning: bytes) -> Compression | None:
-    """Return the compression of a stream with this beginning; None if it is not compressed, or in an unknown way."""
+def detect_compression(beginning: bytes) -> Compression | None:
+    """Return the compression of a stream with this beginning; None if it is not compressed, or if the format is unknown."""
     if beginning.startswith(b"\x1f\x8b\x08"):
         level = GZIP_LEVELS.get(beginning[8], 6) if len(beginning) > 8 else 6
         return Compression("gz", level, mtime=int.from_bytes(beginning[4:8], "little"))
     if beginning.startswith(b"\xfd7zXZ\0"):
         check = beginning[7] & 15 if len(beginning) > 7 else lzma.CHECK_CRC64
-        return Compression("xz", _xz_preset(beginning), check=check)
+        return Compression("xz", _guess_xz_preset(beginning), check=check)
     if beginning.startswith(b"BZh") and beginning[3:4].isdigit():
         return Compression("bz2", max(1, int(beginning[3:4])))
     if beginning.startswith(b"\x28\xb5\x2f\xfd"):
-        return Compression("zst", _zstd_level(beginning), check=int(len(beginning) > 4 and beginning[4] & CHECKED > 0))
+        has_checksums = len(beginning) > 4 and beginning[4] & CONTENT_CHECKSUM > 0
+        return Compression("zst", _guess_zstd_level(beginning), check=int(has_checksums))
     return None
 
 
-def compression_at(source: BinaryIO) -> Compression | None:
-    """Return the compression of the stream at a file's position, which does not change."""
+def detect_compression_at(source: BinaryIO) -> Compression | None:
+    """Return the compression of the stream at a file's current position. The position stays the same."""
     start = source.tell()
-    compression = compression_of(source.read(MAGIC_SIZE))
+    compression = detect_compression(source.read(MAGIC_SIZE))
     source.seek(start)
     return compression
 
 
-def decompressed(source: Readable, compression: Compression | None) -> BinaryIO:
-    """Return the stream decompressed, as a file. Reading it raises FormatError if the stream is damaged."""
+def open_decompressed(source: Readable, compression: Compression | None) -> BinaryIO:
+    """Return a file with the decompressed stream. Reading it raises FormatError if the stream is damaged."""
     if compression is None:
         return cast("BinaryIO", source)
-    return cast("BinaryIO", io.BufferedReader(_Unpacked(source, _kind(compression.name)), CHUNK))
+    return cast("BinaryIO", io.BufferedReader(_DecompressedStream(source, _choose_kind(compression.name)), CHUNK))
 
 
-def compressed(target: BinaryIO, compression: Compression | None) -> AbstractContextManager[BinaryIO]:
-    """Return a file that compresses into `target`, complete at the end of the block. Equal input gives equal bytes."""
+def open_compressor(target: BinaryIO, compression: Compression | None) -> AbstractContextManager[BinaryIO]:
+    """Return a file that compresses to `target`, which is complete at the end of the block. Equal input gives equal output."""
     if compression is None:
         return nullcontext(target)
     level = compression.level
@@ -135,7 +137,7 @@ class _Gzip:
         return self._zlib.decompress(self._zlib.unconsumed_tail + data, max_length)
 
 
-def _kind(name: str) -> _Kind:
+def _choose_kind(name: str) -> _Kind:
     match name:
         case "gz":
             return _Kind(_Gzip, (zlib.error,), b"\0")
@@ -148,30 +150,30 @@ def _kind(name: str) -> _Kind:
     return _Kind(lambda: cast("_Decompressor", zstd.ZstdDecompressor(options=options)), (zstd.ZstdError,))
 
 
-class _Unpacked(io.RawIOBase):
-    """A reader of decompressed bytes, which joins streams that follow one another, as all of these tools do."""
+class _DecompressedStream(io.RawIOBase):
+    """A reader of decompressed bytes, which joins consecutive streams, like the tools for all of these formats."""
 
     def __init__(self, source: Readable, kind: _Kind) -> None:
         super().__init__()
         self._source, self._kind = source, kind
         self._stream: _Decompressor | None = None
-        self._waiting = b""
-        self._streams = self._given = 0
+        self._input = b""
+        self._streams = self._output_bytes = 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: object, /) -> int:
         view = memoryview(cast("bytearray", buffer)).cast("B")
-        data = self._next(len(view))
+        data = self._read_some(len(view))
         view[: len(data)] = data
-        self._given += len(data)
+        self._output_bytes += len(data)
         return len(data)
 
-    def _next(self, size: int) -> bytes:
+    def _read_some(self, size: int) -> bytes:
         result = b""
-        while not result and (stream := self._stream or self._begun()):
-            data, self._waiting = self._waiting, b""
+        while not result and (stream := self._stream or self._begin_stream()):
+            data, self._input = self._input, b""
             if not data and stream.needs_input:
                 data = self._source.read(CHUNK)
                 if not data:
@@ -181,44 +183,44 @@ class _Unpacked(io.RawIOBase):
             except self._kind.errors as error:
                 raise FormatError(f"its compressed data is damaged: {error}") from None
             if stream.eof:
-                self._waiting, self._stream = stream.unused_data, None
+                self._input, self._stream = stream.unused_data, None
         return result
 
-    def _begun(self) -> _Decompressor | None:
+    def _begin_stream(self) -> _Decompressor | None:
         """Return the decompressor of the next stream; None at the end of the data."""
         while True:
             if self._streams and self._kind.padding:
-                self._waiting = self._waiting.lstrip(self._kind.padding)
-            if self._waiting:
+                self._input = self._input.lstrip(self._kind.padding)
+            if self._input:
                 break
-            self._waiting = self._source.read(CHUNK)
-            if not self._waiting:
+            self._input = self._source.read(CHUNK)
+            if not self._input:
                 return None
         self._streams += 1
-        if self._streams > MAX_SMALL_STREAMS + self._given // SMALL:
-            raise FormatError(f"its compressed data is in {self._streams:,} streams, which have {self._given:,} bytes")
+        if self._streams > MAX_SMALL_STREAMS + self._output_bytes // MIN_MEAN_STREAM_BYTES:
+            raise FormatError(f"its compressed data is in {self._streams:,} streams, which have {self._output_bytes:,} bytes")
         self._stream = self._kind.make()
         return self._stream
 
 
-def _xz_preset(beginning: bytes) -> int:
-    """Return the xz preset with the dictionary size of the first block."""
+def _guess_xz_preset(beginning: bytes) -> int:
+    """Return the xz preset with the dictionary size of the first block, whose six bits encode 2^n or 3 * 2^n (xz format 5.3.1)."""
     match = XZ_DICTIONARY.match(beginning)
     bits = match[1][0] & 63 if match else 0
     return XZ_PRESETS.get((2 | bits & 1) << (bits // 2 + 11), DEFAULT_XZ_PRESET)
 
 
-def _zstd_level(beginning: bytes) -> int:
-    """Return the zstd level with the window of the first frame, in which flags and window follow 4 bytes of magic.
+def _guess_zstd_level(beginning: bytes) -> int:
+    """Return the zstd level that has the window size of the first frame. Flags and window follow 4 bytes of magic (RFC 8878).
 
-    A single-segment frame has its content size instead, and needs a window of at least that size.
+    A single-segment frame has the size of its contents instead, which is then the smallest window.
     """
     if len(beginning) < MAX_FRAME_HEADER:
         return DEFAULT_ZSTD_LEVEL
     flags = beginning[4]
     if not flags & SINGLE_SEGMENT:
         return ZSTD_LEVELS.get((beginning[5] >> 3) + 10, DEFAULT_ZSTD_LEVEL)
-    at = 5 + (0, 1, 2, 4)[flags & 3]  # after the identifier of a dictionary
+    at = 5 + (0, 1, 2, 4)[flags & 3]  # the content size follows a dictionary's identifier
     size = int.from_bytes(beginning[at : at + (1, 2, 4, 8)[flags >> 6]], "little")
     window = max((size - 1).bit_length(), DEFAULT_ZSTD_WINDOW)
     return next((level for least, level in ZSTD_LEVELS.items() if least >= window), DEFAULT_ZSTD_LEVEL)

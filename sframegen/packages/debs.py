@@ -1,4 +1,4 @@
-"""Debian packages (.deb, .udeb): an `ar` archive of two tar archives, the package's files and the control files for dpkg."""
+"""Rewrites Debian packages (.deb, .udeb): `ar` archives of two tar archives, the package's files and dpkg's control files."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from linker.objects.archive import HEADER, Member, read_members, rewrite_archive
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import map_descriptor
-from sframegen.packages.compression import MAGIC_SIZE, compressed, compression_at, compression_of, decompressed
-from sframegen.packages.package_pass import ChangedFiles, Pass, file_size, in_entry, is_checksum, part_of, pieces
-from sframegen.packages.tar_archives import BLOCK, Admission, TarEntry, entries, pass_compressed, with_size
+from sframegen.packages.compression import MAGIC_SIZE, detect_compression, detect_compression_at, open_compressor, open_decompressed
+from sframegen.packages.package_pass import ChangedFiles, Pass, file_size, is_checksum_name, naming_entry, open_part, read_pieces
+from sframegen.packages.tar_archives import BLOCK, Admission, TarEntry, pass_compressed, read_entries, set_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sframegen.packages.package_pass import ChangedFile, PassReport, Visit
 
-MAX_BYTES = 64 << 20
-INSTALLED_SIZE = re.compile(rb"^(Installed-Size:[ \t]*)(\d{1,15})", re.MULTILINE | re.IGNORECASE)
-MD5SUMS_LINE = re.compile(rb"^([0-9a-f]{32})([ \t]+\*?)(.+)$", re.MULTILINE)
+MAX_CONTROL_BYTES = 64 << 20
+INSTALLED_SIZE = re.compile(rb"^(Installed-Size:[ \t]*)(\d{1,15})", re.MULTILINE | re.IGNORECASE)  # in KiB
+MD5SUMS_LINE = re.compile(rb"^([0-9a-f]{32})([ \t]+\*?)(.+)$", re.MULTILINE)  # checksum, space, path
 
 
-class Control:
+class ControlArchive:
     """The control archive of a Debian package."""
 
     def __init__(self, package: Pass, source: BinaryIO) -> None:
-        """Read the archive. Raises FormatError if it is damaged, or larger than MAX_BYTES."""
-        self._compression = compression_at(source)
+        """Read the archive. Raises FormatError if it is damaged, or larger than MAX_CONTROL_BYTES."""
+        self._compression = detect_compression_at(source)
         self._entries: list[tuple[TarEntry, bytes]] = []
         self._at: dict[str, int] = {}
         tail = io.BytesIO()
         admit = Admission(package, devices=False)
-        left = MAX_BYTES
-        stream = decompressed(source, self._compression)
-        for entry in entries(stream, tail.write):
+        left = MAX_CONTROL_BYTES
+        stream = open_decompressed(source, self._compression)
+        for entry in read_entries(stream, tail.write):
             path = admit(entry)
             left -= entry.stored + len(entry.header)
             if left < 0:
-                raise FormatError(f"{path}: more than {MAX_BYTES:,} bytes")
-            data = b"".join(pieces(stream, entry.stored + -entry.stored % BLOCK, path))[: entry.stored]
+                raise FormatError(f"{path}: more than {MAX_CONTROL_BYTES:,} bytes")
+            data = b"".join(read_pieces(stream, entry.stored + -entry.stored % BLOCK, path))[: entry.stored]
             if entry.is_whole:
                 self._at[path] = len(self._entries)
             self._entries.append((entry, data))
@@ -49,11 +49,11 @@ class Control:
         if "control" not in self._at:
             raise FormatError("no file `control`")
 
-    def change(self, changes: dict[str, ChangedFile], hard_links: dict[str, str]) -> None:
-        """Update md5sums and Installed-Size, if present. Raises FormatError if a changed file's old checksum was wrong."""
+    def update_checksums(self, changes: dict[str, ChangedFile], hard_links: dict[str, str]) -> None:
+        """Update md5sums and Installed-Size, if present. Raises FormatError if the old checksum of a changed file is wrong."""
 
         def update_sum(line: re.Match[bytes]) -> bytes:
-            path = _path(line)
+            path = _parse_path(line)
             change = changes.get(hard_links.get(path, path))
             if change is None:
                 return line[0]
@@ -61,19 +61,19 @@ class Control:
                 raise FormatError(f"{path}: its checksum differs from the one in md5sums")
             return change.new.digests["md5"].encode() + line[2] + line[3]
 
-        # Installed-Size is the sum of file sizes, each rounded up to KiB.
+        # Installed-Size is the sum of file sizes, each rounded up to KiB; -(-n // 1024) rounds up.
         kilobytes = sum(-(-change.new.size // 1024) + -change.old.size // 1024 for change in changes.values())
         self._edit("md5sums", lambda text: MD5SUMS_LINE.sub(update_sum, text))
         self._edit("control", lambda text: INSTALLED_SIZE.sub(lambda m: m[1] + b"%d" % (int(m[2]) + kilobytes), text, count=1))
 
-    def checksums(self) -> set[str] | None:
+    def paths_of_checksums(self) -> set[str] | None:
         """Return the paths of files that may hold another file's checksum; None if the package does not list its files."""
-        paths = [_path(line) for line in MD5SUMS_LINE.finditer(self._file("md5sums"))]
-        return {path for path in paths if is_checksum(path)} if paths else None
+        paths = [_parse_path(line) for line in MD5SUMS_LINE.finditer(self._read("md5sums"))]
+        return {path for path in paths if is_checksum_name(path)} if paths else None
 
-    def packed(self) -> bytes:
+    def pack(self) -> bytes:
         out = io.BytesIO()
-        with compressed(out, self._compression) as file:
+        with open_compressor(out, self._compression) as file:
             for entry, data in self._entries:
                 file.write(entry.header)
                 file.write(data)
@@ -81,7 +81,7 @@ class Control:
             file.write(self._tail)
         return out.getvalue()
 
-    def _file(self, path: str) -> bytes:
+    def _read(self, path: str) -> bytes:
         """Return the contents of a regular file; empty if it does not exist."""
         at = self._at.get(path)
         return b"" if at is None else self._entries[at][1]
@@ -92,19 +92,19 @@ class Control:
         if at is not None:
             entry, data = self._entries[at]
             new = edit(data)
-            self._entries[at] = entry._replace(header=with_size(entry.header, len(new))), new
+            self._entries[at] = entry._replace(header=set_size(entry.header, len(new))), new
 
 
-def _path(line: re.Match[bytes]) -> str:
+def _parse_path(line: re.Match[bytes]) -> str:
     """Return the path in a line of md5sums, normalised like the paths of entries."""
     return posixpath.normpath(line[3].decode("utf-8", "surrogateescape"))
 
 
-SIGNATURE = "_gpg"  # prefix of the names of members that debsigs and dpkg-sig add
+SIGNATURE_PREFIX = "_gpg"  # prefix of the names of members that debsigs and dpkg-sig add
 
 
-class Parts(NamedTuple):
-    """The members that dpkg reads. It ignores members whose names begin with `_`, and those after `data`."""
+class DebMembers(NamedTuple):
+    """The members that dpkg reads. It ignores members whose names begin with `_`, and members after `data`."""
 
     control: Member
     data: Member
@@ -114,44 +114,47 @@ def pass_deb(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: 
     """Pass a Debian package through `visit`, as `pass_through` in kinds.py says."""
     size = file_size(source)
     found = read_members(map_descriptor(source.fileno(), "")[0], "")
-    parts = deb_members(found)
-    signed = ", ".join(member.name for member in found if member.name.startswith(SIGNATURE))
+    parts = find_members(found)
+    signed = ", ".join(member.name for member in found if member.name.startswith(SIGNATURE_PREFIX))
     changes = ChangedFiles(visit, ("md5",))
     with Pass("deb", size, changes, signed=signed, force=force) as package:
-        with in_entry(parts.control.name):
-            control = Control(package, _part(source, parts.control))
-        data = package.free_file("data")
-        with in_entry(parts.data.name), data.open("w+b") as file:
-            is_changed = pass_compressed(
-                package, _part(source, parts.data), None if target is None else file, control.checksums(), devices=False
+        with naming_entry(parts.control.name):
+            control = ControlArchive(package, _open_member(source, parts.control))
+        data = package.private_path("data")
+        with naming_entry(parts.data.name), data.open("w+b") as file:
+            archive, out, checksums = (
+                _open_member(source, parts.data),
+                None if target is None else file,
+                control.paths_of_checksums(),
             )
+            is_changed = pass_compressed(package, archive, out, checksums, devices=False)
             file.flush()
             if is_changed and target is not None:
-                control.change(changes.of, package.hard_links)
-                with package.writing():
+                control.update_checksums(changes.by_path, package.hard_links)
+                with package.measured_writing():
                     contents: dict[int, bytes | memoryview] = {
-                        parts.control.at: control.packed(),
+                        parts.control.at: control.pack(),
                         parts.data.at: map_descriptor(file.fileno(), "")[0],
                     }
                     target.writelines(rewrite_archive(found, contents, ""))
-        if changes.of and signed:
+        if changes.by_path and signed:
             package.warnings.append(f"must be signed again: {signed}")
-        return package.report()
+        return package.make_report()
 
 
-def deb_members(found: list[Member]) -> Parts:
-    """Return the members that dpkg reads. Raises FormatError for packages that dpkg would also reject."""
+def find_members(found: list[Member]) -> DebMembers:
+    """Return the members that dpkg reads. Raises FormatError for packages that dpkg would reject, too."""
     if found[0].name != "debian-binary" or not bytes(found[0].contents[:4]).startswith(b"2."):
         raise FormatError("not a Debian package of format 2")
     read = [member for member in found[1:] if not member.name.startswith("_")][:2]
     if [member.name.partition(".tar")[0] for member in read] != ["control", "data"]:
         raise FormatError("no control.tar and data.tar after debian-binary, as a Debian package has them")
     for member in read:
-        compression = compression_of(bytes(member.contents[:MAGIC_SIZE]))
+        compression = detect_compression(bytes(member.contents[:MAGIC_SIZE]))
         if member.name.partition(".tar")[2] != (f".{compression.name}" if compression else ""):
             raise FormatError(f"{member.name}: compression differs from its name or is not supported")
-    return Parts(*read)
+    return DebMembers(*read)
 
 
-def _part(source: BinaryIO, member: Member) -> BinaryIO:
-    return part_of(source, member.at + HEADER.size, len(member.contents))
+def _open_member(source: BinaryIO, member: Member) -> BinaryIO:
+    return open_part(source, member.at + HEADER.size, len(member.contents))

@@ -1,4 +1,4 @@
-"""Applies a function for one file to each ELF file in a package."""
+"""Applies a function for a single ELF file, such as `add_section`, to each ELF file in a package."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ class ProcessedPackage(NamedTuple, Generic[R]):
     """The result of processing a package. Sizes are in bytes."""
 
     file: str  # the package's path
-    passed: PassReport
-    parts: list[R]  # the results of its ELF files, by their path in the package
-    refused: list[str]  # a line each
+    report: PassReport
+    parts: list[R]  # the results of its ELF files; their `file` is the path in the package
+    refused: list[str]  # a line for each refused file
     faults: list[str]  # a line for each file at which sframegen itself failed
     written: WriteResult
     size_before: int
-    size: int  # of the new one, if it was written
+    size: int  # of the new package, if it was written
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        return *self.passed.warnings, *self.refused, *self.written.warnings
+        return *self.report.warnings, *self.refused, *self.written.warnings
 
 
-class Visits(Generic[R]):
-    """A visitor that applies `each` to each ELF file, and keeps its results that are not None."""
+class ResultCollector(Generic[R]):
+    """A visitor that applies `each` to each ELF file, and keeps the results that are not None."""
 
     def __init__(self, each: Callable[..., R | None], *, is_written: bool) -> None:
         self._each: Callable[..., R | None] = each
@@ -75,9 +75,9 @@ class Visits(Generic[R]):
         self.parts.append(replace(part, file=path, **nowhere))
         return self._is_written and changed.exists() and _has_changed(part)
 
-    def result(self, file: str, passed: PassReport, written: WriteResult, size_before: int, size: int) -> ProcessedPackage[R]:
-        """Return the result of the package after the pass."""
-        return ProcessedPackage(file, passed, self.parts, self.refused, self.faults, written, size_before, size)
+    def make_result(self, file: str, report: PassReport, written: WriteResult, size_before: int, size: int) -> ProcessedPackage[R]:
+        """Return the result for the whole package after the pass."""
+        return ProcessedPackage(file, report, self.parts, self.refused, self.faults, written, size_before, size)
 
 
 def change_package(
@@ -89,34 +89,34 @@ def change_package(
     dry_run: bool = False,
     hard_links: Sequence[StrPath] = (),
     force: bool = False,
-    **options: Any,  # noqa: ANN401 - of `each`, with some of those above
+    **options: Any,  # noqa: ANN401 - for `each`, which also gets some of the options above
 ) -> ProcessedPackage[R]:
     """Apply `each` to each ELF file of a package; write the new package unless nothing has changed.
 
     Raises FormatError for a damaged package, RefusedError for a signed one without `force`, VerificationError, OSError.
     """
     writing = WriteOptions(output, verify, dry_run, hard_links, force)
-    visits = Visits(partial(each, verify=verify, dry_run=dry_run, force=force, **options), is_written=not dry_run)
+    collector = ResultCollector(partial(each, verify=verify, dry_run=dry_run, force=force, **options), is_written=not dry_run)
     target = writing.target(path)
     with name_file_in_errors(str(target.path)), target:
-        return _changed(target, visits, force=force)
+        return _change_target(target, collector, force=force)
 
 
-def _changed(target: Target, visits: Visits[R], *, force: bool) -> ProcessedPackage[R]:
+def _change_target(target: Target, collector: ResultCollector[R], *, force: bool) -> ProcessedPackage[R]:
     name = str(target.path)
     size_before = target.source.status.st_size
     with os.fdopen(os.dup(target.source.descriptor), "rb") as source:
         if target.dry_run:
-            passed = pass_through(source, name, visits, None, force=force)
-            if passed.signed and not force and any(map(_has_changed, visits.parts)):
-                raise RefusedError(Refusal.SIGNED, f"signed: {passed.signed}")
-            return visits.result(name, passed, WriteResult(), size_before, size_before)
+            report = pass_through(source, name, collector, None, force=force)
+            if report.signed and not force and any(map(_has_changed, collector.parts)):
+                raise RefusedError(Refusal.SIGNED, f"signed: {report.signed}")
+            return collector.make_result(name, report, WriteResult(), size_before, size_before)
         results: list[tuple[PassReport, int]] = []
 
         def write(out: BinaryIO) -> None:
-            passed = pass_through(source, name, visits, out, force=force)
-            results.append((passed, out.tell() if passed.changed else size_before))
-            if not passed.changed:
+            report = pass_through(source, name, collector, out, force=force)
+            results.append((report, out.tell() if report.changed else size_before))
+            if not report.changed:
                 raise UnchangedError
 
         def check(written: Path, _: object) -> None:
@@ -131,17 +131,17 @@ def _changed(target: Target, visits: Visits[R], *, force: bool) -> ProcessedPack
         except UnchangedError:
             source.seek(0)
             written = WriteResult() if target.in_place else target.write(partial(copyfileobj, source), lambda *_: None)
-    (passed, size), *_ = results
-    return visits.result(name, passed, written, size_before, size)
+    (report, size), *_ = results
+    return collector.make_result(name, report, written, size_before, size)
 
 
 def read_package(path: StrPath, each: Callable[..., R | None]) -> ProcessedPackage[R]:
     """Apply `each`, which only reads a file, to each ELF file of a package; keep results that are not None."""
-    visits = Visits(each, is_written=False)
+    collector = ResultCollector(each, is_written=False)
     with os.fdopen(open_regular(os.fspath(path), os.fspath(path)), "rb") as source:
-        passed = pass_through(source, os.fspath(path), visits, None, force=True)
+        report = pass_through(source, os.fspath(path), collector, None, force=True)
         size = os.fstat(source.fileno()).st_size
-    return visits.result(os.fspath(path), passed, WriteResult(), size, size)
+    return collector.make_result(os.fspath(path), report, WriteResult(), size, size)
 
 
 def _has_changed(part: Summary | SectionRemoval | CheckReport) -> bool:

@@ -1,4 +1,4 @@
-"""The table of package kinds: how to recognise each, and the function that passes it through; of others, why they are refused."""
+"""Recognises kinds of packages and finds the function for each, or tells why a kind is not handled."""
 
 from __future__ import annotations
 
@@ -19,36 +19,37 @@ BEGINNING = 512  # bytes at a file's start that determine its kind
 COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh", b"\x28\xb5\x2f\xfd")
 ZIP, GZIP, CPIO = b"PK\3\4", b"\x1f\x8b", (b"070701", b"070702", b"070707", b"\xc7\x71")
 
-IN_ITS_BUILD = "run add-tree in its build (docs/packaging.md)"
-IMAGE, LAYOUT = f"a container image: {IN_ITS_BUILD}", "oci-layout"  # the latter: a file that marks a directory as one
-RPM, SQUASHFS = f"an RPM package: {IN_ITS_BUILD}", f"a squashfs image: {IN_ITS_BUILD}"
-ALPINE, CONDA = f"an Alpine package: {IN_ITS_BUILD}", f"a conda package: {IN_ITS_BUILD}"
-XBPS = f"an XBPS package: {IN_ITS_BUILD}"
+OCI_LAYOUT = "oci-layout"  # a file that marks a directory as a container image
+USE_ADD_TREE = "run add-tree in its build (docs/packaging.md)"
+IMAGE = f"a container image: {USE_ADD_TREE}"
+RPM, SQUASHFS = f"an RPM package: {USE_ADD_TREE}", f"a squashfs image: {USE_ADD_TREE}"
+ALPINE, CONDA = f"an Alpine package: {USE_ADD_TREE}", f"a conda package: {USE_ADD_TREE}"
+XBPS = f"an XBPS package: {USE_ADD_TREE}"
 
-ANY, INITRAMFS = ".*", "an initramfs, or another cpio archive: add sections to its files, and make it again"
+ANY_NAME, INITRAMFS = ".*", "an initramfs, or another cpio archive: add sections to its files, and make it again"
 
 
-class Passer(Protocol):
+class PassFunction(Protocol):
     def __call__(self, source: BinaryIO, visit: Visit, target: BinaryIO | None, /, *, force: bool) -> PassReport: ...
 
 
 class PackageKind(NamedTuple):
-    """A kind of package: its name, the function that passes it through, and how a file of the kind is recognised.
+    """A kind of package: its name, the function that processes it, and how a file of the kind is recognised.
 
-    That function updates the checksums in the package, and refuses a package if it cannot.
+    The function updates the checksums in the package, and refuses a package if it cannot.
     """
 
     name: str
-    passer: str  # module and name, imported only for packages of this kind
-    endings: str  # a regular expression for lower-case names: of remote files, nothing else is known
-    has: Callable[[str, bytes, bool], bool]  # takes name, beginning, and whether the ending fits; True for a file of the kind
+    function: str  # "module.function", imported only for packages of this kind
+    endings: str  # a regular expression for lower-case names, because of a remote file only the name is known
+    matches: Callable[[str, bytes, bool], bool]  # (name, beginning, whether the ending fits) -> True for a file of the kind
 
     def is_named(self, name: str) -> bool:
         return re.search(rf"\.(?:{self.endings})\Z", name.lower()) is not None
 
 
 def _is_tar(name: str, beginning: bytes, is_named: bool) -> bool:
-    """Return True for a tar archive, by its magic; by its name if it is compressed, or too old to have one."""
+    """Return True for a tar archive: by its magic, or by its name if it is compressed or too old to have a magic."""
     is_old = name.lower().endswith(".tar")
     return beginning[257:262] == b"ustar" or is_old or (is_named and beginning.startswith(COMPRESSED))
 
@@ -61,20 +62,22 @@ KINDS = (
 
 
 class Unhandled(NamedTuple):
-    named: str  # a regular expression for the whole name in lower case
-    begins: tuple[bytes, ...]  # how files of the kind begin; empty: the name says enough
+    """A kind of package that is not handled, and the reason to report."""
+
+    name_pattern: str  # a regular expression for the whole name in lower case
+    beginnings: tuple[bytes, ...]  # the first bytes of such files; empty if the name is sufficient
     why: str
 
 
 UNHANDLED = (
     Unhandled(r".*\.dsc", (), "a source package: it has no programs; build it, and give the .deb"),
     Unhandled(r".*\.rpm", (), RPM),
-    Unhandled(ANY, (b"\xed\xab\xee\xdb",), RPM),
+    Unhandled(ANY_NAME, (b"\xed\xab\xee\xdb",), RPM),
     Unhandled(r".*\.(?:squashfs|sqfs|snap)", (b"hsqs",), SQUASHFS),
-    Unhandled(ANY, (b"hsqs",), SQUASHFS),
+    Unhandled(ANY_NAME, (b"hsqs",), SQUASHFS),
     Unhandled(r".*\.conda", (ZIP,), CONDA),
     Unhandled(r".*\.apk", (GZIP,), ALPINE),
-    Unhandled(ANY, (b"ADB.", b"ADBd", b"ADBc"), ALPINE),
+    Unhandled(ANY_NAME, (b"ADB.", b"ADBd", b"ADBc"), ALPINE),
     Unhandled(
         r".*\.(?:changes|buildinfo)",
         (b"Format:", b"-----BEGIN PGP"),
@@ -90,47 +93,47 @@ UNHANDLED = (
     Unhandled(r".*\.egg", (ZIP,), "a Python egg: unpack it, or make a wheel of it with `wheel convert`"),
     Unhandled(r".*\.apk", (ZIP,), "an Android package: add sections to its libraries before it is packed, and signed"),
     Unhandled(r".*\.xbps", COMPRESSED, XBPS),
-    Unhandled(rf"(?!.*\.(?:tar|apk|t[gx]z)\b)(?:.*/)?init(?:rd|ramfs)[^/]*|{ANY}\.cpio\.[a-z0-9]+", COMPRESSED, INITRAMFS),
-    Unhandled(ANY, CPIO, INITRAMFS),
+    Unhandled(rf"(?!.*\.(?:tar|apk|t[gx]z)\b)(?:.*/)?init(?:rd|ramfs)[^/]*|{ANY_NAME}\.cpio\.[a-z0-9]+", COMPRESSED, INITRAMFS),
+    Unhandled(ANY_NAME, CPIO, INITRAMFS),
 )
 
 
-def why_unhandled(name: str, beginning: bytes | None = None) -> str:
-    """Return why a package-like file is not handled; "" if it is not package-like. `beginning` None: not known."""
+def explain_unhandled(name: str, beginning: bytes | None = None) -> str:
+    """Return why a package-like file is not handled; "" for other files. `beginning`: its first bytes, None if not known."""
     if beginning is not None and beginning.startswith(b"\x7fELF"):
         return ""
     for kind in UNHANDLED:
-        begins = kind.named != ANY if beginning is None else not kind.begins or beginning.startswith(kind.begins)
-        if begins and re.fullmatch(kind.named, name.lower(), re.DOTALL):
+        may_match = kind.name_pattern != ANY_NAME if beginning is None else beginning.startswith(kind.beginnings or b"")
+        if may_match and re.fullmatch(kind.name_pattern, name.lower(), re.DOTALL):
             return kind.why
     return ""
 
 
-def kind_of(path: str | os.PathLike[str], beginning: bytes) -> PackageKind | None:
-    """Return the package kind of a file, None if it is not a package. `beginning`: its first BEGINNING bytes, or all.
+def detect_kind(path: str | os.PathLike[str], beginning: bytes) -> PackageKind | None:
+    """Return the package kind of a file, or None if it is not a package. `beginning`: its first BEGINNING bytes, if it has as many.
 
     Raises FormatError for package-like files that are not handled.
     """
     name = os.fspath(path)
-    if why := why_unhandled(name, beginning):
+    if why := explain_unhandled(name, beginning):
         raise FormatError(why, file=name)
-    return next((kind for kind in KINDS if kind.has(name, beginning, kind.is_named(name))), None)
+    return next((kind for kind in KINDS if kind.matches(name, beginning, kind.is_named(name))), None)
 
 
 def pass_through(source: BinaryIO, name: str, visit: Visit, target: BinaryIO | None, *, force: bool) -> PassReport:
-    """Pass a package through `visit`, which is called for each linked ELF file in it, and write the new one to `target`.
+    """Call `visit` for each linked ELF file in a package, and write the package with the changed files to `target`.
 
-    `source`: a regular file, which can seek. `target` None: only read. A package in which nothing has changed (its `changed` is
-    0) need not have been written as a whole: the caller copies it. Raises FormatError for a package that is damaged, or that
-    could lead out of itself; RefusedError for one that is signed, if anything changes and `force` is not given; OSError; and what
-    `visit` raises. `target` then has a part.
+    `source`: a seekable file. `target`: None to only read. If nothing has changed (`changed` of the report is 0), `target` may be
+    incomplete, and the caller copies the package instead. Raises FormatError for a package that is damaged, or has names that
+    lead out of it; RefusedError for a signed one if anything changes without `force`; OSError; and exceptions of `visit`. After
+    an exception, `target` is incomplete.
     """
     with name_file_in_errors(name):
         source.seek(0)
-        kind = kind_of(name, source.read(BEGINNING))
+        kind = detect_kind(name, source.read(BEGINNING))
         if kind is None:
             raise FormatError(f"not a package (known kinds: {', '.join(one.name for one in KINDS)})")
         source.seek(0)
-        module, _, function = kind.passer.partition(".")
-        passer: Passer = getattr(import_module(f"sframegen.packages.{module}"), function)
+        module, _, function = kind.function.partition(".")
+        passer: PassFunction = getattr(import_module(f"sframegen.packages.{module}"), function)
         return passer(source, visit, target, force=force)

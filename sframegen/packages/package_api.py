@@ -1,6 +1,6 @@
-"""add_section, remove and check for packages: applies the public function to each program and library in a package.
+"""Applies add_section, remove or check to each program and library in a package.
 
-These functions take the keywords of the public ones, and return their result types, with sums over the files.
+These functions have the keywords and the result types of the public ones. Their results have sums over all files.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
     from sframegen.api.options import StrPath
 
-PACKED_AGAIN = "packed again: not proven to be the same bytes"
-MAX_FINDINGS = 200_000  # findings of a package, which are all kept in memory until its end
+REPACKED = "packed again: not proven to be the same bytes"
+MAX_FINDINGS = 200_000  # findings in a package, because all of them are kept in memory until its end
 NO_SECTIONS = "no program or library in it has an SFrame section"
 
 
 def add_to_package(path: StrPath, **options: Any) -> Summary:  # noqa: ANN401 - here and below: as the public function has them
-    """Give each program and library a section; refused ones are warnings.
+    """Add a section to each program and library in a package. Refused files are reported as warnings.
 
     Raises FormatError for a package that is damaged or not handled, RefusedError for a signed one without `force`,
     VerificationError, OSError.
@@ -39,13 +39,13 @@ def add_to_package(path: StrPath, **options: Any) -> Summary:  # noqa: ANN401 - 
         done = change_package(path, api.add_section, **options)
     else:
         done = read_package(path, partial(api.add_section, **options))
-    passed, parts = done.passed, done.parts
+    report, parts = done.report, done.parts
     changed = sum(part.outcome is Outcome.ADDED for part in parts)
     refused = len(done.refused) + len(done.faults)
-    package = Package(passed.kind, passed.entries, passed.elf_files, changed, refused, done.size_before, done.size, tuple(parts))
+    package = Package(report.kind, report.entries, report.elf_files, changed, refused, done.size_before, done.size, tuple(parts))
     summary = sum_summaries(done.file, parts)
     note = "has it already" if summary.outcome is Outcome.UNCHANGED else summary.note
-    if not passed.elf_files:
+    if not report.elf_files:
         note = "nothing to add: no program or library in it"
     warnings = summary.warnings + done.warnings
     unloaded = {part.unloaded for part in parts if part.section_bytes} == {True}
@@ -54,7 +54,7 @@ def add_to_package(path: StrPath, **options: Any) -> Summary:  # noqa: ANN401 - 
 
 
 def remove_from_package(path: StrPath, **options: Any) -> SectionRemoval:  # noqa: ANN401
-    """Restore each file. The package is packed again, and its bytes may differ. Raises what `add_to_package` does."""
+    """Restore each file in a package. The bytes of the new package may differ. Raises the same errors as `add_to_package`."""
     done = change_package(path, api.remove, **options)
     had = [part for part in done.parts if part.section_bytes]
     lines = tuple(f"{part.file}: {line}" for part in had if part.plan for line in part.plan.lines)
@@ -64,7 +64,7 @@ def remove_from_package(path: StrPath, **options: Any) -> SectionRemoval:  # noq
         output=done.written.output,
         section_bytes=sum(part.section_bytes for part in had),
         restored=restored,
-        differs=PACKED_AGAIN if restored else "",
+        differs=REPACKED if restored else "",
         still_has_one=any(part.still_has_one for part in had),
         size_before=done.size_before,
         size=done.size,
@@ -75,7 +75,7 @@ def remove_from_package(path: StrPath, **options: Any) -> SectionRemoval:  # noq
 
 
 def check_package(path: StrPath, **options: Any) -> CheckReport:  # noqa: ANN401
-    """Check each file with a section. A package without any is an error, unless it has no program or library either.
+    """Check each file with a section. It is an error if no program or library in the package has one.
 
     Raises FormatError for a package that is damaged or not handled, OSError.
     """
@@ -98,7 +98,7 @@ def check_package(path: StrPath, **options: Any) -> CheckReport:  # noqa: ANN401
     code: Counter[Verdict] = Counter()
     for one in done.parts:
         code.update(one.code)
-    passed, refused = done.passed, (*done.refused, *done.faults)
+    passed, refused = done.report, (*done.refused, *done.faults)
     has_none = without_section and not done.parts
     return CheckReport(
         done.file,

@@ -1,4 +1,4 @@
-"""The pass over a package's entries, with its limits, which all formats share."""
+"""Passes over the entries of a package, for all formats: checks names and limits, visits ELF files, and makes the report."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from sframegen.program.signals import PrivateDirectory
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterator
 
-    # Called with a path in the package, a private copy of that ELF file, and a path that is free: True if it wrote there the file
-    # that takes its place. Raises nothing for a file that it refuses; what it raises ends the pass.
+    # Called with a path in the package, a private copy of that ELF file, and an unused path. Returns True if it has written the
+    # changed file to the unused path. Does not raise for a file that it refuses, because an exception ends the pass.
     Visit = Callable[[str, Path, Path], bool]
 
 CHUNK = 1 << 20
 MAX_ENTRIES = 1_000_000
 MAX_NAME = 4096  # characters
-MAX_HEADER_BYTES = MAX_ENTRIES << 10  # extended headers of all entries together, many of which are kept in memory
+MAX_HEADER_BYTES = MAX_ENTRIES << 10  # of all entries together, because many extended headers are kept in memory
 MAX_ENTRY_BYTES = 64 << 30
 MAX_UNPACKED_BYTES = 256 << 30
 # Real packages unpack to 3 to 20 times their size. zlib can reach a factor of 1,032, xz and zstd many thousands.
-MAX_RATIO, ALLOWED_ANYHOW = 250, 1 << 30
+MAX_RATIO, MIN_UNPACKED_LIMIT = 250, 1 << 30
 
 
 class Readable(Protocol):
@@ -49,18 +49,18 @@ class PassReport(NamedTuple):
     """A report of a pass over a package. Sizes are in bytes."""
 
     kind: str  #: "wheel", "deb", ...
-    entries: int  #: all that it names
+    entries: int  #: all entries of any type
     unpacked_bytes: int  #: of all regular files
-    elf_files: int  #: linked ELF files, which were visited
-    changed: int  #: those that another took the place of
-    seconds_reading: float  #: unpacking
-    seconds_writing: float  #: packing
+    elf_files: int  #: linked ELF files, all of which were visited
+    changed: int  #: ELF files that were replaced
+    seconds_reading: float  #: time for unpacking
+    seconds_writing: float  #: time for packing
     warnings: tuple[str, ...] = ()  #: a line each
     signed: str = ""  #: signatures that a change would invalidate; "" if it has none
 
 
 class Content(NamedTuple):
-    """An entry's new contents in a private file, which is removed if they have not changed."""
+    """The contents of a visited entry. `file`: a private file with them, which only exists if they have changed."""
 
     file: Path
     size: int
@@ -68,7 +68,7 @@ class Content(NamedTuple):
 
 
 class FileSums(NamedTuple):
-    """The size and digests of a file; hexadecimal digests by algorithm name."""
+    """The size of a file, and its hexadecimal digests by algorithm name."""
 
     size: int
     digests: dict[str, str]
@@ -80,16 +80,16 @@ class ChangedFile(NamedTuple):
 
 
 class ChangedFiles:
-    """A visitor that also keeps the checksums of changed files, by their paths in the package."""
+    """A visitor that also records the checksums of changed files before and after, by their paths in the package."""
 
     def __init__(self, visit: Visit, algorithms: tuple[str, ...]) -> None:
-        self.of: dict[str, ChangedFile] = {}
+        self.by_path: dict[str, ChangedFile] = {}
         self._visit, self._algorithms = visit, algorithms
 
     def __call__(self, path: str, given: Path, changed: Path) -> bool:
         is_changed = self._visit(path, given, changed)
         if is_changed:
-            self.of[path] = ChangedFile(self._sums(given), self._sums(changed))
+            self.by_path[path] = ChangedFile(self._sums(given), self._sums(changed))
         return is_changed
 
     def _sums(self, path: Path) -> FileSums:
@@ -102,21 +102,21 @@ class ChangedFiles:
 
 
 class Pass:
-    """One pass over a package, until the end of the block: checks limits, visits ELF files, and makes the report."""
+    """A context manager for one pass over a package: checks limits, visits ELF files, and makes the report."""
 
     def __init__(self, kind: str, packed_bytes: int, visit: Visit, *, signed: str = "", force: bool = False) -> None:
-        """`signed`: the package's signatures, "" without any; files of a signed package may only change with `force`."""
+        """`signed`: the package's signatures, or "". Files of a signed package may only change with `force`."""
         self.kind = kind
         self.warnings: list[str] = []
-        self.hard_links: dict[str, str] = {}  # of tar archives: the path of each, and that of the file
-        self.checksums: Container[str] = ()  # paths of the entries, or of those that `is_checksum` finds
+        self.hard_links: dict[str, str] = {}  # in tar archives: path of the link -> path of the file
+        self.checksums: Container[str] = ()  # paths of all entries, or only of those that `is_checksum_name` accepts
         self.seconds_writing = 0.0
         self.elf_files = self.changed = 0
         self._visit = visit
         self.signed = signed
         self.force = force
         self._entries = self._unpacked_bytes = self._header_bytes = 0
-        self._limit = min(max(ALLOWED_ANYHOW, MAX_RATIO * packed_bytes), MAX_UNPACKED_BYTES)
+        self._limit = min(max(MIN_UNPACKED_LIMIT, MAX_RATIO * packed_bytes), MAX_UNPACKED_BYTES)
         self._started = monotonic()
         self._seconds_visiting = 0.0
         self._directory = PrivateDirectory()
@@ -127,20 +127,20 @@ class Pass:
     def __exit__(self, *raised: object) -> None:
         self._directory.__exit__(*raised)
 
-    def free_file(self, name: str) -> Path:
-        """Return a path for a private file of that name."""
+    def private_path(self, name: str) -> Path:
+        """Return a path for a private file of that name, which is removed after the pass."""
         return Path(self._directory.name, name)
 
-    def content_of(self, data: bytes) -> Content:
+    def make_content(self, data: bytes) -> Content:
         """Return `data` as the new contents of an entry, such as a list of checksums."""
-        file = self.free_file("list")
+        file = self.private_path("list")
         file.write_bytes(data)
         return Content(file, len(data), changed=True)
 
-    def entry(self, name: str, header_bytes: int = 0) -> str:
-        """Count an entry; return its path in the package. Raises FormatError for a name that could lead elsewhere.
+    def count_entry(self, name: str, header_bytes: int = 0) -> str:
+        """Count an entry, and return its normalised path. Raises FormatError for a name that could lead out of the package.
 
-        `header_bytes`: of its extended headers.
+        `header_bytes`: the size of its extended headers.
         """
         self._entries += 1
         self._header_bytes += header_bytes
@@ -148,16 +148,16 @@ class Pass:
             raise FormatError(f"more than {MAX_ENTRIES:,} entries")
         if self._header_bytes > MAX_HEADER_BYTES:
             raise FormatError(f"extended headers of more than {MAX_HEADER_BYTES:,} bytes")
-        return checked_name(name)
+        return normalize_name(name)
 
     @contextmanager
-    def counted_again(self) -> Iterator[None]:
-        """Restore the counts at the end of the block, whose entries will be read and counted again."""
+    def restored_counts(self) -> Iterator[None]:
+        """Restore the counts at the end of the block, because its entries will be read and counted once more."""
         counted = self._entries, self._unpacked_bytes, self._header_bytes
         yield
         self._entries, self._unpacked_bytes, self._header_bytes = counted
 
-    def regular(self, path: str, size: int) -> None:
+    def count_bytes(self, path: str, size: int) -> None:
         """Count a file's bytes. Raises FormatError if this file, or all files together, are too large."""
         if not 0 <= size <= MAX_ENTRY_BYTES:
             raise FormatError(f"{path}: {size:,} bytes are not the size of a file in a package")
@@ -166,24 +166,24 @@ class Pass:
             raise FormatError(f"{path}: with this file, the package unpacks to more than {self._limit:,} bytes")
 
     def visit(self, path: str, beginning: bytes, rest: Readable, size: int, attributes: Collection[str] = ()) -> Content | None:
-        """Visit a file of `size` bytes if it is a linked ELF file; None: nothing of `rest` was read.
+        """Visit a file of `size` bytes if it is a linked ELF file; otherwise return None, without reading `rest`.
 
-        One that has a checksum outside of it is left alone, with a warning, unless `force`. `beginning`: its first bytes, EHDR_SIZE
-        of them if it has as many. `attributes`: names of its extended ones. The caller may move the file that it gets. Raises
-        FormatError where `rest` ends early, RefusedError where a change would invalidate a signature, and what the visit raises.
+        Without `force`, a file is skipped with a warning if its checksum is stored elsewhere. `beginning`: its first bytes, up to
+        EHDR_SIZE. `attributes`: the names of its extended attributes. Raises FormatError if `rest` ends early, RefusedError if a
+        change would invalidate a signature, and exceptions of the visitor.
         """
         if not is_linked(beginning[:EHDR_SIZE]):
             return None
-        if not self.force and (checksum := checksum_of([path], self.checksums, attributes)):
+        if not self.force and (checksum := find_checksums([path], self.checksums, attributes)):
             self.warnings.append(f"{path}: signed: {checksum}")
             return None
         self.elf_files += 1
-        given = self.free_file("given")
+        given = self.private_path("given")
         with given.open("wb") as file:
             file.write(beginning)
-            for piece in pieces(rest, size - len(beginning), path):
+            for piece in read_pieces(rest, size - len(beginning), path):
                 file.write(piece)
-        changed = self.free_file(f"changed-{self.elf_files}")
+        changed = self.private_path(f"changed-{self.elf_files}")
         started = monotonic()
         try:
             is_changed = self._visit(path, given, changed)
@@ -199,15 +199,15 @@ class Pass:
         return Content(changed, changed.stat().st_size, changed=True)
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Measure the time of the block, which packs."""
+    def measured_writing(self) -> Iterator[None]:
+        """Measure the time of the block, which packs data."""
         started = monotonic()
         try:
             yield
         finally:
             self.seconds_writing += monotonic() - started
 
-    def report(self) -> PassReport:
+    def make_report(self) -> PassReport:
         reading = monotonic() - self._started - self._seconds_visiting - self.seconds_writing
         return PassReport(
             self.kind,
@@ -222,30 +222,30 @@ class Pass:
         )
 
 
-class Timed:
-    """A writer to `target` that measures the time it takes for a pass."""
+class TimedWriter:
+    """A writer to `target` that adds the time for writing to the report of a pass."""
 
     def __init__(self, target: Writable, one: Pass) -> None:
         self._target, self._pass = target, one
 
     def write(self, data: bytes, /) -> None:
-        with self._pass.writing():
+        with self._pass.measured_writing():
             self._target.write(data)
 
 
-def is_checksum(path: str) -> bool:
-    """Return True if a file of this name may hold another file's checksum."""
+def is_checksum_name(path: str) -> bool:
+    """Return True if a file of this name may contain another file's checksum."""
     return path.endswith((".hmac", ".chk"))
 
 
-def checksum_of(paths: Collection[str], names: Container[str], attributes: Collection[str]) -> str:
-    """Return the checksums and signatures outside of a file that its change would invalidate, "" without any."""
+def find_checksums(paths: Collection[str], names: Container[str], attributes: Collection[str]) -> str:
+    """Describe the checksums and signatures outside of a file that its change would invalidate; "" if there are none."""
     found = [f"its attribute {attribute}" for attribute in CONTENT_ATTRIBUTES if attribute in attributes]
-    places = (str(place) for path in paths for place in checksum_file_paths(PurePosixPath(path)))
-    return ", ".join(found + [f"a checksum in {place}" for place in places if place in names])
+    candidates = (str(candidate) for path in paths for candidate in checksum_file_paths(PurePosixPath(path)))
+    return ", ".join(found + [f"a checksum in {candidate}" for candidate in candidates if candidate in names])
 
 
-def checked_name(name: str) -> str:
+def normalize_name(name: str) -> str:
     """Return the normalised path for an entry's name. Raises FormatError if it could lead out of the package."""
     if len(name) > MAX_NAME:
         raise FormatError(f"{name[:40]}...: a name of {len(name):,} characters")
@@ -259,7 +259,7 @@ def leads_out(name: str) -> bool:
 
 
 def check_link(path: str, leads_to: str) -> None:
-    """Raise FormatError for a symbolic link at `path` that leads above the package's root; absolute ones start at the root."""
+    """Raise FormatError for a symbolic link at `path` that leads above the package's root. Absolute links start at the root."""
     depth = 0 if leads_to.startswith("/") else path.count("/")
     for name in leads_to.split("/"):
         depth += {"": 0, ".": 0, "..": -1}.get(name, 1)
@@ -274,8 +274,8 @@ def file_size(source: BinaryIO) -> int:
     return size
 
 
-def part_of(source: BinaryIO, start: int, size: int) -> BinaryIO:
-    """Return a byte range of a file as a file of its own; others may read the same file."""
+def open_part(source: BinaryIO, start: int, size: int) -> BinaryIO:
+    """Return a byte range of a file as a file of its own. It seeks before each read, so that other readers can share the file."""
     return cast("BinaryIO", io.BufferedReader(_FilePart(source, start, size), CHUNK))
 
 
@@ -303,7 +303,7 @@ class _FilePart(io.RawIOBase):
         return len(data)
 
 
-def pieces(source: Readable, size: int, path: str) -> Iterator[bytes]:
+def read_pieces(source: Readable, size: int, path: str) -> Iterator[bytes]:
     """Yield the next `size` bytes in pieces. Raises FormatError if the source ends early."""
     while size:
         piece = source.read(min(size, CHUNK))
@@ -315,20 +315,20 @@ def pieces(source: Readable, size: int, path: str) -> Iterator[bytes]:
 
 def skip(source: Readable, size: int, path: str) -> None:
     """Read and discard the next `size` bytes. Raises FormatError if the source ends early."""
-    for _ in pieces(source, size, path):
+    for _ in read_pieces(source, size, path):
         pass
 
 
 def write_content(content: Content, write: Callable[[bytes], object]) -> None:
-    """Write a visited file's bytes, and remove it."""
+    """Write the contents of a visited entry, and remove the private file."""
     with content.file.open("rb") as file:
-        for piece in pieces(file, content.size, str(content.file)):
+        for piece in read_pieces(file, content.size, str(content.file)):
             write(piece)
     content.file.unlink()
 
 
 @contextmanager
-def in_entry(path: str) -> Iterator[None]:
+def naming_entry(path: str) -> Iterator[None]:
     """Make FormatErrors of the block name the entry at `path`."""
     try:
         yield

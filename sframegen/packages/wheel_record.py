@@ -1,4 +1,4 @@
-"""A wheel's RECORD, which has the hash and size of each file in it."""
+"""Checks and updates a wheel's RECORD, which has the hash and size of each file in the wheel."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 MAX_RECORD_BYTES, MAX_LINE = 64 << 20, 1 << 16
 ALGORITHMS = ("sha256", "sha384", "sha512")  # the wheel specification requires sha256 or better
-DIST_INFO = r"[^/]+\.dist-info/RECORD"
+RECORD_PATH = r"[^/]+\.dist-info/RECORD"
 
 
 def is_record(path: str) -> bool:
-    return re.fullmatch(DIST_INFO, path) is not None
+    return re.fullmatch(RECORD_PATH, path) is not None
 
 
 def is_signature(path: str) -> bool:
-    return re.fullmatch(DIST_INFO + r"\.(?:jws|p7s)", path) is not None
+    return re.fullmatch(RECORD_PATH + r"\.(?:jws|p7s)", path) is not None
 
 
 class RecordRow(NamedTuple):
@@ -38,7 +38,7 @@ class RecordRow(NamedTuple):
 
 
 class WheelRecord:
-    """The RECORD of a wheel. Rows keep their order, and also their bytes unless their file changes."""
+    """The RECORD of a wheel. Rows keep their order, and keep their bytes unless their file changes."""
 
     def __init__(self, path: str, data: bytes) -> None:
         """Parse RECORD. Raises FormatError if it is not a table of three columns, or a file has two different rows."""
@@ -48,11 +48,11 @@ class WheelRecord:
         self._lines: list[tuple[RecordRow | None, str]] = []  # (row, the line's text); the row is None for an empty line
         self._seen: set[str] = set()
         try:
-            taken: list[str] = []
-            reader = csv.reader(_lines(data.decode("utf-8-sig"), taken), strict=True)
+            raw_lines: list[str] = []
+            reader = csv.reader(_split_lines(data.decode("utf-8-sig"), raw_lines), strict=True)
             for fields in reader:
-                text, done = "".join(taken), reader.line_num
-                taken.clear()
+                text, done = "".join(raw_lines), reader.line_num
+                raw_lines.clear()
                 if len(fields) not in (0, len(RecordRow._fields)):
                     raise FormatError(f"line {done}: {len(fields)} columns; RECORD has three")
                 row = RecordRow(*fields) if fields else None
@@ -62,7 +62,7 @@ class WheelRecord:
         except (csv.Error, UnicodeDecodeError) as error:
             raise FormatError(f"not a wheel's RECORD: {error}") from None
 
-    def hashed(self, path: str, file: Readable) -> HashedFile:
+    def hash_reads(self, path: str, file: Readable) -> HashedFile:
         """Return a wrapper of `file` that hashes all bytes read. Raises FormatError if RECORD does not list the path."""
         self._seen.add(path)
         row = None if path == self.path else self._rows.get(path)
@@ -70,18 +70,18 @@ class WheelRecord:
             raise FormatError(f"{path}: not listed in RECORD")
         return HashedFile(row or RecordRow(path, "", ""), file)
 
-    def missing(self) -> list[str]:
-        """Return listed files that were not read, except directories, which old tools list."""
+    def list_unread(self) -> list[str]:
+        """Return the listed files that were not read, without the directories that old tools list."""
         return [path for path in self._rows if path not in self._seen and not path.endswith("/")]
 
-    def change(self, path: str, change: ChangedFile) -> None:
+    def update_row(self, path: str, change: ChangedFile) -> None:
         """Update the row of a file that was checked and then replaced."""
         row = self._rows[path]
         algorithm = row.hash.partition("=")[0]
-        new_hash = row.hash and _hash_text(algorithm, bytes.fromhex(change.new.digests[algorithm]))
+        new_hash = row.hash and _format_hash(algorithm, bytes.fromhex(change.new.digests[algorithm]))
         self._rows[path] = RecordRow(path, new_hash, row.size and str(change.new.size))
 
-    def rewritten(self) -> bytes:
+    def to_bytes(self) -> bytes:
         return self._mark + "".join(self._rewritten_lines()).encode()
 
     def _rewritten_lines(self) -> Iterator[str]:
@@ -95,17 +95,17 @@ class WheelRecord:
             yield ",".join((before, hashed.replace(given.hash, row.hash), size.replace(given.size, row.size)))
 
 
-def _hash_text(algorithm: str, digest: bytes) -> str:
+def _format_hash(algorithm: str, digest: bytes) -> str:
     """Return a hash as RECORD writes it."""
     return f"{algorithm}={urlsafe_b64encode(digest).rstrip(b'=').decode()}"
 
 
-def _lines(text: str, taken: list[str]) -> Iterator[str]:
-    """Yield the lines, and append them to `taken`. Raises FormatError for too many lines, or one that is too long."""
+def _split_lines(text: str, raw_lines: list[str]) -> Iterator[str]:
+    """Yield the lines, and append them to `raw_lines`. Raises FormatError for too many lines, or one that is too long."""
     for number, line in enumerate(io.StringIO(text, newline=""), 1):
         if number > MAX_ENTRIES or len(line) > MAX_LINE:
             raise FormatError(f"line {number}: more than RECORD of a wheel has")
-        taken.append(line)
+        raw_lines.append(line)
         yield line
 
 
@@ -132,5 +132,5 @@ class HashedFile:
             raise FormatError(f"{self._row.path}: {self._read_bytes:,} bytes, not {size:,} as its header has it")
         if self._row.size and self._row.size != str(size):
             raise FormatError(f"{self._row.path}: {size:,} bytes, but {self._row.size} in RECORD")
-        if self._row.hash and self._row.hash.rstrip("=") != _hash_text(self._algorithm, self._hash.digest()):
+        if self._row.hash and self._row.hash.rstrip("=") != _format_hash(self._algorithm, self._hash.digest()):
             raise FormatError(f"{self._row.path}: its hash differs from the one in RECORD")

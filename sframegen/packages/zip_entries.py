@@ -1,4 +1,4 @@
-"""Rewrites zip archives: unchanged entries are copied compressed, with their own headers; changed ones are written anew."""
+"""Rewrites zip archives: copies unchanged entries with their headers, without unpacking them, and compresses changed ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, BinaryIO, NamedTuple
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from sframegen.base.errors import FormatError
-from sframegen.packages.package_pass import Content, Pass, in_entry, pieces, write_content
+from sframegen.packages.package_pass import Content, Pass, naming_entry, read_pieces, write_content
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 LOCAL_HEADER = struct.Struct("<4s5HIIIHH")
 LOCAL_MAGIC, DESCRIPTOR_MAGIC = b"PK\3\4", b"PK\7\10"
 ENCRYPTED, DESCRIPTOR_FOLLOWS = 1, 8  # flags
-ZIP64, TIMES = 0x0001, 0x5455  # extra fields
+ZIP64, EXTENDED_TIMESTAMP = 0x0001, 0x5455  # extra fields
 KNOWN_TYPES = (0, stat.S_IFREG, stat.S_IFDIR)
 # Exceptions that zipfile raises for damaged archives.
-DAMAGED = (BadZipFile, struct.error, zlib.error, EOFError, ValueError, OverflowError, NotImplementedError, RuntimeError)
+ZIPFILE_ERRORS = (BadZipFile, struct.error, zlib.error, EOFError, ValueError, OverflowError, NotImplementedError, RuntimeError)
 
 
 class ZipEntry(NamedTuple):
-    """An entry of a zip archive, with its place in the file."""
+    """An entry of a zip archive, and its file offsets."""
 
     info: ZipInfo
     path: str
@@ -37,46 +37,46 @@ class ZipEntry(NamedTuple):
     end: int  # file offset of its end, after the data descriptor if there is one
 
 
-def checked_entries(package: Pass, given: ZipFile, infos: list[ZipInfo]) -> list[ZipEntry]:
-    """Return all entries, checked before any of them is read."""
-    found = []
+def check_entries(package: Pass, given: ZipFile, infos: list[ZipInfo]) -> list[ZipEntry]:
+    """Check all entries, before any of them is read, and return them. Raises FormatError."""
+    entries = []
     named: set[str] = set()
     for info in infos:
-        path = package.entry(info.filename)
-        with in_entry(path):
-            _check(info)
+        path = package.count_entry(info.filename)
+        with naming_entry(path):
+            _check_entry(info)
         if path in named:
             raise FormatError(f"{path}: a second entry of this name")
         named.add(path)
-        package.regular(path, info.file_size)
-        found.append(_locate_entry(given, info, path))
+        package.count_bytes(path, info.file_size)
+        entries.append(_locate_entry(given, info, path))
     end = 0
-    for entry in sorted(found, key=lambda entry: entry.start):
+    for entry in sorted(entries, key=lambda entry: entry.start):
         if entry.start < end:
             raise FormatError(f"{entry.path}: overlaps with another entry")
         end = entry.end
     if end > given.start_dir:
         raise FormatError("an entry overlaps with the directory of the archive")
-    return found
+    return entries
 
 
-def write_zip(given: ZipFile, found: list[ZipEntry], contents: dict[str, Content], target: BinaryIO) -> None:
+def write_zip(given: ZipFile, entries: list[ZipEntry], contents: dict[str, Content], target: BinaryIO) -> None:
     """Write the archive with new contents for some entries."""
-    source = _file_of(given)
+    source = _open_file_of(given)
     with ZipFile(target, "w") as out:
         if out.fp is not target:  # zipfile treats a file for which tell() fails as a pipe, and hides the error
             raise OSError(errno.ESPIPE, os.strerror(errno.ESPIPE))
         out.comment = given.comment
-        for entry in found:
+        for entry in entries:
             content = contents.get(entry.path)
             if content is None:
-                _copy(source, entry, out)
+                _copy_entry(source, entry, out)
                 continue
             with out.open(_copy_info(entry.info), "w", force_zip64=content.size >> 31 > 0) as new:
                 write_content(content, new.write)
 
 
-def _check(info: ZipInfo) -> None:
+def _check_entry(info: ZipInfo) -> None:
     if info.flag_bits & ENCRYPTED:
         raise FormatError("an encrypted entry")
     if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
@@ -90,8 +90,8 @@ def _check(info: ZipInfo) -> None:
 
 
 def _locate_entry(given: ZipFile, info: ZipInfo, path: str) -> ZipEntry:
-    """Return an entry with its place, including header and descriptor."""
-    source = _file_of(given)
+    """Return an entry with its file offsets, including its header and data descriptor."""
+    source = _open_file_of(given)
     source.seek(info.header_offset)
     raw = source.read(LOCAL_HEADER.size)
     if len(raw) < LOCAL_HEADER.size or not raw.startswith(LOCAL_MAGIC):
@@ -103,19 +103,19 @@ def _locate_entry(given: ZipFile, info: ZipInfo, path: str) -> ZipEntry:
         source.seek(end)
         after = source.read(24)
         sizes = info.CRC, info.compress_size, info.file_size
-        forms = [struct.pack("<IQQ", *sizes)] + [struct.pack("<III", *sizes)] * (max(sizes) <= 0xFFFFFFFF)
-        marked = [magic + form for form in forms for magic in (DESCRIPTOR_MAGIC, b"")]
-        end += next((len(form) for form in marked if after.startswith(form)), 0)
+        bodies = [struct.pack("<IQQ", *sizes)] + [struct.pack("<III", *sizes)] * (max(sizes) <= 0xFFFFFFFF)
+        descriptors = [magic + body for body in bodies for magic in (DESCRIPTOR_MAGIC, b"")]
+        end += next((len(body) for body in descriptors if after.startswith(body)), 0)
     return ZipEntry(info, path, info.header_offset, data, end)
 
 
-def _copy(source: IO[bytes], entry: ZipEntry, out: ZipFile) -> None:
-    """Copy an entry's header and its bytes, which stay compressed."""
-    file = _file_of(out)
+def _copy_entry(source: IO[bytes], entry: ZipEntry, out: ZipFile) -> None:
+    """Copy an entry's header and compressed bytes."""
+    file = _open_file_of(out)
     info = copy.copy(entry.info)
     info.header_offset = file.seek(out.start_dir)
     source.seek(entry.start)
-    for piece in pieces(source, entry.end - entry.start, entry.path):
+    for piece in read_pieces(source, entry.end - entry.start, entry.path):
         file.write(piece)
     out.filelist.append(info)
     out.start_dir = file.tell()
@@ -128,7 +128,7 @@ def _copy_info(info: ZipInfo) -> ZipInfo:
     while len(info.extra) - at >= 4:
         kind, size = struct.unpack_from("<HH", info.extra, at)
         field = info.extra[at : at + 4 + size]
-        if kind == TIMES and size == 5:  # the central directory has one time after the flags, the entry's header has all
+        if kind == EXTENDED_TIMESTAMP and size == 5:  # its flags announce up to three times, but the central directory has only one
             field = field[:4] + bytes([field[4] & 1]) + field[5:]
         kept += field * (kind != ZIP64)
         at += 4 + size
@@ -136,19 +136,19 @@ def _copy_info(info: ZipInfo) -> ZipInfo:
     return new
 
 
-def _file_of(archive: ZipFile) -> IO[bytes]:
+def _open_file_of(archive: ZipFile) -> IO[bytes]:
     if archive.fp is None:
         raise ValueError("a closed archive")
     return archive.fp
 
 
 @contextmanager
-def damage_named(place: str = "a damaged zip archive: ") -> Iterator[None]:
-    """Turn exceptions of zipfile in the block into FormatErrors, except system errors."""
+def naming_damage(place: str = "a damaged zip archive: ") -> Iterator[None]:
+    """Turn exceptions of zipfile in the block into FormatErrors, except errors of the system."""
     try:
         yield
-    except (*DAMAGED, OSError) as error:
-        cause = error.__context__ if isinstance(error, BadZipFile) else error  # also of a file that cannot be read
+    except (*ZIPFILE_ERRORS, OSError) as error:
+        cause = error.__context__ if isinstance(error, BadZipFile) else error  # zipfile hides read errors behind BadZipFile
         if isinstance(cause, OSError) and cause.errno not in (None, errno.EINVAL):
             raise cause from None
         raise FormatError(f"{place}{error}") from None

@@ -16,7 +16,7 @@ import pytest
 from linker.objects.archive import read_members
 from sframegen import Outcome, Refusal, RefusedError, api
 from sframegen.base.errors import FormatError
-from sframegen.packages.compression import compression_of, decompressed
+from sframegen.packages.compression import detect_compression, open_decompressed
 from sframegen.packages.package_api import add_to_package, remove_from_package
 from tests.packages.package_makers import CONTROL, deb, deb_of, entry, needs, sums, tar
 
@@ -31,7 +31,7 @@ def parts(path: Path) -> dict[str, bytes]:
 
 def archive(path: Path, which: str) -> dict[str, bytes]:
     [data] = [data for name, data in parts(path).items() if name.startswith(which)]
-    unpacked_data = decompressed(io.BytesIO(data), compression_of(data)).read()
+    unpacked_data = open_decompressed(io.BytesIO(data), detect_compression(data)).read()
     with tarfile.open(fileobj=io.BytesIO(unpacked_data)) as found:
         files = ((info.name.removeprefix("./"), found.extractfile(info)) for info in found if info.isreg() or info.islnk())
         return {name: file.read() for name, file in files if file}

@@ -132,7 +132,7 @@ def zeros(count: int, compress: Callable[[bytes], bytes]) -> bytes:
 
 @pytest.mark.parametrize("suffix", ["gz", "xz", "bz2", "zst"])
 def test_tar_bombs(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package_pass, "ALLOWED_ANYHOW", 1 << 20)
+    monkeypatch.setattr(package_pass, "MIN_UNPACKED_LIMIT", 1 << 20)
     pack: dict[str, Callable[[bytes], bytes]] = {
         "gz": gzip.compress,
         "xz": lzma.compress,
@@ -170,7 +170,7 @@ def test_many_small_streams_are_refused(tmp_path: Path) -> None:
 
 
 def test_zip_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package_pass, "ALLOWED_ANYHOW", 1 << 20)
+    monkeypatch.setattr(package_pass, "MIN_UNPACKED_LIMIT", 1 << 20)
     path = tmp_path / NAME
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for number in range(20):
@@ -316,7 +316,7 @@ def test_the_page_has_the_limits() -> None:
         f"More than {package_pass.MAX_ENTRIES:,} entries",
         f"a file of more than {package_pass.MAX_ENTRY_BYTES >> 30} GiB",
         f"contents of more than {package_pass.MAX_UNPACKED_BYTES >> 30} GiB",
-        f"of more than {package_pass.ALLOWED_ANYHOW >> 30} GiB and {package_pass.MAX_RATIO} times the package",
+        f"of more than {package_pass.MIN_UNPACKED_LIMIT >> 30} GiB and {package_pass.MAX_RATIO} times the package",
         f"more than {MAX_XZ_MEMORY >> 20} MiB and {1 << MAX_WINDOW_LOG >> 20} MiB of memory",
         f"headers of one tar entry of more than {MAX_HEADER_BYTES >> 20} MiB",
     )
@@ -351,7 +351,7 @@ def test_headers_that_fill_the_memory(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_headers_of_a_control_archive_count(library: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(debs, "MAX_BYTES", 1 << 16)
+    monkeypatch.setattr(debs, "MAX_CONTROL_BYTES", 1 << 16)
     about = tar([("./control", CONTROL), *((entry(str(number), tarfile.DIRTYPE), b"") for number in range(200))], mode="w:xz")
     path = deb(tmp_path / "x.deb", tar([("./a.so", library)], mode="w:xz"), about, suffix=".xz")
     assert "more than 65,536 bytes" in refused(path)

@@ -18,7 +18,7 @@ from sframegen.base.errors import FormatError
 from sframegen.cli.commands import cli
 from sframegen.packages.kinds import pass_through
 from sframegen.packages.package_api import add_to_package, remove_from_package
-from sframegen.packages.package_pass import ALLOWED_ANYHOW, Pass
+from sframegen.packages.package_pass import MIN_UNPACKED_LIMIT, Pass
 from sframegen.packages.tar_archives import visit_tar, write_tar
 from tests.packages.package_makers import adding, elf, entry, needs, tar
 from tests.support.zstandard import zstd
@@ -149,7 +149,7 @@ def test_streams_that_cannot_seek(library: bytes) -> None:
     data = tar(many_kinds(library)) + bytes(5000)
     with Pass("tar", len(data), visit) as one:
         write_tar(Stream(data), visit_tar(one, Stream(data)), out.write)
-        passed = one.report()
+        passed = one.make_report()
     assert (passed.elf_files, passed.changed, passed.entries) == (2, 1, 9)
     expected = tar([*many_kinds(library)[:-1], ("usr/other.so", library + b"more")])
     size = len(expected.rstrip(b"\0"))
@@ -289,7 +289,7 @@ def test_files_of_other_tools_make_no_image_and_no_package(names: tuple[str, ...
 def test_looking_at_the_names_has_the_limits_of_a_pass() -> None:
     """A bomb is refused before it is unpacked a second time, and names are as in any package."""
     info = tarfile.TarInfo("zeros")
-    info.size = ALLOWED_ANYHOW + 1
+    info.size = MIN_UNPACKED_LIMIT + 1
     packer = zstd.ZstdCompressor()
     pieces = [packer.compress(info.tobuf())] + [packer.compress(bytes(1 << 20)) for _ in range(8)] + [packer.flush()]
     with pytest.raises(FormatError, match="unpacks to more than"):

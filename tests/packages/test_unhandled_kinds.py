@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from sframegen.cli.commands import cli
 from sframegen.fleet.sources.listing import list_source
-from sframegen.packages.kinds import why_unhandled
+from sframegen.packages.kinds import explain_unhandled
 
 GIVEN = {
     "a.gem": (b"metadata.gz", "a Ruby gem"),
@@ -50,8 +50,8 @@ def test_every_command_refuses_by_name(name: str, command: tuple[str, ...], tmp_
 
 @pytest.mark.parametrize("name", ["a.rpm", "a.squashfs", "a.conda", "c.apk"])
 def test_what_was_handled_once_names_what_is_to_be_used(name: str) -> None:
-    assert why_unhandled(name).endswith(": run add-tree in its build (docs/packaging.md)")
-    assert why_unhandled(name, GIVEN[name][0]) == why_unhandled(name)
+    assert explain_unhandled(name).endswith(": run add-tree in its build (docs/packaging.md)")
+    assert explain_unhandled(name, GIVEN[name][0]) == explain_unhandled(name)
 
 
 def test_packages_and_image_layouts_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,4 +93,4 @@ def test_a_fleet_lists_them_as_refused(tmp_path: Path) -> None:
     ],
 )
 def test_others_of_such_names_are_not_taken_for_them(name: str, data: bytes) -> None:
-    assert why_unhandled(name, data) == ""
+    assert explain_unhandled(name, data) == ""

@@ -20,7 +20,7 @@ import pytest
 from sframegen import Refusal, RefusedError
 from sframegen.base.errors import FormatError
 from sframegen.packages.package_api import add_to_package, remove_from_package
-from sframegen.packages.zip_entries import damage_named, write_zip
+from sframegen.packages.zip_entries import naming_damage, write_zip
 from tests.packages.package_makers import NAME, RECORD, row, wheel
 
 if TYPE_CHECKING:
@@ -294,5 +294,5 @@ def test_an_error_of_a_seek_is_no_pipe_and_no_damage(files: dict[str, bytes], tm
     given = wheel(tmp_path / NAME, files)
     with zipfile.ZipFile(given) as archive, pytest.raises(OSError, match="Illegal seek"):
         write_zip(archive, [], {}, Unseekable())
-    with pytest.raises(OSError, match="no position"), damage_named(), zipfile.ZipFile(Unseekable(given.read_bytes())):
+    with pytest.raises(OSError, match="no position"), naming_damage(), zipfile.ZipFile(Unseekable(given.read_bytes())):
         pass

@@ -21,17 +21,17 @@ def is_package(path: str) -> bool:
     with suppress(OSError, FormatError):
         if read_beginning(path, path, 4) == b"\x7fELF":
             return False
-    from sframegen.packages.kinds import BEGINNING, IMAGE, LAYOUT, kind_of  # noqa: PLC0415 - here and below: not for each program
+    from sframegen.packages.kinds import BEGINNING, IMAGE, OCI_LAYOUT, detect_kind  # noqa: PLC0415 - here and below: not for each program
 
     try:
         beginning = read_beginning(path, path, BEGINNING)
     except IsADirectoryError:
-        if os.path.lexists(f"{path}/{LAYOUT}"):
+        if os.path.lexists(f"{path}/{OCI_LAYOUT}"):
             raise FormatError(IMAGE, file=path) from None
         return False
     except (FormatError, OSError):
         return False
-    return kind_of(path, beginning) is not None
+    return detect_kind(path, beginning) is not None
 
 
 def refuse_package(path: str) -> None:

@@ -26,8 +26,8 @@ from sframegen.fleet.sources.items import (
 )
 from sframegen.format.abi import is_linked
 from sframegen.packages import kinds
-from sframegen.packages.compression import MAGIC_SIZE, compression_of, decompressed
-from sframegen.packages.kinds import IMAGE, LAYOUT, why_unhandled
+from sframegen.packages.compression import MAGIC_SIZE, detect_compression, open_decompressed
+from sframegen.packages.kinds import IMAGE, OCI_LAYOUT, explain_unhandled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -92,9 +92,9 @@ def _list_url(url: str) -> Iterator[Item]:
 def _list_file(path: str) -> Iterator[Item]:
     with opened_file(path) as file:
         beginning = file.read(BEGINNING)
-        if why := why_unhandled(path, beginning):
+        if why := explain_unhandled(path, beginning):
             raise FormatError(why, file=without_secrets(path))
-        if kinds.kind_of(path, beginning) is not None:
+        if kinds.detect_kind(path, beginning) is not None:
             yield refuse_bad_name(Item(os.path.basename(path), path))  # noqa: PTH119
         elif beginning.startswith(b"\x7fELF"):
             raise FormatError("an ELF file, not a package: use sframegen add-section", file=without_secrets(path))
@@ -155,7 +155,7 @@ def _list_directory(descriptor: int, root: str, directory: str, waiting: list[st
     """Yield the packages in one open directory, None for a linked ELF file; add its subdirectories to `waiting`."""
     here = os.path.join(root, directory) if directory else root  # noqa: PTH118
     entries = sorted(os.scandir(descriptor), key=lambda entry: entry.name)
-    if any(entry.name == LAYOUT for entry in entries):
+    if any(entry.name == OCI_LAYOUT for entry in entries):
         yield make_refused_item(directory or os.path.basename(os.path.abspath(root)), here, IMAGE)  # noqa: PTH100, PTH119
         return
     inner = []
@@ -170,9 +170,9 @@ def _list_directory(descriptor: int, root: str, directory: str, waiting: list[st
                 reason = error.strerror if isinstance(error, OSError) else error.message
                 yield Item(path, os.path.join(root, path), refused=f"cannot be read: {reason}")  # noqa: PTH118
                 continue
-            if why := why_unhandled(entry.name, beginning):
+            if why := explain_unhandled(entry.name, beginning):
                 yield make_refused_item(path, os.path.join(root, path), why)  # noqa: PTH118
-            elif kinds.kind_of(entry.name, beginning) is not None:
+            elif kinds.detect_kind(entry.name, beginning) is not None:
                 yield refuse_bad_name(Item(path, os.path.join(root, path)))  # noqa: PTH118
             elif is_linked(beginning[:EHDR_SIZE]):
                 yield None
@@ -219,7 +219,7 @@ def _read_unpacked(file: BinaryIO, name: str) -> Iterator[bytes]:
     file.seek(0)
     if not beginning and os.fstat(file.fileno()).st_size:
         raise FormatError("cannot be read", file=name)
-    stream, done = decompressed(file, compression_of(beginning)), 0
+    stream, done = open_decompressed(file, detect_compression(beginning)), 0
     while True:
         try:
             piece = stream.read(UNPACKED_CHUNK)
