@@ -24,7 +24,7 @@ from sframegen.code.context.plt import find_plt
 from sframegen.code.decoding.decoded_code import CHUNK
 from sframegen.code.isa.disassembly import disassembler
 from sframegen.code.isa.machines import isa_of
-from sframegen.code.whole_file.passes import survey, survey_silent
+from sframegen.code.whole_file.passes import survey, survey_without_cfi
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert
 from sframegen.elf.file import ElfFile, open_elf
@@ -76,7 +76,7 @@ def tasks_of(elf: ElfFile, code: Range) -> Iterator[tuple[str, int, Callable[[in
         size = sum(end - start for start, end in functions)
         yield "functions known", size, lambda jobs: survey(elf, functions, entries, jobs)
     begins, stubs = find_starts(elf, abi) - {elf.header.e_entry}, find_plt(elf, abi).entry_addresses()
-    yield "nothing known", code[1] - code[0], lambda jobs: survey_silent(elf, [code], begins, stubs, jobs)
+    yield "nothing known", code[1] - code[0], lambda jobs: survey_without_cfi(elf, [code], begins, stubs, jobs)
 
 
 def middle_of(elf: ElfFile, most: int) -> Range:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen.checks.against_code import find_functions
 from sframegen.code.context.function_starts import find_starts
 from sframegen.code.context.plt import SECTION_NAMES, find_plt
-from sframegen.code.whole_file.passes import survey, survey_silent
+from sframegen.code.whole_file.passes import survey, survey_without_cfi
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert
 from sframegen.elf.file import open_elf
@@ -55,7 +55,7 @@ def try_blind(file: File, jobs: int) -> Trial:
     seconds = _used() - used, time.perf_counter() - clock
     ranges_known = compare(converted.table, functions, found, abi)
     begins = find_starts(elf, abi) - {elf.header.e_entry}
-    found_alone = survey_silent(elf, _without_plt(elf, code), begins, find_plt(elf, abi).entry_addresses(), jobs)
+    found_alone = survey_without_cfi(elf, _without_plt(elf, code), begins, find_plt(elf, abi).entry_addresses(), jobs)
     nothing_known = compare(converted.table, functions, found_alone, abi)
     addresses = [symbol.address for symbol in symbols]
 

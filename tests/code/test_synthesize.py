@@ -20,8 +20,8 @@ from sframegen.code.context.function_starts import find_relocated_pointers
 from sframegen.code.decoding.decoded_code import decode
 from sframegen.code.isa.effects import DIRECT, Flow
 from sframegen.code.isa.machines import isa_of
-from sframegen.code.whole_file.boundaries import WINDOW, called
-from sframegen.code.whole_file.passes import survey_silent
+from sframegen.code.whole_file.boundaries import WINDOW, find_call_targets
+from sframegen.code.whole_file.passes import survey_without_cfi
 from sframegen.code.whole_file.synthesize import synthesize
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert, convert_sources
@@ -78,7 +78,7 @@ def test_calls_at_the_edge_of_a_window_are_found() -> None:
     constants = bytes.fromhex("48b8 000000000000 48b8") * 4
     code = b"\x90" * (WINDOW - len(constants)) + constants + b"\xe8\xfb\xff\xff\xff" + b"\x90" * 64
     around = SimpleNamespace(decode=lambda start, end: decode(code[start:end], start, isa))
-    assert called(around, 0, len(code)) == {WINDOW}  # type: ignore[arg-type]
+    assert find_call_targets(around, 0, len(code)) == {WINDOW}  # type: ignore[arg-type]
     window = decode(code[WINDOW - 32 :], WINDOW - 32, isa)
     assert list(window.point_numbers(Flow.CALL | DIRECT)) == []
 
@@ -432,7 +432,7 @@ def test_code_is_not_looked_at_for_each_function_that_never_returns(compile_c: C
     code = f".type f, @function; f: {caller * callers} ret; .balign 16; {chain}{last}"
     file = compile_c(f'__asm__(".text; .balign 16; {code}");', "-shared", "-fPIC", "-nostdlib")
     (text,) = bytes_of(file, ".text").values()
-    survey = survey_silent(open_elf(file), [(text.start, text.stop)], {text.start}, set())
+    survey = survey_without_cfi(open_elf(file), [(text.start, text.stop)], {text.start}, set())
     assert {text.start + 32 * callers + 16, text.start + 32 * callers + 48} <= survey.never_returning
     assert survey.decoded_bytes < 2.5 * len(text)  # once for where calls lead, and once for all else
 
@@ -495,7 +495,7 @@ def test_a_process_that_dies_is_one_line(compile_c: Compiler, monkeypatch: pytes
             os.kill(os.getpid(), signal.SIGKILL)
         return set()
 
-    monkeypatch.setattr("sframegen.code.whole_file.passes._called", die)
+    monkeypatch.setattr("sframegen.code.whole_file.passes._find_call_targets", die)
     file = compile_c(ASSEMBLY, "-O1", "-fno-asynchronous-unwind-tables")
     before = file.read_bytes()
     result = CliRunner().invoke(cli, ["add-section", "-j2", "--synthesize", str(file)])

@@ -1,4 +1,4 @@
-"""Finds the functions in code without symbols or CFI, one after the other. Compiled."""
+"""Finds where functions end in code without symbols or CFI, one function after the other. Compiled."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 
 WINDOW = 1 << 12  # bytes that are decoded at first to find a function's end
 IN_STEP_BYTES = 64  # after which decoding from any byte is in step with the real instructions
-MIN_FUNCTION = 16  # bytes, on average; if functions seem smaller, beyond the first SOME, the bytes are data, or hostile
-SOME = 256
+MIN_FUNCTION = 16  # bytes on average: if there are more functions than that allows, the bytes are data, or hostile
+MAX_SMALL_FUNCTIONS = 256  # so many more are allowed
 ALIGNMENT = 16  # bytes: of functions after padding
 ENDS = {RETURN, JUMP, INDIRECT, STOP}
 SHORT_JUMP = 1 << 10  # bytes that a jump may span within a function, if no branch shows that the function reaches so far
-IN_STEP = 32  # instructions before another: decoding from there meets it, even if it was cut
+IN_STEP_INSTRUCTIONS = 32  # decoding from so many instructions before another one is in step with it
 
 
-def sweep(context: FileContext, start: int, limit: int) -> Iterator[tuple[DecodedCode, int | None]]:
-    """Return the functions of [start, limit), which begins with one. Each further one begins after the padding of the one before.
+def sweep_functions(context: FileContext, start: int, limit: int) -> Iterator[tuple[DecodedCode, int | None]]:
+    """Yield the functions of [start, limit), which begins with one. Each further one begins after the padding of the one before.
 
-    With each function comes its instruction, or that after it, that crosses the limit, if any does.
+    With each function comes the address of the instruction, in it or after it, that crosses the limit, if there is one.
 
-    The sweep ends at a function without an end, at bytes that are no instruction, and after more functions than real code has.
+    The sweep stops at a function without an end, at bytes that are not an instruction, and after more functions than code can have.
     """
     tables = context.make_table_finder(lambda _: False)
     here = start
     number = 0
     window = context.decode(here, min(limit, here + WINDOW))
     while True:
-        while (end := _end(context, tables, window, here, limit)) is None:
+        while (end := _find_function_end(context, tables, window, here, limit)) is None:
             if window.end - here >= MAX_UNIT:
                 return
             window = context.decode(here, min(limit, here + 4 * max(WINDOW, window.end - here)))
@@ -53,9 +53,9 @@ def sweep(context: FileContext, start: int, limit: int) -> Iterator[tuple[Decode
             piece = window
         else:
             piece = window.cut_at(end)
-        yield piece, _crossing(context, piece, window, limit)
+        yield piece, _find_crossing_instruction(context, piece, window, limit)
         number += 1
-        if number > SOME + (end - start) // MIN_FUNCTION or _is_no_code(piece):
+        if number > MAX_SMALL_FUNCTIONS + (end - start) // MIN_FUNCTION or _ends_with_non_code(piece):
             return
         while (here := window.skip_padding(end)) == window.end < limit:
             end = here
@@ -64,8 +64,8 @@ def sweep(context: FileContext, start: int, limit: int) -> Iterator[tuple[Decode
             return
 
 
-def called(context: FileContext, start: int, end: int) -> set[int]:
-    """Return the targets of direct calls in the code, reached or not."""
+def find_call_targets(context: FileContext, start: int, end: int) -> set[int]:
+    """Return the targets of direct calls in [start, end), whether control can reach the calls or not."""
     found: set[int] = set()
     for at in range(start, end, WINDOW):
         before = min(at - start, IN_STEP_BYTES)
@@ -76,55 +76,55 @@ def called(context: FileContext, start: int, end: int) -> set[int]:
 
 
 def _is_last_call(window: DecodedCode, end: int) -> bool:
-    """Return True if padding up to an aligned address follows the call that ends at `end`, and no loop begins after it."""
+    """Return True if padding to an aligned address follows the call that ends at `end`, and no jump leads to that address."""
     after = window.skip_padding(end)
     return after not in (end, window.end) and after % ALIGNMENT == 0 and after not in window.targets()
 
 
-def _is_no_code(piece: DecodedCode) -> bool:
-    """Return True if the piece ends with bytes that are not an instruction: they stop, and do not pad."""
+def _ends_with_non_code(piece: DecodedCode) -> bool:
+    """Return True if the piece ends with bytes that are neither an instruction nor padding."""
     last = len(piece) - 1
     stops = piece.flows.endswith(bytes([STOP])) and piece.at[len(piece.at) - 1] == piece.offsets[last]
     return stops and piece.marks[piece.offsets[last]] != PADDING and piece.instruction(last)[2] == ".byte"
 
 
-def _crossing(context: FileContext, piece: DecodedCode, window: DecodedCode, limit: int) -> int | None:
-    """Return the instruction that begins before the limit and ends after it, if the limit is near the end of the piece.
+def _find_crossing_instruction(context: FileContext, piece: DecodedCode, window: DecodedCode, limit: int) -> int | None:
+    """Return the address of the instruction that begins before the limit and ends after it, if the piece ends near the limit.
 
-    `window`: code with the same instructions, and perhaps more.
+    `window`: code that includes the piece.
     """
     longest = context.isa.longest
     if limit - piece.end >= longest or (window.end == limit and not may_be_cut(window, longest)):
         return None
-    start = piece.start + piece.offsets[max(0, len(piece) - IN_STEP)]
+    start = piece.start + piece.offsets[max(0, len(piece) - IN_STEP_INSTRUCTIONS)]
     tail = context.decode(start, min(limit + context.isa.longest, context.range_end(limit)))
     return None if tail.end <= limit or tail.begins(limit) else tail.instruction_start(limit)
 
 
-def chunks(silent: Sequence[Range], begins: set[int]) -> Iterator[Range]:
-    """Cut the ranges where functions begin, except ranges in which more seem to begin than real code has. Both ascend."""
-    ordered = sorted(begins)
-    for start, end in silent:
+def cut_at_starts(without_cfi: Sequence[Range], starts: set[int]) -> Iterator[Range]:
+    """Cut the ranges where functions begin, except ranges in which more seem to begin than code can have. The ranges ascend."""
+    ordered = sorted(starts)
+    for start, end in without_cfi:
         here = start
         first, last = bisect_left(ordered, start + 1), bisect_left(ordered, end)
-        if last - first > SOME + (end - start) // MIN_FUNCTION:
+        if last - first > MAX_SMALL_FUNCTIONS + (end - start) // MIN_FUNCTION:
             last = first
-        for place in range(first, last):
-            yield here, ordered[place]
-            here = ordered[place]
+        for index in range(first, last):
+            yield here, ordered[index]
+            here = ordered[index]
         yield here, end
 
 
-def _end(context: FileContext, tables: TargetsOf, window: DecodedCode, start: int, limit: int) -> int | None:
-    """Return the end of the function at `start`: no code continues after its last instruction, and no branch leads past it.
+def _find_function_end(context: FileContext, tables: TargetsOf, window: DecodedCode, start: int, limit: int) -> int | None:
+    """Return the end of the function at `start`: control does not continue after it, and no branch leads past it.
 
-    None if that is not in the window, whose last instruction may be cut off.
+    None if the end is not in the window, whose last instruction may be cut off.
     """
     furthest = start
     last = limit if window.end == limit else window.end - context.isa.longest
     number = bisect_left(window.at, start - window.start)
     while True:
-        number, furthest = next_way_out(window, number, furthest, context.known_returns)
+        number, furthest = find_next_exit(window, number, furthest, context.known_returns)
         if number == len(window.at):
             return limit if window.end == limit else None
         point = window.point(number)
@@ -136,8 +136,8 @@ def _end(context: FileContext, tables: TargetsOf, window: DecodedCode, start: in
         number += 1
 
 
-class WayOut(NamedTuple):
-    """A point that may be the last of a function, by its number, and the furthest address that branches before it lead to."""
+class ExitPoint(NamedTuple):
+    """The number of a point that may be the last of a function, and the furthest address that branches before it lead to."""
 
     number: int
     furthest: int
@@ -150,10 +150,10 @@ class WayOut(NamedTuple):
     flows="const unsigned char[::1]",
     addresses="const unsigned long long[::1]",
 )
-def next_way_out(piece: DecodedCode, number: cython.Py_ssize_t, furthest: cython.ulonglong, known: dict[int, bool]) -> WayOut:
-    """Return the next point from one on that leaves a function that goes no further; after the last, if there is none.
+def find_next_exit(piece: DecodedCode, number: cython.Py_ssize_t, furthest: cython.ulonglong, known: dict[int, bool]) -> ExitPoint:
+    """Return the first point from `number` on after which the function may end; if there is none, the number after the last point.
 
-    `known`: whether calls of these targets return. One that does ends nothing, unless padding follows.
+    `known`: target -> whether calls return. A call that returns ends a function only if padding follows.
     """
     marks = piece.marks
     at = piece.at
@@ -185,12 +185,12 @@ def next_way_out(piece: DecodedCode, number: cython.Py_ssize_t, furthest: cython
         ):
             break
         number += 1
-    return WayOut(number, furthest)
+    return ExitPoint(number, furthest)
 
 
 @cython.locals(marks="const unsigned char[::1]", at="const unsigned int[::1]", flows="const unsigned char[::1]")
 def may_be_cut(piece: DecodedCode, longest: cython.Py_ssize_t) -> bool:
-    """Return True if the piece's last instruction may have more bytes: its rest is neither an instruction nor padding."""
+    """Return True if the piece may cut off its last instruction, because its last bytes are neither an instruction nor padding."""
     marks = piece.marks
     at = piece.at
     flows = piece.flows

@@ -14,12 +14,12 @@ cdef class Evidence:
     cdef const unsigned long long[::1] call_kind, end_taken, taken, end_table, table
 
     cpdef unsigned long long start(self, Py_ssize_t number) except? 77
-    cdef int is_one_of(self, Py_ssize_t number, addresses) except -1
-    cdef int is_entered(self, Py_ssize_t number) except -1
+    cdef int has_entry_in(self, Py_ssize_t number, addresses) except -1
+    cdef int has_known_entry(self, Py_ssize_t number) except -1
     cpdef int is_credible(self, Py_ssize_t number) except -1
-    cdef int keeps_exits(self, Py_ssize_t number) except -1
-    cdef int goes_on_after(self, Py_ssize_t number, callees) except -1
-    cdef Py_ssize_t row(self, Py_ssize_t number, unsigned long long address, bint after) except -1
+    cdef int exits_as_entered(self, Py_ssize_t number) except -1
+    cdef int continues_after_calls(self, Py_ssize_t number, callees) except -1
+    cdef Py_ssize_t first_row_at(self, Py_ssize_t number, unsigned long long address, bint after) except -1
     cdef Py_ssize_t state_at(self, Py_ssize_t number, unsigned long long address) except -2
     cdef list pieces_of(self, Py_ssize_t number)
     cdef list entries_of(self, Py_ssize_t number)

@@ -11,8 +11,8 @@ cdef class FunctionRanges:
     cdef const unsigned long long[::1] entries
     cdef dict members
 
-    cdef Py_ssize_t root(self, Py_ssize_t number) except -1
-    cdef int join_two(self, unsigned long long one, unsigned long long other) except -1
-    cdef list unit(self, Py_ssize_t number)
-    cdef list pieces(self, unit)
+    cdef Py_ssize_t find_root(self, Py_ssize_t number) except -1
+    cdef int join_addresses(self, unsigned long long one, unsigned long long other) except -1
+    cdef list ranges_of(self, Py_ssize_t number)
+    cdef list pieces_of_unit(self, unit)
     cdef list entries_in(self, unit)

@@ -1,4 +1,4 @@
-"""Joins ranges of code to functions. Compiled."""
+"""Joins the ranges of code that belong to one function, with a union-find structure. Compiled."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from sframegen.elf.columns import Spans
     from sframegen.elf.ranges import Range
 
-    # The ranges of a function, ascending, and where it is entered as functions are.
+    # The ranges of a function, ascending, and the addresses where it is called.
     Work = tuple[tuple[Range, ...], tuple[int, ...]]
 
 
 class FunctionRanges:
-    """The ranges of each function: they belong together if one jumps into another where no function begins."""
+    """The ranges of each function. Two belong to one function if one jumps into the other where no function begins."""
 
     def __init__(self, ranges: Spans) -> None:
         self.ranges = ranges
@@ -33,87 +33,91 @@ class FunctionRanges:
         self.members: dict[int, list[int]] = {}  # most ranges are functions by themselves
         self.entries: Column = array("Q")  # ascending
 
-    def root(self, number: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    def find_root(self, number: cython.Py_ssize_t) -> cython.Py_ssize_t:
         while self.parent[number] != number:
             self.parent[number] = self.parent[self.parent[number]]
             number = self.parent[number]
         return number
 
-    def join_two(self, one: cython.ulonglong, other: cython.ulonglong) -> cython.int:
-        """Joins the ranges that hold these addresses."""
+    def join_addresses(self, one: cython.ulonglong, other: cython.ulonglong) -> cython.int:
+        """Joins the ranges that contain these addresses."""
         first: cython.Py_ssize_t = self.ranges.number(one)
         second: cython.Py_ssize_t = self.ranges.number(other)
         if first >= 0 and second >= 0:
-            self.parent[self.root(second)] = self.root(first)
+            self.parent[self.find_root(second)] = self.find_root(first)
         return 0
 
     def join(self, evidence: Evidence, continues: Callable[[int, int], bool] | None) -> None:
         """Join the ranges that jumps connect, and those that were joined before."""
         number: cython.Py_ssize_t
-        place: cython.Py_ssize_t
+        index: cython.Py_ssize_t
         for number in range(evidence.count):
             if evidence.live[number]:
-                for place in range(evidence.end_piece[number] + 1, evidence.end_piece[number + 1]):
-                    self.join_two(evidence.start(number), evidence.piece_start[place])
+                for index in range(evidence.end_piece[number] + 1, evidence.end_piece[number + 1]):
+                    self.join_addresses(evidence.start(number), evidence.piece_start[index])
         for number in range(evidence.count):
             if (
                 not evidence.live[number]
                 or not evidence.is_credible(number)
-                or (evidence.proving and not evidence.is_entered(number))
+                or (evidence.proving and not evidence.has_known_entry(number))
             ):
                 continue
-            for place in range(evidence.end_exit[number], evidence.end_exit[number + 1]):
-                if evidence.exit_target[place] in evidence.entries:
+            for index in range(evidence.end_exit[number], evidence.end_exit[number + 1]):
+                if evidence.exit_target[index] in evidence.entries:
                     continue
-                if continues is None or continues(evidence.exit_source[place], evidence.exit_target[place]):
-                    self.join_two(evidence.exit_source[place], evidence.exit_target[place])
+                if continues is None or continues(evidence.exit_source[index], evidence.exit_target[index]):
+                    self.join_addresses(evidence.exit_source[index], evidence.exit_target[index])
         for number in range(len(self.parent)):
             if self.parent[number] != number:
-                self.members.setdefault(self.root(number), []).append(number)
+                self.members.setdefault(self.find_root(number), []).append(number)
 
-    def unit(self, number: cython.Py_ssize_t) -> list[int]:
-        """Return the numbers of all ranges of the function with that root."""
+    def ranges_of(self, number: cython.Py_ssize_t) -> list[int]:
+        """Return the numbers of all ranges that were joined with a root, ascending."""
         return sorted([number, *self.members[number]]) if number in self.members else [number]
 
-    def pieces(self, unit: Sequence[int]) -> list[Range]:
+    def pieces_of_unit(self, unit: Sequence[int]) -> list[Range]:
         return [(self.ranges.start[number], self.ranges.end[number]) for number in unit]
 
-    def changed(self, evidence: Evidence) -> list[int]:
-        """Return the functions whose ranges are not those of one function any more."""
+    def find_changed(self, evidence: Evidence) -> list[int]:
+        """Return the functions whose ranges are no longer exactly those of one function."""
         number: cython.Py_ssize_t
         root: cython.Py_ssize_t
         found: list[int] = []
         for number in range(evidence.count):
             if evidence.live[number]:
-                root = self.root(self.ranges.number(evidence.start(number)))
-                if evidence.pieces_of(number) != self.pieces(self.unit(root)):
+                root = self.find_root(self.ranges.number(evidence.start(number)))
+                if evidence.pieces_of(number) != self.pieces_of_unit(self.ranges_of(root)):
                     found.append(number)
         return found
 
-    def stale(self, evidence: Evidence, functions: dict[int, int], never_returning: set[int]) -> list[Work]:
-        """Return ranges and entries of the functions that were not analysed with what is known now. `functions`: by starts."""
+    def find_stale(self, evidence: Evidence, functions: dict[int, int], never_returning: set[int]) -> list[Work]:
+        """Return ranges and entries of the functions to analyse again because of what is known now. `functions`: by start."""
         number: cython.Py_ssize_t
         function: cython.Py_ssize_t
         found: list[Work] = []
         self.entries = array("Q", sorted(evidence.entries))
         for number in range(len(self.parent)):
             if self.parent[number] == number:
-                unit = self.unit(number)
-                pieces = self.pieces(unit)
+                unit = self.ranges_of(number)
+                pieces = self.pieces_of_unit(unit)
                 entries = self.entries_in(unit) or ([pieces[0][0]] if evidence.proving else [])
                 function = functions.get(pieces[0][0], -1)
-                if function < 0 or evidence.entries_of(function) != entries or evidence.goes_on_after(function, never_returning):
+                if (
+                    function < 0
+                    or evidence.entries_of(function) != entries
+                    or evidence.continues_after_calls(function, never_returning)
+                ):
                     found.append((tuple(pieces), tuple(entries)))
         return found
 
     def entries_in(self, unit: Sequence[int]) -> list[int]:
         """Return the entries in ranges with these numbers."""
         number: cython.Py_ssize_t
-        place: cython.Py_ssize_t
+        index: cython.Py_ssize_t
         found: list[int] = []
         for number in unit:
-            place = bisect_left(self.entries, self.ranges.start[number], 0, len(self.entries))
-            while place < len(self.entries) and self.entries[place] < self.ranges.end[number]:
-                found.append(self.entries[place])
-                place += 1
+            index = bisect_left(self.entries, self.ranges.start[number], 0, len(self.entries))
+            while index < len(self.entries) and self.entries[index] < self.ranges.end[number]:
+                found.append(self.entries[index])
+                index += 1
         return found

@@ -1,6 +1,7 @@
-"""Analyses the code of a whole file in passes, until no function gives new facts about others.
+"""Analyses the code of a whole file in passes, until no function shows anything new about others.
 
-A range that is not a function by itself, such as a `.cold` part, is analysed together with the ranges that jump into it.
+A range that is not a function by itself, such as a `.cold` part, is analysed together with the ranges that jump into it: they are
+the pieces of one unit.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from sframegen.code.context.plt import find_plt
 from sframegen.code.function.analysis import Entries, Unit, UnitAnalyser
 from sframegen.code.function.marks import FunctionMark
 from sframegen.code.isa.effects import FrameState, is_entry
-from sframegen.code.whole_file.boundaries import called, chunks, sweep
+from sframegen.code.whole_file.boundaries import cut_at_starts, find_call_targets, sweep_functions
 from sframegen.code.whole_file.evidence import Evidence, Results
 from sframegen.code.whole_file.function_ranges import FunctionRanges
 from sframegen.code.whole_file.interprocedural import (
     KnownStarts,
-    calls_into,
-    credible_of,
-    left_to,
-    never_returning,
-    newly_cut,
-    often_called,
-    within,
+    add_cut_functions,
+    find_exit_targets,
+    find_never_returning,
+    find_often_called,
+    functions_in_parts,
+    select_callers,
+    select_credible,
 )
-from sframegen.code.whole_file.proof import Proof, certain, function_code, owners, rows_of
+from sframegen.code.whole_file.proof import Proof, collect_code, collect_rows, find_certain_starts, map_ranges_to_functions
 from sframegen.elf.columns import Spans, build_spans
 from sframegen.elf.ranges import Range, sum_sizes
 from sframegen.format.abi import abi_of
@@ -50,22 +51,22 @@ if TYPE_CHECKING:
     U = TypeVar("U")
 
 MAX_PASSES = 5
-MAX_CUTS = 8  # rounds: so deep may functions never return because their callees do not
-SAMPLE = 32  # one in this many functions is analysed first
-OFTEN = 8  # calls from the functions that are analysed first
+MAX_CUTS = 8  # rounds, each of which finds functions that never return because a callee, found before, does not
+SAMPLE = 32  # one in this many parts of the code is analysed first
+OFTEN_CALLED = 8  # functions of the sample that call a function which counts as often called
 
 
 class Jump(NamedTuple):
-    """A jump, or a fall, out of a function."""
+    """A jump out of a function, or its end if control continues after it."""
 
     function: int  #: start of the range that it leaves
     source: int
     target: int
-    as_entered: bool  #: with the frame that an entry has
+    as_entered: bool  #: with the frame that functions are entered with
 
 
 class Survey(NamedTuple):
-    """The result for a file: rows as columns, ascending, each with the number of its state."""
+    """The result for a file. Its rows are columns, ascending; `state` has numbers of `states`."""
 
     start: array[int]
     end: array[int]
@@ -73,10 +74,11 @@ class Survey(NamedTuple):
     states: list[FrameState]
     never_returning: set[int]
     certain: set[int]  #: starts of the ranges of functions that are called, or return with the entry's frame
-    functions: list[Range]  #: the code of the functions that have rows, ascending; one that lies in pieces has one for each
+    functions: list[Range]  #: the code of the functions that have rows, ascending, with a range for each piece
     decoded_bytes: int  #: in all passes
-    jumps: list[Jump]  #: with assumptions only, and so are these:
-    referred: set[int]  #: what calls lead to, and starts of ranges of which code or data has the address
+    # The following are filled only if there are assumptions.
+    jumps: list[Jump]
+    referred: set[int]  #: targets of calls, and starts of ranges whose address code or data has
     contradicting: set[int]  #: starts of functions that return with another frame than their entry's
 
 
@@ -88,68 +90,72 @@ def survey(
     progress: Progress | None = None,
     assumptions: Assumptions | None = None,
 ) -> Survey:
-    """Analyse the code in `ranges` ((start, end), ascending, without overlaps; each a function or a piece of one).
+    """Analyse the code in `ranges`, which ascend without overlaps; each is a function or a piece of one.
 
     `entries`: where functions are known to begin. More are found: the targets of calls, and of pointers in code or data.
     `jobs`: processes that share the work.
     """
     stubs = find_plt(elf, abi_of(elf)).entry_addresses()
-    return _Passes(FileContext(elf, ranges, stubs, assumptions), set(entries), ParallelTasks(jobs, progress), _survey, ranges).run()
+    return _Passes(
+        FileContext(elf, ranges, stubs, assumptions), set(entries), ParallelTasks(jobs, progress), _survey_ranges, ranges
+    ).run()
 
 
-def survey_silent(
-    elf: ElfFile, silent: Sequence[Range], begins: set[int], stubs: set[int], jobs: int = 1, progress: Progress | None = None
+def survey_without_cfi(
+    elf: ElfFile, without_cfi: Sequence[Range], starts: set[int], stubs: set[int], jobs: int = 1, progress: Progress | None = None
 ) -> Survey:
-    """Analyse code without known ends of functions, and return the rows of the proven functions, as proof.py defines them.
+    """Analyse code whose functions have no known ends, and return the rows of the proven functions, as proof.py defines them.
 
-    `begins`: where functions are known to begin, there or elsewhere; `stubs`: the entries of the PLT.
+    `starts`: where functions are known to begin, in this code or elsewhere; `stubs`: the entries of the PLT.
     """
     tasks = ParallelTasks(jobs, progress)
-    context = FileContext(elf, silent, stubs)
-    hints = begins | find_relocated_pointers(elf)
-    windows = [(at, min(end, at + TASK_BYTES)) for start, end in silent for at in range(start, end, TASK_BYTES)]
-    for found in tasks.share(partial(_called, context), windows, _size):
-        hints |= found
-    return _Passes(context, begins | stubs, tasks, _survey_swept, list(chunks(silent, hints)), proving=True).run()
+    context = FileContext(elf, without_cfi, stubs)
+    likely_starts = starts | find_relocated_pointers(elf)
+    windows = [(at, min(end, at + TASK_BYTES)) for start, end in without_cfi for at in range(start, end, TASK_BYTES)]
+    for found in tasks.run(partial(_find_call_targets, context), windows, _range_size):
+        likely_starts |= found
+    return _Passes(
+        context, starts | stubs, tasks, _survey_swept, list(cut_at_starts(without_cfi, likely_starts)), proving=True
+    ).run()
 
 
 # -- the work of a process
 
 
-def _survey(context: FileContext, ranges: list[Range]) -> FindingColumns:
-    units = UnitAnalyser(context)
+def _survey_ranges(context: FileContext, ranges: list[Range]) -> FindingColumns:
+    analyser = UnitAnalyser(context)
     for one in ranges:
-        units.analyse((one,), (one[0],))
-    return units.findings.columns()
+        analyser.analyse((one,), (one[0],))
+    return analyser.findings.columns()
 
 
 def _survey_swept(context: FileContext, parts: list[Range]) -> FindingColumns:
-    units = UnitAnalyser(context)
+    analyser = UnitAnalyser(context)
     for start, end in parts:
-        for piece, at in sweep(context, start, end):
-            units.analyse_decoded([piece], ((piece.start, piece.end),), (piece.start,))
-            if at is not None and units.findings.add_overrun(end, at):
-                break  # the rest is in that instruction
-    return units.findings.columns()
+        for piece, at in sweep_functions(context, start, end):
+            analyser.analyse_decoded([piece], ((piece.start, piece.end),), (piece.start,))
+            if at is not None and analyser.findings.add_overrun(end, at):
+                break  # the instruction is reached, so that no function begins at the end of this part
+    return analyser.findings.columns()
 
 
 def _survey_units(context: FileContext, units: list[tuple[Unit, Entries]]) -> FindingColumns:
-    these = UnitAnalyser(context)
-    for unit in units:
-        these.analyse(*unit)
-    return these.findings.columns()
+    analyser = UnitAnalyser(context)
+    for unit, entries in units:
+        analyser.analyse(unit, entries)
+    return analyser.findings.columns()
 
 
-def _called(context: FileContext, ranges: list[Range]) -> set[int]:
-    return {target for one in ranges for target in called(context, *one)}
+def _find_call_targets(context: FileContext, ranges: list[Range]) -> set[int]:
+    return {target for one in ranges for target in find_call_targets(context, *one)}
 
 
-def _size(one: Range) -> int:
+def _range_size(one: Range) -> int:
     return one[1] - one[0]
 
 
 class _Passes:
-    """The passes. `cutter`: cuts `parts` of the code into ranges; `proving`: a function counts only if it proves itself."""
+    """Runs the passes. `cutter`: cuts `parts` of the code into ranges; `proving`: as in Evidence."""
 
     def __init__(
         self,
@@ -165,196 +171,213 @@ class _Passes:
         self.tasks = tasks
         self.cutter = cutter
         self.parts = parts
-        self.part_places = build_spans(parts)
+        self.part_spans = build_spans(parts)
         self.proving = proving
         self.pointers: Sequence[int] | None = None  # into the code, from data and relocations; ascending
         self.entries = known  # starts of functions, wherever they are
         self.certain = frozenset(known)
         self.starts = KnownStarts(known, set(), set())
-        self.false_begins: set[int] = set()  # inside instructions of other functions
-        self.doubtful: set[int] = set()  # inside instructions of what may not be code
+        self.false_starts: set[int] = set()  # inside instructions of other functions
+        self.doubtful_starts: set[int] = set()  # inside instructions of what may not be code
         self.results = Results()
-        self.cut: dict[int, int] = {}  # starts of ranges, with their functions when they were cut
+        self.first_cut: dict[int, int] = {}  # start of each range -> number of its function when it was cut
 
     def run(self) -> Survey:
         self._sample()
-        sampled = {self.part_places.number(start) for start in self.results.functions}
+        sampled = {self.part_spans.number(start) for start in self.results.functions}
         self.entries = self.starts.known
-        self._cut([part for number, part in enumerate(self.parts) if number not in sampled])
+        self._cut_parts([part for number, part in enumerate(self.parts) if number not in sampled])
         if self.proving:
-            self._cut_again()
+            self._cut_wrong_parts_again()
         else:
-            self._settle()
-        return self._result()
+            self._analyse_until_stable()
+        return self._make_survey()
 
     def _evidence(self) -> Evidence:
-        return self.results.evidence(self.entries, proving=self.proving)
+        return self.results.make_evidence(self.entries, proving=self.proving)
 
-    def _cut(self, parts: Sequence[Range]) -> None:
-        self._run(self.cutter, parts, _size)
+    def _cut_parts(self, parts: Sequence[Range]) -> None:
+        self._run_tasks(self.cutter, parts, _range_size)
         evidence = self._evidence()
         columns = self.results.columns
-        for number in newly_cut(evidence, self.cut):
+        for number in add_cut_functions(evidence, self.first_cut):
             is_false = columns.marks[number] & FunctionMark.OVERRUN_IS_REACHED and evidence.is_credible(number)
-            (self.false_begins if is_false else self.doubtful).add(columns.overrun[number])
-        self.false_begins -= self.certain
-        starts = array("Q", sorted(self.cut))
-        self.ranges = Spans(starts, array("Q", [columns.piece_end[columns.end_piece[self.cut[start]]] for start in starts]))
+            (self.false_starts if is_false else self.doubtful_starts).add(columns.overrun[number])
+        self.false_starts -= self.certain
+        starts = array("Q", sorted(self.first_cut))
+        self.ranges = Spans(starts, array("Q", [columns.piece_end[columns.end_piece[self.first_cut[start]]] for start in starts]))
         if self.pointers is None and starts:
             self.pointers = find_pointed_at(self.context.elf, (self.parts[0][0], self.parts[-1][1]))
         self.starts.pointed_at = set(starts).intersection(self.pointers or ())
 
-    def _cut_again(self) -> None:
-        """Cut parts again that are wrongly cut, until there are none."""
+    def _cut_wrong_parts_again(self) -> None:
+        """Cut parts again that turn out to be wrongly cut, until there are none."""
         for _ in range(MAX_CUTS):
-            self._learn()
-            self.context.add_never_returning(self._never_return())
-            stale = self._wrongly_cut(self.cut.values())
+            self._update_entries()
+            self.context.add_never_returning(self._find_never_returning())
+            stale = self._find_wrongly_cut(self.first_cut.values())
             if not stale:
-                self._settle()
-                stale = self._wrongly_cut(self.cut.values())
+                self._analyse_until_stable()
+                stale = self._find_wrongly_cut(self.first_cut.values())
             if not stale:
                 return
-            self._forget(stale)
-            self.cut = {start: number for start, number in self.cut.items() if self.part_places.number(start) not in stale}
-            self._cut([self.parts[number] for number in sorted(stale)])
-        self._settle()
-        self._forget(self._wrongly_cut(self.cut.values()))
+            self._remove_parts(stale)
+            self.first_cut = {
+                start: number for start, number in self.first_cut.items() if self.part_spans.number(start) not in stale
+            }
+            self._cut_parts([self.parts[number] for number in sorted(stale)])
+        self._analyse_until_stable()
+        self._remove_parts(self._find_wrongly_cut(self.first_cut.values()))
 
-    def _wrongly_cut(self, functions: Iterable[int]) -> set[int]:
-        """Return the parts with those of the functions whose code goes on after calls that turn out not to return."""
+    def _find_wrongly_cut(self, functions: Iterable[int]) -> set[int]:
+        """Return the parts that have one of the functions, if its code continues after a call that turns out not to return."""
         evidence = self._evidence()
-        found = calls_into(evidence, functions, self.context.never_returning)
-        return {self.part_places.number(evidence.start(number)) for number in found}
+        found = select_callers(evidence, functions, self.context.never_returning)
+        return {self.part_spans.number(evidence.start(number)) for number in found}
 
-    def _settle(self) -> None:
-        """Analyse units again that depend on others, until nothing changes."""
+    def _analyse_until_stable(self) -> None:
+        """Analyse units again if their entries, pieces or callees turn out to be others, until nothing changes."""
         for _ in range(MAX_PASSES):
-            self._learn()
+            self._update_entries()
             evidence = self._evidence()
             ranges = FunctionRanges(self.ranges)
             ranges.join(evidence, self.context.continues if self.context.assumptions else None)
-            self.results.forget(ranges.changed(evidence))
-            self.context.add_never_returning(self._never_return())
-            stale = ranges.stale(evidence, self.results.functions, self.context.never_returning)
+            self.results.remove(ranges.find_changed(evidence))
+            self.context.add_never_returning(self._find_never_returning())
+            stale = ranges.find_stale(evidence, self.results.functions, self.context.never_returning)
             del evidence
             if not stale:
                 break
-            self._run(_survey_units, stale, lambda one: sum_sizes(one[0]))
+            self._run_tasks(_survey_units, stale, lambda one: sum_sizes(one[0]))
         else:
             functions = self.results.functions
-            self.results.forget([functions[pieces[0][0]] for pieces, _ in stale])
+            self.results.remove([functions[pieces[0][0]] for pieces, _ in stale])
 
     def _sample(self) -> None:
-        """Analyse a few functions, and those that they call often, or last: this finds many functions that never return.
+        """Analyse a sample of the parts, and functions that it calls often or last, to find most functions that never return.
 
         Parts that call these are analysed again, because they may never return either. Programs in Go call a few of them from
-        nearly every function: if they were found late, all code would be analysed twice.
+        nearly every function, so that all code would be analysed twice if they were found late.
         """
-        often: set[int] = set()  # called everywhere, or from such functions
-        looked: set[int] = set()
+        often_called: set[int] = set()
+        sampled: set[int] = set()
         wanted = set(range(0, len(self.parts), SAMPLE))
         for _ in range(MAX_CUTS):
             if not wanted:
                 return
-            self._run(self.cutter, [self.parts[number] for number in sorted(wanted)], _size)
-            looked |= wanted
+            self._run_tasks(self.cutter, [self.parts[number] for number in sorted(wanted)], _range_size)
+            sampled |= wanted
             evidence = self._evidence()
-            credible = credible_of(evidence)
-            called = {callee for number in credible for callee in evidence.callees_of(number)}
-            self.entries = self.starts.known | called | left_to(evidence, credible, None)
-            self.context.add_never_returning(self._never_return())
-            wanted = {self.part_places.number(callee) for callee in often_called(evidence, often, OFTEN)} - looked - {-1}
-            stale = self._wrongly_cut(self.results.functions.values())
+            credible = select_credible(evidence)
+            callees = {callee for number in credible for callee in evidence.callees_of(number)}
+            self.entries = self.starts.known | callees | find_exit_targets(evidence, credible, None)
+            self.context.add_never_returning(self._find_never_returning())
+            wanted = (
+                {self.part_spans.number(callee) for callee in find_often_called(evidence, often_called, OFTEN_CALLED)}
+                - sampled
+                - {-1}
+            )
+            stale = self._find_wrongly_cut(self.results.functions.values())
             del evidence
-            self._forget(stale)
+            self._remove_parts(stale)
             wanted |= stale
 
-    def _forget(self, parts: set[int]) -> None:
+    def _remove_parts(self, parts: set[int]) -> None:
         wanted = bytearray(len(self.parts))
         for number in parts:
             wanted[number] = 1
-        self.results.forget(within(self._evidence(), self.part_places, wanted))
+        self.results.remove(functions_in_parts(self._evidence(), self.part_spans, wanted))
 
-    def _run(self, work: Callable[[FileContext, list[T]], FindingColumns], items: Iterable[T], size: Callable[[T], int]) -> None:
-        for found in self.tasks.share(partial(work, self.context), items, size):
+    def _run_tasks(
+        self, work: Callable[[FileContext, list[T]], FindingColumns], items: Iterable[T], size: Callable[[T], int]
+    ) -> None:
+        for found in self.tasks.run(partial(work, self.context), items, size):
             self.results.extend(found)
 
-    def _never_return(self) -> set[int]:
-        return never_returning(self._evidence(), self.context)
+    def _find_never_returning(self) -> set[int]:
+        return find_never_returning(self._evidence(), self.context)
 
-    def _learn(self) -> None:
-        """Learn where functions begin: at targets of calls, of pointers outside jump tables, and of jumps with an entry's frame."""
+    def _update_entries(self) -> None:
+        """Find where functions begin: at targets of calls, of pointers outside jump tables, and of jumps with an entry's frame."""
         starts = self.starts
         self.entries = starts.known | starts.pointed_at
-        for _ in range(MAX_PASSES):  # functions that are left to may take the addresses of others
-            left = starts.learn(self._evidence(), self.ranges)
-            before, self.entries = self.entries, starts.known | starts.pointed_at | left
+        for _ in range(MAX_PASSES):  # functions that jumps lead to may take the addresses of others
+            jumped_to = starts.add_shown_starts(self._evidence(), self.ranges)
+            before, self.entries = self.entries, starts.known | starts.pointed_at | jumped_to
             if self.context.assumptions is not None:
                 self.entries = set(filter(self.context.assumptions.enters, self.entries))
             if not self.proving or self.entries <= before:
                 return
 
-    def _result(self) -> Survey:
-        self.cut.clear()  # for the passes only; of a browser they are large
+    def _make_survey(self) -> Survey:
+        self.first_cut.clear()  # needed by the passes only, and large for a browser, as are the pointers
         self.pointers = None
         columns = self.results.columns
         evidence = self._evidence()
         entered = [
             number for number in self.results.functions.values() if columns.end_entry[number] < columns.end_entry[number + 1]
         ]
-        sure, states = certain(evidence, entered, self.context), self.results.columns.states
-        owner = owners(evidence, self.ranges)
+        certain, states = find_certain_starts(evidence, entered, self.context), self.results.columns.states
+        owner = map_ranges_to_functions(evidence, self.ranges)
         if self.proving:
-            false = self.false_begins | (self.doubtful - self.entries)
+            false = self.false_starts | (self.doubtful_starts - self.entries)
             false_parts = bytearray(start in false for start, _ in self.parts)
-            wrong = set(within(evidence, self.part_places, false_parts))
-            every = [number for number in entered if number not in wrong]
+            wrong = set(functions_in_parts(evidence, self.part_spans, false_parts))
+            candidates = [number for number in entered if number not in wrong]
             as_entered = bytes(is_entry(state, self.context.isa.entry) for state in states)
             pushes_ra = self.context.isa.copying.ra is None
             proof = Proof(self.ranges, owner, as_entered, pushes_ra=pushes_ra)
-            entered = proof.proven(evidence, every, self.starts.called, self.context.contains)
+            entered = proof.select_proven(evidence, candidates, self.starts.called, self.context.contains)
         chosen = bytearray(evidence.count)
         for number in entered:
             chosen[number] = 1
-        rows = rows_of(evidence, self.ranges, owner, chosen)
-        facts = ([], set(), set()) if self.context.assumptions is None else self._between_functions()
-        functions = function_code(self.ranges, owner, chosen)
-        return Survey(*rows, states, self.context.never_returning, sure, functions, self.tasks.done, *facts)
+        rows = collect_rows(evidence, self.ranges, owner, chosen)
+        jumps, referred, contradicting = ([], set(), set()) if self.context.assumptions is None else self._collect_jumps()
+        return Survey(
+            *rows,
+            states=states,
+            never_returning=self.context.never_returning,
+            certain=certain,
+            functions=collect_code(self.ranges, owner, chosen),
+            decoded_bytes=self.tasks.done,
+            jumps=jumps,
+            referred=referred,
+            contradicting=contradicting,
+        )
 
-    def _between_functions(self) -> tuple[list[Jump], set[int], set[int]]:
+    def _collect_jumps(self) -> tuple[list[Jump], set[int], set[int]]:
         """Return the last three fields of a Survey: jumps, referred, contradicting."""
         columns = self.results.columns
         jumps: list[Jump] = []
         referred = self.starts.called | self.starts.pointed_at
         contradicting = set()
         for start, number in self.results.functions.items():
-            for place in range(columns.end_exit[number], columns.end_exit[number + 1]):
-                source, target = columns.exit_source[place], columns.exit_target[place]
+            for index in range(columns.end_exit[number], columns.end_exit[number + 1]):
+                source, target = columns.exit_source[index], columns.exit_target[index]
                 piece = bisect_right(columns.piece_start, source, columns.end_piece[number], columns.end_piece[number + 1]) - 1
-                jumps.append(Jump(columns.piece_start[piece], source, target, columns.exit_as_entered[place] == 1))
+                jumps.append(Jump(columns.piece_start[piece], source, target, columns.exit_as_entered[index] == 1))
             referred.update(columns.taken[columns.end_taken[number] : columns.end_taken[number + 1]])
             if columns.marks[number] & FunctionMark.CONTRADICTS:
                 contradicting.add(start)
         return jumps, referred, contradicting
 
 
-TASK_BYTES = 1 << 17  # code that a process gets at a time
-# Times that one task is done here first: processes that are forked then know of instructions what this one knows.
-LEARNING = 3
+TASK_BYTES = 1 << 17  # of code that a process gets at a time
+# In so many runs, this process does one task before it forks others, so that these inherit the meanings of common instructions.
+TASKS_DONE_FIRST = 3
 
 
 class ParallelTasks:
-    """Tasks of several processes, and their progress."""
+    """Runs tasks in several processes, and reports their progress."""
 
     def __init__(self, jobs: int, progress: Progress | None) -> None:
         self.jobs = jobs
         self.progress = progress
         self.done = self.total = 0  # bytes of code
-        self.shares = 0
+        self.runs = 0
 
-    def share(self, work: Callable[[list[T]], U], items: Iterable[T], size: Callable[[T], int]) -> Iterator[U]:
-        """Return the results of `work` for the items, several at a time, in any order."""
+    def run(self, work: Callable[[list[T]], U], items: Iterable[T], size: Callable[[T], int]) -> Iterator[U]:
+        """Yield the results of `work` for lists of items, in any order. `size`: bytes of code of an item."""
         tasks: list[list[T]] = [[]]
         sizes = [0]
         for item in items:
@@ -364,8 +387,8 @@ class ParallelTasks:
             tasks[-1].append(item)
             sizes[-1] += size(item)
         self.total += sum(sizes)
-        alone = 1 if self.shares < LEARNING else 0  # tasks
-        self.shares += 1
+        alone = 1 if self.runs < TASKS_DONE_FIRST else 0  # tasks
+        self.runs += 1
         some = min(self.jobs, len(tasks) - alone)
         here = ((number, work(task)) for number, task in enumerate(tasks[: alone if some > 1 else None]))
         with ExitStack() as stack:

@@ -11,5 +11,5 @@ cdef class Proof:
     cdef const unsigned char[::1] as_entered
     cdef bint pushes_ra
 
-    cdef Py_ssize_t owner_of(self, unsigned long long address) except -2
-    cdef int holds(self, Evidence evidence, Py_ssize_t number) except -1
+    cdef Py_ssize_t function_at(self, unsigned long long address) except -2
+    cdef int keeps_entry_frame(self, Evidence evidence, Py_ssize_t number) except -1

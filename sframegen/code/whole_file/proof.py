@@ -1,12 +1,14 @@
 """Finds the functions that are proven or certain, and their rows. Compiled.
 
-A function is proven if, from the frame of an entry, each of its returns and of its jumps to other code finds that frame again, and
-the target of each such jump has it too. If only the end of another function shows where it begins, it must return. If it only
-jumps, it must reach a function that returns, or be called: labels of computed gotos jump with a frame that is not theirs, and so
-does code with a stack of its own, such as Haskell's. SP must have the same alignment at all calls, and that of the ABI if nothing
-leads to the function: code after a call that does not return, or where an exception lands, has another frame. On
-machines whose calls push the return address, a function that never returns, such as the one that calls main, is proven if something
-leads to it and SP has the ABI's alignment at all its calls: a label inside another function has another one.
+A function is proven if it is walked from the frame of an entry, each of its returns and of its jumps to other code finds that frame
+again, and the targets of these jumps expect it. More is required in some cases, because of code that is not a function:
+- If only the end of another function shows where it begins, it must return.
+- If it only jumps, it must reach a function that returns, or be called: labels of computed gotos jump with a frame that is not
+  theirs, and so does code with a stack of its own, such as Haskell's.
+- SP must have the same alignment at all calls, and that of the ABI if nothing leads to the function: code after a call that does
+  not return, or where an exception lands, has another frame.
+- If it never returns, as the function that calls main, something must lead to it, calls must push the return address, and SP must
+  have the ABI's alignment at all its calls: at a label inside another function, SP has another one.
 """
 
 from __future__ import annotations
@@ -20,15 +22,7 @@ except ImportError:
     from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
 if not cython.compiled:
-    from sframegen.code.function.marks import (
-        BY_NAME,
-        COMES_BACK,
-        CONTRADICTS,
-        JUMPS,
-        KEEPS_FRAME,
-        RETURNS,
-        RETURNS_AS_ENTERED,
-    )
+    from sframegen.code.function.marks import BY_NAME, COMES_BACK, CONTRADICTS, JUMPS, KEEPS_FRAME, RETURNS, RETURNS_AS_ENTERED
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -40,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Proof:
-    """Which functions are proven (proof.py). `owner`: the function of each range, or -1; `as_entered`: 1 for states of an entry.
+    """Decides which functions are proven. `owner`: the function of each range, or -1; `as_entered`: 1 for states of an entry.
 
     `pushes_ra`: calls leave the return address on the stack.
     """
@@ -51,31 +45,33 @@ class Proof:
         self.as_entered = as_entered
         self.pushes_ra = pushes_ra
 
-    def owner_of(self, address: cython.ulonglong) -> cython.Py_ssize_t:
+    def function_at(self, address: cython.ulonglong) -> cython.Py_ssize_t:
         number: cython.Py_ssize_t = self.ranges.number(address)
         return -1 if number < 0 else self.owner[number]
 
-    def holds(self, evidence: Evidence, number: cython.Py_ssize_t) -> cython.int:
-        """True if each way out of the function has the frame of an entry."""
+    def keeps_entry_frame(self, evidence: Evidence, number: cython.Py_ssize_t) -> cython.int:
+        """Returns True if the function always leaves with the frame that functions are entered with."""
         marks: cython.ulonglong = evidence.marks[number]
         calls: cython.ulonglong = evidence.at_calls[number]
         exits: cython.bint = evidence.end_exit[number] != evidence.end_exit[number + 1]
-        if marks & (CONTRADICTS | KEEPS_FRAME) != KEEPS_FRAME or not evidence.keeps_exits(number):
+        if marks & (CONTRADICTS | KEEPS_FRAME) != KEEPS_FRAME or not evidence.exits_as_entered(number):
             return 0
-        if evidence.is_entered(number):
+        if evidence.has_known_entry(number):
             if not exits and marks & (COMES_BACK | RETURNS | JUMPS) == 0:
                 return self.pushes_ra and calls == 1
             return calls & (calls - 1) == 0 and (exits or marks & (RETURNS | JUMPS) != 0)
         return calls & ~1 == 0 and marks & RETURNS != 0
 
-    def proven(self, evidence: Evidence, chosen: list[int], called: set[int], holds: Callable[[int], bool]) -> list[int]:
-        """Return those of the functions that are proven; one that leaves to another that is not proven is not proven either.
+    def select_proven(
+        self, evidence: Evidence, chosen: list[int], called: set[int], is_analysed: Callable[[int], bool]
+    ) -> list[int]:
+        """Return those of the functions that are proven. A function that jumps to one that is not proven is not proven either.
 
-        `called`: where calls lead; `holds`: true of addresses in analysed code.
+        `called`: targets of calls; `is_analysed`: true for addresses in analysed code.
         """
         number: cython.Py_ssize_t
         other: cython.Py_ssize_t
-        place: cython.Py_ssize_t
+        index: cython.Py_ssize_t
         state: cython.Py_ssize_t
         marks: cython.ulonglong
         never_leaves: cython.bint
@@ -84,24 +80,24 @@ class Proof:
         into: dict[int, list[int]] = {}
         bad: list[int] = []
         ends: list[int] = []
-        candidates = [number for number in chosen if self.holds(evidence, number)]
+        candidates = [number for number in chosen if self.keeps_entry_frame(evidence, number)]
         for number in candidates:
             good[number] = 1
             marks = evidence.marks[number]
             never_leaves = (
                 evidence.end_exit[number] == evidence.end_exit[number + 1] and marks & (COMES_BACK | RETURNS | JUMPS) == 0
             )
-            if never_leaves or marks & RETURNS or (marks & JUMPS and evidence.is_one_of(number, called)):
+            if never_leaves or marks & RETURNS or (marks & JUMPS and evidence.has_entry_in(number, called)):
                 ends.append(number)
         for number in candidates:
-            for place in range(evidence.end_exit[number], evidence.end_exit[number + 1]):
-                other = self.owner_of(evidence.exit_target[place])
+            for index in range(evidence.end_exit[number], evidence.end_exit[number + 1]):
+                other = self.function_at(evidence.exit_target[index])
                 if other < 0:
                     ends.append(number)
-                    arrives = evidence.exit_target[place] in evidence.entries and not holds(evidence.exit_target[place])
+                    arrives = evidence.exit_target[index] in evidence.entries and not is_analysed(evidence.exit_target[index])
                 else:
                     into.setdefault(other, []).append(number)
-                    state = evidence.state_at(other, evidence.exit_target[place])
+                    state = evidence.state_at(other, evidence.exit_target[index])
                     arrives = good[other] != 0 and state >= 0 and self.as_entered[state] != 0
                 if not arrives and good[number]:
                     good[number] = 0
@@ -121,24 +117,24 @@ class Proof:
         return held
 
 
-def owners(evidence: Evidence, ranges: Spans) -> array[int]:
-    """Return the function of each range, -1 where none is."""
+def map_ranges_to_functions(evidence: Evidence, ranges: Spans) -> array[int]:
+    """Return the number of each range's function, or -1."""
     number: cython.Py_ssize_t
-    place: cython.Py_ssize_t
+    index: cython.Py_ssize_t
     one: cython.Py_ssize_t
     found = array("q", [-1]) * len(ranges.start)
     for number in range(evidence.count):
         if evidence.live[number]:
-            for place in range(evidence.end_piece[number], evidence.end_piece[number + 1]):
-                one = ranges.number(evidence.piece_start[place])
-                if one >= 0 and ranges.start[one] == evidence.piece_start[place] and ranges.end[one] == evidence.piece_end[place]:
+            for index in range(evidence.end_piece[number], evidence.end_piece[number + 1]):
+                one = ranges.number(evidence.piece_start[index])
+                if one >= 0 and ranges.start[one] == evidence.piece_start[index] and ranges.end[one] == evidence.piece_end[index]:
                     found[one] = number
     return found
 
 
 @cython.locals(owner="const long long[::1]", chosen="const unsigned char[::1]")
-def function_code(ranges: Spans, owner: Column, chosen: Bytes) -> list[Range]:
-    """Return the ranges of the chosen functions, ascending, joined where a function goes on. `owner`: see owners()."""
+def collect_code(ranges: Spans, owner: Column, chosen: Bytes) -> list[Range]:
+    """Return the ranges of the chosen functions, ascending. Adjacent ranges of one function are joined. `owner`: as in Proof."""
     number: cython.Py_ssize_t
     function: cython.Py_ssize_t
     last: cython.Py_ssize_t = -1
@@ -158,29 +154,29 @@ def function_code(ranges: Spans, owner: Column, chosen: Bytes) -> list[Range]:
     return found
 
 
-def certain(evidence: Evidence, chosen: Iterable[int], outside: FileContext) -> set[int]:
-    """Return the starts of the ranges of functions that are called, or return or jump to such with an entry's frame."""
+def find_certain_starts(evidence: Evidence, chosen: Iterable[int], outside: FileContext) -> set[int]:
+    """Return the starts of the ranges of functions that are called, or that return or jump to called ones with an entry's frame."""
     number: cython.Py_ssize_t
-    place: cython.Py_ssize_t
+    index: cython.Py_ssize_t
     called: set[int] = set()
     names: set[int] = set()
     found: set[int] = set()
     for number in chosen:
-        for place in range(evidence.end_call[number], evidence.end_call[number + 1]):
-            (names if evidence.call_kind[place] & BY_NAME else called).add(evidence.callee[place])
+        for index in range(evidence.end_call[number], evidence.end_call[number + 1]):
+            (names if evidence.call_kind[index] & BY_NAME else called).add(evidence.callee[index])
     for number in chosen:
-        is_certain = evidence.marks[number] & RETURNS_AS_ENTERED != 0 or evidence.is_one_of(number, called)
-        for place in range(evidence.end_exit[number], evidence.end_exit[number + 1]):
+        is_certain = evidence.marks[number] & RETURNS_AS_ENTERED != 0 or evidence.has_entry_in(number, called)
+        for index in range(evidence.end_exit[number], evidence.end_exit[number + 1]):
             if is_certain:
                 break
-            if evidence.exit_as_entered[place]:
-                callee: int | str | None = evidence.exit_target[place]
+            if evidence.exit_as_entered[index]:
+                callee: int | str | None = evidence.exit_target[index]
                 if callee in outside.stubs:
-                    callee = outside.callee(evidence.exit_target[place], None)
+                    callee = outside.callee(evidence.exit_target[index], None)
                 is_certain = outside.names[callee] in names if isinstance(callee, str) else callee in called
         if is_certain:
-            for place in range(evidence.end_piece[number], evidence.end_piece[number + 1]):
-                found.add(evidence.piece_start[place])
+            for index in range(evidence.end_piece[number], evidence.end_piece[number + 1]):
+                found.add(evidence.piece_start[index])
     return found
 
 
@@ -191,8 +187,8 @@ def certain(evidence: Evidence, chosen: Iterable[int], outside: FileContext) -> 
     end="unsigned long long[::1]",
     state="unsigned int[::1]",
 )
-def rows_of(evidence: Evidence, ranges: Spans, owner: Column, chosen: Bytes) -> tuple[array[int], array[int], array[int]]:
-    """Return begin, end and number of the state of all rows of the chosen functions, ascending. `owner`: see owners()."""
+def collect_rows(evidence: Evidence, ranges: Spans, owner: Column, chosen: Bytes) -> tuple[array[int], array[int], array[int]]:
+    """Return (starts, ends, numbers of states) of all rows of the chosen functions, ascending. `owner`: as in Proof."""
     number: cython.Py_ssize_t
     function: cython.Py_ssize_t
     first: cython.Py_ssize_t
@@ -202,14 +198,16 @@ def rows_of(evidence: Evidence, ranges: Spans, owner: Column, chosen: Bytes) -> 
     for number in range(len(ranges.start)):
         function = owner[number]
         if function >= 0 and chosen[function]:
-            count += evidence.row(function, ranges.end[number], False) - evidence.row(function, ranges.start[number], False)
+            count += evidence.first_row_at(function, ranges.end[number], False) - evidence.first_row_at(
+                function, ranges.start[number], False
+            )
     starts, ends, states = array("Q", [0]) * count, array("Q", [0]) * count, array("I", [0]) * count
     start, end, state = starts, ends, states
     for number in range(len(ranges.start)):
         function = owner[number]
         if function >= 0 and chosen[function]:
-            first = evidence.row(function, ranges.start[number], False)
-            for row in range(first, evidence.row(function, ranges.end[number], False)):
+            first = evidence.first_row_at(function, ranges.start[number], False)
+            for row in range(first, evidence.first_row_at(function, ranges.end[number], False)):
                 start[at] = evidence.row_start[row]
                 end[at] = evidence.row_start[row] + (evidence.row_word[row] >> 32)
                 state[at] = evidence.row_word[row] & 0x7FFFFFFF

@@ -1,4 +1,4 @@
-"""Adds rules for code without call frame information, proven from its instructions, to the rules of a file."""
+"""Adds rules for code without call frame information (CFI), which its instructions prove, to the rules of a file."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from sframegen.elf.ranges import Range
     from sframegen.format.model import FunctionTable
 
-MAX_SILENT = 4 << 20  # bytes of code without CFI: about a second for each MiB
+MAX_WITHOUT_CFI = 4 << 20  # bytes of code: each MiB takes about a second
 PROVEN = "unwind rules for code without call frame information were derived from the instructions"
 TOO_LARGE = "without call frame information: too many to derive rules from the instructions while sampling"
 
 
 class ProvenCode(NamedTuple):
-    """`functions`: those that were given, and proven ones. `why`: one line about them; empty if there are none.
+    """A table with proven functions. `why`: one line for users about the proven functions, or why they are missing.
 
-    `code`: that of the proven functions, ascending; those of the table may be parts of these, or several of them.
+    `code`: the ranges of proven functions, ascending. The table may have split them, or joined several of them.
     """
 
     functions: FunctionTable
@@ -36,37 +36,37 @@ class ProvenCode(NamedTuple):
     code: Sequence[Range] = ()
 
 
-def with_proven_code(functions: FunctionTable, elf: ElfFile, abi: Abi, described: Sequence[Range] = ()) -> ProvenCode:
-    """Add functions where the file's CFI and `functions` are silent. Raises FormatError if executable segments overlap.
+def add_proven_code(functions: FunctionTable, elf: ElfFile, abi: Abi, described: Sequence[Range] = ()) -> ProvenCode:
+    """Add functions for code that neither the file's CFI nor `functions` has. Raises FormatError if executable segments overlap.
 
-    `described`: ranges of those of the functions whose rules are known without a proof, and that the file's CFI may not have.
+    `described`: ranges of those of `functions` whose rules are known without a proof, though the CFI may not have them.
     """
-    found, silent = convert_with_proven_code(elf, abi, described)
-    if silent > MAX_SILENT:
-        return ProvenCode(functions, f"{format_count(silent, 'byte')} of code {TOO_LARGE}")
+    found, without_cfi = convert_with_proven_code(elf, abi, described)
+    if without_cfi > MAX_WITHOUT_CFI:
+        return ProvenCode(functions, f"{format_count(without_cfi, 'byte')} of code {TOO_LARGE}")
     ranges = sorted(one for ranges in found.coverage.synthesized for one in ranges)
-    added = with_others(functions, found.table, ranges)
+    added = merge_functions(functions, found.table, ranges)
     return ProvenCode(added, PROVEN, found.coverage.proven) if len(added) > len(functions) else ProvenCode(added)
 
 
 def convert_with_proven_code(elf: ElfFile, abi: Abi, described: Sequence[Range] = ()) -> tuple[Converted, int]:
-    """Convert a file's CFI, and add proven functions if it is silent on at most MAX_SILENT bytes; return how many these are.
+    """Convert a file's CFI, and add proven functions if at most MAX_WITHOUT_CFI bytes have no CFI; also return how many have none.
 
     Raises FormatError if executable segments overlap.
     """
     converted = convert_sources(find_sources(elf), elf.executable_ranges(), abi)
     ignored = [*converted.coverage.ignored_ranges, *described]
     converted = converted._replace(coverage=replace(converted.coverage, ignored_ranges=ignored))
-    silent = sum(end - start for start, end in converted.coverage.ranges_without_cfi(elf))
-    if not 0 < silent <= MAX_SILENT:
-        return converted, silent
+    without_cfi = sum(end - start for start, end in converted.coverage.ranges_without_cfi(elf))
+    if not 0 < without_cfi <= MAX_WITHOUT_CFI:
+        return converted, without_cfi
     from sframegen.code.whole_file.synthesize import synthesize  # noqa: PLC0415 - capstone is slow to import, and few files need it
 
-    return synthesize(elf, converted), silent
+    return synthesize(elf, converted), without_cfi
 
 
-def with_others(functions: FunctionTable, found: FunctionTable, ranges: Sequence[Range] | None = None) -> FunctionTable:
-    """Return `functions` with the functions of `found` that begin in `ranges`, and where `functions` has none."""
+def merge_functions(functions: FunctionTable, found: FunctionTable, ranges: Sequence[Range] | None = None) -> FunctionTable:
+    """Return `functions` with those of `found` that begin in `ranges` and do not overlap any of `functions`."""
     known = sorted((start, start + size) for start, size in zip(functions.start, functions.size, strict=True))
     starts = [start for start, _ in known]
     range_starts = [start for start, _ in ranges or ()]
@@ -92,10 +92,10 @@ def with_others(functions: FunctionTable, found: FunctionTable, ranges: Sequence
     return out
 
 
-def section_from_cfi(file: ElfFile, *, proves: bool) -> memoryview | None:
-    """Return the bytes of the section, made for link-time address 0; None if nothing can be expressed.
+def make_section_from_cfi(file: ElfFile, *, proves: bool) -> memoryview | None:
+    """Return the bytes of the file's section, made for link-time address 0; None if SFrame can express none of its code.
 
-    `proves`: also rules of code without CFI, which its instructions prove.
+    `proves`: add rules for code without CFI, which its instructions prove.
     """
     try:
         abi = abi_of(file)

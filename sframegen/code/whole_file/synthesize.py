@@ -13,7 +13,7 @@ from sframegen.code.decoding.decoded_code import decode
 from sframegen.code.function.analysis import derive_rules, rule_of_state
 from sframegen.code.isa.effects import Flow, Point
 from sframegen.code.isa.machines import machine_of
-from sframegen.code.whole_file.passes import survey_silent
+from sframegen.code.whole_file.passes import survey_without_cfi
 from sframegen.conversion.convert import Converted
 from sframegen.elf.code_bytes.padding import MAX_PADDING
 from sframegen.elf.ranges import Range, subtract_ranges
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
     from sframegen.program.workers import Progress
 
-MAX_SIZE = 1 << 30  # bytes of a function
-MAX_ENTRY = 256  # bytes of code where a program begins; in C libraries it is shorter than 100
+MAX_FUNCTION_SIZE = 1 << 30  # bytes
+MAX_ENTRY = 256  # bytes that are read of the code where a program begins; in C libraries it is shorter than 100
 
 
 class SynthesizedFunction(NamedTuple):
@@ -48,79 +48,74 @@ def synthesize(elf: ElfFile, converted: Converted, jobs: int = 1, progress: Prog
     """
     coverage, encoded = converted.coverage, converted.encoded
     abi, words = encoded.abi, RuleWords(encoded.abi, encoded.layout)
-    edges = [
-        *coverage.fde_ranges.end,
-        *(end for _, end in coverage.ignored_ranges),
-        *(start for start, _ in elf.executable_ranges()),
-    ]
-    silent = coverage.ranges_without_cfi(elf)
-    begins = _functions_of(converted.table, abi, find_starts(elf, abi))
-    begins |= find_referenced_starts(elf, abi, silent) | _first_called(elf, abi, silent)
-    silent = _from_begins(silent, begins, sorted(edges))
+    ends = [*coverage.fde_ranges.end, *(end for _, end in coverage.ignored_ranges)]
+    without_cfi = coverage.ranges_without_cfi(elf)
+    starts = _keep_function_entries(converted.table, abi, find_starts(elf, abi))
+    starts |= find_referenced_starts(elf, abi, without_cfi) | _find_first_callee(elf, abi, without_cfi)
+    without_cfi = _extend_to_starts(without_cfi, starts, sorted([*ends, *(start for start, _ in elf.executable_ranges())]))
     plt = find_plt(elf, abi)
     proven: list[Range] = []
-    added: list[SynthesizedFunction] = []
+    new_functions: list[SynthesizedFunction] = []
     ranges: list[list[Range]] = []
     for find in (  # in the order of SYNTHESIZED
-        partial(_plt, plt),
-        partial(_entry, elf, abi),
-        partial(_functions, elf, abi, begins, plt, jobs, progress, proven),
+        partial(_make_plt_functions, plt),
+        partial(_find_program_entry, elf, abi),
+        partial(_find_proven_functions, elf, abi, starts, plt, jobs, progress, proven),
     ):
-        found = list(find(silent))
-        expressible = [one for function in found if (one := _with_fde_type(function, words)) is not None]
-        ranges.append([(one.start, one.start + one.size) for one in expressible])
-        added += expressible
-        silent = subtract_ranges(
-            silent, [(one.start, one.start + one.size) for one in found]
-        )  # later finders must not guess about these
-    if not added:
+        found = list(find(without_cfi))
+        expressible = [typed for function in found if (typed := _with_fde_type(function, words)) is not None]
+        ranges.append([(function.start, function.start + function.size) for function in expressible])
+        new_functions += expressible
+        # Inexpressible functions are left out as well, so that later finders do not guess about their code.
+        without_cfi = subtract_ranges(without_cfi, [(function.start, function.start + function.size) for function in found])
+    if not new_functions:
         return converted
-    table = _add_functions(converted.table, sorted(added, key=lambda function: function.start))
+    table = _add_functions(converted.table, sorted(new_functions, key=lambda function: function.start))
     encoded = EncodedRules(table.rules, words)
     table = narrow(table, encoded)
     return Converted(table, replace(coverage, table=table, synthesized=tuple(ranges), proven=proven), encoded)
 
 
-def _functions_of(table: FunctionTable, abi: Abi, begins: set[int]) -> set[int]:
-    """Return the addresses where the table has an entry's frame, or nothing: a symbol may name a piece of a function."""
+def _keep_function_entries(table: FunctionTable, abi: Abi, starts: set[int]) -> set[int]:
+    """Return the addresses where the table has an entry's frame or no rule, because a symbol may name a piece of a function."""
     isa = machine_of(abi).isa
     if isa is None:
-        return begins
+        return starts
     at_entry = rule_of_state(isa.entry, abi.sp, abi.fp, abi.fixed_ra_offset)
 
-    def is_one(address: int) -> bool:
+    def is_entry_or_unknown(address: int) -> bool:
         match = look_up_in(table, address)
         return match is None or match.kind.mask or match.row_offset is None or match.rule == at_entry
 
-    return set(filter(is_one, begins))
+    return set(filter(is_entry_or_unknown, starts))
 
 
-def _from_begins(silent: list[Range], begins: set[int], edges: list[int]) -> list[Range]:
+def _extend_to_starts(without_cfi: list[Range], starts: set[int], edges: list[int]) -> list[Range]:
     """Extend each range back to a function that begins with apparent padding, as AArch64's .init does.
 
     `edges`: padding does not reach back past these.
     """
-    found = []
-    after = 0  # the range before
-    for start, end in silent:
-        low = max(after, start - MAX_PADDING, edges[bisect_right(edges, start) - 1])
-        found.append((min([begin for begin in range(low, start) if begin in begins], default=start), end))
-        after = end
-    return found
+    extended = []
+    previous_end = 0
+    for start, end in without_cfi:
+        low = max(previous_end, start - MAX_PADDING, edges[bisect_right(edges, start) - 1])
+        extended.append((min([address for address in range(low, start) if address in starts], default=start), end))
+        previous_end = end
+    return extended
 
 
-def _plt(plt: Plt, silent: list[Range]) -> Iterator[SynthesizedFunction]:
-    table = plt.make_functions(silent)
+def _make_plt_functions(plt: Plt, without_cfi: list[Range]) -> Iterator[SynthesizedFunction]:
+    table = plt.make_functions(without_cfi)
     for number, (start, size, kind) in enumerate(zip(table.start, table.size, table.kind, strict=True)):
         yield SynthesizedFunction(start, size, table.kinds[kind], table.rows(number))
 
 
-def _entry(elf: ElfFile, abi: Abi, silent: list[Range]) -> Iterator[SynthesizedFunction]:
-    """Return the code that runs first in a process, and so has no caller, recognised at the entry address of the ELF header.
+def _find_program_entry(elf: ElfFile, abi: Abi, without_cfi: list[Range]) -> Iterator[SynthesizedFunction]:
+    """Yield the function at the entry address of the ELF header, which has no caller, if its code is that of a C library.
 
     It ends with its first call or jump, which does not return; a trap or another call may follow a call.
     """
-    points = _entry_points(elf, abi, silent)
+    points = _program_entry_points(elf, abi, without_cfi)
     if not points or points[0].flow not in (Flow.CALL, Flow.JUMP):
         return
     start, end = elf.header.e_entry, points[0].end
@@ -129,10 +124,10 @@ def _entry(elf: ElfFile, abi: Abi, silent: list[Range]) -> Iterator[SynthesizedF
     yield SynthesizedFunction(start, end - start, Kind(), [(0, OUTERMOST)])
 
 
-def _entry_points(elf: ElfFile, abi: Abi, silent: list[Range]) -> list[Point]:
-    """Return where control leaves the code at the entry address, if it is that of a C library."""
+def _program_entry_points(elf: ElfFile, abi: Abi, without_cfi: list[Range]) -> list[Point]:
+    """Return the points that change the flow of control at the entry address, if the code is that of a C library."""
     start = elf.header.e_entry
-    limit = next((high for low, high in silent if low <= start < high), None)
+    limit = next((high for low, high in without_cfi if low <= start < high), None)
     isa = machine_of(abi).isa
     if limit is None or isa is None:
         return []
@@ -140,56 +135,56 @@ def _entry_points(elf: ElfFile, abi: Abi, silent: list[Range]) -> list[Point]:
     return list(decode(code, start, isa).flow_points()) if isa.program_entry.match(code) else []
 
 
-def _first_called(elf: ElfFile, abi: Abi, silent: list[Range]) -> set[int]:
-    """Return the address that the code at the entry address calls, if its instruction has it."""
-    points = _entry_points(elf, abi, silent)
+def _find_first_callee(elf: ElfFile, abi: Abi, without_cfi: list[Range]) -> set[int]:
+    """Return the target of the call that the code at the entry address ends with, if the instruction contains it."""
+    points = _program_entry_points(elf, abi, without_cfi)
     return {point.target for point in points[:1] if point.flow is Flow.CALL and point.target is not None}
 
 
-def _functions(
+def _find_proven_functions(
     elf: ElfFile,
     abi: Abi,
-    begins: set[int],
+    starts: set[int],
     plt: Plt,
     jobs: int,
     progress: Progress | None,
     proven: list[Range],
-    silent: list[Range],
+    without_cfi: list[Range],
 ) -> Iterator[SynthesizedFunction]:
-    """Return a function for each stretch of proven rows; the FDE type that its rules need is found later. Add them to `proven`."""
+    """Yield a function for each group of adjacent proven rows, still without FDE type. Add the proven ranges to `proven`."""
     isa = machine_of(abi).isa
-    if isa is None or not silent:
+    if isa is None or not without_cfi:
         return
-    begins = begins - {elf.header.e_entry}  # its code does not have a caller
-    found = survey_silent(elf, silent, begins, plt.entry_addresses(), jobs, progress)
-    proven.extend(found.functions)
-    at_entry = isa.entry.sp
-    # Not where the return address, at its place on entry, would be below SP.
-    emits = [state.sp is None or at_entry is None or state.sp <= at_entry for state in found.states]
-    columns = zip(found.start, found.end, found.state, strict=True)
-    rows = derive_rules(((start, end, found.states[number]) for start, end, number in columns if emits[number]), abi)
-    signed = [
-        [start for start, number in zip(found.start, found.state, strict=True) if found.states[number][-2:] == (True, key_b)]
+    callable_starts = starts - {elf.header.e_entry}  # the entry address has no caller
+    survey = survey_without_cfi(elf, without_cfi, callable_starts, plt.entry_addresses(), jobs, progress)
+    proven.extend(survey.functions)
+    sp_at_entry = isa.entry.sp
+    # States are left out whose SP is above where the return address was on entry.
+    emits = [state.sp is None or sp_at_entry is None or state.sp <= sp_at_entry for state in survey.states]
+    columns = zip(survey.start, survey.end, survey.state, strict=True)
+    rows = derive_rules(((start, end, survey.states[number]) for start, end, number in columns if emits[number]), abi)
+    signed_with_a, signed_with_b = (
+        [start for start, n in zip(survey.start, survey.state, strict=True) if survey.states[n][-2:] == (True, key_b)]
         for key_b in (False, True)
-    ]
-    for stretch in _stretches(rows):
-        start, end = stretch[0][0], stretch[-1][1]
-        with_a, with_b = (bisect_left(places, start) < bisect_left(places, end) for places in signed)
+    )
+    for group in _group_adjacent_rows(rows):
+        start, end = group[0][0], group[-1][1]
+        with_a, with_b = (bisect_left(at, start) < bisect_left(at, end) for at in (signed_with_a, signed_with_b))
         if not (with_a and with_b):  # an FDE has one key
             kind = Kind(key_b=with_b)
-            yield SynthesizedFunction(start, end - start, kind, [(begin - start, rule) for begin, _, rule in stretch])
+            yield SynthesizedFunction(start, end - start, kind, [(begin - start, rule) for begin, _, rule in group])
 
 
-def _stretches(rows: Iterable[tuple[int, int, Rule]]) -> Iterator[list[tuple[int, int, Rule]]]:
-    """Group rows that follow one another without a gap."""
-    stretch: list[tuple[int, int, Rule]] = []
+def _group_adjacent_rows(rows: Iterable[tuple[int, int, Rule]]) -> Iterator[list[tuple[int, int, Rule]]]:
+    """Group rows that follow one another without a gap, up to the largest size of a function."""
+    group: list[tuple[int, int, Rule]] = []
     for row in rows:
-        if stretch and (stretch[-1][1] != row[0] or row[1] - stretch[0][0] > MAX_SIZE):
-            yield stretch
-            stretch = []
-        stretch.append(row)
-    if stretch:
-        yield stretch
+        if group and (group[-1][1] != row[0] or row[1] - group[0][0] > MAX_FUNCTION_SIZE):
+            yield group
+            group = []
+        group.append(row)
+    if group:
+        yield group
 
 
 def _with_fde_type(function: SynthesizedFunction, words: RuleWords) -> SynthesizedFunction | None:
@@ -200,16 +195,16 @@ def _with_fde_type(function: SynthesizedFunction, words: RuleWords) -> Synthesiz
     return None
 
 
-def _add_functions(table: FunctionTable, added: list[SynthesizedFunction]) -> FunctionTable:
+def _add_functions(table: FunctionTable, new_functions: list[SynthesizedFunction]) -> FunctionTable:
     """Return a table with the added functions, ordered by address."""
     kinds = {kind: number for number, kind in enumerate(table.kinds)}
     rules = {rule: number for number, rule in enumerate(table.rules)}
     out = FunctionTable()
     done = 0
-    for function in added:
-        place = bisect_left(table.start, function.start)
-        out.extend(table, done, place)
-        done = place
+    for function in new_functions:
+        number = bisect_left(table.start, function.start)
+        out.extend(table, done, number)
+        done = number
         rows = [(offset, rules.setdefault(rule, len(rules))) for offset, rule in function.rows]
         out.append(function.start, function.size, kinds.setdefault(function.kind, len(kinds)), rows)
     out.extend(table, done)

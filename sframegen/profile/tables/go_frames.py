@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from sframegen.code.whole_file.proven_code import with_others
+from sframegen.code.whole_file.proven_code import merge_functions
 from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.elf.ranges import Range, is_within, merge_ranges
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
@@ -55,7 +55,7 @@ def add_go_functions(functions: FunctionTable, elf: ElfFile, abi: Abi) -> tuple[
     added.rules = list(rules)
     remaining = functions.select(number for number in range(len(functions)) if functions.start[number] not in dropped)
     described = [(start, start + size) for start, size in zip(added.start, added.size, strict=True)]
-    return with_others(remaining, added), described
+    return merge_functions(remaining, added), described
 
 
 def _find_signal_returns(elf: ElfFile, abi: Abi) -> frozenset[int]:

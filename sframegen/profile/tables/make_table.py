@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen.base.errors import FormatError, name_file_in_errors
 from sframegen.checks.finding import Severity
 from sframegen.checks.specification.wellformed import examine_section
-from sframegen.code.whole_file.proven_code import PROVEN, with_proven_code
+from sframegen.code.whole_file.proven_code import PROVEN, add_proven_code
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert_sources
 from sframegen.detached.detached_file import ADDRESS
@@ -177,5 +177,5 @@ def _complete_rules(functions: FunctionTable, elf: ElfFile, abi: Abi, *, proves:
     proof: str = ""
     code: Sequence[Range] = ()
     if proves:
-        functions, proof, code = with_proven_code(functions, elf, abi, described)
+        functions, proof, code = add_proven_code(functions, elf, abi, described)
     return CompleteRules(mark_stack_ends(functions, elf, abi), proof, code)

@@ -241,11 +241,11 @@ class LoadedObjects:
         loaded.tried = True
         if not self._converts or loaded.file is None or loaded.damage:
             return
-        from sframegen.code.whole_file.proven_code import section_from_cfi  # noqa: PLC0415 - see __init__
+        from sframegen.code.whole_file.proven_code import make_section_from_cfi  # noqa: PLC0415 - see __init__
 
         key = identity(loaded.file), proves
         if key not in self._converted:
-            self._converted[key] = section_from_cfi(loaded.file, proves=proves)
+            self._converted[key] = make_section_from_cfi(loaded.file, proves=proves)
         data = self._converted[key]
         section = None if data is None else open_section(data, loaded.bias)
         if proves:

@@ -72,7 +72,7 @@ def test_a_file_without_any_cfi(compile_c: Compiler) -> None:
 
 
 def test_too_much_code_is_left_alone(program: ElfFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proven_code, "MAX_SILENT", 4)
+    monkeypatch.setattr(proven_code, "MAX_WITHOUT_CFI", 4)
     made = make_proven_table(program)
     assert made.table is None
     assert "bytes of code without call frame information: too many" in made.why
