@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.cli.shared.command import CombinedValue, PartOption
 from sframegen.cli.shared.output import PathName
-from sframegen.program.workers import MOST_WORKERS
+from sframegen.program.workers import MAX_JOBS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -85,7 +85,7 @@ def jobs_option(text: str) -> Decorator:
         "-j",
         "--jobs",
         metavar="N",
-        type=NumberRange(int, 1, MOST_WORKERS),
+        type=NumberRange(int, 1, MAX_JOBS),
         default=lambda: len(os.sched_getaffinity(0)),
         show_default="usable cores",
         help=text,

@@ -129,7 +129,7 @@ def find_source_frames(
                     size += sizes[waiting[0]]
                     begun.append(waiting.popleft())
                 pool.put(*begun)
-                for number, answer in pool.ready(None if rest == math.inf else rest):
+                for number, answer in pool.take_answers(None if rest == math.inf else rest):
                     unfinished.discard(number)
                     size -= sizes[number]
                     yield asked[number].number, _decode_answer(asked[number], answer.value)
