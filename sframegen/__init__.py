@@ -19,18 +19,18 @@ Functions that change a file replace it completely, or not at all. Results are v
 a SframegenError: FormatError (bad input), RefusedError (good input, not changed; `.reason` says why), VerificationError (a fault of
 sframegen). docs/library.md has recipes, and says which names are stable.
 
-The names are those of `sframegen.api`, which is loaded when one of them is first used: `import sframegen` costs nothing.
+The names are those of `sframegen.api`, which is imported when one of them is first used, so that `import sframegen` is fast.
 """
 
 from __future__ import annotations
 
 __version__ = "0.3.0"  # setup reads it here
-TYPE_CHECKING = False  # like typing's, which takes a while to import: cli/start.py is to be imported next
+TYPE_CHECKING = False  # not typing's, because importing typing would delay every start of the program
 if TYPE_CHECKING:
-    from sframegen.api import *  # noqa: F403 - type checkers take a wildcard for names that are passed on
+    from sframegen.api import *  # noqa: F403 - type checkers take names from a wildcard import for public ones
 
     __all__: list[str]
-else:  # type checkers would take any name for a public one
+else:  # type checkers do not see this __getattr__, which would make any name valid for them
 
     def __getattr__(name: str) -> object:
         from importlib import import_module  # noqa: PLC0415 - see above
@@ -38,7 +38,7 @@ else:  # type checkers would take any name for a public one
         from sframegen.program.own_packages import refuse_foreign_packages  # noqa: PLC0415
 
         refuse_foreign_packages()
-        api = import_module("sframegen.api")  # `from sframegen import api` would ask this function for it
+        api = import_module("sframegen.api")  # `from sframegen import api` would call this function again
         if name == "__all__":
             return api.__all__
         if name in api.__all__:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import sys
 
-# `python -m` looks for all modules in the current directory first, where click.py may be anything.
+# `python -m` puts the current directory first on sys.path, where a file such as click.py could replace a module of ours.
 if not sys.flags.safe_path and not __file__.startswith(f"{sys.path[0]}/"):
     del sys.path[0]
 

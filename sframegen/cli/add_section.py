@@ -15,7 +15,7 @@ from sframegen.cli.shared.adding_options import ADD_SECTION, add_section_options
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JSON_LIST, QUIET, VERBOSITY, CommonOptions, min_coverage_option, verbose_option
 from sframegen.cli.shared.file_kinds import is_package
-from sframegen.cli.shared.many_files import change_files, parallel_reading, print_change
+from sframegen.cli.shared.many_files import change_files, make_job_options, print_change
 from sframegen.cli.shared.output import FILES, Run, suggest_command
 from sframegen.cli.shared.write_options import RECURSIVE, RESULT_OPTIONS, VERIFICATION, dry_run_option
 from sframegen.program.workers import JobOptions
@@ -55,8 +55,8 @@ def command(
     files: tuple[str, ...],
     *,
     recursive: bool,
-    making: SectionOptions,
-    writing: WriteOptions,
+    section_options: SectionOptions,
+    write_options: WriteOptions,
     common: CommonOptions,
     min_coverage: float | None,
 ) -> None:
@@ -83,13 +83,18 @@ def command(
         from sframegen.cli import add_tree  # noqa: PLC0415 - only for trees
         from sframegen.cli.trees.each_file import run_tree_command  # noqa: PLC0415
 
-        values = {"report": None, "min_coverage": min_coverage, "making": making, "writing": writing, "common": common}
-        run_tree_command(add_tree.command, files, making.debug_file, **values)
+        values = {
+            "section_options": section_options,
+            "write_options": write_options,
+            "common": common,
+            "min_coverage": min_coverage,
+        }
+        run_tree_command(add_tree.command, files, section_options.debug_file, report=None, **values)
     run = Run()
 
-    def add_to(path: str, to_write: WriteOptions) -> Summary:
-        with parallel_reading(files, common.jobs) if making.synthesize else nullcontext(JobOptions()) as running:
-            options = AddOptions(making, to_write, running)
+    def add_to(path: str, file_options: WriteOptions) -> Summary:
+        with make_job_options(files, common.jobs) if section_options.synthesize else nullcontext(JobOptions()) as job_options:
+            options = AddOptions(section_options, file_options, job_options)
             if not is_package(path):
                 return add(path, options)
             from sframegen.packages.package_api import add_to_package  # noqa: PLC0415 - only for packages
@@ -97,28 +102,26 @@ def command(
             return add_to_package(path, **options.keywords)
 
     summaries: list[Summary] = []
-    for summary in change_files(run, files, add_to, writing, common):
+    for summary in change_files(run, files, add_to, write_options, common):
         summaries.append(summary)
         if common.prints_lines:
-            print_change(summary, summary.details() if common.verbose else (), plan=writing.dry_run)
+            print_change(summary, summary.details() if common.verbose else (), plan=write_options.dry_run)
         if min_coverage is not None:
             _check_coverage(run, summary, min_coverage)
     if common.verbose and not common.as_json and len(summaries) > 1:
         click.echo("\n".join([f"all {len(summaries)} files:", *format_categories(sum_categories(summaries))]))
     if common.prints_lines and not run.status and not is_stdout(common.output):
-        _suggest_check(summaries, writing.detached)
+        _suggest_check(summaries, write_options.detached)
     run.finish(as_json=common.as_json)
 
 
 def _suggest_check(summaries: list[Summary], store: StrPath | None) -> None:
     if store is None:
-        line, files = (
-            "sframegen check {}",
-            [one.output for one in summaries if one.output and one.section_bytes and not one.package],
-        )
+        added = [one.output for one in summaries if one.output and one.section_bytes and not one.package]
+        suggest_command("sframegen check {}", *added)
     else:
-        line, files = f"sframegen check --sections {shlex.quote(str(store))} {{}}", [one.file for one in summaries if one.detached]
-    suggest_command(line, *files)
+        detached = [one.file for one in summaries if one.detached]
+        suggest_command(f"sframegen check --sections {shlex.quote(str(store))} {{}}", *detached)
 
 
 def _check_coverage(run: Run, summary: Summary, min_coverage: float) -> None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from linker.files.location import Location
     from sframegen.cli.trees.tree_files import Name
 
+    Worker = Callable[[Location, list[Location]], tuple[str, Summary] | None]
+
 STDOUT = "-"  # as the name of the report; the lines for people then go to stderr
 
 
@@ -49,8 +51,8 @@ def command(
     tree: TreeOptions,
     report: str | None,
     min_coverage: float | None,
-    making: SectionOptions,
-    writing: WriteOptions,
+    section_options: SectionOptions,
+    write_options: WriteOptions,
     common: CommonOptions,
 ) -> None:
     """Add an SFrame section to all programs and shared libraries below each ROOT, in place. Run it on build roots after strip.
@@ -68,7 +70,8 @@ def command(
         tree = tree._replace(strict=True)
     run = Run()
     trees: dict[str, list[Entry]] = {root: [] for root in roots}
-    for names, outcome in process_trees(run, roots, _make_worker(making, writing), tree=tree, writing=writing, common=common):
+    work = _make_worker(section_options, write_options)
+    for names, outcome in process_trees(run, roots, work, tree=tree, write_options=write_options, common=common):
         if isinstance(outcome, Refused):
             trees[names[0].root].append(_refused_entry(names, outcome.error))
         elif outcome is not None:
@@ -83,7 +86,7 @@ def command(
 
     totals = Totals(entry for entries in trees.values() for entry in entries)
     if common.prints_lines:
-        click.echo(totals.one_line(dry_run=writing.dry_run), err=report == STDOUT)
+        click.echo(totals.one_line(dry_run=write_options.dry_run), err=report == STDOUT)
     covered, code = (totals.numbers[name] for name in ("covered_bytes", "code_bytes"))
     if min_coverage is not None and 100 * covered < min_coverage * code:
         run.report_finding(f"--min-coverage: {format_percent(covered, code)} % is below {min_coverage:g} %")
@@ -92,12 +95,12 @@ def command(
     elif report is not None:
         with run.working_on(report):
             write_report(report, to_json(trees))
-    if common.prints_lines and not run.status and not writing.dry_run:
+    if common.prints_lines and not run.status and not write_options.dry_run:
         suggest_command("sframegen check --quiet {}", *roots)
     run.finish(as_json=common.as_json)
 
 
-def _make_worker(making: SectionOptions, writing: WriteOptions) -> Callable[[Location, list[Location]], tuple[str, Summary] | None]:
+def _make_worker(section_options: SectionOptions, write_options: WriteOptions) -> Worker:
     """Return a function that adds a section to a file; it returns None for a separate debug file or a detached section."""
     from sframegen.api.adding import add  # noqa: PLC0415 - not before it is known that there are files
     from sframegen.conversion.cfi_sections import has_debug_frame  # noqa: PLC0415
@@ -110,9 +113,9 @@ def _make_worker(making: SectionOptions, writing: WriteOptions) -> Callable[[Loc
             os.close(descriptor)
         if companion_of(elf) is not None:
             return None
-        has_debug_file = making.debug_file is not None and has_debug_frame(elf, Path(making.debug_file))
-        making_for_file = making if has_debug_file else replace(making, debug_file=None)
-        summary = add(file, AddOptions(making_for_file, replace(writing, replace=True, hard_links=hard_links)))
+        has_debug_file = section_options.debug_file is not None and has_debug_frame(elf, Path(section_options.debug_file))
+        file_options = section_options if has_debug_file else replace(section_options, debug_file=None)
+        summary = add(file, AddOptions(file_options, replace(write_options, replace=True, hard_links=hard_links)))
         return (read_build_id(elf) or b"").hex(), summary
 
     return work

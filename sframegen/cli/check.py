@@ -12,7 +12,7 @@ from sframegen.checks.finding import CONSUMERS, MAX_SHOWN, CheckReport, Consumer
 from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import JOBS, JSON_LIST, QUIET, VERBOSITY, CommonOptions, debug_file_option, verbose_option
 from sframegen.cli.shared.file_kinds import is_package, refuse_package
-from sframegen.cli.shared.many_files import parallel_reading, process_files
+from sframegen.cli.shared.many_files import make_job_options, process_files
 from sframegen.cli.shared.output import FILES, SECTIONS, Run, note
 from sframegen.cli.trees.each_file import find_files_with_sections
 from sframegen.program.workers import JobOptions
@@ -81,16 +81,16 @@ def command(
     paths = _expand_directories(run, files)
 
     def check_file(path: str) -> CheckReport:
-        with parallel_reading(paths, common.jobs) if instructions or second_reader else nullcontext(JobOptions()) as running:
+        with make_job_options(paths, common.jobs) if instructions or second_reader else nullcontext(JobOptions()) as job_options:
             options: dict[str, Any] = {"consumer": consumer, "debug_file": debug_file, "sections": sections}
-            options |= {"instructions": instructions, "second_reader": second_reader} | vars(running)
+            options |= {"instructions": instructions, "second_reader": second_reader} | vars(job_options)
             if not is_package(path):
                 return check(path, **options)
             from sframegen.packages.package_api import check_package  # noqa: PLC0415 - only for packages
 
             return check_package(path, **options)
 
-    for path, found in process_files(run, paths, check_file, common.jobs, verify=False, lines=common.prints_lines):
+    for path, found in process_files(run, paths, check_file, common.jobs, verify=False, prints=common.prints_lines):
         report = found.strict() if strict else found
         if report.worst() is Severity.ERROR:
             run.status = 1

@@ -47,7 +47,7 @@ CONVERSION = CombinedValue("conversion", _make_conversion)
 @verbose_option("List what was left out, and why.")
 @QUIET
 @JSON_LIST
-def command(files: tuple[str, ...], *, conversion: ConversionOptions, writing: WriteOptions, common: CommonOptions) -> None:
+def command(files: tuple[str, ...], *, conversion: ConversionOptions, write_options: WriteOptions, common: CommonOptions) -> None:
     """Rewrite the SFrame section of each FILE in another version of the format, or smaller, in place.
 
     The section may have version 1, 2 or 3 and may come from any tool. Rules that the new version cannot express are left out
@@ -62,14 +62,14 @@ def command(files: tuple[str, ...], *, conversion: ConversionOptions, writing: W
     run = Run()
     done: list[VersionChange] = []
 
-    def convert_in(path: str, to_write: WriteOptions) -> VersionChange:
+    def convert_in(path: str, file_options: WriteOptions) -> VersionChange:
         refuse_package(path)
-        return convert_section(path, conversion, to_write)
+        return convert_section(path, conversion, file_options)
 
-    for change in change_files(run, files, convert_in, writing, common):
+    for change in change_files(run, files, convert_in, write_options, common):
         done.append(change)
         if common.prints_lines:
-            print_change(change, change.details() if common.verbose else (), plan=writing.dry_run)
+            print_change(change, change.details() if common.verbose else (), plan=write_options.dry_run)
     if common.prints_lines and not run.status and not is_stdout(common.output):
         suggest_command("sframegen check {}", *(change.output for change in done if change.output))
     run.finish(as_json=common.as_json)

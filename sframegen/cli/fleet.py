@@ -158,8 +158,8 @@ def run(
     exclude: tuple[str, ...],
     min_coverage: float | None,
     strict: bool,
-    making: SectionOptions,
-    writing: WriteOptions,
+    section_options: SectionOptions,
+    write_options: WriteOptions,
     common: CommonOptions,
 ) -> None:
     """Work on all packages of each SOURCE, and write a table of their ELF files to DIR/files.parquet.
@@ -171,7 +171,7 @@ def run(
     version of sframegen change. Packages that failed are tried again.
     """
     engine = _choose_engine(scheduler, common.jobs)
-    keywords = select_keywords(FLEET, making, writing)
+    keywords = select_keywords(FLEET, section_options, write_options)
     if mode == "check":
         _refuse_options_of_adding(keywords)
         keywords = {}

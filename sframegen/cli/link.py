@@ -78,8 +78,8 @@ def command(
     ctx: click.Context,
     arguments: tuple[str, ...],
     *,
-    making: SectionOptions,
-    writing: WriteOptions,
+    section_options: SectionOptions,
+    write_options: WriteOptions,
     strict: bool,
     install: str | None,
     name: str | None,
@@ -96,7 +96,7 @@ def command(
     compiler that they are told, such as those of Cargo and Bazel: `--install shims --as cc`.
     """
     if install is not None:
-        options = [*explicit_option_words(ctx, making, writing), *["--strict"] * strict]
+        options = [*explicit_option_words(ctx, section_options, write_options), *["--strict"] * strict]
         ctx.exit(_install_shims(Path(install), arguments, name, options))
     if name is not None:
         raise click.UsageError("--as is for --install")
@@ -127,7 +127,7 @@ def command(
 
     def add() -> None:
         if is_linked(read_beginning(output, output, EHDR_SIZE)):
-            summary = add_section(output, AddOptions(making, replace(writing, replace=True)))
+            summary = add_section(output, AddOptions(section_options, replace(write_options, replace=True)))
             for warning in summary.warnings:
                 note(f"{output}: warning: {warning}")
 
@@ -154,7 +154,7 @@ def _run_in_process(work: Callable[[], None], path: str) -> str:
         except SystemExit:  # after a signal; temporary files have been removed
             pass
         except FILE_ERRORS as error:
-            _write_message(writer, describe_error(error, path))
+            os.write(writer, os.fsencode(describe_error(error, path))[:MAX_MESSAGE])
         finally:
             os._exit(status)
     os.close(writer)
@@ -164,10 +164,6 @@ def _run_in_process(work: Callable[[], None], path: str) -> str:
     message = os.fsdecode(os.read(reader, MAX_MESSAGE))
     os.close(reader)
     return (message or f"{path}: sframegen was killed") if status else ""
-
-
-def _write_message(descriptor: int, text: str) -> None:
-    os.write(descriptor, os.fsencode(text)[:MAX_MESSAGE])
 
 
 def _wait_for(process: int) -> tuple[int, int]:

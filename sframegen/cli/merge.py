@@ -48,8 +48,8 @@ def command(
     output: str,
     map_file: str | None,
     linker: str,
-    making: SectionOptions,
-    writing: WriteOptions,
+    section_options: SectionOptions,
+    write_options: WriteOptions,
     common: CommonOptions,
 ) -> None:
     """Merge the SFrame sections of objects into one, as GNU ld does.
@@ -70,13 +70,13 @@ def command(
         link = Link(None if map_file is None else files[0], map_file, linker)
         with DelayedProgressBar() as bar:
             progress = bar if sys.stderr.isatty() else None
-            report = merge_sections(objects, link, making, replace(writing, output=output), progress)
+            report = merge_sections(objects, link, section_options, replace(write_options, output=output), progress)
         for warning in () if common.quiet else report.warnings:
             note(f"{output}: warning: {warning}")
         run.reports.append(report)
         if common.prints_lines:
-            print_change(report, report.details() if common.verbose else (), plan=writing.dry_run)
-            if not writing.dry_run and not is_stdout(output):
+            print_change(report, report.details() if common.verbose else (), plan=write_options.dry_run)
+            if not write_options.dry_run and not is_stdout(output):
                 suggest_command("sframegen check {}", output)
     if common.as_json:
         [result] = run.take_json()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @VERIFICATION
 @QUIET
 @JSON_LIST
-def command(files: tuple[str, ...], *, recursive: bool, writing: WriteOptions, common: CommonOptions) -> None:
+def command(files: tuple[str, ...], *, recursive: bool, write_options: WriteOptions, common: CommonOptions) -> None:
     """Remove the SFrame section from each FILE.
 
     FILE is restored as it was before add-section, byte for byte. If another tool, such as strip, has rewritten it, only the
@@ -48,18 +48,18 @@ def command(files: tuple[str, ...], *, recursive: bool, writing: WriteOptions, c
         from sframegen.cli import remove_tree  # noqa: PLC0415 - only for trees
         from sframegen.cli.trees.each_file import run_tree_command  # noqa: PLC0415
 
-        run_tree_command(remove_tree.command, files, writing=writing, common=common)
+        run_tree_command(remove_tree.command, files, write_options=write_options, common=common)
     run = Run()
 
-    def remove_from(path: str, to_write: WriteOptions) -> SectionRemoval:
+    def remove_from(path: str, file_options: WriteOptions) -> SectionRemoval:
         if not is_package(path):
-            return remove_section(path, to_write)
+            return remove_section(path, file_options)
         from sframegen.packages.package_api import remove_from_package  # noqa: PLC0415 - only for packages
 
         names = ("output", "verify", "dry_run", "hard_links", "force")
-        return remove_from_package(path, **{name: getattr(to_write, name) for name in names})
+        return remove_from_package(path, **{name: getattr(file_options, name) for name in names})
 
-    for removal in change_files(run, files, remove_from, writing, common):
+    for removal in change_files(run, files, remove_from, write_options, common):
         if common.prints_lines:
-            print_change(removal, plan=writing.dry_run)
+            print_change(removal, plan=write_options.dry_run)
     run.finish(as_json=common.as_json)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     ],
 )
 @tree_options(FORCE_FOREIGN)
-def command(roots: tuple[str, ...], *, tree: TreeOptions, writing: WriteOptions, common: CommonOptions) -> None:
+def command(roots: tuple[str, ...], *, tree: TreeOptions, write_options: WriteOptions, common: CommonOptions) -> None:
     """Undo add-tree: remove the SFrame section from all programs and shared libraries below each ROOT, in place.
 
     Each file is restored byte for byte, unless another tool has rewritten it; then only the section is removed. Symbolic links are
@@ -38,7 +38,8 @@ def command(roots: tuple[str, ...], *, tree: TreeOptions, writing: WriteOptions,
     """
     run = Run()
     counts: Counter[str] = Counter()
-    for names, outcome in process_trees(run, roots, partial(_remove, writing), tree=tree, writing=writing, common=common):
+    work = partial(_remove, write_options)
+    for names, outcome in process_trees(run, roots, work, tree=tree, write_options=write_options, common=common):
         if isinstance(outcome, Refused):
             counts["refused"] += 1
             continue
@@ -49,7 +50,7 @@ def command(roots: tuple[str, ...], *, tree: TreeOptions, writing: WriteOptions,
         if common.verbose and not common.as_json and (outcome.section_bytes or outcome.note):
             click.echo(outcome.one_line())
     if common.prints_lines:
-        would_be = "would be " if writing.dry_run else ""
+        would_be = "would be " if write_options.dry_run else ""
         click.echo(
             f"{format_count(counts['restored'], 'file')} {would_be}restored, {counts['taken out']:,} with the section taken out, "
             f"{counts['without']:,} without one, {counts['refused']:,} refused"
@@ -57,7 +58,7 @@ def command(roots: tuple[str, ...], *, tree: TreeOptions, writing: WriteOptions,
     run.finish(as_json=common.as_json)
 
 
-def _remove(writing: WriteOptions, file: Location, hard_links: list[Location]) -> SectionRemoval:
+def _remove(write_options: WriteOptions, file: Location, hard_links: list[Location]) -> SectionRemoval:
     from sframegen.api.removing import remove_section  # noqa: PLC0415 - not before it is known that there are files
 
-    return remove_section(file, replace(writing, hard_links=hard_links))
+    return remove_section(file, replace(write_options, hard_links=hard_links))

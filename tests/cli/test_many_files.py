@@ -124,7 +124,7 @@ def test_the_bar_is_for_long_runs_on_terminals(
     monkeypatch.setattr(many_files, "monotonic", lambda: next(now))
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setattr(sys, "stdout", Terminal())
-    done = many_files.process_files(Run(), "abcd", str.upper, 1, verify=False, lines=lines)
+    done = many_files.process_files(Run(), "abcd", str.upper, 1, verify=False, prints=lines)
     assert list(done) == [("a", "A"), ("b", "B"), ("c", "C"), ("d", "D")]
     assert bool(screen.getvalue()) is shown
     assert ("100%" in screen.getvalue()) is shown

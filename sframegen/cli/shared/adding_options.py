@@ -8,7 +8,7 @@ from sframegen.base.quick_typing import TYPE_CHECKING, Any, NamedTuple
 from sframegen.cli.shared.command import combine_options
 from sframegen.cli.shared.common_options import debug_file_option
 from sframegen.cli.shared.output import Directory
-from sframegen.cli.shared.write_options import MIN_KERNEL, level_option, making_option, version_option, writing_option
+from sframegen.cli.shared.write_options import MIN_KERNEL, level_option, section_option, version_option, write_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,17 +31,17 @@ KEYWORD_OPTIONS = (
     KeywordOption("optimize", level_option("fast"), (ADD_SECTION, ADD_TREE, LINK, FLEET)),
     KeywordOption(
         "replace",
-        writing_option("--replace", is_flag=True, help="Replace an existing SFrame section, whoever produced it."),
+        write_option("--replace", is_flag=True, help="Replace an existing SFrame section, whoever produced it."),
         (ADD_SECTION,),
     ),
     KeywordOption(
         "debug_file",
-        debug_file_option("for code that FILE's .eh_frame does not describe. FILE may be a kernel module.", option=making_option),
+        debug_file_option("for code that FILE's .eh_frame does not describe. FILE may be a kernel module.", option=section_option),
         (ADD_SECTION,),
     ),
     KeywordOption(
         "debug_file",
-        making_option(
+        section_option(
             "--debug-file",
             metavar="DIR",
             type=Directory(),
@@ -51,7 +51,7 @@ KEYWORD_OPTIONS = (
     ),
     KeywordOption(
         "synthesize",
-        making_option(
+        section_option(
             "--synthesize", is_flag=True, help="Also describe code without call frame information, from its instructions."
         ),
         (ADD_SECTION, ADD_TREE, LINK, FLEET),
@@ -59,7 +59,7 @@ KEYWORD_OPTIONS = (
     KeywordOption("min_kernel", MIN_KERNEL, (ADD_SECTION, ADD_TREE, LINK, FLEET)),
     KeywordOption(
         "unloaded",
-        writing_option(
+        write_option(
             "--unloaded",
             is_flag=True,
             help="Add a section that is not loaded, for readers of files such as stack and readelf: no program header changes.",
@@ -68,7 +68,7 @@ KEYWORD_OPTIONS = (
     ),
     KeywordOption(
         "detached",
-        writing_option(
+        write_option(
             "--detached",
             type=click.Path(file_okay=False),
             metavar="DIR",
@@ -78,7 +78,7 @@ KEYWORD_OPTIONS = (
     ),
     KeywordOption(
         "object_file",
-        writing_option(
+        write_option(
             "--object",
             "object_file",
             type=click.Path(dir_okay=False),
@@ -90,14 +90,14 @@ KEYWORD_OPTIONS = (
     ),
     KeywordOption(
         "force",
-        writing_option(
+        write_option(
             "--force",
             is_flag=True,
             help="Also change files that are signed, contain their own checksum, or may be dynamic loaders.",
         ),
         (ADD_SECTION, ADD_TREE),
     ),
-    KeywordOption("force", writing_option("--force", is_flag=True, help="Also change signed packages and files."), (FLEET,)),
+    KeywordOption("force", write_option("--force", is_flag=True, help="Also change signed packages and files."), (FLEET,)),
 )
 
 
@@ -107,7 +107,7 @@ def add_section_options(command: str, before: Mapping[str, Sequence[Decorator]] 
     return combine_options(*(option for row in rows for option in (*inserted.get(row.keyword, ()), row.option)))
 
 
-def select_keywords(command: str, making: SectionOptions, writing: WriteOptions) -> dict[str, Any]:
+def select_keywords(command: str, section_options: SectionOptions, write_options: WriteOptions) -> dict[str, Any]:
     """Return the keyword arguments of `add_section` for which a command has options, with the values of these."""
-    values = vars(making) | vars(writing)
+    values = vars(section_options) | vars(write_options)
     return {row.keyword: values[row.keyword] for row in KEYWORD_OPTIONS if command in row.commands}

@@ -48,7 +48,7 @@ R = TypeVar("R", bound=FileReport)
 
 
 def change_files(
-    run: Run, files: tuple[str, ...], change: Callable[[str, WriteOptions], R], writing: WriteOptions, common: CommonOptions
+    run: Run, files: tuple[str, ...], change: Callable[[str, WriteOptions], R], write_options: WriteOptions, common: CommonOptions
 ) -> Iterator[R]:
     """Yield the report of `change` on each file that it does not refuse; add the reports to `run`, too.
 
@@ -65,7 +65,7 @@ def change_files(
         hard_links = links[path]
         if isinstance(hard_links, OSError):
             raise hard_links
-        return change(path, replace(writing, output=common.output, hard_links=hard_links))
+        return change(path, replace(write_options, output=common.output, hard_links=hard_links))
 
     def record_report(path: str, report: R) -> R:
         for fault in getattr(report, "faults", ()):
@@ -75,8 +75,9 @@ def change_files(
             note(f"{path}: warning: {warning}")
         return report
 
-    verify = writing.verify and not writing.dry_run
-    done = process_files(run, tuple(links), work, common.jobs, verify=verify, lines=common.prints_lines, writes=not writing.dry_run)
+    writes = not write_options.dry_run
+    verify = write_options.verify and writes
+    done = process_files(run, tuple(links), work, common.jobs, verify=verify, prints=common.prints_lines, writes=writes)
     return (record_report(path, report) for path, report in done)
 
 
@@ -116,10 +117,10 @@ def reserve_stdout_for(output: str | None) -> None:
 
 
 def process_files(
-    run: Run, files: Sequence[str], work: Callable[[str], T], jobs: int, *, verify: bool, lines: bool, writes: bool = False
+    run: Run, files: Sequence[str], work: Callable[[str], T], jobs: int, *, verify: bool, prints: bool, writes: bool = False
 ) -> Iterator[tuple[str, T]]:
     """Yield each file, in order, with the result of `work`; if `work` refuses a file, report that in `run` instead."""
-    for file, outcome in attempt_files(files, work, jobs, verify=verify, lines=lines, writes=writes):
+    for file, outcome in attempt_files(files, work, jobs, verify=verify, prints=prints, writes=writes):
         if isinstance(outcome, Exception):
             with run.working_on(file):
                 raise outcome
@@ -128,24 +129,24 @@ def process_files(
 
 
 def attempt_files(
-    files: Sequence[str], work: Callable[[str], T], jobs: int, *, verify: bool, lines: bool, writes: bool, apart: bool = False
+    files: Sequence[str], work: Callable[[str], T], jobs: int, *, verify: bool, prints: bool, writes: bool, forks: bool = False
 ) -> Iterator[tuple[str, T | Exception]]:
     """Yield each file, in order, with the result of `work`, or with the exception by which `work` refuses it.
 
-    `verify`: results are read back. `lines`: the caller prints a line for each file. `writes`: `work` replaces the files. `apart`:
-    use other processes even for a single file, because a file that is truncated while it is read kills the process that reads it.
+    `verify`: results are read back. `prints`: the caller prints a line for each file. `writes`: `work` replaces the files. `forks`:
+    use child processes even for a single file, because a file that is truncated while it is read kills the process that reads it.
     """
     results: Iterator[Outcome[T]]
     if verify:
         import_for_many(len(files))
-    if apart := apart or min(jobs, len(files)) > 1:
+    if forks := forks or min(jobs, len(files)) > 1:
         results = run_all(work, files, jobs, order_by_size(files, jobs))
     else:
         results = attempt_one_by_one(work, files)
-    if len(files) > 1 and sys.stderr.isatty() and not (lines and sys.stdout.isatty()):
+    if len(files) > 1 and sys.stderr.isatty() and not (prints and sys.stdout.isatty()):
         results = count_on_bar(results, len(files))
     for file, outcome in zip(files, restore_order(results), strict=True):
-        if apart and writes and isinstance(outcome, DiedError):
+        if forks and writes and isinstance(outcome, DiedError):
             outcome = DiedError(f"{outcome}, before or after it was changed: sframegen check says which")  # noqa: PLW2901
         yield file, outcome
 
@@ -180,7 +181,7 @@ class DelayedProgressBar(ExitStack):
 
 
 @contextmanager
-def parallel_reading(files: Sequence[str], jobs: int) -> Iterator[JobOptions]:
+def make_job_options(files: Sequence[str], jobs: int) -> Iterator[JobOptions]:
     """Yield the settings for reading the code of one file: a single file uses all `jobs` and a progress bar, others one process."""
     with DelayedProgressBar() as bar:
         yield JobOptions() if len(files) > 1 else JobOptions(jobs, bar if sys.stderr.isatty() else None)

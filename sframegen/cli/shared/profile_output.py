@@ -73,12 +73,6 @@ def compose_title(named: NamedProfile, arguments: tuple[str, ...], comm: str | N
     return f"{sampled}, {os.uname().nodename}, {time.strftime('%Y-%m-%d %H:%M', time.localtime(named.started))}"
 
 
-def refuse_closed_stdout() -> None:
-    """Raise UsageError if standard output is closed."""
-    if STDOUT in closed_streams:
-        raise click.UsageError("standard output is closed; name a file with --output")
-
-
 class Outputs(NamedTuple):
     """The outputs of a profile: `files`, JSON or a table on standard output."""
 
@@ -88,9 +82,9 @@ class Outputs(NamedTuple):
     quiet: bool = False
 
     def check(self) -> None:
-        """Check, before hours of sampling, that all outputs can be written. Raises UsageError for an unknown ending."""
-        if self.as_json or not self.files:
-            refuse_closed_stdout()
+        """Check, before hours of sampling, that all outputs can be written. Raises UsageError."""
+        if (self.as_json or not self.files) and STDOUT in closed_streams:
+            raise click.UsageError("standard output is closed; name a file with --output")
         for path in self.files:
             select_format(path)
         for path in self.files:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from sframegen.cli.shared.command import Decorator
 
-MAKING, WRITING = CombinedValue("making", SectionOptions), CombinedValue("writing", WriteOptions)
+SECTION_OPTIONS, WRITE_OPTIONS = CombinedValue("section_options", SectionOptions), CombinedValue("write_options", WriteOptions)
 OWNERSHIP = "The file belongs to you; one that exists keeps its owner and mode."
 
 
@@ -45,12 +45,12 @@ NEW_OUTPUT = click.option(
 )  # required: the command has no file to change in place
 RECURSIVE = click.option("-r", "--recursive", is_flag=True, help="Take directories, as the command for trees does.")
 RESULT_OPTIONS = combine_options(OUTPUT, JOBS)  # for commands that change each FILE
-making_option, writing_option = (partial(click.option, cls=PartOption, value=value) for value in (MAKING, WRITING))
-FORCE_FOREIGN = writing_option("--force", is_flag=True, help="Also remove sections that other tools produced, except from objects.")
+section_option, write_option = (partial(click.option, cls=PartOption, value=value) for value in (SECTION_OPTIONS, WRITE_OPTIONS))
+FORCE_FOREIGN = write_option("--force", is_flag=True, help="Also remove sections that other tools produced, except from objects.")
 
 
 def dry_run_option(text: str = "Print the changes to the file; write nothing.") -> Decorator:
-    return writing_option("--dry-run", is_flag=True, help=text)
+    return write_option("--dry-run", is_flag=True, help=text)
 
 
 VERSIONS: dict[str, FormatVersion] = {str(version): version for version in sorted(get_args(FormatVersion), reverse=True)}
@@ -60,7 +60,7 @@ def _parse_version(_ctx: click.Context, _parameter: click.Parameter, text: str |
     return None if text is None else VERSIONS[text]
 
 
-def version_option(value: CombinedValue = MAKING, default: str | None = "3") -> Decorator:
+def version_option(value: CombinedValue = SECTION_OPTIONS, default: str | None = "3") -> Decorator:
     """Return the option for the SFrame version to write. With `default` None, the section keeps its version."""
     default_settings: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
     choice = click.Choice(list(VERSIONS))
@@ -76,7 +76,7 @@ def version_option(value: CombinedValue = MAKING, default: str | None = "3") -> 
     )
 
 
-def level_option(default: str | None, value: CombinedValue = MAKING) -> Decorator:
+def level_option(default: str | None, value: CombinedValue = SECTION_OPTIONS) -> Decorator:
     """Return the option for how small a section is made. With `default` None, the command chooses the level."""
     return click.option(
         "--optimize",
@@ -98,7 +98,7 @@ def _check_kernel_version(_ctx: click.Context, _parameter: click.Parameter, vers
     return version
 
 
-MIN_KERNEL = writing_option(
+MIN_KERNEL = write_option(
     "--min-kernel",
     metavar="VERSION",
     callback=_check_kernel_version,
@@ -106,7 +106,7 @@ MIN_KERNEL = writing_option(
     f" of lld and mold get none.  [default: {kernel_versions.MIN_KERNEL}]",
 )
 
-VERIFICATION = writing_option(
+VERIFICATION = write_option(
     "--no-verify",
     "verify",
     is_flag=True,

@@ -86,7 +86,7 @@ def process_trees(
     work: Callable[[Location, list[Location]], T],
     *,
     tree: TreeOptions,
-    writing: WriteOptions,
+    write_options: WriteOptions,
     common: CommonOptions,
 ) -> Iterator[tuple[list[Name], T | Refused]]:
     """Yield the names of each program and library below the roots, with the result of `work`, or as Refused.
@@ -98,7 +98,7 @@ def process_trees(
     for root in roots:
         with run.working_on(root):
             refuse_package(root)
-    verify = writing.verify and not writing.dry_run
+    writes = not write_options.dry_run
     with OpenTrees(roots) as trees:
         found = find_linked_files(trees, exclusions, one_file_system=tree.one_file_system)
         names_of = {names[0].full: names for names in found.files}
@@ -114,9 +114,8 @@ def process_trees(
 
         for name, error in found.unreadable:
             yield [name], _report_refusal(run, name, error, tree, common)
-        for path, outcome in attempt_files(
-            tuple(names_of), work_on, common.jobs, verify=verify, lines=common.verbose, writes=not writing.dry_run, apart=True
-        ):
+        settings = {"verify": write_options.verify and writes, "prints": common.verbose, "writes": writes}
+        for path, outcome in attempt_files(tuple(names_of), work_on, common.jobs, forks=True, **settings):
             names = names_of[path]
             yield names, _report_refusal(run, names[0], outcome, tree, common) if isinstance(outcome, Exception) else outcome
 

@@ -1,6 +1,6 @@
-# find_package(SframeBacktrace): the library libsframe-backtrace, as the target SframeBacktrace::SframeBacktrace.
+# find_package(SframeBacktrace): defines the library libsframe-backtrace as the target SframeBacktrace::SframeBacktrace.
 #
-# In an installation with pip it is the static library, so that programs run without sframegen; else the one of the system.
+# If sframegen was installed by pip, this is its static library, so that programs run without sframegen; else the system's library.
 
 set(_SframeBacktrace_place "${CMAKE_CURRENT_LIST_DIR}/../../backtrace")
 find_path(SframeBacktrace_INCLUDE_DIR sframe_backtrace.h HINTS "${_SframeBacktrace_place}")

@@ -1,16 +1,16 @@
-# find_package(Sframegen): an SFrame section with every link, by `sframegen link`.
+# find_package(Sframegen): adds an SFrame section to what CMake links, by running linkers with `sframegen link`.
 #
 #   sframegen_add_section(TARGET... [OPTION...])     for executables, shared libraries and modules
-#   sframegen_add_section_directory([OPTION...])     for all that are made after it, in this directory and those below
+#   sframegen_add_section_directory([OPTION...])     for all targets defined after it, in this directory and those below
 #
-# OPTION: STRICT, NO_VERIFY, SFRAME_VERSION 3|2, OPTIMIZE LEVEL, as of `sframegen link`; the last call for a target or directory
-# decides. FATAL and FORMAT, the old names of STRICT and SFRAME_VERSION, work until 1.1.
-# For generators of makefiles and ninja files, and for what compilers of C, C++, Objective-C link.
+# OPTION: STRICT, NO_VERIFY, SFRAME_VERSION 3|2 and OPTIMIZE LEVEL are options of `sframegen link`; the last call for a target or
+# directory counts. FATAL and FORMAT, the old names of STRICT and SFRAME_VERSION, work until 1.1.
+# This works with the Makefile and Ninja generators, for targets that a C, C++, Objective-C or Objective-C++ compiler links.
 
 if(SFRAMEGEN AND NOT EXISTS "${SFRAMEGEN}")
     unset(SFRAMEGEN CACHE)
 endif()
-# That of the installation which this file is of, lib/pythonX/site-packages/sframegen/integration/cmake, or PATH's
+# The program of this installation, which has this file in lib/pythonX/site-packages/sframegen/integration/cmake; else that on PATH.
 find_program(SFRAMEGEN sframegen HINTS "${CMAKE_CURRENT_LIST_DIR}/../../../../../../bin")
 
 if(CMAKE_VERSION VERSION_LESS 3.21)
@@ -23,7 +23,7 @@ if(Sframegen_NOT_FOUND_MESSAGE)
     return()
 endif()
 
-# Makes a launcher with those options; returns its path, and the words that are not options.
+# Writes a launcher for the options among the arguments. Sets `launcher` to its path, and `others` to the remaining arguments.
 function(_sframegen_launcher launcher others)
     cmake_parse_arguments(PARSE_ARGV 2 arg "STRICT;NO_VERIFY;FATAL" "SFRAME_VERSION;OPTIMIZE;FORMAT" "")
     if(arg_FATAL OR arg_FORMAT)
@@ -42,7 +42,7 @@ function(_sframegen_launcher launcher others)
         list(APPEND options --no-verify)
     endif()
     list(JOIN options "" suffix)
-    set(directory "${CMAKE_BINARY_DIR}/CMakeFiles/sframegen${suffix}") # other options need another launcher, so that targets link again
+    set(directory "${CMAKE_BINARY_DIR}/CMakeFiles/sframegen${suffix}") # a path for each set of options, so that targets link again when options change
     execute_process(
         COMMAND "${SFRAMEGEN}" link ${options} --install "${directory}"
         RESULT_VARIABLE status OUTPUT_QUIET)

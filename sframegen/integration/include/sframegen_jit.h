@@ -1,7 +1,7 @@
-/* Tables that say how to unwind code made at run time, for programs that make it. C11 or later, C++11 or later; GCC or Clang.
+/* Unwind tables for code that a program generates at run time. Needs C11 or C++11, or later, and GCC or Clang.
 
-   docs/registration.md of sframegen describes the format. One writer at a time for each table and for the list; any number of
-   readers, in other processes too, at any time. Nothing here allocates or locks. */
+   sframegen's docs/registration.md describes the format. Each table, and the list of regions, may have one writer at a time, and
+   any number of readers at any time, also in other processes. Nothing here allocates memory or takes locks. */
 #ifndef SFRAMEGEN_JIT_H
 #define SFRAMEGEN_JIT_H
 
@@ -19,7 +19,7 @@ enum {
     SFRAMEGEN_JIT_CFA_SP = 0x01,    /* CFA = SP + cfa_off, else FP + cfa_off */
     SFRAMEGEN_JIT_RA_SAVED = 0x02,  /* RA = *(CFA + ra_off), else it is in its register */
     SFRAMEGEN_JIT_FP_SAVED = 0x04,  /* FP = *(CFA + fp_off), else it is in its register */
-    SFRAMEGEN_JIT_OUTERMOST = 0x08, /* there is no caller; no other bit but these two */
+    SFRAMEGEN_JIT_OUTERMOST = 0x08, /* there is no caller; may be combined with the next two bits only */
     SFRAMEGEN_JIT_SIGNAL = 0x10,    /* a signal frame: the caller was interrupted at its PC */
     SFRAMEGEN_JIT_REMOVED = 0x20,   /* the code is gone; set by sframegen_jit_remove */
     SFRAMEGEN_JIT_RA_SIGNED = 0x80  /* AArch64 */
@@ -36,16 +36,16 @@ struct sframegen_jit_fre {
     uint8_t padding[3];
 };
 
-/* Entries follow, in the order of their code, without overlaps. The lengths are bytes of entries. */
+/* The header of a table. Its entries follow, in the order of their code, without overlaps. The lengths are bytes of entries. */
 struct sframegen_jit_table {
     uint64_t reserved_len;
     uint64_t used_len; /* stored last, with release */
-    uint64_t next;     /* address of the table that goes on; stored with release */
+    uint64_t next;     /* address of the next table of the chain, 0 for none; stored with release */
     uint32_t fre_stride;
-    uint32_t fre_size; /* bytes of an entry that mean something */
+    uint32_t fre_size; /* bytes of an entry without its padding */
 };
 
-/* A range of code and its first table. Stays where it is, and readable, as long as the process runs; may be used again. */
+/* A range of code and its first table. Must stay at its address, readable, until the process ends; it may be registered again. */
 struct sframegen_jit_region {
     uint64_t next;
     uint64_t serial; /* odd while it is registered; stored with release */
@@ -64,16 +64,16 @@ SFRAMEGEN_JIT_ASSERT(sizeof(struct sframegen_jit_fre) == 24 && offsetof(struct s
 SFRAMEGEN_JIT_ASSERT(sizeof(struct sframegen_jit_table) == 32 && offsetof(struct sframegen_jit_table, fre_stride) == 24, "layout");
 SFRAMEGEN_JIT_ASSERT(sizeof(struct sframegen_jit_region) == 40 && sizeof(struct sframegen_jit_list) == 16, "layout");
 
-/* By this name others find the list. A program has to export it, if it is to be found when the program is stripped:
+/* Readers find the list by this name. A program exports it, so that they also find it after the program has been stripped:
    -Wl,--export-dynamic-symbol=__sframegen_jit_tables
-   Who only reads the tables of its process defines SFRAMEGEN_JIT_READER: then there is a list if somebody else has one. */
+   Code that only reads the tables of its process defines SFRAMEGEN_JIT_READER: the list then exists only if a writer defines it. */
 #ifdef SFRAMEGEN_JIT_READER
 extern __attribute__((weak)) struct sframegen_jit_list __sframegen_jit_tables;
 #else
 __attribute__((weak, visibility("default"), used)) struct sframegen_jit_list __sframegen_jit_tables = {1, 0, 0};
 #endif
 
-/* Makes a table of `bytes` bytes of memory, aligned to 8: its header, and as many entries as there is room for. */
+/* Makes an empty table in `bytes` bytes of memory, which is aligned to 8. Returns NULL if there is no room for an entry. */
 static inline struct sframegen_jit_table *sframegen_jit_init(void *memory, size_t bytes) {
     struct sframegen_jit_table *table = (struct sframegen_jit_table *)memory;
     const size_t stride = sizeof(struct sframegen_jit_fre);
@@ -94,8 +94,8 @@ static inline size_t sframegen_jit_count(const struct sframegen_jit_table *table
     return (size_t)(__atomic_load_n(&table->used_len, __ATOMIC_ACQUIRE) / sizeof(struct sframegen_jit_fre));
 }
 
-/* Publishes an entry; before its code runs. -1 where the table is full or has a next one, or the code is not after all that
-   this table describes. */
+/* Publishes an entry; to be called before its code runs. Returns -1 if the table is full or has a next one, or if the code is not
+   behind all code that the table describes. */
 static inline int sframegen_jit_append(struct sframegen_jit_table *table, struct sframegen_jit_fre entry) {
     const size_t count = sframegen_jit_count(table);
     struct sframegen_jit_fre *entries = sframegen_jit_entries(table);
@@ -108,35 +108,36 @@ static inline int sframegen_jit_append(struct sframegen_jit_table *table, struct
     return 0;
 }
 
-/* Publishes an empty table as the next one of the chain: for code after all that the chain describes. -1 where there is one. */
+/* Publishes an empty table as the next one of the chain, for code behind all that the chain describes. Returns -1 if the table
+   already has a next one, or if `next` is not empty. */
 static inline int sframegen_jit_extend(struct sframegen_jit_table *table, struct sframegen_jit_table *next) {
     if (table->next != 0 || next->used_len != 0) return -1;
     __atomic_store_n(&table->next, (uint64_t)(uintptr_t)next, __ATOMIC_RELEASE);
     return 0;
 }
 
-/* Says that the code at an offset is gone; before it is, and when no thread is in it. `first`: of the chain. -1 where no entry
-   covers the offset. */
+/* Marks the entry at an offset as removed; to be called before its code is overwritten, when no thread runs it. `first`: the first
+   table of the chain. Returns -1 if no entry covers the offset. */
 static inline int sframegen_jit_remove(struct sframegen_jit_table *first, uint32_t ip_off) {
     struct sframegen_jit_table *table = first;
     for (; table != NULL; table = (struct sframegen_jit_table *)(uintptr_t)table->next) {
         struct sframegen_jit_fre *entries = sframegen_jit_entries(table);
         size_t low = 0, high = sframegen_jit_count(table);
-        while (low < high) { /* the first one after the offset */
+        while (low < high) { /* finds the first entry behind the offset */
             const size_t middle = low + (high - low) / 2;
             if (entries[middle].ip_off <= ip_off) low = middle + 1;
             else high = middle;
         }
         if (low != 0 && ip_off - entries[low - 1].ip_off < entries[low - 1].size) {
             __atomic_store_n(&entries[low - 1].info, (uint8_t)(entries[low - 1].info | SFRAMEGEN_JIT_REMOVED), __ATOMIC_RELEASE);
-            __atomic_thread_fence(__ATOMIC_SEQ_CST); /* seen before what the memory is used for next */
+            __atomic_thread_fence(__ATOMIC_SEQ_CST); /* visible before the memory is used again */
             return 0;
         }
     }
     return -1;
 }
 
-/* Puts a region into the list. `region` is zeroed memory, or one that was unregistered. */
+/* Adds a region to the list. `region` is zeroed memory, or a region that was unregistered. */
 static inline void sframegen_jit_register(struct sframegen_jit_region *region, const void *text_start, const void *text_end,
                                           struct sframegen_jit_table *first) {
     const int is_new = region->serial == 0;
@@ -150,10 +151,10 @@ static inline void sframegen_jit_register(struct sframegen_jit_region *region, c
     }
 }
 
-/* The region's code and tables may go afterwards. */
+/* Unregisters a region, after which its code and tables may be freed. */
 static inline void sframegen_jit_unregister(struct sframegen_jit_region *region) {
     __atomic_store_n(&region->serial, region->serial + 1, __ATOMIC_RELEASE);
-    __atomic_thread_fence(__ATOMIC_SEQ_CST); /* seen before what the memory is used for next */
+    __atomic_thread_fence(__ATOMIC_SEQ_CST); /* visible before the memory is used again */
 }
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
-# GNU make, by `include $(shell sframegen integration --make-file)`: what built-in rules link gets an SFrame section. Recipes put
-# $(SFRAMEGEN_LINK) before the command that links. SFRAMEGEN: the program; SFRAMEGEN_FLAGS: options of `sframegen link`.
+# For GNU make: after `include $(shell sframegen integration --make-file)`, programs that built-in rules link get an SFrame section.
+# Other recipes put $(SFRAMEGEN_LINK) before their link command. SFRAMEGEN: the program. SFRAMEGEN_FLAGS: options of its command link.
 SFRAMEGEN ?= sframegen
 SFRAMEGEN_LINK = $(SFRAMEGEN) link $(SFRAMEGEN_FLAGS) --
 
-# LINK.cc and its like, but not those that are made of others, or done already
+# Prefix LINK.c, LINK.cc and so on, but not variables that expand to another LINK variable, or that already have the prefix.
 $(foreach variable,$(filter LINK.%,$(.VARIABLES)),\
     $(if $(findstring LINK,$(value $(variable))),,$(eval $(variable) = $$(SFRAMEGEN_LINK) $(value $(variable)))))
