@@ -19,7 +19,7 @@ def run_time_measured() -> Iterator[None]:
     """Within the block, the kernel measures all programs. Raises LoadError."""
     fd = library().functions.bpf_enable_stats(STATS_RUN_TIME)
     if fd < 0:
-        raise library().error("the kernel does not measure programs", -fd)
+        raise library().make_error("the kernel does not measure programs", -fd)
     try:
         yield
     finally:

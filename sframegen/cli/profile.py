@@ -148,7 +148,7 @@ def command(
         raise click.UsageError(f"--wall needs a clock event: {' or '.join(CLOCKS)}")
     if as_probe:
         facts = probe()
-        click.echo(json.dumps(facts.fields()) if common.as_json else "\n".join(facts.lines()))
+        click.echo(json.dumps(facts.json_fields()) if common.as_json else "\n".join(facts.report_lines()))
         ctx.exit(0)
     run = Run()
     outputs = Outputs(run, output, common.as_json, common.quiet)

@@ -1,9 +1,9 @@
-"""A profile without the kernel program: perf events of the user's processes, with registers and copies of stacks.
+"""Runs a profile without the kernel program: perf events sample the user's processes with registers and copies of stacks.
 
-Each CPU has an event where that is allowed, and samples of other processes are dropped. Else each thread that runs has an event on
-each CPU, which its threads and children inherit; the events of a CPU share one ring buffer. Each thread then begins with a whole
-period, so one that ends within it is not sampled: the counts of the events say how much that is. Records of mappings come between
-the samples.
+Where it is allowed, each CPU has one event, and samples of other processes are dropped. Otherwise each running thread has an event
+on each CPU, inherited by its new threads and children; the events of a CPU share a ring buffer. Each thread then begins with a full
+sampling period, and is missed if it ends before; the counts of the events show how many samples that costs. The ring buffers also
+have the records of mappings.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from sframegen.profile.limits import WORKERS
 from sframegen.profile.packed_frames import KERNEL_FILE, FileFrame
 from sframegen.profile.probe import probe
 from sframegen.profile.sampling_plan import SECOND, ProfilePlan, follow_descendants, is_process
-from sframegen.profile.stack_walks import WAIT, WALKING, StackWalks
+from sframegen.profile.stack_walks import WAIT, WALK_SECONDS, StackWalks
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.profile.this_machine import describe_root
@@ -61,28 +61,28 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
 
 BACKEND = "walked from copies of stacks (perf events)"
-EVERYBODY = -1  # the pid of an event for all processes on a CPU
-ENABLE, DISABLE, SET_OUTPUT = 0x2400, 0x2401, 0x2405  # requests of ioctl
-PAGES = (2048, 1024, 512, 256, 128, 64, 32)  # of a ring buffer: users may lock 516 KiB for each CPU (kernel.perf_event_mlock_kb)
-LARGEST_COPY, SMALLEST_COPY = 65_528, 16_384  # bytes; records are smaller than 65,536, and the kernel shortens the copy to that
-ROOM = 0.2  # seconds of samples that a ring buffer should hold: we may wait that long for a processor
+ALL_PROCESSES = -1  # the pid of an event for all processes on a CPU
+ENABLE, DISABLE, SET_OUTPUT = 0x2400, 0x2401, 0x2405  # PERF_EVENT_IOC_... requests of ioctl
+RING_PAGES = (2048, 1024, 512, 256, 128, 64, 32)  # to try; users may lock 516 KiB for each CPU (kernel.perf_event_mlock_kb)
+LARGEST_COPY, SMALLEST_COPY = 65_528, 16_384  # bytes; the kernel shortens copies so that records are smaller than 65,536
+RING_SECONDS = 0.2  # seconds of samples that fit into a ring buffer, because we may wait that long for a CPU
 PAGE = 4096
 RING_FULL = "the ring buffer was full"
 NOT_REACHED = "in threads and processes that ended before a sampling period was over"
 NOT_REACHED_OR_KERNEL = f"in the kernel, and {NOT_REACHED}"
-MOST_BY_CPU = 5_000  # samples a second of all CPUs: each is a copy, also those that are dropped
-LEAST_MISSED = 0.05  # share of all samples; fewer are not reported, because running threads do not end with a period, either
+MAX_RATE_BY_CPU = 5_000  # samples per second on all CPUs, up to which copies of other processes' stacks are made and dropped
+MIN_MISSED_SHARE = 0.05  # of all samples; a smaller share is not reported, because it is within the error of the estimate
 NO_REGISTERS = "no registers: a thread of the kernel, or one that was ending"
 NO_64_BITS = "32-bit code, for which there are no tables"
 NO_STACK = "the kernel copied nothing of the stack"
-FIRST_CONTEXT = (1 << 64) - 4096  # of a call chain: markers, not addresses
-KERNEL_HALF = 63  # bit of addresses
+FIRST_CONTEXT_MARKER = (1 << 64) - 4096  # from here on, the words of a call chain are PERF_CONTEXT_... markers, not addresses
+KERNEL_ADDRESS_BIT = 63  # this bit is set in addresses of the kernel
 USER_ONLY = "time in the kernel is not sampled: that needs root, CAP_PERFMON, or kernel.perf_event_paranoid of 1 or less"
 
 
-def copy_size(frequency: int, ring_bytes: int) -> int:
-    """Return the largest size of a stack copy, in bytes, with which a ring buffer does not fill too soon."""
-    fits = int(ring_bytes / max(frequency * ROOM, 1)) & ~7
+def choose_copy_size(frequency: int, ring_bytes: int) -> int:
+    """Return the largest size of a stack copy, in bytes, with which samples of RING_SECONDS fit into a ring buffer."""
+    fits = int(ring_bytes / max(frequency * RING_SECONDS, 1)) & ~7
     return max(SMALLEST_COPY, min(LARGEST_COPY, fits))
 
 
@@ -90,31 +90,32 @@ class RegisterLayout:
     """The order of registers in samples. `mask`: the attributes' user_registers. Raises FormatError if PC or SP is missing."""
 
     def __init__(self, abi: Abi, mask: int) -> None:
-        known = conventions_of(abi).sampled
-        if known is None:
+        sampled = conventions_of(abi).sampled
+        if sampled is None:
             raise FormatError(f"samples of {abi.name} are not read")
         present = [number for number in range(mask.bit_length()) if mask >> number & 1]
-        places = {number: present.index(at) for number, at in known.places.items() if at in present}
-        if known.pc not in present or abi.sp not in places:
+        indices = {number: present.index(bit) for number, bit in sampled.places.items() if bit in present}
+        if sampled.pc not in present or abi.sp not in indices:
             raise FormatError("samples have no program counter or stack pointer")
         self.sp = abi.sp
-        self._pc = present.index(known.pc)
-        self._places = [places.get(number) for number in range(REGISTERS)]
-        self._known = sum(1 << number for number in places)
+        self._pc = present.index(sampled.pc)
+        self._indices = [indices.get(number) for number in range(REGISTERS)]
+        self._known = sum(1 << number for number in indices)
 
-    def start(self, registers: Sequence[int]) -> Start:
-        values = [0 if at is None else registers[at] for at in self._places]
+    def make_start(self, registers: Sequence[int]) -> Start:
+        """Return the start of a walk from a sample's registers."""
+        values = [0 if index is None else registers[index] for index in self._indices]
         return Start(values, self._known, registers[self._pc])
 
 
 def registers_mask(abi: Abi) -> int:
     """Return the mask of all registers that a walk can use, for an event's attributes."""
-    known = conventions_of(abi).sampled
-    return sum(1 << number for number in {known.pc, *known.places.values()}) if known else 0
+    sampled = conventions_of(abi).sampled
+    return sum(1 << number for number in {sampled.pc, *sampled.places.values()}) if sampled else 0
 
 
 class CopiedSession:
-    """Samples processes and descendants without a kernel program; used like KernelSession. Raises EventError, SframegenError."""
+    """Samples processes and their descendants without the kernel program. Same methods as KernelSession. Raises SframegenError."""
 
     def __init__(self, plan: ProfilePlan) -> None:
         if plan.targets is None:
@@ -135,12 +136,12 @@ class CopiedSession:
             self._counted = CountedStacks(plan, self.processes, self.collected)
             self._walks = opened.enter_context(closing(StackWalks(self.abi, files, self.processes, self._builder, self._counted)))
             self._by_cpu = False
-            self._before_exec: frozenset[int] = frozenset()  # processes whose samples by CPU do not count yet
+            self._before_exec: frozenset[int] = frozenset()  # processes whose samples count only after their exec
             self._descriptors: list[int] = []
-            self._rings = CpuRings()  # of the first event on each CPU
+            self._rings = CpuRings()  # with the first event on each CPU; `_descriptors` are those of further events
             opened.callback(self._close_events)
             self._cpus = sorted(online_cpus())
-            self._attributes = self._find_allowed(self._wished_attributes())
+            self._attributes = self._choose_attributes(self._make_attributes())
             self._attach(plan.targets)
             self._reader = RecordReader(self._attributes)
             self._layout = RegisterLayout(self.abi, self._attributes.user_registers)
@@ -167,7 +168,7 @@ class CopiedSession:
 
     def advance(self) -> None:
         self._poll.poll(0 if self._walks.has_due else WAIT)
-        self._receive()
+        self._receive_records()
         self.collected.seconds = time.monotonic() - self._began
 
     def finish(self) -> Collected:
@@ -175,11 +176,11 @@ class CopiedSession:
         collected = self.collected
         for descriptor in (*self._rings.filenos, *self._descriptors):
             fcntl.ioctl(descriptor, DISABLE, 0)
-        self._receive()
+        self._receive_records()
         while self._walks.has_due or (self._walks and self._builder.pending):
             select.select([self._builder.fileno()], [], [], 0 if self._walks.has_due else WAIT)
             self._walks.take_tables()
-            self._walks.walk_due(WALKING)
+            self._walks.walk_due(WALK_SECONDS)
         self._walks.finish()
         collected.notes += list_file_notes(collected)
         if self._rings.lost:
@@ -192,31 +193,31 @@ class CopiedSession:
         return collected
 
     def _count_missed(self) -> int:
-        """Return how many samples are missing, judged by CPU time and counts; 0 if unknown, or if they are few."""
+        """Return an estimate of the missing samples, from the events' CPU times and counts; 0 if it is unknown, or small."""
         event, frequency = self.plan.event, self.plan.frequency
         if self._by_cpu or (event.by_frequency and event.name not in CLOCKS):
             return 0
         counts = [read_counts(descriptor) for descriptor in (*self._rings.filenos, *self._descriptors)]
         if event.by_frequency:
-            expected = sum(one.running for one in counts) * frequency // SECOND
+            expected = sum(count.running for count in counts) * frequency // SECOND
         else:
-            expected = sum(one.happened for one in counts) // frequency
+            expected = sum(count.happened for count in counts) // frequency
         missed = expected - self.samples - self._rings.lost
-        return missed if missed > LEAST_MISSED * expected else 0
+        return missed if missed > MIN_MISSED_SHARE * expected else 0
 
-    def _receive(self) -> None:
-        """Read the records up to now: follow processes, and count samples."""
+    def _receive_records(self) -> None:
+        """Apply the records of processes up to now, and walk or queue the samples."""
         now = time.monotonic_ns()
         self._rings.collect()
         for at, _, kind, misc, body in self._rings.take_until(now):
             if kind == GAP:
-                self._close_gap(at, misc)
+                self._rescan_after_gap(at, misc)
                 continue
             record = self._reader.read(kind, misc, body)
             if isinstance(record, SampleRecord):
                 if not self._by_cpu or (record.pid in self.processes and record.pid not in self._before_exec):
                     self.samples += 1
-                    self._sample(record)
+                    self._walk_sample(record)
             elif record is not None:
                 self.processes.apply(record, at)
                 if isinstance(record, CommRecord) and record.by_exec:
@@ -227,10 +228,10 @@ class CopiedSession:
         self.processes.ended.clear()
         self.processes.changed.clear()
         self._walks.take_tables()
-        self._walks.walk_due(WALKING)
+        self._walks.walk_due(WALK_SECONDS)
 
-    def _close_gap(self, begin: int, end: int) -> None:
-        """Rescan after missing records of that time, which may have been of mappings or new descendants."""
+    def _rescan_after_gap(self, begin: int, end: int) -> None:
+        """Read mappings and descendants again, because records of them may be missing from that time."""
         self.processes.forget_mappings(begin, end)
         if self._by_cpu:
             self._before_exec = frozenset()
@@ -240,12 +241,13 @@ class CopiedSession:
         scan_process(pid, self.processes, self._resolver, time.monotonic_ns())
 
     def _close_events(self) -> None:
-        """Close the events; files stay open, for names."""
+        """Close the events. Files stay open, because the report reads names from them."""
         self._rings.close_all()
         while self._descriptors:
             os.close(self._descriptors.pop())
 
-    def _wished_attributes(self) -> EventAttributes:
+    def _make_attributes(self) -> EventAttributes:
+        """Return the attributes that the plan needs, if the kernel allows all of them."""
         event = self.plan.event
         flags = EventFlag.DISABLED | EventFlag.INHERIT | FOLLOWING
         flags |= EventFlag.EXCLUDE_HYPERVISOR | EventFlag.EXCLUDE_CALLCHAIN_USER
@@ -263,36 +265,35 @@ class CopiedSession:
             clock=CLOCK_MONOTONIC,
         )
 
-    def _find_allowed(self, wish: EventAttributes) -> EventAttributes:
-        """Return the attributes that the kernel allows, on a CPU or else on this process; its own code is excluded if need be."""
-        by_cpu = replace(wish, flags=wish.flags & ~(EventFlag.INHERIT | EventFlag.ENABLE_ON_EXEC))
-        user_only = replace(
-            wish, flags=wish.flags | EventFlag.EXCLUDE_KERNEL, sample_type=wish.sample_type & ~SampleType.CALLCHAIN
-        )  # fmt: skip
-        tried = [(by_cpu, EVERYBODY, self._cpus[0]), (wish, 0, -1)]
+    def _choose_attributes(self, full: EventAttributes) -> EventAttributes:
+        """Return the best attributes that the kernel allows: for all processes of a CPU, by thread, or without kernel code."""
+        by_cpu = replace(full, flags=full.flags & ~(EventFlag.INHERIT | EventFlag.ENABLE_ON_EXEC))
+        sample_type = full.sample_type & ~SampleType.CALLCHAIN
+        user_only = replace(full, flags=full.flags | EventFlag.EXCLUDE_KERNEL, sample_type=sample_type)
+        candidates = [(by_cpu, ALL_PROCESSES, self._cpus[0]), (full, 0, -1)]
         # Dropping too many samples of other processes would cost more than missing the first period of each thread.
-        may_drop = 0 < self.plan.event.hertz(self.plan.frequency) * len(self._cpus) <= MOST_BY_CPU
-        for attributes, pid, cpu in tried[not may_drop :]:
+        may_drop = 0 < self.plan.event.hertz(self.plan.frequency) * len(self._cpus) <= MAX_RATE_BY_CPU
+        for attributes, pid, cpu in candidates[not may_drop :]:
             try:
                 os.close(open_event(attributes, pid, cpu, name=self.plan.event.name))
             except EventError as error:
                 if error.number not in (errno.EACCES, errno.EPERM):
                     raise
             else:
-                self._by_cpu = pid == EVERYBODY
+                self._by_cpu = pid == ALL_PROCESSES
                 return attributes
         os.close(open_event(user_only, 0, -1, name=self.plan.event.name))
         self.collected.notes.append(USER_ONLY)
         return user_only
 
     def _attach(self, targets: Iterable[int]) -> None:
-        """Open events for all threads, also those that begin meanwhile, then read the existing mappings."""
+        """Open events for all threads, including those that begin meanwhile, and read the existing mappings."""
         targets = sorted(targets)
-        pages = self._pages_allowed(EVERYBODY if self._by_cpu else targets[0])
-        size = copy_size(self.plan.frequency, pages * PAGE)
+        pages = self._find_allowed_pages(ALL_PROCESSES if self._by_cpu else targets[0])
+        size = choose_copy_size(self.plan.frequency, pages * PAGE)
         self._attributes = replace(self._attributes, user_stack=size, wakeup=pages * PAGE // 4)
         if self._by_cpu:
-            self._open(EVERYBODY, pages)
+            self._open_events(ALL_PROCESSES, pages)
         for pid in targets:
             if not self._attach_process(pid, pages):
                 raise EventError(f"process {pid}: no such process", errno.ESRCH)
@@ -305,11 +306,12 @@ class CopiedSession:
         while new := set(proc.threads_of(pid)) - seen:
             seen |= new
             for tid in () if self._by_cpu else sorted(new):
-                self._open(tid, pages)
+                self._open_events(tid, pages)
         self._scan(pid)
         return bool(seen)
 
-    def _open(self, tid: int, pages: int) -> None:
+    def _open_events(self, tid: int, pages: int) -> None:
+        """Open an event of a thread, or of all processes, on each CPU, and connect it with the CPU's ring buffer."""
         for cpu in self._cpus:
             try:
                 descriptor = open_event(self._attributes, tid, cpu, name=self.plan.event.name)
@@ -323,50 +325,50 @@ class CopiedSession:
             self._descriptors.append(descriptor)
             fcntl.ioctl(descriptor, SET_OUTPUT, self._rings.by_cpu[cpu][0])
 
-    def _pages_allowed(self, pid: int) -> int:
-        """Return the most pages that all ring buffers may have together."""
-        for pages in PAGES:
-            tried = CpuRings()
+    def _find_allowed_pages(self, pid: int) -> int:
+        """Return the largest number of pages that every CPU's ring buffer may have, by trying."""
+        for pages in RING_PAGES:
+            trial = CpuRings()
             try:
                 for cpu in self._cpus:
-                    tried.add(cpu, open_event(self._attributes, pid, cpu, name=self.plan.event.name), pages)
+                    trial.add(cpu, open_event(self._attributes, pid, cpu, name=self.plan.event.name), pages)
             except EventError as error:
-                if error.number != errno.EPERM or pages == PAGES[-1]:
+                if error.number != errno.EPERM or pages == RING_PAGES[-1]:
                     raise
             else:
                 return pages
             finally:
-                tried.close_all()
+                trial.close_all()
         raise AssertionError
 
-    def _sample(self, record: SampleRecord) -> None:
-        """Walk the stack of a sample, with the mappings of this moment."""
+    def _walk_sample(self, record: SampleRecord) -> None:
+        """Walk the stack of a sample with its process's current mappings, or count it as lost."""
         spans = self.processes.spans(record.pid)
         if spans is None and record.pid in self.processes:  # records were lost
             self._scan(record.pid)
             spans = self.processes.spans(record.pid)
         if spans is not None:
             self.collected.open_perf_map(record.pid, spans)
-        reason = why_lost(record) if spans is not None else End.NO_PROCESS.words
+        reason = find_loss_reason(record) if spans is not None else End.NO_PROCESS.words
         if spans is None or reason:
             self._counted.count_lost(UnwalkedStack(record.pid, record.tid), reason)
         else:
-            unfinished = unfinished_of(record, self._layout, kernel=self.plan.kernel)
+            unfinished = make_unfinished_walk(record, self._layout, kernel=self.plan.kernel)
             self._walks.walk(unfinished._replace(task=self._counted.name_task(record.pid, record.tid)), spans)
 
 
-def why_lost(record: SampleRecord) -> str:
-    """Return why a sample cannot be walked; empty if it can."""
+def find_loss_reason(record: SampleRecord) -> str:
+    """Return the reason why a sample cannot be walked; empty if it can."""
     if record.registers_abi != REGISTERS_64:
         return NO_64_BITS if record.registers_abi else NO_REGISTERS
     return "" if len(record.stack) else NO_STACK
 
 
-def unfinished_of(record: SampleRecord, layout: RegisterLayout, *, kernel: bool) -> UnfinishedWalk:
-    """Return a sample as a walk that has not begun. `kernel`: include frames of the kernel."""
-    start = layout.start(record.registers)
+def make_unfinished_walk(record: SampleRecord, layout: RegisterLayout, *, kernel: bool) -> UnfinishedWalk:
+    """Return a sample as a walk that has not begun. `kernel`: put the kernel's frames before it."""
+    start = layout.make_start(record.registers)
     if kernel:
-        in_kernel = (address for address in record.callchain if address >> KERNEL_HALF and address < FIRST_CONTEXT)
+        in_kernel = (address for address in record.callchain if address >> KERNEL_ADDRESS_BIT and address < FIRST_CONTEXT_MARKER)
         start = start._replace(frames=tuple(FileFrame(KERNEL_FILE, address).pack() for address in in_kernel))
     sp, stack = start.values[layout.sp], bytes(record.stack)
     return UnfinishedWalk(record.time, record.pid, record.tid, "", End.NO_PROCESS, start, sp, stack, 0)
@@ -377,19 +379,19 @@ KERNEL, COPIES = BACKENDS = ("kernel", "copies")
 
 
 def open_session(plan: ProfilePlan, backend: str | None = None) -> tuple[Session, str]:
-    """Return the session, and a line on why it does not use the kernel program; empty if it does, or if `backend` asks for copies.
+    """Return a session, and a line on why it falls back to copies of stacks; empty if it does not, or if `backend` requests them.
 
-    Raises SframegenError if neither is allowed, or if the named `backend` is not.
+    Raises SframegenError if neither backend is allowed, or if the requested one is not.
     """
-    needs = plan.kernel_only_feature
+    kernel_only = plan.kernel_only_feature
     if backend == COPIES:
-        if needs:
-            raise LoadError(f"{needs}: not possible with {COPIES} of stacks")
+        if kernel_only:
+            raise LoadError(f"{kernel_only}: not possible with {COPIES} of stacks")
         return CopiedSession(plan), ""
     try:
         return KernelSession(plan), ""
     except (LoadError, EventError) as error:
-        if backend == KERNEL or plan.targets is None or needs:
+        if backend == KERNEL or plan.targets is None or kernel_only:
             raise
         remedies = probe().remedies
         return CopiedSession(plan), "; ".join([f"falling back to stack copies: {error}", *remedies[:1]])

@@ -9,7 +9,7 @@ from array import array
 from collections import deque
 from typing import TYPE_CHECKING, TypeVar
 
-from sframegen.profile.bpf.kernel_records import NOTHING, CountKey, NewStack, SampleCount, UnfinishedWalk, UnwalkedStack
+from sframegen.profile.bpf.kernel_records import NO_SAMPLES, CountKey, NewStack, SampleCount, UnfinishedWalk, UnwalkedStack
 from sframegen.profile.collected import MICROSECOND, Collected, Unit
 from sframegen.profile.following.follower import read_memory
 from sframegen.profile.limits import MAX_COPY
@@ -71,7 +71,7 @@ class CountedStacks:
             tid = record.tid if self._plan.separates_threads else 0
             stack = NewStack(record.hash, record.pid, tid, end, record.comm, kept)
             self._keep_off_cpu(stack)
-            self._keep_off_cpu(stack.waiting())
+            self._keep_off_cpu(stack.as_waiting())
             return
         row = self._add_stack(record, frames, end)
         if row is not None:
@@ -123,7 +123,7 @@ class CountedStacks:
         for key, counted in [*early.items(), *counts.items()]:
             row = self._find_row(key)
             if row is None and self._plan.has_off_cpu_time and not last:
-                before = self._early_counts.get(key, NOTHING)
+                before = self._early_counts.get(key, NO_SAMPLES)
                 self._early_counts[key] = SampleCount(before.samples + counted.samples, before.nanoseconds + counted.nanoseconds)
             elif row is None:
                 self.collected.lost[self._why_unwalked.get(key, NOT_RECEIVED)] += counted.samples

@@ -1,4 +1,4 @@
-"""Runs a profile with the kernel program: follows processes, requests tables, and finishes walks that the program could not."""
+"""Runs a profile with the kernel program: follows processes, requests tables, and finishes the walks that the program cannot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing, suppress
 from typing import Self
 
 from sframegen.base.text import format_count
-from sframegen.profile.bpf.kernel_records import LOST, NewArea, NewStack, UnfinishedWalk
+from sframegen.profile.bpf.kernel_records import LOSS_REASONS, NewArea, NewStack, UnfinishedWalk
 from sframegen.profile.bpf.kernel_walker import KernelWalker
 from sframegen.profile.collected import Collected, list_file_notes
 from sframegen.profile.counted_stacks import RAN_AGAIN, CountedStacks, read_stack_while_asleep
@@ -18,7 +18,7 @@ from sframegen.profile.events.attributes import EventError
 from sframegen.profile.following.follower import Follower
 from sframegen.profile.limits import MAX_FILES, WORKERS
 from sframegen.profile.sampling_plan import ProfilePlan, follow_descendants, is_process
-from sframegen.profile.stack_walks import NO_TABLE_IN_TIME, TABLES_AT_THE_END, WAIT, WALKING, StackWalks
+from sframegen.profile.stack_walks import MAX_WAIT_AT_END, NO_TABLE_IN_TIME, WAIT, WALK_SECONDS, StackWalks
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.profile.this_machine import list_pids, raise_open_file_limit, raised_priority
@@ -28,33 +28,34 @@ from sframegen.stack.names.demangle import begin_demangling
 from sframegen.stack.snapshot import StackError
 from sframegen.stack.walking.frames import End
 
-LONG, SHARE = 0.05, 10  # seconds of CPU time: publishing a process that takes longer may use only one tenth of the time
+LONG_PUBLICATION = 0.05  # seconds of CPU time; after publishing a process for longer, we pause PAUSE_FACTOR times as long
+PAUSE_FACTOR = 10
 
 
 class Publications:
-    """Gives the kernel program the mappings of sampled processes. `due`: processes whose current mappings it does not have."""
+    """Gives the kernel program the mappings of sampled processes. `due`: processes whose current mappings it lacks."""
 
     def __init__(self, walker: KernelWalker, follower: Follower, collected: Collected) -> None:
         self._walker, self._follower, self._collected = walker, follower, collected
         self.sampled: set[int] = set()
         self.due: set[int] = set()
-        self._published: dict[int, int] = {}  # nanoseconds: when a process was last published
-        self._not_before: dict[int, float] = {}  # for processes with very many mappings
+        self._published: dict[int, int] = {}  # when a process was last published, in nanoseconds, by pid
+        self._not_before: dict[int, float] = {}  # when a process with very many mappings may be published again
 
-    def need(self, record: UnfinishedWalk) -> None:
-        """Note a sample that is to be walked here: its process becomes due, unless it was published since."""
+    def note_sample(self, record: UnfinishedWalk) -> None:
+        """Mark the process of a sample that the kernel program could not walk as due, unless it was published since."""
         self.sampled.add(record.pid)
-        # While mappings are read for publishing, no sample is walked in the kernel: those say nothing of what is published now.
+        # Samples from before the last publication do not count, because the kernel cannot walk any while mappings are being read.
         if record.end is not End.NO_TABLE and record.nanoseconds > self._published.get(record.pid, 0):
             self.due.add(record.pid)
 
     def publish(self) -> None:
-        """Publish the due processes that need not wait. Until then, their stacks are walked here."""
+        """Publish the due processes that need not pause. Stacks of the others are walked in this process."""
         processes, now = self._follower.processes, time.monotonic()
-        drained = self._follower.drain()  # not between the two below: whatever a process maps meanwhile is for the next time
+        drained = self._follower.drain()  # only once, before any epoch begins, because later mappings end the epoch
         self.due |= processes.changed & self.sampled
         for pid in processes.changed - self.sampled:
-            self._walker.forget(pid)  # from its parent it may have mappings that it has replaced
+            self._walker.forget(pid)  # the mappings that it got from its parent are outdated
         processes.changed.clear()
         for pid in processes.ended:
             self._forget(pid)
@@ -62,17 +63,17 @@ class Publications:
         due = [pid for pid in self.due if self._not_before.get(pid, 0) <= now]
         self.due.difference_update(due)
         for pid in due:
-            began = time.process_time()  # CPU time: without other processes, and without waits for files
-            epoch = self._walker.epoch(pid)
-            # Records are not enough: their mappings may have been unmapped since, and replaced by other code.
+            began = time.process_time()
+            epoch = self._walker.begin_epoch(pid)
+            # Scanned, because records do not tell which mappings have been unmapped since.
             spans = processes.spans(pid) if self._follower.scan(pid, drained) else None
             processes.changed.discard(pid)
             if spans is not None:
                 self._published[pid] = time.monotonic_ns()
                 self._walker.publish(pid, spans, epoch)
                 self._collected.open_perf_map(pid, spans)
-            if (took := time.process_time() - began) > LONG:
-                self._not_before[pid] = time.monotonic() + SHARE * took
+            if (took := time.process_time() - began) > LONG_PUBLICATION:
+                self._not_before[pid] = time.monotonic() + PAUSE_FACTOR * took
 
     def _forget(self, pid: int) -> None:
         self._walker.forget(pid)
@@ -85,38 +86,38 @@ class Publications:
 
 
 def begin_helpers() -> None:
-    """Fork helpers early: a later fork would pin more memory by copy-on-write. Where none can begin, the first use says so."""
+    """Fork helpers early, because a later fork would share, and so pin, more memory. On failure, their first use tells."""
     with suppress(OSError):
         helpers().begin()
         begin_demangling()
 
 
 BACKEND = "walked in the kernel (BPF)"
-BUILDERS = 1 + WORKERS  # processes that make tables: one more than WORKERS, since each waits for our next turn when it is done
-CHECK = 1.0  # seconds between two checks for unreported changes
-TABLES_AT_THE_BEGIN = 0.5  # seconds that sampling waits for tables of what runs already
-CHECKS = 10  # checks between two searches for files that nobody needs
+MAX_BUILDERS = 1 + WORKERS  # processes that make tables: one more, because each waits for us to take its table
+CHECK_INTERVAL = 1.0  # seconds between two checks for unreported changes
+MAX_WAIT_AT_BEGIN = 0.5  # seconds that sampling waits for the tables of running processes
+CHECKS_PER_RELEASE = 10  # checks between two releases of unused files
 SCANS = 2
 NO_ROOM = "the memory for tables was full: its table was used outside of the kernel only"
 
 
 class KernelSession:
-    """A profile. Within a `with` block, call `begin`, `advance` until sampling ends, and `finish`. Raises LoadError, EventError."""
+    """A profile. In a `with` block, call `begin`, then `advance` until it ends, then `finish`. Raises LoadError, EventError."""
 
     def __init__(self, plan: ProfilePlan) -> None:
         self.plan = plan
         self.collected = Collected(plan.event_label, BACKEND, plan.hertz, plan.unit)
         self.collected.notes += plan.event.notes(plan.frequency) * plan.on_cpu
-        self._new: list[UnfinishedWalk] = []  # samples to walk here that were read last
-        self._drained = 0  # nanoseconds, up to which all records were applied
+        self._new: list[UnfinishedWalk] = []  # new samples to walk in this process
+        self._drained = 0  # nanoseconds up to which all records were applied
         self._check_at = self._release_at = 0.0
-        self._samples_on = False
+        self._is_sampling = False
         with ExitStack() as opened:
             opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, raise_open_file_limit())
             opened.enter_context(raised_priority())
-            begin_helpers()  # they go first, too
+            begin_helpers()  # they inherit the raised priority
             self._cache = TableCache()
-            self._builder = opened.enter_context(TableBuilder(BUILDERS, self._cache, stores=plan.stores))
+            self._builder = opened.enter_context(TableBuilder(MAX_BUILDERS, self._cache, stores=plan.stores))
             self.follower = Follower(plan.targets)
             opened.callback(self.follower.close)
             self._files = self.follower.files
@@ -139,8 +140,6 @@ class KernelSession:
     def __exit__(self, *_: object) -> None:
         self._opened.close()
 
-    # -- the run
-
     def begin(self) -> None:
         """Read the mappings of running processes, and begin to sample."""
         sampled = self._publications.sampled
@@ -151,37 +150,37 @@ class KernelSession:
                 if not self.follower.scan(pid) and not is_process(pid):
                     raise StackError(f"process {pid}: no such process")
             sampled |= self.plan.targets
-            follow_descendants(sampled, self._walker.want)
+            follow_descendants(sampled, self._walker.sample_process)
             self._publications.due |= sampled
         else:
-            for _ in range(SCANS):  # again, for children of processes that were not known yet
+            for _ in range(SCANS):  # again, because processes may have forked before they were scanned
                 sampled.update(pid for pid in list_pids() if pid not in sampled and self.follower.scan(pid))
         self._walks.request_new()
         self._walks.take_tables()
-        deadline = time.monotonic() + TABLES_AT_THE_BEGIN
-        while self._builder.pending and time.monotonic() < deadline:  # until then deep stacks are cut off
+        deadline = time.monotonic() + MAX_WAIT_AT_BEGIN
+        while self._builder.pending and time.monotonic() < deadline:  # before, stacks are copied, and deep ones cut off
             select.select([self._builder.fileno()], [], [], WAIT)
             self._walks.take_tables()
         self._publications.publish()
         self.collected.started = time.time()
         self._began = time.monotonic()
         self._walker.attach()
-        self._samples_on = True
+        self._is_sampling = True
 
     def advance(self) -> None:
-        """Wait a short time for new records and tables, and use them."""
+        """Wait briefly for new records and tables, and process them."""
         self._wait()
         self._receive()
         self.collected.seconds = time.monotonic() - self._began
 
     def finish(self) -> Collected:
         """End sampling, wait for outstanding tables, and return all that was sampled."""
-        self._samples_on = False
+        self._is_sampling = False
         self._walker.detach()
         collected = self.collected
         collected.seconds = time.monotonic() - self._began
         self._receive()
-        deadline = time.monotonic() + TABLES_AT_THE_END
+        deadline = time.monotonic() + MAX_WAIT_AT_END
         while self._walker.lacks_records or ((self._new or self._walks) and time.monotonic() < deadline):
             self._wait()
             self._receive()
@@ -189,8 +188,8 @@ class KernelSession:
         for record in self._new:
             self._counted.count_lost(record.unwalked, NO_TABLE_IN_TIME)
         self._counted.add_counts(self._walker.take_counts(), last=True)
-        self._assemble()
-        self._walker.close()  # its buffer takes 64 MiB perhaps, and it takes long to find names
+        self._complete_result()
+        self._walker.close()  # early, because its buffer may take 64 MiB while the report finds names
         self._builder.close()
         return collected
 
@@ -199,14 +198,13 @@ class KernelSession:
         """Return the number of samples so far, without those that wait to be walked."""
         return self.collected.stacks.samples
 
-    # -- records and tables
-
     def _wait(self) -> None:
-        """Wait for new records or tables, unless there are some already."""
+        """Wait for new records or tables, unless some are there already."""
         if not (self._walker.ring.has_more or self._walks.has_due):
             self._poll.poll(WAIT)
 
     def _receive(self) -> None:
+        """Process new records and tables: one turn of the session's loop."""
         before = self._drained
         self._read_records()
         self._check_now_and_then()
@@ -214,66 +212,66 @@ class KernelSession:
         self._walks.take_tables()
         self._publications.publish()
         self._walk_new()
-        self._walks.take_tables()  # again: one that makes tables has nothing to do until its last one is taken
-        self._walks.walk_due(WALKING)
-        # Not before the last samples of those that ended meanwhile have been walked.
+        self._walks.take_tables()  # again, because a builder stays idle until its last table is taken
+        self._walks.walk_due(WALK_SECONDS)
+        # Ended processes are dropped only after their last samples have been walked.
         self.follower.processes.drop_ended(min(before, self._walker.ring.taken_until))
         self._counted.add_counts(self._walker.take_counts())
 
     def _read_records(self) -> None:
-        """Take the records that the kernel program has sent, then apply what processes did before."""
+        """Take the kernel program's records, then apply all records of mappings from before them."""
         records, self._drained = self._walker.poll(0), self.follower.drain()
         for record in records:
             match record:
                 case NewStack():
                     self._counted.keep_stack(record)
                 case UnfinishedWalk():
-                    self._wait_for(record)
+                    self._queue_walk(record)
                 case NewArea():
                     self.follower.processes.apply_unmapping(record.pid, record.start, record.end, record.nanoseconds)
 
     def _check_now_and_then(self) -> None:
-        """Check for unreported changes: rewritten files, CPUs that come and go."""
+        """Check for changes that no record reports: rewritten files, and CPUs that come and go."""
         now = time.monotonic()
         if now < self._check_at:
             return
-        self._check_at = now + CHECK
+        self._check_at = now + CHECK_INTERVAL
         self.collected.stacks.room.release_pages()
         self.follower.check_files()
         filenos = set(self.follower.filenos)
-        if filenos != self._polled and self._samples_on:
-            with suppress(EventError):  # a CPU that went again meanwhile
+        if filenos != self._polled and self._is_sampling:
+            with suppress(EventError):  # the CPU is gone again
                 self._walker.attach()
-        for fileno in filenos - self._polled:  # closed ones have gone by themselves
+        for fileno in filenos - self._polled:  # epoll itself drops closed descriptors
             self._poll.register(fileno, select.EPOLLIN)
         self._polled = filenos
         if now >= self._release_at:
-            self._release_at = now + CHECKS * CHECK
+            self._release_at = now + CHECKS_PER_RELEASE * CHECK_INTERVAL
             self._release_files()
             self._files.release_pages()
 
     def _release_files(self) -> None:
-        """Close files that no process maps and no stack needs for its names, so that their number does not grow with time."""
+        """Close the files that no process maps and no stack needs for names, so that they do not accumulate."""
         used = self.follower.processes.files_in_use() | self.collected.stacks.used_files() | self._walks.used_files()
         for number in self._files.release_unused(used):
             self._walks.forget(number)
             self._walker.drop_table(number)
 
-    def _wait_for(self, record: UnfinishedWalk) -> None:
-        self._publications.need(record)
-        found = read_stack_while_asleep(record, self._walker) if record.asleep else record
-        if found:
-            self._new.append(found)
+    def _queue_walk(self, record: UnfinishedWalk) -> None:
+        """Queue a walk that the kernel program could not finish, with its stack, or count the sample as lost."""
+        self._publications.note_sample(record)
+        with_stack = read_stack_while_asleep(record, self._walker) if record.asleep else record
+        if with_stack:
+            self._new.append(with_stack)
         else:
             self._counted.count_lost(record.unwalked, RAN_AGAIN)
 
-    # -- stacks that are walked here
-
     def _walk_new(self) -> None:
+        """Walk the queued samples, except those that are newer than the records applied so far."""
         new, self._new = self._new, []
         for record in new:
             spans = self.follower.spans(record.pid, record.nanoseconds)
-            if record.nanoseconds > self._drained:  # what happened before it is not known yet
+            if record.nanoseconds > self._drained:  # mappings from before it may still be unknown
                 self._new.append(record)
             elif spans is None:
                 self._counted.count_lost(record.unwalked, self.follower.processes.explain_unknown(record.pid, record.nanoseconds))
@@ -281,19 +279,17 @@ class KernelSession:
                 self.collected.open_perf_map(record.pid, spans)
                 self._walks.walk(record, spans)
 
-    # -- the result
-
-    def _assemble(self) -> None:
+    def _complete_result(self) -> None:
         """Complete the collected data with lost samples and notes."""
         collected = self.collected
         collected.keep_threads(self.plan.tids)
         totals = self._walker.statistics()
-        collected.lost.update({reason: totals[number] for number, reason in LOST.items()})
+        collected.lost.update({reason: totals[number] for number, reason in LOSS_REASONS.items()})
         if self.follower.lost:
             collected.notes.append(f"{format_count(self.follower.lost, 'record')} of mappings lost; they were read again")
         if self._files.refused:
             collected.notes.append(f"more than {MAX_FILES:,} files: {self._files.refused:,} have no names and no tables")
-        collected.lost += Counter()  # without zeros
+        collected.lost += Counter()  # which drops zeros
         for number in self._walker.refused:
             self._files.by_number[number].why = NO_ROOM
         collected.notes += [*list_file_notes(collected), *filter(None, [self._cache.note])]

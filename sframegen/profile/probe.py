@@ -1,4 +1,4 @@
-"""Finds the backend with which this user can profile on this machine, and what would allow a better one."""
+"""Finds out with which backend this user can profile on this machine, and what would allow a better one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NEEDED = "cap_bpf,cap_perfmon,cap_sys_ptrace"
 
 
 class Backend(Enum):
-    """How stacks are walked, in the words that users see."""
+    """The ways to walk stacks, as messages describe them."""
 
     KERNEL = "walked in the kernel"
     COPIES = "walked from copies of stacks"
@@ -37,7 +37,7 @@ class Backend(Enum):
 
 
 class Fact(NamedTuple):
-    """A line of the report: what was tested, True if it allows what the profiler needs, and the finding."""
+    """A line of the report. `name`: what was tested. `fine`: True if the profiler can use it. `found`: the result."""
 
     name: str
     fine: bool
@@ -45,7 +45,7 @@ class Fact(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """The result. `own`, `other`, `all`: the backend for processes of this user, of other users, and for all at once."""
+    """The report. `own`, `other`, `all`: the backend for processes of this user, of other users, and for all at once."""
 
     facts: list[Fact]
     own: Backend
@@ -53,13 +53,14 @@ class Probe(NamedTuple):
     all: Backend
     remedies: list[str]  # what would allow a better backend, one line each
 
-    def lines(self) -> list[str]:
-        shown = [f"{'ok' if fact.fine else 'no'}  {fact.name}: {fact.found}" for fact in self.facts]
-        whose = ("this user's processes", "other users' processes", "all processes at once")
-        shown += [f"stacks of {one}: {backend.value}" for one, backend in zip(whose, (self.own, self.other, self.all), strict=True)]
-        return shown + [f"to improve this: {remedy}" for remedy in self.remedies]
+    def report_lines(self) -> list[str]:
+        """Return the report's lines for users."""
+        lines = [f"{'ok' if fact.fine else 'no'}  {fact.name}: {fact.found}" for fact in self.facts]
+        targets = {"this user's processes": self.own, "other users' processes": self.other, "all processes at once": self.all}
+        lines += [f"stacks of {target}: {backend.value}" for target, backend in targets.items()]
+        return lines + [f"to improve this: {remedy}" for remedy in self.remedies]
 
-    def fields(self) -> dict[str, Any]:
+    def json_fields(self) -> dict[str, Any]:
         """Return the fields of the JSON document."""
         return {
             "facts": [fact._asdict() for fact in self.facts],
@@ -69,42 +70,44 @@ class Probe(NamedTuple):
 
 
 def probe() -> Probe:
-    """Return the backends and facts of this machine, found by cheap trials. Raises nothing: failures are facts."""
-    held = _capabilities()
-    kernel = _try("kernel", check_kernel, os.uname().release)
-    program = _try("kernel program", read_object, "built for this machine")
-    runtime = _try("libbpf.so.1", library, "found")
-    allowed = _may_use_bpf() if runtime.fine else Fact("BPF", False, "not tried without libbpf.so.1")
-    missing = sorted({"CAP_BPF", "CAP_PERFMON"} - held) if "CAP_SYS_ADMIN" not in held else []
+    """Return the backends and facts of this machine, found by cheap trials. Never raises, because a failure is a fact."""
+    capabilities = _read_capabilities()
+    kernel = _test("kernel", check_kernel, os.uname().release)
+    program = _test("kernel program", read_object, "built for this machine")
+    runtime = _test("libbpf.so.1", library, "found")
+    allowed = _test_bpf() if runtime.fine else Fact("BPF", False, "not tried without libbpf.so.1")
+    missing = sorted({"CAP_BPF", "CAP_PERFMON"} - capabilities) if "CAP_SYS_ADMIN" not in capabilities else []
     without = f"; without {' and '.join(missing)}" if missing else ""
-    whole = allowed.fine or not in_user_namespace()
-    within = "" if whole else "; only in this user namespace, not on the machine"
-    listed = Fact("capabilities", whole and not missing, (", ".join(sorted(held)) or "none") + without + within)
-    own = _event("perf events of own processes", 0)
-    own_kernel = _event("perf events of own processes, in the kernel too", 0, kernel=True)
-    everyone = _event("perf events of all processes", -1, kernel=True)
-    level = Fact("kernel.perf_event_paranoid", own.fine, "unreadable" if (found := read_paranoid_level()) is None else str(found))
+    is_machine_wide = allowed.fine or not in_user_namespace()
+    scope = "" if is_machine_wide else "; only in this user namespace, not on the machine"
+    listed = Fact("capabilities", is_machine_wide and not missing, (", ".join(sorted(capabilities)) or "none") + without + scope)
+    own = _test_event("perf events of own processes", 0)
+    own_kernel = _test_event("perf events of own processes, in the kernel too", 0, kernel=True)
+    everyone = _test_event("perf events of all processes", -1, kernel=True)
+    number = read_paranoid_level()
+    level = Fact("kernel.perf_event_paranoid", own.fine, "unreadable" if number is None else str(number))
     names = ", ".join(event.name for event in list_available())
     events = Fact("events", bool(names), names or "none")
     facts = [kernel, program, runtime, listed, allowed, level, own, own_kernel, everyone, events]
     bpf = kernel.fine and program.fine and runtime.fine and allowed.fine and everyone.fine and not missing
-    traces = bool(held & {"CAP_SYS_PTRACE", "CAP_SYS_ADMIN"}) or _may_read_mappings()
+    traces = bool(capabilities & {"CAP_SYS_PTRACE", "CAP_SYS_ADMIN"}) or _may_read_mappings()
     best = Backend.KERNEL if bpf else Backend.COPIES if own.fine else Backend.NONE
     others = Backend.KERNEL if bpf and traces else Backend.NONE
     is_privileged = listed.fine and traces and (allowed.fine or not runtime.fine)
-    return Probe(facts, best, others, others, _remedies(facts, best, is_privileged=is_privileged))
+    return Probe(facts, best, others, others, _suggest_remedies(facts, best, is_privileged=is_privileged))
 
 
-def _try(name: str, what: Any, found: str) -> Fact:  # noqa: ANN401 - any function without arguments
+def _test(name: str, check: Any, found: str) -> Fact:  # noqa: ANN401 - any function without arguments
+    """Return the fact whether `check` raises no LoadError. `found`: the result if it does not."""
     try:
-        what()
+        check()
     except LoadError as error:
         return Fact(name, False, error.message)
     return Fact(name, True, found)
 
 
-def _may_use_bpf() -> Fact:
-    """Return the fact whether the smallest BPF map can be made: a container may forbid it, whatever its capabilities."""
+def _test_bpf() -> Fact:
+    """Return the fact whether the smallest BPF map can be made. A container may forbid it despite its capabilities."""
     try:
         os.close(create_table(1))
     except (LoadError, OSError) as error:
@@ -112,7 +115,8 @@ def _may_use_bpf() -> Fact:
     return Fact("BPF", True, "allowed")
 
 
-def _event(name: str, pid: int, *, kernel: bool = False) -> Fact:
+def _test_event(name: str, pid: int, *, kernel: bool = False) -> Fact:
+    """Return the fact whether a perf event can be opened. `pid`: 0 for this process, -1 for all. `kernel`: with kernel code."""
     flags = EventFlag.DISABLED | EventFlag.EXCLUDE_HYPERVISOR | EventFlag.EXCLUDE_KERNEL * (not kernel)
     try:
         os.close(open_event(EventAttributes(TYPE_SOFTWARE, flags=flags), pid, 0 if pid < 0 else -1))
@@ -122,7 +126,7 @@ def _event(name: str, pid: int, *, kernel: bool = False) -> Fact:
 
 
 def _may_read_mappings() -> bool:
-    """Return True if the kernel shows mappings of another user's process, as newer kernels do with CAP_PERFMON."""
+    """Return True if /proc shows the mappings of another user's process, as on newer kernels with CAP_PERFMON."""
     for pid in list_pids():
         try:
             if Path(f"/proc/{pid}").stat().st_uid != os.geteuid() and Path(f"/proc/{pid}/maps").read_bytes():
@@ -134,8 +138,8 @@ def _may_read_mappings() -> bool:
     return False
 
 
-def _capabilities() -> set[str]:
-    """Return the names of this process's effective capabilities."""
+def _read_capabilities() -> set[str]:
+    """Return the names of this process's effective capabilities, as far as a profile needs them."""
     try:
         match = re.search(r"^CapEff:\s*([0-9a-f]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
     except OSError:
@@ -144,7 +148,7 @@ def _capabilities() -> set[str]:
     return {name for name, bit in CAPABILITIES.items() if bits >> bit & 1}
 
 
-def _remedies(facts: list[Fact], best: Backend, *, is_privileged: bool) -> list[str]:
+def _suggest_remedies(facts: list[Fact], best: Backend, *, is_privileged: bool) -> list[str]:
     fine = {fact.name: fact.fine for fact in facts}
     remedies = []
     if not fine["libbpf.so.1"]:
@@ -152,7 +156,7 @@ def _remedies(facts: list[Fact], best: Backend, *, is_privileged: bool) -> list[
     if not fine["kernel program"]:
         remedies.append(f"install clang, then sframegen again from its sources: it has no kernel program for {platform.machine()}")
     if fine["kernel"] and not is_privileged:
-        remedies.append(_privileges(has_capabilities=fine["capabilities"]))
+        remedies.append(_suggest_privileges(has_capabilities=fine["capabilities"]))
     if best is Backend.NONE:
         if command := command_for_own_events():  # else a container or a policy forbids them
             remedies.append(f"{command} allows perf events of own processes")
@@ -161,8 +165,8 @@ def _remedies(facts: list[Fact], best: Backend, *, is_privileged: bool) -> list[
     return remedies
 
 
-def _privileges(*, has_capabilities: bool) -> str:
-    """Return the advice that gets this process the rights that it lacks."""
+def _suggest_privileges(*, has_capabilities: bool) -> str:
+    """Return a line on how to get the rights that this process lacks."""
     if in_user_namespace():
         return f"run as {describe_root()}"
     if os.geteuid() != 0:

@@ -1,6 +1,6 @@
-"""Walks copied stacks in this process, at once or as soon as the tables of their files are there.
+"""Walks copied stacks in this process, at once or as soon as the tables of their files are ready.
 
-Waiting stacks are in a file without a name: there may be thousands of 64 KiB.
+Waiting stacks are stored in an unnamed file, because there may be thousands, of 64 KiB each.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from sframegen.profile.tables.decoded_table import DecodedTable
     from sframegen.profile.tables.table_builder import TableBuilder
 
-WAIT = 0.1  # seconds, at most, for news
-WALKING = 0.05  # seconds of one turn for stacks that have waited; meanwhile, no new table is taken
-TABLES_AT_THE_END = 30.0  # seconds that stacks wait for tables after sampling has ended
-MAX_MADE = 64  # processes whose code in no file is cached
+WAIT = 0.1  # seconds that a session waits at most for records or tables
+WALK_SECONDS = 0.05  # seconds after which walking stacks that have waited is interrupted, to take new tables
+MAX_WAIT_AT_END = 30.0  # seconds that stacks wait for tables after sampling has ended
+MAX_GENERATED = 64  # processes whose code without a file is cached
 
 
 class StackWalks:
-    """Requests tables, walks stacks with them, and counts the stacks. `kernel`: gets the tables, too."""
+    """Requests tables, walks stacks with them, and counts the stacks. `kernel`: also gets the tables."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class StackWalks:
         self._copies = CopyWalker(abi, self._elf_of)
         self._waiting = WaitingStacks()
         self._building: set[int] = set()  # files whose tables are being made
-        self._proving: set[int] = set()  # of those, files whose code is being read for rules
-        self._made = lru_cache(MAX_MADE)(lambda pid, _program: GeneratedCode(pid))
+        self._proving: set[int] = set()  # those of them whose rules are being proven from their code
+        self._generated_code = lru_cache(MAX_GENERATED)(lambda pid, _program: GeneratedCode(pid))
 
     def __len__(self) -> int:
         """Return the number of waiting stacks."""
@@ -64,14 +64,14 @@ class StackWalks:
 
     @property
     def has_due(self) -> bool:
-        """Return True if stacks have waited for tables that are there now."""
+        """Return True if the tables for which some stacks have waited are ready."""
         return self._waiting.has_due
 
     def used_files(self) -> set[int]:
-        return self._building | self._waiting.files()
+        return self._building | self._waiting.used_files()
 
     def forget(self, number: int) -> None:
-        """Drop all that is known of a file, because its number is given to another one."""
+        """Forget a file's table and code, because its number is about to be given to another file."""
         self._copies.forget(number)
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class StackWalks:
     def take_tables(self) -> None:
         """Take the tables that are ready, and note the files that get none."""
         without = self._files.take_without_table()
-        ready = self._builder.take_ready(self._waiting.wanted())
+        ready = self._builder.take_ready(self._waiting.count_by_file())
         for built in ready:
             self._building.discard(built.number)
             self._proving.discard(built.number)
@@ -101,13 +101,13 @@ class StackWalks:
             self._kernel.add_tables(tables, unproven=unproven)
         self._waiting.make_due({*tables})
         if self._waiting.bytes > MAX_WAITING // 2:
-            self._stop_waiting_for_proofs()
+            self._end_wait_for_proofs()
 
     def _elf_of(self, number: int) -> ElfFile | None:
         return file.elf if (file := self._files.by_number.get(number)) else None
 
     def _request(self, file: TracedFile) -> None:
-        """Request a file's table, or a proof of rules for code without any; if neither can come, walk without."""
+        """Request a file's table, or, if that is ready, a proof. If neither is possible, let stacks be walked without."""
         if file.number in self._building:
             return
         if file.ready and (file.elf is None or file.final):
@@ -123,8 +123,8 @@ class StackWalks:
         else:
             self._builder.request(file.number, file.elf)
 
-    def _stop_waiting_for_proofs(self) -> None:
-        """Let stacks that wait for proofs be walked with guesses, because there are too many, or it is too late."""
+    def _end_wait_for_proofs(self) -> None:
+        """Let stacks that wait for proofs be walked without proven rules, because there are too many, or it is too late."""
         numbers = {number for number in self._proving if not self._files.by_number[number].final}
         for number in numbers:
             self._files.by_number[number].final = True
@@ -136,15 +136,15 @@ class StackWalks:
     # -- stacks
 
     def walk(self, record: UnfinishedWalk, spans: ProcessSpans) -> None:
-        """Walk a stack and count it, or keep it until the table that it needs is there."""
+        """Walk a stack and count it, or keep it until the table that it needs is ready."""
         end, number = record.end, record.missing
         if end is not End.NO_TABLE or number not in self._building or self._files.by_number[number].ready:
-            made = self._made(record.pid, self._processes.program(record.pid))
+            generated = self._generated_code(record.pid, self._processes.program(record.pid))
             columns = self._copies.find_columns(spans)
-            end = self._copies.walk(columns, record.where, record.stack_start, record.stack, record.holes, made.read)
+            end = self._copies.walk(columns, record.where, record.stack_start, record.stack, record.holes, generated.read)
             number = self._copies.missing
         if end is End.NO_TABLE:
-            for stack in self._waiting.add(Waiting(record, spans, number)):
+            for stack in self._waiting.add(WaitingStack(record, spans, number)):
                 self._counted.count_lost(stack, TOO_MANY_WAIT)
             if file := self._files.by_number.get(number):
                 self._request(file)
@@ -154,36 +154,36 @@ class StackWalks:
         self._counted.count_walked(record, self._copies.frames(), end)
 
     def walk_due(self, seconds: float = math.inf) -> None:
-        """Walk stacks whose tables are there now, for about `seconds`."""
+        """Walk the stacks whose tables are ready, for about `seconds`."""
         end = time.monotonic() + seconds
-        for one in self._waiting.take_due():
-            self.walk(one.record, one.spans)
+        for stack in self._waiting.take_due():
+            self.walk(stack.record, stack.spans)
             if time.monotonic() > end:
                 return
 
     def finish(self) -> None:
-        """Walk the waiting stacks with the tables that are there, and count the rest as lost."""
-        self._stop_waiting_for_proofs()
+        """Walk the waiting stacks with the tables that are ready, and count the rest as lost."""
+        self._end_wait_for_proofs()
         self.walk_due()
         for stack in self._waiting.drop():
             self._counted.count_lost(stack, NO_TABLE_IN_TIME)
 
 
-# Reasons for the loss of dropped stacks.
+# Reasons why dropped stacks are lost
 NO_TABLE_IN_TIME = "the table of a file was not ready in time"
 TOO_MANY_WAIT = "too many stacks waited for tables"
 
 
-class Waiting(NamedTuple):
-    """A waiting stack. `spans`: of its process when it was sampled. `number`: of the file whose table it waits for."""
+class WaitingStack(NamedTuple):
+    """A waiting stack. `spans`: its process's mappings when it was sampled. `number`: the file for whose table it waits."""
 
     record: UnfinishedWalk
     spans: ProcessSpans
     number: int
 
 
-class _Kept(NamedTuple):
-    """A slot in the file, with a record of `size` bytes, of which `stack` are the bytes of the stack."""
+class _StoredStack(NamedTuple):
+    """A waiting stack whose pickled record, of `size` bytes, is in a slot of the file. `stack`: bytes of the copied stack."""
 
     slot: int
     size: int
@@ -193,40 +193,40 @@ class _Kept(NamedTuple):
     unwalked: UnwalkedStack
 
 
-SLOT = MAX_COPY + (1 << 14)  # bytes in the file: with registers, and the frames that were walked
+SLOT = MAX_COPY + (1 << 14)  # bytes of a slot, with room for registers and the frames walked so far
 
 
 class WaitingStacks:
-    """The waiting stacks, the oldest first. `bytes`: of all stacks.
+    """The waiting stacks, the oldest first. `bytes`: the size of all copied stacks.
 
-    Stacks whose tables are there are due. There may be thousands, so callers may stop between two of them.
+    A stack is due once its table is ready. There may be thousands of them, so callers may stop between two.
     """
 
     def __init__(self, limit: int = MAX_WAITING) -> None:
         self.bytes = 0
         self._limit = limit
-        self._stacks: deque[_Kept] = deque()
-        self._due: deque[_Kept] = deque()
+        self._stacks: deque[_StoredStack] = deque()
+        self._due: deque[_StoredStack] = deque()
         self._file = -1
-        self._slots = 0  # in the file
-        self._free: list[int] = []
+        self._slots = 0  # number of slots in the file
+        self._free: list[int] = []  # slots
 
     def __len__(self) -> int:
         return len(self._stacks) + len(self._due)
 
-    def add(self, one: Waiting) -> list[UnwalkedStack]:
-        """Add a stack. Return the stacks dropped for it: the oldest beyond the limit, and this one if there is no room."""
-        record = pickle.dumps(one.record)
+    def add(self, stack: WaitingStack) -> list[UnwalkedStack]:
+        """Add a stack. Return the stacks that are dropped: the oldest beyond the limit, or this one if it cannot be written."""
+        record = pickle.dumps(stack.record)
         slot = self._free.pop() if self._free else self._slots
         try:
             self._write(record, slot)
         except OSError:
             self._free += [slot] * (slot < self._slots)
-            return [one.record.unwalked]
+            return [stack.record.unwalked]
         self._slots = max(self._slots, slot + 1)
-        kept = _Kept(slot, len(record), len(one.record.stack), one.spans, one.number, one.record.unwalked)
-        self._stacks.append(kept)
-        self.bytes += kept.stack
+        stored = _StoredStack(slot, len(record), len(stack.record.stack), stack.spans, stack.number, stack.record.unwalked)
+        self._stacks.append(stored)
+        self.bytes += stored.stack
         dropped = []
         while self.bytes > self._limit:
             oldest = (self._due or self._stacks).popleft()
@@ -238,36 +238,36 @@ class WaitingStacks:
     def has_due(self) -> bool:
         return bool(self._due)
 
-    def wanted(self) -> Counter[int]:
+    def count_by_file(self) -> Counter[int]:
         """Return the number of stacks that wait for each file's table."""
-        return Counter(kept.number for kept in self._stacks)
+        return Counter(stored.number for stored in self._stacks)
 
     def make_due(self, numbers: set[int]) -> None:
-        """Make the stacks due that wait for the tables of these files."""
-        if numbers and any(kept.number in numbers for kept in self._stacks):
-            self._due += (kept for kept in self._stacks if kept.number in numbers)
-            self._stacks = deque(kept for kept in self._stacks if kept.number not in numbers)
+        """Mark the stacks that wait for the tables of these files as due."""
+        if numbers and any(stored.number in numbers for stored in self._stacks):
+            self._due += (stored for stored in self._stacks if stored.number in numbers)
+            self._stacks = deque(stored for stored in self._stacks if stored.number not in numbers)
 
-    def take_due(self) -> Iterator[Waiting]:
+    def take_due(self) -> Iterator[WaitingStack]:
         """Yield the due stacks, and forget them."""
         while self._due:
-            kept = self._due.popleft()
-            record = os.pread(self._file, kept.size, kept.slot * SLOT)
-            self._forget(kept)
-            yield Waiting(pickle.loads(record), kept.spans, kept.number)  # noqa: S301 - our own: nobody else has the file
+            stored = self._due.popleft()
+            record = os.pread(self._file, stored.size, stored.slot * SLOT)
+            self._forget(stored)
+            yield WaitingStack(pickle.loads(record), stored.spans, stored.number)  # noqa: S301 - nobody else can open the file
 
     def drop(self) -> list[UnwalkedStack]:
         """Forget all stacks, and return them."""
         dropped = [*self._due, *self._stacks]
         self._due.clear()
         self._stacks.clear()
-        for kept in dropped:
-            self._forget(kept)
-        return [kept.unwalked for kept in dropped]
+        for stored in dropped:
+            self._forget(stored)
+        return [stored.unwalked for stored in dropped]
 
-    def files(self) -> set[int]:
-        """Return the numbers of all files that the stacks may need."""
-        tuples = {id(kept.spans): kept.spans for kept in (*self._stacks, *self._due)}  # thousands share one
+    def used_files(self) -> set[int]:
+        """Return the numbers of all files in the mappings of waiting stacks."""
+        tuples = {id(stored.spans): stored.spans for stored in (*self._stacks, *self._due)}  # thousands share one
         return {span.file for spans in tuples.values() for span in spans}
 
     def close(self) -> None:
@@ -284,8 +284,8 @@ class WaitingStacks:
         if os.pwrite(self._file, record, slot * SLOT) != len(record):
             raise OSError
 
-    def _forget(self, kept: _Kept) -> None:
-        self._free.append(kept.slot)
-        self.bytes -= kept.stack
+    def _forget(self, stored: _StoredStack) -> None:
+        self._free.append(stored.slot)
+        self.bytes -= stored.stack
         if len(self._free) == self._slots and self._file >= 0:
             os.ftruncate(self._file, 0)

@@ -19,7 +19,7 @@ from sframegen.profile.copied_session import (
     RING_FULL,
     SMALLEST_COPY,
     CopiedSession,
-    copy_size,
+    choose_copy_size,
 )
 from sframegen.profile.events.names import find_event
 from sframegen.profile.sampling_plan import ProfilePlan
@@ -166,7 +166,7 @@ def test_a_process_that_is_not_there_is_refused_in_one_line() -> None:
 
 
 def test_copies_are_as_large_as_the_ring_buffer_allows() -> None:
-    assert copy_size(99, 2 << 20) == LARGEST_COPY
-    assert copy_size(9999, 2 << 20) == SMALLEST_COPY
-    assert SMALLEST_COPY < copy_size(99, 512 << 10) < LARGEST_COPY
-    assert copy_size(99, 512 << 10) % 8 == 0
+    assert choose_copy_size(99, 2 << 20) == LARGEST_COPY
+    assert choose_copy_size(9999, 2 << 20) == SMALLEST_COPY
+    assert SMALLEST_COPY < choose_copy_size(99, 512 << 10) < LARGEST_COPY
+    assert choose_copy_size(99, 512 << 10) % 8 == 0

@@ -206,7 +206,7 @@ def test_samples_are_taken_while_the_profiler_is_busy_for_longer_than_the_ring_b
         try:
             assert process.stdout.readline() == b"here\n"
             plan = ProfilePlan(frozenset([process.pid]), find_event("cpu-clock"), 999)
-            monkeypatch.setattr(kernel_walker, "ring_bytes", lambda *_: BUFFER)
+            monkeypatch.setattr(kernel_walker, "choose_ring_size", lambda *_: BUFFER)
             with KernelSession(plan) as session:
                 with monkeypatch.context() as context:
                     context.setattr(session._publications, "publish", lambda: None)

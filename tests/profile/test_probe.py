@@ -25,7 +25,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         monkeypatch.setattr(module, name, lambda: None)
     monkeypatch.setattr(module, "create_table", lambda _: os.open("/dev/null", 0))
     monkeypatch.setattr(module, "open_event", lambda *_: os.open("/dev/null", 0))
-    monkeypatch.setattr(module, "_capabilities", lambda: set(CAPABILITIES))
+    monkeypatch.setattr(module, "_read_capabilities", lambda: set(CAPABILITIES))
     monkeypatch.setattr(module, "read_paranoid_level", lambda: 2)
     monkeypatch.setattr(module, "in_user_namespace", lambda: False)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -55,7 +55,7 @@ def test_without_a_part_of_the_kernel_program_copies_are_taken(part: str, remedy
 
 
 def test_without_capabilities_it_says_which(machine: pytest.MonkeyPatch) -> None:
-    machine.setattr(module, "_capabilities", set)
+    machine.setattr(module, "_read_capabilities", set)
 
     def allowed(attributes: EventAttributes, pid: int, _cpu: int) -> int:
         if pid < 0 or not attributes.flags & 1 << 5:
@@ -70,7 +70,7 @@ def test_without_capabilities_it_says_which(machine: pytest.MonkeyPatch) -> None
 
 
 def test_other_users_need_one_capability_more(machine: pytest.MonkeyPatch) -> None:
-    machine.setattr(module, "_capabilities", lambda: {"CAP_BPF", "CAP_PERFMON"})
+    machine.setattr(module, "_read_capabilities", lambda: {"CAP_BPF", "CAP_PERFMON"})
     machine.setattr(module, "_may_read_mappings", lambda: False)
     found = probe()
     assert (found.own, found.other, found.all) == (Backend.KERNEL, Backend.NONE, Backend.NONE)
@@ -105,9 +105,9 @@ def test_where_nothing_is_allowed_it_says_so(machine: pytest.MonkeyPatch) -> Non
 
 def test_this_machine_is_looked_at_without_an_error() -> None:
     found = probe()
-    assert json.loads(json.dumps(found.fields()))["backends"].keys() == {"own", "other", "all"}
-    assert all("\n" not in line for line in found.lines())
-    assert len(found.lines()) == len(found.facts) + 3 + len(found.remedies)
+    assert json.loads(json.dumps(found.json_fields()))["backends"].keys() == {"own", "other", "all"}
+    assert all("\n" not in line for line in found.report_lines())
+    assert len(found.report_lines()) == len(found.facts) + 3 + len(found.remedies)
 
 
 def test_root_without_libbpf_is_told_what_is_missing_and_not_to_be_root(machine: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def test_root_in_a_container_is_told_what_it_lacks(machine: pytest.MonkeyPatch) 
     machine.setattr(module, "create_table", refused)
     [remedy] = probe().remedies
     assert remedy.startswith("allow this process to use BPF: a container or a policy forbids it")
-    machine.setattr(module, "_capabilities", set)
+    machine.setattr(module, "_read_capabilities", set)
     [remedy] = probe().remedies
     assert remedy.startswith("give this root the capabilities cap_bpf,cap_perfmon,cap_sys_ptrace")
 

@@ -18,9 +18,9 @@ from sframegen.profile.copied_session import (
     NO_REGISTERS,
     NO_STACK,
     RegisterLayout,
+    find_loss_reason,
+    make_unfinished_walk,
     registers_mask,
-    unfinished_of,
-    why_lost,
 )
 from sframegen.profile.counted_stacks import CountedStacks
 from sframegen.profile.events.event_records import REGISTERS_64, SampleRecord
@@ -200,7 +200,7 @@ def test_samples_of_both_machines_are_walked(abi: Abi, by: str) -> None:
     run.files[run.second].elf = None
     run.give(run.second, None)
     record = sample(abi, TWO_RECORDS, SP + 0x20)
-    run.walks.walk(unfinished_of(record, RegisterLayout(abi, registers_mask(abi)), kernel=False), tuple(run.spans))
+    run.walks.walk(make_unfinished_walk(record, RegisterLayout(abi, registers_mask(abi)), kernel=False), tuple(run.spans))
     [stack] = cast("list[Stack]", run.collected.stacks)
     assert (stack.samples, stack.pid, stack.end) == (1, PID, End.GUESS_FAILED)
     assert stack.tid == (PID + 1 if by == Grouping.TID else 0)
@@ -213,7 +213,7 @@ def test_samples_of_both_machines_are_walked(abi: Abi, by: str) -> None:
 
 def test_a_sample_that_cannot_be_walked_has_a_reason() -> None:
     cases = [(b"", 0, NO_REGISTERS), (bytes(8), 1, NO_64_BITS), (b"", REGISTERS_64, NO_STACK), (bytes(8), REGISTERS_64, "")]
-    assert [why_lost(sample(AMD64, stack, 0, registers_abi=kind)) for stack, kind, _ in cases] == [why for *_, why in cases]
+    assert [find_loss_reason(sample(AMD64, stack, 0, registers_abi=kind)) for stack, kind, _ in cases] == [why for *_, why in cases]
 
 
 def test_what_is_lost_is_counted() -> None:

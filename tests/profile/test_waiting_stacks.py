@@ -13,7 +13,7 @@ from sframegen.profile.bpf.kernel_records import UnfinishedWalk, UnwalkedStack
 from sframegen.profile.following.files import CodeSpan
 from sframegen.profile.limits import MAX_COPY, MAX_DEPTH
 from sframegen.profile.packed_frames import OffCpu
-from sframegen.profile.stack_walks import StackWalks, Waiting, WaitingStacks
+from sframegen.profile.stack_walks import StackWalks, WaitingStack, WaitingStacks
 from sframegen.profile.stacks import growing
 from sframegen.profile.walk.copied_stack import Start
 from sframegen.stack.walking.frames import End
@@ -25,11 +25,11 @@ WHERE = Start((), 0, 0x1000)
 CHANGED = OffCpu.SLEEPING.hash ^ OffCpu.WAITING.hash  # in the hash of a thread that waits for a CPU again
 
 
-def waiting(number: int, stack: bytes) -> Waiting:
-    return Waiting(UnfinishedWalk(0, 1, 1, "one", End.NO_TABLE, WHERE, 0x7000, stack, number), (), number)
+def waiting(number: int, stack: bytes) -> WaitingStack:
+    return WaitingStack(UnfinishedWalk(0, 1, 1, "one", End.NO_TABLE, WHERE, 0x7000, stack, number), (), number)
 
 
-def taken(stacks: WaitingStacks, numbers: set[int]) -> Iterator[Waiting]:
+def taken(stacks: WaitingStacks, numbers: set[int]) -> Iterator[WaitingStack]:
     stacks.make_due(numbers)
     return stacks.take_due()
 
@@ -93,7 +93,7 @@ def test_what_is_due_and_not_walked_yet_still_counts() -> None:
             stacks.add(waiting(number, b"x")._replace(spans=(span,)))
         stacks.make_due({1})
         assert next(stacks.take_due()).number == 1
-        assert (stacks.has_due, len(stacks), stacks.bytes, stacks.files()) == (True, 2, 2, {7})
+        assert (stacks.has_due, len(stacks), stacks.bytes, stacks.used_files()) == (True, 2, 2, {7})
         assert len(stacks.add(waiting(3, b"xx"))) == 1  # the oldest that is due
         assert not stacks.has_due
         assert [one.number for one in taken(stacks, {2, 3})] == [2, 3]
@@ -104,7 +104,7 @@ def test_it_is_known_how_many_want_a_table() -> None:
         for number in (1, 2, 1, 3):
             stacks.add(waiting(number, b"x"))
         stacks.make_due({3})
-        assert stacks.wanted() == {1: 2, 2: 1}
+        assert stacks.count_by_file() == {1: 2, 2: 1}
 
 
 @pytest.mark.sampled

@@ -1,4 +1,4 @@
-"""Allocates parts of an array that the kernel program reads meanwhile: a part is reused only when nothing can refer to it."""
+"""Allocates extents of an array that the kernel program reads at the same time, and reuses one only once nothing refers to it."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ from sframegen.profile.bpf.libbpf import LoadError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-QUARANTINE = 1.0  # seconds: a run of the program ends long before
+QUARANTINE = 1.0  # seconds after which no run of the kernel program can still use a retired extent
 
 
 class Extents:
-    """The extents of an array. `referenced` returns the first elements of extents in use: children share those of their parents."""
+    """Allocates extents, each identified by its first element. `referenced` returns those in use, perhaps by several processes."""
 
     def __init__(self, elements: int, referenced: Callable[[], set[int]]) -> None:
         self._free: list[tuple[int, int]] = [(0, elements)]  # (first, count), sorted, not adjacent
-        self._counts: dict[int, int] = {}  # of extents in use or retired, by their first
-        self._retired: deque[tuple[float, int]] = deque()
+        self._counts: dict[int, int] = {}  # sizes of extents in use or retired, by first element
+        self._retired: deque[tuple[float, int]] = deque()  # (time, first)
         self._referenced = referenced
 
     def allocate(self, count: int) -> int | None:
         """Return the first element of a new extent; None if there is no room."""
         first = self._take(count)
         if first is None:
-            self._collect()
+            self._release_retired()
             first = self._take(count)
         return first
 
     def retire(self, first: int) -> None:
-        """Retire the extent of a process; other processes may still use it."""
+        """Retire a process's extent. Forked children may still use it."""
         self._retired.append((monotonic(), first))
 
     def _take(self, count: int) -> int | None:
+        """Cut an extent from the first free range that is large enough; None if there is none."""
         for at, (first, room) in enumerate(self._free):
             if room >= count:
                 self._free[at : at + 1] = [(first + count, room - count)] if room > count else []
@@ -44,15 +45,15 @@ class Extents:
                 return first
         return None
 
-    def _collect(self) -> None:
-        """Release extents that were retired long enough ago, and that no process uses."""
+    def _release_retired(self) -> None:
+        """Release the extents that were retired long enough ago, and that no process uses."""
         now = monotonic()
         old: list[int] = []
         while self._retired and now - self._retired[0][0] >= QUARANTINE:
             old.append(self._retired.popleft()[1])
         try:
             used = self._referenced() if old else set()
-        except LoadError:  # next time
+        except LoadError:  # the map cannot be read now: release nothing
             used = set(old)
         for first in old:
             if first in used:
@@ -61,6 +62,7 @@ class Extents:
                 self._release(first)
 
     def _release(self, first: int) -> None:
+        """Return an extent to the free ranges, joining adjacent ones."""
         count = self._counts.pop(first)
         at = bisect_left(self._free, (first, 0))
         if at < len(self._free) and self._free[at][0] == first + count:

@@ -1,4 +1,4 @@
-"""Records that the kernel program sends through the ring buffer. walker.h has the layouts and the numbers."""
+"""Decodes the records that the kernel program sends through the ring buffer. Layouts and numbers are those of walker.h."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CountKey: TypeAlias = tuple[int, int, int]  # hash, pid, tid of NewStack
 
 
 class Statistic(IntEnum):
-    """What the kernel program counts besides the ends of walks, which have the numbers before these. walker.h says what each is."""
+    """Numbers of the kernel program's counters, after those of the ends of walks. walker.h explains each."""
 
     SAMPLES = 16
     KERNEL_MODE = 17
@@ -36,7 +36,7 @@ class Statistic(IntEnum):
     REMEMBERED = 24
 
 
-LOST = {
+LOSS_REASONS = {
     Statistic.RING_FULL: "the ring buffer was full",
     Statistic.COUNTS_FULL: "the map of counts was full",
     Statistic.BUSY: "another sample was being taken on the CPU",
@@ -46,13 +46,13 @@ LOST = {
 
 
 class SampleCount(NamedTuple):
-    """A count of samples. `nanoseconds`: the time that they stand for; 0 if they stand for none."""
+    """A number of samples, and the nanoseconds that they stand for, if any."""
 
     samples: int
     nanoseconds: int
 
 
-NOTHING = SampleCount(0, 0)
+NO_SAMPLES = SampleCount(0, 0)
 
 
 RECORD_STACK, RECORD_UNFINISHED, RECORD_AREA = 1, 2, 3
@@ -66,25 +66,25 @@ _REGISTER_BYTES = 8 * REGISTERS
 
 
 class NewStack(NamedTuple):
-    """A stack that was not counted before: `hash` with `pid` and `tid` is its key in the counts. `frames` are packed."""
+    """A stack that the kernel program has not counted before. Its counts come with the key (`hash`, `pid`, `tid`)."""
 
     hash: int
     pid: int
-    tid: int  # 0 if threads are not told apart
+    tid: int  # 0 if the profile does not distinguish threads
     end: End
     comm: str
-    frames: Column
+    frames: Column  # packed, the innermost first
 
-    def waiting(self) -> NewStack:
-        """Return the stack of the same thread, which left its CPU, while it waits for a CPU again."""
+    def as_waiting(self) -> NewStack:
+        """Return the same off-CPU stack for the time in which its thread was woken and waits for a CPU."""
         frames = array("Q", self.frames)
-        number = waiting_hash(self.hash, frames)
+        waiting_hash = hash_while_waiting(self.hash, frames)
         frames[0] = OffCpu.WAITING.frame
-        return self._replace(hash=number, frames=frames)
+        return self._replace(hash=waiting_hash, frames=frames)
 
 
 class UnwalkedStack(NamedTuple):
-    """A thread's stack that will not be walked. `hashes`: its off-CPU time is counted under them nevertheless."""
+    """A thread's stack that will not be walked. `hashes`: those with which its off-CPU time is counted nevertheless."""
 
     pid: int
     tid: int
@@ -92,7 +92,7 @@ class UnwalkedStack(NamedTuple):
 
 
 class UnfinishedWalk(NamedTuple):
-    """A walk that met unknown code. `where`: the frame at which it stopped, which is not among those walked."""
+    """A walk that stopped at unknown code. `where`: the frame at which it stopped, with those walked before it."""
 
     nanoseconds: int  # CLOCK_MONOTONIC
     pid: int
@@ -102,16 +102,16 @@ class UnfinishedWalk(NamedTuple):
     where: Start
     stack_start: int
     stack: bytes
-    missing: int  # at the PC: the number of the file whose table was missing, if that is why
-    hash: int = 0  # of a thread that left its CPU: its time is counted with this one
-    asleep: bool = False  # it waited when profiling began: the stack is still to be read
-    holes: int = 0  # a bit for each page from that of `stack_start` on that is not in `stack`: it could not be read
-    task: int | None = None  # its number, if the task was named when it was sampled: it may have another name, or none, by now
+    missing: int  # the number of the file at the PC, if its table was missing
+    hash: int = 0  # with which the time of a thread off the CPU is counted; 0 for other samples
+    asleep: bool = False  # the thread was asleep when profiling began, and its stack has yet to be read
+    holes: int = 0  # a bit for each unreadable page, from that of `stack_start` on, which `stack` does not contain
+    task: int | None = None  # the task's number, if it was named when it was sampled, because its name may change
 
     @property
     def waiting_hash(self) -> int:
         """Return the hash under which the thread's wait for a CPU is counted."""
-        return waiting_hash(self.hash, self.where.frames)
+        return hash_while_waiting(self.hash, self.where.frames)
 
     @property
     def unwalked(self) -> UnwalkedStack:
@@ -119,7 +119,7 @@ class UnfinishedWalk(NamedTuple):
 
 
 class NewArea(NamedTuple):
-    """New memory of a process at addresses [start, end), which replaces what was mapped there before."""
+    """New memory of a process at addresses [start, end). It tells that older mappings there were unmapped."""
 
     nanoseconds: int
     pid: int
@@ -131,6 +131,7 @@ KernelRecord: TypeAlias = NewStack | UnfinishedWalk | NewArea
 
 
 def decode_record(record: bytes) -> KernelRecord:
+    """Return a decoded record."""
     kind = _TYPE.unpack_from(record)[0]
     if kind == RECORD_AREA:
         _, pid, time, start, area_end = _AREA.unpack_from(record)
@@ -138,7 +139,7 @@ def decode_record(record: bytes) -> KernelRecord:
     if kind == RECORD_STACK:
         _, end, _, key, pid, tid, number, comm = _STACK.unpack_from(record)
         words = memoryview(record)[_STACK.size : _STACK.size + 8 * number].cast("Q")
-        return NewStack(key, pid, tid, BY_NUMBER[end], _name(comm), words)
+        return NewStack(key, pid, tid, BY_NUMBER[end], _decode_name(comm), words)
     _, flags, pc, known, start, pages, size, missing = _STOPPED.unpack_from(record)
     at = _STOPPED.size + _REGISTER_BYTES
     registers = array("Q", record[_STOPPED.size : at])
@@ -147,17 +148,17 @@ def decode_record(record: bytes) -> KernelRecord:
     frames = array("Q", record[at : at + 8 * number]) if number else ()
     at += 8 * number
     where = Start(registers, known, pc, flags & STOPPED_EXACT > 0, frames, flags & STOPPED_GUESSED > 0)
-    stack, holes = record[at : at + size], ~pages & (1 << pages.bit_length()) - 1
+    stack, holes = record[at : at + size], ~pages & (1 << pages.bit_length()) - 1  # `pages` has the bits of readable pages
     key, asleep = (key, flags & STOPPED_ASLEEP > 0) if is_off_cpu(frames) else (0, False)
-    name = _name(comm)
+    name = _decode_name(comm)
     return UnfinishedWalk(time, pid, tid, name, BY_NUMBER[end], where, start, stack, missing, key, asleep, holes)
 
 
-def waiting_hash(number: int, frames: Sequence[int]) -> int:
-    """Return the hash of the same stack while the thread waits for a CPU."""
-    return number ^ OffCpu(frames[0] & PACKED_ADDRESS).hash ^ OffCpu.WAITING.hash
+def hash_while_waiting(off_cpu_hash: int, frames: Sequence[int]) -> int:
+    """Return the hash of the same stack while its thread waits for a CPU, by exchanging the reason in the hash."""
+    return off_cpu_hash ^ OffCpu(frames[0] & PACKED_ADDRESS).hash ^ OffCpu.WAITING.hash
 
 
 @lru_cache(1 << 10)
-def _name(comm: bytes) -> str:
+def _decode_name(comm: bytes) -> str:
     return comm.split(b"\0", 1)[0].decode("utf-8", "replace")

@@ -1,7 +1,4 @@
-"""Loads the kernel program's object file through ctypes, with a few functions of libbpf.so.1.
-
-What libbpf prints becomes part of the error.
-"""
+"""Loads the kernel program's object file by calling libbpf.so.1 through ctypes. Errors include what libbpf prints."""
 
 from __future__ import annotations
 
@@ -23,13 +20,14 @@ if TYPE_CHECKING:
     from sframegen.profile.tables.decoded_table import DecodedTable
 
 LIBRARY = "libbpf.so.1"
-LOG_LINES = 40  # the verifier says at the end what it refuses
+LOG_LINES = 40  # of the end of the log, where the verifier tells what it refuses
 MAP_TYPE_ARRAY = 2
 INNER_FLAGS = 0x1000 | 0x400  # BPF_F_INNER_MAP, BPF_F_MMAPABLE
 
 _Print = c.CFUNCTYPE(c.c_int, c.c_int, c.c_char_p, c.c_void_p)
 
 _POINTER, _INT, _TEXT, _U32 = c.c_void_p, c.c_int, c.c_char_p, c.c_uint32
+# Result and argument types
 _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "libbpf_set_print": (_POINTER, (_POINTER,)),
     "libbpf_num_possible_cpus": (_INT, ()),
@@ -83,7 +81,7 @@ class _OpenOptions(c.Structure):
 
 
 class LoadError(SframegenError):
-    """The program cannot be loaded or attached. `log`: the last lines that libbpf and the verifier printed."""
+    """The kernel program cannot be loaded or attached. `log`: the last lines that libbpf and the verifier printed."""
 
     def __init__(self, message: str, log: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -108,20 +106,22 @@ class _Library:
         format_text.argtypes = (c.c_char_p, c.c_size_t, c.c_char_p, c.c_void_p)
         text = c.create_string_buffer(1 << 16)
 
-        def keep(_level: int, form: bytes, arguments: int) -> int:
+        def keep_lines(_level: int, form: bytes, arguments: int) -> int:
             format_text(text, len(text), form, arguments)
             self.lines.extend(text.value.decode("utf-8", "replace").splitlines())
             return 0
 
-        self._keep = _Print(keep)  # libbpf has its address
-        self.functions.libbpf_set_print(c.cast(self._keep, c.c_void_p))
+        self._keep_lines = _Print(keep_lines)  # an attribute, because libbpf keeps only its address
+        self.functions.libbpf_set_print(c.cast(self._keep_lines, c.c_void_p))
 
-    def error(self, what: str, number: int) -> LoadError:
-        message = f"{what}: {os.strerror(number)}"
-        if number in (EPERM, EACCES):
+    def make_error(self, failure: str, number: int) -> LoadError:
+        """Return the error for a failure with this errno, with advice for lack of rights, or the verifier's last line."""
+        message = f"{failure}: {os.strerror(number)}"
+        if number == EPERM:
+            message += f"; it needs {describe_root()}, or CAP_BPF and CAP_PERFMON"
+        elif number == EACCES:
             refused = next((line for line in reversed(self.lines) if "BPF program load failed" not in line and line.strip()), "")
-            needs = f"it needs {describe_root()}, or CAP_BPF and CAP_PERFMON"
-            message += f"; {needs}" if number == EPERM else f"; the verifier: {refused.strip()}"
+            message += f"; the verifier: {refused.strip()}"
         return LoadError(message, tuple(self.lines))
 
 
@@ -135,7 +135,7 @@ def possible_cpus() -> int:
 
 
 class Map:
-    """One map of a loaded program; keys and values are bytes."""
+    """A BPF map of a loaded program. Keys and values are bytes."""
 
     def __init__(self, fd: int, name: str, key_size: int, value_size: int) -> None:
         self.fd, self.name, self.key_size, self.value_size = fd, name, key_size, value_size
@@ -150,7 +150,7 @@ class Map:
         return int(self._functions.bpf_map_update_elem(self.fd, key, value, 0)) == 0
 
     def put_all(self, items: Mapping[bytes, bytes]) -> None:
-        """Set the values of all keys, in one call if the kernel can: before 5.17 it cannot for maps of maps."""
+        """Set the values of all keys, in one call if the kernel supports that: for maps of maps, it does since 5.17."""
         number = c.c_uint32(len(items))
         keys, values = b"".join(items), b"".join(items.values())
         if items and self._functions.bpf_map_update_batch(self.fd, keys, values, c.byref(number), None):
@@ -161,32 +161,30 @@ class Map:
         self._functions.bpf_map_delete_elem(self.fd, key)
 
     def items(self, entries: int, *, take: bool = False) -> list[tuple[bytes, bytes]]:
-        """Return all keys and values of a hash map that has room for `entries`; with `take`, and delete them.
+        """Return all keys and values of a hash map that has room for `entries`. With `take`, also delete them.
 
-        Raises LoadError if the kernel cannot read the map; with `take`, what was read until then is returned.
+        Raises LoadError if the kernel cannot read the map; with `take`, the entries read until then are returned instead.
         """
         call = self._functions.bpf_map_lookup_and_delete_batch if take else self._functions.bpf_map_lookup_batch
         keys, values = c.create_string_buffer(entries * self.key_size), c.create_string_buffer(entries * self.value_size)
-        place, start = c.create_string_buffer(8), None
+        key, value = self.key_size, self.value_size
+        position, start = c.create_string_buffer(8), None
         found: list[tuple[bytes, bytes]] = []
         while True:
             number = c.c_uint32(entries)
-            failed = call(self.fd, start, place, keys, values, c.byref(number), None)
-            key, value = self.key_size, self.value_size
-            raw_keys = c.string_at(keys, number.value * key)
-            raw_values = c.string_at(values, number.value * value)
-            found += [
-                (raw_keys[at * key : at * key + key], raw_values[at * value : at * value + value]) for at in range(number.value)
-            ]
+            failed = call(self.fd, start, position, keys, values, c.byref(number), None)
+            raw_keys, raw_values = c.string_at(keys, number.value * key), c.string_at(values, number.value * value)
+            at_key, at_value = range(0, number.value * key, key), range(0, number.value * value, value)
+            found += [(raw_keys[k : k + key], raw_values[v : v + value]) for k, v in zip(at_key, at_value, strict=True)]
             if failed and c.get_errno() != ENOENT and not take:
                 raise LoadError(f"{self.name}: {os.strerror(c.get_errno())}")
-            if failed or not number.value:  # ENOENT: that was the last
+            if failed or not number.value:  # ENOENT marks the last batch
                 return found
-            start = place
+            start = position
 
 
 class Program:
-    """A compiled object that is opened, then loaded, then attached. The kernel frees all of it when the process ends."""
+    """An object file whose programs are loaded, then attached. The kernel frees all of it when this process ends."""
 
     def __init__(self, data: bytes) -> None:
         self._library = library()
@@ -196,44 +194,45 @@ class Program:
         options = _OpenOptions(c.sizeof(_OpenOptions), b"sframegen")
         self._object = self._functions.bpf_object__open_mem(data, len(data), c.byref(options))
         if not self._object:
-            raise self._library.error("the object file of the kernel program cannot be opened", c.get_errno())
+            raise self._library.make_error("the object file of the kernel program cannot be opened", c.get_errno())
         self._links: list[int] = []
 
-    def _map(self, name: str) -> int:
+    def _find_map(self, name: str) -> int:
         return int(self._functions.bpf_object__find_map_by_name(self._object, name.encode()))
 
-    def _program(self, name: str) -> int:
+    def _find_program(self, name: str) -> int:
         return int(self._functions.bpf_object__find_program_by_name(self._object, name.encode()))
 
-    def fd(self, name: str) -> int:
-        return int(self._functions.bpf_program__fd(self._program(name)))
+    def program_fd(self, name: str) -> int:
+        return int(self._functions.bpf_program__fd(self._find_program(name)))
 
     def resize(self, entries: dict[str, int]) -> None:
         for name, number in entries.items():
-            self._functions.bpf_map__set_max_entries(self._map(name), number)
+            self._functions.bpf_map__set_max_entries(self._find_map(name), number)
 
     def set_constants(self, value: bytes) -> None:
         """Set the constants in .rodata, before the program is loaded."""
         size = c.c_size_t()
-        place = self._functions.bpf_map__initial_value(self._section(".rodata"), c.byref(size))
-        c.memmove(place, value, min(size.value, len(value)))
+        address = self._functions.bpf_map__initial_value(self._find_section_map(".rodata"), c.byref(size))
+        c.memmove(address, value, min(size.value, len(value)))
 
-    def leave_out(self, name: str) -> None:
-        self._functions.bpf_program__set_autoload(self._program(name), False)
+    def disable(self, name: str) -> None:
+        """Leave a program out, before the object is loaded."""
+        self._functions.bpf_program__set_autoload(self._find_program(name), False)
 
     def load(self) -> None:
         failed = self._functions.bpf_object__load(self._object)
         if failed:
-            raise self._library.error("the kernel program cannot be loaded", -failed)
+            raise self._library.make_error("the kernel program cannot be loaded", -failed)
 
     def map(self, name: str, key_size: int, value_size: int) -> Map:
-        return Map(self._functions.bpf_map__fd(self._map(name)), name, key_size, value_size)
+        return Map(self._functions.bpf_map__fd(self._find_map(name)), name, key_size, value_size)
 
-    def bss_fd(self) -> int:
-        return int(self._functions.bpf_map__fd(self._section(".bss")))
+    def find_bss_fd(self) -> int:
+        return int(self._functions.bpf_map__fd(self._find_section_map(".bss")))
 
-    def _section(self, name: str) -> int:
-        """Return the descriptor of the map that libbpf makes of a section."""
+    def _find_section_map(self, name: str) -> int:
+        """Return libbpf's handle of the map that it makes of a data section."""
         handle = None
         while handle := self._functions.bpf_object__next_map(self._object, handle):
             if self._functions.bpf_map__name(handle).endswith(name.encode()):
@@ -241,33 +240,33 @@ class Program:
         raise LoadError(f"the object file of the kernel program has no {name}")
 
     def attach(self, name: str) -> int:
-        """Attach a program to the tracepoint that its section names; return the link."""
-        return self._attach(f"{name} cannot be attached", self._functions.bpf_program__attach, self._program(name))
+        """Attach a program to the tracepoint that its section name tells; return the link."""
+        return self._attach(f"{name} cannot be attached", self._functions.bpf_program__attach, self._find_program(name))
 
     def attach_event(self, name: str, fd: int) -> int:
         """Attach a program to a perf event, whose descriptor the link owns; return the link."""
-        what = f"{name} cannot be attached to the event"
-        return self._attach(what, self._functions.bpf_program__attach_perf_event, self._program(name), fd)
+        failure = f"{name} cannot be attached to the event"
+        return self._attach(failure, self._functions.bpf_program__attach_perf_event, self._find_program(name), fd)
 
     def run_for_all(self, name: str) -> None:
-        """Run an iterator's program for all that it iterates over."""
-        link = self._attach(f"{name} cannot be attached", self._functions.bpf_program__attach_iter, self._program(name), None)
+        """Run an iterator's program once, for all objects that it iterates over."""
+        link = self._attach(f"{name} cannot be attached", self._functions.bpf_program__attach_iter, self._find_program(name), None)
         try:
             fd = self._functions.bpf_iter_create(self._functions.bpf_link__fd(link))
             if fd < 0:
-                raise self._library.error(f"{name} cannot be run", -fd)
+                raise self._library.make_error(f"{name} cannot be run", -fd)
             try:
-                while os.read(fd, 1 << 12):
+                while os.read(fd, 1 << 12):  # reading runs the program
                     pass
             finally:
                 os.close(fd)
         finally:
             self.detach(link)
 
-    def _attach(self, what: str, call: Callable[..., int | None], *arguments: object) -> int:
+    def _attach(self, failure: str, call: Callable[..., int | None], *arguments: object) -> int:
         link = call(*arguments)
         if not link:
-            raise self._library.error(what, c.get_errno())
+            raise self._library.make_error(failure, c.get_errno())
         self._links.append(link)
         return link
 
@@ -284,7 +283,7 @@ class Program:
 
 
 def create_table(elements: int) -> int:
-    """Return the file descriptor of a new array of 64-bit elements, for an array of maps. Raises OSError."""
+    """Create an array of 64-bit elements that can be put into an array of maps, and return its descriptor. Raises OSError."""
     options = _CreateOptions(sz=c.sizeof(_CreateOptions), map_flags=INNER_FLAGS)
     fd = library().functions.bpf_map_create(MAP_TYPE_ARRAY, b"table", 4, 8, elements, c.byref(options))
     if fd < 0:
@@ -293,6 +292,7 @@ def create_table(elements: int) -> int:
 
 
 def read_object() -> bytes:
+    """Return the bytes of the kernel program's object file for this machine. Raises LoadError if there is none."""
     machine = os.uname().machine
     try:
         return (HERE / object_name(machine)).read_bytes()
@@ -302,18 +302,19 @@ def read_object() -> bytes:
         ) from None
 
 
-def filled_table(table: DecodedTable) -> int:
-    """Return the descriptor of a new map that holds a table."""
+def create_filled_table(table: DecodedTable) -> int:
+    """Create a map with the table's data, and return its descriptor. Raises LoadError."""
     size = len(table.data)
     try:
         fd = create_table(max(1, size // 8))
     except OSError as error:
         raise LoadError(f"a table of {size} bytes cannot be loaded: {error.strerror}") from error
     if size:
-        with mapped(fd, size) as area:
+        with map_memory(fd, size) as area:
             area[:size] = table.data
     return fd
 
 
-def mapped(fd: int, size: int) -> mmap.mmap:
+def map_memory(fd: int, size: int) -> mmap.mmap:
+    """Map a BPF map's memory, in whole pages."""
     return mmap.mmap(fd, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)

@@ -1,4 +1,4 @@
-"""Compiles the kernel program with clang when the package is built: an object file for each machine. setup.py runs this file."""
+"""Compiles the kernel program with clang into an object file for each machine. setup.py runs this file to build the package."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def object_name(machine: str) -> str:
 
 
 def compile_objects(source: Path, folder: Path, targets: dict[str, str]) -> str:
-    """Compile the kernel program in `source` for each machine, into `folder`. Return the reason if that fails, else an empty text.
+    """Compile the kernel program in the folder `source` for each machine, into `folder`. Return an error message, or "".
 
     `targets`: machines.BPF_TARGETS, which is not imported because setup.py runs this file before anything is installed.
     """
@@ -27,17 +27,17 @@ def compile_objects(source: Path, folder: Path, targets: dict[str, str]) -> str:
     strip = shutil.which("llvm-strip")
     for machine, target in targets.items():
         output = folder / object_name(machine)
-        anywhere = f"-ffile-prefix-map={source.absolute()}=."  # the same bytes in each folder
-        made = subprocess.run(
-            [clang, *FLAGS, anywhere, f"-D__TARGET_ARCH_{target}", "-c", SOURCE, "-o", str(output.absolute())],
+        prefix_map = f"-ffile-prefix-map={source.absolute()}=."  # so that the object does not depend on where it is built
+        compiled = subprocess.run(
+            [clang, *FLAGS, prefix_map, f"-D__TARGET_ARCH_{target}", "-c", SOURCE, "-o", str(output.absolute())],
             cwd=source,
             capture_output=True,
             text=True,
             check=False,
         )
-        if made.returncode:
+        if compiled.returncode:
             output.unlink(missing_ok=True)
-            return f"{COMPILER} cannot compile {SOURCE}: {next(iter(made.stderr.splitlines()), '')}"
-        if strip:  # BTF stays; nobody needs DWARF, half of the file
+            return f"{COMPILER} cannot compile {SOURCE}: {next(iter(compiled.stderr.splitlines()), '')}"
+        if strip:  # it keeps BTF, and removes DWARF, which is half of the file
             subprocess.run([strip, "-g", str(output)], check=True)
     return ""

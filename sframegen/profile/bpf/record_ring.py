@@ -1,6 +1,6 @@
-"""Reads records from the ring buffer that a loaded program shares with us, without a call for each record.
+"""Reads the kernel program's records from the ring buffer in shared memory, without a call for each record.
 
-A thread empties the buffer while the profiler is busy; records that wait long are kept in files without names.
+A thread empties the buffer while the profiler is busy. Records beyond a limit of memory are kept in unnamed files.
 """
 
 from __future__ import annotations
@@ -24,53 +24,53 @@ from sframegen.program.own_memory import share_heap, trim_heap
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-BUSY, DISCARDED = 1 << 31, 1 << 30  # bits of the length: the record is still being written; it was discarded
-HEADER = struct.Struct("=I4x")  # the length, without this; records begin at multiples of its size
-LOOKS = 4
-DATA_AT = mmap.PAGESIZE  # after the page with the producer's place
+BUSY, DISCARDED = 1 << 31, 1 << 30  # flags in the length: the record is still being written; it was discarded
+HEADER = struct.Struct("=I4x")  # the record's length, without the header; records begin at multiples of the header's size
+MAX_TURNS = 4
+DATA_AT = mmap.PAGESIZE  # after the page with the producer's position
 
 
 class RecordRing:
-    """A shared ring buffer. `fd`: of its map; `size`: in bytes. Raises OSError."""
+    """A ring buffer in shared memory. `fd`: its map's descriptor; `size`: in bytes. Raises OSError."""
 
     def __init__(self, fd: int, size: int) -> None:
         self.fileno = fd  # readable when there are records
         self._size = size
-        self._ours = mmap.mmap(fd, mmap.PAGESIZE)
-        # The kernel maps the data twice, one after the other: no record is in two pieces.
-        self._theirs = mmap.mmap(fd, DATA_AT + 2 * size, prot=mmap.PROT_READ, offset=mmap.PAGESIZE)
-        self._taken = memoryview(self._ours)[:8].cast("Q")
-        self._produced = memoryview(self._theirs)[:8].cast("Q")
-        self._fence = threading.Lock()  # a memory barrier: taking it orders our writes for other processors
+        self._consumer_page = mmap.mmap(fd, mmap.PAGESIZE)
+        # The kernel maps the data twice, one copy after the other, so that each record is contiguous.
+        self._producer_pages = mmap.mmap(fd, DATA_AT + 2 * size, prot=mmap.PROT_READ, offset=mmap.PAGESIZE)
+        self._consumed = memoryview(self._consumer_page)[:8].cast("Q")
+        self._produced = memoryview(self._producer_pages)[:8].cast("Q")
+        self._fence = threading.Lock()  # acquiring it is a memory barrier, which orders our reads and writes
 
     def wait(self, milliseconds: int) -> None:
-        """Wait that long for the first record."""
+        """Wait at most that long for a record."""
         poll = select.poll()
         poll.register(self.fileno, select.POLLIN)
         poll.poll(milliseconds)
 
-    def taken(self) -> list[bytes]:
+    def take(self) -> list[bytes]:
         """Return all records, the oldest first, and give their room back to the kernel.
 
-        The kernel wakes nobody for a record that comes before room is given back, so such records are taken, too, unless they come
-        faster than they are taken.
+        The kernel wakes nobody for a record that comes before room is given back. Therefore look again, at most MAX_TURNS times.
         """
         records: list[bytes] = []
-        for _ in range(LOOKS):
+        for _ in range(MAX_TURNS):
             if not self._take(records):
                 break
         return records
 
     def _take(self, records: list[bytes]) -> bool:
-        """Append the records that are there; return True if there were any, even discarded ones."""
-        data, last, length_at = self._theirs, self._size - 1, HEADER.unpack_from
+        """Append the records that are complete; return True if there were any, even discarded ones."""
+        data, mask, read_length = self._producer_pages, self._size - 1, HEADER.unpack_from
         with self._fence:
-            at, end = before, _ = self._taken[0], self._produced[0]
+            at = before = self._consumed[0]
+            end = self._produced[0]
         places: list[tuple[int, int]] = []
         with self._fence:
             while at < end:
-                start = DATA_AT + (at & last)
-                length = length_at(data, start)[0]
+                start = DATA_AT + (at & mask)
+                length = read_length(data, start)[0]
                 if length & BUSY:
                     break
                 size = length & ~DISCARDED
@@ -81,25 +81,25 @@ class RecordRing:
         with self._fence:
             records += [data[start:stop] for start, stop in places]
         with self._fence:
-            self._taken[0] = at
+            self._consumed[0] = at
         return at > before
 
     def close(self) -> None:
-        for view in (self._taken, self._produced):
+        for view in (self._consumed, self._produced):
             view.release()
-        self._ours.close()
-        self._theirs.close()
+        self._consumer_page.close()
+        self._producer_pages.close()
 
 
-AT_ONCE = 4 << 20  # bytes of records: to use them takes a tenth of a second, or a few
-IN_MEMORY = 8 << 20
-TRIM = 20  # looks, after which the heap is trimmed: copies of stacks, of up to 64 KiB each, are freed soon after they were read
+BATCH_SIZE = 4 << 20  # bytes of records, which take a few tenths of a second to process
+IN_MEMORY = 8 << 20  # bytes of records that are kept in memory
+TRIM_INTERVAL = 20  # how often the thread empties the ring before it trims the heap, which copies of stacks fill
 
 
 class _Batch(NamedTuple):
-    """Records of one look, or a part of them, with these sizes. They are in a file if `file` is its descriptor."""
+    """Some of the records that were taken at once, with their sizes. They are in a file if `file` is its descriptor."""
 
-    began: int  # nanoseconds of CLOCK_MONOTONIC; 0: it is not the last part
+    began: int  # CLOCK_MONOTONIC nanoseconds when they were taken; 0 for all batches but the last of those taken at once
     sizes: list[int]
     records: list[bytes]
     file: int = -1
@@ -109,7 +109,7 @@ class _Batch(NamedTuple):
         return sum(self.sizes)
 
     def read(self) -> list[bytes]:
-        """Return the records; may be called only once."""
+        """Return the records, and close the file. May be called only once."""
         if self.file < 0:
             return self.records
         data = os.pread(self.file, self.size, 0)
@@ -118,26 +118,26 @@ class _Batch(NamedTuple):
 
 
 class RingReader:
-    """Empties a ring buffer with a thread (`start`), and in `records`. Beyond `limit` bytes, the ring buffer may fill."""
+    """Empties a ring buffer, in `take_records` and in a thread. While more than `limit` bytes wait, the ring buffer may fill."""
 
     def __init__(self, ring: RecordRing, *, in_memory: int = IN_MEMORY, limit: int = MAX_WAITING) -> None:
         self._ring, self._in_memory, self._limit = ring, in_memory, limit
         self.fileno = ring.fileno
-        self.taken_until = 0  # CLOCK_MONOTONIC nanoseconds, up to which `records` has returned everything
+        self.taken_until = 0  # CLOCK_MONOTONIC nanoseconds up to which `take_records` has returned all records
         self._batches: deque[_Batch] = deque()
-        self._bytes = 0  # of them
+        self._bytes = 0  # size of all batches
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
     @property
     def has_more(self) -> bool:
-        """Return True if `records` need not wait."""
+        """Return True if `take_records` need not wait."""
         return bool(self._batches)
 
     def start(self, interval: float, collect: Callable[[], None]) -> None:
-        """Start a thread that looks every `interval` seconds, and calls `collect` to empty other buffers. Raises SframegenError."""
-        share_heap()  # what the thread has read is freed elsewhere
+        """Start a thread that empties the ring every `interval` seconds, and then calls `collect`. Raises SframegenError."""
+        share_heap()  # because another thread frees the records that this thread allocates
         thread = threading.Thread(target=self._run, args=(interval, collect), daemon=True)
         try:
             thread.start()
@@ -148,19 +148,19 @@ class RingReader:
         self._thread = thread
 
     def stop(self) -> None:
-        """End the thread, before the process forks others that live on."""
+        """End the thread. Call it before forking processes that live on."""
         self._stopping.set()
         if self._thread:
             self._thread.join()
 
-    def records(self, milliseconds: int) -> list[bytes]:
+    def take_records(self, milliseconds: int) -> list[bytes]:
         """Return the oldest records, after a wait of at most `milliseconds` for the first."""
         if milliseconds and not self._batches:
             self._ring.wait(milliseconds)
-        self.look()
+        self.empty_ring()
         found: list[bytes] = []
         size = 0
-        while self._batches and size < AT_ONCE:
+        while self._batches and size < BATCH_SIZE:
             with self._lock:
                 batch = self._batches.popleft()
                 self._bytes -= batch.size
@@ -169,13 +169,13 @@ class RingReader:
             found += batch.read()
         return found
 
-    def look(self) -> None:
-        """Take all records out of the ring buffer."""
+    def empty_ring(self) -> None:
+        """Take all records out of the ring buffer, unless too many wait already."""
         with self._lock:
             if self._bytes >= self._limit:
                 return
             began = monotonic_ns()
-            parts = _split_records(self._ring.taken())
+            parts = _split_records(self._ring.take())
             for number, records in enumerate(parts, 1):
                 self._keep(_Batch(began if number == len(parts) else 0, [*map(len, records)], records))
             if not self._batches:
@@ -188,30 +188,31 @@ class RingReader:
         self._ring.close()
 
     def _run(self, interval: float, collect: Callable[[], None]) -> None:
-        looks = 0
+        turns = 0
         while not self._stopping.wait(interval):
-            self.look()
+            self.empty_ring()
             collect()
-            looks += 1
-            if looks % TRIM == 0:
+            turns += 1
+            if turns % TRIM_INTERVAL == 0:
                 trim_heap()
 
     def _keep(self, batch: _Batch) -> None:
+        """Append a batch, in memory or in a file."""
         if self._bytes + batch.size > self._in_memory:
             try:
                 batch = _write_to_file(batch)
-            except OSError:  # a full disk: it stays in memory, and the next ones in the ring buffer
+            except OSError:  # the disk is full: this batch stays in memory, and later records stay in the ring buffer
                 self._limit = min(self._limit, self._in_memory)
         self._batches.append(batch)
         self._bytes += batch.size
 
 
 def _split_records(records: list[bytes]) -> list[list[bytes]]:
-    """Return the records in parts, which are used one after the other: a full buffer has 64 MiB."""
+    """Return the records in parts of about BATCH_SIZE, because a full ring buffer has 64 MiB."""
     parts: list[list[bytes]] = []
-    size = AT_ONCE
+    size = BATCH_SIZE
     for record in records:
-        if size >= AT_ONCE:
+        if size >= BATCH_SIZE:
             parts.append([])
             size = 0
         parts[-1].append(record)

@@ -138,7 +138,7 @@ def test_mappings_that_change_while_they_are_read_are_not_used(compile_c: Compil
         spans = sampled.spans[process.pid]
         assert sampled.walker.publish(process.pid, [span for span in spans if span.file != stale], published)
         sampled.walker.attach()
-        epoch = sampled.walker.epoch(process.pid)
+        epoch = sampled.walker.begin_epoch(process.pid)
         go_on(process)
         assert process.stdout
         assert process.stdout.readline() == b"1\n"  # both are at the same address

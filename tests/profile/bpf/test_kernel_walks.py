@@ -12,7 +12,7 @@ import pytest
 from sframegen.elf.file import open_elf
 from sframegen.elf.function_names import resolve_address
 from sframegen.profile.bpf import kernel_walker
-from sframegen.profile.bpf.kernel_records import LOST, Statistic
+from sframegen.profile.bpf.kernel_records import LOSS_REASONS, Statistic
 from sframegen.profile.limits import MAX_DEPTH
 from sframegen.profile.packed_frames import GUESSED, KERNEL_FILE, unpack_frame
 from sframegen.profile.sampling_plan import ProfilePlan
@@ -358,7 +358,7 @@ def test_counts_taken_meanwhile_lose_nothing(compile_c: Compiler, monkeypatch: p
         taken += sampled.counts()
         statistics = sampled.walker.statistics()
         assert sum(taken.values()) == statistics[Statistic.SAMPLES]
-        assert not any(statistics[reason] for reason in LOST)
+        assert not any(statistics[reason] for reason in LOSS_REASONS)
         assert taken.keys() <= sampled.stacks().keys()
 
 
@@ -367,7 +367,7 @@ def test_tables_beyond_the_memory_are_refused(compile_c: Compiler, monkeypatch: 
         sampled.publish(pid)
         walker = sampled.walker
         full = walker.memory
-        monkeypatch.setattr(kernel_walker, "TABLE_MEMORY", full)
+        monkeypatch.setattr(kernel_walker, "MAX_TABLE_MEMORY", full)
         walker.add_tables({100: DecodedTable(0, 0, 0, 0, 0, 0, 0, bytes(64), 0)})
         assert (walker.refused, walker.memory) == ({100}, full)
         walker.drop_table(max(sampled.numbers.values()))

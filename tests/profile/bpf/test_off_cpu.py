@@ -273,8 +273,8 @@ def test_a_thread_that_comes_back_unseen(compile_c: Compiler) -> None:
             sampled.until(lambda: bool(sampled.unfinished()))
             (record,) = sampled.unfinished()
             time.sleep(0.2)
-            while walker._everywhere:
-                walker._program.detach(walker._everywhere.pop())
+            while walker._global_links:
+                walker._program.detach(walker._global_links.pop())
             os.sched_setscheduler(program.pid, os.SCHED_FIFO, os.sched_param(1))  # whatever else runs, it keeps its CPU
             program.begin()
             asleep = time.monotonic_ns() - began

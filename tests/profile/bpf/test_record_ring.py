@@ -52,10 +52,10 @@ def test_records_come_once_and_in_order_also_over_the_end(made: tuple[RecordRing
         some = [bytes([turn, size]) * size for size in ENDS]
         for record in some:
             shared.write(record)
-        assert ring.taken() == some
+        assert ring.take() == some
         assert shared.taken == shared.at
     assert shared.at > 2 * SIZE
-    assert ring.taken() == []
+    assert ring.take() == []
 
 
 def test_what_is_still_written_waits_with_all_after_it(made: tuple[RecordRing, Shared]) -> None:
@@ -64,12 +64,12 @@ def test_what_is_still_written_waits_with_all_after_it(made: tuple[RecordRing, S
     busy = shared.at
     shared.write(b"second", BUSY)
     shared.write(b"third")
-    assert ring.taken() == [b"first"]
+    assert ring.take() == [b"first"]
     assert shared.taken == busy
     end, shared.at = shared.at, busy
     shared.write(b"second")
     shared.theirs[:8] = end.to_bytes(8, "little")
-    assert ring.taken() == [b"second", b"third"]
+    assert ring.take() == [b"second", b"third"]
 
 
 def test_what_comes_before_room_is_given_back_is_taken_at_once(made: tuple[RecordRing, Shared]) -> None:
@@ -87,7 +87,7 @@ def test_what_comes_before_room_is_given_back_is_taken_at_once(made: tuple[Recor
 
     ring._fence = Fence()  # type: ignore[assignment]
     shared.write(b"first")
-    assert ring.taken() == [b"first", b"late", b"later"]
+    assert ring.take() == [b"first", b"late", b"later"]
     assert shared.taken == shared.at
 
 
@@ -96,5 +96,5 @@ def test_what_the_program_has_discarded_is_passed_over(made: tuple[RecordRing, S
     shared.write(b"first")
     shared.write(bytes(48), DISCARDED)
     shared.write(b"last")
-    assert ring.taken() == [b"first", b"last"]
+    assert ring.take() == [b"first", b"last"]
     assert shared.taken == shared.at

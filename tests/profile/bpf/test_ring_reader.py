@@ -53,7 +53,7 @@ def reader_of(ring: Ring, in_memory: int = 10 * SIZE, limit: int = 1 << 30) -> R
 
 @pytest.fixture(autouse=True)
 def _a_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_ring, "AT_ONCE", 5 * SIZE)
+    monkeypatch.setattr(record_ring, "BATCH_SIZE", 5 * SIZE)
 
 
 @pytest.mark.parametrize("in_memory", [0, 10 * SIZE, 1 << 30])
@@ -61,12 +61,12 @@ def test_all_records_come_in_order(in_memory: int) -> None:
     ring = Ring()
     with closing(reader_of(ring, in_memory)) as reader:
         for _ in range(20):
-            reader.look()
-        found = reader.records(0)
+            reader.empty_ring()
+        found = reader.take_records(0)
         assert found == [record(number) for number in range(6)]  # no more at once
         assert reader.has_more
         while len(found) < ring.given - 3:
-            found += reader.records(0)
+            found += reader.take_records(0)
         assert found == [record(number) for number in range(len(found))]
 
 
@@ -76,9 +76,9 @@ def test_a_buffer_that_was_full_is_used_in_parts(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(record_ring, "monotonic_ns", lambda: next(clock))
     ring = Ring(15)
     with closing(reader_of(ring, 0)) as reader:
-        reader.look()
+        reader.empty_ring()
         ring.at_each = 0
-        found = [(len(reader.records(0)), reader.taken_until) for _ in range(4)]
+        found = [(len(reader.take_records(0)), reader.taken_until) for _ in range(4)]
         assert found == [(6, 0), (6, 0), (3, 100), (0, 104)]
 
 
@@ -89,15 +89,15 @@ def test_it_says_until_when_all_were_returned(monkeypatch: pytest.MonkeyPatch) -
     ring = Ring()
     with closing(reader_of(ring)) as reader:
         for _ in range(4):
-            reader.look()
-        reader.records(0)
+            reader.empty_ring()
+        reader.take_records(0)
         assert reader.taken_until == 101
-        monkeypatch.setattr(ring, "taken", list)
-        reader.records(0)
+        monkeypatch.setattr(ring, "take", list)
+        reader.take_records(0)
         assert reader.taken_until == 103
-        reader.records(0)  # of the fifth look
+        reader.take_records(0)  # of the fifth look
         assert not reader.has_more
-        reader.records(0)
+        reader.take_records(0)
         assert reader.taken_until == 107
 
 
@@ -105,10 +105,10 @@ def test_beyond_the_limit_the_ring_buffer_is_left_alone() -> None:
     ring = Ring()
     with closing(reader_of(ring, limit=4 * SIZE)) as reader:
         for _ in range(5):
-            reader.look()
+            reader.empty_ring()
         assert ring.looks == 2
-        reader.records(0)
-        reader.look()
+        reader.take_records(0)
+        reader.empty_ring()
         assert ring.looks == 3
 
 
@@ -118,9 +118,9 @@ def test_without_room_for_a_file_they_stay_in_memory(monkeypatch: pytest.MonkeyP
     ring = Ring()
     with closing(reader_of(ring, 4 * SIZE)) as reader:
         for _ in range(5):
-            reader.look()
+            reader.empty_ring()
         assert ring.looks == 2
-        assert reader.records(0) == [record(number) for number in range(6)]
+        assert reader.take_records(0) == [record(number) for number in range(6)]
 
 
 def test_without_a_thread_it_ends_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,4 +138,4 @@ def test_it_looks_while_nobody_asks() -> None:
         reader.start(0.001, lambda: None)
         assert ring.seen.wait(WAIT)
         reader.stop()
-        assert reader.records(0)[0] == record(0)
+        assert reader.take_records(0)[0] == record(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sframegen.profile.bpf.kernel_walker import MIB, ring_bytes
+from sframegen.profile.bpf.kernel_walker import MIB, choose_ring_size
 
 
 def test_size() -> None:
@@ -13,4 +13,4 @@ def test_size() -> None:
         (1, 1, MIB),  # the least
         (0, 1, 8 * MIB),  # page faults
     ]
-    assert [ring_bytes(hertz, cpus) for hertz, cpus, _ in cases] == [expected for *_, expected in cases]
+    assert [choose_ring_size(hertz, cpus) for hertz, cpus, _ in cases] == [expected for *_, expected in cases]

@@ -35,7 +35,7 @@ class Sampled:
 
     def publish(self, pid: int) -> int:
         """The walker gets the process's mappings as they are now, and tables of new files. Return their epoch."""
-        epoch = self.walker.epoch(pid)
+        epoch = self.walker.begin_epoch(pid)
         self.spans[pid] = [
             self._span(line) for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "x" in line.split()[1]
         ]
