@@ -41,13 +41,7 @@ class OffCpu(IntEnum):
         return self * OFF_CPU_HASH_FACTOR & MASK_64
 
 
-OFF_CPU_WORDS = {
-    OffCpu.SLEEPING: "sleeping",
-    OffCpu.LOCK: "lock",
-    OffCpu.IO: "I/O",
-    OffCpu.PREEMPTED: "preempted",
-    OffCpu.WAITING: "waiting for a CPU",
-}
+OFF_CPU_WORDS = dict(zip(OffCpu, ("sleeping", "lock", "I/O", "preempted", "waiting for a CPU"), strict=True))
 
 
 class FileFrame(NamedTuple):

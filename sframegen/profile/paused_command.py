@@ -49,10 +49,7 @@ class PausedCommand:
         return self._status is None
 
     def finish(self, interrupts: Interrupts) -> int:
-        """Wait until the program ends, and return its exit status as shells do.
-
-        The terminal sends Ctrl-C to the program, too; other signals that we get are passed on.
-        """
+        """Wait for the program's end, and return its exit status as shells do. Pass on signals, but not Ctrl-C, which it gets too."""
         interrupts.wait(self._poll_until_exit)
         if self.is_running():
             if interrupts.number != signal.SIGINT:

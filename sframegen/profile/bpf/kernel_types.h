@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* What a BPF program needs from the kernel, as far as the walker uses it: helpers by their numbers, map declarations as libbpf reads
-   them, and those members of kernel structures that it reads, found at load time through the kernel's BTF. */
+/* The kernel's interface as far as the walker uses it: helpers by their numbers, map declarations as libbpf reads them, and members of
+   kernel structures, whose offsets are found at load time through the kernel's BTF. */
 #ifndef SFRAMEGEN_KERNEL_TYPES_H
 #define SFRAMEGEN_KERNEL_TYPES_H
 
@@ -8,10 +8,10 @@
 
 #define SECTION(name) __attribute__((section(name), used))
 #define INLINE static inline __attribute__((always_inline))
-#define GLOBAL __attribute__((noinline)) /* verified once, for any arguments */
+#define GLOBAL __attribute__((noinline)) /* the verifier checks such a function once, for any arguments */
 #define RELOCATED __attribute__((preserve_access_index))
 
-/* In the declaration of a map, a number is the length of an array, a type is what a pointer leads to. */
+/* libbpf reads the declaration of a map from its type: numbers as the lengths of arrays, types as the targets of pointers. */
 #define NUMBER(name, value) int (*name)[value]
 #define TYPE(name, type) type *name
 #define MAP(name, map_type, entries, key_type, value_type) \

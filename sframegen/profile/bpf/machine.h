@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* What differs between the machines, as in sframegen/stack/abi: registers by DWARF number, signal frames, calls. */
+/* The conventions of each machine, as in sframegen/stack/abi: registers by DWARF number, signal frames, and the code of calls. */
 #ifndef SFRAMEGEN_MACHINE_H
 #define SFRAMEGEN_MACHINE_H
 
@@ -19,7 +19,7 @@ INLINE int in_user_mode(u64 mode) { return (mode & 3) == 3; }
 INLINE int is_32_bit(u64 mode) { return (mode & 0xffff) == 0x23; }
 
 /* Saved: R15 R14 R13 R12 RBP RBX R11 R10 R9 R8 RAX RCX RDX RSI RDI, then orig_rax RIP CS flags RSP */
-INLINE void take_registers(u64 *to, const u64 *saved)
+INLINE void copy_registers(u64 *to, const u64 *saved)
 {
 	to[15] = saved[0], to[14] = saved[1], to[13] = saved[2], to[12] = saved[3], to[6] = saved[4], to[3] = saved[5];
 	to[11] = saved[6], to[10] = saved[7], to[9] = saved[8], to[8] = saved[9], to[0] = saved[10], to[2] = saved[11];
@@ -27,14 +27,15 @@ INLINE void take_registers(u64 *to, const u64 *saved)
 }
 
 /* Saved: R8 to R15 RDI RSI RBP RBX RDX RAX RCX RSP RIP */
-INLINE void take_context(u64 *to, const u64 *saved)
+INLINE void copy_context(u64 *to, const u64 *saved)
 {
 	to[8] = saved[0], to[9] = saved[1], to[10] = saved[2], to[11] = saved[3], to[12] = saved[4], to[13] = saved[5];
 	to[14] = saved[6], to[15] = saved[7], to[5] = saved[8], to[4] = saved[9], to[6] = saved[10], to[3] = saved[11];
 	to[1] = saved[12], to[0] = saved[13], to[2] = saved[14], to[7] = saved[15];
 }
 
-/* Returns the number of the system call that the task is in, -1 if it is in none: the instruction `syscall` leaves its own results. */
+/* Returns the number of the system call that the task is in; -1 if it is in none. `syscall` copies RIP to RCX, and the kernel sets RAX to
+   -ENOSYS at entry. */
 INLINE int system_call(const u64 *saved)
 {
 	return saved[11] == saved[SAVED_PC] && saved[10] == (u64)-38 ? (int)saved[15] : -1;
@@ -42,7 +43,7 @@ INLINE int system_call(const u64 *saved)
 
 enum { CALL_FUTEX = 202, CALL_CLONE = 56, CALL_VFORK = 58 };
 
-/* mov $15,%rax; syscall: signal handlers return to the first, a sample may see the second */
+/* Is this `mov $15,%rax; syscall`? Signal handlers return to the first instruction; a sample may also be at the second. */
 INLINE int returns_from_signal(u64 pc)
 {
 	u8 code[9];
@@ -53,7 +54,7 @@ INLINE int returns_from_signal(u64 pc)
 	       code[8] == 5;
 }
 
-/* mov $clone or $clone3, %eax; syscall; test %rax,%rax, or Go's cmp $0,%rax: a new thread begins after the second. `fork` tests otherwise. */
+/* Is this after the syscall in `mov $clone or $clone3,%eax; syscall; test %rax,%rax` (Go: cmp $0,%rax), where a thread begins? */
 INLINE int starts_thread(u64 pc)
 {
 	u8 code[19];
@@ -70,7 +71,7 @@ INLINE int starts_thread(u64 pc)
 	return 0;
 }
 
-/* add $8, %rsp; ret: what is left of a frame whose code ends so says where its caller is. CPython's trampolines for -X perf are such. */
+/* Is this `add $8,%rsp; ret`? Then the frame has one word besides the return address, as in CPython's trampolines for -X perf. */
 INLINE int drops_a_word_and_returns(u64 pc)
 {
 	u8 code[5];
@@ -78,7 +79,7 @@ INLINE int drops_a_word_and_returns(u64 pc)
 	return read_user(code, sizeof(code), (void *)pc) == 0 && *(u32 *)code == 0x08c48348 && code[4] == 0xc3;
 }
 
-/* FF /2: does an indirect call of `size` bytes begin at this ModRM byte? */
+/* Are these the first bytes of an indirect call (FF /2) that has `size` bytes? */
 INLINE int is_indirect_call(u8 opcode, u8 modrm, u8 sib, u32 size)
 {
 	u32 mod = modrm >> 6, rm = modrm & 7, length = 2;
@@ -96,7 +97,7 @@ INLINE int is_indirect_call(u8 opcode, u8 modrm, u8 sib, u32 size)
 	return length == size;
 }
 
-/* May a call end at this address? -1 if the code is not in memory. A no-op stands there, too: runtimes push addresses after one. */
+/* May a call end at this address? -1 if the code cannot be read. A no-op also counts, because runtimes push addresses after one. */
 INLINE int ends_call(u64 pc)
 {
 	u8 code[8];
@@ -119,15 +120,15 @@ enum { CONTEXT = 128 + 176 + 8, CONTEXT_WORDS = 33, CONTEXT_PC = 32 }; /* siginf
 INLINE int in_user_mode(u64 mode) { return (mode & 0xf) == 0; }
 INLINE int is_32_bit(u64 mode) { return (mode & 0x10) != 0; }
 
-INLINE void take_registers(u64 *to, const u64 *saved)
+INLINE void copy_registers(u64 *to, const u64 *saved)
 {
 	for (u32 number = 0; number < GENERAL; number++)
 		to[number] = saved[number];
 }
 
-INLINE void take_context(u64 *to, const u64 *saved) { take_registers(to, saved); }
+INLINE void copy_context(u64 *to, const u64 *saved) { copy_registers(to, saved); }
 
-/* Returns the number of the system call that the task is in. In a fault it is any number. */
+/* Returns the number of the system call that the task is in, or, in a fault, any number. */
 INLINE int system_call(const u64 *saved)
 {
 	return (int)saved[8];
@@ -135,7 +136,7 @@ INLINE int system_call(const u64 *saved)
 
 enum { CALL_FUTEX = 98, CALL_CLONE = 220, CALL_VFORK = 220 };
 
-/* mov x8,#139; svc #0 */
+/* Is this at either instruction of `mov x8,#139; svc #0`? */
 INLINE int returns_from_signal(u64 pc)
 {
 	u32 code[2];
@@ -145,7 +146,7 @@ INLINE int returns_from_signal(u64 pc)
 	return read_user(code, sizeof(code), (void *)(pc - 4)) == 0 && code[0] == 0xd2801168 && code[1] == 0xd4000001;
 }
 
-/* mov x8,#clone or #clone3; svc #0; cmp x0,#0: a new thread begins after the second. `fork` compares otherwise. */
+/* Is this after the svc in `mov x8,#clone or #clone3; svc #0; cmp x0,#0`, where a new thread begins? `fork` has another comparison. */
 INLINE int starts_thread(u64 pc)
 {
 	u32 code[4];
@@ -158,7 +159,7 @@ INLINE int starts_thread(u64 pc)
 	return 0;
 }
 
-/* Such code keeps frame records there. */
+/* On AArch64, such code has frame records. */
 INLINE int drops_a_word_and_returns(u64 pc) { return 0; }
 
 INLINE int ends_call(u64 pc)
@@ -174,7 +175,7 @@ INLINE int ends_call(u64 pc)
 #error "unknown machine: -D__TARGET_ARCH_x86 or -D__TARGET_ARCH_arm64"
 #endif
 
-/* The registers of the interrupted code, which a program on a perf event gets, and those saved at entry to the kernel. */
+/* The context of a program on a perf event: first the registers of the interrupted code, in the order in which the kernel saves them. */
 struct perf_context {
 	u64 registers[SAVED_WORDS];
 	u64 period, address;

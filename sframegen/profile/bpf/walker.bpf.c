@@ -2,18 +2,18 @@
 /* Walks the user stacks of tasks, in the kernel, with decoded tables of SFrame sections: one run for each event, and for each task that
    leaves its CPU.
 
-   A walk that ends is counted; a stack that was not counted before goes through the ring buffer once. A walk that meets unknown code sends
-   its registers and a copy of the stack, and user space walks that. Nothing in the target's memory is trusted: every read may fail, each
-   caller's frame lies above the one before, and the number of frames has a limit. */
+   A finished walk is counted, and its stack is sent through the ring buffer when it is counted for the first time. A walk that meets
+   unknown code sends its registers and a copy of the stack, so that user space can finish it. The target's memory is not trusted: every
+   read may fail, each caller's frame must lie above its callee's, and the number of frames has a limit. */
 #include "kernel_types.h"
 #include "machine.h"
 
-char terms[] SECTION("license") = "GPL"; /* of the two, the one under which the kernel runs it */
+char terms[] SECTION("license") = "GPL"; /* of the two licenses, the one that the kernel requires */
 
 const volatile struct settings settings = {};
 struct shared shared;
 
-/* Numbers of entries are the least ones: user space sets most of them before it loads the program. */
+/* The numbers of entries here are placeholders: user space sets most of them before it loads the program. */
 MAP(processes, MAP_HASH, 1, u32, struct process);
 MAP(epochs, MAP_HASH, 1, u32, u32);
 MAP(wanted, MAP_HASH, 1, u32, u8);
@@ -59,37 +59,37 @@ struct {
 	NUMBER(max_entries, 4096);
 } ring SECTION(".maps");
 
-/* The state of one walk, and its records. `low`: what the caller's SP has to be above. `noted`: how many words it has read that are in
-   `notes`; more than REMEMBERED if they do not say all. */
+/* The state of one walk, and its records. `low`: the caller's SP has to be above it. `noted`: the number of stack words in `notes`, on
+   which the walk depended so far; more than REMEMBERED if the walk depended on anything else. */
 struct sample {
 	u64 busy, pc, known, low, hash;
 	u64 registers[REGISTERS];
 	u64 saved[SAVED_WORDS + 1];
 	u32 first, count, last, exact, guessed, signals, copied, missing, noted, epoch;
-	struct read_word notes[REMEMBERED];
+	struct stack_word notes[REMEMBERED];
 	u64 kernel[KERNEL_DEPTH + 1];
 	struct stopped stopped;
 	struct stack_record record;
 	u64 words[MAX_FRAMES + STACK_BYTES / 8 + 4096 / 8]; /* the verifier takes each page as a whole */
 };
 
-/* Two elements for each CPU: an event may come while a task leaves the CPU. An ordinary array, because elements of those for each CPU
-   are smaller. */
+/* Two elements for each CPU, because an event may come while a task leaves the CPU. An ordinary array, because the elements of a per-CPU
+   array cannot be that large. */
 MAP(samples, MAP_ARRAY, 1, u32, struct sample);
 
-INLINE void add(u32 statistic, u64 number)
+INLINE void add_statistic(u32 statistic, u64 number)
 {
 	u64 *value = map_lookup(&statistics, &statistic);
 
 	if (value)
-		__sync_fetch_and_add(value, number); /* an event may come meanwhile */
+		__sync_fetch_and_add(value, number); /* atomic, because an event may interrupt this */
 }
 
 INLINE u32 new_epoch(void) { return __sync_fetch_and_add(&shared.last_epoch, 1) + 1; }
 
 /* --- Look-ups -------------------------------------------------------------------------------------------------------------------- */
 
-/* Returns the number of the last span that begins at the address or before it; at least `first` + `count` if there is none. */
+/* Returns the index of the last span that begins at or before an address; at least `first` + `count` if there is none. */
 GLOBAL u32 last_span(u32 first, u32 count, u64 address)
 {
 	u32 low = first, high = first + count;
@@ -108,7 +108,7 @@ GLOBAL u32 last_span(u32 first, u32 count, u64 address)
 	return low > first ? low - 1 : first + count;
 }
 
-/* Most frames are in the span of the frame before. */
+/* Returns the span of an address, 0 if there is none. The last span is tried first, because most callers are in the same file. */
 INLINE struct span *span_at(struct sample *sample, u64 address)
 {
 	u32 number = sample->last;
@@ -124,7 +124,7 @@ INLINE struct span *span_at(struct sample *sample, u64 address)
 	return span;
 }
 
-/* Copies an element of a table, which is an array map; returns 0 if there is no such element. */
+/* Copies an element of a table, which is an array map. Returns 0 if there is no such element. */
 INLINE int table_element(void *table, u32 at, void *to)
 {
 	u64 *value = map_lookup(table, &at);
@@ -134,10 +134,9 @@ INLINE int table_element(void *table, u32 at, void *to)
 	return value != 0;
 }
 
-enum { FOUND = -1, RULE_NONE = -2, RULE_UNPROVEN = -3 }; /* else an END_ */
+enum { FOUND = -1, RULE_NONE = -2, RULE_UNPROVEN = -3 }; /* results besides the END_ numbers */
 
-/* Finds the rule of the code at a link-time address. Returns FOUND, RULE_NONE, RULE_UNPROVEN if it may still come, or why there is no
-   answer. */
+/* Finds the rule of the code at a link-time address. Returns FOUND, RULE_NONE, RULE_UNPROVEN if a proof may still add one, or an END_. */
 GLOBAL int find_rule(u32 number, u64 address, struct table_rule *rule)
 {
 	struct file *file = map_lookup(&files, &number);
@@ -153,7 +152,7 @@ GLOBAL int find_rule(u32 number, u64 address, struct table_rule *rule)
 	if (state < FILE_READY || !table)
 		return END_NO_TABLE;
 	found = find_in_table(&file->places, table, address, rule);
-	if (*(volatile u32 *)&file->state != state) /* it was exchanged meanwhile */
+	if (*(volatile u32 *)&file->state != state) /* the table was replaced during the search */
 		return END_NO_TABLE;
 	if (found == TABLE_NO_RULE)
 		return file->unproven ? RULE_UNPROVEN : RULE_NONE;
@@ -162,16 +161,16 @@ GLOBAL int find_rule(u32 number, u64 address, struct table_rule *rule)
 
 /* --- One frame ------------------------------------------------------------------------------------------------------------------- */
 
-INLINE int word(u64 address, u64 *to) { return read_user(to, sizeof(*to), (void *)address) == 0; }
+INLINE int read_word(u64 address, u64 *to) { return read_user(to, sizeof(*to), (void *)address) == 0; }
 
 enum { NOT_NOTED = 1 << 20, NEAR = 4096 };
 
-/* A word that the walk depends on. */
-INLINE int noted_word(struct sample *sample, u64 address, u64 *to)
+/* Reads a word of the stack on which the result of the walk depends. Returns 0 if it cannot be read. */
+INLINE int read_noted_word(struct sample *sample, u64 address, u64 *to)
 {
 	u32 at = sample->noted;
 
-	if (!word(address, to))
+	if (!read_word(address, to))
 		return 0;
 	if (address & 7)
 		at = NOT_NOTED;
@@ -183,9 +182,9 @@ INLINE int noted_word(struct sample *sample, u64 address, u64 *to)
 	return 1;
 }
 
-INLINE int known(struct sample *sample, u32 number) { return number < REGISTERS && (sample->known & BIT(number)); }
+INLINE int is_known(struct sample *sample, u32 number) { return number < REGISTERS && (sample->known & BIT(number)); }
 
-INLINE void push(struct sample *sample, u64 frame)
+INLINE void push_frame(struct sample *sample, u64 frame)
 {
 	u32 at = sample->record.frames;
 
@@ -197,20 +196,19 @@ INLINE void push(struct sample *sample, u64 frame)
 	}
 }
 
-/* All registers are those that the kernel saved for the handler; if there are none with that PC, only SP and FP are known. */
-INLINE void take_interrupted(struct sample *sample, u64 sp, u64 pc)
+/* Restores all registers from those that the kernel saved for the signal handler. Does nothing if the saved PC is not the expected one. */
+INLINE void restore_interrupted_registers(struct sample *sample, u64 sp, u64 pc)
 {
 	u64 *saved = sample->saved;
 
 	_Static_assert(CONTEXT_WORDS <= SAVED_WORDS + 1, "there is room for the saved context");
 	if (read_user(saved, CONTEXT_WORDS * 8, (void *)(sp + CONTEXT)) || saved[CONTEXT_PC] != pc)
 		return;
-	take_context(sample->registers, saved);
+	copy_context(sample->registers, saved);
 	sample->known = (1ull << GENERAL) - 1;
 }
 
-/* Is the frame record that ends at `cfa` on the stack that goes on at `low`? Between two stacks lies much other memory, or a page that
-   cannot be read. */
+/* Is the frame record that ends at `cfa` on the same stack as `low`? It is not if it is far away, or if a page between cannot be read. */
 GLOBAL int on_same_stack(u64 low, u64 cfa)
 {
 	u64 page = low & -4096ull;
@@ -227,8 +225,7 @@ GLOBAL int on_same_stack(u64 low, u64 cfa)
 	return 1;
 }
 
-/* Records the frame and goes to its caller. Returns why the walk ends, or FOUND. The walk stops before the frame is recorded if user
-   space may know more. */
+/* Records the current frame and goes to its caller. Returns FOUND, or an END_. Does not record the frame if user space may know more. */
 GLOBAL int step(struct sample *sample)
 {
 	struct table_rule rule = {};
@@ -251,41 +248,41 @@ GLOBAL int step(struct sample *sample)
 		found = find_rule(span->file, code - span->bias, &rule);
 		packed = ((u64)(span->file & KERNEL_FILE) << FILE_SHIFT) | ((code - span->bias) & ADDRESS_MASK);
 	}
-	starts = sample->exact && known(sample, 0) && sample->registers[0] == 0 && starts_thread(pc);
+	starts = sample->exact && is_known(sample, 0) && sample->registers[0] == 0 && starts_thread(pc);
 	if (found == RULE_UNPROVEN && starts)
 		found = RULE_NONE;
-	handled = (found == RULE_UNPROVEN || found == RULE_NONE) && known(sample, SP) && returns_from_signal(pc);
+	handled = (found == RULE_UNPROVEN || found == RULE_NONE) && is_known(sample, SP) && returns_from_signal(pc);
 	if (found == RULE_UNPROVEN)
 		found = handled ? RULE_NONE : END_NO_TABLE;
 	if (found == END_NO_TABLE)
 		return END_NO_TABLE;
-	/* Where the kernel or a library has put the return address, no call ends there. */
+	/* A return address that the kernel or a library has pushed does not follow a call, so that the frame is at that address itself. */
 	if (!sample->exact && span->file != NO_FILE) {
 		if (handled || (found == FOUND && (rule.flags & TABLE_SIGNAL)))
 			packed++;
 		else if ((found == RULE_NONE || (found == FOUND && (rule.flags & TABLE_OUTERMOST))) && ends_call(pc) == 0)
 			packed++;
 	}
-	push(sample, packed | (sample->guessed ? GUESSED : 0));
+	push_frame(sample, packed | (sample->guessed ? GUESSED : 0));
 	if (starts)
 		return END_OUTERMOST;
 	if (found >= 0)
 		return found;
-	fp_known = known(sample, FP);
+	fp_known = is_known(sample, FP);
 	if (found == FOUND && (rule.flags & TABLE_OUTERMOST))
 		return rule.flags & TABLE_CFA_DEREF ? END_OTHER_STACK : END_OUTERMOST;
 	if (found == RULE_NONE) {
 		if (handled) {
 			rule.cfa_register = SP, rule.cfa_offset = CONTEXT;
 			rule.ra_offset = CONTEXT_PC * 8, rule.flags = TABLE_RA_DEREF | TABLE_SIGNAL;
-		} else if (span->file == NO_FILE && known(sample, SP) && drops_a_word_and_returns(pc)) {
+		} else if (span->file == NO_FILE && is_known(sample, SP) && drops_a_word_and_returns(pc)) {
 			rule.cfa_register = SP, rule.cfa_offset = 16, rule.ra_offset = -8, rule.flags = TABLE_RA_DEREF;
 		} else {
 			if (!fp_known)
 				return END_NO_RULE;
 			guess = 1;
 		}
-	} else if (!known(sample, rule.cfa_register) || ((rule.flags & TABLE_RA_REGISTER) && !known(sample, rule.ra_register))) {
+	} else if (!is_known(sample, rule.cfa_register) || ((rule.flags & TABLE_RA_REGISTER) && !is_known(sample, rule.ra_register))) {
 		if (!fp_known)
 			return END_UNKNOWN_REGISTER;
 		guess = 1;
@@ -303,7 +300,7 @@ GLOBAL int step(struct sample *sample)
 	if (guess && !on_same_stack(sample->low, cfa))
 		return guess_failed;
 	if (flags & TABLE_CFA_DEREF) {
-		if (!word(cfa, &cfa))
+		if (!read_word(cfa, &cfa))
 			return END_UNREADABLE;
 		if (!(flags & TABLE_RA_REGISTER))
 			cfa += rule.ra_register;
@@ -311,7 +308,7 @@ GLOBAL int step(struct sample *sample)
 	ra = cfa + rule.ra_offset;
 	if (flags & TABLE_RA_REGISTER)
 		ra = sample->registers[rule.ra_register & (REGISTERS - 1)] + rule.ra_offset;
-	if ((flags & TABLE_RA_DEREF) && !noted_word(sample, ra, &ra))
+	if ((flags & TABLE_RA_DEREF) && !read_noted_word(sample, ra, &ra))
 		return guess ? guess_failed : END_UNREADABLE;
 	ra &= settings.ra_mask;
 	fp = sample->registers[FP];
@@ -319,18 +316,18 @@ GLOBAL int step(struct sample *sample)
 		fp = cfa + rule.fp_offset;
 		fp_known = 1;
 		if (flags & TABLE_FP_REGISTER) {
-			fp_known = known(sample, rule.fp_register);
+			fp_known = is_known(sample, rule.fp_register);
 			fp = sample->registers[rule.fp_register & (REGISTERS - 1)] + rule.fp_offset;
 		}
-		if (fp_known && (flags & TABLE_FP_DEREF) && !noted_word(sample, fp, &fp)) {
-			fp_known = 0; /* lost, which few frames notice */
+		if (fp_known && (flags & TABLE_FP_DEREF) && !read_noted_word(sample, fp, &fp)) {
+			fp_known = 0; /* not an end, because few callers need FP */
 			sample->noted = NOT_NOTED;
 		}
 	}
 
 	sp = sample->registers[SP];
 	if (flags & TABLE_SIGNAL) { /* the interrupted code may be on another stack */
-		u64 sp_known = known(sample, SP);
+		u64 sp_known = is_known(sample, SP);
 
 		if (++sample->signals > MAX_SIGNALS)
 			return END_TOO_DEEP;
@@ -338,7 +335,7 @@ GLOBAL int step(struct sample *sample)
 		sample->registers[SP] = cfa;
 		sample->registers[FP] = fp;
 		if (sp_known)
-			take_interrupted(sample, sp, ra);
+			restore_interrupted_registers(sample, sp, ra);
 		sample->low = sample->registers[SP];
 	} else {
 		if (cfa < sample->low || (cfa == sample->low && !sample->exact))
@@ -349,7 +346,7 @@ GLOBAL int step(struct sample *sample)
 		sample->low = cfa;
 	}
 	if (ra == 0)
-		return guess ? guess_failed : END_NO_RETURN; /* where FP is something else, a 0 proves nothing */
+		return guess ? guess_failed : END_NO_RETURN; /* a 0 found through a guessed FP proves nothing */
 	if (guess) {
 		span = span_at(sample, ra - 1);
 		if ((cfa & 7) || !span || (span->file != NO_FILE && ends_call(ra) <= 0))
@@ -363,8 +360,8 @@ GLOBAL int step(struct sample *sample)
 
 /* --- Records --------------------------------------------------------------------------------------------------------------------- */
 
-/* Copies the stack from SP to after the frames: pages that can be read. Those of a large frame that the program has not used yet are not in
-   memory; after MAX_GAP of them, nothing more is of this stack. */
+/* Copies the readable pages of the stack, from SP on, behind the frames. Unused pages of a large frame cannot be read; after MAX_GAP such
+   pages, this stack has ended. */
 GLOBAL int copy_stack(struct sample *sample)
 {
 	u64 from;
@@ -373,7 +370,7 @@ GLOBAL int copy_stack(struct sample *sample)
 		return 0;
 	from = sample->stopped.start;
 	for (u32 page = 0; page < STACK_PAGES; page++) {
-		u32 size = 4096 - (from & 4095), at = sample->record.frames, copied = sample->copied; /* older verifiers forget limits */
+		u32 size = 4096 - (from & 4095), at = sample->record.frames, copied = sample->copied; /* locals: old verifiers forget limits */
 		u64 pages = sample->stopped.pages;
 
 		if (at > MAX_FRAMES || copied > STACK_BYTES - 4096 || (page >= MAX_GAP && pages >> (page - MAX_GAP) == 0))
@@ -389,7 +386,8 @@ GLOBAL int copy_stack(struct sample *sample)
 	return 0;
 }
 
-/* The rule of a function that has just restored a register still finds it in memory, below SP. The page of SP can be read. */
+/* Returns where a copy begins: the red zone below SP is included, because the rule of a function that has just restored a register reads it
+   there; but not the page before SP's, which may be unreadable. */
 INLINE u64 copy_start(u64 sp)
 {
 	u64 page = sp & -4096ull, start = sp - RED_ZONE;
@@ -397,6 +395,7 @@ INLINE u64 copy_start(u64 sp)
 	return start < page ? page : start;
 }
 
+/* Sends the walk for user space to finish. Returns 0 if the ring buffer is full. */
 INLINE int send_unfinished(struct sample *sample, int asleep)
 {
 	struct stopped *stopped = &sample->stopped;
@@ -406,7 +405,7 @@ INLINE int send_unfinished(struct sample *sample, int asleep)
 	stopped->flags = (sample->exact ? STOPPED_EXACT : 0) | (sample->guessed ? STOPPED_GUESSED : 0) | (asleep ? STOPPED_ASLEEP : 0);
 	stopped->pc = sample->pc;
 	stopped->known = sample->known;
-	stopped->start = copy_start(known(sample, SP) ? sample->registers[SP] : sample->low);
+	stopped->start = copy_start(is_known(sample, SP) ? sample->registers[SP] : sample->low);
 	for (u32 number = 0; number < REGISTERS; number++)
 		stopped->registers[number] = sample->registers[number];
 	sample->copied = stopped->pages = 0;
@@ -417,7 +416,7 @@ INLINE int send_unfinished(struct sample *sample, int asleep)
 	stopped->file = sample->missing;
 	size += sample->record.frames * 8;
 	if (size > sizeof(sample->words) || ring_output(&ring, stopped, sizeof(*stopped) + sizeof(sample->record) + size, 0)) {
-		add(STAT_RING_FULL, 1);
+		add_statistic(STAT_RING_FULL, 1);
 		return 0;
 	}
 	return 1;
@@ -432,29 +431,29 @@ INLINE int send_stack(struct sample *sample)
 	return ring_output(&ring, &sample->record, sizeof(sample->record) + size, 0) == 0;
 }
 
-/* Returns the count of a stack, which is sent if there is none yet, unless it was sent before; 0 if it is lost. */
-INLINE struct count *count_in(void *map, struct count_key *key, struct sample *sample)
+/* Returns the count of a stack, which is added if there is none, after sending the stack unless `sample` is 0. Returns 0 if lost. */
+INLINE struct count *find_or_add_count_in(void *map, struct count_key *key, struct sample *sample)
 {
 	struct count *count = map_lookup(map, key), none = {};
 
 	if (count)
 		return count;
 	if (sample && !send_stack(sample)) {
-		add(STAT_RING_FULL, 1);
+		add_statistic(STAT_RING_FULL, 1);
 		return 0;
 	}
 	map_update(map, key, &none, UPDATE_NEW);
 	count = map_lookup(map, key);
 	if (!count)
-		add(STAT_COUNTS_FULL, 1);
+		add_statistic(STAT_COUNTS_FULL, 1);
 	return count;
 }
 
-INLINE struct count *count_of(struct count_key *key, struct sample *sample)
+INLINE struct count *find_or_add_count(struct count_key *key, struct sample *sample)
 {
 	if (*(volatile u32 *)&shared.active)
-		return count_in(&more_counts, key, sample);
-	return count_in(&counts, key, sample);
+		return find_or_add_count_in(&more_counts, key, sample);
+	return find_or_add_count_in(&counts, key, sample);
 }
 
 INLINE int has_count(struct count_key *key)
@@ -464,7 +463,7 @@ INLINE int has_count(struct count_key *key)
 	return map_lookup(&counts, key) != 0;
 }
 
-INLINE void raise(struct count *count, u64 time)
+INLINE void add_to_count(struct count *count, u64 time)
 {
 	__sync_fetch_and_add(&count->samples, 1);
 	__sync_fetch_and_add(&count->nanoseconds, time);
@@ -472,7 +471,7 @@ INLINE void raise(struct count *count, u64 time)
 
 /* --- A sample -------------------------------------------------------------------------------------------------------------------- */
 
-/* Returns 1 if the spans of the process are known. The first sample of a process makes it known to user space. */
+/* Returns 1 if the spans of the process are known. If not, it gets an epoch, and its sample tells user space to read its mappings. */
 INLINE int find_process(struct sample *sample, u32 tgid, u32 task_flags)
 {
 	struct process *process = map_lookup(&processes, &tgid);
@@ -482,7 +481,7 @@ INLINE int find_process(struct sample *sample, u32 tgid, u32 task_flags)
 		u32 fresh = new_epoch();
 
 		if (map_update(&epochs, &tgid, &fresh, UPDATE_NEW))
-			add(STAT_PROCESSES_FULL, 1);
+			add_statistic(STAT_PROCESSES_FULL, 1);
 	}
 	if (!epoch || !process || process->epoch != *(volatile u32 *)epoch)
 		return 0;
@@ -516,19 +515,19 @@ INLINE void push_kernel_frames(void *context, struct sample *sample)
 	for (u32 at = 0; at < KERNEL_DEPTH; at++) {
 		if ((long)at * 8 >= size)
 			break;
-		push(sample, ((u64)KERNEL_FILE << FILE_SHIFT) | (sample->kernel[at] & ADDRESS_MASK));
+		push_frame(sample, ((u64)KERNEL_FILE << FILE_SHIFT) | (sample->kernel[at] & ADDRESS_MASK));
 	}
 }
 
-/* Are samples of the current task wanted? */
-INLINE int is_chosen(u32 tgid)
+/* Is the current task to be sampled? */
+INLINE int is_wanted(u32 tgid)
 {
 	char comm[COMM_BYTES];
-	u8 *asked;
+	u8 *target;
 
 	if (!settings.every_process) {
-		asked = map_lookup(&wanted, &tgid);
-		if (!asked || *asked == WANTED_AFTER_EXEC)
+		target = map_lookup(&wanted, &tgid);
+		if (!target || *target == WANTED_AFTER_EXEC)
 			return 0;
 	}
 	if (settings.one_comm) {
@@ -541,7 +540,7 @@ INLINE int is_chosen(u32 tgid)
 	return 1;
 }
 
-/* Returns a sample that no run of a program on this CPU takes now. */
+/* Returns an element of `samples` that no other run of a program on this CPU uses, and marks it as busy; 0 if there is none. */
 INLINE struct sample *free_sample(void)
 {
 	u32 number = this_cpu();
@@ -551,7 +550,7 @@ INLINE struct sample *free_sample(void)
 		number += settings.cpus;
 		sample = map_lookup(&samples, &number);
 		if (!sample || __sync_val_compare_and_swap(&sample->busy, 0, 1)) {
-			add(STAT_BUSY, 1);
+			add_statistic(STAT_BUSY, 1);
 			return 0;
 		}
 	}
@@ -573,20 +572,20 @@ INLINE void begin_sample(struct sample *sample, u32 tgid, u32 tid)
 
 enum { NO_REGISTERS, HAS_REGISTERS, OTHER_REGISTERS };
 
-INLINE int take_user_registers(struct sample *sample, struct task_struct *task)
+INLINE int read_user_registers(struct sample *sample, struct task_struct *task)
 {
 	if ((task->flags & PF_KTHREAD) || read_kernel(sample->saved, SAVED_WORDS * 8, (void *)user_registers(task)) ||
 	    sample->saved[SAVED_PC] == 0)
 		return NO_REGISTERS;
 	if (is_32_bit(sample->saved[SAVED_MODE]))
 		return OTHER_REGISTERS;
-	take_registers(sample->registers, sample->saved);
+	copy_registers(sample->registers, sample->saved);
 	sample->pc = sample->saved[SAVED_PC];
 	sample->low = sample->registers[SP];
 	return HAS_REGISTERS;
 }
 
-/* Returns why the walk ended, with the end in the record. */
+/* Walks the stack, and completes the record. Returns why the walk ended. */
 GLOBAL u32 finish_walk(struct sample *sample, int has_registers)
 {
 	struct task_struct *task = current_task();
@@ -597,10 +596,10 @@ GLOBAL u32 finish_walk(struct sample *sample, int has_registers)
 		return END_DAMAGED_TABLE;
 	if (has_registers) {
 		end = find_process(sample, sample->record.tgid, task->flags) ? walk(sample) : END_NO_PROCESS;
-		if (end == END_UNREADABLE && !word(sample->registers[SP], &unused))
+		if (end == END_UNREADABLE && !read_word(sample->registers[SP], &unused))
 			end = END_STACK_GONE;
 	}
-	add(end < ENDS ? end : END_DAMAGED_TABLE, 1);
+	add_statistic(end < ENDS ? end : END_DAMAGED_TABLE, 1);
 	sample->record.end = end;
 	sample->hash ^= end;
 	sample->record.hash = sample->hash;
@@ -608,31 +607,31 @@ GLOBAL u32 finish_walk(struct sample *sample, int has_registers)
 	return end;
 }
 
-/* Can only user space finish such a walk? */
+/* Has user space to finish a walk that ended like this? */
 INLINE int is_unfinished(u32 end) { return end == END_NO_PROCESS || end == END_NO_MAPPING || end == END_NO_TABLE; }
 
 INLINE void count_sample(struct sample *sample)
 {
 	struct count_key key = { .hash = sample->hash, .tgid = sample->record.tgid, .tid = sample->record.tid };
-	struct count *count = count_of(&key, sample);
+	struct count *count = find_or_add_count(&key, sample);
 
 	if (count)
-		raise(count, settings.sample_time);
+		add_to_count(count, settings.sample_time);
 }
 
-INLINE void take(void *context, struct sample *sample, u32 tgid, u32 tid, int in_user)
+INLINE void walk_current_task(void *context, struct sample *sample, u32 tgid, u32 tid, int in_user)
 {
 	int found;
 
 	begin_sample(sample, tgid, tid);
 	if (!in_user) {
-		add(STAT_KERNEL_MODE, 1);
+		add_statistic(STAT_KERNEL_MODE, 1);
 		if (settings.kernel_frames)
 			push_kernel_frames(context, sample);
 	}
-	found = take_user_registers(sample, current_task());
+	found = read_user_registers(sample, current_task());
 	if (found == OTHER_REGISTERS) {
-		add(STAT_OTHER_ABI, 1);
+		add_statistic(STAT_OTHER_ABI, 1);
 		return;
 	}
 	if (is_unfinished(finish_walk(sample, found == HAS_REGISTERS))) {
@@ -649,11 +648,11 @@ INLINE void sample_task(void *context, int in_user)
 	u64 id = current_pid_tgid();
 	struct sample *sample;
 
-	add(STAT_SAMPLES, 1);
+	add_statistic(STAT_SAMPLES, 1);
 	sample = free_sample();
 	if (!sample)
 		return;
-	take(context, sample, id >> 32, id, in_user);
+	walk_current_task(context, sample, id >> 32, id, in_user);
 	*(volatile u64 *)&sample->busy = 0;
 }
 
@@ -662,24 +661,24 @@ SECTION("perf_event") int on_event(struct perf_context *context)
 	u64 mode = *(volatile u64 *)&context->registers[SAVED_MODE];
 	u32 tgid = current_pid_tgid() >> 32;
 
-	if (tgid != 0 && is_chosen(tgid))
+	if (tgid != 0 && is_wanted(tgid))
 		sample_task(context, in_user_mode(mode));
 	return 0;
 }
 
 /* --- Time off the CPU ------------------------------------------------------------------------------------------------------------ */
 
-INLINE u32 reason_of(struct sample *sample, int has_registers, u32 state)
+INLINE u32 find_off_cpu_reason(struct sample *sample, int has_registers, u32 state)
 {
 	int call = has_registers ? system_call(sample->saved) : -1;
 
-	if (state & TASK_UNINTERRUPTIBLE) /* a parent waits so until its child of vfork() executes a program */
+	if (state & TASK_UNINTERRUPTIBLE) /* also a parent that waits until its child of vfork() executes a program */
 		return call == CALL_CLONE || call == CALL_VFORK || call == CALL_CLONE3 ? OFF_SLEEPING : OFF_IO;
 	return call == CALL_FUTEX || call == CALL_FUTEX_WAIT || call == CALL_FUTEX_WAITV ? OFF_LOCK : OFF_SLEEPING;
 }
 
-/* A thread has one for each place where it waits. */
-INLINE struct memo *memo_of(u32 tid, u64 pc)
+/* Returns the memo of a thread for the place where it waits, locked; 0 if another CPU uses it. */
+INLINE struct memo *lock_memo(u32 tid, u64 pc)
 {
 	u32 at = ((pc ^ tid) * OFF_CPU_HASH_FACTOR >> 32) & (settings.memos - 1);
 	struct memo *memo = map_lookup(&memos, &at);
@@ -687,9 +686,9 @@ INLINE struct memo *memo_of(u32 tid, u64 pc)
 	return memo && __sync_val_compare_and_swap(&memo->busy, 0, 1) == 0 ? memo : 0;
 }
 
-INLINE void release(struct memo *memo) { *(volatile u64 *)&memo->busy = 0; }
+INLINE void release_memo(struct memo *memo) { *(volatile u64 *)&memo->busy = 0; }
 
-/* The words lie above SP, and most of them near to it: one copy is quicker than many. */
+/* Has the stack the words that the memo remembers? Most lie near to SP, so that one copy of NEAR bytes is quicker than many reads. */
 GLOBAL int has_same_words(struct memo *memo, struct sample *sample)
 {
 	u64 sp, value, size;
@@ -708,7 +707,7 @@ GLOBAL int has_same_words(struct memo *memo, struct sample *sample)
 		offset = memo->words[at].address - sp;
 		if (offset < size && offset < NEAR)
 			value = sample->words[offset / 8];
-		else if (!word(memo->words[at].address, &value))
+		else if (!read_word(memo->words[at].address, &value))
 			return 0;
 		if (value != memo->words[at].value)
 			return 0;
@@ -716,11 +715,11 @@ GLOBAL int has_same_words(struct memo *memo, struct sample *sample)
 	return 1;
 }
 
-/* Returns the hash of the stack, without the reason, if it is that of the thread's last time off the CPU; else 0. */
-INLINE u64 recall(struct sample *sample)
+/* Returns the hash of the stack, without the reason, if it is the same as when the thread last left the CPU here; otherwise 0. */
+INLINE u64 find_remembered_hash(struct sample *sample)
 {
 	u32 *epoch = map_lookup(&epochs, &sample->record.tgid);
-	struct memo *memo = epoch ? memo_of(sample->record.tid, sample->pc) : 0;
+	struct memo *memo = epoch ? lock_memo(sample->record.tid, sample->pc) : 0;
 	u64 *registers = sample->registers, hash = 0;
 
 	if (!epoch || !memo)
@@ -729,14 +728,14 @@ INLINE u64 recall(struct sample *sample)
 	    memo->registers[0] == registers[FP] && memo->registers[1] == registers[SP] && memo->registers[2] == registers[LINK] &&
 	    has_same_words(memo, sample))
 		hash = memo->hash;
-	release(memo);
+	release_memo(memo);
 	return hash;
 }
 
-/* After a walk that reached the outermost frame. `registers`: those at its begin. */
-INLINE void remember(struct sample *sample, u64 pc, u64 fp, u64 sp, u64 link)
+/* Remembers a walk that reached the outermost frame. The last four arguments are the registers at its begin. */
+INLINE void remember_stack(struct sample *sample, u64 pc, u64 fp, u64 sp, u64 link)
 {
-	struct memo *memo = sample->noted <= REMEMBERED ? memo_of(sample->record.tid, pc) : 0;
+	struct memo *memo = sample->noted <= REMEMBERED ? lock_memo(sample->record.tid, pc) : 0;
 
 	if (!memo)
 		return;
@@ -753,18 +752,18 @@ INLINE void remember(struct sample *sample, u64 pc, u64 fp, u64 sp, u64 link)
 			break;
 		memo->words[at] = sample->notes[at];
 	}
-	release(memo);
+	release_memo(memo);
 }
 
-/* Nobody else has this hash: user space finds its stack. */
-INLINE void own_hash(struct sample *sample, u32 tid, u32 reason)
+/* Sets a hash that no other stack has, for a stack that user space has to walk before its real hash is known. */
+INLINE void set_unique_hash(struct sample *sample, u32 tid, u32 reason)
 {
 	sample->hash = (((sample->record.time << 16) ^ tid) * OFF_CPU_HASH_FACTOR) ^ reason * OFF_CPU_HASH_FACTOR;
 	sample->record.hash = sample->hash;
 }
 
-/* Walks the stack of the task that goes. Returns the hash with which its time is counted; 0 if it is lost. */
-INLINE u64 take_leaving(struct switch_context *context, struct sample *sample, u32 state, u32 tgid, u32 tid, u32 *reason)
+/* Walks the stack of the task that leaves the CPU. Returns the hash with which its time is counted; 0 if the stack is lost. */
+INLINE u64 walk_leaving_task(struct switch_context *context, struct sample *sample, u32 state, u32 tgid, u32 tid, u32 *reason)
 {
 	struct task_struct *task = current_task();
 	struct count_key key = { .tgid = tgid, .tid = settings.threads ? tid : 0 };
@@ -776,18 +775,18 @@ INLINE u64 take_leaving(struct switch_context *context, struct sample *sample, u
 	sample->record.frames = 1; /* the reason */
 	if (settings.kernel_frames)
 		push_kernel_frames(context, sample);
-	found = take_user_registers(sample, task);
+	found = read_user_registers(sample, task);
 	if (found == OTHER_REGISTERS) {
-		add(STAT_OTHER_ABI, 1);
+		add_statistic(STAT_OTHER_ABI, 1);
 		return 0;
 	}
-	*reason = state == 0 ? OFF_PREEMPTED : reason_of(sample, found == HAS_REGISTERS, state);
+	*reason = state == 0 ? OFF_PREEMPTED : find_off_cpu_reason(sample, found == HAS_REGISTERS, state);
 	if (found == HAS_REGISTERS && !settings.kernel_frames) {
-		u64 hash = recall(sample);
+		u64 hash = find_remembered_hash(sample);
 
 		key.hash = hash ^ *reason * OFF_CPU_HASH_FACTOR;
 		if (hash && has_count(&key)) {
-			add(STAT_REMEMBERED, 1);
+			add_statistic(STAT_REMEMBERED, 1);
 			return key.hash;
 		}
 	}
@@ -795,27 +794,28 @@ INLINE u64 take_leaving(struct switch_context *context, struct sample *sample, u
 	pc = sample->pc, fp = sample->registers[FP], sp = sample->registers[SP], link = sample->registers[LINK];
 	end = finish_walk(sample, found == HAS_REGISTERS);
 	if (is_unfinished(end)) {
-		own_hash(sample, tid, *reason);
+		set_unique_hash(sample, tid, *reason);
 		return send_unfinished(sample, 0) ? sample->hash : 0;
 	}
 	if (!settings.kernel_frames && (end == END_OUTERMOST || end == END_NO_RETURN))
-		remember(sample, pc, fp, sp, link);
+		remember_stack(sample, pc, fp, sp, link);
 	sample->record.hash = sample->hash ^= *reason * OFF_CPU_HASH_FACTOR;
 	sample->record.tid = key.tid;
 	key.hash = sample->hash;
-	return count_of(&key, sample) ? sample->hash : 0;
+	return find_or_add_count(&key, sample) ? sample->hash : 0;
 }
 
 INLINE void count_block(struct block *block, u32 tid, u64 hash, u64 since, u64 until)
 {
 	struct count_key key = { .hash = hash, .tgid = block->tgid, .tid = settings.threads ? tid : 0 };
-	struct count *count = count_of(&key, 0);
+	struct count *count = find_or_add_count(&key, 0);
 
 	if (count)
-		raise(count, until - since);
+		add_to_count(count, until - since);
 }
 
-INLINE void come_back(struct block *block, u32 tid, u64 now)
+/* Counts the time of a thread that was off the CPU until `now`. */
+INLINE void end_block(struct block *block, u32 tid, u64 now)
 {
 	u64 since = block->since, hash = block->hash, woken;
 
@@ -828,36 +828,37 @@ INLINE void come_back(struct block *block, u32 tid, u64 now)
 		count_block(block, tid, hash ^ block->reason * OFF_CPU_HASH_FACTOR ^ OFF_WAITING * OFF_CPU_HASH_FACTOR, woken, now);
 }
 
-INLINE void leave(struct switch_context *context, u64 now)
+/* Walks the stack of the current task, which leaves the CPU, and notes the time. */
+INLINE void begin_block(struct switch_context *context, u64 now)
 {
 	struct task_struct *task = current_task();
 	u64 id = current_pid_tgid();
 	u32 tgid = id >> 32, tid = id, state = settings.switch_has_state ? (u32)context->state : task->__state;
-	struct block block = { .since = now, .ran = task->se.sum_exec_runtime }, *known;
+	struct block block = { .since = now, .ran = task->se.sum_exec_runtime }, *previous;
 	struct sample *sample;
 
-	if (tgid == 0 || (task->flags & PF_EXITING) || (!settings.kernel_frames && (task->flags & PF_KTHREAD)) || !is_chosen(tgid))
+	if (tgid == 0 || (task->flags & PF_EXITING) || (!settings.kernel_frames && (task->flags & PF_KTHREAD)) || !is_wanted(tgid))
 		return;
 	if (context->preempted & 0xff)
 		state = 0;
-	/* Of some switches a kernel (6.18 under load) says nothing, not even to its own tracer: a task leaves, and leaves again. Since it left, it
-	   has run as long as the scheduler says; the rest of the time it was off the CPU. */
-	known = map_lookup(&blocks, &tid);
-	if (known && known->since)
-		come_back(known, tid, now - (block.ran - known->ran));
-	add(STAT_SAMPLES, 1);
+	/* Some switches are not reported (by Linux 6.18 under load), not even to the kernel's own tracer, so that a task leaves twice. The
+	   scheduler's counter tells how long it ran in between; the rest of that time it was off the CPU. */
+	previous = map_lookup(&blocks, &tid);
+	if (previous && previous->since)
+		end_block(previous, tid, now - (block.ran - previous->ran));
+	add_statistic(STAT_SAMPLES, 1);
 	sample = free_sample();
 	if (!sample)
 		return;
 	block.tgid = tgid;
-	block.hash = take_leaving(context, sample, state, tgid, tid, &block.reason);
+	block.hash = walk_leaving_task(context, sample, state, tgid, tid, &block.reason);
 	*(volatile u64 *)&sample->busy = 0;
 	if (!block.hash)
 		return;
-	if (known)
-		*known = block;
+	if (previous)
+		*previous = block;
 	else if (map_update(&blocks, &tid, &block, UPDATE_ANY))
-		add(STAT_BLOCKS_FULL, 1);
+		add_statistic(STAT_BLOCKS_FULL, 1);
 }
 
 SECTION("raw_tp/sched_switch") int on_switch(struct switch_context *context)
@@ -870,12 +871,12 @@ SECTION("raw_tp/sched_switch") int on_switch(struct switch_context *context)
 	if (READ_KERNEL(tid, after, pid) == 0 && tid != 0)
 		block = map_lookup(&blocks, &tid);
 	if (block && block->since)
-		come_back(block, tid, now);
-	leave(context, now);
+		end_block(block, tid, now);
+	begin_block(context, now);
 	return 0;
 }
 
-/* For each task when profiling begins: those that wait already. */
+/* Runs for each task when profiling begins, and sends those that are already asleep. */
 SECTION("iter/task") int on_begin(struct iterator_context *context)
 {
 	struct task_struct *task = context->task;
@@ -894,10 +895,10 @@ SECTION("iter/task") int on_begin(struct iterator_context *context)
 	begin_sample(sample, tgid, tid);
 	sample->record.frames = 1;
 	sample->record.end = END_NO_PROCESS;
-	if (READ_KERNEL(sample->record.comm, task, comm) == 0 && take_user_registers(sample, task) == HAS_REGISTERS) {
-		block.reason = reason_of(sample, 1, state);
+	if (READ_KERNEL(sample->record.comm, task, comm) == 0 && read_user_registers(sample, task) == HAS_REGISTERS) {
+		block.reason = find_off_cpu_reason(sample, 1, state);
 		sample->words[0] = ((u64)OFF_CPU_FILE << FILE_SHIFT) | block.reason;
-		own_hash(sample, tid, block.reason);
+		set_unique_hash(sample, tid, block.reason);
 		block.since = sample->record.time;
 		block.hash = sample->hash;
 		block.ran = task->se.sum_exec_runtime;
@@ -925,8 +926,8 @@ SECTION("raw_tp/sched_waking") int on_waking(struct tracepoint_context *context)
 
 /* --- What processes do ----------------------------------------------------------------------------------------------------------- */
 
-/* The spans that are known, or that user space determines now, hold no longer. */
-INLINE void renew(u32 tgid)
+/* Ends the current epoch, so that the published spans, and those that user space is reading now, no longer count. */
+INLINE void end_epoch(u32 tgid)
 {
 	u32 *epoch = map_lookup(&epochs, &tgid);
 
@@ -937,15 +938,15 @@ INLINE void renew(u32 tgid)
 SECTION("raw_tp/sched_process_exec") int on_exec(struct tracepoint_context *context)
 {
 	u32 tgid = current_pid_tgid() >> 32;
-	u8 *asked = map_lookup(&wanted, &tgid);
+	u8 *target = map_lookup(&wanted, &tgid);
 
-	renew(tgid);
-	if (asked)
-		*asked = WANTED;
+	end_epoch(tgid);
+	if (target)
+		*target = WANTED;
 	return 0;
 }
 
-/* Each thread passes here; the last one takes the process with it. */
+/* Runs at the exit of each thread; the last one ends the process. */
 SECTION("raw_tp/sched_process_exit") int on_exit(struct tracepoint_context *context)
 {
 	struct task_struct *task = current_task();
@@ -961,7 +962,7 @@ SECTION("raw_tp/sched_process_exit") int on_exit(struct tracepoint_context *cont
 	return 0;
 }
 
-/* The child has its parent's memory, so its spans are known before it runs; but each goes on with its own tables of code that it makes. */
+/* The child begins with its parent's memory, so that its spans are known before it runs. */
 SECTION("raw_tp/sched_process_fork") int on_fork(struct tracepoint_context *context)
 {
 	struct task_struct *parent = (void *)context->arguments[0], *child = (void *)context->arguments[1];
@@ -971,7 +972,7 @@ SECTION("raw_tp/sched_process_fork") int on_fork(struct tracepoint_context *cont
 
 	if (READ_KERNEL(from, parent, tgid) || READ_KERNEL(to, child, tgid) || from == to)
 		return 0;
-	map_delete(&processes, &to); /* of an earlier process with this number, whose exit was not seen */
+	map_delete(&processes, &to); /* left by an earlier process with this pid, whose exit was not seen */
 	map_delete(&epochs, &to);
 	if (!settings.every_process) {
 		if (!map_lookup(&wanted, &from)) {
@@ -987,14 +988,14 @@ SECTION("raw_tp/sched_process_fork") int on_fork(struct tracepoint_context *cont
 	copy = *process;
 	if (copy.epoch != *(volatile u32 *)epoch)
 		return 0;
-	fresh = new_epoch(); /* its own: what is determined for one process never counts for another one */
+	fresh = new_epoch(); /* its own, so that spans that user space reads for the parent do not count for the child */
 	copy.epoch = fresh;
 	if (map_update(&epochs, &to, &fresh, UPDATE_ANY) == 0)
 		map_update(&processes, &to, &copy, UPDATE_ANY);
 	return 0;
 }
 
-/* New memory where a known span was: that one was unmapped since. While the spans are being determined, any new memory may be. */
+/* New memory where a published span was shows that the span was unmapped. While user space reads the spans, any new memory may be such. */
 SECTION("raw_tp/vm_unmapped_area") int on_unmapped_area(struct tracepoint_context *context)
 {
 	struct vm_unmapped_area_info *info = (void *)context->arguments[1];

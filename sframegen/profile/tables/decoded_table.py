@@ -38,7 +38,6 @@ ROW_RULE_SHIFT = 16
 MAX_RULES = 1 << 16
 ELEMENT_SIZE = 8  # bytes
 RULE_ELEMENTS = 2
-RULE_FORMAT = "<iiiBBBB"
 
 
 class DecodedTable(NamedTuple):
@@ -67,7 +66,7 @@ class DecodedTable(NamedTuple):
         return self.base + words[at] if at >= 0 and address - self.base < words[count + at] else None
 
 
-RULE_BYTES = struct.Struct(RULE_FORMAT)
+RULE_BYTES = struct.Struct("<iiiBBBB")
 NO_RULE = bytes(RULE_BYTES.size)
 MAX_TEXT_BYTES = 1 << 31  # the index of so much text takes 32 MiB
 MAX_REPEATED = 1 << 20  # rows of PC type MASK, because a hostile function could repeat a row 4 billion times

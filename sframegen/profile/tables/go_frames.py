@@ -67,10 +67,7 @@ def _find_signal_returns(elf: ElfFile, abi: Abi) -> frozenset[int]:
 
 
 def _make_rules(steps: tuple[tuple[int, int], ...], abi: Abi) -> list[tuple[int, Rule]]:
-    """Return (offset, rule) for each step (offset, frame size).
-
-    On AArch64, the return address is in the link register until the function allocates stack, and then at SP.
-    """
+    """Return (offset, rule) for each (offset, frame size). Without stack, AArch64 has the return address in the link register."""
     rules = []
     for offset, size in steps:
         ra = abi.fixed_ra_offset or -size

@@ -144,10 +144,7 @@ def _is_loader(elf: ElfFile) -> bool:
 
 
 def extend_rules_past_thread_creation(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
-    """Return the functions, with the last rule before a thread-creating system call extended to the return after it.
-
-    Functions whose call frame information stops at that system call would otherwise lack rules in the creating thread.
-    """
+    """Return the functions, with the last rule before a thread-creating system call extended to the return after it."""
     calls = _find_thread_creations(elf, abi)
     if not calls:
         return functions
