@@ -49,7 +49,7 @@ class PausedCommand:
         return self._status is None
 
     def finish(self, interrupts: Interrupts) -> int:
-        """Wait for the program's end, and return its exit status as shells do. Pass on signals, but not Ctrl-C, which it gets too."""
+        """Wait for the program's end; return its exit status as shells do. Pass on signals, except Ctrl-C, which it gets itself."""
         interrupts.wait(self._poll_until_exit)
         if self.is_running():
             if interrupts.number != signal.SIGINT:
