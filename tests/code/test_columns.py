@@ -64,9 +64,9 @@ def plain(code: bytes, abi: Abi) -> Plain:
     for number, (address, size, mnemonic, operands) in enumerate(instructions):
         if mnemonic == ".byte":
             points.append(Point(address, address + size, (), Flow.STOP))
-        elif point := isa.point(address, address + size, mnemonic, operands, code[address - START]):
-            if isa.by_register and point.effects == (Lose(Register.SP),):
-                point = point._replace(effects=isa.by_register(instructions, number) or point.effects)
+        elif point := isa.decode_point(address, address + size, mnemonic, operands, code[address - START]):
+            if isa.resolve_register_add and point.effects == (Lose(Register.SP),):
+                point = point._replace(effects=isa.resolve_register_add(instructions, number) or point.effects)
             points.append(point)
     padding = [address for address, _, mnemonic, operands in instructions if isa.pads(mnemonic, operands)]
     return Plain(instructions, points, list(taken(instructions)), padding)

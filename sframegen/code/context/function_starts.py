@@ -108,7 +108,7 @@ def find_referenced_starts(elf: ElfFile, abi: Abi, without_cfi: list[Range]) -> 
     """Return aligned addresses in the ranges `without_cfi` to which the rest of the code refers; none for unknown instructions."""
     isa = machine_of(abi).isa
     ranges = [(start, end) for start, end in without_cfi if end - start >= MIN_RANGE]
-    if isa is None or isa.refers is None or not ranges:
+    if isa is None or isa.references is None or not ranges:
         return set()
     starts, ends = (array("Q", column) for column in zip(*ranges, strict=True))
     found: set[int] = set()
@@ -119,9 +119,9 @@ def find_referenced_starts(elf: ElfFile, abi: Abi, without_cfi: list[Range]) -> 
             continue
         if cython.compiled:
             candidates = find_distances_into(code, start, starts, ends, ALIGNMENT)
-            offsets = [offset for offset in candidates if _instruction_ends_at(isa.refers, code, offset)]
+            offsets = [offset for offset in candidates if _instruction_ends_at(isa.references, code, offset)]
         else:
-            offsets = [match.end(1) for match in isa.refers.finditer(code)]
+            offsets = [match.end(1) for match in isa.references.finditer(code)]
         for offset in offsets:
             found.add(start + offset + int.from_bytes(code[offset - DISTANCE_BYTES : offset], "little", signed=True))
     return {target for target in found if target % ALIGNMENT == 0 and is_within((target, target + 1), ranges)}

@@ -77,10 +77,10 @@ def plt_slot_of(piece: DecodedCode) -> int | None:
     jump = next(piece.flow_points(), None)
     if jump is None or jump.flow is not Flow.INDIRECT:
         return None
-    find = piece.frames.isa.slot
-    if jump.slot is not None or find is None:
+    find_plt_slot = piece.frames.isa.find_plt_slot
+    if jump.slot is not None or find_plt_slot is None:
         return jump.slot
-    return find(map(piece.instruction, range(len(piece))), jump.address)
+    return find_plt_slot(map(piece.instruction, range(len(piece))), jump.address)
 
 
 def _run_end(run: StubRun) -> int:

@@ -189,17 +189,17 @@ class DecodedCode:
             for column, value in zip(columns[:6], (here, here, size, 0, Flow.STOP, 0), strict=True):
                 column.append(value)
         self.offsets, self.at, self.ends, self.effects, self.flows, self.addresses, self.taken, self.taken_at = columns
-        if self.frames.isa.by_register and self.frames.lost_sp in self.effects:
+        if self.frames.isa.resolve_register_add and self.frames.lost_sp in self.effects:
             self._resolve_register_adds()
 
     def _resolve_register_adds(self) -> None:
         """Find the effects of instructions that add to SP a register that earlier instructions set to a constant."""
-        by_register = self.frames.isa.by_register
+        resolve = self.frames.isa.resolve_register_add
         for number, effects in enumerate(self.effects):
-            if effects == self.frames.lost_sp and by_register:
+            if effects == self.frames.lost_sp and resolve:
                 last = bisect_left(self.offsets, self.at[number])
                 before = [self.instruction(near) for near in range(max(0, last - WINDOW // 2), last + 1)]
-                known = by_register(before, len(before) - 1)
+                known = resolve(before, len(before) - 1)
                 if known:
                     self.effects[number] = self.frames.effects_number(known)
 

@@ -71,7 +71,7 @@ class Meanings:
         pads = PADS if self.isa.pads(mnemonic, operands) else 0
         if mnemonic == ".byte":
             return STOP | pads, None
-        point = self.isa.point(address, end, mnemonic, operands, first_byte)
+        point = self.isa.decode_point(address, end, mnemonic, operands, first_byte)
         if point is None:
             return pads, None
         meaning = self.effects_number(point.effects) << EFFECTS_SHIFT | pads | point.flow

@@ -1,1 +1,1 @@
-"""The effects of instructions on the frame: a file for each instruction set."""
+"""Describes instruction sets: a module for each machine, with the effects of its instructions on the frame."""

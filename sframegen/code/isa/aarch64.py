@@ -1,4 +1,4 @@
-"""AArch64: the effects of an instruction, from its text; jump tables, PLT entries, and whatever else only this machine has."""
+"""AArch64: decodes the effects of an instruction from its text, finds jump tables, and describes PLT entries."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ SP, FP, RA, OTHER = Register.SP, Register.FP, Register.RA, Register.OTHER
 WIDE = {"sp": SP, "x29": FP, "x30": RA, "fp": FP, "lr": RA}
 FOLLOWED = {**WIDE, "w29": FP, "w30": RA, "wsp": SP}
 NUMBER = re.compile(r"#(-?(?:0x[0-9a-f]+|\d+))$")
-SHIFTED = re.compile(r"#(-?(?:0x[0-9a-f]+|\d+))(?:, lsl #(\d+))?$")
+SHIFTED = re.compile(r"#(-?(?:0x[0-9a-f]+|\d+))(?:, lsl #(\d+))?$")  # `#1, lsl #12`
+# `[sp, #16]`, `[sp, #-32]!`, which updates SP before, or `[sp], #32`, which updates it after the access.
 MEMORY = re.compile(r"\[(\w+)(?:, #(-?(?:0x[0-9a-f]+|\d+)))?\](!?)(?:, #(-?(?:0x[0-9a-f]+|\d+)))?$")
-NAMES = re.compile(r"\b(?:sp|wsp|[xw]29|[xw]30|fp|lr)\b")
+FOLLOWED_NAMES = re.compile(r"\b(?:sp|wsp|[xw]29|[xw]30|fp|lr)\b")
 
 BRANCHES = ("cbz", "cbnz", "tbz", "tbnz")
 JUMPS = {"br", "braa", "brab", "braaz", "brabz"}
@@ -40,17 +41,17 @@ SIGNS = {
 SIGNS_OTHERWISE = {"paciaz", "pacibz", "autiaz", "autibz", "xpaclri", "paciasppc", "pacibsppc", "autiasppc", "autibsppc", "pacm"}
 PADS = {"nop", "udf"}
 WITHOUT_NAMING = {"b", *BRANCHES, *JUMPS, *CALLS, *RETURNS, *STOPS, *SIGNS, *SIGNS_OTHERWISE, *PADS}
-# Pairs and singles of general registers: bytes of one.
+# Loads and stores of one or two general registers -> bytes of each.
 LOADS = {"ldr": 8, "ldur": 8, "ldp": 8, "ldnp": 8}
 STORES = {"str": 8, "stur": 8, "stp": 8, "stnp": 8}
 SIZES = {"x": 8, "w": 4, "b": 1, "h": 2, "s": 4, "d": 8, "q": 16}
-READS = {"cmp", "cmn", "tst", "ccmp", "ccmn"}  # their first operand
-BY_REGISTER = re.compile(r"sp, (sp|x29), (x\d+)$")
-CONSTANT = re.compile(r"(x\d+), #(-?(?:0x[0-9a-f]+|\d+))(?:, lsl #(\d+))?$")
+ONLY_READ_FIRST = {"cmp", "cmn", "tst", "ccmp", "ccmn"}  # their first operand
+BY_REGISTER = re.compile(r"sp, (sp|x29), (x\d+)$")  # `sp, sp, x12`
+CONSTANT = re.compile(r"(x\d+), #(-?(?:0x[0-9a-f]+|\d+))(?:, lsl #(\d+))?$")  # `x12, #1, lsl #16`
 LOOK_BACK = 8  # instructions
 MAX_SIZE = 64  # bytes that a store of several vector registers writes
 
-NEEDLES = ("sp", "29", "30")  # in operands that may name what is followed
+NEEDLES = ("sp", "29", "30")  # in operands that may name a followed register
 TAKES = {"adr": Take.PAGE, "adrp": Take.PAGE, "add": Take.IN_PAGE}
 
 
@@ -63,14 +64,14 @@ def pads(mnemonic: str, _operands: str) -> bool:
     return mnemonic in PADS
 
 
-def point(address: int, end: int, mnemonic: str, operands: str, _first_byte: int) -> Point | None:
-    """Return the instruction if it touches the stack or the flow. With a target, the rest depends on the mnemonic only."""
+def decode_point(address: int, end: int, mnemonic: str, operands: str, _first_byte: int) -> Point | None:
+    """Return the instruction if it touches the stack or the flow. If it has a target, the rest follows from the mnemonic."""
     if mnemonic in CALLS:
-        return Point(address, end, (Lose(RA),), Flow.CALL, _target(operands))
+        return Point(address, end, (Lose(RA),), Flow.CALL, _branch_target(operands))
     if mnemonic == "b":
-        return Point(address, end, (), Flow.JUMP, _target(operands))
+        return Point(address, end, (), Flow.JUMP, _branch_target(operands))
     if mnemonic in BRANCHES or mnemonic.startswith(("b.", "bc.")):
-        return Point(address, end, (), Flow.BRANCH, _target(operands))
+        return Point(address, end, (), Flow.BRANCH, _branch_target(operands))
     if mnemonic in JUMPS:
         return Point(address, end, (), Flow.INDIRECT)
     if mnemonic in RETURNS:
@@ -83,12 +84,12 @@ def point(address: int, end: int, mnemonic: str, operands: str, _first_byte: int
     if mnemonic in SIGNS_OTHERWISE:
         return Point(address, end, (Lose(RA),))
     if any(needle in operands for needle in NEEDLES):
-        found = effects(mnemonic, operands)
+        found = decode_effects(mnemonic, operands)
         return Point(address, end, found) if found else None
     return None
 
 
-def by_register(instructions: Sequence[Instruction], number: int) -> Effects | None:
+def resolve_register_add(instructions: Sequence[Instruction], number: int) -> Effects | None:
     """Return the effects of `sub sp, sp, x12` or `add`, if the instructions just before put a constant into the register."""
     _, _, mnemonic, operands = instructions[number]
     match = BY_REGISTER.match(operands)
@@ -109,26 +110,26 @@ def by_register(instructions: Sequence[Instruction], number: int) -> Effects | N
     return None
 
 
-def _target(operands: str) -> int | None:
+def _branch_target(operands: str) -> int | None:
     match = NUMBER.search(operands)
     return int(match[1], 0) if match else None
 
 
 @lru_cache(1 << 12)
-def effects(mnemonic: str, operands: str) -> Effects:
+def decode_effects(mnemonic: str, operands: str) -> Effects:
     """Return the effects of an instruction that may name sp, x29 or x30, in part or whole."""
-    if not NAMES.search(operands):
+    if not FOLLOWED_NAMES.search(operands):
         return ()
     registers, bracket, _ = operands.partition("[")
-    named = [part for part in registers.replace("{", " ").replace("}", " ").replace(",", " ").split() if part]
+    registers_named = [part for part in registers.replace("{", " ").replace("}", " ").replace(",", " ").split() if part]
     if bracket:
-        status = _lost(named[:1]) if mnemonic.startswith(("stx", "stlx")) else ()  # of exclusive stores
-        return (*_memory(mnemonic, named, operands[len(registers) :]), *status)
-    if mnemonic in READS or not named:
+        status = _lose(registers_named[:1]) if mnemonic.startswith(("stx", "stlx")) else ()  # of exclusive stores
+        return (*_memory_effects(mnemonic, registers_named, operands[len(registers) :]), *status)
+    if mnemonic in ONLY_READ_FIRST or not registers_named:
         return ()
-    target = FOLLOWED.get(named[0])
-    written = _lost(named if mnemonic.startswith(("swp", "cas", "ld")) else named[:1])
-    if target is None or named[0] not in WIDE:
+    target = FOLLOWED.get(registers_named[0])
+    written = _lose(registers_named if mnemonic.startswith(("swp", "cas", "ld")) else registers_named[:1])
+    if target is None or registers_named[0] not in WIDE:
         return written
     parts = operands.split(", ", 2)
     source = WIDE.get(parts[1]) if len(parts) > 1 else None
@@ -143,31 +144,37 @@ def effects(mnemonic: str, operands: str) -> Effects:
     return written
 
 
-def _memory(mnemonic: str, named: list[str], memory: str) -> Effects:
+def _memory_effects(mnemonic: str, registers_named: list[str], memory: str) -> Effects:
     match = MEMORY.match(memory)
     base = WIDE.get(match[1]) if match else None
     if match is None or base is None:  # an index, or an address in another register
         update: Effects = ()
         if memory.endswith("!") or "], " in memory:
-            update = tuple(Lose(FOLLOWED[name]) for name in NAMES.findall(memory))
-        return (*update, *(() if mnemonic.startswith(("st", "prf")) else _lost(named)))
+            update = tuple(Lose(FOLLOWED[name]) for name in FOLLOWED_NAMES.findall(memory))
+        return (*update, *(() if mnemonic.startswith(("st", "prf")) else _lose(registers_named)))
     offset = int(match[2] or "0", 0)
     before: Effects = (Add(base, base, offset),) if match[3] else ()
     after: Effects = (Add(base, base, int(match[4], 0)),) if match[4] else ()
     if match[3]:
         offset = 0
     if base is RA:
-        return _lost([*named, "x30"]) if match[3] or match[4] else () if mnemonic.startswith("st") else _lost(named)
+        return (
+            _lose([*registers_named, "x30"])
+            if match[3] or match[4]
+            else ()
+            if mnemonic.startswith("st")
+            else _lose(registers_named)
+        )
     if mnemonic in STORES:
-        size = SIZES.get(named[0][:1], MAX_SIZE) if named else MAX_SIZE
+        size = SIZES.get(registers_named[0][:1], MAX_SIZE) if registers_named else MAX_SIZE
         stores = tuple(
             Store(WIDE.get(name, OTHER) if size == 8 and name != "sp" else OTHER, base, offset + number * size, size)
-            for number, name in enumerate(named)
+            for number, name in enumerate(registers_named)
         )
         return before + stores + after
     if mnemonic in LOADS:
         loads: list[Load | Lose] = []
-        for number, name in enumerate(named):
+        for number, name in enumerate(registers_named):
             if name in ("x29", "x30", "fp", "lr"):
                 loads.append(Load(WIDE[name], base, offset + number * 8))
             elif name in FOLLOWED:
@@ -176,20 +183,20 @@ def _memory(mnemonic: str, named: list[str], memory: str) -> Effects:
         return (*before, *loads, *after)
     if mnemonic.startswith(("st", "prf")):
         return (*before, Store(OTHER, base, offset, MAX_SIZE if mnemonic.startswith("st1") else 8), *after)
-    return (*before, *_lost(named), *after)
+    return (*before, *_lose(registers_named), *after)
 
 
-def _lost(named: list[str]) -> Effects:
-    return tuple(Lose(FOLLOWED[name]) for name in named if name in FOLLOWED)
+def _lose(registers_named: list[str]) -> Effects:
+    return tuple(Lose(FOLLOWED[name]) for name in registers_named if name in FOLLOWED)
 
 
 # -- jump tables
 
-ADDED = re.compile(r"(x\d+), (x\d+), ([xw]\d+)(?:, (\w+)(?: #(\d+))?)?$")
-ENTRY = re.compile(r"([xw]\d+), \[(x\d+), ([xw]\d+)(?:, \w+(?: #\d+)?)?\]$")
-ADDRESS = re.compile(r"(x\d+), #(0x[0-9a-f]+|\d+)$")
-PAGE_OFFSET = re.compile(r"(x\d+), (x\d+), #(0x[0-9a-f]+|\d+)$")
-# Of an entry: bytes, and whether the load extends its sign.
+ADDED = re.compile(r"(x\d+), (x\d+), ([xw]\d+)(?:, (\w+)(?: #(\d+))?)?$")  # `x1, x2, w3, sxtb #2`
+ENTRY = re.compile(r"([xw]\d+), \[(x\d+), ([xw]\d+)(?:, \w+(?: #\d+)?)?\]$")  # `w3, [x0, w1, uxtw #1]`
+ADDRESS = re.compile(r"(x\d+), #(0x[0-9a-f]+|\d+)$")  # `x0, #0x1000`
+PAGE_OFFSET = re.compile(r"(x\d+), (x\d+), #(0x[0-9a-f]+|\d+)$")  # `x0, x0, #0x20`
+# Loads of an entry -> (bytes, whether the load extends the sign).
 WIDTHS = {
     "ldrb": (1, False),
     "ldrh": (2, False),
@@ -205,7 +212,7 @@ def _whole_register(register: str) -> str:
     return WHOLE.get(register, register)
 
 
-def jump_table(code: CodeBefore, number: int, operands: str) -> JumpTable | None:
+def find_jump_table(code: CodeBefore, number: int, operands: str) -> JumpTable | None:
     """Find the jump table of `ldrb w, [table, index]; adr r, base; add r, r, w, sxtb #2; br r`."""
     base, entry, extension, shift = None, "", "", 0
     for place, (_, _, mnemonic, others) in code.walk_back(number):
@@ -217,16 +224,17 @@ def jump_table(code: CodeBefore, number: int, operands: str) -> JumpTable | None
             match = ENTRY.match(others)
             if match and match[1][1:] == entry:
                 width, signed = WIDTHS[mnemonic]
-                address = _in_page(code, place, match[2])
-                start = _loaded_address(code, number, base)
+                address = _find_page_address(code, place, match[2])
+                start = _find_loaded_address(code, number, base)
                 start = address if start is None and base == match[2] else start
                 if address is None or start is None:
                     return None
-                return JumpTable(address, width, signed or extension.startswith("sx"), start, shift, match[3], place)
+                signed |= extension.startswith("sx")
+                return JumpTable(address, width, signed, base=start, shift=shift, counter=match[3], load=place)
     return None
 
 
-def _loaded_address(code: CodeBefore, number: int, register: str) -> int | None:
+def _find_loaded_address(code: CodeBefore, number: int, register: str) -> int | None:
     """Return the address that the last `adr` before an instruction puts into a register."""
     for _, _, mnemonic, operands in code.scan_back(number):
         if mnemonic == "adr" and (match := ADDRESS.match(operands)) and match[1] == register:
@@ -234,7 +242,7 @@ def _loaded_address(code: CodeBefore, number: int, register: str) -> int | None:
     return None
 
 
-def _in_page(code: CodeBefore, number: int, register: str) -> int | None:
+def _find_page_address(code: CodeBefore, number: int, register: str) -> int | None:
     """Return the address that `adrp` and `add`, or `adr`, put into a register."""
     offset = None
     for _, _, mnemonic, operands in code.scan_back(number):
@@ -278,8 +286,8 @@ PLT = Stubs(FIRST, OTHERS)
 SLOT_LOAD = re.compile(r"(x\d+), \[(x\d+)(?:, #(0x[0-9a-f]+|\d+))?\]$")
 
 
-def slot(instructions: Iterable[Instruction], jump: int) -> int | None:
-    """`adrp x16, page; ldr x17, [x16, #offset]; br x17`: the address that the jump's register was loaded from."""
+def find_plt_slot(instructions: Iterable[Instruction], jump: int) -> int | None:
+    """Return the address that the jump's register was loaded from: `adrp x16, page; ldr x17, [x16, #offset]; br x17`."""
     pages: dict[str, int] = {}
     slots: dict[str, int] = {}
     for address, _, mnemonic, operands in instructions:
@@ -294,7 +302,7 @@ def slot(instructions: Iterable[Instruction], jump: int) -> int | None:
 
 ISA = Isa(
     capstone=("CS_ARCH_ARM64", "CS_MODE_ARM"),
-    point=point,
+    decode_point=decode_point,
     entry=FrameState(sp=0),
     longest=4,
     pads=pads,
@@ -317,7 +325,7 @@ ISA = Isa(
         loads=("ld",),
     ),
     jump_tables=JumpTables(
-        jump_table,
+        find_jump_table,
         ends=frozenset({"ret", "hlt", "b", "br", "brk", "udf"}),
         limits={"b.hi": 1, "b.ls": 1, "b.hs": 0, "b.lo": 0},
         compares=frozenset({"cmp", "subs"}),
@@ -325,6 +333,6 @@ ISA = Isa(
         whole_register=_whole_register,
         chooses=("cs",),
     ),
-    by_register=by_register,
-    slot=slot,
+    resolve_register_add=resolve_register_add,
+    find_plt_slot=find_plt_slot,
 )

@@ -1,4 +1,4 @@
-"""Capstone, called in chunks: its records, as they are in memory, or its texts."""
+"""Calls capstone for chunks of code, and returns its instruction records as bytes, or its texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Instruction: TypeAlias = tuple[int, int, str, str]  # (address, size, mnemonic, 
 
 
 class CapstoneRecord(NamedTuple):
-    """Capstone's record of an instruction: its size, and where the low bytes of id and length are, the bytes and the texts."""
+    """The layout of capstone's record of an instruction: its size, and the offsets of fields. `low`, `high`: bytes of the id."""
 
     size: int
     id_low_at: int
@@ -28,7 +28,7 @@ class CapstoneRecord(NamedTuple):
 
 
 class Disassembler:
-    """Capstone for one architecture and mode. `record`: of its instructions."""
+    """Capstone for one architecture and mode. `record`: the layout of its records."""
 
     def __init__(self, architecture: str, mode: str) -> None:
         self._capstone: Any = import_library("capstone", "Cs", "_cs_insn")  # needed only to disassemble
@@ -44,7 +44,7 @@ class Disassembler:
         self._library: Any = self._capstone._cs  # noqa: SLF001 - Cs.disasm makes a Python object for each instruction
 
     def records(self, code: bytes, address: int) -> bytes:
-        """Return the records of all instructions in order. A rest at the end is less than an instruction."""
+        """Return the records of all instructions, in order. Bytes at the end that are not a whole instruction are left out."""
         library = self._library
         found = self._pointer()
         count = library.cs_disasm(self._handle.csh, code, len(code), address, 0, ctypes.byref(found))

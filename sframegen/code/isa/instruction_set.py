@@ -1,4 +1,4 @@
-"""The description of an instruction set: the types of the tables in the files of the machines."""
+"""Defines the types with which the module of each machine describes its instruction set."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class Stub(NamedTuple):
-    """Code of `size` bytes; its rows (offset, n): CFA = SP + n. Without rows, no rule can describe it.
+    """The form of a PLT entry: `size` bytes of code. A row (offset, n) is CFA = SP + n. Without rows, no rule can describe it.
 
-    If it `repeats`, all that follow one another are one function.
+    If it `repeats`, adjacent entries of this form are one function.
     """
 
     code: re.Pattern[bytes]
@@ -25,14 +25,14 @@ class Stub(NamedTuple):
 
 
 class Stubs(NamedTuple):
-    """`first`: those that a section can only begin with. `others` follow in any order, the first that matches counts."""
+    """The forms of a machine's PLT entries. Only `others` may follow the first entry; the first form that matches counts."""
 
     first: tuple[Stub, ...]
     others: tuple[Stub, ...]
 
 
 def stub(code: str, *rows: tuple[int, int], repeats: bool = True) -> Stub:
-    """`code`: hexadecimal bytes, `..` any byte, `a&m` those bytes that are `a` under the mask `m`."""
+    """Make a form from a pattern of hexadecimal bytes; `..` is any byte, `a&m` any byte that is `a` under the mask `m`."""
     words = code.split()
     return Stub(re.compile(b"".join(map(_pattern, words)), re.DOTALL), len(words), rows, repeats)
 
@@ -51,7 +51,7 @@ class SystemCall(NamedTuple):
     """The system calls clone and clone3, which return twice, once on another stack."""
 
     code: bytes  #: the instruction that makes a system call
-    chooses_clone: re.Pattern[str]  #: an instruction that loads the number of one of the two
+    chooses_clone: re.Pattern[str]  #: an instruction that loads the number of clone or clone3
 
 
 class Copies(NamedTuple):
@@ -82,43 +82,43 @@ class JumpTable(NamedTuple):
     signed: bool
     base: int
     shift: int
-    counter: str  #: the register that counts, as a text
-    load: int  #: the place of the instruction that reads the table
+    counter: str  #: the name of the index register
+    load: int  #: the number of the instruction that reads the table
     certain: bool = False
 
 
 class CodeBefore(Protocol):
-    """The code that leads to an indirect jump."""
+    """The code that leads to an indirect jump. Its instructions have numbers, in the order of addresses."""
 
     def walk_back(self, number: int) -> Iterator[tuple[int, Instruction]]:
-        """Yield (place, instruction) of those that run before one, the last first, along a path that leads there."""
+        """Yield (number, instruction) of those that run before one, the last first, along a path that leads there."""
 
     def scan_back(self, number: int) -> Iterator[Instruction]:
-        """Yield the instructions that stand before one, the last first."""
+        """Yield the instructions at lower addresses than one, the last first."""
 
 
 class JumpTables(NamedTuple):
     """How compilers jump through tables."""
 
-    find: Callable[[CodeBefore, int, str], JumpTable | None]  #: the table of the jump at a place, from its operands
-    ends: frozenset[str]  #: instructions that the next one does not follow
-    limits: Mapping[str, int]  #: branches that follow the comparison of an index with n -> entries beyond n
+    find: Callable[[CodeBefore, int, str], JumpTable | None]  #: (code, number of the jump, its operands) -> its table
+    ends: frozenset[str]  #: instructions after which control does not continue
+    limits: Mapping[str, int]  #: branches after a comparison of the index with n -> number of entries minus n
     compares: frozenset[str]
     copies: frozenset[str]  #: instructions that copy the index
     whole_register: Callable[[str], str]  #: the whole register, from the name of one of its parts
-    chooses: tuple[str, ...] = ()  #: how instructions begin that write one of two values
+    chooses: tuple[str, ...] = ()  #: prefixes of instructions that write one of two values
     label: Callable[[Instruction], int | None] | None = None  #: the address that an instruction puts into its first operand
     explicit: frozenset[str] = frozenset()  #: registers that only instructions that name them write
-    second: tuple[str, ...] = ()  #: how instructions begin that write their second operand, too
+    second: tuple[str, ...] = ()  #: prefixes of instructions that also write their second operand
     reads: frozenset[str] = frozenset()  #: instructions that do not write their first operand, or give it back to the caller
 
 
 class Isa(NamedTuple):
-    """An instruction set, and what holds where a function is entered."""
+    """An instruction set."""
 
     capstone: tuple[str, str]  #: the names of capstone's constants for architecture and mode
-    point: Callable[[int, int, str, str, int], Point | None]  #: (address, end, mnemonic, operands, first byte)
-    entry: FrameState
+    decode_point: Callable[[int, int, str, str, int], Point | None]  #: (address, end, mnemonic, operands, first byte)
+    entry: FrameState  #: the frame that functions are entered with
     longest: int  #: bytes of an instruction
     pads: Callable[[str, str], bool]  #: (mnemonic, operands): true if it fills the space between functions
     matters: Callable[[str], bool]  #: (mnemonic): true if each such instruction is looked at
@@ -129,9 +129,9 @@ class Isa(NamedTuple):
     copying: Copying
     jump_tables: JumpTables
     prefix: int = -1  #: a first byte that changes what an instruction of the same text does
-    by_register: Callable[[Sequence[Instruction], int], Effects | None] | None = None
+    resolve_register_add: Callable[[Sequence[Instruction], int], Effects | None] | None = None
     #: the effects of the last instruction, if it adds to SP a register that instructions before it set
-    slot: Callable[[Iterable[Instruction], int], int | None] | None = None
+    find_plt_slot: Callable[[Iterable[Instruction], int], int | None] | None = None
     #: the address of the pointer that a PLT entry's jump at an address goes through, if the jump itself does not say
-    refers: re.Pattern[bytes] | None = None
-    #: instructions that call, or take the address of, what is at their end + their last 4 bytes
+    references: re.Pattern[bytes] | None = None
+    #: instructions that call, or take the address of, the code at their end + their last 4 bytes

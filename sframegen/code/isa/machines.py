@@ -1,4 +1,4 @@
-"""What is known of each ABI's code. The instruction set of a machine is in the module with its name."""
+"""Finds the description of a machine's code: PLT entries and instruction set. It is in the module with the machine's name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CodeMachine(NamedTuple):
-    """What is known of an ABI's code: its PLT stubs, and its instruction set if instructions are decoded."""
+    """The description of an ABI's code."""
 
     plt: Stubs  #: the forms of PLT entries
     irelative: int  #: the type of the relocation that calls the function at an address, and stores its result

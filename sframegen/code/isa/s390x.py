@@ -1,4 +1,4 @@
-"""s390x: its PLT entries and relocations. Its instructions are not read."""
+"""s390x: describes PLT entries. Its instructions are not decoded."""
 
 from __future__ import annotations
 
