@@ -1,1 +1,1 @@
-"""Samples of running processes -> stacks -> pictures: in the kernel by BPF, or from copies of stacks."""
+"""Samples the stacks of running processes, walked in the kernel by BPF or from copies, and reports them in many formats."""

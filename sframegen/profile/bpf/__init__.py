@@ -1,1 +1,1 @@
-"""The kernel program that walks user stacks, and what loads it: samples -> counted stacks."""
+"""The kernel program (BPF), which walks and counts user stacks, and the modules that load it and read its results."""

@@ -1,1 +1,1 @@
-"""perf_event_open: events to sample, and the records in their ring buffers."""
+"""Opens perf events, and decodes the records in their ring buffers."""

@@ -24,7 +24,7 @@ COUNTS_LAYOUT = Struct("=QQQ")
 FLAG_CLOEXEC = 8  # of perf_event_open
 PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 MAX_RATE = Path("/proc/sys/kernel/perf_event_max_sample_rate")
-OWN_EVENTS_LEVEL = 2  # the highest kernel.perf_event_paranoid that allows user-space events of own processes
+OWN_EVENTS_LEVEL = 2  # the most kernel.perf_event_paranoid that allows user-space events of own processes
 READ_TIMES = 3  # the read_format that `read_counts` needs
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -127,7 +127,7 @@ def read_counts(descriptor: int) -> EventCounts:
 
 def read_paranoid_level() -> int | None:
     """Return the sysctl kernel.perf_event_paranoid; None if it cannot be read."""
-    return _read_number(PARANOID)
+    return _read_int(PARANOID)
 
 
 def command_for_own_events() -> str:
@@ -135,7 +135,7 @@ def command_for_own_events() -> str:
     return f"sysctl kernel.perf_event_paranoid={OWN_EVENTS_LEVEL}" if (read_paranoid_level() or 0) > OWN_EVENTS_LEVEL else ""
 
 
-def _read_number(path: Path) -> int | None:
+def _read_int(path: Path) -> int | None:
     try:
         return int(path.read_text())
     except (OSError, ValueError):
@@ -152,15 +152,13 @@ def _explain_refusal(number: int, attributes: EventAttributes, pid: int, name: s
                     return f"process {pid}: {name} events of other users' processes need {describe_root()} or CAP_PERFMON"
                 allowed = f"though kernel.perf_event_paranoid is {level}"
                 return f"{name} events are not allowed, {allowed}: a container or a policy forbids them"
-            whose = "all processes" if pid == -1 else "your own processes"
+            targets = "all processes" if pid == -1 else "your own processes"
             return (
-                f"{name} events of {whose} need {describe_root()}, CAP_PERFMON, or kernel.perf_event_paranoid of {needed} or less"
+                f"{name} events of {targets} need {describe_root()}, CAP_PERFMON, or kernel.perf_event_paranoid of {needed} or less"
                 f" (it is {'unreadable' if level is None else level})"
             )
-        case errno.EINVAL if (
-            attributes.flags & EventFlag.FREQUENCY and attributes.period > (highest := _read_number(MAX_RATE) or 0) > 0
-        ):
-            return f"{attributes.period:,} samples per second are more than kernel.perf_event_max_sample_rate allows: {highest:,}"
+        case errno.EINVAL if attributes.flags & EventFlag.FREQUENCY and attributes.period > (most := _read_int(MAX_RATE) or 0) > 0:
+            return f"{attributes.period:,} samples per second are more than kernel.perf_event_max_sample_rate allows: {most:,}"
         case errno.EMFILE | errno.ENFILE:
             return f"{name} events need more open files than the limit allows: raise it with `ulimit -n`"
         case errno.ENOENT | errno.EOPNOTSUPP | errno.ENODEV:

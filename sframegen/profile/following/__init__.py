@@ -1,1 +1,1 @@
-"""Records of the kernel and /proc -> which file each process has mapped where."""
+"""Follows, from perf records and /proc, which files each process has mapped where."""

@@ -53,14 +53,11 @@ class MappedPlace(NamedTuple):
 
 
 class MappedFiles:
-    """Opens files in helper processes, so that a mount that does not answer blocks us only as long as `Helpers` allows.
-
-    A "risk" is what may not answer: the device, or, once it has answered, the device for one process.
-    """
+    """Opens files in helper processes, so that a mount that does not answer blocks us only as long as `Helpers` allows."""
 
     def __init__(self) -> None:
         self._answering: set[tuple[int, int]] = set()  # devices of files that could be opened without copying them
-        self._risks: dict[FileKey, Hashable] = {}  # of files that did not answer
+        self._risks: dict[FileKey, Hashable] = {}  # the device, or device and pid, of each file that did not answer
 
     def open(self, key: FileKey, place: MappedPlace) -> OpenedAside:
         """Return the opened file, or a copy of it. Raises what `Opener.open` raises, and NoAnswerError."""

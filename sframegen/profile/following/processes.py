@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 MAX_DELAY = 5_000_000_000  # nanoseconds by which samples may come later than records of newer events
 VERSION_LIFETIME = 60_000_000_000  # nanoseconds for which old mappings of a running process are kept
-# The cost of a process is the number of spans in all its versions, each of which takes 8 bytes, plus VERSION_COST for each version.
-MAX_COST = 1 << 16  # of an ordinary process: some map and unmap hundreds of times a second
+MAX_COST = 1 << 16  # spans (8 bytes each) in all versions of an ordinary process, plus VERSION_COST for each version
 MAX_COST_OF_LARGE, MAX_COST_OF_ALL = 1 << 23, 1 << 24  # of one process with very many mappings, and of all such processes
 LARGE_VERSIONS = 400  # versions that such a process may keep
 VERSION_COST = 16  # spans that take as much memory as a version

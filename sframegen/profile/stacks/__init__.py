@@ -1,1 +1,1 @@
-"""Packed frames of samples -> a tree of calls that processes share, and counted rows: in memory, beyond a budget in a file."""
+"""Stores stacks as one call tree for all processes, with counted rows, in memory or, beyond a budget, in files."""

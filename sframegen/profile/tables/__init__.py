@@ -1,1 +1,1 @@
-"""ELF file -> DecodedTable: rows that the kernel program and the walker of copied stacks search; cached, made in parallel."""
+"""Makes and caches, in parallel, the decoded tables of ELF files, which the kernel program and the walker of copies search."""

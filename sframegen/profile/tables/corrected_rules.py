@@ -1,8 +1,7 @@
 """Corrects the rules of converted call frame information in two ways that a section cannot express.
 
-While an exception handler is being installed, no rule holds (code/function/hazards.py), so those ranges get none. Assembly such as
-OpenSSL's saves the caller's SP, less some bytes, on a realigned stack, so that its CFA is *(rsp + 40) + 8. Here, a rule keeps the
-bytes to add (the addend, 8) in the upper part of its CFA offset, above the 32 bits of the offset itself (40).
+While an exception handler is being installed, no rule holds (code/function/hazards.py). Assembly such as OpenSSL's saves the caller's
+SP, less some bytes, on a realigned stack: the CFA is *(rsp + 40) + 8. Here, the addend 8 is above bit 31 of the CFA offset 40.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def split_handler_installers(functions: FunctionTable, elf: ElfFile, abi: Abi) -
     installers = {function: installations for function, installations in searched if installations}
     out = functions.select(function for function in range(len(functions)) if function not in installers)
     for function, installations in installers.items():
-        _append_split_function(out, functions, function, installations)
+        _append_split(out, functions, function, installations)
     return out
 
 
@@ -69,9 +68,7 @@ def _find_installations(functions: FunctionTable, function: int, elf: ElfFile, a
         return []
 
 
-def _append_split_function(
-    out: FunctionTable, functions: FunctionTable, function: int, installations: Iterable[Installation]
-) -> None:
+def _append_split(out: FunctionTable, functions: FunctionTable, function: int, installations: Iterable[Installation]) -> None:
     """Append one function for each range with one rule, leaving out the ranges in which a handler is installed."""
     start, end = functions.start[function], functions.start[function] + functions.size[function]
     rows = functions.rows(function)
@@ -98,9 +95,9 @@ CFA_EXPRESSION_REASON = list(Reason).index(Reason.CFA_EXPRESSION)
 
 def add_saved_cfa_rules(converted: Converted, sources: Sources, abi: Abi) -> FunctionTable:
     """Return the converted functions, plus functions for code with a saved CFA, which the conversion had to leave out."""
-    unsaid, pieces = converted.coverage.uncovered, converted.coverage.fde_ranges
-    omitted = zip(unsaid.start, unsaid.size, unsaid.reason, strict=True)
-    ranges = [(start, size) for start, size, reason in omitted if reason == CFA_EXPRESSION_REASON]
+    uncovered, fde_ranges = converted.coverage.uncovered, converted.coverage.fde_ranges
+    with_reasons = zip(uncovered.start, uncovered.size, uncovered.reason, strict=True)
+    ranges = [(start, size) for start, size, reason in with_reasons if reason == CFA_EXPRESSION_REASON]
     if not ranges:
         return converted.table
     fdes = reader.read(sources.sections, abi.followed)
@@ -111,7 +108,7 @@ def add_saved_cfa_rules(converted: Converted, sources: Sources, abi: Abi) -> Fun
     kind = out.kinds.index(Kind())
     numbers: dict[Rule, int] = {}
     for start, size in ranges:
-        fde = pieces.fde[bisect_right(pieces.start, start) - 1]
+        fde = fde_ranges.fde[bisect_right(fde_ranges.start, start) - 1]
         begin = fdes.start[fde]
         if fdes.cies[fdes.cie[fde]].signal:
             continue

@@ -20,7 +20,7 @@ from sframegen.elf.records import ET
 from sframegen.format.abi import Abi, abi_of
 from sframegen.format.decode import open_section
 from sframegen.format.locate import sframe_of
-from sframegen.profile.machines import PROFILED_ARCHITECTURES
+from sframegen.profile.machines import ARCHITECTURES
 from sframegen.profile.tables.corrected_rules import add_saved_cfa_rules, split_handler_installers
 from sframegen.profile.tables.decoded_table import DecodedTable, attach_function_ranges, make_decoded_table
 from sframegen.profile.tables.go_frames import add_go_functions
@@ -103,9 +103,7 @@ def _make_and_store(elf: ElfFile, cache: TableCache | None, stores: Stores, *, p
     try:
         abi = abi_of(elf)
         if abi.byte_order != "little" or elf.header.e_type not in (ET.EXEC, ET.DYN):
-            return TableResult(
-                None, Origin.NOTHING, f"{elf.name}: not a program or library for {' or '.join(PROFILED_ARCHITECTURES)}"
-            )
+            return TableResult(None, Origin.NOTHING, f"{elf.name}: not a program or library for {' or '.join(ARCHITECTURES)}")
         state = stores.state_for(elf) if cache else ""  # before the stores are searched, because they may change meanwhile
         found = _read_own_section(elf, abi, notes) or _read_detached_section(elf, abi, stores, notes)
         with name_file_in_errors(elf.name):

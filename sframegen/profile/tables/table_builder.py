@@ -62,11 +62,9 @@ class TableBuilder:
         self._stores = stores or Stores()
         self._forker = Forker(self._handle_request, _prepare_worker, () if cache is None else cache.descriptors)
         self._forker.begin()
-        timeouts = patience.current
-        self._pool = Pool(partial(self._forker.start_process, timeouts.table), workers, partial(_make_request, proves=False))
-        self._proofs = Pool(
-            partial(self._forker.start_process, timeouts.proof), -(-workers // 2), partial(_make_request, proves=True)
-        )
+        limits = patience.current
+        self._pool = Pool(partial(self._forker.start_process, limits.table), workers, partial(_as_request, proves=False))
+        self._proofs = Pool(partial(self._forker.start_process, limits.proof), -(-workers // 2), partial(_as_request, proves=True))
         self._results_ready = select.epoll()
         for pool in (self._pool, self._proofs):
             self._results_ready.register(pool.fileno(), select.EPOLLIN)
@@ -142,7 +140,7 @@ class TableBuilder:
 
 
 @contextmanager
-def _make_request(item: tuple[int, ElfFile], *, proves: bool) -> Iterator[Question]:
+def _as_request(item: tuple[int, ElfFile], *, proves: bool) -> Iterator[Question]:
     """Yield the request to a worker. It passes the open file, or, for a file without a descriptor, a copy of its bytes."""
     elf = item[1]
     values = (proves, elf.name, elf.status)

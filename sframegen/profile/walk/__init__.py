@@ -1,1 +1,1 @@
-"""Registers and a copy of the stack -> frames, with decoded tables."""
+"""Walks copies of stacks with decoded tables: from registers and stack bytes to packed frames."""
