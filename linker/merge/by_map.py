@@ -1,4 +1,4 @@
-"""Finds the linked addresses of input code, and of the functions in its SFrame sections, by a linker map; counts for a merge."""
+"""Finds the linked addresses of input code and of the functions in its SFrame sections, using a linker map."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from linker.merge.maps import HasCode, Placement
     from sframegen.elf.file import ElfFile
 
-# Bytes that a linker may change for each relocation: the field, and instructions around it that it simplifies (TLS, GOT).
+# Bytes that a linker may change for each relocation: its field, and the instructions around it that it relaxes (TLS, GOT).
 CHANGED_BY_RELOCATION = 16
-# Bytes of code to compare if several sections have the same name and size, each at each place; real objects need some thousand.
+# Bytes of code to compare if several sections have the same name and size. Each is compared at each candidate address, which
+# takes some thousand bytes in real objects.
 MAX_COMPARED = 1 << 22
 
 Places = dict[str, list[tuple[int, int]]]  # section name -> (address, size) of each section of that name, in the map's order
@@ -61,16 +62,16 @@ NOT_DESCRIBED = "in sections that their object's .sframe does not describe"
 
 
 class LinkerMap:
-    """A linker map: the executable sections of each input file of a link."""
+    """A linker map, reduced to the executable sections of each input file of a link."""
 
     def __init__(
         self, path: str | os.PathLike[str], linked: ElfFile, address_of: Callable[[Placement], int | None], has_code: HasCode
     ) -> None:
-        """`address_of`: a placement's address in `linked`, None for data. `has_code`: if an output section may have code."""
+        """`address_of`: returns a placement's address in `linked`, or None for data. `has_code`: as for `read_map`."""
         self.path = os.fspath(path)
         self.linked = linked
         self._places: dict[tuple[str, str], Places] = {}
-        self._function_counts: dict[tuple[str, str], int] = {}  # the number of functions in each added object's SFrame sections
+        self._function_counts: dict[tuple[str, str], int] = {}  # of the SFrame sections of each added object
         for placement in read_map(path, has_code):
             address = address_of(placement)
             if address is not None and placement.size:
@@ -78,9 +79,9 @@ class LinkerMap:
                 places.setdefault(placement.section, []).append((address, placement.size))
 
     def add_object(self, given: InputObject, path: str, member: str, merger: Merger, counts: MergeCounts) -> None:
-        """Add the functions of an object's SFrame sections to `merger`, at the addresses of its code, if the object was linked.
+        """Add the functions of an object's SFrame sections to `merger`, at their linked addresses, if the object was linked.
 
-        Raises FormatError if a section is bad, or the linked file has different code there.
+        Raises FormatError if a section is damaged, or the linked file has different code at that address.
         """
         key = self._find_key(path, member)
         if key is None:
@@ -103,7 +104,7 @@ class LinkerMap:
         counts.objects_without += not functions
 
     def unread_files(self) -> list[str]:
-        """Return the names of linked files with code that were never given to `add_object`."""
+        """Return the names of linked files with code that were not passed to `add_object`."""
         return [_display_name(file, member) for file, member in self._places if (file, member) not in self._function_counts]
 
     def count_undescribed(self, starts: Sequence[int], counts: MergeCounts) -> None:
@@ -122,7 +123,7 @@ class LinkerMap:
                             counts.silent.append(f"{_display_name(file, member)}: {section}")
 
     def _find_key(self, path: str, member: str) -> tuple[str, str] | None:
-        """Return the map's name for a file: the same path, or the one with the longest common end; None if there is none."""
+        """Return the map's (file, member) for a path: the same path, or the one with the longest common end; else None."""
         if (normpath(path), member) in self._places:
             return normpath(path), member
         candidates = self._keys_by_name.get((Path(path).name, member), [])
@@ -136,22 +137,22 @@ class LinkerMap:
 
     @cached_property
     def _keys_by_name(self) -> dict[tuple[str, str], list[tuple[str, str]]]:
-        """Return the map's file names by the last component of their path and the member."""
+        """Return the map's (file, member) pairs by the last component of the file's path and the member."""
         found: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
         for key in self._places:
             found[Path(key[0]).name, key[1]].append(key)
-            if key[1]:  # a thin archive's member is a file of its own
+            if key[1]:  # a member of a thin archive may also be given as a file of its own
                 found[Path(key[1]).name, ""].append(key)
         return found
 
     @cached_property
     def _files_by_path(self) -> dict[Path, str]:
-        """Return the map's file names by absolute path: relative to our working directory, or else to the map's directory."""
+        """Return the map's file names by absolute path, relative to the working directory or else to the map's directory."""
         files = dict.fromkeys(file for file, _ in self._places)
         return {(origin / file).resolve(): file for origin in (Path(self.path).parent, Path()) for file in files}
 
     def _locate_sections(self, given: InputObject, member: str, places: Places) -> dict[int, int | None]:
-        """Return the addresses of linked sections by number; None for sections that the map does not distinguish."""
+        """Return the linked addresses of an object's sections by number; None for sections that the map does not distinguish."""
         by_name_and_size: dict[tuple[str, int], list[CodeSection]] = defaultdict(list)
         for code in given.code:
             by_name_and_size[code.name, code.size].append(code)
@@ -175,11 +176,11 @@ class LinkerMap:
         return result
 
     def _has_code_at(self, address: int, code: memoryview, limit: int) -> bool:
-        """Return True if the linked file has an input section's code at the address, with at most `limit` different bytes."""
+        """Return True if the linked file has this code at the address, with at most `limit` different bytes."""
         linked = self.linked.at(address, len(code))
-        if bytes(linked) == bytes(code):  # comparing memoryviews is slow: one byte at a time
+        if bytes(linked) == bytes(code):  # faster than comparing memoryviews, which Python does one byte at a time
             return True
-        different = int.from_bytes(linked, "big") ^ int.from_bytes(code, "big")
+        different = int.from_bytes(linked, "big") ^ int.from_bytes(code, "big")  # zero bytes where both are equal
         return len(code) - different.to_bytes(len(code), "big").count(0) <= limit
 
 
@@ -199,7 +200,7 @@ def read_map_of_linked_file(map_file: str | os.PathLike[str], elf: ElfFile) -> L
 
 
 def read_map_of_object(map_file: str | os.PathLike[str], placed: LaidOutObject) -> LinkerMap:
-    """Read the map of the link (-r) that made an object; sections of one name are matched by their order in map and object."""
+    """Read the map of the link (-r) that made an object. Its order tells sections of the same name apart."""
     addresses: dict[str, list[int]] = defaultdict(list)
     for start, _, number in sorted(placed.sections, key=itemgetter(2)):
         addresses[placed.image.sections[number].name].append(start)
@@ -238,7 +239,7 @@ def _display_name(file: str, member: str) -> str:
 
 
 def _assign_addresses(matches: dict[int, list[int]]) -> dict[int, int | None]:
-    """Return the address of each section that matches a single address, which matches no other section; else None."""
+    """Return each section's address if it matches only one address, which no other section matches; else None for it."""
     addresses = list(matches.values())
     return {number: some[0] if len(some) == 1 and addresses.count(some) == 1 else None for number, some in matches.items() if some}
 

@@ -1,6 +1,6 @@
-"""Opens a merge's input objects one after the other, with their code sections and SFrame sections.
+"""Opens the input objects of a merge one after the other, and reads their code sections and SFrame sections.
 
-The first objects can be opened early, while a linker runs.
+The first objects can be opened early, while the linker still runs.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
     Version: TypeAlias = tuple[int, int, int, int, int]
 
-MAX_UNMAPPED = 1 << 16  # bytes: smaller objects are read, which is faster than mapping them
-MAX_EARLY_OBJECTS = 1 << 11  # objects to open early: enough for the time that a linker takes, and little memory
+MAX_UNMAPPED = 1 << 16  # bytes: objects up to this size are read, which is faster than mapping them
+MAX_EARLY_OBJECTS = 1 << 11  # enough to use the time that a linker takes, and little memory
 MAX_EARLY_MAPPED = 1 << 7  # mapped objects to open early: each keeps a descriptor open, and the usual limit is 1,024
-MAX_CODE_SECTIONS = 4096  # code sections in an object of the usual form
+MAX_CODE_SECTIONS = 4096  # in an object of the usual form
 
 
 class CodeSection(NamedTuple):
-    """A code section. `relocations`: their number. `at`: offset in the file, if the object has the usual form."""
+    """A code section. `relocations`: their number. `at`: its file offset, if the object has the usual form."""
 
     number: int
     name: str
@@ -48,7 +48,7 @@ class CodeSection(NamedTuple):
 
 
 class UsualObject(NamedTuple):
-    """An object of the usual form, as `ObjectScan` has read it."""
+    """An object of the usual form, which `ObjectScan` has read."""
 
     data: memoryview
     name: str
@@ -169,7 +169,7 @@ class Inputs:
 
 
 def check_all_objects(paths: Sequence[str | os.PathLike[str]]) -> None:
-    """Read all objects, and raise the FormatError of the first one whose sections cannot be merged."""
+    """Raise FormatError for the first object whose sections cannot be merged. A failed link calls this to find its reason."""
     merger = Merger()
     for path in map(str, paths):
         for _, _, one in _open_objects(path, UnusualObject):
@@ -181,7 +181,7 @@ def check_all_objects(paths: Sequence[str | os.PathLike[str]]) -> None:
 
 
 def _file_version(status: os.stat_result) -> Version:
-    """Return a value that changes when a file is written or replaced: the linker may have read the new content."""
+    """Return a value that changes when a file is written or replaced, because the linker may then have read the new content."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 

@@ -1,4 +1,4 @@
-"""Reads map files (`-Map`) of GNU ld, gold, lld and mold: where a link put the sections of its inputs."""
+"""Reads map files (`-Map`) of GNU ld, gold, lld and mold, which list where a link placed the sections of its inputs."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     # A predicate for the name, address and size of an output section: True if it may have code.
     HasCode: TypeAlias = Callable[[str, int, int], bool]
 
-# Longer lines are refused: symbols of C++ have some ten thousand characters at most.
-MAX_LINE = 1 << 20
-BLOCK = 1 << 16  # characters that are read at a time
-MAX_FROM_PIPE = 1 << 28  # bytes, which are kept in memory
+MAX_LINE = 1 << 20  # characters, because even symbols of C++ have at most some ten thousand
+BLOCK = 1 << 16  # characters to read at a time
+MAX_FROM_PIPE = 1 << 28  # bytes, because text from a pipe is kept in memory
 
-# lld and mold write columns: input section names are indented by 8, symbols by 16. lld lists pieces of .eh_frame one by one.
+# lld and mold write columns. Input section names are indented by 8, symbols by 16. lld lists each CIE and FDE of .eh_frame.
 INDENT, SYMBOL_INDENT = " " * 8, " " * 16
-NOT_A_FILE = {"<internal>", "linker stubs", ""}  # "" in the place of a file: a linker script's statement
+NOT_A_FILE = {"<internal>", "linker stubs", ""}  # names for sections that the linker made, or "" for a linker script's statement
 PIECE_OF_EH_FRAME = ".eh_frame+0x"
 
-# GNU ld and gold indent input section names by 1; a name of more than 14 characters is on a line of its own.
+# GNU ld and gold indent input section names by 1. A name of more than 14 characters is on a line of its own.
 ADDRESS_INDENT = " " * 16
 NAME_ADDRESS_SIZE = r"(?P<name>\S.*?) 0x(?P<address>[0-9a-f]{1,16}) +0x(?P<size>[0-9a-f]{1,16})"
 GNU_INPUT = re.compile(rf" {NAME_ADDRESS_SIZE} (?P<file>.+)")
 GNU_OUTPUT = re.compile(rf"{NAME_ADDRESS_SIZE}(?: .*)?")
 GNU_ADDRESS = re.compile(r" 0x[0-9a-f]{16}")
-GNU_DATA = re.compile(r"(?:BYTE|SHORT|LONG|S?QUAD|RELOC) ")  # a linker script's data, in the place of a file's name
-PATTERN_MARK = "("  # begins a linker script's pattern, "*(.text)"
+GNU_DATA = re.compile(r"(?:BYTE|SHORT|LONG|S?QUAD|RELOC) ")  # data of a linker script, where other lines name a file
+PATTERN_MARK = "("  # occurs in a linker script's patterns, such as "*(.text)"
 GNU_NO_SECTION = (" *fill*", " ** ", " FILL mask ", " CREATE_OBJECT_SYMBOLS", " CONSTRUCTORS")
-# Lines to skip, which are most: symbols, and sections of 0 bytes, with their names on the same line or on one of their own.
+# Lines to skip, which are the majority: symbols, and sections of 0 bytes, whose names may be on a line of their own. Within output
+# sections without code, also input sections of any size.
 GNU_SKIPPED = re.compile(r"(?: {16}.*\n| \*fill\*.*\n| (?!0x)\S+(?: +|\n {16})0x[0-9a-f]{1,16} +0x0 .+\n)+")
 GNU_SKIPPED_WITHOUT_CODE = re.compile(
     r"(?: {16}.*\n| \*fill\*.*\n| (?!0x)\S+(?: +|\n {16})0x[0-9a-f]{1,16} +0x[0-9a-f]{1,16} .+\n)+"
@@ -45,12 +45,12 @@ GOLD_BEGIN, GOLD_FINAL = "Memory map", " ** file header"
 
 
 class Placement(NamedTuple):
-    """The placement of an input section in the link's output."""
+    """The placement of an input section in the output of a link."""
 
-    file: str  # the name in the map: "a.o", or "/usr/lib/libx.a" for a member of an archive
-    member: str  # "member.o" of an archive, else ""
+    file: str  # the file's name in the map, such as "a.o", or "/usr/lib/libx.a" for a member of an archive
+    member: str  # the archive member's name, such as "member.o", else ""
     section: str
-    address: int  # the start: absolute, or with `-r` an offset in the output section
+    address: int  # absolute, or with `-r` an offset in the output section
     size: int
     output: str  # name of the output section
     output_number: int  # the output section's number in the map, which distinguishes sections of one name
@@ -63,7 +63,7 @@ class _MapLines:
         self.stream = stream
         self.file = file
         self.number = 0
-        self._block = ""  # the text that was read: the next lines begin at `_at`, and the last may be incomplete
+        self._block = ""  # text that was read; the next line begins at `_at`, and the last one may be incomplete
         self._at = 0
 
     def __iter__(self) -> Self:
@@ -88,7 +88,7 @@ class _MapLines:
         return line
 
     def skip_matching(self, lines: re.Pattern[str]) -> None:
-        """Skip the next lines that the pattern matches, as far as they are already read."""
+        """Skip the next lines that the pattern matches, as far as they have been read from the file."""
         found = lines.match(self._block, self._at)
         if found:
             self.number += self._block.count("\n", self._at, found.end())
@@ -109,17 +109,17 @@ class _MapLines:
 def read_map(path: str | os.PathLike[str], has_code: HasCode = lambda *_: True) -> Iterator[Placement]:
     """Yield every nonempty input section in the output, in the map's order, without sections that the linker made.
 
-    Sections that the link dropped or folded into others are missing, and so is an .eh_frame that the linker rewrites. GNU ld 2.40
-    attributes some of its own sections (.plt, .got) to an input file. Paths are as the linker writes them: mold shortens them, and
-    only GNU ld has the path of a thin archive's member. Most sections within output sections without code are left out, for
-    speed. Raises FormatError, which names the line.
+    `has_code`: returns whether an output section (name, address, size) may have code; of others, most input sections are left
+    out, for speed. Sections that the link dropped or folded are missing, and so is an .eh_frame that the linker rewrites. GNU ld
+    2.40 attributes some of its own sections (.plt, .got) to an input file. Paths are as the linker writes them: mold shortens
+    them, and only GNU ld has the path of a thin archive's member. Raises FormatError, which names the line.
     """
     with open_text(path, MAX_FROM_PIPE, newline="\n") as stream:
         yield from _read_placements(_MapLines(stream, os.fsdecode(path)), has_code)
 
 
 def split_member(name: str) -> tuple[str, str]:
-    """Return (archive, member) for "archive(member)", (file, "") for others. "a(1)" has a member: objects have suffixes."""
+    """Return (archive, member) for "archive(member)", (file, "") for other names. "a(1)" counts as an archive's member."""
     if not name.endswith(")"):
         return name, ""
     depth = 0
@@ -130,8 +130,8 @@ def split_member(name: str) -> tuple[str, str]:
     return name, ""
 
 
-# For mold and lld each: a pattern for the first line; patterns for a row (address, size, name), for rows to skip (symbols and
-# empty input sections), and for rows to skip in output sections without code (input sections of any size); the base of sizes.
+# For mold, then lld: a pattern for the first line; patterns for a row (address, size, name), for rows to skip (symbols and empty
+# input sections), and for rows to skip in output sections without code (input sections of any size); the base of sizes.
 COLUMN_FORMATS = (
     (
         r" +VMA +LMA +Size +Align +Out +In +Symbol",
@@ -194,10 +194,10 @@ def _read_columns(lines: _MapLines, has_code: HasCode, patterns: Iterable[str], 
 
 
 def _read_gnu(lines: _MapLines, has_code: HasCode, *, needs_header: bool) -> Iterator[Placement]:
-    output: str | None = None  # None: an output section that the link did not make
+    output: str | None = None  # None: the link did not create this output section
     number = -1
     skipped = GNU_SKIPPED
-    name = ""  # the previous line, which the next one may continue
+    name = ""  # the previous line, if the next one may continue it
     for text in lines:
         line = text
         if needs_header and line:
@@ -240,5 +240,5 @@ def _read_gnu(lines: _MapLines, has_code: HasCode, *, needs_header: bool) -> Ite
 
 
 def _lacks_address(name: str) -> bool:
-    """Return True if the line can only be an input section's name, whose place is missing."""
+    """Return True if the line can only be an input section's name, but its address and size are missing."""
     return name.startswith(" ") and PATTERN_MARK not in name

@@ -1,4 +1,4 @@
-"""Links objects to one object, and merges the SFrame sections of objects at the addresses that a linker gave their code."""
+"""Merges the SFrame sections of objects at the addresses that a linker gave to their code, and links objects to one object."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def gather_objects(inputs: Inputs, linker_map: LinkerMap, counts: MergeCounts) -> Merger:
-    """Return the objects' SFrame sections, gathered at the addresses of their code. A FormatError names the object."""
+    """Return the objects' SFrame sections, gathered at the linked addresses of their code. A FormatError names the object."""
     merger = Merger()
     abi = abi_of(linker_map.linked)
     given = 0
@@ -50,9 +50,9 @@ def gather_objects(inputs: Inputs, linker_map: LinkerMap, counts: MergeCounts) -
 
 
 def merge_objects(inputs: Inputs, linker_map: LinkerMap, layout: Layout, level: Level, counts: MergeCounts) -> Encoder:
-    """Return an encoder with the merged functions of the objects and of the PLT. Adds to `counts`.
+    """Return an encoder with the functions of the objects and of the PLT, merged. Fills `counts`.
 
-    At the level that changes nothing, each function is as its object has it. Raises FormatError.
+    At the lowest level, each function is encoded as in its object. Raises FormatError.
     """
     elf = linker_map.linked
     merger = gather_objects(inputs, linker_map, counts)
@@ -80,7 +80,7 @@ def merge_objects(inputs: Inputs, linker_map: LinkerMap, layout: Layout, level: 
 
 
 class PartialLink(NamedTuple):
-    """The result of a partial link. `messages`: those of the linker, except about SFrame sections."""
+    """The result of a partial link. `messages`: the messages of the linker, except those about SFrame sections."""
 
     output: Path
     map_file: Path
@@ -88,7 +88,7 @@ class PartialLink(NamedTuple):
 
 
 def check_regular_files(objects: Iterable[str | os.PathLike[str]]) -> None:
-    """Raise FormatError for a FIFO, at which a linker would wait, or a device; OSError for a missing file."""
+    """Raise FormatError for a device or a FIFO, for which a linker would wait, and OSError for a missing file."""
     for path in objects:
         check_regular(os.stat(path).st_mode, os.fspath(path))  # noqa: PTH116 - there are thousands
 
@@ -96,7 +96,7 @@ def check_regular_files(objects: Iterable[str | os.PathLike[str]]) -> None:
 def partial_link(
     linker: str, objects: Iterable[str | os.PathLike[str]], directory: Path, meanwhile: Callable[[], object]
 ) -> PartialLink:
-    """Run `linker -r` with any linker that writes a map; output goes to `directory`. `meanwhile` is called while it runs.
+    """Run `linker -r`, for any linker that writes a map, with output to `directory`, and call `meanwhile` while it runs.
 
     Raises FormatError if the link fails, with the linker's output as notes (PEP 678), RefusedError if the linker does not exist.
     """
@@ -119,7 +119,7 @@ def partial_link(
         try:
             meanwhile()
             _, errors = run.communicate()
-        except BaseException:  # signals, too
+        except BaseException:  # also exceptions of signal handlers
             run.kill()
             raise
     messages = _parse_messages(errors)
@@ -134,7 +134,7 @@ def partial_link(
 
 
 def _parse_messages(text: str) -> list[str]:
-    """Return the linker's messages, a line each; lld continues a message with `>>>`."""
+    """Return the linker's messages, a line each. lld begins continuation lines with `>>>`."""
     whole = text.replace("\n>>> ", ": ").splitlines()
     return [line for line in whole if line and "sframe" not in line.lower()]
 
@@ -144,6 +144,6 @@ def _describe_status(status: int) -> str:
 
 
 def _quote_argument(path: str) -> str:
-    """Return a path quoted for an argument file, with `./` where a linker would take it for an option or another such file."""
+    """Quote a path for an argument file. `./` keeps the linker from taking it for an option or another argument file."""
     path = f"./{path}" if path.startswith(("-", "@")) else path
     return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -8,12 +8,12 @@ cdef class ObjectScan(ByteReader):
     cdef readonly Py_ssize_t sframe_at, sframe_size
     cdef Py_ssize_t relocations_at, relocations_size, symbols_at, symbols_size
     cdef unsigned long long mask, no_limit
-    cdef unsigned int[::1] code_of
+    cdef unsigned int[::1] code_numbers
     cdef const unsigned char[::1] sframe_name
 
-    cdef bint begins_well(self, long long machine) except -1
-    cdef bint is_inside(self, unsigned long long at, unsigned long long size) except -1
+    cdef bint read_elf_header(self, long long machine) except -1
+    cdef bint is_in_file(self, unsigned long long at, unsigned long long size) except -1
     cdef Py_ssize_t read_sections(self, unsigned long long[::1] found) except -9
     cdef bint read_relocations(self, unsigned long long[::1] found) except -1
-    cdef Py_ssize_t length_of(self, Py_ssize_t name) except -1
+    cdef Py_ssize_t name_length(self, Py_ssize_t name) except -1
     cdef bint is_named_sframe(self, Py_ssize_t name, Py_ssize_t length) except -1

@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 MAGIC, THIN_MAGIC = b"!<arch>\n", b"!<thin>\n"
-DEBIAN_MAGIC = MAGIC + b"debian-binary"  # the first member of a Debian package, which has no objects
-HEADER = struct.Struct("16s32s10s2s")  # member name; date, owner, group, mode; decimal size (all padded with spaces); HEADER_END
+DEBIAN_MAGIC = MAGIC + b"debian-binary"  # the name of a Debian package's first member
+HEADER = struct.Struct("16s32s10s2s")  # name; date, owner, group, mode; decimal size (all padded with spaces); HEADER_END
 HEADER_END = b"`\n"
-# Symbol index member -> width of its big-endian numbers: the symbol count, then the file offset of each symbol's member.
+# Name of a symbol index -> width of its big-endian numbers, which are the symbol count, and the offset of each symbol's member.
 INDEXES = {b"/": 4, b"/SYM64/": 8}
 LONG_NAMES = b"//"
 BSD_INDEX = b"__.SYMDEF"
-MAX_NAME = 4096  # bytes, the longest path: otherwise many members could share one endless name
+MAX_NAME = 4096  # bytes, the longest path; without a limit, many members could share one very long name
 
 
 class Member(NamedTuple):
-    """An archive member. `at`: the offset of its header in the archive."""
+    """A member of an archive. `at`: the offset of its header in the archive."""
 
     at: int
     name: str
@@ -47,7 +47,7 @@ def is_debian_package(data: bytes | memoryview) -> bool:
 
 
 def read_members(data: memoryview, file: str) -> list[Member]:
-    """Return all members, including the symbol index and the table of long names. Raises FormatError."""
+    """Read all members, including the symbol index and the table of long names. Raises FormatError."""
     if bytes(data[:8]) == THIN_MAGIC:
         raise FormatError("a thin archive: its members are files of their own, give them instead", file=file)
     found: list[Member] = []
@@ -72,7 +72,7 @@ def read_members(data: memoryview, file: str) -> list[Member]:
 
 
 def rewrite_archive(members: list[Member], contents: Mapping[int, bytes | memoryview], file: str) -> Iterator[bytes | memoryview]:
-    """Yield the archive's bytes, in parts. `contents`: new contents of some members, by the offset of their header."""
+    """Yield the new archive's bytes in parts. `contents`: new contents of some members, by the offset of their header."""
     sizes = {member.at: len(contents.get(member.at, member.contents)) for member in members}
     new_offsets: dict[int, int] = {}
     at = len(MAGIC)

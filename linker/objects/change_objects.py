@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 
 class ObjectChange(NamedTuple):
-    """An object and the SFrame sections that it gets; if there are none, the object is not changed."""
+    """An object and the SFrame sections that it gets. Without new sections, the object is not changed."""
 
     elf: ElfFile  # the file that was read
-    base: ElfFile  # the original, if add-section made `elf`, else `elf` itself: the new object's record restores it
-    record: Undo | None  # turns `elf` into `base`; None: they are the same
-    placed: LaidOutObject  # `base`, laid out
+    base: ElfFile  # the original if add-section wrote `elf`, else `elf` itself; the new object's undo record restores it
+    record: Undo | None  # the record that turns `elf` into `base`; None if they are the same
+    placed: LaidOutObject  # `base`, laid out in memory
     table: FunctionTable  # the functions of the sections, at the addresses in `placed`
     sections: list[NewSection]
-    undoable: bool = True  # the new object has a record
+    undoable: bool = True  # the new object gets an undo record
 
     def writes(self) -> list[Write]:
         """Return the writes that turn the base into the new object; none if it is unchanged."""
@@ -52,7 +52,7 @@ class ObjectChange(NamedTuple):
 
 
 class ConvertedObject(NamedTuple):
-    """An object with sections made from its own call frame information."""
+    """An object with SFrame sections that were converted from its own call frame information."""
 
     change: ObjectChange
     sources: Sources
@@ -60,10 +60,10 @@ class ConvertedObject(NamedTuple):
 
 
 def convert_object(elf: ElfFile, layout: Layout, level: Level, *, replace: bool, debug_file: Path | None = None) -> ConvertedObject:
-    """Return the object with sections made from its CFI; no new ones if its SFrame sections already describe the same rules.
+    """Convert the object's CFI to SFrame sections, unless its SFrame sections already have the same rules.
 
-    `debug_file`: a separate debug file, for code that `.eh_frame` does not describe. Raises RefusedError if they describe other
-    rules, unless `replace` is set.
+    `debug_file`: a separate debug file, for code that `.eh_frame` does not describe. Raises RefusedError if existing sections have
+    other rules, unless `replace` is set.
     """
     from sframegen.conversion.cfi_sections import find_sources  # noqa: PLC0415
     from sframegen.conversion.convert import convert_sources  # noqa: PLC0415 - merges do not need the converter
@@ -83,7 +83,7 @@ def convert_object(elf: ElfFile, layout: Layout, level: Level, *, replace: bool,
         padded = converted.coverage.final_calls(placed.image).padding_ends(converted.table)
         same_version = {section.header.version for section in present} == {layout.version}
         if same_version and agree(described, converted.table, MAX_GAP, padded):
-            table = described  # its rules for padding may differ
+            table = described  # the existing sections, whose rules for padding may differ
         elif present and not replace:
             raise RefusedError(Refusal.OTHER_SECTION, DIFFERENT_SECTION, file=elf.name)
         else:
@@ -101,7 +101,7 @@ def write_object(change: ObjectChange, out: BinaryIO) -> None:
 
 
 def check_object(change: ObjectChange, written: ElfFile) -> list[str]:
-    """Return findings about a written object: earlier sections that changed, or new sections that differ from the plan."""
+    """Return findings about a written object: whether other sections changed, or new sections differ from the planned ones."""
     if not change.sections:
         return [] if written.data == change.elf.data else ["an object that already has the section has changed"]
     findings = []
@@ -125,21 +125,21 @@ def check_object(change: ObjectChange, written: ElfFile) -> list[str]:
 
 
 def decode_sections(image: ElfFile) -> Iterator[SframeSection]:
-    """Decode an object's SFrame sections. `image`: the object, laid out."""
+    """Decode the SFrame sections of an object that was laid out in memory, which is `image`."""
     for section in filter(is_sframe, image.sections):
         yield decode(image.contents(section), section.header.sh_addr, image.name)
 
 
 class ObjectRemoval(NamedTuple):
-    """An object and the undo record that restores its original. The original is not kept: an archive has many objects."""
+    """An object and the undo record that restores the original, which is not kept in memory, as an archive has many objects."""
 
     elf: ElfFile
     record: Undo
-    still_has_one: bool  # the object that add-section was given had a section
+    still_has_one: bool  # True if the original has an SFrame section, too
 
     @property
     def size(self) -> int:
-        """Return the size of the object that add-section was given."""
+        """Return the size of the original."""
         return self.record.original_size
 
     @property
@@ -166,7 +166,7 @@ def sum_sframe_bytes(elf: ElfFile) -> int:
 
 
 def restore_object(elf: ElfFile) -> tuple[ElfFile, Undo] | None:
-    """Return the object that add-section was given, and its record; None without a valid record."""
+    """Return the object that add-section changed, and the undo record; None without a valid record."""
     record = undo_record.read_verified(elf.data)
     if record is None or record.gaps or any(offset + len(old) > EHDR_SIZE for offset, old in record.old):
         return None
@@ -181,7 +181,7 @@ def restore_object(elf: ElfFile) -> tuple[ElfFile, Undo] | None:
 
 
 def plan_object_removal(elf: ElfFile) -> ObjectRemoval | None:
-    """Return how to remove an object's SFrame sections; None if it has none. Raises RefusedError if another tool made them."""
+    """Plan to remove an object's SFrame sections; None if it has none. Raises RefusedError if another tool wrote them."""
     if not sum_sframe_bytes(elf):
         return None
     found = restore_object(elf)

@@ -1,4 +1,4 @@
-"""Locates the functions of an object's `.sframe` sections by their relocations, as linkers do, and quickly."""
+"""Locates the functions of an object's `.sframe` sections by the relocations of their start fields, as linkers do."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ R_NONE = 0  # on all ABIs
 
 
 class DescribedSection(NamedTuple):
-    """An SFrame section with a decoded header, and the place of each of its functions.
+    """An SFrame section with a decoded header, and the location of each of its functions.
 
-    `numbers`: the code section of each function, SHN_UNDEF if a linker has dropped it. `offsets`: bytes into that section.
+    `numbers`: the code section of each function, or SHN_UNDEF if a linker has dropped it. `offsets`: its offset in that section.
     """
 
     section: SframeSection
@@ -51,9 +51,9 @@ def described_sections(elf: ElfFile) -> Iterator[DescribedSection]:
 def _locate_functions(
     elf: ElfFile, piece: SframeSection, origins: tuple[int, int | None], by_offset: dict[int, Rela], symbols: SymbolTable | None
 ) -> DescribedSection:
-    """Return one SFrame section with its functions' places.
+    """Locate the functions of one SFrame section.
 
-    `origins`: the offset of `piece` in its ELF section, and the offset that function starts count from; None: their own.
+    `origins`: (offset of `piece` in its ELF section, offset that start fields count from; None if they count from themselves).
     """
     base, origin = origins
     step, kind = piece.layout.index_size, start_relocation(piece.abi.sframe_id, piece.layout.start_width)

@@ -1,4 +1,4 @@
-"""An input file: a linked file, a relocatable object, or an archive of objects."""
+"""Opens an input file, which is a linked file, a relocatable object, or an archive of objects."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Objects(NamedTuple):
         return len(self.data) + sum(align_up(size, 2) - align_up(len(self.members[at].data), 2) for at, size in sizes.items())
 
     def write(self, changed: Mapping[int, Callable[[BinaryIO], None]], out: BinaryIO) -> None:
-        """Write the file to an empty one; `changed` has functions that write some of its objects."""
+        """Write the file to an empty one. `changed`: functions that write the new contents of some objects, by header offset."""
         if not self.is_archive:
             changed[0](out)
             return
@@ -55,7 +55,7 @@ class Objects(NamedTuple):
         out.writelines(rewrite_archive(read_members(self.data, self.file), contents, self.file))
 
     def check(self, checks: Mapping[int, Callable[[ElfFile], list[str]]], written: ElfFile | Objects) -> list[str]:
-        """Return findings about the written file, from checks of its objects."""
+        """Return the findings about a written file. `checks`: a function for each changed object, by header offset."""
         if isinstance(written, ElfFile) or len(written.members) != len(self.members):
             return ["other objects than before"]
         pairs = zip(self.members, written.members.values(), strict=True)
@@ -63,7 +63,7 @@ class Objects(NamedTuple):
 
 
 def open_input(path: str) -> ElfFile | Objects:
-    """Open the file at `path` as `given` does. Raises OSError, too."""
+    """Open the file at `path`, and parse it with `parse_input`. Raises FormatError, OSError."""
     return parse_input(map_file(path)[0], path)
 
 

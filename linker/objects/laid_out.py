@@ -1,4 +1,4 @@
-"""A relocatable object as if it were linked alone, in memory: everything then works on it as on linked files.
+"""Lays a relocatable object out in memory as if it were linked alone, so that other code can treat it like a linked file.
 
 Each section gets an address of its own, and the call frame information is relocated to these addresses.
 """
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
 FIRST_ADDRESS = 1 << 20
 SECTION_GAP = 64  # bytes between sections: more than the padding that functions of one FDE may have between them
-MAX_ADDRESS_SPAN = 1 << 31  # what a 32-bit pc-relative field reaches
-UNMATCHED_ADDRESS = 1 << 40  # far from all code, for the sections of a debug file that its object does not have
+MAX_ADDRESS_SPAN = 1 << 31  # the reach of a 32-bit pc-relative field
+UNMATCHED_ADDRESS = 1 << 40  # far from all code, for sections of a debug file that match no section of the object
 FLAGS_OFFSET = 3  # offset in an SFrame section
 FIELDS = {(size, order): Struct(mark + code) for size, code in ((4, "I"), (8, "Q")) for order, mark in STRUCT_BYTE_ORDERS.items()}
 CFI_SECTIONS = (*EH_FRAMES, ".debug_frame")
@@ -58,19 +58,19 @@ CFI_SECTIONS = (*EH_FRAMES, ".debug_frame")
 
 @dataclass
 class LaidOutObject:
-    """An object laid out in memory. `image`: it with its new addresses. `sections`: (start, end, number) of executable ones."""
+    """An object laid out in memory. `image`: a linked file with its new addresses."""
 
     image: ElfFile
     symbol_table: Section | None
-    sections: list[tuple[int, int, int]]
-    anchors: dict[int, tuple[int, int]]  # address in call frame information -> the first (symbol, addend) that names it there
+    sections: list[tuple[int, int, int]]  # (start, end, number) of executable sections, ascending
+    anchors: dict[int, tuple[int, int]]  # address -> (symbol, addend) of the first relocation to it in call frame information
 
     def section_at(self, address: int) -> int:
         """Return the number of the executable section that holds an address."""
         return self.sections[bisect_right(self.sections, address, key=START) - 1][2]
 
     def symbol_and_addend(self, address: int) -> tuple[int, int]:
-        """Return the (symbol, addend) for a function's address: those of its FDE, else of the last anchor before it."""
+        """Return (symbol, addend) for a function's address, as its FDE has them, or relative to the last anchor before it."""
         known = self.anchors.get(address)
         if known is not None:
             return known
@@ -78,7 +78,7 @@ class LaidOutObject:
         return symbol, addend + address - anchor
 
     def _anchor_before(self, address: int) -> tuple[int, tuple[int, int]]:
-        """Return the last anchor before a function's address in its section; if there is none, one of the section's symbols."""
+        """Return the last anchor before an address in its section, or one of the section's symbols if there is none."""
         number = self.section_at(address)
         last = bisect_right(self._anchor_addresses, address) - 1
         if last >= 0 and self.section_at(self._anchor_addresses[last]) == number:
@@ -100,11 +100,8 @@ class LaidOutObject:
         found: dict[int, tuple[int, tuple[int, int]]] = {}
         symbols = SymbolTable(self.image, self.symbol_table) if self.symbol_table else ()
         for at, symbol in enumerate(symbols):
-            number = (
-                self.section_at(symbol.st_value)
-                if index_of_containing_range(self.sections, symbol.st_value) is not None
-                else SHN.UNDEF
-            )
+            index = index_of_containing_range(self.sections, symbol.st_value)
+            number = SHN.UNDEF if index is None else self.sections[index][2]
             named = number != SHN.UNDEF and symbol.st_shndx in (number, SHN.XINDEX)
             if named and (number not in found or symbol.st_info & 15 == STT.SECTION):
                 found[number] = symbol.st_value, (at, 0)
@@ -112,9 +109,9 @@ class LaidOutObject:
 
 
 def place_debug_file(debug: ElfFile, of: LaidOutObject) -> ElfFile:
-    """Return an object's separate debug file, with each section at the address of the object's section of that name and size.
+    """Lay out a separate debug file, with each section at the address of the object's section of the same name and size.
 
-    Sections whose name and size are not unique in either file are at an address without code. Raises FormatError as `lay_out` does.
+    Sections whose name and size are not unique in both files get an address without code. Raises FormatError like `lay_out`.
     """
 
     def key(section: Section) -> tuple[str, int]:
@@ -133,8 +130,8 @@ def place_debug_file(debug: ElfFile, of: LaidOutObject) -> ElfFile:
 def lay_out(elf: ElfFile, abi: Abi, *, anchors_only: bool = False, addresses: list[int] | None = None) -> LaidOutObject:
     """Lay an object out in memory. Raises FormatError if its tables contradict one another.
 
-    `anchors_only`: do not relocate call frame information and SFrame sections, for callers that do not read them. `addresses`: of
-    the sections, by number; None: this function chooses them.
+    `anchors_only`: do not relocate call frame information and SFrame sections, as the caller does not read them. `addresses`: the
+    addresses of the sections by number, or None to choose them.
     """
     tables = [section for section in elf.sections if section.header.sh_type == SHT.SYMTAB]
     if len(tables) > 1:
@@ -161,7 +158,7 @@ def lay_out(elf: ElfFile, abi: Abi, *, anchors_only: bool = False, addresses: li
 
 
 def check_disjoint(elf: ElfFile) -> None:
-    """Raise FormatError if an object's sections are together larger than its file: shared bytes would be read many times."""
+    """Raise FormatError if an object's sections are together larger than its file, as shared bytes could be read very often."""
     sizes = (section.header.sh_size for section in elf.sections if section.header.sh_type not in (SHT.NULL, SHT.NOBITS))
     if sum(sizes) > len(elf.data):
         raise elf.error("its sections overlap")
@@ -182,7 +179,7 @@ def read_group(elf: ElfFile, group: Section) -> list[int]:
 
 
 def starts_are_section_relative(elf: ElfFile, section: Section) -> bool:
-    """Return True for SFrame sections of GNU as before 2.45: starts count from the section, though relocations do not say so."""
+    """Return True for SFrame sections of GNU as before 2.45, whose start fields count from the section, not from themselves."""
     header = section.header
     if header.sh_type != SHT.PROGBITS or not is_sframe(section) or header.sh_size < HEADER_SIZE:
         return False
@@ -223,7 +220,7 @@ def _choose_addresses(elf: ElfFile) -> list[int]:
     for section in sorted(elf.sections, key=is_sframe):
         header = section.header
         here = align_up(here, min(max(header.sh_addralign, 16), 4096))
-        addresses[section.number] = here if header.sh_flags & SHF.ALLOC else 0  # CIE pointers of .debug_frame count from its start
+        addresses[section.number] = here if header.sh_flags & SHF.ALLOC else 0  # 0, as CIE pointers are offsets in .debug_frame
         if header.sh_flags & SHF.ALLOC:
             here += header.sh_size + SECTION_GAP
         if here >= MAX_ADDRESS_SPAN:
@@ -232,7 +229,7 @@ def _choose_addresses(elf: ElfFile) -> list[int]:
 
 
 def _place_symbols(elf: ElfFile, table: Section, addresses: list[int], data: bytearray) -> list[int | None]:
-    """Return each symbol's address, None if it is defined elsewhere; also write the addresses into the table in `data`."""
+    """Return each symbol's address, or None if it is undefined. Also writes the addresses to the symbol table in `data`."""
     symbols = SymbolTable(elf, table, elf.stored_contents(table))
     words = array("Q", bytes(symbols.raw))
     swapped = elf.byte_order != sys.byteorder
@@ -271,9 +268,9 @@ def _relocate(
     data: bytearray | None,
     named: dict[int, tuple[int, int]],
 ) -> Relocated:
-    """Apply a section's relocations to `data`, if given, except relocations with an unknown type or symbol.
+    """Apply a section's relocations to `data`, if given, except those with an unknown type or undefined symbol.
 
-    Adds to `named` the first (symbol, addend) that names each address.
+    Adds the (symbol, addend) of the first relocation to each address to `named`.
     """
     filled, unknown = Relocated(set(), set())
     at_offset = 0 if starts_are_section_relative(elf, section) else 1
@@ -309,7 +306,7 @@ def _relocate(
 
 
 def _add_program_headers(elf: ElfFile, addresses: list[int], code: list[Section], data: bytearray) -> bytearray:
-    """Return `data` as a linked file: section headers with addresses, and a program header for each executable section."""
+    """Turn `data` into a linked file: give section headers their addresses, and add a program header for each code section."""
     shdr, phdr = RECORDS[Shdr, elf.byte_order], RECORDS[Phdr, elf.byte_order]
     loads = sorted((addresses[section.number], section.header) for section in code)
     for section in elf.sections:

@@ -1,9 +1,9 @@
-"""A relocatable object with the section of a linked image, which the image's linker script places in the next link.
+"""Makes a relocatable object with the SFrame section of a linked image, which the next link of the image includes.
 
-Later links may move output sections, but not the code within one. So each function's start is relative to a symbol at the start of
-its output section, such as `_stext` in a kernel, and nothing else in the section depends on addresses. The section has a name of
-its own, here and in the image, and the type of plain data: GNU ld decodes and encodes what goes into an output section named
-`.sframe` again, and before 2.46 it refuses Version 3.
+Later links may move output sections, but not the code within them. So each function's start is relative to a symbol at the start
+of its output section, such as `_stext` in a kernel, and nothing else in the section depends on addresses. The section is plain
+data with a name of its own, because GNU ld rewrites the input of an output section named `.sframe`, and refuses Version 3 before
+2.46.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ ALIGN = 8
 
 
 class Anchors:
-    """Symbols at the starts of an image's code sections, as relocations name them."""
+    """The symbols at the starts of an image's code sections, to which relocations can refer."""
 
     def __init__(self, elf: ElfFile) -> None:
-        """Choose for each code section the shortest name of the global symbols at its start. Raises FormatError without symbols."""
+        """Choose the shortest name of the global symbols at each code section's start. Raises FormatError without symbols."""
         self._elf = elf
         code = [section for section in elf.sections if section.header.sh_flags & SHF.EXECINSTR and section.header.sh_size]
         self._sections = sorted(code, key=lambda section: section.header.sh_addr)
@@ -79,7 +79,7 @@ class Anchors:
 
 
 def make_linkable_object(elf: ElfFile, encoder: Encoder) -> bytes:
-    """Return the object. Raises FormatError if a function's section has no symbol at its start."""
+    """Return the object's bytes. Raises FormatError if the code section of a function has no symbol at its start."""
     order, layout, anchors = elf.byte_order, encoder.layout, Anchors(elf)
     kind = start_relocation(encoder.abi.sframe_id, layout.start_width)
     numbers: dict[bytes, int] = {}
@@ -118,8 +118,8 @@ def make_linkable_object(elf: ElfFile, encoder: Encoder) -> bytes:
 
 
 def check_linkable(elf: ElfFile, encoder: Encoder, written: Path) -> list[str]:
-    """Return findings about a written object, as pyelftools reads it: its contents, and where each start leads in the image."""
-    from elftools.elf.elffile import ELFFile  # noqa: PLC0415 - where it is used
+    """Return findings about a written object, as pyelftools reads it: its contents, and each function's address in the image."""
+    from elftools.elf.elffile import ELFFile  # noqa: PLC0415 - only where results are read back
 
     with written.open("rb") as stream:
         file: Any = ELFFile(stream)

@@ -1,7 +1,7 @@
-"""The `.sframe` sections of a relocatable object: encoded, with their relocations, and written after everything else.
+"""Encodes the `.sframe` sections of a relocatable object with their relocations, and plans to write them at the object's end.
 
-A section holds the functions that stay or go together: those of one section group, or all that are in none. Linkers drop a group
-as a whole, and refuse a section outside of it that refers to what was dropped.
+There is a section for the functions of each section group, and one for all other functions. Linkers drop a group as a whole, and
+refuse a section outside of the group that refers to dropped code.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class NewSection(NamedTuple):
 def make_sections(elf: ElfFile, placed: LaidOutObject, table: FunctionTable, encoded: EncodedRules) -> list[NewSection]:
     """Return the new SFrame sections. `table`: functions at the addresses that `placed` gave them.
 
-    The section for functions in no group comes last: when it collects garbage, GNU ld takes only the last of an object's sections
-    for SFrame, and keeps all that others refer to. A kernel module gets one section: its loader knows no groups, and reads one.
+    The section for functions in no group comes last, because GNU ld's garbage collection treats only the last one as SFrame, and
+    keeps all code that others refer to. A kernel module gets one section, because its loader ignores groups and reads only one.
     """
     group_of = {} if is_module(elf) else map_members_to_groups(elf)
     functions: dict[int, list[int]] = defaultdict(list)
@@ -58,16 +58,16 @@ def make_sections(elf: ElfFile, placed: LaidOutObject, table: FunctionTable, enc
 def make_section(placed: LaidOutObject, encoder: Encoder, group: Section | None = None) -> NewSection:
     """Return the section with all functions of the encoder.
 
-    No two functions may share rows: GNU ld makes room for as many bytes as the objects have, and then writes the rows of each
-    function separately, over whatever follows.
+    Functions of the encoder must not share rows: GNU ld reserves as many bytes as the objects have, and then writes the rows of
+    each function separately, which would overwrite other data.
     """
-    if not is_module(placed.image):  # whose sections are loaded in their order; that of others is only known to the linker
+    if not is_module(placed.image):  # sections of modules are loaded in order; otherwise the linker may reorder functions
         encoder.flags &= ~F_FDE_SORTED
     return NewSection(group if group and group.number else None, encoder.encode_unplaced(), _make_relocations(encoder, placed))
 
 
 def _make_relocations(encoder: Encoder, placed: LaidOutObject) -> bytes:
-    """Return a relocation for each function start, against the symbol of its FDE's relocation."""
+    """Return a relocation for each function start, which refers to the same symbol as its FDE if possible."""
     layout = encoder.layout
     kind = start_relocation(encoder.abi.sframe_id, layout.start_width)
     found = []
@@ -84,17 +84,17 @@ def numbers_of_old_sections(elf: ElfFile) -> set[int]:
 
 
 class _Additions:
-    """New bytes after an object's end, and the object's section headers, which refer to them."""
+    """The bytes to append to an object, and the object's new section headers, which refer to them."""
 
     def __init__(self, elf: ElfFile, old: set[int]) -> None:
-        """Start with the headers of all sections but the `old` ones, whose numbers are free."""
+        """Start with the headers of all sections. The numbers of the `old` sections are free."""
         self.headers = [UNUSED_SECTION if section.number in old else section.header for section in elf.sections]
         self.writes: list[Write] = []
         self._free = sorted(old)
         self._end = len(elf.data)
 
     def append(self, data: Bytes) -> int:
-        """Return the file offset of `data`."""
+        """Append `data`, and return its file offset."""
         at = align_up(self._end, ALIGN)
         self.writes.append(Write(at, bytes(data)))
         self._end = at + len(data)
@@ -112,10 +112,9 @@ class _Additions:
 
 
 def plan_object_writes(elf: ElfFile, symbol_table: Section, sections: Sequence[NewSection]) -> list[Write]:
-    """Return the writes that turn the original into the new object: the ELF header; after its end, new or grown sections and the
-    section headers.
+    """Return the writes that turn the original into the new object: of the ELF header, and of new sections and headers at its end.
 
-    SFrame sections that the object has are removed; new sections take their numbers first.
+    SFrame sections of the original are removed, and new sections take their numbers first.
     """
     old = numbers_of_old_sections(elf)
     added = _Additions(elf, old)
@@ -139,7 +138,7 @@ def plan_object_writes(elf: ElfFile, symbol_table: Section, sections: Sequence[N
     old_names = bytes(elf.slice(names.header.sh_offset, names.header.sh_size, "section names"))
     added.replace_contents(names.number, old_names + b".sframe\0.rela.sframe\0")
     count = len(added.headers)
-    if count >= SHN.LORESERVE:  # the first header has the number then
+    if count >= SHN.LORESERVE:  # too large for e_shnum, which is then 0; the first section header has the count
         added.headers[0] = added.headers[0]._replace(sh_size=count)
     table = added.append(pack_records(added.headers, elf.byte_order))
     header = elf.header._replace(e_shnum=count if count < SHN.LORESERVE else 0, e_shoff=table)

@@ -1,4 +1,4 @@
-"""Looks up unwind rules in an object's SFrame sections, by section and offset: an unlinked object has no addresses yet."""
+"""Looks up unwind rules in an object's SFrame sections by section and offset, because an unlinked object has no addresses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REMEDY = "give a function's name, or SECTION+OFFSET"
 
 
 class SectionOffset(NamedTuple):
-    """A place in an object's code: a code section and a byte offset in it."""
+    """A location in an object's code: a code section and a byte offset in it."""
 
     section: Section
     offset: int
@@ -50,7 +50,7 @@ class ObjectView:
 
     @cached_property
     def placed(self) -> LaidOutObject:
-        """Return the object as if it were linked alone, for code that needs a single address space."""
+        """Return the object laid out in memory, for code that needs a single address space."""
         return lay_out(self.elf, abi_of(self.elf))
 
     def sections(self) -> list[SframeSection]:
@@ -58,12 +58,12 @@ class ObjectView:
         return [replace(one.section, starts=one.offsets) for one in self.described_sections]
 
     def function_namer(self, section: int) -> Callable[[int], str | None]:
-        """Return a callable that maps a function's number in an SFrame section to its symbol's name."""
+        """Return a callable that maps a function's number in an SFrame section to its symbol's name. `section`: its number."""
         names, addresses = self._names, self.addresses(self.described_sections[section])
         return lambda function: None if addresses[function] == DEAD else names.at(addresses[function])
 
     def code_section_namer(self, section: int) -> Callable[[int], str]:
-        """Return a callable that maps a function's number to the name of its code section, "" if the code was dropped."""
+        """Return a callable that maps a function's number to the name of its code section, or "" if the code was dropped."""
         sections, numbers = self.elf.sections, self.described_sections[section].numbers
         return lambda function: sections[numbers[function]].name if numbers[function] != SHN.UNDEF else ""
 
@@ -84,8 +84,8 @@ class ObjectView:
         return merger
 
     def look_up(self, at: SectionOffset) -> Match | None:
-        """Return the function and row that cover a place; the function's start is an offset in the code section."""
-        if at.offset >= at.section.header.sh_size:  # in the placed object, another section's code may be there
+        """Return the function and row that cover a location. The function's start is an offset in the code section."""
+        if at.offset >= at.section.header.sh_size:  # in the laid out object, another section's code may be at that address
             return None
         base = self.placed.image.sections[at.section.number].header.sh_addr
         found = look_up_in(self.functions, base + at.offset)
@@ -106,7 +106,7 @@ class ObjectView:
         return self._names.at(self.placed.image.sections[at.section.number].header.sh_addr + at.offset)
 
     def find_address(self, address: int) -> SectionOffset | None:
-        """Return the place in the code at an address of the placed object."""
+        """Return the section and offset of an address of the laid out object, or None if no code is there."""
         number = index_of_containing_range(self.placed.sections, address)
         if number is None:
             return None
@@ -114,16 +114,17 @@ class ObjectView:
         return SectionOffset(self.elf.sections[section], address - start)
 
     def find_places(self, name: str) -> list[SectionOffset]:
-        """Return the places of the functions with that name; if there are none, of the code sections with that name."""
+        """Return the locations of the functions with that name, or if there are none, of the code sections with that name."""
         addresses = {symbol.address for symbol in find_functions_named(self.placed.image, name.encode(errors="replace"))}
         found = [place for address in sorted(addresses) if (place := self.find_address(address))]
         return found or [SectionOffset(section, 0) for section in self.elf.sections if section.name == name and is_code(section)]
 
 
 def find_place(views: list[ObjectView], text: str, file: str) -> tuple[ObjectView, SectionOffset]:
-    """Return the place that `text` names in the objects of a file: a function, a section of code, or either + offset.
+    """Return the view and location that `text` names in a file's objects: a function, a code section, or either + offset.
 
-    The offset is decimal, or 0x...; a name takes precedence over a name + offset. Raises FormatError unless exactly one has it.
+    The offset is decimal or 0x... A whole text that is a name takes precedence over name + offset. Raises FormatError if no
+    object or more than one has the name.
     """
     for name, offset in split_name_and_offset(text):
         found = [(view, place) for view in views for place in view.find_places(name)]
@@ -137,7 +138,7 @@ def find_place(views: list[ObjectView], text: str, file: str) -> tuple[ObjectVie
 
 
 def make_views(objects: Objects) -> list[ObjectView]:
-    """Return views of the objects that have SFrame sections. Raises FormatError if none has."""
+    """Return views of the objects that have SFrame sections. Raises FormatError if no object has one."""
     found = [ObjectView(elf) for elf in objects.members.values() if any(map(is_sframe, elf.sections))]
     if not found:
         raise FormatError("no SFrame section", file=objects.file)

@@ -1,6 +1,6 @@
-"""An object's code with its relocations applied, so that its instructions can be followed as in a linked file.
+"""Applies the relocations of an object's code, so that its instructions can be followed as in a linked file.
 
-What is defined elsewhere gets an address of its own after all sections, a stub or the pointer to one, which leads nowhere.
+Each undefined symbol gets an address after all sections, where there is no code, and if necessary another one for its pointer.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ DEBUG_SECTIONS = (".debug_info", ".debug_line")
 
 
 class Field(NamedTuple):
-    """How a relocation type changes the word at its place.
+    """The field that a relocation type changes.
 
-    `value`: (S + A, place) -> the number to store; `bits`: (lowest bit in the word, number of bits, lowest bit of the number) for
-    each part; `pointer`: S is the address of a pointer to the symbol.
+    `value`: (S + A, P) -> the number to store. `bits`: (lowest bit in the word, number of bits, lowest bit of the number) for each
+    part of the number. `pointer`: S is the address of a pointer to the symbol (GOT).
     """
 
     size: int
     value: Callable[[int, int], int]
-    bits: tuple[tuple[int, int, int], ...] = ()  # none: the whole word
+    bits: tuple[tuple[int, int, int], ...] = ()  # empty: the whole word
     pointer: bool = False
 
     def fits(self, number: int) -> bool:
@@ -57,24 +57,24 @@ def _pages(address: int, place: int) -> int:
 
 DATA_64, DATA_32 = Field(8, _absolute), Field(4, _absolute)
 X86_64 = {
-    1: DATA_64,
-    10: DATA_32,
-    11: DATA_32,
+    1: DATA_64,  # R_X86_64_64
+    10: DATA_32,  # R_X86_64_32
+    11: DATA_32,  # R_X86_64_32S
     **{kind: Field(4, _relative) for kind in (2, 4)},  # PC32, PLT32
-    13: Field(2, _relative),
-    15: Field(1, _relative),
-    24: Field(8, _relative),
+    13: Field(2, _relative),  # PC16
+    15: Field(1, _relative),  # PC8
+    24: Field(8, _relative),  # PC64
     **{kind: Field(4, _relative, pointer=True) for kind in (9, 41, 42)},  # GOTPCREL and its relaxable forms
 }
-ADR = ((29, 2, 0), (5, 19, 2))
+ADR = ((29, 2, 0), (5, 19, 2))  # immlo, immhi
 AARCH64 = {
-    257: DATA_64,
-    258: DATA_32,
-    260: Field(8, _relative),
-    261: Field(4, _relative),
+    257: DATA_64,  # R_AARCH64_ABS64
+    258: DATA_32,  # ABS32
+    260: Field(8, _relative),  # PREL64
+    261: Field(4, _relative),  # PREL32
     273: Field(4, _relative, ((5, 19, 2),)),  # LD_PREL_LO19
-    274: Field(4, _relative, ADR),
-    **{kind: Field(4, _pages, tuple((at, count, low + 12) for at, count, low in ADR)) for kind in (275, 276)},
+    274: Field(4, _relative, ADR),  # ADR_PREL_LO21
+    **{kind: Field(4, _pages, tuple((at, count, low + 12) for at, count, low in ADR)) for kind in (275, 276)},  # ADR_PREL_PG_HI21
     277: Field(4, _absolute, ((10, 12, 0),)),  # ADD_ABS_LO12_NC
     279: Field(4, _relative, ((5, 14, 2),)),  # TSTBR14
     280: Field(4, _relative, ((5, 19, 2),)),  # CONDBR19
@@ -84,7 +84,7 @@ FIELDS_BY_MACHINE = {"x86_64": X86_64, "aarch64": AARCH64}
 
 
 def resolve_code(elf: ElfFile, placed: LaidOutObject) -> ElfFile:
-    """Return the object `elf` as `placed`, with the relocations of its code and data, and what `externals` says.
+    """Return the laid out object with the relocations of its code and data applied, and with its `externals`.
 
     Raises FormatError if its tables contradict one another.
     """
@@ -114,7 +114,7 @@ def resolve_code(elf: ElfFile, placed: LaidOutObject) -> ElfFile:
 
 
 class _Externals:
-    """The addresses of symbols that the object does not define, given when they are first asked for."""
+    """The addresses of undefined symbols, which are assigned when they are first looked up."""
 
     def __init__(self, start: int, symbols: SymbolTable | None) -> None:
         self.next_address = start
@@ -122,10 +122,10 @@ class _Externals:
         self.addresses: dict[tuple[int, bool], int] = {}
         self.stubs: dict[int, str] = {}
         self.pointers: dict[int, str] = {}
-        self.unresolved: set[int] = set()  # places whose relocation could not be applied
+        self.unresolved: set[int] = set()  # addresses of fields whose relocation could not be applied
 
     def address_of(self, number: int, *, pointer: bool) -> int | None:
-        """Return a symbol's address, or that of a pointer to it; None for a number that the table does not have."""
+        """Return the address of a symbol, or of a pointer to it; None for a number that is not in the symbol table."""
         if self.symbols is None or number >= len(self.symbols):
             return None
         symbol = self.symbols[number]
@@ -144,7 +144,7 @@ def _apply_relocations(elf: ElfFile, section: Section, base: int, externals: _Ex
     fields = FIELDS_BY_MACHINE.get(MACHINE_NAMES.get(elf.header.e_machine, ""), {})
     for offset, info, addend in relocation_rows(elf, section):
         field = fields.get(info & 0xFFFFFFFF)
-        if field is None:  # the types that are left lead no jump or call anywhere
+        if field is None:  # jumps and calls do not have relocations of the other types
             continue
         address = externals.address_of(info >> 32, pointer=field.pointer)
         if offset + field.size > section.header.sh_size:

@@ -1,4 +1,4 @@
-"""Fetches files by URL or path, within limits, and identifies their content before they are read."""
+"""Fetches files by URL or path, within limits, and identifies their content without reading it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 READ_CHUNK = 1 << 22  # bytes to read at a time
 MAX_PACKAGE_BYTES = 16 << 30
-# Names that fsspec's file systems give to a file's version.
+# Keys under which fsspec's file systems give a file's version or time.
 VERSION_KEYS = ("ETag", "etag", "Content-MD5", "Last-Modified", "LastModified", "last_modified", "mtime", "generation")
-STREAMED_SCHEMES = ("http:", "https:")  # in one request: not all servers give ranges
+STREAMED_SCHEMES = ("http:", "https:")  # fetched in one request, because some servers do not support ranges
 URL_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
 NO_HTTP = "the answer is not HTTP"
-# By the name of an exception's class: aiohttp, which has them, is not everywhere.
+# Name of an exception's class -> reason. Names, because aiohttp, which defines most of them, may not be installed.
 REASONS = {
     "ClientConnectorCertificateError": "the certificate of the server is not valid",
     "ClientConnectorSSLError": "no TLS connection to the server",
@@ -41,18 +41,18 @@ REASONS = {
 
 
 async def _release_if_failed(response: Any) -> None:  # noqa: ANN401 - aiohttp's
-    """Close the connection of an error's response: fsspec would keep it open in the traceback of its exception."""
+    """Close the connection of a failed response, because the traceback of fsspec's exception would keep it open."""
     if not response.ok:
         response.release()
 
 
-# aiohttp takes proxies from the environment only if it is asked to. The other option is for what looks at the status of responses.
+# aiohttp only takes proxies from the environment with `trust_env`. It calls `raise_for_status` for each response.
 CLIENT = {"trust_env": True, "raise_for_status": _release_if_failed}
 OPTIONS: dict[str, dict[str, Any]] = {scheme: {"client_kwargs": CLIENT} for scheme in ("http", "https")}
 
 
 class FetchError(OSError):
-    """Raised if a file cannot be fetched, or differs from its index; another try may succeed."""
+    """Raised if a file cannot be fetched, or differs from its index. Another attempt may succeed."""
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def open_filesystem(url: str) -> tuple[Any, str]:
 
 
 def identify_url(item: Item) -> str:
-    """Return a text that changes with the content at a URL, without reading that; "" if there is none. Raises OSError."""
+    """Return a text that changes when the content at a URL does, without reading it; "" if there is none. Raises OSError."""
     system, path = open_filesystem(item.place)
     with as_fetch_errors(item.place):
         info = system.info(path)
@@ -85,14 +85,14 @@ def identify_url(item: Item) -> str:
 
 
 class ContentIdentity(NamedTuple):
-    """The facts known about an item's content before it is read."""
+    """The facts about an item's content that are known before it is read."""
 
     identity: str  #: a text that changes when the content does; "" if only the content shows a change
-    state: str = ""  #: of a path: the same on each machine that sees the same content
+    state: str = ""  #: for a path, a text that is the same on each machine that sees the same content
 
 
 def identify_content(item: Item) -> ContentIdentity:
-    """Look at an item without reading its content. Raises FormatError, OSError."""
+    """Identify an item's content without reading it. Raises FormatError, OSError."""
     if item.is_local and not item.sha256:
         with opened_file(item.place) as file:
             status = os.fstat(file.fileno())
@@ -102,12 +102,12 @@ def identify_content(item: Item) -> ContentIdentity:
 
 
 def describe_state(status: os.stat_result) -> str:
-    """Return a file's size and time as text; inode numbers and change times are left out, as they differ between copies."""
+    """Return a file's size and modification time as text, without what differs between machines, such as inode numbers."""
     return f"{status.st_size} {status.st_mtime_ns}"
 
 
 def opened_content(item: Item) -> AbstractContextManager[BinaryIO]:
-    """Open the content of an item as a regular file; a file of this machine is not copied.
+    """Open the content of an item as a regular file, after downloading it if necessary.
 
     Raises FormatError if it is not a regular file, OSError.
     """
@@ -116,14 +116,14 @@ def opened_content(item: Item) -> AbstractContextManager[BinaryIO]:
 
 @contextmanager
 def opened_file(path: str) -> Iterator[BinaryIO]:
-    """Open a file of this machine, without following links of other users. Raises FormatError, OSError."""
+    """Open a local file, without following links of other users. Raises FormatError, OSError."""
     with locate(path) as location, os.fdopen(location.open(), "rb") as file:
         yield file
 
 
 @contextmanager
 def _download(url: str, size: int = -1, limit: int = MAX_PACKAGE_BYTES) -> Iterator[BinaryIO]:
-    """Download a URL to an unnamed file. `size`: the size in an index, -1 if unknown."""
+    """Download a URL to an unnamed file. `size`: its size according to an index, -1 if unknown."""
     with TemporaryFile() as copy:
         with read_url(url) as file:
             copy_pieces(file, copy, without_secrets(url), limit if size < 0 else size)
@@ -155,7 +155,7 @@ def read_url(url: str) -> Iterator[Any]:
 
 
 def opened_index(place: str, limit: int) -> AbstractContextManager[BinaryIO]:
-    """Open an index as a regular file, downloaded if necessary."""
+    """Open an index as a regular file, after downloading it if necessary."""
     place = local_path(place)
     return _download(place, limit=limit) if is_url(place) else opened_file(place)
 
@@ -169,7 +169,7 @@ def compute_digest(file: BinaryIO, algorithm: str = "sha256") -> str:
 
 
 def explain_failure(error: BaseException) -> str:
-    """Return in words why a file cannot be fetched; the libraries' messages name classes, and contain URLs with secrets."""
+    """Return in words why a file cannot be fetched. Messages of the libraries may name classes, and contain URLs with secrets."""
     chain = list(_yield_causes(error))
     for one in chain:
         for kind in type(one).__mro__:
@@ -188,7 +188,7 @@ def explain_failure(error: BaseException) -> str:
 
 
 def _yield_causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the exception and its chain of causes, in which fsspec's exceptions hide the reason."""
+    """Yield the exception and its chain of causes, because the causes of fsspec's exceptions have the reason."""
     while error is not None:
         yield error
         error = error.__cause__

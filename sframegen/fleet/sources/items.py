@@ -1,4 +1,4 @@
-"""An item of a run, which is one package to work on: its name in the run, and its place."""
+"""Defines an item of a run, which is one package to work on, and checks and builds names, paths and URLs of items."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from sframegen.base.errors import FormatError
 from sframegen.base.text import cut_middle, printable
 
-NAME_MAX = 255  # bytes, Linux's
+NAME_MAX = 255  # bytes in one component of a path on Linux
 MAX_NAME_BYTES = 2048
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:::|://)")
 CHAIN = "::"  # separates the parts of a chained fsspec URL: `zip://x::https://host/a`
-UNQUOTED = "/+~:@=,!$&'()*;"  # in names
+UNQUOTED = "/+~:@=,!$&'()*;"  # characters of names that stay the same in URLs
 LOCAL = re.compile(r"(?:file|local)://")
 
 
@@ -23,11 +23,11 @@ class Item(NamedTuple):
     """A package of a run."""
 
     name: str  #: unique in the run: a relative path without `..`
-    place: str  #: a path of this machine, or a URL
-    sha256: str = ""  #: of its content, if an index gives it
-    size: int = -1  #: in bytes; -1 if no index gives it
-    refused: str = ""  #: why nobody may fetch it
-    state: str = ""  #: of a path: what the client saw of its content; workers that see another content do not convert it
+    place: str  #: a local path, or a URL
+    sha256: str = ""  #: of its content according to an index, or ""
+    size: int = -1  #: in bytes according to an index, or -1
+    refused: str = ""  #: the reason if it must not be fetched
+    state: str = ""  #: for a path, the state on the machine of the run; workers that see another one do not convert it
 
     @property
     def is_local(self) -> bool:
@@ -35,7 +35,7 @@ class Item(NamedTuple):
 
     @property
     def source(self) -> str:
-        """Return the place in the form that results have, without secrets."""
+        """Return the place without secrets, as results contain it."""
         return without_secrets(self.place)
 
 
@@ -44,7 +44,7 @@ def is_url(text: str) -> bool:
 
 
 def make_absolute(place: str) -> str:
-    """Return an absolute place, because each worker has its own working directory. `..` stays: it can follow a symbolic link."""
+    """Return an absolute place, because workers have other working directories. `..` stays, as it can follow a symbolic link."""
     chain, separator, last = place.rpartition(CHAIN)
     if is_url(last) and not LOCAL.match(last):
         return place
@@ -53,12 +53,12 @@ def make_absolute(place: str) -> str:
 
 
 def local_path(text: str) -> str:
-    """Return the path in a URL of this machine; other texts unchanged."""
+    """Return the path of a file: or local: URL, and other texts unchanged."""
     return LOCAL.sub("", text) if LOCAL.match(text) and "::" not in text else text
 
 
 def without_secrets(place: str) -> str:
-    """Return a URL without user, password and query, which can be secrets, or an unchanged path; both in one line."""
+    """Return a path or URL in one line. URLs lose user, password and query, which can be secrets."""
     if is_url(place):
         place = "::".join(_url_without_secrets(part) for part in place.split("::"))
     return cut_middle(printable(place))
@@ -73,13 +73,13 @@ def _url_without_secrets(url: str) -> str:
 
 
 def make_name(place: str) -> str:
-    """Return the name of a package that is listed on its own: host and path of a URL, or the path."""
+    """Make the name of a package that does not come from a directory or index: host and path of a URL, or the path."""
     if not is_url(place):
         return clean_path(place)
     try:
         parts = urlsplit(place.rpartition("::")[2])
     except ValueError:
-        return ""  # not a name
+        return ""  # `refuse_bad_name` refuses it
     name = clean_path(f"{parts.netloc.rpartition('@')[2]}/{parts.path}")
     if parts.query:
         above, slash, last = name.rpartition("/")
@@ -88,7 +88,7 @@ def make_name(place: str) -> str:
 
 
 def clean_path(path: str) -> str:
-    """Return a path without empty, `.` and leading `..` parts, as a name below a directory."""
+    """Return a path without empty parts, `.` and `..`, for use as a name below a directory."""
     kept: list[str] = []
     for part in path.split("/"):
         if part == "..":
@@ -99,7 +99,7 @@ def clean_path(path: str) -> str:
 
 
 def check_name(name: str) -> None:
-    """Raise FormatError for a name that is not allowed below a directory."""
+    """Raise FormatError for a name that may not be used below a directory."""
     try:
         raw = name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
@@ -116,9 +116,9 @@ def check_name(name: str) -> None:
 
 
 def locate_below(base: str, name: str) -> str:
-    """Return the place of a file in an index or listing: a path or URL below `base`. All names become places only here.
+    """Return the path or URL below `base` of a file in an index. No other function makes a place from a name.
 
-    In a URL, the name is quoted: `%`, `?`, `#` and backslashes belong to it. Raises FormatError for a name that leads elsewhere.
+    In a URL, the name is quoted, so that `%`, `?`, `#` and backslashes belong to it. Raises FormatError for a bad name.
     """
     check_name(name)
     if not is_url(base):
@@ -129,7 +129,7 @@ def locate_below(base: str, name: str) -> str:
 
 
 def make_item_below(base: str, name: str, sha256: str = "", size: int = -1) -> Item:
-    """Return the item of that name, or a refused item if the name is not allowed."""
+    """Make the item for a name in an index, or a refused item if the name is not allowed."""
     try:
         return Item(name, locate_below(base, name), sha256=sha256, size=size)
     except FormatError as error:
@@ -146,5 +146,5 @@ def refuse_bad_name(item: Item) -> Item:
 
 
 def make_refused_item(name: str, place: str, why: str) -> Item:
-    """Return an item that is refused for the reason `why`. `name`: any text."""
+    """Make an item that is refused for the reason `why`. `name`: any text."""
     return Item(cut_middle(printable(name))[:NAME_MAX] or place, place, refused=why)

@@ -38,9 +38,9 @@ STDIN = "-"
 
 
 def list_items(sources: Sequence[str]) -> Iterator[Item | Exception]:
-    """Yield the packages of all sources; an exception, which names the source, if it cannot be read to its end.
+    """Yield the packages of all sources. If a source cannot be read completely, also yield an exception that names it.
 
-    Of several sources, each has its own first part in the names of its packages.
+    If there are several sources, the names of packages begin with a part that differs for each source.
     """
     labels = _choose_labels(sources)
     for source, label in zip(sources, labels, strict=True):
@@ -55,6 +55,7 @@ def list_items(sources: Sequence[str]) -> Iterator[Item | Exception]:
 
 
 def _choose_labels(sources: Sequence[str]) -> list[str]:
+    """Return a unique first part of names for each source, or "" if there is only one."""
     if len(sources) < 2:
         return [""] * len(sources)
     taken: set[str] = set()
@@ -69,7 +70,7 @@ def _choose_labels(sources: Sequence[str]) -> list[str]:
 
 
 def list_source(source: str) -> Iterator[Item]:
-    """Raises FormatError, OSError."""
+    """List the packages of one source of any kind. Raises FormatError, OSError."""
     place = local_path(source)
     if place == STDIN:
         return _read_list(sys.stdin.buffer, "standard input")
@@ -106,7 +107,7 @@ def _list_file(path: str) -> Iterator[Item]:
 
 
 def _read_list(file: BinaryIO, name: str) -> Iterator[Item]:
-    """Yield the items of a list, which has a path or URL in each line. Empty lines, and those that begin with #, are skipped."""
+    """Yield the items of a list, which has a path or URL in each line. Skips empty lines, and lines that begin with #."""
     while line := file.readline(MAX_LIST_LINE + 1):
         if len(line) > MAX_LIST_LINE:
             raise FormatError(f"a line of more than {MAX_LIST_LINE:,} bytes", file=name)
@@ -152,7 +153,7 @@ def _list_tree(root: str) -> Iterator[Item]:
 
 
 def _list_directory(descriptor: int, root: str, directory: str, waiting: list[str]) -> Iterator[Item | None]:
-    """Yield the packages in one open directory, None for a linked ELF file; add its subdirectories to `waiting`."""
+    """Yield the packages in one open directory, and None for a linked ELF file. Adds its subdirectories to `waiting`."""
     here = os.path.join(root, directory) if directory else root  # noqa: PTH118
     entries = sorted(os.scandir(descriptor), key=lambda entry: entry.name)
     if any(entry.name == OCI_LAYOUT for entry in entries):
@@ -166,7 +167,7 @@ def _list_directory(descriptor: int, root: str, directory: str, waiting: list[st
         elif entry.is_file(follow_symlinks=False):
             try:
                 beginning = read_beginning(entry.name, entry.name, BEGINNING, os.O_NOFOLLOW, directory=descriptor)
-            except (FormatError, OSError) as error:  # the former of what has come in its place
+            except (FormatError, OSError) as error:  # FormatError: a file of another kind has replaced it
                 reason = error.strerror if isinstance(error, OSError) else error.message
                 yield Item(path, os.path.join(root, path), refused=f"cannot be read: {reason}")  # noqa: PTH118
                 continue
@@ -193,7 +194,7 @@ def list_apt_index(index: str) -> Iterator[Item]:
 
     index = local_path(index)
     above, dists, _ = index.rpartition("/dists/")
-    base = above if dists else _parent(index)  # of the names in it; a flat repository has them beside the index
+    base = above if dists else _parent(index)  # names are relative to it; in a flat repository, it is the index's directory
     fields = ["Filename", "Size", "SHA256"]
     with opened_index(index, MAX_INDEX_BYTES) as file:
         lines = _read_lines(file, without_secrets(index))
