@@ -82,7 +82,7 @@ def command(
                 click.echo(summary.one_line(), err=report == STDOUT)
             run.reports.append(summary)
             summary = replace(summary, warnings=tuple(_without_root(names[0], warning) for warning in summary.warnings))
-            trees[names[0].root].append(Entry.of(names[0].path, _other_names(names), build_id, summary))
+            trees[names[0].root].append(Entry.from_summary(names[0].path, _other_names(names), build_id, summary))
 
     totals = Totals(entry for entries in trees.values() for entry in entries)
     if common.prints_lines:

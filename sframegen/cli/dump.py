@@ -60,14 +60,14 @@ def command(ctx: click.Context, files: tuple[str, ...], names: bool, common: Com
 def _format_as_text(run: Run, files: tuple[str, ...], names: bool) -> Iterator[str]:
     for path in files:
         with run.working_on(path):
-            views = open_views(path)
-            if not isinstance(views, ElfFile):
-                yield from _format_objects_as_text(views, path, names, several=len(files) > 1)
+            opened = open_views(path)
+            if not isinstance(opened, ElfFile):
+                yield from _format_objects_as_text(opened, path, names, several=len(files) > 1)
                 continue
             if len(files) > 1:
                 yield format_heading(path)
-            section = read_sframe(views)
-            yield from dump_text(section, _function_namer(views, section) if names else None)
+            section = read_sframe(opened)
+            yield from dump_text(section, _function_namer(opened, section) if names else None)
 
 
 def _format_objects_as_text(views: list[ObjectView], path: str, names: bool, *, several: bool) -> Iterator[str]:
@@ -85,14 +85,15 @@ def format_heading(file: str) -> str:
 
 
 def _format_as_json(run: Run, files: tuple[str, ...]) -> Iterator[Iterator[str]]:
+    """Yield one JSON document for each file, as several strings. The document of a refused file is its error."""
     for path in files:
         with run.working_on(path):
-            views = open_views(path)
-            if not isinstance(views, ElfFile):
-                yield _format_objects_as_json(path, [section for view in views for section in _format_sections_as_json(view)])
+            opened = open_views(path)
+            if not isinstance(opened, ElfFile):
+                yield _format_objects_as_json(path, [section for view in opened for section in _format_sections_as_json(view)])
                 continue
-            section = read_sframe(views)
-            yield dump_json(section, path, _function_namer(views, section))
+            section = read_sframe(opened)
+            yield dump_json(section, path, _function_namer(opened, section))
         yield from (iter([json.dumps(refused)]) for refused in run.take_json())
 
 

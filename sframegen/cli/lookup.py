@@ -47,11 +47,11 @@ def command(ctx: click.Context, file: str, addresses: tuple[str, ...], sections:
     run = Run()
     answers: list[dict[str, Any]] = []
     with run.working_on(file):
-        views = open_views(file)
-        if isinstance(views, ElfFile):
-            answers += _look_up_addresses(views, addresses, run, Stores(sections))
+        opened = open_views(file)
+        if isinstance(opened, ElfFile):
+            answers += _look_up_addresses(opened, addresses, run, Stores(sections))
         else:
-            answers += _look_up_in_objects(views, file, addresses, run)
+            answers += _look_up_in_objects(opened, file, addresses, run)
     if as_json:
         import json  # noqa: PLC0415 - takes as long as a look-up
 
@@ -78,9 +78,9 @@ def _look_up_addresses(elf: ElfFile, addresses: tuple[str, ...], run: Run, store
             address = resolve_address(elf, text)
             answers.append({"address": address, "name": None, **_format_match(section.look_up(address), section.abi)})
         answers += _take_errors(run, text)
-    found = [answer for answer in answers if "error" not in answer]
-    names = FunctionNames(last_functions_before(elf, [answer["address"] for answer in found]))
-    for answer in found:
+    resolved = [answer for answer in answers if "error" not in answer]
+    names = FunctionNames(last_functions_before(elf, [answer["address"] for answer in resolved]))
+    for answer in resolved:
         answer["name"] = names.at(answer["address"])
     return answers
 

@@ -152,6 +152,7 @@ def attempt_files(
 
 
 def attempt_one_by_one(work: Callable[[str], T], files: Iterable[str]) -> Iterator[Outcome[T]]:
+    """Yield (index, result of `work` or its exception) for each file, in this process."""
     for number, file in enumerate(files):
         yield number, run_or_catch(work, file)
 

@@ -41,7 +41,7 @@ class Entry:
     fates: CategoryBytes = field(default_factory=dict)  # without fates of no bytes
 
     @classmethod
-    def of(cls, path: str, links: list[str], build_id: str, summary: Summary) -> Entry:
+    def from_summary(cls, path: str, links: list[str], build_id: str, summary: Summary) -> Entry:
         fates = {group: {fate: count for fate, count in counts.items() if count} for group, counts in summary.fates.items()}
         numbers = {name: getattr(summary, name) for name in SUMMED_FIELDS}
         reason = summary.note if summary.outcome is Outcome.NOTHING else ""

@@ -35,13 +35,13 @@ def group_stacks(named: NamedProfile, by: str) -> NamedProfile:
     tree, locations = named.tree, named.locations
     if by == Grouping.OBJECT:
         of_site = [numbers.setdefault(site.object or UNKNOWN_OBJECT, len(numbers)) for site in locations.sites]
-        none = numbers.setdefault(UNKNOWN_OBJECT, len(numbers))
+        unknown = numbers.setdefault(UNKNOWN_OBJECT, len(numbers))
         nodes = map(tree.node_of, range(tree.rows.count))
         frames, sites = tree.nodes.first, locations.numbered.second
-        groups = array("I", (of_site[sites[frames[node]]] if node else none for node in nodes))
+        groups = array("I", (of_site[sites[frames[node]]] if node else unknown for node in nodes))
     else:
-        name = TASK_LABELS[by]
-        of_task = [numbers.setdefault(name(task), len(numbers)) for task in named.tasks]
+        format_task = TASK_LABELS[by]
+        of_task = [numbers.setdefault(format_task(task), len(numbers)) for task in named.tasks]
         groups = array("I", map(of_task.__getitem__, tree.rows.second[: tree.rows.count]))
     named.by, named.groups, named.group_of = by, [*numbers], groups
     return named
@@ -69,16 +69,16 @@ class LabelTrees(Generic[T]):
         self.labels = numbers.items
         self.tree = CallTree(named.room)
         self._recent = RecentNodes(zeros("I", CACHED_NODES), zeros("Q", CACHED_NODES), zeros("I", named.max_depth))
-        self._turn = self._rows_since_release = 0
+        self._epoch = self._rows_since_release = 0
 
     def merge_rows(self, rows: Column) -> CallTree:
         """Return the tree of these rows. It is valid until the next call, which fills the same object again."""
-        self._turn += 1
+        self._epoch += 1
         self.tree.clear()
         tree, locations = self._named.tree, self._named.locations.numbered
         for start in range(0, len(rows), MERGED_ROWS):
             part = rows[start : start + MERGED_ROWS]
-            merge_labels(tree, locations, self.label_of, part, self._turn, self._recent, self.tree)
+            merge_labels(tree, locations, self.label_of, part, self._epoch, self._recent, self.tree)
             self._rows_since_release += len(part)
             if self._rows_since_release >= MERGED_ROWS:
                 self._rows_since_release = 0

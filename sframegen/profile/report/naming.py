@@ -75,6 +75,7 @@ class KernelNames:
         return not self._addresses
 
     def function_at(self, address: int) -> KernelFunction:
+        """Return the function at an address; its name is None if no symbol is near before the address."""
         number = bisect_right(self._addresses, address) - 1
         if number < 0 or address - self._addresses[number] > MAX_FUNCTION_SIZE:
             return KernelFunction(None, KERNEL)

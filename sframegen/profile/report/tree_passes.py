@@ -1,7 +1,8 @@
 """Compiled passes over call trees: they replace frames by named locations, and count the samples of functions, labels and groups.
 
-`locations`: (address, site) by number, as in FrameLocations. `label_of`: for each site the number of its label. `group_of`: for
-each row its group. `part`: the range of nodes or rows to process; the caller passes all parts in order (`Room.parts`).
+A tree has the columns `nodes.first` (frame), `nodes.second` (node of the caller) and `rows.second` (task). `locations`: (address,
+site) by number, as in FrameLocations. `label_of`: for each site the number of its label. `group_of`: for each row its group.
+`part`: the range of nodes or rows to process; the caller passes all parts in order (`Room.parts`).
 """
 
 from __future__ import annotations
@@ -64,24 +65,19 @@ def rename_nodes(
     starts = by_frame.starts
     frame_locations = by_frame.locations
     node: cython.Py_ssize_t
-    at: cython.Py_ssize_t
+    index: cython.Py_ssize_t
     frame: cython.Py_ssize_t
-    above: cython.uint
+    parent: cython.uint
     for node in range(part.start, part.stop):
         if flags[node] & flag:
             frame = tree.nodes.first[node]
-            above = mapped[tree.nodes.second[node]]
-            for at in range(starts[frame], starts[frame + 1]):
-                above = into.nodes.append(frame_locations[at], above)
-            mapped[node] = above
+            parent = mapped[tree.nodes.second[node]]
+            for index in range(starts[frame], starts[frame + 1]):
+                parent = into.nodes.append(frame_locations[index], parent)
+            mapped[node] = parent
 
 
-@cython.locals(
-    flag_of_end="const unsigned char[::1]",
-    whole="const unsigned int[::1]",
-    cut_off="const unsigned int[::1]",
-    rows="unsigned int[::1]",
-)
+@cython.locals(flag_of_end="const unsigned char[::1]", whole="const unsigned int[::1]", cut_off="const unsigned int[::1]")
 def rename_rows(tree: CallTree, flag_of_end: Bytes, whole: Column, cut_off: Column, into: CallTree, part: range) -> None:
     """Count the samples of the rows in `part` in the tree `into`, at the nodes that rename_nodes appended."""
     row: cython.Py_ssize_t
@@ -126,14 +122,14 @@ def count_samples_by_end(tree: CallTree, flags: Bytes, by_end: Column, part: ran
 
 
 @cython.locals(
-    label_of="const unsigned int[::1]", own="unsigned long long[::1]", total="unsigned long long[::1]", last="unsigned int[::1]"
+    label_of="const unsigned int[::1]", own="unsigned long long[::1]", total="unsigned long long[::1]", last_row="unsigned int[::1]"
 )
 def count_labels(
-    tree: CallTree, locations: Numbered, label_of: Column, own: Column, total: Column, last: Column, part: range
+    tree: CallTree, locations: Numbered, label_of: Column, own: Column, total: Column, last_row: Column, part: range
 ) -> None:
     """Add to `own` the samples of stacks in which a label is innermost, to `total` those of all stacks that contain it.
 
-    `last`: zeros, one for each label; it becomes the last row that was counted, plus one, so that recursion counts once.
+    `last_row`: zeros, one for each label; it becomes the last row that was counted, plus one, so that recursion counts once.
     """
     row: cython.Py_ssize_t
     node: cython.Py_ssize_t
@@ -146,8 +142,8 @@ def count_labels(
             own[label_of[locations.second[tree.nodes.first[node]]]] += samples
             while node:
                 label = label_of[locations.second[tree.nodes.first[node]]]
-                if last[label] != row + 1:
-                    last[label] = row + 1
+                if last_row[label] != row + 1:
+                    last_row[label] = row + 1
                     total[label] += samples
                 node = tree.nodes.second[node]
 
@@ -195,49 +191,49 @@ def number_row_kinds(tree: CallTree, group_of: Column, first: cython.Py_ssize_t,
 class RecentNodes(NamedTuple):
     """A cache of recently merged nodes, since a word for each node of the profile would take memory that is accessed at random.
 
-    `held`: the node in a cache entry, which is its number modulo the length, a power of two. `mapped`: that node's number in the
-    merged tree, with the tree's number (`turn`) in the upper 32 bits. `path`: space for the nodes of one stack.
+    `nodes`: the node in a cache entry, whose index is the node modulo the length, a power of two. `merged`: that node's number in
+    the merged tree, with the epoch in the upper 32 bits. `path`: space for the nodes of one stack.
     """
 
-    held: Column
-    mapped: Column
+    nodes: Column
+    merged: Column
     path: Column
 
 
 @cython.locals(
     label_of="const unsigned int[::1]",
     rows="const unsigned int[::1]",
-    held="unsigned int[::1]",
-    mapped="unsigned long long[::1]",
+    cached_nodes="unsigned int[::1]",
+    cached_merged="unsigned long long[::1]",
     path="unsigned int[::1]",
 )
 def merge_labels(
-    tree: CallTree, locations: Numbered, label_of: Column, rows: Column, turn: cython.ulonglong, recent: RecentNodes, into: CallTree
+    tree: CallTree, locations: Numbered, label_of: Column, rows: Column, epoch: cython.ulonglong, cache: RecentNodes, into: CallTree
 ) -> None:
-    """Count `rows` in the tree `into`, whose frames are labels. `turn`: a number from 1 on that is different for each tree."""
-    held = recent.held
-    mapped = recent.mapped
-    path = recent.path
-    last: cython.Py_ssize_t = len(held) - 1
-    at: cython.Py_ssize_t
+    """Count `rows` in the tree `into`, whose frames are labels. `epoch`: a number from 1 on, different for each tree."""
+    cached_nodes = cache.nodes
+    cached_merged = cache.merged
+    path = cache.path
+    mask: cython.Py_ssize_t = len(cached_nodes) - 1
+    index: cython.Py_ssize_t
     node: cython.Py_ssize_t
     depth: cython.Py_ssize_t
     merged: cython.ulonglong
-    for at in range(len(rows)):
-        node = tree.node_of(rows[at])
+    for index in range(len(rows)):
+        node = tree.node_of(rows[index])
         depth = 0
-        while node and (held[node & last] != node or mapped[node & last] >> 32 != turn):
+        while node and (cached_nodes[node & mask] != node or cached_merged[node & mask] >> 32 != epoch):
             path[depth] = node
             depth += 1
             node = tree.nodes.second[node]
-        merged = mapped[node & last] & tree.root if node else 0
+        merged = cached_merged[node & mask] & tree.root if node else 0  # tree.root: 0xFFFFFFFF
         while depth:
             depth -= 1
             node = path[depth]
             merged = into.nodes.of(label_of[locations.second[tree.nodes.first[node]]], merged)
-            held[node & last] = node
-            mapped[node & last] = turn << 32 | merged
-        into.count(into.row(merged, 0, 0), tree.samples[rows[at]])
+            cached_nodes[node & mask] = node
+            cached_merged[node & mask] = epoch << 32 | merged
+        into.count(into.row(merged, 0, 0), tree.samples[rows[index]])
 
 
 @cython.locals(totals="unsigned long long[::1]")

@@ -21,7 +21,7 @@ cdef class Block:
     cdef int put_block(self, Block other) except -1
 
 @cython.final
-cdef class PathTexts:
+cdef class StackTextWriter:
     cdef CallTree tree
     cdef const unsigned int[::1] numbers
     cdef NumberedBytes texts
@@ -31,7 +31,7 @@ cdef class PathTexts:
     cdef int put_stack(self, Py_ssize_t node) except -1
 
 @cython.final
-cdef class PathNumbers:
+cdef class SampleWriter:
     cdef CallTree tree
     cdef const unsigned int[::1] numbers
     cdef const unsigned char[::1] inlined
@@ -39,10 +39,10 @@ cdef class PathNumbers:
     cdef readonly Block block
     cdef unsigned long long period
 
-    cdef int put_stack(self, Py_ssize_t node) except -1
+    cdef int fill_path(self, Py_ssize_t node) except -1
 
 @cython.final
-cdef class LocationBytes:
+cdef class LocationWriter:
     cdef Numbered locations
     cdef NumberedBytes mappings, lines
     cdef const unsigned int[::1] outer

@@ -155,7 +155,7 @@ class Block:
         self.length += other.length
 
 
-class PathTexts:
+class StackTextWriter:
     """Appends stacks to a block as the texts of their frames, the outermost frame first.
 
     `texts`: by number, each with a separator at its end. `numbers`: the text of each frame. `max_depth`: of a stack.
@@ -218,7 +218,7 @@ class PathTexts:
         return done
 
 
-class PathNumbers:
+class SampleWriter:
     """Appends pprof samples to a block, with stacks as numbers of their frames' locations.
 
     `numbers`: the location of each frame. `inlined`: a byte for each frame, 1 if it is. `period`: nanoseconds of a sample, or 0.
@@ -234,7 +234,7 @@ class PathNumbers:
         self.period = period
         self.path.make_room(max_depth * MAX_VARINT_BYTES)
 
-    def put_stack(self, node: cython.Py_ssize_t) -> None:
+    def fill_path(self, node: cython.Py_ssize_t) -> None:
         """Fill `path` with the locations of a stack, the innermost first. Inlined frames share their caller's location."""
         frame: cython.Py_ssize_t
         was_inlined: cython.int = 0
@@ -248,7 +248,7 @@ class PathNumbers:
 
     @cython.locals(kinds="const unsigned int[::1]")
     def put_samples(self, first: cython.Py_ssize_t, done: cython.Py_ssize_t, kinds: Column, labels: NumberedBytes) -> int:
-        """Append a Sample message for each row with samples, until the block is full; as PathTexts.put_json_stacks does."""
+        """Append a Sample message for each row with samples, until the block is full; as StackTextWriter.put_json_stacks does."""
         row: cython.Py_ssize_t = first + done
         kind: cython.Py_ssize_t
         size: cython.Py_ssize_t
@@ -256,7 +256,7 @@ class PathNumbers:
         while done < len(kinds) and self.block.length < BLOCK_SIZE:
             if self.tree.samples[row]:
                 kind = kinds[done]
-                self.put_stack(self.tree.node_of(row))
+                self.fill_path(self.tree.node_of(row))
                 self.values.length = 0
                 self.values.put_varint(self.tree.samples[row])
                 if self.period:
@@ -279,7 +279,7 @@ class PathNumbers:
         return done
 
 
-class LocationBytes:
+class LocationWriter:
     """Appends frame locations to a block as pprof's Location messages: id, mapping, address, and lines.
 
     `mappings`, `lines`: encoded fields by site. `outer`: for each location, one plus the location that it is inlined into, or 0.
@@ -296,7 +296,7 @@ class LocationBytes:
 
     def put_locations(self, location: cython.Py_ssize_t) -> int:
         """Append the locations from `location` on until the block is full. Return the next location."""
-        at: cython.Py_ssize_t
+        current: cython.Py_ssize_t
         address: cython.ulonglong
         while location < self.locations.count and self.block.length < BLOCK_SIZE:
             self.fields.length = 0
@@ -307,10 +307,10 @@ class LocationBytes:
             if address and address != self.no_address:
                 self.fields.put_varint(3 << 3)  # Location.address
                 self.fields.put_varint(address)
-            at = location + 1
-            while at:
-                self.fields.put_text(self.lines, self.locations.second[at - 1])
-                at = self.outer[at - 1]
+            current = location + 1
+            while current:
+                self.fields.put_text(self.lines, self.locations.second[current - 1])
+                current = self.outer[current - 1]
             self.block.put_varint(4 << 3 | 2)  # Profile.location; 2: WIRE_BYTES
             self.block.put_block(self.fields)
             location += 1

@@ -10,9 +10,9 @@ from sframegen.base.columns import zeros
 from sframegen.profile.collected import Unit
 from sframegen.profile.events.names import CLOCKS
 from sframegen.profile.report.formats.path_bytes import (
-    LocationBytes,
+    LocationWriter,
     NumberedBytes,
-    PathNumbers,
+    SampleWriter,
     integer_field,
     message_field,
     packed_field,
@@ -109,7 +109,7 @@ class _Profile:
     def _encode_samples(self) -> Iterator[bytes]:
         tree, locations = self._named.tree, self._named.locations
         inlined = bytes(locations.sites[site].inlined for site in locations.numbered.second[: len(locations)])
-        paths = PathNumbers(tree, array("I", range(1, len(locations) + 1)), self._named.max_depth, inlined, self._period)
+        paths = SampleWriter(tree, array("I", range(1, len(locations) + 1)), self._named.max_depth, inlined, self._period)
         for first, kind_of, kinds in split_rows_by_kind(self._named):
             labels, done = NumberedBytes(map(self._encode_labels, kinds)), 0
             while done < len(kind_of):
@@ -123,7 +123,7 @@ class _Profile:
         outer = zeros("I", len(locations))
         for location, into in locations.outer.items():
             outer[location] = into + 1
-        out, done = LocationBytes(locations.numbered, mappings, lines, outer), 0
+        out, done = LocationWriter(locations.numbered, mappings, lines, outer), 0
         while done < len(locations):
             done = out.put_locations(done)
             yield out.block.take()

@@ -9,7 +9,7 @@ import json
 from array import array
 from typing import TYPE_CHECKING
 
-from sframegen.profile.report.formats.path_bytes import NumberedBytes, PathTexts
+from sframegen.profile.report.formats.path_bytes import NumberedBytes, StackTextWriter
 from sframegen.profile.report.formats.row_kinds import RowKind, split_rows_by_kind
 from sframegen.profile.report.label_trees import LabelTrees, count_samples_by_group, order_rows_by_group
 from sframegen.profile.report.named import NO_ADDRESS, NamedProfile
@@ -26,7 +26,7 @@ def encode_folded(named: NamedProfile) -> Iterator[bytes]:
     """Yield the folded stacks in parts of many lines. Equal stacks of a group are one line."""
     trees = LabelTrees(named, lambda site: _encode_label(named.label(site)))
     texts = NumberedBytes(trees.labels, FOLDED_SEPARATOR)
-    paths = PathTexts(trees.tree, array("I", range(len(trees.labels))), texts, named.max_depth)
+    paths = StackTextWriter(trees.tree, array("I", range(len(trees.labels))), texts, named.max_depth)
     with order_rows_by_group(named) as grouped:
         for group, rows in zip(named.groups, grouped.by_group(), strict=True):
             tree, prefix = trees.merge_rows(rows), _encode_label(group)
@@ -88,7 +88,7 @@ def _encode_frames(named: NamedProfile) -> Iterator[str]:
 def _encode_stacks(named: NamedProfile) -> Iterator[bytes]:
     tree = named.tree
     numbers = NumberedBytes((b"%d" % number for number in range(len(named.locations))), b",")
-    paths = PathTexts(tree, array("I", range(len(named.locations))), numbers, named.max_depth)
+    paths = StackTextWriter(tree, array("I", range(len(named.locations))), numbers, named.max_depth)
     skipped = len(JSON_SEPARATOR)  # bytes that are not wanted before the first stack
     for first, kind_of, kinds in split_rows_by_kind(named):
         heads = NumberedBytes(JSON_SEPARATOR + _encode_stack_head(named, kind) for kind in kinds)
