@@ -196,10 +196,10 @@ def _profile(
                 opened.callback(command.kill)
                 pids = frozenset([command.pid])
             plan = plan._replace(targets=pids, after_exec=command is not None)
-        session, why_copies = open_session(plan, backend)
+        session, reason_for_copies = open_session(plan, backend)
         opened.enter_context(session)
-        if why_copies and not quiet:
-            note(why_copies)
+        if reason_for_copies and not quiet:
+            note(reason_for_copies)
         session.begin()
         if command:
             _resume(command, arguments[0])

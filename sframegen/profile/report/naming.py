@@ -99,12 +99,12 @@ def name_stacks(collected: Collected, detail: FrameDetail | None = None) -> Name
     stacks, files = collected.stacks, collected.files.values()
     namer = _Namer(collected, detail)
     named = NamedProfile(
-        collected.event,
-        collected.backend,
-        collected.frequency,
-        collected.started,
-        collected.seconds,
-        collected.unit,
+        event=collected.event,
+        backend=collected.backend,
+        frequency=collected.frequency,
+        started=collected.started,
+        seconds=collected.seconds,
+        unit=collected.unit,
         lost=collected.lost,
         build_ids={printable(file.path): file.build_id.hex() for file in files if file.build_id},
         programs={printable(path) for path in _program_paths(collected)},

@@ -21,7 +21,7 @@ V8_FUNCTION = re.compile(
 
 
 class Runtime(NamedTuple):
-    """An interpreter. `objects`: pattern of its files. `unnamed`: what has names only in a perf map. `remedy`: how to get a map."""
+    """An interpreter. `objects`: pattern of its files. `unnamed`: code with names only in perf maps. `remedy`: how to get one."""
 
     objects: str
     unnamed: str

@@ -34,7 +34,7 @@ class DrawnFrame(NamedTuple):
     guessed: bool
 
 
-MAX_SHARE_DIVISOR = 20_000  # nodes with less than one in 20,000 of the samples are not drawn
+MIN_SHARE_INVERSE = 20_000  # nodes with less than one in 20,000 of the samples are not drawn
 
 
 def encode_flamegraph(named: NamedProfile) -> Iterator[str]:
@@ -49,7 +49,7 @@ def encode_flamegraph(named: NamedProfile) -> Iterator[str]:
         "SCRIPT_HASH": _content_hash(script),
     }
     for number, part in enumerate(TEMPLATE.read_text().split("@")):
-        yield parts[part] if number % 2 else part
+        yield parts[part] if number % 2 else part  # every second part is a name
 
 
 def _content_hash(text: str) -> str:
@@ -60,17 +60,17 @@ def _content_hash(text: str) -> str:
 def _collect_data(named: NamedProfile) -> dict[str, Any]:
     frames: NumberedItems[DrawnFrame] = NumberedItems()
     depths, numbers, samples = array("I"), array("I"), array("Q")
-    least = max(1, named.samples // MAX_SHARE_DIVISOR)
-    for depth, frame, count in walk_preorder(named, least):
+    minimum = max(1, named.samples // MIN_SHARE_INVERSE)
+    for depth, frame, count in walk_preorder(named, minimum):
         depths.append(depth)
         numbers.append(frames.number_of(frame))
         samples.append(count)
-    notes = [*format_totals(named), *named.notes, *([f"not drawn: less than {named.unit.describe(least)}"] if least > 1 else [])]
+    left_out = [f"not drawn: less than {named.unit.describe(minimum)}"] if minimum > 1 else []
     objects: NumberedItems[str] = NumberedItems()
     paths: NumberedItems[str] = NumberedItems()
     return {
         "title": cut_middle(printable(named.title or f"{named.event}: {named.unit.describe(named.samples)}")),
-        "notes": [cut_middle(printable(line)) for line in notes if line],
+        "notes": [cut_middle(printable(line)) for line in (*format_totals(named), *named.notes, *left_out) if line],
         "depths": list(depths),
         "frames": list(numbers),
         "samples": list(samples),
@@ -84,8 +84,8 @@ def _collect_data(named: NamedProfile) -> dict[str, Any]:
     }
 
 
-def walk_preorder(named: NamedProfile, least: int) -> Iterator[tuple[int, DrawnFrame, int]]:
-    """Yield (depth, frame, samples) of all nodes with at least `least` samples, below a root and a node for each group.
+def walk_preorder(named: NamedProfile, minimum: int) -> Iterator[tuple[int, DrawnFrame, int]]:
+    """Yield (depth, frame, samples) of all nodes with at least the minimum of samples, below a root and a node for each group.
 
     Children are in alphabetical order, so that equal functions are neighbours.
     """
@@ -96,20 +96,21 @@ def walk_preorder(named: NamedProfile, least: int) -> Iterator[tuple[int, DrawnF
     with order_rows_by_group(named) as grouped:
         for number in sorted(range(len(named.groups)), key=named.groups.__getitem__):
             tree, group = trees.merge_rows(grouped.rows_of(number)), named.groups[number]
-            below = zeros("Q", tree.nodes.count)
-            sum_subtrees(tree, below)
-            if below[ROOT] >= least:
-                yield 1, DrawnFrame(group, "", "", guessed=False), below[ROOT]
-                yield from _walk_tree(tree, trees.labels, below, least)
+            totals = zeros("Q", tree.nodes.count)
+            sum_subtrees(tree, totals)
+            if totals[ROOT] >= minimum:
+                yield 1, DrawnFrame(group, "", "", guessed=False), totals[ROOT]
+                yield from _walk_tree(tree, trees.labels, totals, minimum)
 
 
-def _walk_tree(tree: CallTree, labels: list[DrawnFrame], below: Column, least: int) -> Iterator[tuple[int, DrawnFrame, int]]:
-    large = zeros("I", len(below))
+def _walk_tree(tree: CallTree, labels: list[DrawnFrame], totals: Column, minimum: int) -> Iterator[tuple[int, DrawnFrame, int]]:
+    """Yield the nodes of one group's tree, as walk_preorder does. `totals`: the samples of each node and those below it."""
+    large = zeros("I", len(totals))
     children: dict[int, list[tuple[DrawnFrame, int]]] = {}
-    for node in large[1 : select_large_nodes(below, least, large)]:
+    for node in large[1 : select_large_nodes(totals, minimum, large)]:
         children.setdefault(tree.nodes.second[node], []).append((labels[tree.nodes.first[node]], node))
     waiting = [(2, *item) for item in sorted(children.get(ROOT, ()), reverse=True)]
     while waiting:
         depth, frame, node = waiting.pop()
-        yield depth, frame, below[node]
+        yield depth, frame, totals[node]
         waiting.extend((depth + 1, *item) for item in sorted(children.get(node, ()), reverse=True))

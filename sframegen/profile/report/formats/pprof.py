@@ -109,12 +109,13 @@ class _Profile:
     def _encode_samples(self) -> Iterator[bytes]:
         tree, locations = self._named.tree, self._named.locations
         inlined = bytes(locations.sites[site].inlined for site in locations.numbered.second[: len(locations)])
-        paths = SampleWriter(tree, array("I", range(1, len(locations) + 1)), self._named.max_depth, inlined, self._period)
+        ids = array("I", range(1, len(locations) + 1))
+        writer = SampleWriter(tree, ids, max_depth=self._named.max_depth, inlined=inlined, period=self._period)
         for first, kind_of, kinds in split_rows_by_kind(self._named):
             labels, done = NumberedBytes(map(self._encode_labels, kinds)), 0
             while done < len(kind_of):
-                done = paths.put_samples(first, done, kind_of, labels)
-                yield paths.block.take()
+                done = writer.put_samples(first, done, kind_of, labels)
+                yield writer.block.take()
 
     def _encode_locations(self) -> Iterator[bytes]:
         locations = self._named.locations
@@ -123,10 +124,10 @@ class _Profile:
         outer = zeros("I", len(locations))
         for location, into in locations.outer.items():
             outer[location] = into + 1
-        out, done = LocationWriter(locations.numbered, mappings, lines, outer), 0
+        writer, done = LocationWriter(locations.numbered, mappings, lines, outer), 0
         while done < len(locations):
-            done = out.put_locations(done)
-            yield out.block.take()
+            done = writer.put_locations(done)
+            yield writer.block.take()
 
     def _encode_labels(self, kind: RowKind) -> bytes:
         """Return the labels of the samples of a kind of rows. Empty texts and zeros are left out."""

@@ -26,16 +26,16 @@ def encode_folded(named: NamedProfile) -> Iterator[bytes]:
     """Yield the folded stacks in parts of many lines. Equal stacks of a group are one line."""
     trees = LabelTrees(named, lambda site: _encode_label(named.label(site)))
     texts = NumberedBytes(trees.labels, FOLDED_SEPARATOR)
-    paths = StackTextWriter(trees.tree, array("I", range(len(trees.labels))), texts, named.max_depth)
+    writer = StackTextWriter(trees.tree, array("I", range(len(trees.labels))), texts, named.max_depth)
     with order_rows_by_group(named) as grouped:
         for group, rows in zip(named.groups, grouped.by_group(), strict=True):
             tree, prefix = trees.merge_rows(rows), _encode_label(group)
             delimiters, row = NumberedBytes((prefix, prefix + FOLDED_SEPARATOR, b" ", b"\n")), 0
             while row < tree.rows.count:
-                row = paths.put_folded_lines(row, delimiters)
-                if paths.block.is_full():
-                    yield paths.block.take()
-    yield paths.block.take()
+                row = writer.put_folded_lines(row, delimiters)
+                if writer.block.is_full():
+                    yield writer.block.take()
+    yield writer.block.take()
 
 
 def _encode_label(label: str) -> bytes:
@@ -88,15 +88,15 @@ def _encode_frames(named: NamedProfile) -> Iterator[str]:
 def _encode_stacks(named: NamedProfile) -> Iterator[bytes]:
     tree = named.tree
     numbers = NumberedBytes((b"%d" % number for number in range(len(named.locations))), b",")
-    paths = StackTextWriter(tree, array("I", range(len(named.locations))), numbers, named.max_depth)
+    writer = StackTextWriter(tree, array("I", range(len(named.locations))), numbers, named.max_depth)
     skipped = len(JSON_SEPARATOR)  # bytes that are not wanted before the first stack
     for first, kind_of, kinds in split_rows_by_kind(named):
         heads = NumberedBytes(JSON_SEPARATOR + _encode_stack_head(named, kind) for kind in kinds)
         middles = NumberedBytes(STACK_MIDDLES[kind.end] for kind in kinds)
         done = 0
         while done < len(kind_of):
-            done = paths.put_json_stacks(first, done, kind_of, heads, middles)
-            if block := paths.block.take():
+            done = writer.put_json_stacks(first, done, kind_of, heads, middles)
+            if block := writer.block.take():
                 yield block[skipped:]
                 skipped = 0
     if not skipped:
