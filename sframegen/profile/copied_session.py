@@ -371,7 +371,9 @@ def make_unfinished_walk(record: SampleRecord, layout: RegisterLayout, *, kernel
         in_kernel = (address for address in record.callchain if address >> KERNEL_ADDRESS_BIT and address < FIRST_CONTEXT_MARKER)
         start = start._replace(frames=tuple(FileFrame(KERNEL_FILE, address).pack() for address in in_kernel))
     sp, stack = start.values[layout.sp], bytes(record.stack)
-    return UnfinishedWalk(record.time, record.pid, record.tid, "", End.NO_PROCESS, start, sp, stack, 0)
+    return UnfinishedWalk(
+        record.time, record.pid, record.tid, comm="", end=End.NO_PROCESS, where=start, stack_start=sp, stack=stack, missing=0
+    )
 
 
 Session: TypeAlias = KernelSession | CopiedSession

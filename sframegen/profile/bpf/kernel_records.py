@@ -131,27 +131,28 @@ KernelRecord: TypeAlias = NewStack | UnfinishedWalk | NewArea
 
 
 def decode_record(record: bytes) -> KernelRecord:
-    """Return a decoded record."""
+    """Decode a record by its kind."""
     kind = _TYPE.unpack_from(record)[0]
     if kind == RECORD_AREA:
         _, pid, time, start, area_end = _AREA.unpack_from(record)
         return NewArea(time, pid, start, area_end)
     if kind == RECORD_STACK:
-        _, end, _, key, pid, tid, number, comm = _STACK.unpack_from(record)
-        words = memoryview(record)[_STACK.size : _STACK.size + 8 * number].cast("Q")
-        return NewStack(key, pid, tid, BY_NUMBER[end], _decode_name(comm), words)
-    _, flags, pc, known, start, pages, size, missing = _STOPPED.unpack_from(record)
+        _, end, _, stack_hash, pid, tid, count, comm = _STACK.unpack_from(record)
+        words = memoryview(record)[_STACK.size : _STACK.size + 8 * count].cast("Q")
+        return NewStack(stack_hash, pid, tid, BY_NUMBER[end], _decode_name(comm), words)
+    _, flags, pc, known, stack_start, pages, size, missing = _STOPPED.unpack_from(record)
     at = _STOPPED.size + _REGISTER_BYTES
     registers = array("Q", record[_STOPPED.size : at])
-    _, end, time, key, pid, tid, number, comm = _STACK.unpack_from(record, at)
+    _, end, time, stack_hash, pid, tid, count, comm = _STACK.unpack_from(record, at)
     at += _STACK.size
-    frames = array("Q", record[at : at + 8 * number]) if number else ()
-    at += 8 * number
-    where = Start(registers, known, pc, flags & STOPPED_EXACT > 0, frames, flags & STOPPED_GUESSED > 0)
+    frames = array("Q", record[at : at + 8 * count]) if count else ()
+    at += 8 * count
+    exact, guessed = flags & STOPPED_EXACT > 0, flags & STOPPED_GUESSED > 0
+    where = Start(registers, known, pc, exact=exact, frames=frames, guessed=guessed)
     stack, holes = record[at : at + size], ~pages & (1 << pages.bit_length()) - 1  # `pages` has the bits of readable pages
-    key, asleep = (key, flags & STOPPED_ASLEEP > 0) if is_off_cpu(frames) else (0, False)
+    stack_hash, asleep = (stack_hash, flags & STOPPED_ASLEEP > 0) if is_off_cpu(frames) else (0, False)
     name = _decode_name(comm)
-    return UnfinishedWalk(time, pid, tid, name, BY_NUMBER[end], where, start, stack, missing, key, asleep, holes)
+    return UnfinishedWalk(time, pid, tid, name, BY_NUMBER[end], where, stack_start, stack, missing, stack_hash, asleep, holes)
 
 
 def hash_while_waiting(off_cpu_hash: int, frames: Sequence[int]) -> int:

@@ -79,22 +79,24 @@ def make_decoded_table(functions: FunctionTable) -> DecodedTable:
 
     Addresses are the functions' own: link-time ones, except for code without a file.
     """
-    rules = _RuleNumbering(functions)
+    numbering = _RuleNumbering(functions)
+    rules = len(numbering.packed)
     if not len(functions):
-        return DecodedTable(0, 0, 0, 1 + rules.elements, 1, 0, len(rules.packed), bytes(ELEMENT_SIZE) + rules.data, 0)
-    order = _order_by_start(functions.start)
-    paginator = Paginator(functions.columns(), rules.make_rule_numbers(), order, MAX_TEXT_BYTES, MAX_REPEATED)
+        only_rules = bytes(ELEMENT_SIZE) + numbering.data
+        return DecodedTable(0, 0, index_at=0, rows_at=1 + numbering.elements, rules_at=1, rows=0, rules=rules, data=only_rules)
+    order, rule_numbers = _order_by_start(functions.start), numbering.make_rule_numbers()
+    paginator = Paginator(functions.columns(), rule_numbers, order, max_bytes=MAX_TEXT_BYTES, max_repeated=MAX_REPEATED)
     paginator.measure()
-    pages = paginator.pages
-    rules_at = pages // 2 + 1
-    rows_at = rules_at + rules.elements
+    base, pages = paginator.base, paginator.pages
+    index_at, rules_at = 0, pages // 2 + 1
+    rows_at = rules_at + numbering.elements
     data = bytearray(ELEMENT_SIZE * (rows_at + (paginator.rows + 1) // 2))
-    data[ELEMENT_SIZE * rules_at : ELEMENT_SIZE * rows_at] = rules.data
-    with memoryview(data) as view, view.cast("I") as numbers, numbers[: pages + 1] as index, numbers[2 * rows_at :] as rows:
-        paginator.fill(index, rows)
-    del data[ELEMENT_SIZE * (rows_at + (paginator.rows + 1) // 2) :]
-    left_out = paginator.left_out + rules.left_out
-    return DecodedTable(paginator.base, pages, 0, rows_at, rules_at, paginator.rows, len(rules.packed), data, left_out)
+    data[ELEMENT_SIZE * rules_at : ELEMENT_SIZE * rows_at] = numbering.data
+    with memoryview(data) as view, view.cast("I") as words, words[: pages + 1] as index, words[2 * rows_at :] as row_words:
+        paginator.fill(index, row_words)
+    rows, left_out = paginator.rows, paginator.left_out + numbering.left_out
+    del data[ELEMENT_SIZE * (rows_at + (rows + 1) // 2) :]
+    return DecodedTable(base, pages, index_at, rows_at, rules_at, rows, rules, data, left_out)
 
 
 def attach_function_ranges(table: DecodedTable, code: Sequence[Range]) -> DecodedTable:

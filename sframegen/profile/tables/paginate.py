@@ -45,7 +45,7 @@ class Paginator:
         self.max_bytes = max_bytes
         self.max_repeated = max_repeated
         first: cython.Py_ssize_t = order[0]
-        self.base = functions.start[first] & ~0xFF
+        self.base = functions.start[first] & ~0xFF  # pages have 256 bytes (decoded_table.PAGE_BITS)
         self.budget = 0
         self.start = self.limit = self.end = 0
         self.pages = self.rows = self.left_out = 0
@@ -161,7 +161,7 @@ class Paginator:
         while self.page <= offset >> 8:
             index[self.page] = self.rows
             self.page += 1
-        rows[self.rows] = (rule << 16) | (offset & 0xFF)
+        rows[self.rows] = (rule << 16) | (offset & 0xFF)  # decoded_table.ROW_RULE_SHIFT
         self.rows += 1
         self.last = rule
         return 0

@@ -154,7 +154,7 @@ class Steps:
             return END_TOO_DEEP
         file = spans.file[self.span]
         bias = spans.bias[self.span]
-        self.frames[self.depth] = high << 63 | file << 48 | ((address - bias) & self.address_mask)
+        self.frames[self.depth] = high << 63 | file << 48 | ((address - bias) & self.address_mask)  # as FileFrame.pack
         self.depth += 1
         if file:
             code = (cursor.pc - bias) & self.mask
@@ -240,7 +240,7 @@ class Steps:
         table = self.tables[file]  # type: ignore[assignment] # tested above
         self.final = table.final
         offset = (address - table.base) & self.mask
-        first = offset >> 8
+        first = offset >> 8  # decoded_table.PAGE_BITS
         if first >= table.pages:
             return SEARCH_NO_RULE
         low = table.words[table.index_at + first]
@@ -256,7 +256,7 @@ class Steps:
                 high = middle
         if low == 0:
             return SEARCH_NO_RULE
-        rule = table.words[table.rows_at + low - 1] >> 16
+        rule = table.words[table.rows_at + low - 1] >> 16  # decoded_table.ROW_RULE_SHIFT
         if rule >= table.rules:
             return SEARCH_DAMAGED
         first = table.rules_at + 4 * rule
