@@ -1,7 +1,7 @@
 """Corrects the rules of converted call frame information in two ways that a section cannot express.
 
 While an exception handler is being installed, no rule holds (code/function/hazards.py). Code such as OpenSSL's assembly saves the
-caller's SP, less some bytes, on a realigned stack: the CFA is *(rsp + 40) + 8. Here, the addend 8 is above bit 31 of the CFA offset 40.
+caller's SP, less some bytes, on a realigned stack: the CFA is *(rsp + 40) + 8. Here, the addend 8 is above bit 31 of the offset.
 """
 
 from __future__ import annotations
