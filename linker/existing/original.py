@@ -57,13 +57,9 @@ def check_undo_record(given: ElfFile, result: Path) -> list[str]:
             return ["its undo record would not be used"]
         record = original.record
         old = join_extents(Extent(offset, offset + len(data)) for offset, data in record.old)
-        is_restored = len(given.data) == record.original_size and all(
-            given.data[at : at + len(data)] == data for at, data in record.old
-        )
-        unchanged = (
-            (at, at - to + start, end - at) for start, to, size in record.parts for at, end in find_gaps(old, to, to + size)
-        )
-        if not is_restored or not all(ranges_are_equal(given, at, changed, there, size) for at, there, size in unchanged):
+        equal = len(given.data) == record.original_size and all(given.data[at : at + len(data)] == data for at, data in record.old)
+        rest = ((at, at - to + start, end - at) for start, to, size in record.parts for at, end in find_gaps(old, to, to + size))
+        if not equal or not all(ranges_are_equal(given, at, changed, there, size) for at, there, size in rest):
             return ["its undo record does not restore the original"]
     return []
 

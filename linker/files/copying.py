@@ -40,18 +40,16 @@ class FilePart(NamedTuple):
     size: int
 
 
-def copy_file(
-    elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart] = (), is_cancelled: Callable[[], bool] = lambda: False
-) -> None:
+def copy_file(elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart] = (), cancelled: Callable[[], bool] = lambda: False) -> None:
     """Copy parts of the file, by default all of it, to `out`, an empty file. Holes stay holes.
 
-    Stops soon after `is_cancelled` returns True. Raises FormatError if the file has changed since it was opened.
+    Stops soon after `cancelled` returns True. Raises FormatError if the file has changed since it was opened.
     """
     check_unchanged(elf)
-    copy_parts(elf, out, parts or [FilePart(0, 0, len(elf.data))], is_cancelled)
+    copy_parts(elf, out, parts or [FilePart(0, 0, len(elf.data))], cancelled)
 
 
-def copy_parts(elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart], is_cancelled: Callable[[], bool] = lambda: False) -> None:
+def copy_parts(elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart], cancelled: Callable[[], bool] = lambda: False) -> None:
     """Copy parts like `copy_file`, without checking that the file is unchanged."""
     source = elf.descriptor
     if source is None or elf.status is None:
@@ -64,7 +62,7 @@ def copy_parts(elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart], is_cancel
         return
     for start, to, size in parts:
         for first, end in data_extents(source, start, start + size):
-            copy_range(elf, source, out, FilePart(first, to + first - start, end - first), is_cancelled)
+            copy_range(elf, source, out, FilePart(first, to + first - start, end - first), cancelled)
     out.truncate(max(part.to + part.size for part in parts))
 
 
@@ -90,7 +88,7 @@ def data_extents(descriptor: int, start: int, limit: int) -> Iterator[tuple[int,
         yield start, min(end, limit)
 
 
-def copy_range(elf: ElfFile, source: int, out: BinaryIO, part: FilePart, is_cancelled: Callable[[], bool]) -> None:
+def copy_range(elf: ElfFile, source: int, out: BinaryIO, part: FilePart, cancelled: Callable[[], bool]) -> None:
     """Copy one part in the kernel if the file system can, else with plain writes.
 
     Disk space is reserved in one call, because ext4 needs a quarter of the copy's time to reserve each block separately.
@@ -98,7 +96,7 @@ def copy_range(elf: ElfFile, source: int, out: BinaryIO, part: FilePart, is_canc
     start, to, size = part
     end = start + size
     call_if_supported(fcntl.ioctl, out.fileno(), FS_IOC_RESVSP64, SPACE_RESV.pack(0, os.SEEK_SET, to, size, 0))
-    while start < end and not is_cancelled():
+    while start < end and not cancelled():
         copied = call_if_supported(os.copy_file_range, source, out.fileno(), min(end - start, MAX_KERNEL_COPY), start, to)
         if copied is None:
             break
@@ -107,7 +105,7 @@ def copy_range(elf: ElfFile, source: int, out: BinaryIO, part: FilePart, is_canc
         start, to = start + copied, to + copied
     out.seek(to)
     for at in range(start, end, WRITE_CHUNK):
-        if is_cancelled():
+        if cancelled():
             return
         out.write(_read_bytes(elf, at, min(WRITE_CHUNK, end - at)))
 

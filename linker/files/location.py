@@ -87,7 +87,7 @@ class Location(OpenHandle):
     def open_subdirectory(self) -> int:
         """Open the entry, which must be a directory, and return its descriptor (O_PATH). Raises OSError."""
         with errors_naming(self.path):
-            return _open_subdirectory(self.directory, self.name)
+            return _open_child(self.directory, self.name)
 
     def open_parent(self) -> int:
         """Open the directory that contains the entry, to list or flush it, and return its descriptor. Raises OSError."""
@@ -130,18 +130,16 @@ def make_directory(path: str | os.PathLike[str], mode: int = 0o777) -> None:
                         os.mkdir(location.name, mode, dir_fd=location.directory)
 
 
-def _open_subdirectory(directory: int, name: str) -> int:
+def _open_child(directory: int, name: str) -> int:
     return os.open(name, OPEN_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
 
 
-def locate_below(
-    root: int, path: str, display_path: str, open_subdirectory: Callable[[int, str], int] = _open_subdirectory
-) -> Location:
+def locate_below(root: int, path: str, display_path: str, open_child: Callable[[int, str], int] = _open_child) -> Location:
     """Return the entry at a path below an open directory, without following symbolic links. Raises OSError with `display_path`.
 
     Each directory is opened relative to its parent, so that the entry is below `root` even if directories are renamed. A path
     longer than system calls accept is refused, because looking up all entries of a deep tree takes quadratic time.
-    `open_subdirectory`: opens a directory (O_PATH) in another one, without following a link.
+    `open_child`: opens a directory (O_PATH) in another one, without following a link.
     """
     *directories, name = path.split("/")
     if len(os.fsencode(path)) >= PATH_MAX:
@@ -149,7 +147,7 @@ def locate_below(
     try:
         with _Descriptor(".", directory=root) as here:
             for directory in directories:
-                here.move(open_subdirectory(here.number, directory))
+                here.move(open_child(here.number, directory))
             return Location(os.dup(here.number), name, display_path)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
@@ -309,13 +307,11 @@ def _check_trusted(link: os.stat_result, directory: int) -> None:
         )
 
 
-def _check_own(status: os.stat_result, path: str, subject: str = "") -> None:
-    """Raise OSError, which begins with `subject`, if other users can change the directory."""
+def _check_own(status: os.stat_result, path: str, prefix: str = "") -> None:
+    """Raise OSError, which begins with `prefix`, if other users can change the directory."""
     user = os.geteuid()
     if status.st_uid not in (ROOT, user):
-        raise PermissionError(
-            errno.EPERM, f"{subject}belongs to another user: run as that user, or name a directory of yours", path
-        )
+        raise PermissionError(errno.EPERM, f"{prefix}belongs to another user: run as that user, or name a directory of yours", path)
     others = stat.S_IWOTH | (stat.S_IWGRP if user == ROOT else 0)
     if status.st_mode & others:
-        raise PermissionError(errno.EPERM, f"{subject}can be written to by others: chmod go-w, or name another directory", path)
+        raise PermissionError(errno.EPERM, f"{prefix}can be written to by others: chmod go-w, or name another directory", path)

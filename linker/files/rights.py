@@ -50,7 +50,7 @@ def give_rights(rights: Rights, source: Source, descriptor: int, target: Locatio
         try:
             readers = existing.status.st_mode >> 2  # the read bits, shifted to where the execute bits are
             permissions = existing.status.st_mode & PERMISSIONS | mode & EXECUTE & readers
-            copy_rights(existing, descriptor, permissions, strict=False, is_copied=lambda name: name != CAPABILITY)
+            copy_rights(existing, descriptor, permissions, strict=False, keeps=lambda name: name != CAPABILITY)
             return list_lost_rights(existing.descriptor, descriptor)
         finally:
             os.close(existing.descriptor)
@@ -61,18 +61,16 @@ def give_rights(rights: Rights, source: Source, descriptor: int, target: Locatio
     else:
         own = Source(source.descriptor, os.fstat(descriptor))  # with the new file's own status, so that the owner stays
         copy_rights(
-            own, descriptor, mode & PERMISSIONS & ~read_umask(), strict=False, is_copied=lambda name: name.startswith(USER_PREFIX)
+            own, descriptor, mode & PERMISSIONS & ~read_umask(), strict=False, keeps=lambda name: name.startswith(USER_PREFIX)
         )
     return list_lost_rights(source.descriptor, descriptor)
 
 
-def copy_rights(
-    source: Source, descriptor: int, mode: int, *, strict: bool, is_copied: Callable[[str], bool] = lambda _: True
-) -> None:
+def copy_rights(source: Source, descriptor: int, mode: int, *, strict: bool, keeps: Callable[[str], bool] = lambda _: True) -> None:
     """Copy owner, mode and extended attributes, in this order because a change of owner clears set-user-ID bits and capabilities.
 
     With `strict`, a right that cannot be copied raises OSError; otherwise the copy lacks it, like any copy of another user's
-    file. `is_copied`: returns True for the names of attributes to copy.
+    file. `keeps`: returns True for the names of attributes to copy.
     """
     status = source.status
     own = os.fstat(descriptor)
@@ -83,11 +81,7 @@ def copy_rights(
             if strict or error.errno not in NOT_ALLOWED:
                 raise
             mode &= PERMISSIONS
-    kept = [
-        attribute
-        for attribute in list_attributes(source.descriptor)
-        if attribute not in CONTENT_ATTRIBUTES and is_copied(attribute)
-    ]
+    kept = [name for name in list_attributes(source.descriptor) if name not in CONTENT_ATTRIBUTES and keeps(name)]
     if ACCESS_LIST in list_attributes(descriptor) and ACCESS_LIST not in kept:
         os.removexattr(descriptor, ACCESS_LIST)  # the new file inherited it from the directory
     os.fchmod(descriptor, mode)

@@ -47,9 +47,7 @@ def make_section_table(elf: ElfFile, draft: LayoutDraft) -> NewTable:
     first, patches = choose_first_number(elf, draft, len(added))
     numbers = {number: number + len(added) * (number >= first) for number in range(elf.shnum)}
     sections = [
-        section._replace(
-            number=numbers[section.number], header=renumber_header(update_section_header(section.header, draft), numbers)
-        )
+        section._replace(number=numbers[section.number], header=renumber_header(move_header(section.header, draft), numbers))
         for section in elf.sections
     ]
     names = sections[elf.shstrndx]
@@ -122,10 +120,10 @@ def symbol_tables_with_offsets(elf: ElfFile, draft: LayoutDraft) -> Iterator[tup
     """Yield (symbol table, its offset in the new file) for each symbol table."""
     for section in symbol_tables(elf):
         if section.header.sh_entsize == SYM_SIZE:
-            yield SymbolTable(elf, section, elf.stored_contents(section)), update_section_header(section.header, draft).sh_offset
+            yield SymbolTable(elf, section, elf.stored_contents(section)), move_header(section.header, draft).sh_offset
 
 
-def update_section_header(header: Shdr, draft: LayoutDraft) -> Shdr:
+def move_header(header: Shdr, draft: LayoutDraft) -> Shdr:
     """Return a section's header with its new address and offset."""
     item = find_move(header, draft.moves)
     if item is not None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Objects(NamedTuple):
-    """A file of objects: a single one, or an archive. `read_members`: objects by archive header offset; 0 for a single object."""
+    """A single object or an archive of objects. `members`: objects by the offset of their archive header; 0 for a single object."""
 
     file: str
     data: memoryview

@@ -80,9 +80,8 @@ class CoverageGate:
     def finish(self, directory: str) -> None:
         """Report the number of files beyond MAX_REPORTED_FILES. `directory`: the path of the results."""
         if self.failed > MAX_REPORTED_FILES:
-            self.finding(
-                f"{self.failed - MAX_REPORTED_FILES:,} more files fall short: compare the columns of {directory}/files.parquet"
-            )
+            number = self.failed - MAX_REPORTED_FILES
+            self.finding(f"{number:,} more files fall short: compare the columns of {directory}/files.parquet")
 
 
 class FleetRun:
@@ -173,9 +172,8 @@ class FleetRun:
             return self._write_no_content(item, RowOutcome.REFUSED, str(error).removeprefix(f"{item.place}: "))
         except OSError as error:
             return self._write_no_content(item, RowOutcome.FAILED, error.strerror or str(error))
-        return self.output.find_earlier_result(self.options.make_identity_key(item, here.identity)) or item._replace(
-            state=here.state
-        )
+        earlier = self.output.find_earlier_result(self.options.make_identity_key(item, here.identity))
+        return earlier or item._replace(state=here.state)
 
     def _write_no_content(self, item: Item, outcome: RowOutcome, reason: str) -> Finished:
         return self.output.write_no_content(self.options.make_key_without_content(item), item, outcome, reason)

@@ -9,7 +9,7 @@ import pytest
 from linker.inject import section_table
 from linker.inject.gaps import Gap
 from linker.inject.layout import LayoutDraft, Move
-from linker.inject.section_table import Patch, make_section_table, renumber_header, symbol_value_patches, update_section_header
+from linker.inject.section_table import Patch, make_section_table, move_header, renumber_header, symbol_value_patches
 from sframegen.base.errors import FormatError
 from sframegen.elf.records import SHF, SHT, Shdr
 from tests.linker.inject.test_image import with_section
@@ -101,7 +101,7 @@ def test_numbers_in_headers_follow(kind: int, flags: int, info: int) -> None:
 def test_sections_follow_their_bytes(fields: dict[str, int], moved: dict[str, int]) -> None:
     header = Shdr(0, SHT.PROGBITS, SHF.ALLOC, 0x1200, 0x200, 0x20, 0, 0, 4, 0)._replace(**fields)
     draft = DRAFT._replace(gaps=(Gap(0, 0x10), Gap(0x200, 0x28)), moves=[NOTE])
-    assert update_section_header(header, draft) == header._replace(**moved)
+    assert move_header(header, draft) == header._replace(**moved)
 
 
 def test_symbols_of_moved_sections_follow() -> None:
