@@ -52,10 +52,7 @@ class Paginator:
         self.page = self.last = 0
 
     def take(self, position: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Set `start` (offset) and `limit` (bytes) for the function at this position in `order`.
-
-        Return an upper limit of its number of rows; 0 if it is left out.
-        """
+        """Set `start` and `limit` for the function at a position in `order`; return its largest number of rows, 0 if left out."""
         function: cython.Py_ssize_t = self.order[position]
         distance: cython.ulonglong
         low: cython.longlong
