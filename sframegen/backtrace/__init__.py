@@ -1,5 +1,4 @@
-"""Stack traces from inside a process: a C library, `sframe_backtrace.h` and `sframe_backtrace.c`.
+"""Stack traces from inside a process: a C library that walks the stack with the SFrame sections that the process has loaded.
 
-What goes in are the SFrame sections that the process has loaded; what comes out are return addresses. The library needs
-nothing but a C library; programs may also compile the two files in.
+The library needs nothing but libc. Programs may also compile `sframe_backtrace.c` into themselves.
 """

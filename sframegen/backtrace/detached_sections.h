@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
-/* Sections of objects that have none themselves, from files that sframe_backtrace_prepare() reads: not for signal handlers. The trust
-   rules are those of docs/detached.md. A file is copied, not mapped: whoever truncates it later does no harm. */
+/* Reads the detached sections of objects that have no section, for sframe_backtrace_prepare(), which is not safe in signal handlers.
+   docs/detached.md has the rules on which files are trusted. A file is copied, not mapped, so that truncating it later does no harm. */
 #ifndef SFRAMEGEN_DETACHED_SECTIONS_H
 #define SFRAMEGEN_DETACHED_SECTIONS_H
 
@@ -11,11 +11,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Sections that sframe_backtrace_prepare() has read, by the identity of their objects. An entry's section is complete before its identity
-   is there, and stays. */
-enum { MOST_DETACHED = 1024 };
+/* A hash table of sections that were read, by the identity of their objects. An entry's section is written before its identity, and never
+   changes. */
+enum { MAX_DETACHED = 1024 };
 
-static struct { _Atomic uint64_t identity; struct section section; } detached[MOST_DETACHED];
+static struct { _Atomic uint64_t identity; struct section section; } detached[MAX_DETACHED];
 static atomic_bool has_detached;
 
 static bool find_detached(struct object *object)
@@ -25,8 +25,8 @@ static bool find_detached(struct object *object)
 	if (!atomic_load_explicit(&has_detached, memory_order_acquire))
 		return false;
 	identity = identity_of(object);
-	for (unsigned number = 0; number < MOST_DETACHED; number++) {
-		unsigned at = (unsigned)(identity + number) % MOST_DETACHED;
+	for (unsigned number = 0; number < MAX_DETACHED; number++) {
+		unsigned at = (unsigned)(identity + number) % MAX_DETACHED;
 
 		known = atomic_load_explicit(&detached[at].identity, memory_order_acquire);
 		if (known == identity && identity != NOT_CACHED)
@@ -37,13 +37,14 @@ static bool find_detached(struct object *object)
 	return false;
 }
 
-enum { MOST_BYTES = 1 << 30, SECTION_TYPE = 0x6ffffff4 };
+enum { MAX_FILE_BYTES = 1 << 30, SECTION_TYPE = 0x6ffffff4 };
 
-/* Older C libraries do not export fstat; on these machines the kernel's structure is theirs. */
-static bool find_status(int opened, struct stat *status) { return system_call(SYS_fstat, opened, (uintptr_t)status, 0, 0) == 0; }
+/* Older C libraries do not export fstat; on these machines, the kernel fills the same structure. */
+static bool read_status(int opened, struct stat *status) { return system_call(SYS_fstat, opened, (uintptr_t)status, 0, 0) == 0; }
 
-/* Opens DIRECTORY/.build-id/xx/yyyy.sframe; below the directory there are no symbolic links. -1 if it cannot be opened or trusted. */
-static int open_stored(const char *directory, const uint8_t *id, size_t size, struct stat *file)
+/* Opens DIRECTORY/.build-id/xx/yyyy.sframe, without following symbolic links below the directory. Returns -1 if it cannot be opened or
+   trusted. */
+static int open_store_file(const char *directory, const uint8_t *id, size_t size, struct stat *file)
 {
 	static const char digits[] = "0123456789abcdef";
 	char first[3] = { digits[id[0] >> 4], digits[id[0] & 15], 0 }, rest[2 * 64 + sizeof ".sframe"];
@@ -65,11 +66,11 @@ static int open_stored(const char *directory, const uint8_t *id, size_t size, st
 		if (next < 0)
 			return -1;
 		opened = next;
-		if (at == 0 && !find_status(opened, &of_directory))
+		if (at == 0 && !read_status(opened, &of_directory))
 			break;
 		if (at < 3)
 			continue;
-		if (find_status(opened, file) && S_ISREG(file->st_mode) && file->st_size > 0 && file->st_size < MOST_BYTES &&
+		if (read_status(opened, file) && S_ISREG(file->st_mode) && file->st_size > 0 && file->st_size < MAX_FILE_BYTES &&
 		    (file->st_uid == 0 || file->st_uid == geteuid() || file->st_uid == of_directory.st_uid) && !(file->st_mode & S_IWOTH) &&
 		    !(geteuid() == 0 && (file->st_mode & S_IWGRP) && file->st_gid != 0))
 			return opened;
@@ -78,7 +79,7 @@ static int open_stored(const char *directory, const uint8_t *id, size_t size, st
 	return -1;
 }
 
-/* Are the PT_LOADs the same? */
+/* Returns true if the PT_LOADs are the same. */
 static bool has_same_layout(const struct object *object, const ElfW(Phdr) *headers, unsigned count)
 {
 	const ElfW(Phdr) *other = NULL;
@@ -92,8 +93,9 @@ static bool has_same_layout(const struct object *object, const ElfW(Phdr) *heade
 	return next_header(headers, count, PT_LOAD, other) == NULL;
 }
 
-/* Finds the section in a file whose bytes are all here. The file says for which build-id it is. */
-static bool open_file(const uint8_t *bytes, size_t size, const struct object *object, const uint8_t *id, size_t id_size, struct section *found)
+/* Finds the section in the bytes of a file. Returns false if the file is not for this object: its build-id or load layout differs. */
+static bool find_section_in_file(const uint8_t *bytes, size_t size, const struct object *object, const uint8_t *id, size_t id_size,
+				 struct section *found)
 {
 	const ElfW(Ehdr) *file = (const ElfW(Ehdr) *)(const void *)bytes;
 	bool is_for_object = false, has_section = false;
@@ -118,12 +120,12 @@ static bool open_file(const uint8_t *bytes, size_t size, const struct object *ob
 	return is_for_object && has_section;
 }
 
-static bool read_stored(const char *directory, const struct object *object, struct section *found)
+static bool read_store_section(const char *directory, const struct object *object, struct section *found)
 {
 	const uint8_t *id;
 	size_t size = find_build_id(object, &id), done = 0;
 	struct stat file;
-	int opened = size > 1 && size <= 64 ? open_stored(directory, id, size, &file) : -1;
+	int opened = size > 1 && size <= 64 ? open_store_file(directory, id, size, &file) : -1;
 	uint8_t *bytes;
 	ssize_t count = 1;
 
@@ -138,7 +140,7 @@ static bool read_stored(const char *directory, const struct object *object, stru
 	if (bytes == MAP_FAILED)
 		return false;
 	mprotect(bytes, (size_t)file.st_size, PROT_READ);
-	if (open_file(bytes, done, object, id, size, found))
+	if (find_section_in_file(bytes, done, object, id, size, found))
 		return true;
 	munmap(bytes, (size_t)file.st_size);
 	return false;
@@ -146,8 +148,8 @@ static bool read_stored(const char *directory, const struct object *object, stru
 
 static bool add_detached(uint64_t identity, const struct section *section)
 {
-	for (unsigned number = 0; number < MOST_DETACHED; number++) {
-		unsigned at = (unsigned)(identity + number) % MOST_DETACHED;
+	for (unsigned number = 0; number < MAX_DETACHED; number++) {
+		unsigned at = (unsigned)(identity + number) % MAX_DETACHED;
 		uint64_t none = 0;
 
 		if (!atomic_compare_exchange_strong(&detached[at].identity, &none, NOT_CACHED))
@@ -168,7 +170,7 @@ static int prepare_object(struct dl_phdr_info *info, size_t size, void *argument
 	struct section section;
 
 	(void)size;
-	if (!describe(&object, info->dlpi_phdr, info->dlpi_phnum, info->dlpi_addr))
+	if (!describe_object(&object, info->dlpi_phdr, info->dlpi_phnum, info->dlpi_addr))
 		return 0;
 	if (find_header(&object, PT_GNU_SFRAME) || find_detached(&object) || identity_of(&object) == NOT_CACHED)
 		return 0;
@@ -179,7 +181,7 @@ static int prepare_object(struct dl_phdr_info *info, size_t size, void *argument
 		if (length > 0 && length < sizeof directory) {
 			memcpy(directory, path, length);
 			directory[length] = 0;
-			if (read_stored(directory, &object, &section)) {
+			if (read_store_section(directory, &object, &section)) {
 				*added += add_detached(identity_of(&object), &section);
 				return 0;
 			}

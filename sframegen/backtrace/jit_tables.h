@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
-/* The rules of code that the process itself makes at run time: it writes their tables (docs/registration.md). */
+/* Finds the rules of code that the process itself makes at run time, in the tables that it writes (docs/registration.md). */
 #ifndef SFRAMEGEN_JIT_TABLES_H
 #define SFRAMEGEN_JIT_TABLES_H
 
@@ -8,7 +8,7 @@
 #define SFRAMEGEN_JIT_READER
 #include "../integration/include/sframegen_jit.h"
 
-enum { MOST_REGIONS = 4096, MOST_TABLES = 1 << 16 };
+enum { MAX_REGIONS = 4096, MAX_TABLES = 1 << 16 };
 
 static void read_jit_entry(const struct sframegen_jit_fre *entry, struct rule *rule)
 {
@@ -18,7 +18,7 @@ static void read_jit_entry(const struct sframegen_jit_fre *entry, struct rule *r
 		return;
 	rule->kind = info & SFRAMEGEN_JIT_OUTERMOST ? RULE_OUTERMOST : info & SFRAMEGEN_JIT_SIGNAL ? RULE_SIGNAL : RULE;
 	rule->cfa = (struct value){ .base = info & SFRAMEGEN_JIT_CFA_SP ? SP : FP, .offset = entry->cfa_off };
-	rule->ra = rule->fp = (struct value){ .base = KEPT };
+	rule->ra = rule->fp = (struct value){ .base = IN_REGISTER };
 	if (info & SFRAMEGEN_JIT_RA_SAVED)
 		rule->ra = (struct value){ .base = BASE_CFA, .offset = entry->ra_off, .deref = true };
 	if (info & SFRAMEGEN_JIT_FP_SAVED)
@@ -29,14 +29,14 @@ static void search_jit_tables(const struct sframegen_jit_region *region, uint64_
 {
 	const struct sframegen_jit_table *table = (const void *)(uintptr_t)region->unwind_head;
 
-	for (int tables = 0; table && tables < MOST_TABLES; tables++) {
+	for (int tables = 0; table && tables < MAX_TABLES; tables++) {
 		const struct sframegen_jit_table *next = (const void *)(uintptr_t)__atomic_load_n(&table->next, __ATOMIC_ACQUIRE);
 		const struct sframegen_jit_fre *entries = (const void *)(table + 1);
 		size_t low = 0, high = __atomic_load_n(&table->used_len, __ATOMIC_ACQUIRE) / sizeof *entries;
 
 		if (table->fre_stride != sizeof *entries)
 			return;
-		while (low < high) { /* the first one after the offset */
+		while (low < high) { /* find the first entry after the offset */
 			size_t middle = low + (high - low) / 2;
 
 			if (entries[middle].ip_off <= offset)
@@ -52,14 +52,14 @@ static void search_jit_tables(const struct sframegen_jit_region *region, uint64_
 	}
 }
 
-/* The tables cannot go while their code has a frame on this stack. */
+/* The process does not free the tables while their code has a frame on this stack. */
 static void find_jit_rule(uintptr_t pc, struct rule *rule)
 {
 	const struct sframegen_jit_region *region = NULL;
 
 	if (&__sframegen_jit_tables)
 		region = (const void *)(uintptr_t)__atomic_load_n(&__sframegen_jit_tables.first, __ATOMIC_ACQUIRE);
-	for (int regions = 0; region && regions < MOST_REGIONS; regions++) {
+	for (int regions = 0; region && regions < MAX_REGIONS; regions++) {
 		uint64_t serial = __atomic_load_n(&region->serial, __ATOMIC_ACQUIRE);
 
 		if (serial % 2 && pc >= region->text_start && pc < region->text_end) {

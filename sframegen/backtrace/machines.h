@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
-/* All that differs between machines, and what is asked of the kernel. Registers have DWARF's numbers. */
+/* Everything that differs between machines, and the system calls. Registers have DWARF's numbers. */
 #ifndef SFRAMEGEN_MACHINES_H
 #define SFRAMEGEN_MACHINES_H
 
@@ -16,19 +16,19 @@
 #if defined(__x86_64__)
 
 enum {
-	MACHINE_ABI = 3, /* as the header of a section says it */
+	MACHINE_ABI = 3, /* in the header of a section */
 	FP = 6,
 	SP = 7,
 	RA = 16,
-	RA_OFFSET = -8, /* of every frame's return address from its CFA; 0: sections say where it is */
+	RA_OFFSET = -8, /* from the CFA to the return address of every frame; 0: sections have it for each row */
 	SP_OFFSET = 0, /* the caller's SP is CFA + this */
 	CFA_SCALE = 1, /* sections store a CFA offset as (offset - CFA_BIAS) / CFA_SCALE */
 	CFA_BIAS = 0,
-	CALL_SIZE = 7, /* at most */
-	CONTEXT_AT = 0 /* from SP in the code that a signal handler returns to: the ucontext */
+	MAX_CALL_SIZE = 7, /* bytes */
+	UCONTEXT_OFFSET = 0 /* from SP to the ucontext, in the code that a signal handler returns to */
 };
 
-static const uint8_t trampoline[] = { 0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05 }; /* mov $15,%rax; syscall */
+static const uint8_t sigreturn_code[] = { 0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05 }; /* mov $15,%rax; syscall */
 
 static uintptr_t saved_pc(const ucontext_t *context) { return (uintptr_t)context->uc_mcontext.gregs[REG_RIP]; }
 
@@ -53,8 +53,8 @@ static uintptr_t thread_pointer(void)
 	return pointer;
 }
 
-/* Does a call end at this address? Calls have 2 to 7 bytes, direct ones E8 and an offset, the others FF and 010 in the byte after it. A
-   no-op counts as one: it stands before addresses that are to look as if they had been called. */
+/* Returns true if a call ends at this address. Direct calls are E8 and an offset, the others have 2 to 7 bytes: FF, and 010 in the middle
+   bits of the next byte. A no-op counts as a call, because runtimes put one before code that is to look as if it had been called. */
 static bool ends_call(const uint8_t *end)
 {
 	for (int size = 2; size <= 7; size++)
@@ -63,7 +63,7 @@ static bool ends_call(const uint8_t *end)
 	return end[-5] == 0xe8 || end[-1] == 0x90;
 }
 
-/* valgrind gives these instructions a meaning, which otherwise have none; 0x1001 asks whether it runs this. */
+/* These instructions do nothing, except under valgrind: request 0x1001 asks whether it runs this program. */
 static bool is_in_valgrind(void)
 {
 	uintptr_t question[6] = { 0x1001 }, answer = 0;
@@ -86,10 +86,10 @@ static long system_call(long number, long first, uintptr_t second, uintptr_t thi
 
 enum {
 	MACHINE_ABI = 2, FP = 29, SP = 31, RA = 30, RA_OFFSET = 0, SP_OFFSET = 0, CFA_SCALE = 1, CFA_BIAS = 0,
-	CALL_SIZE = 4, CONTEXT_AT = 128 /* after siginfo */
+	MAX_CALL_SIZE = 4, UCONTEXT_OFFSET = 128 /* after siginfo */
 };
 
-static const uint8_t trampoline[] = { 0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4 }; /* mov x8, #139; svc #0 */
+static const uint8_t sigreturn_code[] = { 0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4 }; /* mov x8, #139; svc #0 */
 
 static uintptr_t saved_pc(const ucontext_t *context) { return context->uc_mcontext.pc; }
 
@@ -112,7 +112,8 @@ static uintptr_t without_signature(uintptr_t address)
 static uintptr_t thread_pointer(void) { return (uintptr_t)__builtin_thread_pointer(); }
 static bool is_in_valgrind(void) { return false; }
 
-/* bl; blr, with or without a signature; mov x0, x0, which stands before addresses that are to look as if they had been called. */
+/* Returns true after bl, after blr with or without a signature, and after mov x0, x0, which runtimes put before code that is to look as
+   if it had been called. */
 static bool ends_call(const uint8_t *end)
 {
 	uint32_t instruction;
@@ -134,10 +135,10 @@ static long system_call(long number, long first, uintptr_t second, uintptr_t thi
 
 enum {
 	MACHINE_ABI = 4, FP = 11, SP = 15, RA = 14, RA_OFFSET = 0, SP_OFFSET = -160, CFA_SCALE = 8, CFA_BIAS = 160,
-	CALL_SIZE = 6, CONTEXT_AT = 160 + 8 + 128 /* after the caller's register area, the code and siginfo */
+	MAX_CALL_SIZE = 6, UCONTEXT_OFFSET = 160 + 8 + 128 /* after the caller's register area, the code and siginfo */
 };
 
-static const uint8_t trampoline[] = { 0x0a, 0xad }; /* svc 173 */
+static const uint8_t sigreturn_code[] = { 0x0a, 0xad }; /* svc 173 */
 
 static uintptr_t saved_pc(const ucontext_t *context) { return context->uc_mcontext.psw.addr; }
 
@@ -157,7 +158,7 @@ static bool saved_register(const ucontext_t *context, unsigned number, uintptr_t
 static uintptr_t without_signature(uintptr_t address) { return address; }
 static uintptr_t thread_pointer(void) { return (uintptr_t)__builtin_thread_pointer(); }
 static bool is_in_valgrind(void) { return false; }
-static bool ends_call(const uint8_t *end) { return end != NULL; } /* there are many forms of it */
+static bool ends_call(const uint8_t *end) { return end != NULL; } /* calls have too many forms to tell */
 
 static long system_call(long number, long first, uintptr_t second, uintptr_t third, long fourth)
 {
@@ -174,13 +175,14 @@ static long system_call(long number, long first, uintptr_t second, uintptr_t thi
 
 
 
-/* What is readable may still be what the sanitizers watch: other functions' frames. */
+/* For functions that read the frames of other functions, which sanitizers would report. */
 #define WITHOUT_SANITIZERS __attribute__((no_sanitize("address", "thread")))
 
 enum { PAGE = 4096 };
 
-/* The kernel reads the set of signals before it finds that there is no such operation, and then changes nothing. A set at 0 is none.
-   valgrind would report bytes that nobody has written yet; it does not look at what no process would get with no signal. */
+/* Asks the kernel to read from the page: it reads the set of signals before it rejects the operation -1, and so changes nothing. Address
+   0 would mean that there is no set. valgrind would report bytes of the set that were never written, but it does not check those of
+   rt_sigqueueinfo, which goes to a process that does not exist. */
 static bool is_readable(uintptr_t at)
 {
 	uintptr_t page = at & -(uintptr_t)PAGE;
@@ -192,10 +194,10 @@ static bool is_readable(uintptr_t at)
 	return system_call(SYS_rt_sigprocmask, -1, page, 0, 8) != -EFAULT;
 }
 
-/* A program may have made its code unreadable. */
+/* Returns true if the bytes of the call before `end` can be read: a program may have made its code unreadable. */
 static bool has_readable_call(uintptr_t end)
 {
-	uintptr_t start = end - CALL_SIZE;
+	uintptr_t start = end - MAX_CALL_SIZE;
 
 	return is_readable(end - 1) && (start / PAGE == (end - 1) / PAGE || is_readable(start));
 }

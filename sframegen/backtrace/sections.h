@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
-/* A section -> the rule for a PC. Every number in a section is checked before it is used. */
+/* Finds the rule for a PC in a section. Every number in the section is checked before it is used. */
 #ifndef SFRAMEGEN_SECTIONS_H
 #define SFRAMEGEN_SECTIONS_H
 
 #include "machines.h"
 
-enum { BASE_CFA = 0xfe, KEPT = 0xff }; /* besides the numbers of registers */
+enum { BASE_CFA = 0xfe, IN_REGISTER = 0xff }; /* besides the numbers of registers */
 
-/* A value: *(base + offset), or base + offset without `deref`. KEPT: it is in its own register. */
+/* The location of a value: *(base + offset), or without `deref` the value base + offset. IN_REGISTER: it is still in its own register. */
 struct value {
 	int32_t offset;
 	uint8_t base;
 	bool deref;
 };
 
-enum rule_kind { RULE, RULE_SIGNAL, RULE_OUTERMOST, RULE_PUT, RULE_NONE, RULE_UNKNOWN, RULE_DAMAGED };
+enum rule_kind { RULE, RULE_SIGNAL, RULE_OUTERMOST, RULE_INJECTED, RULE_NONE, RULE_UNKNOWN, RULE_DAMAGED };
 
-/* Where a frame's caller is. RULE_SIGNAL: the caller was interrupted, and the kernel saved all of its registers. RULE_PUT:
-   a library has put the frame's return address on the stack. RULE_UNKNOWN: there is none, and guesses are not wanted. */
+/* How to find a frame's caller. RULE_SIGNAL: the caller was interrupted, and the kernel saved all of its registers. RULE_INJECTED: the
+   frame was not called, but a library put its return address on the stack. RULE_UNKNOWN: there is no rule, and guesses are forbidden. */
 struct rule {
 	enum rule_kind kind;
 	struct value cfa, ra, fp;
 };
 
-/* Most rules fit into a word, which is what the cache has:
-   (cfa, ra, fp) = (SP or FP + offset, *(cfa + offset), *(cfa + offset) or kept).
-   Where FP is kept its offset is that of RA, so that a reader can load first and decide afterwards, without a branch. */
+/* Most rules fit into a word of the cache: (cfa, ra, fp) = (SP or FP + offset, *(cfa + offset), *(cfa + offset) or in its register).
+   Bits 0 to 3: a PACKED_ constant and flags; 8: FP's offset; 24: RA's offset; 40: the CFA's offset. If FP is in its register, its offset
+   is that of RA, so that a reader can load first and decide afterwards, without a branch. */
 typedef uint64_t packed_rule;
 
 enum { PACKED_RULE, PACKED_OUTERMOST, PACKED_NONE, PACKED_OTHER, PACKED_KIND = 3, PACKED_BASE_FP = 4, PACKED_FP_SAVED = 8 };
@@ -34,26 +34,26 @@ static inline int32_t cfa_offset(packed_rule rule) { return (int32_t)((int64_t)r
 static inline int32_t ra_offset(packed_rule rule) { return RA_OFFSET ? RA_OFFSET : (int16_t)(rule >> 24); }
 static inline int32_t fp_offset(packed_rule rule) { return (int16_t)(rule >> 8); }
 
-static bool fits(int32_t value, int bits) { return value >= -(1 << (bits - 1)) && value < 1 << (bits - 1); }
+static bool fits_bits(int32_t value, int bits) { return value >= -(1 << (bits - 1)) && value < 1 << (bits - 1); }
 
-static packed_rule pack(const struct rule *rule)
+static packed_rule pack_rule(const struct rule *rule)
 {
 	const struct value *cfa = &rule->cfa, *ra = &rule->ra, *fp = &rule->fp;
 	packed_rule packed = PACKED_RULE;
 
 	if (rule->kind == RULE_OUTERMOST || rule->kind == RULE_NONE)
 		return rule->kind == RULE_NONE ? PACKED_NONE : PACKED_OUTERMOST;
-	if (rule->kind != RULE || cfa->deref || (cfa->base != SP && cfa->base != FP) || !fits(cfa->offset, 24))
+	if (rule->kind != RULE || cfa->deref || (cfa->base != SP && cfa->base != FP) || !fits_bits(cfa->offset, 24))
 		return PACKED_OTHER;
-	if (ra->base != BASE_CFA || !ra->deref || !fits(ra->offset, 16) || (RA_OFFSET != 0 && ra->offset != RA_OFFSET))
+	if (ra->base != BASE_CFA || !ra->deref || !fits_bits(ra->offset, 16) || (RA_OFFSET != 0 && ra->offset != RA_OFFSET))
 		return PACKED_OTHER;
-	if (fp->base != KEPT && (fp->base != BASE_CFA || !fp->deref || !fits(fp->offset, 16)))
+	if (fp->base != IN_REGISTER && (fp->base != BASE_CFA || !fp->deref || !fits_bits(fp->offset, 16)))
 		return PACKED_OTHER;
 	if (cfa->base == FP)
 		packed |= PACKED_BASE_FP;
-	if (fp->base != KEPT)
+	if (fp->base != IN_REGISTER)
 		packed |= PACKED_FP_SAVED;
-	packed |= (uint64_t)(uint16_t)(fp->base != KEPT ? fp->offset : ra->offset) << 8;
+	packed |= (uint64_t)(uint16_t)(fp->base != IN_REGISTER ? fp->offset : ra->offset) << 8;
 	return packed | (uint64_t)(uint16_t)ra->offset << 24 | (uint64_t)cfa->offset << 40;
 }
 
@@ -73,7 +73,7 @@ enum { MAGIC = 0xdee2, FLAG_SORTED = 1, FLAG_FRAME_POINTERS = 2, FLAG_RELATIVE =
 struct section {
 	const uint8_t *start, *index, *rows;
 	uint32_t functions, rows_size;
-	uintptr_t origin; /* where the section would be if its numbers were right for the place of the code */
+	uintptr_t origin; /* run-time address that the starts of functions count from */
 	uintptr_t code_start, code_end; /* code that can be read */
 	uint8_t version, entry_size;
 	bool is_relative; /* a function's start counts from its own field */
@@ -83,7 +83,7 @@ static uint16_t load16(const uint8_t *at) { uint16_t value; memcpy(&value, at, s
 static uint32_t load32(const uint8_t *at) { uint32_t value; memcpy(&value, at, sizeof value); return value; }
 static uint64_t load64(const uint8_t *at) { uint64_t value; memcpy(&value, at, sizeof value); return value; }
 
-/* Returns false if there is something in the header that is wrong, or that this file does not know. */
+/* Returns false if something in the header is wrong or unknown. */
 static bool open_section(const uint8_t *bytes, size_t size, uintptr_t origin, struct section *section)
 {
 	struct header header;
@@ -133,14 +133,14 @@ static inline uintptr_t function_start(const struct section *section, const uint
 	return from + (section->version == 3 ? load64(entry) : (uint64_t)(int32_t)load32(entry));
 }
 
-static bool is_after_call(const struct section *section, uintptr_t pc)
+static bool follows_call(const struct section *section, uintptr_t pc)
 {
-	if (pc > section->code_end || pc - CALL_SIZE < section->code_start || !has_readable_call(pc))
+	if (pc > section->code_end || pc - MAX_CALL_SIZE < section->code_start || !has_readable_call(pc))
 		return true;
 	return ends_call((const uint8_t *)pc);
 }
 
-/* An index that is not in order leads to a wrong entry, which does not contain the PC, or to a wrong rule; to nothing worse. */
+/* If a damaged index is not in order, the search finds an entry that does not contain the PC, or a wrong rule, but reads nothing else. */
 static enum rule_kind find_function(const struct section *section, uintptr_t pc, struct function *function)
 {
 	const uint8_t *entry;
@@ -218,7 +218,7 @@ static uint32_t unsigned_word(const struct words *words, unsigned number)
 
 enum { ROW_BASE_SP = 1 };
 
-/* Finds the last row that begins at the PC or before it. */
+/* Finds the last row that begins at or before the PC. */
 static enum rule_kind find_row(const struct function *function, struct row *row)
 {
 	unsigned width = 1u << (function->info & INFO_START_WIDTH);
@@ -255,8 +255,8 @@ static enum rule_kind find_row(const struct function *function, struct row *row)
 	return found;
 }
 
-/* A function without rows is outermost, as a row without words is. */
-static enum rule_kind find_row_of(const struct section *section, uintptr_t pc, struct row *row)
+/* Finds the row for a PC. A function without rows is outermost, as a row without words is. */
+static enum rule_kind find_row_at(const struct section *section, uintptr_t pc, struct row *row)
 {
 	struct function function;
 	enum rule_kind kind = find_function(section, pc, &function);
@@ -265,16 +265,16 @@ static enum rule_kind find_row_of(const struct section *section, uintptr_t pc, s
 	return kind == RULE ? find_row(&function, row) : kind;
 }
 
-/* A word of a damaged section may be too large to be scaled: then it wraps around. */
-static int32_t scaled(int32_t word) { return (int32_t)((uint32_t)word * CFA_SCALE + CFA_BIAS); }
+/* A word of a damaged section may be too large; the result then wraps around. */
+static int32_t scale_cfa_offset(int32_t word) { return (int32_t)((uint32_t)word * CFA_SCALE + CFA_BIAS); }
 
-/* CFA, and then, without those that the machine fixes, RA and FP, all from the CFA. */
-static enum rule_kind read_default(const struct words *words, uint8_t info, uint8_t version, struct rule *rule)
+/* The words of a default row are the offsets of the CFA, RA and FP; there is none for RA if the machine fixes it. */
+static enum rule_kind read_default_row(const struct words *words, uint8_t info, uint8_t version, struct rule *rule)
 {
 	struct value *tracked[] = { &rule->ra, &rule->fp };
 	unsigned number = 1;
 
-	rule->cfa = (struct value){ .base = info & ROW_BASE_SP ? SP : FP, .offset = scaled(signed_word(words, 0)) };
+	rule->cfa = (struct value){ .base = info & ROW_BASE_SP ? SP : FP, .offset = scale_cfa_offset(signed_word(words, 0)) };
 	for (unsigned which = RA_OFFSET ? 1 : 0; which < 2 && number < words->count; which++, number++) {
 		int32_t offset = signed_word(words, number);
 
@@ -286,8 +286,8 @@ static enum rule_kind read_default(const struct words *words, uint8_t info, uint
 	return number == words->count ? RULE : RULE_DAMAGED;
 }
 
-/* For each of CFA, RA and FP a control word and an offset, or a 0 for what the machine fixes. */
-static enum rule_kind read_flexible(const struct words *words, struct rule *rule)
+/* The words of a flexible row are a control word and an offset for each of CFA, RA and FP, or a 0 if the machine fixes it. */
+static enum rule_kind read_flexible_row(const struct words *words, struct rule *rule)
 {
 	struct value *tracked[] = { &rule->cfa, &rule->ra, &rule->fp };
 	unsigned number = 0;
@@ -303,36 +303,36 @@ static enum rule_kind read_flexible(const struct words *words, struct rule *rule
 			.offset = signed_word(words, number++) };
 	}
 	if (CFA_SCALE != 1 && rule->cfa.base < 32)
-		rule->cfa.offset = scaled(rule->cfa.offset);
+		rule->cfa.offset = scale_cfa_offset(rule->cfa.offset);
 	return number == words->count && rule->cfa.base < 32 ? RULE : RULE_DAMAGED;
 }
 
-/* The rule of a return address is that of the call before it. Before an address that a library has put on the stack there is no call:
-   code is to go on there that a signal handler returns to, that catches an exception, or that makecontext() chose. The bytes there are
-   read only where the call's row ends with it, as they are not known to be readable. */
+/* The rule of a return address is that of the call before it. If a library put the address on the stack, there is no call before it: a
+   signal handler returns there, an exception is caught there, or makecontext() chose it. The bytes of the call are read only if its row
+   ends with it, because they are not known to be readable. */
 static void find_rule(const struct section *section, uintptr_t pc, bool is_return, struct rule *rule)
 {
 	struct row row;
-	bool is_put = false;
+	bool is_injected = false;
 
-	rule->cfa = rule->fp = rule->ra = (struct value){ .base = KEPT };
+	rule->cfa = rule->fp = rule->ra = (struct value){ .base = IN_REGISTER };
 	if (RA_OFFSET)
 		rule->ra = (struct value){ .base = BASE_CFA, .offset = RA_OFFSET, .deref = true };
-	rule->kind = find_row_of(section, pc - is_return, &row);
-	if (is_return && !row.has_next && !is_after_call(section, pc)) {
-		is_put = true;
-		rule->kind = find_row_of(section, pc, &row);
+	rule->kind = find_row_at(section, pc - is_return, &row);
+	if (is_return && !row.has_next && !follows_call(section, pc)) {
+		is_injected = true;
+		rule->kind = find_row_at(section, pc, &row);
 	}
 	if (rule->kind != RULE)
 		return;
 	if (row.words.count == 0)
 		rule->kind = RULE_OUTERMOST;
 	else if (row.is_flexible)
-		rule->kind = read_flexible(&row.words, rule);
+		rule->kind = read_flexible_row(&row.words, rule);
 	else
-		rule->kind = read_default(&row.words, row.info, section->version, rule);
+		rule->kind = read_default_row(&row.words, row.info, section->version, rule);
 	if (rule->kind == RULE)
-		rule->kind = row.is_signal ? RULE_SIGNAL : is_put ? RULE_PUT : RULE;
+		rule->kind = row.is_signal ? RULE_SIGNAL : is_injected ? RULE_INJECTED : RULE;
 }
 
 #endif

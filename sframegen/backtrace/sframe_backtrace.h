@@ -13,11 +13,11 @@
 extern "C" {
 #endif
 
-/* Why a walk ended. The first two are good ends. */
+/* Why a walk ended. After the first two, the trace is complete as far as there was room. */
 enum sframe_end {
     SFRAME_OUTERMOST,    /* there is no caller */
     SFRAME_FULL,         /* there may be more frames than there was room for */
-    SFRAME_NO_RULE,      /* nothing says how to unwind this code, and no frame pointer leads on */
+    SFRAME_NO_RULE,      /* no rule says how to unwind this code, and no frame pointer leads on */
     SFRAME_UNREADABLE,   /* memory that the rule reads cannot be read: the stack or the rule is wrong */
     SFRAME_DAMAGED,      /* the SFrame section of this code is damaged */
     SFRAME_NOT_ASCENDING /* the caller's frame would not be nearer to the base of the stack */
@@ -26,12 +26,12 @@ enum sframe_end {
 /* Bits of struct sframe_frame's flags. */
 enum {
     SFRAME_EXACT = 1, /* the instruction at `pc` is the next one; without it, the one before `pc` is a call */
-    SFRAME_GUESS = 2  /* found with a frame pointer, which may have been anything else */
+    SFRAME_GUESS = 2  /* found with the frame pointer register, which may have held anything else */
 };
 
 struct sframe_frame {
     void *pc;
-    void *cfa;      /* the canonical frame address, the caller's SP on x86-64 and AArch64; NULL where it is not known */
+    void *cfa;      /* the canonical frame address, the caller's SP on x86-64 and AArch64; NULL if it is not known */
     unsigned flags; /* SFRAME_EXACT, SFRAME_GUESS */
 };
 

@@ -27,7 +27,7 @@ static bool open_case(const struct sframe_case *one, const uint8_t *bytes, size_
 
 static struct sframe_place place_of(const struct value *value)
 {
-	int32_t base = value->base == KEPT ? SFRAME_KEPT : value->base == BASE_CFA ? SFRAME_CFA : value->base;
+	int32_t base = value->base == IN_REGISTER ? SFRAME_KEPT : value->base == BASE_CFA ? SFRAME_CFA : value->base;
 
 	return (struct sframe_place){ .base = base, .offset = value->offset, .deref = value->deref };
 }

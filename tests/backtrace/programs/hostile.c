@@ -87,7 +87,7 @@ static long rules, walks, frames_seen, ends[8];
 static void walk_with(struct object *object, uint8_t *stack, size_t code_size)
 {
 	struct sframe_frame frames[64];
-	struct walker walker = { .met = 1, .objects = { *object } };
+	struct walker walker = { .objects_found = 1, .objects = { *object } };
 	enum sframe_end end;
 	int count;
 
@@ -138,7 +138,7 @@ int main(int count, char **words)
 					struct rule rule;
 
 					find_rule(&object.section, start + below(below(2) ? 64 : 4096), below(2), &rule);
-					(void)pack(&rule);
+					(void)pack_rule(&rule);
 					rules++;
 					object.start = start - code_size / 2;
 					object.end = object.start + code_size;
