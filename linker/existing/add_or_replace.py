@@ -46,7 +46,7 @@ class Base(NamedTuple):
 
 
 def find_base(elf: ElfFile) -> Base:
-    """Choose the file to change: the original that the file's undo record restores, if it has one, else the file itself."""
+    """Choose the file to change: the original that its undo record restores, if it has one, else the file itself."""
     original = restore_original(elf) if find_sframe_extents(elf) else None
     given, record = original or (elf, None)
     if not find_sframe_extents(given):

@@ -49,17 +49,17 @@ def restore_original(elf: ElfFile) -> Original | None:
         return None
 
 
-def check_undo_record(given: ElfFile, result: Path) -> list[str]:
-    """Return findings about the undo record of the file at `result`, which must restore `given`."""
+def check_undo_record(elf: ElfFile, result: Path) -> list[str]:
+    """Return findings about the undo record of the file at `result`, which must restore `elf`."""
     with opened_elf(result) as changed:
         original = restore_original(changed)
         if original is None:
             return ["its undo record would not be used"]
         record = original.record
         old = join_extents(Extent(offset, offset + len(data)) for offset, data in record.old)
-        equal = len(given.data) == record.original_size and all(given.data[at : at + len(data)] == data for at, data in record.old)
+        equal = len(elf.data) == record.original_size and all(elf.data[at : at + len(data)] == data for at, data in record.old)
         rest = ((at, at - to + start, end - at) for start, to, size in record.parts for at, end in find_gaps(old, to, to + size))
-        if not equal or not all(ranges_are_equal(given, at, changed, there, size) for at, there, size in rest):
+        if not equal or not all(ranges_are_equal(elf, at, changed, there, size) for at, there, size in rest):
             return ["its undo record does not restore the original"]
     return []
 
@@ -154,9 +154,9 @@ def keeps_loads(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> bo
     for number, load in ((n, s) for n, s in enumerate(original.segments) if s.p_type == PT.LOAD):
         if load.p_filesz:  # otherwise its offset has no meaning
             original.slice(load.p_offset, load.p_filesz, "PT_LOAD")
-        found = next((other for other in remaining if is_grown(load, other, record.gaps)), None)
-        if found is not None:
-            remaining.remove(found)
+        match = next((other for other in remaining if is_grown(load, other, record.gaps)), None)
+        if match is not None:
+            remaining.remove(match)
         elif number not in own_numbers:
             return False
     new_ranges = [*gaps_in_new_file(record.gaps), (record.original_size + total_size(record.gaps), undo_record.UNBOUNDED)]

@@ -31,10 +31,10 @@ def parse_kernel_version(version: str) -> Kernel:
     """Parse a kernel version. Raises ValueError if it is not a version, TypeError if it is not a string."""
     if not isinstance(version, str):
         raise TypeError(f"min_kernel is {version!r}: give a string such as '5.18'")
-    found = VERSION.fullmatch(version)
-    if found is None:
+    match = VERSION.fullmatch(version)
+    if match is None:
         raise ValueError(f"not a Linux version such as 5.18: {version!r}")
-    return Kernel(int(found[1]), int(found[2]))
+    return Kernel(int(match[1]), int(match[2]))
 
 
 def changes_accepted_by(min_kernel: str | None) -> frozenset[KernelChange]:

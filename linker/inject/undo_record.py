@@ -150,13 +150,13 @@ def crc_of_pieces(pieces: Iterable[bytes | bytearray | memoryview]) -> int:
 
 def read_verified(data: memoryview) -> Undo | None:
     """Return the undo record of a changed file; None if it has none, or if bytes that the checksum covers have changed since."""
-    found = read_unverified(data)
-    if found is None:
+    record = read_unverified(data)
+    if record is None:
         return None
     original_size, count, crc, size, _ = TRAILER.unpack_from(data, len(data) - TRAILER.size)
-    covered = [data[start:end] for start, end in found.covered]
-    body = data[found.start : len(data) - TRAILER.size]
-    return found if crc_of_pieces([*covered, body, TRAILER.pack(original_size, count, 0, size, MAGIC)]) == crc else None
+    covered = [data[start:end] for start, end in record.covered]
+    body = data[record.start : len(data) - TRAILER.size]
+    return record if crc_of_pieces([*covered, body, TRAILER.pack(original_size, count, 0, size, MAGIC)]) == crc else None
 
 
 def read_unverified(data: memoryview) -> Undo | None:

@@ -78,7 +78,7 @@ class LinkerMap:
                 places = self._places.setdefault((normpath(placement.file), placement.member), {})
                 places.setdefault(placement.section, []).append((address, placement.size))
 
-    def add_object(self, given: InputObject, path: str, member: str, merger: Merger, counts: MergeCounts) -> None:
+    def add_object(self, obj: InputObject, path: str, member: str, merger: Merger, counts: MergeCounts) -> None:
         """Add the functions of an object's SFrame sections to `merger`, at their linked addresses, if the object was linked.
 
         Raises FormatError if a section is damaged, or the linked file has different code at that address.
@@ -89,12 +89,12 @@ class LinkerMap:
             return
         functions = 0
         addresses: dict[int, int | None] | None = None
-        for section, numbers, offsets in given.described_sections():
+        for section, numbers, offsets in obj.described_sections():
             if addresses is None:
-                addresses = self._locate_sections(given, member, self._places.get(key, {}))
+                addresses = self._locate_sections(obj, member, self._places.get(key, {}))
             bases = [addresses.get(number, DEAD) for number in numbers]
             starts = [DEAD if base is None or base == DEAD else base + offset for base, offset in zip(bases, offsets, strict=True)]
-            _check_functions_inside(given, numbers, offsets, merger.add(section, starts))
+            _check_functions_inside(obj, numbers, offsets, merger.add(section, starts))
             unknown = bases.count(None)
             counts.unknown += unknown
             counts.dropped += starts.count(DEAD) - unknown
@@ -113,12 +113,12 @@ class LinkerMap:
         code = sorted((header.sh_addr, header.sh_addr + header.sh_size) for header in headers) or self.linked.executable_ranges()
         for (file, member), places in self._places.items():
             functions = self._function_counts.get((file, member))
-            why = NOT_GIVEN if functions is None else WITHOUT_SECTION if not functions else NOT_DESCRIBED
+            reason = NOT_GIVEN if functions is None else WITHOUT_SECTION if not functions else NOT_DESCRIBED
             for section, placed in places.items():
                 for address, size in placed:
                     at = bisect_left(starts, address)
                     if (at == len(starts) or starts[at] >= address + size) and index_of_containing_range(code, address) is not None:
-                        counts.undescribed[why] = counts.undescribed.get(why, 0) + size
+                        counts.undescribed[reason] = counts.undescribed.get(reason, 0) + size
                         if functions:
                             counts.silent.append(f"{_display_name(file, member)}: {section}")
 
@@ -138,12 +138,12 @@ class LinkerMap:
     @cached_property
     def _keys_by_name(self) -> dict[tuple[str, str], list[tuple[str, str]]]:
         """Return the map's (file, member) pairs by the last component of the file's path and the member."""
-        found: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
+        keys: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
         for key in self._places:
-            found[Path(key[0]).name, key[1]].append(key)
+            keys[Path(key[0]).name, key[1]].append(key)
             if key[1]:  # a member of a thin archive may also be given as a file of its own
-                found[Path(key[1]).name, ""].append(key)
-        return found
+                keys[Path(key[1]).name, ""].append(key)
+        return keys
 
     @cached_property
     def _files_by_path(self) -> dict[Path, str]:
@@ -151,22 +151,22 @@ class LinkerMap:
         files = dict.fromkeys(file for file, _ in self._places)
         return {(origin / file).resolve(): file for origin in (Path(self.path).parent, Path()) for file in files}
 
-    def _locate_sections(self, given: InputObject, member: str, places: Places) -> dict[int, int | None]:
+    def _locate_sections(self, obj: InputObject, member: str, places: Places) -> dict[int, int | None]:
         """Return the linked addresses of an object's sections by number; None for sections that the map does not distinguish."""
         by_name_and_size: dict[tuple[str, int], list[CodeSection]] = defaultdict(list)
-        for code in given.code:
+        for code in obj.code:
             by_name_and_size[code.name, code.size].append(code)
         result: dict[int, int | None] = {}
 
         def matches(code: CodeSection, address: int) -> bool:
-            return self._has_code_at(address, given.contents(code), CHANGED_BY_RELOCATION * code.relocations)
+            return self._has_code_at(address, obj.contents(code), CHANGED_BY_RELOCATION * code.relocations)
 
         for (name, size), sections in by_name_and_size.items():
             candidates = [address for address, placed_size in places.get(name, ()) if placed_size == size]
             if len(candidates) == len(sections) and all(map(matches, sections, candidates)):
                 result.update(zip((code.number for code in sections), candidates, strict=True))
             elif len(candidates) == len(sections) == 1 and not member:
-                raise given.elf.error(
+                raise obj.elf.error(
                     f"its code is not what {self.linked.name} has at {candidates[0]:#x}: the map is of another link", name
                 )
             elif len(candidates) * len(sections) * size > MAX_COMPARED:
@@ -222,16 +222,16 @@ def read_map_of_object(map_file: str | os.PathLike[str], placed: LaidOutObject) 
     return LinkerMap(map_file, placed.image, address_of, lambda output, *_: output in addresses)
 
 
-def _check_functions_inside(given: InputObject, numbers: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> None:
+def _check_functions_inside(obj: InputObject, numbers: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> None:
     """Raise FormatError if a function ends outside of its section."""
-    limits = {code.number: code.size for code in given.code}
+    limits = {code.number: code.size for code in obj.code}
     if all(map(le, map(add, offsets, sizes), map(limits.get, numbers, repeat(0)))):
         return
-    sections = given.elf.sections
+    sections = obj.elf.sections
     for number, offset, size in zip(numbers, offsets, sizes, strict=True):
         if number != SHN.UNDEF and offset + size > sections[number].header.sh_size:
             message = f"a function of {size} bytes at {offset:#x} is not inside of {sections[number].name}"
-            raise given.elf.error(message, ".sframe")
+            raise obj.elf.error(message, ".sframe")
 
 
 def _display_name(file: str, member: str) -> str:

@@ -110,15 +110,15 @@ class ObjectReader:
         return self._read_usual(data, name) or UnusualObject(data, name)
 
     def _read_usual(self, data: memoryview, name: str) -> UsualObject | None:
-        scan, found, abi = self._scan, self._code, self._abi
-        count = scan.read(data, abi.byte_order == "big", abi.machine, found)
+        scan, fields, abi = self._scan, self._code, self._abi
+        count = scan.read(data, abi.byte_order == "big", abi.machine, fields)
         if count == UNUSUAL:
             return None
         code = []
         for at in range(0, count * FIELDS, FIELDS):
-            number, name_at, length, place, size, relocations = found[at : at + FIELDS]
+            number, name_at, length, offset, size, relocations = fields[at : at + FIELDS]
             section_name = str(data[name_at : name_at + length], "utf-8", "replace")
-            code.append(CodeSection(number, section_name, size, relocations // RELA_SIZE, place))
+            code.append(CodeSection(number, section_name, size, relocations // RELA_SIZE, offset))
         try:
             section = open_section(data[scan.sframe_at : scan.sframe_at + scan.sframe_size], 0)
         except FormatError:
@@ -150,18 +150,18 @@ class Inputs:
                 data, status = map_file(path, small=MAX_UNMAPPED)
                 mapped += status.st_size > MAX_UNMAPPED
                 reader = reader or ObjectReader(abi_of(ElfFile(data, path)))
-                one = reader.open(data, path)
-                if mapped > MAX_EARLY_MAPPED or not isinstance(one, UsualObject):
+                obj = reader.open(data, path)
+                if mapped > MAX_EARLY_MAPPED or not isinstance(obj, UsualObject):
                     break
-                self._early[path] = one, _file_version(status)
+                self._early[path] = obj, _file_version(status)
 
     def objects(self, abi: Abi) -> Iterator[tuple[str, str, InputObject]]:
         """Yield (file, member name or "", object) for each object. `abi`: the ABI of all. Raises FormatError, OSError."""
         reader = ObjectReader(abi)
         for number, path in enumerate(map(str, self._paths), 1):
-            one, version = self._early.pop(path, (None, None))
-            if one is not None and version == _file_version(os.stat(path)):  # noqa: PTH116 - there are thousands
-                yield path, "", one
+            obj, version = self._early.pop(path, (None, None))
+            if obj is not None and version == _file_version(os.stat(path)):  # noqa: PTH116 - there are thousands
+                yield path, "", obj
             else:
                 yield from _open_objects(path, reader.open)
             if self._progress is not None:
@@ -172,11 +172,11 @@ def check_all_objects(paths: Sequence[str | os.PathLike[str]]) -> None:
     """Raise FormatError for the first object whose sections cannot be merged. A failed link calls this to find its reason."""
     merger = Merger()
     for path in map(str, paths):
-        for _, _, one in _open_objects(path, UnusualObject):
-            with name_file_in_errors(one.name):
-                if not one.is_relocatable:
+        for _, _, obj in _open_objects(path, UnusualObject):
+            with name_file_in_errors(obj.name):
+                if not obj.is_relocatable:
                     raise FormatError("a linked file, not an object")
-                for section, numbers, _ in one.described_sections():
+                for section, numbers, _ in obj.described_sections():
                     merger.add(section, [DEAD] * len(numbers))
 
 
@@ -190,8 +190,8 @@ def _open_objects(path: str, open_one: Callable[[memoryview, str], InputObject])
     if is_archive(data):
         for member in read_members(data, path):
             if member.is_elf:
-                one = open_one(member.contents, f"{path}({member.name})")
-                if one.is_relocatable:
-                    yield path, member.name, one
+                obj = open_one(member.contents, f"{path}({member.name})")
+                if obj.is_relocatable:
+                    yield path, member.name, obj
     else:
         yield path, "", open_one(data, path)

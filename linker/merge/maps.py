@@ -89,10 +89,10 @@ class _MapLines:
 
     def skip_matching(self, lines: re.Pattern[str]) -> None:
         """Skip the next lines that the pattern matches, as far as they have been read from the file."""
-        found = lines.match(self._block, self._at)
-        if found:
-            self.number += self._block.count("\n", self._at, found.end())
-            self._at = found.end()
+        match = lines.match(self._block, self._at)
+        if match:
+            self.number += self._block.count("\n", self._at, match.end())
+            self._at = match.end()
 
     def error(self, message: str, number: int = 0) -> FormatError:
         return FormatError(message, f"line {number or self.number}", file=self.file)

@@ -35,14 +35,14 @@ def gather_objects(inputs: Inputs, linker_map: LinkerMap, counts: MergeCounts) -
     """Return the objects' SFrame sections, gathered at the linked addresses of their code. A FormatError names the object."""
     merger = Merger()
     abi = abi_of(linker_map.linked)
-    given = 0
+    count = 0
     for path, member, obj in inputs.objects(abi):
-        given += 1
+        count += 1
         if obj.abi != abi:
             raise obj.elf.error(f"an object for {obj.abi.name}, {linker_map.linked.name} is for {abi.name}")
         with name_file_in_errors(obj.name):
             linker_map.add_object(obj, path, member, merger, counts)
-    if counts.objects_unlinked == given:
+    if counts.objects_unlinked == count:
         raise FormatError("none of the objects is in the map", file=linker_map.path)
     counts.others = tuple(linker_map.unread_files())
     counts.versions = tuple(sorted(merger.versions))

@@ -13,7 +13,7 @@ cdef class ObjectScan(ByteReader):
 
     cdef bint read_elf_header(self, long long machine) except -1
     cdef bint is_in_file(self, unsigned long long at, unsigned long long size) except -1
-    cdef Py_ssize_t read_sections(self, unsigned long long[::1] found) except -9
-    cdef bint read_relocations(self, unsigned long long[::1] found) except -1
+    cdef Py_ssize_t read_sections(self, unsigned long long[::1] fields) except -9
+    cdef bint read_relocations(self, unsigned long long[::1] fields) except -1
     cdef Py_ssize_t name_length(self, Py_ssize_t name) except -1
     cdef bint is_named_sframe(self, Py_ssize_t name, Py_ssize_t length) except -1

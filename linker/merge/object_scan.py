@@ -38,19 +38,19 @@ class ObjectScan(ByteReader):
         self.code_numbers = zeros("I", 0xFF00)  # section number -> its number among the code sections, counted from 1, or 0
         self.sframe_name = b".sframe"
 
-    @cython.locals(found="unsigned long long[::1]")
-    def read(self, data: Bytes, big: bool, machine: int, found: Column) -> int:
+    @cython.locals(fields="unsigned long long[::1]")
+    def read(self, data: Bytes, big: bool, machine: int, fields: Column) -> int:
         """Read the headers of an object for a machine. Returns the number of its code sections, or UNUSUAL.
 
-        `found`: gets six numbers for each code section: its number, its name's file offset and length, its file offset, its size,
+        `fields`: gets six numbers for each code section: its number, its name's file offset and length, its file offset, its size,
         and the size of its relocations.
         """
         code: cython.Py_ssize_t
         ByteReader.__init__(self, data, big)
         if not self.read_elf_header(machine):
             return -1
-        code = self.read_sections(found)
-        return code if code >= 0 and self.read_relocations(found) else -1
+        code = self.read_sections(fields)
+        return code if code >= 0 and self.read_relocations(fields) else -1
 
     def read_elf_header(self, machine: cython.longlong) -> cython.bint:
         """Read the ELF header, and locate the section names. Return False if they do not have the usual form."""
@@ -81,7 +81,7 @@ class ObjectScan(ByteReader):
         length: cython.ulonglong = self.length
         return at <= length and size <= length - at
 
-    def read_sections(self, found: Column) -> cython.Py_ssize_t:
+    def read_sections(self, fields: Column) -> cython.Py_ssize_t:
         """Find the code sections, the SFrame section and the symbol table. Returns the number of code sections, or UNUSUAL."""
         section: cython.Py_ssize_t
         header: cython.Py_ssize_t
@@ -126,19 +126,19 @@ class ObjectScan(ByteReader):
                 self.symbols_at = at
                 self.symbols_size = size
             if flags & 6 == 6:  # SHF_ALLOC | SHF_EXECINSTR
-                if (code + 1) * 6 > len(found) or (length > 1 and self.data[name + 1] == 0x7A):  # .zdebug is compressed
+                if (code + 1) * 6 > len(fields) or (length > 1 and self.data[name + 1] == 0x7A):  # .zdebug is compressed
                     return -1
-                found[code * 6] = section
-                found[code * 6 + 1] = name
-                found[code * 6 + 2] = length
-                found[code * 6 + 3] = at
-                found[code * 6 + 4] = size
-                found[code * 6 + 5] = 0
+                fields[code * 6] = section
+                fields[code * 6 + 1] = name
+                fields[code * 6 + 2] = length
+                fields[code * 6 + 3] = at
+                fields[code * 6 + 4] = size
+                fields[code * 6 + 5] = 0
                 code += 1
                 self.code_numbers[section] = code
         return code if self.sframe else -1
 
-    def read_relocations(self, found: Column) -> cython.bint:
+    def read_relocations(self, fields: Column) -> cython.bint:
         """Locate the relocations of the SFrame section, and add up the sizes of the relocations of each code section."""
         section: cython.Py_ssize_t
         header: cython.Py_ssize_t
@@ -152,7 +152,7 @@ class ObjectScan(ByteReader):
                 continue
             target = self.number(header + 44, 4)  # sh_info: the section that is relocated
             if target < self.sections and self.code_numbers[target]:
-                found[(self.code_numbers[target] - 1) * 6 + 5] += self.number(header + 32, 8)
+                fields[(self.code_numbers[target] - 1) * 6 + 5] += self.number(header + 32, 8)
             if target == self.sframe:
                 if self.relocations_size or self.number(header + 8, 8) & 0x800:
                     return False

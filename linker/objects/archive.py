@@ -50,7 +50,7 @@ def read_members(data: memoryview, file: str) -> list[Member]:
     """Read all members, including the symbol index and the table of long names. Raises FormatError."""
     if bytes(data[:8]) == THIN_MAGIC:
         raise FormatError("a thin archive: its members are files of their own, give them instead", file=file)
-    found: list[Member] = []
+    result: list[Member] = []
     long_names = b""
     at = len(MAGIC)
     while at < len(data):
@@ -66,9 +66,9 @@ def read_members(data: memoryview, file: str) -> list[Member]:
             raise FormatError("an archive in BSD's format is not rewritten", "archive", at, file)
         if short == LONG_NAMES:
             long_names = bytes(contents)
-        found.append(Member(at, _member_name(short, long_names), fields, contents))
+        result.append(Member(at, _member_name(short, long_names), fields, contents))
         at += HEADER.size + (int(digits) + 1) // 2 * 2
-    return found
+    return result
 
 
 def rewrite_archive(members: list[Member], contents: Mapping[int, bytes | memoryview], file: str) -> Iterator[bytes | memoryview]:

@@ -157,8 +157,8 @@ class ObjectRemoval(NamedTuple):
 
 def _restores(elf: ElfFile, original: ElfFile) -> bool:
     """Return True if the record in `elf` restores `original`, byte for byte."""
-    found = restore_object(elf)
-    return found is not None and found[0].data.tobytes() == original.data.tobytes()
+    restored = restore_object(elf)
+    return restored is not None and restored[0].data.tobytes() == original.data.tobytes()
 
 
 def sum_sframe_bytes(elf: ElfFile) -> int:
@@ -184,8 +184,8 @@ def plan_object_removal(elf: ElfFile) -> ObjectRemoval | None:
     """Plan to remove an object's SFrame sections; None if it has none. Raises RefusedError if another tool wrote them."""
     if not sum_sframe_bytes(elf):
         return None
-    found = restore_object(elf)
-    if found is None:
+    restored = restore_object(elf)
+    if restored is None:
         message = "another tool made its SFrame section, or rewrote the object since"
         raise RefusedError(Refusal.FOREIGN_OBJECT, message, file=elf.name)
-    return ObjectRemoval(elf, found[1], any(map(is_sframe, found[0].sections)))
+    return ObjectRemoval(elf, restored[1], any(map(is_sframe, restored[0].sections)))

@@ -97,15 +97,15 @@ class LaidOutObject:
     @cached_property
     def _section_symbols(self) -> dict[int, tuple[int, tuple[int, int]]]:
         """Return an anchor symbol for each code section, preferably its section symbol, by section number."""
-        found: dict[int, tuple[int, tuple[int, int]]] = {}
+        symbol_of_section: dict[int, tuple[int, tuple[int, int]]] = {}
         symbols = SymbolTable(self.image, self.symbol_table) if self.symbol_table else ()
         for at, symbol in enumerate(symbols):
             index = index_of_containing_range(self.sections, symbol.st_value)
             number = SHN.UNDEF if index is None else self.sections[index][2]
             named = number != SHN.UNDEF and symbol.st_shndx in (number, SHN.XINDEX)
-            if named and (number not in found or symbol.st_info & 15 == STT.SECTION):
-                found[number] = symbol.st_value, (at, 0)
-        return found
+            if named and (number not in symbol_of_section or symbol.st_info & 15 == STT.SECTION):
+                symbol_of_section[number] = symbol.st_value, (at, 0)
+        return symbol_of_section
 
 
 def place_debug_file(debug: ElfFile, of: LaidOutObject) -> ElfFile:
@@ -237,16 +237,16 @@ def _place_symbols(elf: ElfFile, table: Section, addresses: list[int], data: byt
         words.byteswap()
     sections = symbols.sections()
     values = words[ST_VALUE_OFFSET // 8 :: SYM_SIZE // 8]
-    found = [
+    symbol_addresses = [
         (addresses[section] + value) % (1 << 64) if SHN.UNDEF < section < len(addresses) else None
         for section, value in zip(sections, values, strict=True)
     ]
-    placed = (value if address is None else address for address, value in zip(found, values, strict=True))
+    placed = (value if address is None else address for address, value in zip(symbol_addresses, values, strict=True))
     words[ST_VALUE_OFFSET // 8 :: SYM_SIZE // 8] = array("Q", placed)
     if swapped:
         words.byteswap()
     data[table.header.sh_offset : table.header.sh_offset + len(symbols.raw)] = words.tobytes()
-    return found
+    return symbol_addresses
 
 
 def _has_all_fields(elf: ElfFile, section: Section) -> bool:

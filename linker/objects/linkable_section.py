@@ -59,12 +59,12 @@ class Anchors:
         if table is None:
             raise elf.error("no symbol table: give the image that its first link made, before it is stripped")
         symbols = SymbolTable(elf, table)
-        found: dict[int, list[bytes]] = {}
+        candidates: dict[int, list[bytes]] = {}
         for name, info, _, section, value, _ in symbols.rows():
             if value in starts and info >> 4 != STB.LOCAL and SHN.UNDEF < section < SHN.LORESERVE:
-                found.setdefault(value, []).append(symbols.name_bytes(name))
-        found = {start: [name for name in names if 0 < len(name) < MAX_NAME] for start, names in found.items()}
-        self._names = {start: min(names, key=lambda name: (len(name), name)) for start, names in found.items() if names}
+                candidates.setdefault(value, []).append(symbols.name_bytes(name))
+        candidates = {start: [name for name in names if 0 < len(name) < MAX_NAME] for start, names in candidates.items()}
+        self._names = {start: min(names, key=lambda name: (len(name), name)) for start, names in candidates.items() if names}
 
     def symbol_and_addend(self, address: int) -> tuple[bytes, int]:
         """Return (symbol, addend) for an address in code. Raises FormatError if no symbol is at the start of its section."""

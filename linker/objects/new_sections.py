@@ -70,11 +70,11 @@ def _make_relocations(encoder: Encoder, placed: LaidOutObject) -> bytes:
     """Return a relocation for each function start, which refers to the same symbol as its FDE if possible."""
     layout = encoder.layout
     kind = start_relocation(encoder.abi.sframe_id, layout.start_width)
-    found = []
+    relocations = []
     for function, start in enumerate(encoder.table.start):
         symbol, addend = placed.symbol_and_addend(start)
-        found.append(Rela(HEADER_SIZE + function * layout.index_size, symbol << 32 | kind, addend))
-    return pack_records(found, placed.image.byte_order)
+        relocations.append(Rela(HEADER_SIZE + function * layout.index_size, symbol << 32 | kind, addend))
+    return pack_records(relocations, placed.image.byte_order)
 
 
 def numbers_of_old_sections(elf: ElfFile) -> set[int]:

@@ -88,8 +88,8 @@ class ObjectView:
         if at.offset >= at.section.header.sh_size:  # in the laid out object, another section's code may be at that address
             return None
         base = self.placed.image.sections[at.section.number].header.sh_addr
-        found = look_up_in(self.functions, base + at.offset)
-        return found and found._replace(start=found.start - base)
+        match = look_up_in(self.functions, base + at.offset)
+        return match and match._replace(start=match.start - base)
 
     @cached_property
     def functions(self) -> FunctionTable:
@@ -116,8 +116,8 @@ class ObjectView:
     def find_places(self, name: str) -> list[SectionOffset]:
         """Return the locations of the functions with that name, or if there are none, of the code sections with that name."""
         addresses = {symbol.address for symbol in find_functions_named(self.placed.image, name.encode(errors="replace"))}
-        found = [place for address in sorted(addresses) if (place := self.find_address(address))]
-        return found or [SectionOffset(section, 0) for section in self.elf.sections if section.name == name and is_code(section)]
+        places = [place for address in sorted(addresses) if (place := self.find_address(address))]
+        return places or [SectionOffset(section, 0) for section in self.elf.sections if section.name == name and is_code(section)]
 
 
 def find_place(views: list[ObjectView], text: str, file: str) -> tuple[ObjectView, SectionOffset]:
@@ -139,7 +139,7 @@ def find_place(views: list[ObjectView], text: str, file: str) -> tuple[ObjectVie
 
 def make_views(objects: Objects) -> list[ObjectView]:
     """Return views of the objects that have SFrame sections. Raises FormatError if no object has one."""
-    found = [ObjectView(elf) for elf in objects.members.values() if any(map(is_sframe, elf.sections))]
-    if not found:
+    views = [ObjectView(elf) for elf in objects.members.values() if any(map(is_sframe, elf.sections))]
+    if not views:
         raise FormatError("no SFrame section", file=objects.file)
-    return found
+    return views

@@ -184,10 +184,10 @@ def is_encrypted(address: str) -> bool:
 def is_this_machine(address: str) -> bool:
     """Return True if all addresses of the host are loopback addresses, so that no other machine can take the connection."""
     try:
-        found = socket.getaddrinfo(urlsplit(address).hostname, 0, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(urlsplit(address).hostname, 0, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return False
-    return all(ipaddress.ip_address(str(place[0]).partition("%")[0]).is_loopback for *_, place in found)
+    return all(ipaddress.ip_address(str(socket_address[0]).partition("%")[0]).is_loopback for *_, socket_address in addresses)
 
 
 _only_plain = threading.Event()  # set within `only_plain_pickles`

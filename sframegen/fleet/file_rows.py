@@ -41,14 +41,14 @@ class PackageFiles:
     rows: list[FileRow] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)  #: a line for each file at which sframegen itself failed
 
-    def visit(self, path: str, given: Path, changed: Path) -> bool:
+    def visit(self, path: str, original: Path, changed: Path) -> bool:
         """Process a file and add its row. Raises OSError, and MemoryError if a higher memory limit could change the row."""
         row = FileRow(self.package, self.sha256, to_one_line(path), RowOutcome.REFUSED)
         self.rows.append(row)
         started = perf_counter()
         try:
             with only_file_errors():
-                return self._convert(row, given, changed)
+                return self._convert(row, original, changed)
         except RefusedError as error:
             row.reason = to_one_line(f"{error.reason.value}: {error.message.removeprefix(f'{error.reason.value}: ')}")
         except VerificationError as error:
@@ -62,10 +62,10 @@ class PackageFiles:
             row.seconds = round(perf_counter() - started, 6)
         return False
 
-    def _convert(self, row: FileRow, given: Path, changed: Path) -> bool:
-        data, status = map_file(given)
+    def _convert(self, row: FileRow, original: Path, changed: Path) -> bool:
+        data, status = map_file(original)
         row.file_bytes = status.st_size
-        elf = ElfFile(data, os.fspath(given))
+        elf = ElfFile(data, os.fspath(original))
         abi = abi_of(elf)
         row.machine, row.elf_type = abi.other_name or abi.name, ELF_TYPE_NAMES.get(elf.header.e_type, "")
         row.build_id = (read_build_id(elf) or b"").hex()
@@ -80,10 +80,10 @@ class PackageFiles:
             row.executable_bytes = sum(end - start for start, end in elf.executable_ranges())
         del elf, data
         if is_checked:
-            fill_from_report(row, api.check(given))
+            fill_from_report(row, api.check(original))
             return False
         how: dict[str, Any] = {"dry_run": True} if self.options.mode is Mode.SURVEY else {"output": changed}
-        summary = api.add_section(given, replace=True, **self.options.adding, **how)
+        summary = api.add_section(original, replace=True, **self.options.adding, **how)
         fill_from_summary(row, summary)
         row.warnings = [to_one_line(warning.removeprefix(f"{changed} ")) for warning in summary.warnings]
         if not changed.exists() or row.outcome is not RowOutcome.ADDED:

@@ -105,8 +105,8 @@ def _read_comment(elf: ElfFile) -> Producer:
     if section is None or section.header.sh_size > MAX_COMMENT_BYTES:
         return Producer()
     texts = [text[:MAX_TEXT_BYTES].decode("utf-8", "replace") for text in bytes(elf.stored_contents(section)).split(b"\0") if text]
-    found = Counter(producer for text in texts if (producer := _match_comment(text)) is not None)
-    return max(found, key=lambda one: (bool(one.language), found[one], one.version), default=Producer())
+    counts = Counter(producer for text in texts if (producer := _match_comment(text)) is not None)
+    return max(counts, key=lambda one: (bool(one.language), counts[one], one.version), default=Producer())
 
 
 def _match_comment(text: str) -> Producer | None:

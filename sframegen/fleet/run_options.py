@@ -46,8 +46,8 @@ class RunOptions:
     def make_key(self, *parts: str) -> str:
         """Return a hexadecimal key for `parts` that also depends on sframegen's version and on all options that affect results."""
         defaults = signature(add_section).parameters
-        given = {name: value for name, value in self.adding.items() if value != defaults[name].default}
-        parts = (__version__, self.mode, json.dumps(given, sort_keys=True), *parts)
+        options = {name: value for name, value in self.adding.items() if value != defaults[name].default}
+        parts = (__version__, self.mode, json.dumps(options, sort_keys=True), *parts)
         return sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
     def make_identity_key(self, item: Item, identity: str) -> str:

@@ -113,9 +113,9 @@ class DebMembers(NamedTuple):
 def pass_deb(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> PassReport:
     """Pass a Debian package through `visit`, as `pass_through` in kinds.py says."""
     size = file_size(source)
-    found = read_members(map_descriptor(source.fileno(), "")[0], "")
-    parts = find_members(found)
-    signed = ", ".join(member.name for member in found if member.name.startswith(SIGNATURE_PREFIX))
+    members = read_members(map_descriptor(source.fileno(), "")[0], "")
+    parts = find_members(members)
+    signed = ", ".join(member.name for member in members if member.name.startswith(SIGNATURE_PREFIX))
     changes = ChangedFiles(visit, ("md5",))
     with Pass("deb", size, changes, signed=signed, force=force) as package:
         with naming_entry(parts.control.name):
@@ -136,24 +136,24 @@ def pass_deb(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: 
                         parts.control.at: control.pack(),
                         parts.data.at: map_descriptor(file.fileno(), "")[0],
                     }
-                    target.writelines(rewrite_archive(found, contents, ""))
+                    target.writelines(rewrite_archive(members, contents, ""))
         if changes.by_path and signed:
             package.warnings.append(f"must be signed again: {signed}")
         return package.make_report()
 
 
-def find_members(found: list[Member]) -> DebMembers:
+def find_members(members: list[Member]) -> DebMembers:
     """Return the members that dpkg reads. Raises FormatError for packages that dpkg would reject, too."""
-    if found[0].name != "debian-binary" or not bytes(found[0].contents[:4]).startswith(b"2."):
+    if members[0].name != "debian-binary" or not bytes(members[0].contents[:4]).startswith(b"2."):
         raise FormatError("not a Debian package of format 2")
-    read = [member for member in found[1:] if not member.name.startswith("_")][:2]
-    if [member.name.partition(".tar")[0] for member in read] != ["control", "data"]:
+    required = [member for member in members[1:] if not member.name.startswith("_")][:2]
+    if [member.name.partition(".tar")[0] for member in required] != ["control", "data"]:
         raise FormatError("no control.tar and data.tar after debian-binary, as a Debian package has them")
-    for member in read:
+    for member in required:
         compression = detect_compression(bytes(member.contents[:MAGIC_SIZE]))
         if member.name.partition(".tar")[2] != (f".{compression.name}" if compression else ""):
             raise FormatError(f"{member.name}: compression differs from its name or is not supported")
-    return DebMembers(*read)
+    return DebMembers(*required)
 
 
 def _open_member(source: BinaryIO, member: Member) -> BinaryIO:

@@ -59,10 +59,10 @@ class ResultCollector(Generic[R]):
         self.refused: list[str] = []
         self.faults: list[str] = []
 
-    def __call__(self, path: str, given: Path, changed: Path) -> bool:
+    def __call__(self, path: str, original: Path, changed: Path) -> bool:
         try:
             with only_file_errors():
-                part = self._each(given, output=changed) if self._is_written else self._each(given)
+                part = self._each(original, output=changed) if self._is_written else self._each(original)
         except VerificationError as error:
             raise VerificationError(f"{path}: {error.message}") from error
         except SframegenError as error:

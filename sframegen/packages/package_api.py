@@ -81,13 +81,13 @@ def check_package(path: StrPath, **options: Any) -> CheckReport:  # noqa: ANN401
     """
     kept, without_section = 0, 0
 
-    def part(given: Path) -> CheckReport | None:
+    def part(path: Path) -> CheckReport | None:
         nonlocal kept, without_section
-        if companion_of(open_elf(given)) is not None:
+        if companion_of(open_elf(path)) is not None:
             return None
         if kept > MAX_FINDINGS:
             raise FormatError(f"not checked: the files before it in the package have more than {MAX_FINDINGS:,} findings")
-        report = api.check(given, **options)
+        report = api.check(path, **options)
         if report.lacks_section:
             without_section += 1
             return None

@@ -86,10 +86,10 @@ class ChangedFiles:
         self.by_path: dict[str, ChangedFile] = {}
         self._visit, self._algorithms = visit, algorithms
 
-    def __call__(self, path: str, given: Path, changed: Path) -> bool:
-        is_changed = self._visit(path, given, changed)
+    def __call__(self, path: str, original: Path, changed: Path) -> bool:
+        is_changed = self._visit(path, original, changed)
         if is_changed:
-            self.by_path[path] = ChangedFile(self._sums(given), self._sums(changed))
+            self.by_path[path] = ChangedFile(self._sums(original), self._sums(changed))
         return is_changed
 
     def _sums(self, path: Path) -> FileSums:
@@ -178,21 +178,21 @@ class Pass:
             self.warnings.append(f"{path}: signed: {checksum}")
             return None
         self.elf_files += 1
-        given = self.private_path("given")
-        with given.open("wb") as file:
+        original = self.private_path("given")
+        with original.open("wb") as file:
             file.write(beginning)
             for piece in read_pieces(rest, size - len(beginning), path):
                 file.write(piece)
         changed = self.private_path(f"changed-{self.elf_files}")
         started = monotonic()
         try:
-            is_changed = self._visit(path, given, changed)
+            is_changed = self._visit(path, original, changed)
         finally:
             self._seconds_visiting += monotonic() - started
-        given.unlink()
+        original.unlink()
         if not is_changed:
             changed.unlink(missing_ok=True)
-            return Content(given, size, changed=False)
+            return Content(original, size, changed=False)
         if self.signed and not self.force:
             raise RefusedError(Refusal.SIGNED, f"signed: {self.signed}")
         self.changed += 1

@@ -37,7 +37,7 @@ class ZipEntry(NamedTuple):
     end: int  # file offset of its end, after the data descriptor if there is one
 
 
-def check_entries(package: Pass, given: ZipFile, infos: list[ZipInfo]) -> list[ZipEntry]:
+def check_entries(package: Pass, archive: ZipFile, infos: list[ZipInfo]) -> list[ZipEntry]:
     """Check all entries, before any of them is read, and return them. Raises FormatError."""
     entries = []
     named: set[str] = set()
@@ -49,24 +49,24 @@ def check_entries(package: Pass, given: ZipFile, infos: list[ZipInfo]) -> list[Z
             raise FormatError(f"{path}: a second entry of this name")
         named.add(path)
         package.count_bytes(path, info.file_size)
-        entries.append(_locate_entry(given, info, path))
+        entries.append(_locate_entry(archive, info, path))
     end = 0
     for entry in sorted(entries, key=lambda entry: entry.start):
         if entry.start < end:
             raise FormatError(f"{entry.path}: overlaps with another entry")
         end = entry.end
-    if end > given.start_dir:
+    if end > archive.start_dir:
         raise FormatError("an entry overlaps with the directory of the archive")
     return entries
 
 
-def write_zip(given: ZipFile, entries: list[ZipEntry], contents: dict[str, Content], target: BinaryIO) -> None:
+def write_zip(archive: ZipFile, entries: list[ZipEntry], contents: dict[str, Content], target: BinaryIO) -> None:
     """Write the archive with new contents for some entries."""
-    source = _open_file_of(given)
+    source = _open_file_of(archive)
     with ZipFile(target, "w") as out:
         if out.fp is not target:  # zipfile treats a file for which tell() fails as a pipe, and hides the error
             raise OSError(errno.ESPIPE, os.strerror(errno.ESPIPE))
-        out.comment = given.comment
+        out.comment = archive.comment
         for entry in entries:
             content = contents.get(entry.path)
             if content is None:
@@ -89,9 +89,9 @@ def _check_entry(info: ZipInfo) -> None:
         raise FormatError("a directory with contents")
 
 
-def _locate_entry(given: ZipFile, info: ZipInfo, path: str) -> ZipEntry:
+def _locate_entry(archive: ZipFile, info: ZipInfo, path: str) -> ZipEntry:
     """Return an entry with its file offsets, including its header and data descriptor."""
-    source = _open_file_of(given)
+    source = _open_file_of(archive)
     source.seek(info.header_offset)
     raw = source.read(LOCAL_HEADER.size)
     if len(raw) < LOCAL_HEADER.size or not raw.startswith(LOCAL_MAGIC):

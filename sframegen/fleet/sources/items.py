@@ -89,13 +89,13 @@ def make_name(place: str) -> str:
 
 def clean_path(path: str) -> str:
     """Return a path without empty parts, `.` and `..`, for use as a name below a directory."""
-    kept: list[str] = []
+    parts: list[str] = []
     for part in path.split("/"):
         if part == "..":
-            del kept[-1:]
+            del parts[-1:]
         elif part not in ("", "."):
-            kept.append(part)
-    return "/".join(kept)
+            parts.append(part)
+    return "/".join(parts)
 
 
 def check_name(name: str) -> None:
