@@ -20,7 +20,7 @@ from benchmarks.ours import ADDRESS, open_input, section_of
 from benchmarks.places import corpus_file, libsframe
 from corpus.samples import ALL, sample_files
 from sframegen.format.decode import open_section
-from sframegen.format.locate import sframe_of
+from sframegen.format.locate import find_sframe
 from sframegen.tables.levels import LEVELS
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Layout(NamedTuple):
 
 def layouts_of(source: Input) -> list[Layout]:
     """GNU's section first; where a file has none, `none` stands for it: one FDE a function."""
-    own = sframe_of(source.elf)
+    own = find_sframe(source.elf)
     gnu = Layout(GNU, bytes(own[0]), own[1]) if own else Layout(GNU, bytes(section_of(source, "none")), ADDRESS)
     return [gnu, *(Layout(level, bytes(section_of(source, level)), ADDRESS) for level in LEVELS if own or level != "none")]
 

@@ -40,7 +40,7 @@ HEAD_END, OTHERS_END = HEAD.size, HEAD.size + 4 * OTHER.size
 UNREADABLE = HEAD.pack(0, RuleKind.UNREADABLE, 0, 0) + bytes(4 * OTHER.size + EXPRESSION.size)
 
 
-def read(sections: Iterable[CfiSection], registers: FollowedRegisters) -> FdeTable:
+def read_cfi_sections(sections: Iterable[CfiSection], registers: FollowedRegisters) -> FdeTable:
     """Return the FDEs of all sections, with rows. Raises FormatError if a section cannot be read: section.py lists the faults."""
     numbers: dict[bytes, int] = {}  # distinct state of a row in any section -> number, ascending
     blocks: list[tuple[int, CfiSection]] = []

@@ -13,7 +13,7 @@ from linker.inject.undo_record import Undo, Write, merge_writes
 from sframegen.base.errors import FormatError, SframegenError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.records import SHT
-from sframegen.format.locate import unloaded_of
+from sframegen.format.locate import find_unloaded_section
 
 if TYPE_CHECKING:
     from linker.inject.kernel_versions import KernelChange
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def has_same_unloaded_section(elf: ElfFile, contents: memoryview) -> bool:
     """Return True if the file already has this section, not loaded and not compressed."""
-    section = unloaded_of(elf)
+    section = find_unloaded_section(elf)
     if section is None or (section.header.sh_flags, section.header.sh_addr) != (0, UNLOADED_ADDRESS):
         return False
     try:

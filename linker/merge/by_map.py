@@ -18,7 +18,7 @@ from linker.objects.laid_out import LaidOutObject, is_code
 from sframegen.base.errors import FormatError
 from sframegen.elf.ranges import index_of_containing_range
 from sframegen.elf.records import SHN
-from sframegen.tables.gather import DEAD, Merger
+from sframegen.tables.gather import DROPPED_ADDRESS, Merger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -92,12 +92,12 @@ class LinkerMap:
         for section, numbers, offsets in obj.described_sections():
             if addresses is None:
                 addresses = self._locate_sections(obj, member, self._places.get(key, {}))
-            bases = [addresses.get(number, DEAD) for number in numbers]
-            starts = [DEAD if base is None or base == DEAD else base + offset for base, offset in zip(bases, offsets, strict=True)]
+            bases = [addresses.get(number, DROPPED_ADDRESS) for number in numbers]
+            starts = [DROPPED_ADDRESS if base is None or base == DROPPED_ADDRESS else base + offset for base, offset in zip(bases, offsets, strict=True)]
             _check_functions_inside(obj, numbers, offsets, merger.add(section, starts))
             unknown = bases.count(None)
             counts.unknown += unknown
-            counts.dropped += starts.count(DEAD) - unknown
+            counts.dropped += starts.count(DROPPED_ADDRESS) - unknown
             functions += len(starts)
         self._function_counts[key] = functions
         counts.objects += bool(functions)

@@ -22,7 +22,7 @@ from sframegen.elf.records import ET, RELA_SIZE
 from sframegen.elf.relocations import relocation_rows
 from sframegen.format.abi import Abi, abi_of
 from sframegen.format.decode import open_section
-from sframegen.tables.gather import DEAD, Merger
+from sframegen.tables.gather import DROPPED_ADDRESS, Merger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -177,7 +177,7 @@ def check_all_objects(paths: Sequence[str | os.PathLike[str]]) -> None:
                 if not obj.is_relocatable:
                     raise FormatError("a linked file, not an object")
                 for section, numbers, _ in obj.described_sections():
-                    merger.add(section, [DEAD] * len(numbers))
+                    merger.add(section, [DROPPED_ADDRESS] * len(numbers))
 
 
 def _file_version(status: os.stat_result) -> Version:

@@ -15,10 +15,10 @@ from sframegen.conversion.final_calls import symbol_addresses
 from sframegen.elf.file import check_regular
 from sframegen.format.abi import abi_of
 from sframegen.format.model import AT_CFA
-from sframegen.format.words import EncodedRules, RuleWords, expressible
+from sframegen.format.words import EncodedRules, RuleWords, are_expressible
 from sframegen.tables.gather import Merger
-from sframegen.tables.lower import lower
-from sframegen.tables.optimize import Borders, encoder_of
+from sframegen.tables.lower import lower_table
+from sframegen.tables.optimize import Borders, build_optimized_encoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -62,18 +62,20 @@ def merge_objects(inputs: Inputs, linker_map: LinkerMap, layout: Layout, level: 
         )
     abi = abi_of(elf)
     plt = find_plt(elf, abi).make_functions()
-    table, _ = merger.merged(elf.executable_ranges(), plt)
+    table, _ = merger.build_table(elf.executable_ranges(), plt)
     counts.plt_functions = len(plt)
     linker_map.count_undescribed(table.start, counts)
     is_unchanged = merger.versions == {layout.version} and merger.fixed_offsets == {(abi.fixed_fp_offset, abi.fixed_ra_offset)}
-    is_unchanged = is_unchanged and all(rule.fp != AT_CFA for rule in table.rules) and expressible(table.rules, abi, layout)
+    is_unchanged = is_unchanged and all(rule.fp != AT_CFA for rule in table.rules) and are_expressible(table.rules, abi, layout)
     has_overlaps = any(map(gt, map(add, table.start, table.size), islice(table.start, 1, None)))
     if level.max_rows or has_overlaps or not is_unchanged:
-        table, left_out = lower(table, abi, layout)
+        table, left_out = lower_table(table, abi, layout)
         counts.left_out = {reason.value: count for reason, count in left_out.items()}
     if not len(table):
         raise FormatError("the .sframe sections of its objects describe none of its code", file=elf.name)
-    encoder = encoder_of(elf, table, EncodedRules(table.rules, RuleWords(abi, layout)), level, Borders(symbol_addresses(elf)))
+    encoder = build_optimized_encoder(
+        elf, table, EncodedRules(table.rules, RuleWords(abi, layout)), level, Borders(symbol_addresses(elf))
+    )
     encoder.flags |= layout.flags & (0 if counts.objects_without else merger.flags)
     counts.functions, counts.rows, counts.section_bytes = len(encoder.table), len(encoder.table.row_start), encoder.size_bytes
     return encoder

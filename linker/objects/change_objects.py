@@ -16,8 +16,8 @@ from sframegen.elf.file import ElfFile
 from sframegen.elf.records import EHDR_SIZE, ET
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import SframeSection, decode
-from sframegen.tables.compare import agree, difference
-from sframegen.tables.gather import gather
+from sframegen.tables.compare import have_same_rules, find_difference
+from sframegen.tables.gather import concatenate_tables
 from sframegen.tables.optimize import MAX_GAP
 
 if TYPE_CHECKING:
@@ -79,10 +79,10 @@ def convert_object(elf: ElfFile, layout: Layout, level: Level, *, replace: bool,
     present = list(decode_sections(placed.image if base is elf else lay_out(elf, abi).image))
     sections: list[NewSection] = []
     if len(table):
-        described = gather(section.table for section in present)
+        described = concatenate_tables(section.table for section in present)
         padded = converted.coverage.final_calls(placed.image).padding_ends(converted.table)
         same_version = {section.header.version for section in present} == {layout.version}
-        if same_version and agree(described, converted.table, MAX_GAP, padded):
+        if same_version and have_same_rules(described, converted.table, MAX_GAP, padded):
             table = described  # the existing sections, whose rules for padding may differ
         elif present and not replace:
             raise RefusedError(Refusal.OTHER_SECTION, DIFFERENT_SECTION, file=elf.name)
@@ -116,7 +116,7 @@ def check_object(change: ObjectChange, written: ElfFile) -> list[str]:
         findings.append("bytes of the original have changed")
     placed = lay_out(written, abi_of(base))
     before, after = ([one for one in found.sections if one[2] not in old] for found in (change.placed, placed))
-    address, lost = difference(change.table, gather(section.table for section in decode_sections(placed.image)))
+    address, lost = find_difference(change.table, concatenate_tables(section.table for section in decode_sections(placed.image)))
     if before != after or address is not None or lost:
         findings.append("the new sections differ from the planned ones")
     if change.undoable and not _restores(written, base):

@@ -10,7 +10,7 @@ from sframegen.elf.records import SHN, SHT, Rela
 from sframegen.elf.relocations import relocation_rows
 from sframegen.elf.symbols import SymbolTable
 from sframegen.format.abi import BY_SFRAME_ID, Relocation, abi_of
-from sframegen.format.locate import joined_sections
+from sframegen.format.locate import split_joined_sections
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ def described_sections(elf: ElfFile) -> Iterator[DescribedSection]:
         tables = (SymbolTable(elf, table) for table in elf.sections if table.header.sh_type == SHT.SYMTAB)
         symbols = next(tables, None)
         by_offset = {rela.r_offset: rela for rela in map(Rela._make, relocation_rows(elf, section))}
-        for piece in joined_sections(elf.contents(section), section.header.sh_addr):
+        for piece in split_joined_sections(elf.contents(section), section.header.sh_addr):
             if piece.abi.sframe_id != abi.sframe_id:
                 raise elf.error(f"an SFrame section for {piece.abi.name} in an object for {abi.name}", section.name, 4)
             base = piece.address - section.header.sh_addr

@@ -16,7 +16,7 @@ from sframegen.elf.records import SHN
 from sframegen.elf.symbols import find_functions_named, sorted_functions
 from sframegen.format.abi import abi_of
 from sframegen.format.model import FunctionTable, Match, look_up_in
-from sframegen.tables.gather import DEAD, Merger
+from sframegen.tables.gather import DROPPED_ADDRESS, Merger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +60,7 @@ class ObjectView:
     def function_namer(self, section: int) -> Callable[[int], str | None]:
         """Return a callable that maps a function's number in an SFrame section to its symbol's name. `section`: its number."""
         names, addresses = self._names, self.addresses(self.described_sections[section])
-        return lambda function: None if addresses[function] == DEAD else names.at(addresses[function])
+        return lambda function: None if addresses[function] == DROPPED_ADDRESS else names.at(addresses[function])
 
     def code_section_namer(self, section: int) -> Callable[[int], str]:
         """Return a callable that maps a function's number to the name of its code section, or "" if the code was dropped."""
@@ -71,7 +71,7 @@ class ObjectView:
         """Return the addresses of a section's functions in the placed object; DEAD if a linker has dropped the code."""
         sections = self.placed.image.sections
         return [
-            DEAD if number == SHN.UNDEF else sections[number].header.sh_addr + offset
+            DROPPED_ADDRESS if number == SHN.UNDEF else sections[number].header.sh_addr + offset
             for number, offset in zip(one.numbers, one.offsets, strict=True)
         ]
 
@@ -94,7 +94,7 @@ class ObjectView:
     @cached_property
     def functions(self) -> FunctionTable:
         """Return all functions, at their addresses in the placed object, except those whose code was dropped."""
-        return self.merged.merged(self.placed.image.executable_ranges())[0]
+        return self.merged.build_table(self.placed.image.executable_ranges())[0]
 
     @cached_property
     def _names(self) -> FunctionNames:

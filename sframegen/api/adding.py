@@ -24,11 +24,11 @@ from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.detached.detached_file import is_detached
 from sframegen.elf.dynamic import DT, determine_role, read_dynamic
 from sframegen.format.layouts import LAYOUTS
-from sframegen.format.locate import read_sframe, unloaded_of
+from sframegen.format.locate import find_unloaded_section, read_sframe
 from sframegen.format.model import OUTERMOST
-from sframegen.format.words import expressible
+from sframegen.format.words import are_expressible
 from sframegen.program.workers import JobOptions
-from sframegen.tables.compare import agree, spans
+from sframegen.tables.compare import claim_spans, have_same_rules
 from sframegen.tables.optimize import MAX_GAP
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _add_to_linked(elf: ElfFile, target: Target, options: AddOptions) -> Summary
 
 def _summarize_existing(file: _InputFile, summary: Summary, converted: Converted, options: AddOptions) -> Summary:
     """Return the summary for a file with another tool's section. Raises RefusedError if that differs from the new one."""
-    section = unloaded_of(file.elf)
+    section = find_unloaded_section(file.elf)
     is_same_kind = (section is not None) == options.writing.unloaded
     if not is_same_kind or not _has_same_rules(file.elf, converted.coverage, options.section.layout):
         _plan_new_section(file, converted, options)  # raises if `replace`, which the refusal below names, would fail
@@ -188,7 +188,11 @@ def _covers_only_start_files(elf: ElfFile, coverage: Coverage) -> bool:
     starts = {elf.header.e_entry, *(entry.value for entry in read_dynamic(elf) if entry.tag in (DT.INIT, DT.FINI))}
     try:
         section = read_sframe(elf)
-        if unloaded_of(elf) is not None or section.header.num_fdes > len(starts) or not starts.issuperset(section.table.start):
+        if (
+            find_unloaded_section(elf) is not None
+            or section.header.num_fdes > len(starts)
+            or not starts.issuperset(section.table.start)
+        ):
             return False
     except FormatError:
         return False
@@ -197,9 +201,9 @@ def _covers_only_start_files(elf: ElfFile, coverage: Coverage) -> bool:
 
 def _keeps_rules(old: SframeSection, new: FunctionTable) -> bool:
     """Return True if `new` has all rules of the old section, or "outermost frame" where the old version cannot express that."""
-    allowed_changes = () if expressible((OUTERMOST,), old.abi, LAYOUTS[old.header.version]) else (OUTERMOST,)
-    new_spans = list(spans(new))
-    for start, end, row in spans(old.table):
+    allowed_changes = () if are_expressible((OUTERMOST,), old.abi, LAYOUTS[old.header.version]) else (OUTERMOST,)
+    new_spans = list(claim_spans(new))
+    for start, end, row in claim_spans(old.table):
         at = bisect_right(new_spans, start, key=itemgetter(0)) - 1
         _, new_end, new_row = new_spans[at] if at >= 0 else (0, 0, row)
         if end > new_end or not (new_row == row or new_row.rule in allowed_changes):
@@ -264,7 +268,7 @@ def _add_plan(elf: ElfFile, new: _NewSection, summary: Summary, target: Target, 
 
 def _other_section_error(elf: ElfFile, *, unloaded: bool) -> RefusedError:
     """Return the refusal for a file with a different section. `unloaded`: whether the new section is to be unloaded."""
-    is_loaded = unloaded_of(elf) is None
+    is_loaded = find_unloaded_section(elf) is None
     message = "already has a loaded SFrame section" if is_loaded else "already has an SFrame section that is not loaded"
     return RefusedError(Refusal.OTHER_SECTION, message if is_loaded == unloaded else DIFFERENT_SECTION, file=elf.name)
 
@@ -274,7 +278,7 @@ def _has_same_rules(elf: ElfFile, coverage: Coverage, layout: Layout) -> bool:
     try:
         section = read_sframe(elf)
         padded_ends = coverage.final_calls(elf).padding_ends(coverage.table)
-        return section.header.version == layout.version and agree(section.table, coverage.table, MAX_GAP, padded_ends)
+        return section.header.version == layout.version and have_same_rules(section.table, coverage.table, MAX_GAP, padded_ends)
     except FormatError:
         return False
 

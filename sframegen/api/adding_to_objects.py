@@ -50,7 +50,7 @@ def add_to_objects(objects: Objects, target: Target, options: AddOptions) -> Sum
     if summary.outcome is Outcome.NOTHING and not objects.is_archive:
         summary = note_nothing_to_add(summary)
     elif changed:
-        summary = changed_to(summary, note=abi_of(changed[0]).unread_modules if is_module(changed[0]) else summary.note)
+        summary = changed_to(summary, note=abi_of(changed[0]).module_note if is_module(changed[0]) else summary.note)
     if not summary.section_bytes and target.in_place:
         return summary
     writers = {at: partial(write_object, one.change) for at, one in prepared.items()}

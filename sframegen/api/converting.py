@@ -21,14 +21,14 @@ from sframegen.base.text import format_count, printable, sort_by_count
 from sframegen.conversion.convert import find_borders
 from sframegen.detached.detached_file import Companion, is_detached
 from sframegen.elf.file import open_elf
-from sframegen.format.encode import EMPTY
+from sframegen.format.encode import EMPTY_COLUMN
 from sframegen.format.layouts import F_FDE_SORTED
-from sframegen.format.locate import is_sframe_section, read_pieces, read_sframe, unloaded_of
-from sframegen.format.words import EncodedRules, RuleWords, expressible
-from sframegen.tables.compare import agree, difference
+from sframegen.format.locate import find_unloaded_section, is_sframe_section, open_joined_sections, read_sframe
+from sframegen.format.words import EncodedRules, RuleWords, are_expressible
+from sframegen.tables.compare import find_difference, have_same_rules
 from sframegen.tables.gather import Merger
-from sframegen.tables.lower import lower
-from sframegen.tables.optimize import MAX_GAP, Borders, encoder_of
+from sframegen.tables.lower import lower_table
+from sframegen.tables.optimize import MAX_GAP, Borders, build_optimized_encoder
 
 if TYPE_CHECKING:
     import os
@@ -140,11 +140,11 @@ def _make_encoder(elf: ElfFile, table: FunctionTable, abi: Abi, layout: Layout, 
 
     Raises FormatError if functions may be joined and the file's CFI cannot be read.
     """
-    borders = find_borders(elf, table, abi) if level.max_rows else Borders(EMPTY)
+    borders = find_borders(elf, table, abi) if level.max_rows else Borders(EMPTY_COLUMN)
     rules = EncodedRules(table.rules, RuleWords(abi, layout))
-    smallest = encoder_of(elf, table, rules, level, borders)
+    smallest = build_optimized_encoder(elf, table, rules, level, borders)
     for _ in range(MAX_JOIN_ROUNDS if level.max_rows else 0):
-        encoder = encoder_of(elf, smallest.table, rules, level, borders)
+        encoder = build_optimized_encoder(elf, smallest.table, rules, level, borders)
         if encoder.size_bytes >= smallest.size_bytes:
             break
         smallest = encoder
@@ -154,21 +154,21 @@ def _make_encoder(elf: ElfFile, table: FunctionTable, abi: Abi, layout: Layout, 
 def _convert_linked(elf: ElfFile, target: Target, conversion: ConversionOptions) -> VersionChange:
     if is_detached(elf):
         raise FormatError(f"{Companion.DETACHED_SECTION}: for another version, add it again from the file that it is for")
-    pieces = read_pieces(elf)
+    pieces = open_joined_sections(elf)
     abi, layout = pieces[0].abi, conversion.layout_for(piece.header.version for piece in pieces)
     merger = Merger()
     for piece in pieces:
         merger.add(piece)
-    merged, dead = merger.merged(elf.executable_ranges())
+    merged, dead = merger.build_table(elf.executable_ranges())
     old_version = min(piece.header.version for piece in pieces)
     change = VersionChange(str(target.path), old_version, layout.version, pieces=len(pieces), dead=dead)
     is_one_sorted_section = len(pieces) == 1 and bool(pieces[0].header.flags & F_FDE_SORTED) and is_ascending(merged.start)
-    is_of_the_version = layout.version == old_version and expressible(merged.rules, abi, layout)
+    is_of_the_version = layout.version == old_version and are_expressible(merged.rules, abi, layout)
     is_up_to_date = is_one_sorted_section and not dead and is_of_the_version
     if is_up_to_date and conversion.optimize is None:
         return add_output(change, target.copy(elf))
 
-    table, left_out = lower(merged, abi, layout)
+    table, left_out = lower_table(merged, abi, layout)
     if not len(table):
         message = f"nothing in its SFrame section can be expressed in version {layout.version}"
         raise RefusedError(Refusal.INEXPRESSIBLE, message, file=elf.name)
@@ -192,7 +192,7 @@ def _convert_linked(elf: ElfFile, target: Target, conversion: ConversionOptions)
         result, is_joined = read_sframe(open_elf(written)).table, conversion.level.max_rows > 0
         findings = replacement.verify(written, reader)
         findings += _find_lost_rules(merged, table if is_joined else result, sum(left_out.values()))
-        if is_joined and not agree(table, result, MAX_GAP, {}):
+        if is_joined and not have_same_rules(table, result, MAX_GAP, {}):
             findings.append("joined functions have other rules than before")
         raise_for_findings(findings or ([] if replacement.restores is None else check_undo_record(replacement.restores, written)))
 
@@ -201,13 +201,13 @@ def _convert_linked(elf: ElfFile, target: Target, conversion: ConversionOptions)
 
 def _section_size(elf: ElfFile) -> int:
     """Return the size of the file's section in bytes, after decompression."""
-    unloaded = unloaded_of(elf)
+    unloaded = find_unloaded_section(elf)
     return find_slot(elf).size if unloaded is None else len(elf.contents(unloaded))
 
 
 def _find_lost_rules(merged: FunctionTable, table: FunctionTable, expected: int) -> list[str]:
     """Return a finding if `table` loses rules of `merged` for more than the `expected` bytes of code."""
-    address, lost = difference(merged, table)
+    address, lost = find_difference(merged, table)
     if address is not None:
         return [f"another rule at {address:#x}"]
     return [] if lost == expected else [f"{lost} bytes of code lost their rule, not {expected}"]
@@ -224,7 +224,7 @@ class _Replacement(NamedTuple):
 
 def _plan_replacement(elf: ElfFile, encoder: Encoder) -> _Replacement:
     """Plan to exchange a loaded section in place if the new one fits; else to remove ours and add a new one with more room."""
-    unloaded = unloaded_of(elf)
+    unloaded = find_unloaded_section(elf)
     if unloaded is None and (encoder.size_bytes <= find_slot(elf).room or restore_original(elf) is None):
         return _plan_exchange(elf, encoder)
     return _plan_second_addition(elf, encoder, unloaded)

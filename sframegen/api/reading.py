@@ -16,7 +16,7 @@ from sframegen.checks.object_check import check_objects
 from sframegen.detached.stores import Stores
 from sframegen.elf.file import ElfFile, map_file, open_elf
 from sframegen.elf.function_names import CopiedSymbols
-from sframegen.format.locate import sframe_of
+from sframegen.format.locate import find_sframe
 from sframegen.program.workers import JobOptions
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def check(
 def _find_detached_section(elf: ElfFile, stores: Stores) -> memoryview | None:
     """Return the section in a store for a file without one; None if a store has none, or the file has one, even a damaged one."""
     try:
-        return stores.find_for(elf, lambda data: data) if sframe_of(elf) is None else None
+        return stores.find_for(elf, lambda data: data) if find_sframe(elf) is None else None
     except FormatError:
         return None
 

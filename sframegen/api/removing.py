@@ -20,7 +20,7 @@ from sframegen.base.errors import Refusal, RefusedError
 from sframegen.base.text import printable
 from sframegen.detached.detached_file import Companion, is_detached
 from sframegen.elf.records import ET
-from sframegen.format.locate import unloaded_of
+from sframegen.format.locate import find_unloaded_section
 
 if TYPE_CHECKING:
     import os
@@ -117,7 +117,7 @@ def _remove_from_linked(elf: ElfFile, target: Target, *, force: bool) -> Section
         removal = replace(removal, restored=True, identical=True, still_has_one=has_one, size=size)
         result, plan = original.elf, Removal(original.elf.segments, original.elf.sections, [])
         write = partial(write_changed_file, elf, Change(()), record=original.record)
-    elif find_own_loads(elf) or unloaded_of(elf) is not None or force:
+    elif find_own_loads(elf) or find_unloaded_section(elf) is not None or force:
         result, plan = elf, plan_removal(elf)
         removal, write = replace(removal, plan=plan_from_change(plan)), partial(write_changed_file, elf, Change(plan.writes))
     else:

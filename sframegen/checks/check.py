@@ -21,7 +21,7 @@ from sframegen.elf.ranges import count_contained
 from sframegen.elf.records import ET
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import SframeSection, open_section
-from sframegen.format.locate import sframe_of, unloaded_of
+from sframegen.format.locate import find_sframe, find_unloaded_section
 from sframegen.program.libraries import import_library
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def check_file(
             severity = Severity.NOTE if instructions else Severity.ERROR  # the CFI is compared with the instructions
             draft.findings.append(Finding(RULE_NO_SECTION, severity, explain_missing_section(elf, debug_file)))
         else:
-            loaded = detached is None and unloaded_of(elf) is None
+            loaded = detached is None and find_unloaded_section(elf) is None
             section = _check_section(elf, *found, draft, consumer, loaded=loaded)
             if is_detached(elf):
                 draft.findings.append(Finding("cfi-unreadable", Severity.ERROR, CHECKED_ALONE))
@@ -88,7 +88,7 @@ def explain_missing_section(elf: ElfFile, debug_file: Path | None = None) -> str
 
 def _locate_section(elf: ElfFile, detached: memoryview | None) -> tuple[memoryview, int] | None:
     """Return (bytes, address) of the section; None if there is none."""
-    return sframe_of(elf) if detached is None else (detached, ADDRESS)
+    return find_sframe(elf) if detached is None else (detached, ADDRESS)
 
 
 def _check_section(

@@ -13,7 +13,7 @@ from sframegen.elf.dynamic import dynamic_segment
 from sframegen.elf.records import ET, PF, PT, SHF, SHT, STRUCT_BYTE_ORDERS, Phdr
 from sframegen.format.abi import BY_MACHINE, BY_SFRAME_ID
 from sframegen.format.layouts import MAGIC
-from sframegen.format.locate import IMAGE_SECTION, is_sframe_section, unloaded_of
+from sframegen.format.locate import IMAGE_SECTION, find_unloaded_section, is_sframe_section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +57,7 @@ def _find_faults(elf: ElfFile) -> Iterator[Broken]:
     yield from _check_dynamic(elf)
     if len(segments) > 1 or len(sections) > 1:
         yield "several-sections", f"{len(sections)} sections, {len(segments)} segments"
-    unloaded = unloaded_of(elf)
+    unloaded = find_unloaded_section(elf)
     if unloaded is not None:
         yield from _check_not_loaded(elf, unloaded)
         return

@@ -86,7 +86,7 @@ def track_of_table(table: FunctionTable, claims: dict[Claim, int], unsaid: Uncov
 def _claimed_spans(table: FunctionTable, claims: dict[Claim, int]) -> Iterator[tuple[int, int, int]]:
     """Yield (start, end, number of the claim) for each row of the table, and add new claims to `claims`."""
     numbers: dict[tuple[int, bool], int] = {}
-    for function, start, end in table.found_ranges():
+    for function, start, end in table.searchable_ranges():
         kind = table.kinds[table.kind[function]]
         first, after = table.first_row[function : function + 2]
         if kind.mask or kind.signal or first == after:

@@ -22,8 +22,8 @@ from sframegen.elf.ranges import START, Range, count_contained, find_uncovered_r
 from sframegen.format.layouts import V3, Layout
 from sframegen.format.model import FdeType, FunctionTable, Kind, Rule
 from sframegen.format.words import EncodedRules, Reason, RuleWords
-from sframegen.tables.narrow import narrow
-from sframegen.tables.optimize import Borders, encoder_of
+from sframegen.tables.narrow import narrow_table
+from sframegen.tables.optimize import Borders, build_optimized_encoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -62,7 +62,7 @@ class Converted(NamedTuple):
         coverage = self.coverage
         calls = coverage.final_calls(elf)
         borders = Borders(calls.symbols, coverage.uncovered.start, merge_ranges(coverage.ignored_ranges))
-        return encoder_of(elf, calls.cover_padding(self.table), self.encoded, level, borders)
+        return build_optimized_encoder(elf, calls.cover_padding(self.table), self.encoded, level, borders)
 
 
 def convert(
@@ -72,7 +72,7 @@ def convert(
 
     `code`: (start, end) addresses of executable ranges, ascending. `floating`: as in Sources.
     """
-    fdes = reader.read(sections, abi.followed)
+    fdes = reader.read_cfi_sections(sections, abi.followed)
     reason_counts = zeros("Q", len(IGNORE_REASONS))
     ignored_fdes: list[int] = []
     fde_ranges = _resolve_fde_ranges(fdes, code, reason_counts, ignored_fdes)
@@ -80,7 +80,7 @@ def convert(
     rules = _RuleTranslations(fdes.rules, words)
     encoded = EncodedRules(rules.numbers, words)
     table, uncovered, functions_covered = _split_into_functions(fdes, fde_ranges, rules, encoded, floating)
-    table = narrow(table, encoded)
+    table = narrow_table(table, encoded)
     coverage = Coverage(
         table=table,
         fde_ranges=fde_ranges,
@@ -133,7 +133,7 @@ def find_borders(elf: ElfFile, table: FunctionTable, abi: Abi) -> Borders:
 
 def _read_fde_code(elf: ElfFile, abi: Abi) -> list[Range]:
     """Return the code of all FDEs; all executable code if the file has no FDEs, or FDEs that cannot be read."""
-    fdes = reader.read(find_sources(elf).sections, abi.followed)
+    fdes = reader.read_cfi_sections(find_sources(elf).sections, abi.followed)
     if not len(fdes) or fdes.faulty:
         return elf.executable_ranges()
     return merge_ranges(zip(fdes.start, map(add, fdes.start, fdes.size), strict=True))

@@ -19,7 +19,7 @@ from sframegen.elf.file import ElfFile
 from sframegen.elf.notes import read_build_id
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import EHDR_SIZE, NT_GNU_BUILD_ID, PHDR_SIZE, PN_XNUM, PT, SHDR_SIZE, SHF, SHT, Nhdr, Shdr, pack_records
-from sframegen.format.locate import unloaded_of
+from sframegen.format.locate import find_unloaded_section
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -124,7 +124,7 @@ def read_section(data: memoryview, name: str, identity: Identity) -> memoryview:
     if theirs != identity:
         difference = "build-id" if theirs.build_id != identity.build_id else "load layout"
         raise FormatError(f"for another file: its {difference} differs", file=name)
-    section = unloaded_of(elf)
+    section = find_unloaded_section(elf)
     if section is None or section.header.sh_addr != ADDRESS:
         raise FormatError("no detached SFrame section", file=name)
     if elf.contents_size(section) > MAX_BYTES:
@@ -147,7 +147,7 @@ def companion_of(elf: ElfFile) -> Companion | None:
     code = {section.header.sh_type for section in elf.sections if section.header.sh_flags & SHF.EXECINSTR}
     if code == {SHT.NOBITS}:
         return Companion.DEBUG_FILE
-    section = None if code else unloaded_of(elf)
+    section = None if code else find_unloaded_section(elf)
     return None if section is None or section.header.sh_addr != ADDRESS else Companion.DETACHED_SECTION
 
 

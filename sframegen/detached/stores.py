@@ -12,7 +12,7 @@ from sframegen.base.errors import FormatError, name_file_in_errors
 from sframegen.detached.detached_file import ADDRESS, Identity, identity_of, path_in_store, read_section
 from sframegen.elf.file import ElfFile, map_descriptor, open_regular
 from sframegen.format.decode import SframeSection, open_section
-from sframegen.format.locate import open_sframe, sframe_of
+from sframegen.format.locate import find_sframe, open_sframe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -69,7 +69,7 @@ class Stores:
 
     def open_for(self, elf: ElfFile) -> SframeSection:
         """Open the file's own section, else the one in a store. Raises FormatError if there is none, or its own is bad."""
-        if sframe_of(elf) is None:
+        if find_sframe(elf) is None:
 
             def open_searchable(data: memoryview) -> SframeSection:
                 section = open_section(data, ADDRESS)

@@ -67,7 +67,7 @@ class PackageFiles:
         row.file_bytes = status.st_size
         elf = ElfFile(data, os.fspath(original))
         abi = abi_of(elf)
-        row.machine, row.elf_type = abi.other_name or abi.name, ELF_TYPE_NAMES.get(elf.header.e_type, "")
+        row.machine, row.elf_type = abi.common_name or abi.name, ELF_TYPE_NAMES.get(elf.header.e_type, "")
         row.build_id = (read_build_id(elf) or b"").hex()
         producer = guess_producer(elf, _read_needed_libraries(elf))
         row.producer, row.producer_version, row.language = producer

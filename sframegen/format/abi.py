@@ -49,8 +49,8 @@ class Abi(NamedTuple):
     registers_as_offsets: bool = False  # RA and FP offsets can be register numbers, in versions that support it
     relocations: Mapping[int, Relocation] = MappingProxyType({})  # r_type -> relocation
     relative: int = 0  # r_type that adds the base to an address
-    other_name: str = ""  # common name, if that is not `name`
-    unread_modules: str = ""  # says that no kernel of this machine reads sections of its modules, not even with patches
+    common_name: str = ""  # common name, if that is not `name`
+    module_note: str = ""  # says that no kernel of this machine reads sections of its modules, not even with patches
     ra_padding: bool = False  # default FDEs may save FP while RA is in its register: RA's offset is then 0
 
     @property
@@ -68,7 +68,7 @@ ABSOLUTE_64, ABSOLUTE_32, RELATIVE_64, RELATIVE_32 = (Relocation(size, relative)
 
 AMD64 = Abi(
     name="AMD64",
-    other_name="x86-64",
+    common_name="x86-64",
     sframe_id=3,
     machine=EM.X86_64,
     byte_order="little",
@@ -81,7 +81,7 @@ AMD64 = Abi(
     fixed_ra_offset=-8,
     relocations={1: ABSOLUTE_64, 10: ABSOLUTE_32, 11: ABSOLUTE_32, 24: RELATIVE_64, 2: RELATIVE_32},
     relative=8,
-    unread_modules="x86-64 kernels walk their own stacks with ORC tables, and do not read the section",
+    module_note="x86-64 kernels walk their own stacks with ORC tables, and do not read the section",
 )
 AARCH64 = Abi(
     name="AArch64",
@@ -120,14 +120,17 @@ S390X = Abi(
     cfa_scale=8,
     shares_rows=False,
     registers_as_offsets=True,
-    unread_modules="no s390x kernel reads the section of a module",
+    module_note="no s390x kernel reads the section of a module",
     ra_padding=True,
 )
 
 ABIS = (AMD64, AARCH64, AARCH64_BE, S390X)
 BY_MACHINE = {(abi.machine, abi.byte_order): abi for abi in ABIS}
 BY_SFRAME_ID = {abi.sframe_id: abi for abi in ABIS}
-ORDERS: dict[bytes, ByteOrder] = {b"\x02\x01": "little", b"\x02\x02": "big"}  # (ELF class, encoding) of 64-bit files -> byte order
+ENCODINGS: dict[bytes, ByteOrder] = {
+    b"\x02\x01": "little",
+    b"\x02\x02": "big",
+}  # (ELF class, encoding) of 64-bit files -> byte order
 
 
 def abi_of(elf: ElfFile) -> Abi:
@@ -141,7 +144,7 @@ def abi_of(elf: ElfFile) -> Abi:
 
 def is_linked(header: bytes) -> bool:
     """True if these first bytes of a file are those of a linked ELF file for an ABI that SFrame supports."""
-    order = ORDERS.get(header[4:6])
+    order = ENCODINGS.get(header[4:6])
     if len(header) < EHDR_SIZE or not header.startswith(b"\x7fELF") or order is None:
         return False
     e_type, machine = (int.from_bytes(header[at : at + 2], order) for at in (16, 18))

@@ -171,7 +171,7 @@ def open_section(data: memoryview | bytes | bytearray, address: int, place: str 
     header, byte_order = _read_header(view, place)
     if header.abi_arch not in BY_SFRAME_ID:
         raise FormatError(f"unknown ABI {header.abi_arch}", place, 4)
-    abi = _abi(header.abi_arch, header.cfa_fixed_fp_offset, header.cfa_fixed_ra_offset)
+    abi = _abi_with_offsets(header.abi_arch, header.cfa_fixed_fp_offset, header.cfa_fixed_ra_offset)
     if abi.byte_order != byte_order:
         raise FormatError(f"ABI {abi.name} is {abi.byte_order}-endian, the section {byte_order}-endian", place, 4)
     section = SframeSection(view, address, header, abi, LAYOUTS[header.version], place)
@@ -184,7 +184,7 @@ def open_section(data: memoryview | bytes | bytearray, address: int, place: str 
 
 
 @cache
-def _abi(sframe_id: int, fixed_fp_offset: int, fixed_ra_offset: int) -> Abi:
+def _abi_with_offsets(sframe_id: int, fixed_fp_offset: int, fixed_ra_offset: int) -> Abi:
     return BY_SFRAME_ID[sframe_id]._replace(fixed_fp_offset=fixed_fp_offset, fixed_ra_offset=fixed_ra_offset)
 
 
@@ -290,10 +290,12 @@ class _Numbering:
         self.all_kinds, self.all_rules = all_kinds, all_rules
 
     def new_kind(self, key: int, block_at: int) -> int:
-        return _number(self.all_kinds, kind_of_attribute(key >> 16, key >> 8 & 0xFF, key & 0xFF, self.section.place, block_at - 2))
+        return _number_value(
+            self.all_kinds, kind_of_attribute(key >> 16, key >> 8 & 0xFF, key & 0xFF, self.section.place, block_at - 2)
+        )
 
     def new_rule(self, fde_type: int, row_at: int) -> int:
-        return _number(self.all_rules, rule_of_row(self.section, FdeType(fde_type), row_at))
+        return _number_value(self.all_rules, rule_of_row(self.section, FdeType(fde_type), row_at))
 
 
 def kind_of_attribute(info: int, info2: int, rep_size: int, place: str, offset: int) -> Kind:
@@ -320,5 +322,5 @@ def _raise_fault(unpacker: Unpacker, section: SframeSection) -> None:
         raise FormatError(FAULTS[unpacker.fault], section.place, unpacker.at)
 
 
-def _number(numbers: dict[T, int], value: T) -> int:
+def _number_value(numbers: dict[T, int], value: T) -> int:
     return numbers.setdefault(value, len(numbers))

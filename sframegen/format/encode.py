@@ -24,7 +24,7 @@ from sframegen.format.layouts import (
     V3,
     SframeHeader,
 )
-from sframegen.format.pack import OutputBytes, fits_together, hash_rows, place_blocks, write_blocks, write_index
+from sframegen.format.pack import OutputBytes, are_consistent, hash_rows, place_blocks, write_blocks, write_index
 from sframegen.format.section_bytes import Fields
 from sframegen.format.words import EncodedRules, RuleWords
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 ADDRESS_SIZE = 8
-EMPTY: Column = zeros("I", 0)
+EMPTY_COLUMN: Column = zeros("I", 0)
 
 
 class Encoder:
@@ -50,7 +50,7 @@ class Encoder:
         *,
         share: bool = False,
         encoded: EncodedRules | None = None,
-        like: Column = EMPTY,
+        like: Column = EMPTY_COLUMN,
     ) -> None:
         """`table`: sorted, without overlaps. `share`: functions with equal rows share one block. `encoded`: the table's rules.
 
@@ -65,13 +65,13 @@ class Encoder:
         unsaid = next((kind for kind in table.kinds if kind.signal > layout.signal or (kind.fde_type and not layout.flex)), None)
         if unsaid is not None and table.kinds.index(unsaid) in table.kind:
             raise FormatError(f"SFrame version {layout.version} cannot express {unsaid}")
-        self.kind_bytes = kind_bytes(table.kinds)
+        self.kind_bytes = encode_kinds(table.kinds)
         self.encoded = encoded or EncodedRules(table.rules, RuleWords(abi, layout))
         self.owner, self.fre_type, self.block_size, self.block_at = make_columns("IBQQ", len(table))
         total = zeros("Q", 2)
         keys, seen = (make_columns("I", count if share else 0)[0] for count in (len(table), 2 << len(table).bit_length()))
         functions, words, fields, blocks = self.columns()
-        if not fits_together(functions, words, blocks, like):
+        if not are_consistent(functions, words, blocks, like):
             raise IndexError("the columns of the table do not fit together")
         hash_rows(functions, like, keys)
         unsaid_row = place_blocks(functions, words, fields, blocks, like, keys, seen, total)
@@ -126,7 +126,7 @@ class Encoder:
         return section
 
 
-def kind_bytes(kinds: list[Kind]) -> bytes:
+def encode_kinds(kinds: list[Kind]) -> bytes:
     """Return three bytes for each kind: sfda_func_info without the FRE type, sfda_func_info2, sfda_func_rep_size."""
     return bytes(
         byte

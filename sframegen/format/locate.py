@@ -21,7 +21,7 @@ NAMES = (".sframe", IMAGE_SECTION)
 ZEROS = re.compile(rb"\0*")
 
 
-def sframe_of(elf: ElfFile) -> tuple[memoryview, int] | None:
+def find_sframe(elf: ElfFile) -> tuple[memoryview, int] | None:
     """Return bytes and link-time address of the segment PT_GNU_SFRAME, else of the section with that name or type, or None.
 
     Both are empty in a separate debug file. Raises FormatError for a relocatable object, whose functions have no addresses yet.
@@ -49,7 +49,7 @@ def loaded_size(elf: ElfFile) -> int:
     return max((header.sh_size for header in loaded), default=0)
 
 
-def unloaded_of(elf: ElfFile) -> Section | None:
+def find_unloaded_section(elf: ElfFile) -> Section | None:
     """Return the section that `sframe_of` reads if its flags say that it is not loaded; None if it is loaded or there is none."""
     if any(segment.p_type == PT.GNU_SFRAME and segment.p_filesz for segment in elf.segments):
         return None
@@ -67,17 +67,17 @@ def read_sframe(elf: ElfFile) -> SframeSection:
     return decode(*_find_section(elf))
 
 
-def read_pieces(elf: ElfFile) -> list[SframeSection]:
+def open_joined_sections(elf: ElfFile) -> list[SframeSection]:
     """Return the parts of the file's section, if a linker that does not know SFrame joined several; decoded on demand.
 
     There is nearly always one part. Raises FormatError if there is no section, or a header is bad.
     """
     data, address = _find_section(elf)
     data = data[: loaded_size(elf) or len(data)]
-    return list(joined_sections(data, address)) or [open_section(data, address)]  # raises: an empty section is an error
+    return list(split_joined_sections(data, address)) or [open_section(data, address)]  # raises: an empty section is an error
 
 
-def joined_sections(data: memoryview, address: int) -> Iterator[SframeSection]:
+def split_joined_sections(data: memoryview, address: int) -> Iterator[SframeSection]:
     """Yield sections stored one after another, with zeros between them. Only headers are read. Raises FormatError for a bad one."""
     at = 0
     while at < len(data):
@@ -89,7 +89,7 @@ def joined_sections(data: memoryview, address: int) -> Iterator[SframeSection]:
 
 
 def _find_section(elf: ElfFile) -> tuple[memoryview, int]:
-    found = sframe_of(elf)
+    found = find_sframe(elf)
     if found is None:
         raise elf.error("no SFrame section")
     return found

@@ -14,7 +14,7 @@ from sframegen.format.columns import Functions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-ADDRESSES = 1 << 64
+ADDRESS_SPACE = 1 << 64
 
 
 class FdeType(IntEnum):
@@ -96,7 +96,7 @@ class SframeFunction(NamedTuple):
     rows: tuple[FunctionRow, ...]  #: in ascending order
 
 
-def column(code: str) -> array[int]:
+def empty_column(code: str) -> array[int]:
     """Return an empty column of a type code of `array`."""
     return array(code)
 
@@ -109,12 +109,12 @@ class FunctionTable:
     its offset `row_start` (bytes from the function's start; the first is 0) to the next row's.
     """
 
-    start: array[int] = field(default_factory=lambda: column("Q"))  #: link-time address of each function
-    size: array[int] = field(default_factory=lambda: column("I"))  #: its size in bytes
-    kind: array[int] = field(default_factory=lambda: column("H"))  #: its kind: index into `kinds`
+    start: array[int] = field(default_factory=lambda: empty_column("Q"))  #: link-time address of each function
+    size: array[int] = field(default_factory=lambda: empty_column("I"))  #: its size in bytes
+    kind: array[int] = field(default_factory=lambda: empty_column("H"))  #: its kind: index into `kinds`
     first_row: array[int] = field(default_factory=lambda: array("I", [0]))  #: its first row; one entry more than functions
-    row_start: array[int] = field(default_factory=lambda: column("I"))  #: each row's offset
-    row_rule: array[int] = field(default_factory=lambda: column("I"))  #: each row's rule: index into `rules`
+    row_start: array[int] = field(default_factory=lambda: empty_column("I"))  #: each row's offset
+    row_rule: array[int] = field(default_factory=lambda: empty_column("I"))  #: each row's rule: index into `rules`
     kinds: list[Kind] = field(default_factory=list)  #: different kinds of functions
     rules: list[Rule] = field(default_factory=list)  #: different rules
 
@@ -166,15 +166,15 @@ class FunctionTable:
         ):
             column.frombytes(memoryview(more).cast("B"))
 
-    def by_start(self) -> tuple[list[int], list[int]]:
+    def sort_by_start(self) -> tuple[list[int], list[int]]:
         """Return (the functions' numbers, their starts), by ascending start."""
         order = list(sort_indexes(self.start, 0, len(self)))
         return order, [self.start[function] for function in order]
 
-    def found_ranges(self) -> Iterator[tuple[int, int, int]]:
+    def searchable_ranges(self) -> Iterator[tuple[int, int, int]]:
         """Yield (function, start, end) of the code for which a search finds each function; ascending, without overlaps."""
         order: Sequence[int] = range(len(self)) if is_ascending(self.start) else sort_indexes(self.start, 0, len(self))
-        following = [*(self.start[function] for function in order[1:]), ADDRESSES]
+        following = [*(self.start[function] for function in order[1:]), ADDRESS_SPACE]
         for function, limit in zip(order, following, strict=False):
             start = self.start[function]
             end = min(start + self.size[function], limit)
@@ -184,7 +184,7 @@ class FunctionTable:
     def select(self, functions: Iterable[int]) -> FunctionTable:
         """Return a table of these functions, in that order."""
         out = FunctionTable(kinds=self.kinds, rules=self.rules)
-        for first, end in _runs(functions):
+        for first, end in _consecutive_runs(functions):
             out.extend(self, first, end)
         return out
 
@@ -198,7 +198,7 @@ class FunctionTable:
         return [(offset, self.rules[rule]) for offset, rule in self.numbered_rows(function)]
 
 
-def _runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+def _consecutive_runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
     """Yield [first, end) of each run of consecutive numbers."""
     first = end = -1
     for number in numbers:

@@ -9,10 +9,10 @@ cdef extern from *:
 
 cdef inline long long slot_of(long long key, long long mask) noexcept
 
-cdef int fetch_ahead(Functions functions, const unsigned int[::1] keys, unsigned int[::1] seen, Py_ssize_t function) except -1
-cdef Py_ssize_t same_before(Functions functions, const unsigned int[::1] keys, unsigned int[::1] seen, Py_ssize_t function) except -1
-cdef bint same_rows(Functions functions, Py_ssize_t one, Py_ssize_t other) except -1
-cdef Py_ssize_t measure(Functions functions, Words words, Fields fields, Blocks blocks, Py_ssize_t function) except -2
+cdef int prefetch_later_functions(Functions functions, const unsigned int[::1] keys, unsigned int[::1] seen, Py_ssize_t function) except -1
+cdef Py_ssize_t find_same_before(Functions functions, const unsigned int[::1] keys, unsigned int[::1] seen, Py_ssize_t function) except -1
+cdef bint have_same_rows(Functions functions, Py_ssize_t one, Py_ssize_t other) except -1
+cdef Py_ssize_t measure_block(Functions functions, Words words, Fields fields, Blocks blocks, Py_ssize_t function) except -2
 
 @cython.final
 cdef class OutputBytes:

@@ -38,7 +38,7 @@ class OutputBytes:
 
 @cython.boundscheck(False)
 @cython.locals(like="const unsigned int[::1]")
-def fits_together(functions: Functions, words: Words, blocks: Blocks, like: Column) -> bool:
+def are_consistent(functions: Functions, words: Words, blocks: Blocks, like: Column) -> bool:
     """True if all columns have the right length, and every number of a row, rule or kind is valid.
 
     The loops over such a table, here and in join.py, do not check bounds again.
@@ -116,17 +116,17 @@ def place_blocks(
     for function in range(len(functions.kind)):
         owner = function
         if len(keys):
-            fetch_ahead(functions, keys, seen, function)
+            prefetch_later_functions(functions, keys, seen, function)
             if len(like):
                 owner = like[function]
-            owner = blocks.owner[owner] if owner < function else same_before(functions, keys, seen, function)
+            owner = blocks.owner[owner] if owner < function else find_same_before(functions, keys, seen, function)
         blocks.owner[function] = owner
         if owner != function:
             blocks.fre_type[function] = blocks.fre_type[owner]
             blocks.size[function] = blocks.size[owner]
             blocks.at[function] = blocks.at[owner]
             continue
-        unsaid = measure(functions, words, fields, blocks, function)
+        unsaid = measure_block(functions, words, fields, blocks, function)
         if unsaid >= 0:
             return unsaid
         blocks.at[function] = at
@@ -138,7 +138,7 @@ def place_blocks(
 
 
 @cython.boundscheck(False)
-def fetch_ahead(functions: Functions, keys: Column, seen: Column, function: cython.Py_ssize_t) -> cython.int:
+def prefetch_later_functions(functions: Functions, keys: Column, seen: Column, function: cython.Py_ssize_t) -> cython.int:
     """Prefetches the memory that `same_before` will read for later functions."""
     mask: cython.Py_ssize_t = (len(seen) >> 1) - 1
     row: cython.Py_ssize_t
@@ -154,7 +154,7 @@ def fetch_ahead(functions: Functions, keys: Column, seen: Column, function: cyth
 
 
 @cython.boundscheck(False)
-def same_before(functions: Functions, keys: Column, seen: Column, function: cython.Py_ssize_t) -> cython.Py_ssize_t:
+def find_same_before(functions: Functions, keys: Column, seen: Column, function: cython.Py_ssize_t) -> cython.Py_ssize_t:
     """Returns an earlier function in `seen` with the same kind and rows; else adds this function to `seen`, and returns it."""
     mask: cython.Py_ssize_t = (len(seen) >> 1) - 1
     key: cython.longlong = keys[function]
@@ -169,7 +169,7 @@ def same_before(functions: Functions, keys: Column, seen: Column, function: cyth
         if (
             seen[2 * slot + 1] == key
             and functions.kind[other] == functions.kind[function]
-            and same_rows(functions, function, other)
+            and have_same_rows(functions, function, other)
         ):
             return other
         slot = (slot + 1) & mask
@@ -177,7 +177,7 @@ def same_before(functions: Functions, keys: Column, seen: Column, function: cyth
 
 
 @cython.boundscheck(False)
-def same_rows(functions: Functions, one: cython.Py_ssize_t, other: cython.Py_ssize_t) -> cython.bint:
+def have_same_rows(functions: Functions, one: cython.Py_ssize_t, other: cython.Py_ssize_t) -> cython.bint:
     """True if both functions have the same rows."""
     first: cython.Py_ssize_t = functions.first_row[one]
     rows: cython.Py_ssize_t = functions.first_row[one + 1] - first
@@ -194,7 +194,9 @@ def same_rows(functions: Functions, one: cython.Py_ssize_t, other: cython.Py_ssi
 
 
 @cython.boundscheck(False)
-def measure(functions: Functions, words: Words, fields: Fields, blocks: Blocks, function: cython.Py_ssize_t) -> cython.Py_ssize_t:
+def measure_block(
+    functions: Functions, words: Words, fields: Fields, blocks: Blocks, function: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
     """Fills FRE type and size of the function's own block; returns the first row that its FDE type cannot express, or -1."""
     first: cython.Py_ssize_t = functions.first_row[function]
     end: cython.Py_ssize_t = functions.first_row[function + 1]

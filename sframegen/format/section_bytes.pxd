@@ -24,7 +24,7 @@ cdef class SectionBytes(ByteReader):
     @cython.final
     cdef bint read_entry(self, long long function) except -1
     @cython.final
-    cdef int take_entry(self, long long function, unsigned long long start, unsigned long long size, long long block) except -1
+    cdef int set_entry(self, long long function, unsigned long long start, unsigned long long size, long long block) except -1
     @cython.final
     cdef int read_attribute(self) except -1
 
@@ -34,6 +34,6 @@ cdef class Seeker(SectionBytes):
     cdef readonly int fault
     cdef public long long scanned
 
-    cdef Py_ssize_t damaged(self, int fault, long long at) except -9
-    cdef Py_ssize_t seek(self, unsigned long long pc) except -9
-    cdef Py_ssize_t row(self, long long offset) except -9
+    cdef Py_ssize_t set_fault(self, int fault, long long at) except -9
+    cdef Py_ssize_t seek_row(self, unsigned long long pc) except -9
+    cdef Py_ssize_t find_row(self, long long offset) except -9

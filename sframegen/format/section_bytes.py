@@ -123,10 +123,10 @@ class SectionBytes(ByteReader):
         entry: cython.longlong = self.index_at + function * self.fields.index_size
         size: cython.ulonglong = self.number(entry + self.fields.size_at, 4)
         block: cython.longlong = self.fres_at + self.number(entry + self.fields.fre_offset_at, 4)
-        self.take_entry(function, self.start_of(function), size, block)
+        self.set_entry(function, self.start_of(function), size, block)
         return self.rows_at <= self.fres_end
 
-    def take_entry(
+    def set_entry(
         self, function: cython.longlong, start: cython.ulonglong, size: cython.ulonglong, block: cython.longlong
     ) -> cython.int:
         """Sets the same attributes as `read_entry`, from values that are known already."""
@@ -178,12 +178,12 @@ class Seeker(SectionBytes):
             before = start
         return True
 
-    def damaged(self, fault: cython.int, at: cython.longlong) -> cython.Py_ssize_t:
+    def set_fault(self, fault: cython.int, at: cython.longlong) -> cython.Py_ssize_t:
         self.fault = fault
         self.at = at
         return -3  # BAD
 
-    def seek(self, pc: cython.ulonglong) -> cython.Py_ssize_t:
+    def seek_row(self, pc: cython.ulonglong) -> cython.Py_ssize_t:
         low: cython.longlong = 0
         high: cython.longlong = self.functions
         middle: cython.longlong
@@ -202,9 +202,9 @@ class Seeker(SectionBytes):
         offset = pc - self.start
         if offset >= self.size:
             return -1
-        return self.row(offset) if readable else self.damaged(1, self.entry)
+        return self.find_row(offset) if readable else self.set_fault(1, self.entry)
 
-    def row(self, offset: cython.longlong) -> cython.Py_ssize_t:
+    def find_row(self, offset: cython.longlong) -> cython.Py_ssize_t:
         """Returns the offset of the info byte of the row that holds `offset` bytes into the current function, or as `find`."""
         pos: cython.longlong = self.rows_at
         found: cython.longlong = -2  # NO_ROWS
@@ -215,27 +215,27 @@ class Seeker(SectionBytes):
         self.read_attribute()
         self.at = self.attribute_at + 1
         if not fre_type_known(self.info):
-            return self.damaged(2, pos)
+            return self.set_fault(2, pos)
         width = start_width(self.info)
         if is_masked(self.info) and self.rep_size:
             offset %= self.rep_size
         for _ in range(self.count):
             if pos + width + 1 > self.fres_end:
-                return self.damaged(4, pos)
+                return self.set_fault(4, pos)
             start = self.data[pos] if width == 1 else self.number(pos, width)
             if start <= before or (before < 0 and start != 0):
-                return self.damaged(5, pos)
+                return self.set_fault(5, pos)
             if start > offset:
                 break
             found = pos + width
             info = self.data[found]
             if not word_size_known(info):
-                return self.damaged(3, found)
+                return self.set_fault(3, found)
             self.scanned += 1
             before = start
             pos = found + 1 + words_size(info)
             if pos > self.fres_end:
-                return self.damaged(4, pos)
+                return self.set_fault(4, pos)
         self.row_offset = before
         return found
 
@@ -243,7 +243,7 @@ class Seeker(SectionBytes):
         """Return the offset of the info byte of the row that covers `pc`; else NOT_COVERED, NO_ROWS (the function has no rows) or
         BAD (the section is damaged there).
         """
-        return self.seek(pc)
+        return self.seek_row(pc)
 
     @cython.locals(pcs="const unsigned long long[::1]", functions="long long[::1]", rows="long long[::1]")
     def find_all(self, pcs: Column, functions: Column, rows: Column) -> None:
@@ -253,5 +253,5 @@ class Seeker(SectionBytes):
         """
         i: cython.Py_ssize_t
         for i in range(len(pcs)):
-            rows[i] = self.seek(pcs[i])
+            rows[i] = self.seek_row(pcs[i])
             functions[i] = -1 if rows[i] == -1 else self.function

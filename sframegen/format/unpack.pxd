@@ -18,4 +18,4 @@ cdef class Unpacker(SectionBytes):
     cdef unsigned char[::1] slot_type
     cdef unsigned int[::1] slot_rule
 
-    cdef int damaged(self, int fault, long long at) except -1
+    cdef int set_fault(self, int fault, long long at) except -1

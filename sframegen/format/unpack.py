@@ -94,7 +94,7 @@ class Unpacker(SectionBytes):
         self.first += self.functions
         self.first_row += self.rows
 
-    def damaged(self, fault: cython.int, at: cython.longlong) -> cython.int:
+    def set_fault(self, fault: cython.int, at: cython.longlong) -> cython.int:
         self.fault = fault
         self.at = at
         return 0
@@ -121,7 +121,7 @@ class Unpacker(SectionBytes):
         block_at = self.block_at
         for function in range(self.functions):
             if not self.read_entry(function):
-                self.damaged(1, self.entry)
+                self.set_fault(1, self.entry)
                 return
             start[first + function] = self.start
             size[first + function] = self.size
@@ -130,7 +130,7 @@ class Unpacker(SectionBytes):
             first_row[first + function] = total
             total += self.count
             if total >> 32:
-                self.damaged(6, self.entry)
+                self.set_fault(6, self.entry)
                 return
             attribute[function * 3] = self.info
             attribute[function * 3 + 1] = self.info2
@@ -172,7 +172,7 @@ class Unpacker(SectionBytes):
             pos = block_at[function]
             info = attribute[function * 3]
             if not fre_type_known(info):
-                self.damaged(2, pos)
+                self.set_fault(2, pos)
                 return
             width = start_width(info)
             before = -1
@@ -182,23 +182,23 @@ class Unpacker(SectionBytes):
                 limit = attribute[function * 3 + 2]
             for row in range(first_row[first + function], first_row[first + function + 1]):
                 if pos + width + 1 > self.fres_end:
-                    self.damaged(4, pos)
+                    self.set_fault(4, pos)
                     return
                 value = self.data[pos] if width == 1 else self.number(pos, width)
                 if value <= before or (before < 0 and value != 0) or value > limit:
-                    self.damaged(5, pos)
+                    self.set_fault(5, pos)
                     return
                 before = value
                 row_start[row] = value
                 pos += width
                 info = self.data[pos]
                 if not word_size_known(info):
-                    self.damaged(3, pos)
+                    self.set_fault(3, pos)
                     return
                 row_at[row - base] = pos
                 pos += 1 + words_size(info)
                 if pos > self.fres_end:
-                    self.damaged(4, pos)
+                    self.set_fault(4, pos)
                     return
 
     @cython.locals(

@@ -98,12 +98,12 @@ class RuleWords:
         """Encode for default FDEs (CFA = SP or FP + n): offsets from the CFA of RA and FP, unless the ABI fixes them."""
         abi = self.abi
         words = [cfa_word]
-        if ra != fixed(abi.fixed_ra_offset):
+        if ra != fixed_place(abi.fixed_ra_offset):
             word = None if ra is None or abi.fixed_ra_offset else self._offset_word(ra)
             if word is None or word == PADDING:
                 return b""
             words.append(word)
-        if fp != fixed(abi.fixed_fp_offset):
+        if fp != fixed_place(abi.fixed_fp_offset):
             word = None if fp is None or abi.fixed_fp_offset else self._offset_word(fp)
             if word is None or word == PADDING:  # readers take 0 for "unchanged"
                 return b""
@@ -128,7 +128,7 @@ class RuleWords:
         """
         shape = UNSIGNED + SIGNED
         for where, offset in ((ra, self.abi.fixed_ra_offset), (fp, self.abi.fixed_fp_offset)):
-            if where == fixed(offset):
+            if where == fixed_place(offset):
                 shape += UNSIGNED
                 words.append(PADDING)
             elif where is None or not (where.deref if where.register is None else where.register in self.abi.base_registers):
@@ -174,7 +174,7 @@ def why_inexpressible(rule: Rule, words: RuleWords) -> Reason | None:
     return Reason.FP_RULE if _is_cfa_plus_n(rule.fp) else Reason.OFFSET_RANGE
 
 
-def expressible(rules: Iterable[Rule], abi: Abi, layout: Layout) -> bool:
+def are_expressible(rules: Iterable[Rule], abi: Abi, layout: Layout) -> bool:
     """True if the version can express all rules."""
     return all(map(any, map(RuleWords(abi, layout).of, rules)))
 
@@ -233,7 +233,7 @@ def data_words(raw: bytes, abi: Abi) -> tuple[tuple[int, ...], tuple[int, ...]]:
     )
 
 
-def fixed(offset: int) -> Where | None:
+def fixed_place(offset: int) -> Where | None:
     """Return the place of a register without a rule in the row: at its fixed offset from the CFA, or unchanged (None)."""
     return Where(None, offset, deref=True) if offset else None
 
@@ -243,7 +243,7 @@ def _decode_default(words: Sequence[int], base: int, abi: Abi, layout: Layout) -
     rest = list(words[1:])
     for offset in (abi.fixed_ra_offset, abi.fixed_fp_offset):
         if offset or not rest:
-            saved.append(fixed(offset))
+            saved.append(fixed_place(offset))
             continue
         word = rest.pop(0)
         if word & 1 and layout.registers_as_odd_offsets and abi.registers_as_offsets:
@@ -255,7 +255,7 @@ def _decode_default(words: Sequence[int], base: int, abi: Abi, layout: Layout) -
     return None if rest else Rule(Where(base, words[0] * abi.cfa_scale + abi.cfa_adjustment), saved[0], saved[1])
 
 
-def flex_places(words: Sequence[int]) -> list[int]:
+def control_word_indexes(words: Sequence[int]) -> list[int]:
     """Return the indexes of the control words of CFA, RA and FP, and the index after all: len(words) if they form a rule."""
     places = [0]
     for _ in range(3):
@@ -265,14 +265,14 @@ def flex_places(words: Sequence[int]) -> list[int]:
 
 
 def _decode_flex(signed: Sequence[int], unsigned: Sequence[int], abi: Abi) -> Rule | None:
-    *places, end = flex_places(unsigned)
+    *places, end = control_word_indexes(unsigned)
     if end != len(unsigned):
         return None
     said: list[Where | None] = []
     for at, offset in zip(places, (0, abi.fixed_ra_offset, abi.fixed_fp_offset), strict=True):
         control = unsigned[at] if at < end else PADDING
         if control == PADDING:
-            said.append(fixed(offset))
+            said.append(fixed_place(offset))
             continue
         register = control >> FLEX_REGISTER_SHIFT if control & FLEX_REGISTER_BIT else None
         said.append(Where(register, signed[at + 1], bool(control & FLEX_DEREF_BIT)))

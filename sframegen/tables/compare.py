@@ -30,12 +30,12 @@ Span: TypeAlias = tuple[int, int, RuleClaim]  # start and end of a range of code
 END: Span = (1 << 64, 1 << 64, RuleClaim(OUTERMOST, signal=False, key_b=False))  # sorts after all other spans
 
 
-def difference(before: FunctionTable, after: FunctionTable) -> tuple[int | None, int]:
+def find_difference(before: FunctionTable, after: FunctionTable) -> tuple[int | None, int]:
     """Return (None, bytes of code that only `before` describes), or (start of a range where `after` has other or more rules, 0)."""
-    earlier = spans(before)
+    earlier = claim_spans(before)
     bytes_before = bytes_after = 0
     here, limit, expected = next(earlier, END)
-    for start, end, claim in spans(after):
+    for start, end, claim in claim_spans(after):
         while limit <= start:
             bytes_before += limit - here
             here, limit, expected = next(earlier, END)
@@ -48,7 +48,7 @@ def difference(before: FunctionTable, after: FunctionTable) -> tuple[int | None,
     return None, bytes_before - bytes_after
 
 
-def agree(one: FunctionTable, other: FunctionTable, gap: int, padded: Mapping[int, int]) -> bool:
+def have_same_rules(one: FunctionTable, other: FunctionTable, gap: int, padded: Mapping[int, int]) -> bool:
     """True if both tables have the same rules for all code, except for padding after a range.
 
     Padding: up to `gap` bytes before the next range, and from a key of `padded` up to its value.
@@ -57,12 +57,12 @@ def agree(one: FunctionTable, other: FunctionTable, gap: int, padded: Mapping[in
 
 
 def _bridge_gaps(table: FunctionTable, gap: int, padded: Mapping[int, int]) -> Iterator[Span]:
-    for (start, end, claim), (following, *_) in pairwise(chain(spans(table), [END])):
+    for (start, end, claim), (following, *_) in pairwise(chain(claim_spans(table), [END])):
         limit = min(padded.get(end, end), following)
         yield start, following if following - limit <= gap else limit, claim
 
 
-def spans(table: FunctionTable) -> Iterator[Span]:
+def claim_spans(table: FunctionTable) -> Iterator[Span]:
     """Yield the ranges of code with one claim, ascending. Adjacent ranges with equal claims are one."""
     return _merge(_spans_of_rows(table))
 
@@ -83,7 +83,7 @@ def _merge(pieces: Iterator[Span]) -> Iterator[Span]:
 
 def _spans_of_rows(table: FunctionTable) -> Iterator[Span]:
     known: dict[tuple[int, int], RuleClaim] = {}  # (kind, rule) -> claim
-    for function, start, end in table.found_ranges():
+    for function, start, end in table.searchable_ranges():
         number = table.kind[function]
         kind = table.kinds[number]
         span = range(table.first_row[function], table.first_row[function + 1])

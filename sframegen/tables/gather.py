@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
 
-DEAD = (1 << 64) - 1  # stands for the address of a function whose code was dropped
+DROPPED_ADDRESS = (1 << 64) - 1  # stands for the address of a function whose code was dropped
 
 
 class Merger:
@@ -49,13 +49,13 @@ class Merger:
         self.fixed_offsets.add((section.abi.fixed_fp_offset, section.abi.fixed_ra_offset))
         return self._decoder.add(section, starts)
 
-    def merged(self, code: Sequence[Range], more: FunctionTable | None = None) -> tuple[FunctionTable, int]:
+    def build_table(self, code: Sequence[Range], more: FunctionTable | None = None) -> tuple[FunctionTable, int]:
         """Return (all functions by address, number of functions left out because they lie outside of the code).
 
         `code`: ranges, ascending. Linkers leave the functions whose code they dropped, at address 0 or elsewhere outside of the
         code. `more`: further functions, which are not in a section.
         """
-        table = self._decoder.table if more is None else gather((self._decoder.table, more))
+        table = self._decoder.table if more is None else concatenate_tables((self._decoder.table, more))
         functions: Sequence[int] = range(len(table))
         if code and not _all_inside(table, code[0]):  # an empty `code` is that of a file that loads nothing
             starts = [start for start, _ in code]
@@ -92,7 +92,7 @@ def _drop_repetitions(table: FunctionTable, functions: Sequence[int]) -> list[in
     return kept
 
 
-def gather(tables: Iterable[FunctionTable]) -> FunctionTable:
+def concatenate_tables(tables: Iterable[FunctionTable]) -> FunctionTable:
     """Return one table of all functions, in the order of the tables; each kind and each rule is in it once."""
     out = FunctionTable()
     kinds: dict[Kind, int] = {}

@@ -36,7 +36,7 @@ COMPILED: bool = cython.compiled
     unsaid="const unsigned long long[::1]",
     may_follow="unsigned char[::1]",
 )
-def followers(
+def mark_followers(
     functions: Functions,
     kind_bytes: Bytes,
     areas: Areas,
@@ -83,7 +83,7 @@ def followers(
 
 @cython.boundscheck(False)
 @cython.locals(sharers="unsigned int[::1]", begins="unsigned char[::1]")
-def cut(
+def mark_pieces(
     functions: Functions,
     words: Words,
     blocks: Blocks,
@@ -145,7 +145,7 @@ class Groups:
     begins="const unsigned char[::1]",
     piece_of="unsigned int[::1]",
 )
-def take_apart(
+def fill_pieces(
     functions: Functions,
     blocks: Blocks,
     may_follow: Bytes,
@@ -246,7 +246,7 @@ def find_runs(pieces: Functions, blocks: Blocks, groups: Groups, seen: Column) -
 
 
 @cython.boundscheck(False)
-def group(
+def choose_groups(
     pieces: Functions,
     words: Words,
     blocks: Blocks,
@@ -294,14 +294,14 @@ def group(
         if groups.whole[last] and size <= groups.best[last + 1]:
             groups.best[last + 1] = size
             groups.first[last + 1] = own
-        weigh(pieces, groups, last, index_size, attribute, max_rows, max_span)
-    return mark(groups)
+        weigh_groups(pieces, groups, last, index_size, attribute, max_rows, max_span)
+    return mark_groups(groups)
 
 
 @cython.boundscheck(False)
 @cython.cfunc
 @cython.exceptval(-1)
-def weigh(
+def weigh_groups(
     pieces: Functions,
     groups: Groups,
     last: cython.Py_ssize_t,
@@ -350,7 +350,7 @@ def weigh(
 @cython.boundscheck(False)
 @cython.cfunc
 @cython.exceptval(-1)
-def mark(groups: Groups) -> cython.Py_ssize_t:
+def mark_groups(groups: Groups) -> cython.Py_ssize_t:
     """Marks the pieces that begin a group, and those that share their group; returns the number of groups."""
     count: cython.Py_ssize_t = 0
     end: cython.Py_ssize_t = len(groups.head)
@@ -382,7 +382,7 @@ def mark(groups: Groups) -> cython.Py_ssize_t:
     new_start="unsigned int[::1]",
     new_rule="unsigned int[::1]",
 )
-def rebuild(pieces: Functions, blocks: Blocks, groups: Groups, joined: Functions, like: Column) -> int:
+def fill_joined_functions(pieces: Functions, blocks: Blocks, groups: Groups, joined: Functions, like: Column) -> int:
     """Fills the columns of the joined functions, which have room for as many as `groups.head` marks; returns the number of rows.
 
     `blocks`: those of the pieces. `like` gets an earlier joined function whose pieces have the same rows, or the function itself.

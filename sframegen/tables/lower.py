@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sframegen.format.layouts import MAX_FUNCTION_ROWS, Layout
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind
 from sframegen.format.words import EncodedRules, Reason, RuleWords, why_inexpressible
-from sframegen.tables.narrow import narrow
+from sframegen.tables.narrow import narrow_table
 
 if TYPE_CHECKING:
     from sframegen.format.abi import Abi
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Row = tuple[int, int]  # offset from the function's start, rule
 
 
-def lower(table: FunctionTable, abi: Abi, layout: Layout) -> tuple[FunctionTable, dict[Reason, int]]:
+def lower_table(table: FunctionTable, abi: Abi, layout: Layout) -> tuple[FunctionTable, dict[Reason, int]]:
     """Return (functions that the version can express, bytes of code left out by reason).
 
     A search finds the same rules as in `table`, once that is sorted: a function ends where the next one starts, and of several
@@ -26,9 +26,9 @@ def lower(table: FunctionTable, abi: Abi, layout: Layout) -> tuple[FunctionTable
     """
     words = RuleWords(abi, layout)
     lowered = _LoweredFunctions(table, words)
-    for function, start, end in table.found_ranges():
+    for function, start, end in table.searchable_ranges():
         lowered.add(function, start, end)
-    return narrow(lowered.out, EncodedRules(lowered.out.rules, words)), dict(lowered.lost)
+    return narrow_table(lowered.out, EncodedRules(lowered.out.rules, words)), dict(lowered.lost)
 
 
 class _LoweredFunctions:

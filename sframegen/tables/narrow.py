@@ -25,7 +25,7 @@ COMPILED: bool = cython.compiled
 NO_KIND = 0xFFFF
 
 
-def narrow(table: FunctionTable, encoded: EncodedRules) -> FunctionTable:
+def narrow_table(table: FunctionTable, encoded: EncodedRules) -> FunctionTable:
     """Return a table with the same rule at every address that takes no more bytes. It takes over the rows of `table`.
 
     In `table`, flexible functions are as long as possible. A function of PC type MASK is never cut: its rows repeat.

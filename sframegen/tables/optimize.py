@@ -7,10 +7,10 @@ from bisect import bisect_left, bisect_right
 from sframegen.base.columns import make_columns, zeros
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.code_areas import CodeArea, build_areas, code_segments
-from sframegen.format.encode import EMPTY, Encoder, kind_bytes
+from sframegen.format.encode import EMPTY_COLUMN, Encoder, encode_kinds
 from sframegen.format.model import FunctionTable
 from sframegen.program.own_memory import drop_pages
-from sframegen.tables.join import Groups, cut, find_runs, followers, group, rebuild, take_apart
+from sframegen.tables.join import Groups, choose_groups, fill_joined_functions, fill_pieces, find_runs, mark_followers, mark_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,69 +34,73 @@ class Borders(NamedTuple):
     ignored: Iterable[Range] = ()  # code of ignored FDEs: ranges without overlaps
 
 
-def encoder_of(elf: ElfFile, table: FunctionTable, encoded: EncodedRules, level: Level, borders: Borders) -> Encoder:
+def build_optimized_encoder(elf: ElfFile, table: FunctionTable, encoded: EncodedRules, level: Level, borders: Borders) -> Encoder:
     """Return the encoder for the table at that level. Every address that the table covers keeps its rule."""
-    encoder = encoder_at(table, encoded, level)
+    encoder = build_encoder(table, encoded, level)
     if level.max_rows and len(table):
-        marks = may_follow(elf, table, borders)
+        marks = find_followers(elf, table, borders)
         if elf.status is not None:  # the file itself is mapped, without changes in memory that dropped pages would lose
             drop_pages(elf.data)  # its code is not read again
-        return join(table, encoder, level, marks)
+        return join_pieces(table, encoder, level, marks)
     return encoder
 
 
-def encoder_at(table: FunctionTable, encoded: EncodedRules, level: Level, like: Column = EMPTY) -> Encoder:
+def build_encoder(table: FunctionTable, encoded: EncodedRules, level: Level, like: Column = EMPTY_COLUMN) -> Encoder:
     """Return the encoder for the unchanged table. Functions share blocks if the level allows it."""
-    return Encoder(table, encoded.abi, encoded.layout, share=shares(encoded.abi, level), encoded=encoded, like=like)
+    return Encoder(table, encoded.abi, encoded.layout, share=may_share_blocks(encoded.abi, level), encoded=encoded, like=like)
 
 
-def shares(abi: Abi, level: Level) -> bool:
+def may_share_blocks(abi: Abi, level: Level) -> bool:
     return level.share and abi.shares_rows
 
 
-def may_follow(elf: ElfFile, table: FunctionTable, borders: Borders) -> bytearray:
+def find_followers(elf: ElfFile, table: FunctionTable, borders: Borders) -> bytearray:
     """Return for each function 1 if it may share an FDE with the previous one, else 0.
 
     They may if only padding separates them, and no symbol or CFI refers to it. With CFI, no-ops can be code that is left out.
     """
     areas = build_areas(elf, [CodeArea(segment, segment.start, segment.end) for segment in code_segments(elf)])
     marks = bytearray(len(table))
-    followers(table.columns(), kind_bytes(table.kinds), areas, borders.symbols, borders.unsaid, MAX_GAP, marks)
+    mark_followers(table.columns(), encode_kinds(table.kinds), areas, borders.symbols, borders.unsaid, MAX_GAP, marks)
     for start, end in borders.ignored:
         first, last = bisect_left(table.start, start), bisect_right(table.start, end) + 1
         marks[first:last] = bytes(len(marks[first:last]))
     return marks
 
 
-def join(table: FunctionTable, encoder: Encoder, level: Level, may_follow: bytes | bytearray) -> Encoder:
+def join_pieces(table: FunctionTable, encoder: Encoder, level: Level, may_follow: bytes | bytearray) -> Encoder:
     """Return an encoder with the same rules in other FDEs, or `encoder` itself if that section is not larger.
 
     `encoder`: that of the table, which gives the size of each function. Joined functions also cover the padding between them.
     """
-    pieces, groups = cut_up(table, encoder, level, may_follow)
+    pieces, groups = cut_into_pieces(table, encoder, level, may_follow)
     layout = encoder.layout
-    functions, words, _, blocks = encoder_at(pieces, encoder.encoded, level, groups.like).columns()
+    functions, words, _, blocks = build_encoder(pieces, encoder.encoded, level, groups.like).columns()
     if len(groups.run):
         find_runs(functions, blocks, groups, *make_columns("I", 2 << len(pieces).bit_length()))
     count = 0
     for _ in range(level.rounds):
-        count = group(functions, words, blocks, groups, layout.index_size, layout.attribute_size, level.max_rows, level.max_span)
+        count = choose_groups(
+            functions, words, blocks, groups, layout.index_size, layout.attribute_size, level.max_rows, level.max_span
+        )
     joined = FunctionTable.with_room(count, len(table.row_start), table.kinds, table.rules)
     [like] = make_columns("I", count)
-    joined.shrink(count, rebuild(functions, blocks, groups, joined.columns(), like))
-    found = encoder_at(joined, encoder.encoded, level, like)
+    joined.shrink(count, fill_joined_functions(functions, blocks, groups, joined.columns(), like))
+    found = build_encoder(joined, encoder.encoded, level, like)
     return found if found.size_bytes < encoder.size_bytes else encoder
 
 
-def cut_up(table: FunctionTable, encoder: Encoder, level: Level, may_follow: bytes | bytearray) -> tuple[FunctionTable, Groups]:
+def cut_into_pieces(
+    table: FunctionTable, encoder: Encoder, level: Level, may_follow: bytes | bytearray
+) -> tuple[FunctionTable, Groups]:
     """Return the table of pieces, the smallest ranges that an FDE may cover, and the groups that they can form."""
     functions, words, _, blocks = encoder.columns()
     sharers, piece_of = make_columns("II", len(table))
     [begins] = make_columns("B", len(table.row_start))
-    worth = encoder.layout.index_size if shares(encoder.abi, level) else NEVER
-    count = cut(functions, words, blocks, sharers, begins, worth, level.body)
+    worth = encoder.layout.index_size if may_share_blocks(encoder.abi, level) else NEVER
+    count = mark_pieces(functions, words, blocks, sharers, begins, worth, level.body)
     pieces = FunctionTable.with_room(count, len(begins), table.kinds, table.rules)
     pieces.row_rule = table.row_rule
     groups = Groups(count, level.longest)
-    take_apart(functions, blocks, may_follow, sharers, begins, piece_of, pieces.columns(), groups)
+    fill_pieces(functions, blocks, may_follow, sharers, begins, piece_of, pieces.columns(), groups)
     return pieces, groups

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cfi import reader
 from cfi.machine import Cursor
 from cfi.opcodes import INSTRUCTIONS, PROGRAM, Action, Operand, RuleKind
-from cfi.reader import read
+from cfi.reader import read_cfi_sections
 from cfi.rules import UNKNOWN_START, RegisterRule
 from cfi.section import MAX_REMEMBERED, MAX_REPORTED, MAX_STATES, FollowedRegisters
 from sframegen.base.errors import FormatError
@@ -52,7 +52,7 @@ def run(
     frames = Frames()
     cie = frames.cie(initial, code_alignment=code_alignment, data_alignment=data_alignment)
     frames.plain_fde(cie, 0x4000, size, program)
-    return rows(read([frames.section()], AMD64))
+    return rows(read_cfi_sections([frames.section()], AMD64))
 
 
 def cfa(register: int, offset: int) -> RegisterRule:
@@ -145,7 +145,7 @@ def test_registers_of_odd_numbers_are_followed() -> None:
     """On AArch64 the frame pointer is x29, which is odd; on x86-64 it is register 6."""
     frames = Frames()
     frames.plain_fde(frames.cie(b"\x0c\x1f\x10", ra=30), 0x4000, 16, b"\x9d\x02\x9e\x01" + b"\x41\xdd\xde")
-    found = rows(read([frames.section()], AARCH64))
+    found = rows(read_cfi_sections([frames.section()], AARCH64))
     assert [(rule.fp, rule.ra) for _, rule in found] == [(RegisterRule(RuleKind.OFFSET, -16), AT_8), (UNSPECIFIED, UNSPECIFIED)]
 
 
@@ -190,7 +190,7 @@ def test_each_way_to_set_a_register_that_rules_depend_on_is_followed(registers: 
         back = (b"\x06" + uleb(names[name]), bytes([0xC0 | names[name]]))
         steps = (program, back[0], program + back[1], b"\x0a" + program, b"\x0b", program + program)
         frames.plain_fde(cie, 0x4000, 0x100, b"\x41".join(steps))
-    table = read([frames.section()], registers)
+    table = read_cfi_sections([frames.section()], registers)
     for fde, (name, one) in enumerate(ways):
         kinds = [(offset, getattr(rule, name).kind) for offset, rule in rows(table, fde)]
         assert kinds == [(0, one.kind), (1, RuleKind.UNSPECIFIED), (3, one.kind), (4, RuleKind.UNSPECIFIED), (5, one.kind)]
@@ -201,7 +201,7 @@ def test_a_negated_rule_of_ra_sign_state_is_not_known(negate: bytes) -> None:
     frames = Frames()
     program = b"\x41".join((b"\x16\x22\x01\x31", negate, b"\x06\x22", negate, b"\x16\x22\x01\x30"))
     frames.plain_fde(frames.cie(ra=30), 0x4000, 16, program)
-    states = [rule.ra_state for _, rule in rows(read([frames.section()], AARCH64))]
+    states = [rule.ra_state for _, rule in rows(read_cfi_sections([frames.section()], AARCH64))]
     by = RuleKind.VAL_EXPRESSION
     assert [state.kind for state in states] == [by, RuleKind.UNDEFINED, RuleKind.UNSPECIFIED, RuleKind.UNSPECIFIED, by]
 
@@ -219,7 +219,7 @@ def test_terminators_in_the_middle_end_nothing() -> None:
     frames.data += bytes(4)
     frames.plain_fde(cie, 0x5000, 16)
     frames.data += bytes(8)
-    assert list(read([frames.section()], AMD64).start) == [0x4000, 0x5000]
+    assert list(read_cfi_sections([frames.section()], AMD64).start) == [0x4000, 0x5000]
 
 
 def test_without_an_end_the_fde_count_tells_which_terminator_is_the_last() -> None:
@@ -230,8 +230,8 @@ def test_without_an_end_the_fde_count_tells_which_terminator_is_the_last() -> No
     frames.plain_fde(cie, 0x5000, 16)
     frames.data += bytes(4) + b"what follows is no CFI"
     section = frames.section()._replace(fde_count=2)
-    assert list(read([section], AMD64).start) == [0x4000, 0x5000]
-    assert list(read([section._replace(fde_count=0, data=bytes(4) + b"no CFI")], AMD64).start) == []
+    assert list(read_cfi_sections([section], AMD64).start) == [0x4000, 0x5000]
+    assert list(read_cfi_sections([section._replace(fde_count=0, data=bytes(4) + b"no CFI")], AMD64).start) == []
 
 
 @for_each("version", [1, 3, 4])
@@ -243,7 +243,7 @@ def test_versions_byte_orders_and_dwarf_formats(version: int, big: bool, dwarf64
     frames.cie(b"", version=version)
     second = frames.cie(version=version)
     frames.plain_fde(second, 0x123456789A, 0x40, b"\x41\x0e\x10")
-    table = read([frames.section()], AMD64)
+    table = read_cfi_sections([frames.section()], AMD64)
     assert (list(table.start), list(table.size), list(table.cie)) == ([0x123456789A], [0x40], [1])
     assert [(offset, rule.cfa) for offset, rule in rows(table)] == [(0, cfa(RSP, 8)), (1, cfa(RSP, 16))]
 
@@ -252,7 +252,7 @@ def test_versions_byte_orders_and_dwarf_formats(version: int, big: bool, dwarf64
 def test_the_return_address_column_is_a_byte_in_version_1(version: int) -> None:
     frames = Frames()
     frames.plain_fde(frames.cie(b"\x0c\x07\x08" + b"\x05\xc8\x01\x01", version=version, ra=200), 0x4000, 16)
-    [(_, rule)] = rows(read([frames.section()], AMD64))
+    [(_, rule)] = rows(read_cfi_sections([frames.section()], AMD64))
     assert (rule.ra_column, rule.ra) == (200, AT_8)
 
 
@@ -260,7 +260,7 @@ def test_segment_selectors_are_skipped() -> None:
     frames = Frames(eh=False)
     cie = frames.cie(version=4, segment_size=2)
     frames.fde(cie, b"\xaa\xbb" + frames.number(0x4000, 8), frames.number(16, 8))
-    assert list(read([frames.section()], AMD64).start) == [0x4000]
+    assert list(read_cfi_sections([frames.section()], AMD64).start) == [0x4000]
 
 
 TARGET = 0x2345
@@ -296,7 +296,7 @@ def test_pointer_encodings(form: str, base: str) -> None:
         frames = Frames()
         frames.cie(augmentation="zR", data=b"\0")
         origin = 0x1000 + len(frames.data) + 8
-    table = read(
+    table = read_cfi_sections(
         [pointer_section(code | BASES[base], write(TARGET - origin), write(0x40) if code & 7 else (0x40).to_bytes(8, "little"))],
         AMD64,
     )
@@ -310,20 +310,20 @@ def test_negative_pointers_are_relative_backwards(form: str, distance: int) -> N
     code, write = FORMS[form]
     size = write(0x40) if code & 7 else (0x40).to_bytes(8, "little")
     section = pointer_section(0x30 | code, write(distance), size)._replace(data_base=0x9000)
-    assert list(read([section], AMD64).start) == [0x9000 + distance]
+    assert list(read_cfi_sections([section], AMD64).start) == [0x9000 + distance]
 
 
 @for_each("base", [0x20, 0x30])
 def test_a_base_that_is_not_known_is_0(base: int) -> None:
     frames = Frames()
     frames.plain_fde(frames.cie(augmentation="zR", data=bytes([base])), 0x4000, 16)
-    assert list(read([frames.section()], AMD64).start) == [0x4000]
+    assert list(read_cfi_sections([frames.section()], AMD64).start) == [0x4000]
 
 
 @for_each(("form", "value"), [("sdata2", 0x7FFF), ("sdata4", 0x7FFFFFFF), ("udata2", 0xFFFF), ("udata4", 0xFFFFFFFF)])
 def test_the_largest_numbers_of_a_size_are_not_negative(form: str, value: int) -> None:
     code, write = FORMS[form]
-    assert list(read([pointer_section(code, write(value), write(0x40))], AMD64).start) == [value]
+    assert list(read_cfi_sections([pointer_section(code, write(value), write(0x40))], AMD64).start) == [value]
 
 
 def test_aligned_pointers() -> None:
@@ -331,20 +331,20 @@ def test_aligned_pointers() -> None:
     cie = frames.cie(augmentation="zR", data=b"\x50")
     padding = bytes(-(frames.address + len(frames.data) + 8) % 8)
     frames.fde(cie, padding + frames.number(0x4000, 8), frames.number(16, 8))
-    assert list(read([frames.section()], AMD64).start) == [0x4000]
+    assert list(read_cfi_sections([frames.section()], AMD64).start) == [0x4000]
 
 
 def test_indirect_pointers_are_followed() -> None:
     section = pointer_section(0x80 | 0x03, (0x7000).to_bytes(4, "little"), (0x40).to_bytes(4, "little"))
-    assert list(read([section._replace(memory={0x7000: 0x2345}.__getitem__)], AMD64).start) == [0x2345]
-    assert list(read([section], AMD64).start) == [UNKNOWN_START]  # it leads nowhere: that costs this FDE
+    assert list(read_cfi_sections([section._replace(memory={0x7000: 0x2345}.__getitem__)], AMD64).start) == [0x2345]
+    assert list(read_cfi_sections([section], AMD64).start) == [UNKNOWN_START]  # it leads nowhere: that costs this FDE
 
 
 def test_pointers_that_are_not_understood_cost_their_fde() -> None:
     frames = Frames(eh=False)
     cie = frames.cie(version=4, segment_size=2)
     places = [frames.fde(cie, bytes(2) + frames.number(start, 8), frames.number(16, 8)) for start in (0x4000, 0x5000)]
-    table = read([frames.section()._replace(known={places[1] + 8 + 2}.__contains__)], AMD64)
+    table = read_cfi_sections([frames.section()._replace(known={places[1] + 8 + 2}.__contains__)], AMD64)
     assert list(table.start) == [UNKNOWN_START, 0x5000]
 
 
@@ -355,7 +355,7 @@ def test_augmentations() -> None:
     frames.fde(cie, bytes(4), b"\x10\0\0\0", data=bytes(4))
     other = frames.cie(augmentation="zRG?", data=b"\x1b\xff\xff")  # an unknown letter: what follows it is skipped
     frames.fde(other, bytes(4), b"\x10\0\0\0", b"\x0e\x10")
-    table = read([frames.section()], AMD64)
+    table = read_cfi_sections([frames.section()], AMD64)
     assert [(one.signal, one.key_b, one.fde_encoding) for one in table.cies] == [(True, True, 0x1B), (False, False, 0x1B)]
     assert rows(table, 1)[0][1].cfa == cfa(RSP, 16)
 
@@ -365,10 +365,10 @@ def test_several_sections_share_rules_and_keep_their_cies_apart() -> None:
     one.plain_fde(one.cie(), 0x4000, 16, b"\x0f\x02\x77\x08")
     two.plain_fde(two.cie(version=4), 0x5000, 16, b"\x0f\x02\x77\x10")
     two.plain_fde(0, 0x6000, 16)
-    table = read([one.section(), two.section()], AMD64)
+    table = read_cfi_sections([one.section(), two.section()], AMD64)
     assert list(table.cie) == [0, 1, 1]
     assert table.list_ends == [1, 3]
-    table = read([one.section(), two.section(), two.section()._replace(more=True)], AMD64)
+    table = read_cfi_sections([one.section(), two.section(), two.section()._replace(more=True)], AMD64)
     assert (list(table.cie), table.list_ends, list(table.start[2:])) == ([0, 1, 1, 2, 2], [1, 5], [0x6000, 0x5000, 0x6000])
     assert [rows(table, fde)[0][1].cfa.expression for fde in range(5)] == [b"\x77\x08", b"\x77\x10", b"", b"\x77\x10", b""]
     assert [rows(table, fde)[0][1].cfa.expression for fde in range(3)] == [b"\x77\x08", b"\x77\x10", b""]
@@ -401,7 +401,7 @@ def test_faulty_instructions_cost_their_fde_only(name: str, eh: bool) -> None:
     first = frames.plain_fde(cie, 0x4000, 16, program)
     second = frames.plain_fde(cie, 0x5000, 16, program.replace(b"\1\x40", b"\1\x50").replace(b"\0\x30", b"\0\x10"))
     frames.plain_fde(cie, 0x6000, 16, b"\x42\x0e\x18")
-    table = read([frames.section()], AMD64)
+    table = read_cfi_sections([frames.section()], AMD64)
     assert [[rule.cfa for _, rule in rows(table, fde)] for fde in range(4)] == [
         [cfa(RSP, 8), cfa(RSP, 16)],
         [RegisterRule(RuleKind.UNREADABLE)],
@@ -418,7 +418,7 @@ def test_faulty_instructions_of_no_code_make_no_rows() -> None:
     cie = frames.cie()
     for size in (0, 1 << 32):
         frames.plain_fde(cie, 0x4000, size, b"\x0b")
-    table = read([frames.section()], AMD64)
+    table = read_cfi_sections([frames.section()], AMD64)
     assert (list(table.first_row), table.faulty) == ([0, 0, 0], 2)
 
 
@@ -427,7 +427,7 @@ def test_of_many_faulty_fdes_the_first_are_kept_and_all_counted() -> None:
     cie = frames.cie()
     for function in range(3 * MAX_REPORTED):
         frames.plain_fde(cie, 0x4000 + 16 * function, 16, b"\x0b")
-    table = read([frames.section()], AMD64)
+    table = read_cfi_sections([frames.section()], AMD64)
     assert (table.faulty, len(table.faults), len(table.rules)) == (3 * MAX_REPORTED, MAX_REPORTED, 1)
 
 
@@ -444,7 +444,7 @@ def test_of_many_faulty_fdes_the_first_are_kept_and_all_counted() -> None:
 )
 def test_faults_say_where(section: CfiSection, message: str) -> None:
     with pytest.raises(FormatError, match=message):
-        read([section], AMD64)
+        read_cfi_sections([section], AMD64)
 
 
 @for_each(
@@ -461,13 +461,13 @@ def test_entries_that_do_not_fit(damage: Callable[[bytes], bytes], message: str)
     section = bad()
     assert len(section.data) == 20 + 28
     with pytest.raises(FormatError, match=message):
-        read([section._replace(data=damage(bytes(section.data)))], AMD64)
+        read_cfi_sections([section._replace(data=damage(bytes(section.data)))], AMD64)
 
 
 def test_cies_without_fdes_are_read_and_no_fde_goes_without_a_cie() -> None:
     cies = Frames()
     cies.cie()
-    assert len(read([cies.section()], AMD64).cies) == 1
+    assert len(read_cfi_sections([cies.section()], AMD64).cies) == 1
     for pointer, message in (
         (0, "leads to 0x0, where no CIE is"),
         (27, "leads to 0x1b, where no"),
@@ -477,7 +477,7 @@ def test_cies_without_fdes_are_read_and_no_fde_goes_without_a_cie() -> None:
         fde.entry(pointer, bytes(20))
         assert len(fde.data) == 28
         with pytest.raises(FormatError, match=rf"\.debug_frame\+0x0: FDE's CIE pointer {message}"):
-            read([fde.section()], AMD64)
+            read_cfi_sections([fde.section()], AMD64)
 
 
 @for_each(("size", "is_read"), [(3, True), (4, False)])
@@ -486,17 +486,17 @@ def test_augmentation_data_ends_within_its_fde(size: int, is_read: bool) -> None
     cie = frames.cie(augmentation="z")
     frames.entry(cie, frames.number(0x4000, 8) + frames.number(16, 8) + bytes([size, 1, 2, 3]))  # of a length without padding
     if is_read:
-        assert len(rows(read([frames.section()], AMD64))) == 1
+        assert len(rows(read_cfi_sections([frames.section()], AMD64))) == 1
     else:
         with pytest.raises(FormatError, match="cut off"):
-            read([frames.section()], AMD64)
+            read_cfi_sections([frames.section()], AMD64)
 
 
 @given(st.binary(max_size=200), st.booleans())
 def test_any_bytes_give_rows_or_one_error(data: bytes, eh: bool) -> None:
     section = Frames(eh=eh).section()._replace(data=data)
     with suppress(FormatError):
-        read([section], AMD64)
+        read_cfi_sections([section], AMD64)
 
 
 @given(
@@ -529,7 +529,7 @@ def test_pyelftools_reads_the_same_fdes(compile_c: Callable[..., Path]) -> None:
         "#include <stdio.h>\nint f(int n){char b[n]; return puts(b);}\nint main(void){return f(3);}", "-O2", "-static"
     )
     elf = open_elf(program)
-    table = read(find_sources(elf).sections, AMD64)
+    table = read_cfi_sections(find_sources(elf).sections, AMD64)
     with program.open("rb") as file:
         theirs = ELFFile(file).get_dwarf_info().EH_CFI_entries()
         fdes = [(entry["initial_location"], entry["address_range"]) for entry in theirs if isinstance(entry, FDE)]
@@ -568,14 +568,14 @@ def test_terminators_in_debug_frame_end_nothing() -> None:
     cie = frames.cie()
     frames.data += bytes(4)
     frames.plain_fde(cie, 0x4000, 16)
-    assert list(read([frames.section()], AMD64).start) == [0x4000]
+    assert list(read_cfi_sections([frames.section()], AMD64).start) == [0x4000]
 
 
 def test_signal_frames_without_augmentation_data() -> None:
     """GNU as writes them for `.cfi_sections .debug_frame` and `.cfi_signal_frame`."""
     frames = Frames(eh=False)
     frames.plain_fde(frames.cie(augmentation="S"), 0x4000, 16)
-    assert [one.signal for one in read([frames.section()], AMD64).cies] == [True]
+    assert [one.signal for one in read_cfi_sections([frames.section()], AMD64).cies] == [True]
 
 
 def test_more_different_rows_than_any_program_has() -> None:
@@ -583,7 +583,7 @@ def test_more_different_rows_than_any_program_has() -> None:
     program = b"".join(b"\x0e" + uleb(8 * n) + b"\x41" for n in range(MAX_STATES + 2))
     frames.plain_fde(frames.cie(), 0x4000, MAX_STATES + 2, program)
     with pytest.raises(FormatError, match="different rows"):
-        read([frames.section()], AMD64)
+        read_cfi_sections([frames.section()], AMD64)
 
 
 @for_each(
@@ -601,10 +601,10 @@ def test_alignments_that_no_machine_has(code: int, data: int, is_read: bool) -> 
     frames = Frames()
     frames.plain_fde(frames.cie(code_alignment=code, data_alignment=data), 0x4000, 16)
     if is_read:
-        assert len(read([frames.section()], AMD64).start) == 1
+        assert len(read_cfi_sections([frames.section()], AMD64).start) == 1
     else:
         with pytest.raises(FormatError, match="alignment"):
-            read([frames.section()], AMD64)
+            read_cfi_sections([frames.section()], AMD64)
 
 
 @for_each(
@@ -628,10 +628,10 @@ def test_segment_selectors_that_no_machine_has(size: int, is_read: bool) -> None
     cie = frames.cie(version=4, segment_size=size)
     frames.fde(cie, bytes(size) + frames.number(0x4000, 8), frames.number(16, 8))
     if is_read:
-        assert list(read([frames.section()], AMD64).start) == [0x4000]
+        assert list(read_cfi_sections([frames.section()], AMD64).start) == [0x4000]
     else:
         with pytest.raises(FormatError, match="segment selector size 9"):
-            read([frames.section()], AMD64)
+            read_cfi_sections([frames.section()], AMD64)
 
 
 def test_more_rows_than_any_program_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -640,10 +640,10 @@ def test_more_rows_than_any_program_has(monkeypatch: pytest.MonkeyPatch) -> None
     program = b"\x41\x0e\x10\x41\x0e\x08\x41\x0e\x18\x00\x00\x00"  # of a length that needs no padding
     frames.plain_fde(frames.cie(), 0x4000, 16, program)
     monkeypatch.setattr(reader, "MAX_ROWS", len(program) + 1)
-    assert len(read([frames.section()], AMD64).row_start) == 4
+    assert len(read_cfi_sections([frames.section()], AMD64).row_start) == 4
     monkeypatch.setattr(reader, "MAX_ROWS", len(program))
     with pytest.raises(FormatError, match=f"more than {len(program)} rows"):
-        read([frames.section()], AMD64)
+        read_cfi_sections([frames.section()], AMD64)
 
 
 def test_opcodes_in_the_machine_are_those_written_beside_them() -> None:

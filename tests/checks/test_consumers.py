@@ -27,9 +27,9 @@ from sframegen.elf.file import open_elf
 from sframegen.format.abi import AMD64
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
-from sframegen.format.locate import sframe_of
+from sframegen.format.locate import find_sframe
 from sframegen.format.model import FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.format.words import fixed
+from sframegen.format.words import fixed_place
 from tests import ROOT
 from tests.checks.readers.compare import compare, verdicts
 from tests.checks.readers.kernel import Kernel, KernelError
@@ -137,7 +137,7 @@ def test_sound_sections_are_accepted_by_all(base: Base) -> None:
 def test_what_gnu_tools_write_is_accepted(producer: object, peers: Peers, tmp_path: Path) -> None:
     made = producer.link(ROWS_X86_64, tmp_path / "lib.so", peers)  # type: ignore[attr-defined]
     elf = open_elf(made)
-    found = sframe_of(elf)
+    found = find_sframe(elf)
     assert found is not None
     facts = examine_section(*found, executable=elf.executable_ranges(), byte_order=elf.byte_order)
     # GNU 2.44 knew no flag for starts that are relative to themselves; to 2.47 all are.
@@ -229,7 +229,7 @@ def test_an_fp_that_the_kernel_takes_for_unchanged(name: str) -> None:
     abi = decode(memoryview(base.data), base.address).abi
     saved = [None] if abi.fixed_ra_offset else [Where(None, -8, deref=True), *[None] * abi.ra_padding]
     for ra, offset in product(saved, (0, -16)):
-        rule = Rule(Where(abi.sp, abi.cfa_adjustment + 16), ra or fixed(abi.fixed_ra_offset), Where(None, offset, deref=True))
+        rule = Rule(Where(abi.sp, abi.cfa_adjustment + 16), ra or fixed_place(abi.fixed_ra_offset), Where(None, offset, deref=True))
         table = FunctionTable(kinds=[Kind()], rules=[rule])
         table.append(0x1000, 16, 0, [(0, 0)])
         # As GNU as writes it: the words of another offset, and then 0.

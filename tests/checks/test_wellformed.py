@@ -20,7 +20,7 @@ from sframegen.checks.specification.wellformed import examine_section
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PT, RECORDS, SHF, SHT, Phdr, Shdr
 from sframegen.format.decode import decode
-from sframegen.format.locate import sframe_of
+from sframegen.format.locate import find_sframe
 from tests import ROOT
 from tests.checks.readers.mutate import Base, bases, mutant
 from tests.checks.section_damage import BESIDES, DAMAGES, SHIFTED, Editor, base_named, damaged
@@ -91,7 +91,7 @@ def test_what_add_section_writes_has_no_finding(
 def findings_of(file: Path) -> dict[str, int]:
     """How often each rule is broken in a file and by its section."""
     elf = open_elf(file)
-    data, address = sframe_of(elf) or (memoryview(b""), 0)
+    data, address = find_sframe(elf) or (memoryview(b""), 0)
     facts = examine_section(data, address, executable=elf.executable_ranges(), byte_order=elf.byte_order)
     return facts.counts | {finding.rule: 1 for finding in check_placement(elf)}
 

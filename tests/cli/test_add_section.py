@@ -15,7 +15,7 @@ from sframegen.api.add_summary import Plan, Summary
 from sframegen.base.errors import FormatError
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
-from sframegen.format.locate import sframe_of
+from sframegen.format.locate import find_sframe
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ def plain(compile_c: Compiler, tmp_path: Path) -> Path:
 
 
 def section_size(file: Path) -> int:
-    found = sframe_of(open_elf(file))
+    found = find_sframe(open_elf(file))
     assert found is not None
     return len(found[0])
 
@@ -360,5 +360,5 @@ def test_hard_links_of_one_run_follow_the_file(compile_c: Compiler, tmp_path: Pa
     assert names[0].samefile(names[1])
     assert not names[0].samefile(names[2])
     assert names[2].read_bytes() == program.read_bytes()
-    assert sframe_of(open_elf(names[1])) is not None
+    assert find_sframe(open_elf(names[1])) is not None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "three", "two"]

@@ -24,7 +24,7 @@ from sframegen.cli.trees import tree_files
 from sframegen.cli.trees.tree_files import Exclusions
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import read_build_id
-from sframegen.format.locate import sframe_of
+from sframegen.format.locate import find_sframe
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def as_owner(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def has_section(file: Path) -> bool:
-    return sframe_of(open_elf(file)) is not None
+    return find_sframe(open_elf(file)) is not None
 
 
 def state(tree: Path) -> dict[str, tuple[Any, ...]]:

@@ -28,7 +28,7 @@ from sframegen.format.layouts import V2, V3, WRITABLE
 from sframegen.format.locate import read_sframe
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.words import Reason
-from sframegen.tables.compare import difference, spans
+from sframegen.tables.compare import claim_spans, find_difference
 from tests.support import producers
 from tests.support.inputs.linker_inputs import restored
 from tests.support.inputs.sframe_files import write_sframe_elf
@@ -101,7 +101,7 @@ def test_down_and_up_again(file: Path, peers: Peers) -> None:
     for reason in (Reason.FLEX, Reason.SIGNAL, Reason.OUTERMOST):
         assert re.search(rf"left out: \d+ bytes: {reason.value}\n", result.stdout)
     lowered = read_sframe(open_elf(file))
-    address, lost = difference(before.table, lowered.table)
+    address, lost = find_difference(before.table, lowered.table)
     assert (lowered.header.version, address) == (2, None)
     assert lost > 0
     assert f"; {lost:,} bytes of code left out" in result.stdout
@@ -114,7 +114,7 @@ def test_down_and_up_again(file: Path, peers: Peers) -> None:
     assert result.exit_code == 0, result.output
     raised = read_sframe(open_elf(file))
     assert raised.header.version == 3
-    assert list(spans(raised.table)) == list(spans(lowered.table))
+    assert list(claim_spans(raised.table)) == list(claim_spans(lowered.table))
     assert len(file.read_bytes()) == len(original)
     assert subprocess.run([file], check=False, capture_output=True, text=True).returncode == 0
 
@@ -141,7 +141,7 @@ def test_version_2_with_rows_without_words_is_written_again(
     assert (error.rule, error.severity) == ("glibc-no-words", sframegen.Severity.ERROR)
 
     assert api.convert(file, 2).left_out == {
-        Reason.OUTERMOST.value: sum(end - at for at, end, said in spans(before) if said.rule == OUTERMOST)
+        Reason.OUTERMOST.value: sum(end - at for at, end, said in claim_spans(before) if said.rule == OUTERMOST)
     }
     after = read_sframe(open_elf(file)).table
     assert OUTERMOST not in after.rules
@@ -218,7 +218,7 @@ def test_what_does_not_fit_is_refused_and_the_remedy_helps(peers: Peers, tmp_pat
     before = read_sframe_of(data, tmp_path)
     sframegen.add_section(file, optimize="none")
     assert version_of(file) == 3
-    assert difference(before, read_sframe(open_elf(file)).table) == (None, 0)
+    assert find_difference(before, read_sframe(open_elf(file)).table) == (None, 0)
 
 
 def read_sframe_of(data: bytes, directory: Path) -> FunctionTable:
@@ -245,7 +245,7 @@ def test_sections_of_earlier_linkers_go_up_where_there_is_room(
     assert result.exit_code == 0, result.output
     after = read_sframe(open_elf(file))
     assert after.header.version == 3
-    assert difference(before.table, after.table) == (None, 0)
+    assert find_difference(before.table, after.table) == (None, 0)
 
 
 def test_output_dry_run_and_json(file: Path, tmp_path: Path) -> None:
@@ -338,7 +338,7 @@ def test_foreign_byte_order_without_a_load_segment(tmp_path: Path) -> None:
     before = read_sframe(open_elf(file))
     assert run("--sframe-version", 2, file).exit_code == 0
     after = read_sframe(open_elf(file))
-    assert (after.header.version, difference(before.table, after.table)) == (2, (None, 0))
+    assert (after.header.version, find_difference(before.table, after.table)) == (2, (None, 0))
     assert "do not fit" in run("--sframe-version", 3, file).stderr
 
 
@@ -421,7 +421,7 @@ def test_add_section_writes_version_2(compile_c: Compiler, peers: Peers, tmp_pat
     assert (version_of(two), version_of(three)) == (2, 3)
     api.convert(three, 2, optimize="none")
     first, second = (read_sframe(open_elf(file)).table for file in (two, three))
-    assert list(spans(first)) == list(spans(second))
+    assert list(claim_spans(first)) == list(claim_spans(second))
     printed = subprocess.run([peers.tool("readelf"), "--sframe", two], check=True, capture_output=True, text=True)
     assert printed.stderr == ""
     assert printed.stdout == CliRunner().invoke(cli, ["dump", str(two)]).stdout
@@ -458,7 +458,7 @@ def test_a_section_of_ours_that_does_not_fit_in_its_place_is_added_again(compile
     after = read_sframe(open_elf(program))
     assert (change.from_version, after.header.version) == (3, 2)
     assert change.section_bytes == len(after.data) > len(before.data) == change.section_bytes_before
-    assert difference(before.table, after.table) == (None, sum(change.left_out.values()))
+    assert find_difference(before.table, after.table) == (None, sum(change.left_out.values()))
     assert subprocess.run([program], check=False).returncode == 3
     sframegen.remove(program)
     assert program.read_bytes() == original.read_bytes()

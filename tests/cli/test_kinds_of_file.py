@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
-from sframegen.format.locate import sframe_of
+from sframegen.format.locate import find_sframe
 from tests.support.inputs.linker_inputs import small_file
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def test_what_is_no_program_costs_one_line(jobs: str, program: Path, monkeypatch
     assert result.exit_code == 1
     assert result.stderr.splitlines() == [f"sframegen: {name}: {line}" for name, line in expected.items()]
     assert [line.split(":")[0] for line in result.stdout.splitlines()] == ["program", "last"]
-    assert sframe_of(open_elf(last)) == sframe_of(open_elf(program)) is not None
+    assert find_sframe(open_elf(last)) == find_sframe(open_elf(program)) is not None
     assert {name: Path(name).read_bytes() for name in CONTENTS} == {name: content for name, (content, _) in CONTENTS.items()}
 
 
@@ -156,7 +156,7 @@ def test_the_mode_stays(mode: int, program: Path) -> None:
     program.chmod(mode)
     assert run("-q", program).output == ""
     assert stat.S_IMODE(program.stat().st_mode) == mode
-    assert sframe_of(open_elf(program)) is not None
+    assert find_sframe(open_elf(program)) is not None
 
 
 def test_capabilities_stay(program: Path) -> None:

@@ -20,7 +20,7 @@ from sframegen import add_section
 from sframegen.cli.shared import many_files
 from sframegen.cli.shared.output import Run
 from sframegen.elf.file import open_elf
-from sframegen.format.locate import sframe_of
+from sframegen.format.locate import find_sframe
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def test_names_of_one_file_are_one_job(program: Path, tmp_path: Path) -> None:
     assert (status, err) == (0, "")
     assert [line.partition(":")[0] for line in out.splitlines()] == [str(names[0]), str(names[2])]
     assert names[0].samefile(names[1])
-    assert all(sframe_of(open_elf(name)) for name in names)
+    assert all(find_sframe(open_elf(name)) for name in names)
     assert sorted(tmp_path.iterdir()) == sorted(names)
 
 
@@ -238,7 +238,7 @@ def test_a_name_by_a_link_of_others_is_refused_by_itself(program: Path, tmp_path
     assert (status, err.count("\n")) == (1, 1)
     assert f"{theirs / 'link'}: its path contains a symbolic link that another user controls" in err
     assert (mine / "program").read_bytes() == before
-    assert sframe_of(open_elf(theirs / "program"))
+    assert find_sframe(open_elf(theirs / "program"))
 
 
 @pytest.mark.sampled

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.elf.file import open_elf
-from sframegen.format.locate import sframe_of
+from sframegen.format.locate import find_sframe
 
 if TYPE_CHECKING:
     from tests.support.peers import Compiler
@@ -77,4 +77,4 @@ def test_one_file_system(root: Path, tmp_path: Path) -> None:
         assert (run("--one-file-system") or "").startswith("3 files would be")
     finally:
         shutil.rmtree(other, ignore_errors=True)
-    assert sframe_of(open_elf(root / "usr/bin/it")) is None
+    assert find_sframe(open_elf(root / "usr/bin/it")) is None

@@ -17,7 +17,7 @@ from sframegen.format.abi import ABIS, AMD64
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
-from sframegen.format.locate import read_sframe, sframe_of
+from sframegen.format.locate import find_sframe, read_sframe
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.words import encode_rule
 from tests.support import producers
@@ -192,13 +192,13 @@ def test_section_is_found_without_a_segment(rare: Path, tmp_path: Path) -> None:
 def test_separate_debug_file_has_no_section(rare: Path, peers: Peers, tmp_path: Path) -> None:
     debug = tmp_path / "rare.debug"
     subprocess.run([peers.tool("objcopy"), "--only-keep-debug", rare, debug], check=True)
-    assert sframe_of(open_elf(debug)) is None
+    assert find_sframe(open_elf(debug)) is None
 
 
 def test_an_object_has_no_section_at_an_address(compile_c: Compiler) -> None:
     made = compile_c(PROGRAM, "-c", *SFRAME, name="program.o", peer_binutils=True)
     with pytest.raises(FormatError, match="its functions have no addresses yet"):
-        sframe_of(open_elf(made))
+        find_sframe(open_elf(made))
 
 
 def test_names_are_added_to_function_lines(rare: Path) -> None:

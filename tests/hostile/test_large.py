@@ -12,7 +12,7 @@ import pytest
 from sframegen import add_section, convert, read
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import PT, RECORDS, SHT, Ehdr, Phdr, Shdr
-from sframegen.format.locate import sframe_of
+from sframegen.format.locate import find_sframe
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def with_memory(program: Path, large: Path, size: int) -> Path:
 
 
 def check(large: Path, size: int, *, has_section: bool = True) -> None:
-    assert bool(sframe_of(open_elf(large))) == has_section
+    assert bool(find_sframe(open_elf(large))) == has_section
     assert large.stat().st_size > size
     assert large.stat().st_blocks * 512 < 1 << 20
     elf = open_elf(large)

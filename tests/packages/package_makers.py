@@ -16,7 +16,7 @@ import pytest
 
 from sframegen import add_section
 from sframegen.elf.file import open_elf
-from sframegen.format.locate import sframe_of
+from sframegen.format.locate import find_sframe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -63,7 +63,7 @@ def with_sections(program: Path, directory: Path) -> dict[str, bytes]:
     """A program without a section, with a good one, with a damaged one, and one that is cut off."""
     good = directory / "with_section"
     add_section(program, output=good)
-    data, section = good.read_bytes(), sframe_of(open_elf(good))
+    data, section = good.read_bytes(), find_sframe(open_elf(good))
     assert section is not None
     at = data.index(bytes(section[0]))
     return {"without": program.read_bytes(), "good": data, "wrong": data[:at] + b"\0\0" + data[at + 2 :], "cut": data[:200]}

@@ -12,7 +12,7 @@ import pytest
 from sframegen import Severity, add_section, check
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import PT, SHF
-from sframegen.format.locate import unloaded_of
+from sframegen.format.locate import find_unloaded_section
 from tests import ROOT
 from tests.real.post_link import NEW_RPATH, WITH_RPATH
 from tests.support.programs import PRINTED, PROGRAM
@@ -69,7 +69,7 @@ def title(tool: str) -> str:
 
 def state(file: Path, was_compressed: bool) -> str:
     """Of the section in a file that runs, or in a debug file."""
-    section = unloaded_of(open_elf(file))
+    section = find_unloaded_section(open_elf(file))
     if section is None:
         return DROPPED
     is_compressed = bool(section.header.sh_flags & SHF.COMPRESSED)
@@ -84,10 +84,10 @@ def outcome(tool: str, file: Path, directory: Path, peers: Peers) -> str:
     places = {"FILE": str(file), "OUT": str(out), "DEBUG": str(debug)}
     name, *arguments = tool.split()
     subprocess.run([peers.tool(name), *(places.get(word, word) for word in arguments)], check=True, capture_output=True)
-    section = unloaded_of(open_elf(file))
+    section = find_unloaded_section(open_elf(file))
     assert section is not None
     was_compressed = bool(section.header.sh_flags & SHF.COMPRESSED)
-    kept_for_debug = debug.exists() and unloaded_of(open_elf(debug))
+    kept_for_debug = debug.exists() and find_unloaded_section(open_elf(debug))
     if kept_for_debug:
         assert open_elf(debug).contents(kept_for_debug) == open_elf(file).contents(section)
     if not out.exists():

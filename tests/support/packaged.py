@@ -15,7 +15,7 @@ from sframegen import check
 from sframegen.checks.finding import Severity
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import read_build_id, read_debug_link
-from sframegen.format.locate import sframe_of
+from sframegen.format.locate import find_sframe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,7 @@ def elf_files(directory: Path) -> Iterator[Path]:
 
 
 def has_section(file: Path) -> bool:
-    return sframe_of(open_elf(file)) is not None
+    return find_sframe(open_elf(file)) is not None
 
 
 def is_good(file: Path, peers: Peers) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import SHDR_SIZE, SHF, Chdr, pack_records
-from sframegen.format.locate import unloaded_of
+from sframegen.format.locate import find_unloaded_section
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -32,7 +32,7 @@ def compressed(contents: bytes, order: ByteOrder) -> bytes:
 def compress_section(file: Path) -> None:
     """Compress the unloaded SFrame section of a file, in its place. An undo record is then no longer valid."""
     elf = open_elf(file)
-    section = unloaded_of(elf)
+    section = find_unloaded_section(elf)
     assert section is not None
     header, data = section.header, bytearray(elf.data)
     contents = bytes(elf.contents(section))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sframegen.format.abi import AMD64
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.tables.compare import RepeatedRules, RuleClaim, agree, difference, spans
+from sframegen.tables.compare import RepeatedRules, RuleClaim, claim_spans, find_difference, have_same_rules
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def by_byte(functions: list[Function]) -> dict[int, RuleClaim]:
 
 @given(functions())
 def test_spans_are_what_is_said_of_each_byte(given: list[Function]) -> None:
-    found = list(spans(table_of(given)))
+    found = list(claim_spans(table_of(given)))
     assert {pc: said for start, end, said in found for pc in range(start, end)} == by_byte(given)
     assert all(start < end for start, end, _ in found)
     assert all(one[1] < other[0] or one[2] != other[2] for one, other in pairwise(found))
@@ -67,23 +67,23 @@ def test_spans_are_what_is_said_of_each_byte(given: list[Function]) -> None:
 @given(functions(), functions())
 def test_a_difference_is_a_byte_of_which_the_second_says_something_else(before: list[Function], after: list[Function]) -> None:
     said, now = by_byte(before), by_byte(after)
-    place, lost = difference(table_of(before), table_of(after))
+    place, lost = find_difference(table_of(before), table_of(after))
     assert (place is None) == all(said.get(pc) == now[pc] for pc in now)
     assert lost == (len(said) - len(now) if place is None else 0)
-    assert difference(table_of(before), table_of(before)) == (None, 0)
-    assert agree(table_of(before), table_of(after), 0, {}) is (said == now)
+    assert find_difference(table_of(before), table_of(before)) == (None, 0)
+    assert have_same_rules(table_of(before), table_of(after), 0, {}) is (said == now)
 
 
 def test_blocks_that_repeat_are_compared_as_such() -> None:
     repeated = (0, 64, 4, [(0, 0), (11, 1)])
-    [(start, end, said)] = spans(table_of([repeated]))
+    [(start, end, said)] = claim_spans(table_of([repeated]))
     assert (start, end, said.rule) == (BASE, BASE + 64, RepeatedRules(16, ((0, RULES[0]), (11, RULES[1]))))
     again = (0, 64, 4, [(0, 0), (5, 0), (11, 1), (12, 1)])  # rows that repeat the one before say nothing
-    assert list(spans(table_of([again]))) == [(start, end, said)]
+    assert list(claim_spans(table_of([again]))) == [(start, end, said)]
     beyond = (0, 8, 4, [(0, 0), (8, 1)])  # a row after the end of the code
-    assert list(spans(table_of([beyond]))) == list(spans(table_of([(0, 8, 4, [(0, 0)])])))
+    assert list(claim_spans(table_of([beyond]))) == list(claim_spans(table_of([(0, 8, 4, [(0, 0)])])))
     two = [(0, 32, 4, [(0, 0), (11, 1)]), (32, 32, 4, [(0, 0), (11, 1)])]  # each counts from its own start
-    assert len(list(spans(table_of(two)))) == 2
+    assert len(list(claim_spans(table_of(two)))) == 2
 
 
 @for_each(
@@ -99,6 +99,6 @@ def test_blocks_that_repeat_are_compared_as_such() -> None:
 def test_what_is_said_of_padding_does_not_matter(gap: int, padded: dict[int, int], same: bool) -> None:
     apart = [(0, 8, 0, [(0, 0)]), (12, 8, 0, [(0, 0)])]
     joined = [(0, 20, 0, [(0, 0)])]
-    assert agree(table_of(apart), table_of(joined), gap, padded) is same
+    assert have_same_rules(table_of(apart), table_of(joined), gap, padded) is same
     other = [(0, 12, 0, [(0, 0)]), (12, 8, 0, [(0, 1)])]
-    assert not agree(table_of(apart), table_of(other), gap, padded)
+    assert not have_same_rules(table_of(apart), table_of(other), gap, padded)

@@ -10,7 +10,7 @@ from sframegen.format.decode import open_section
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import F_FRAME_POINTER, V2, V3, Layout
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
-from sframegen.tables.gather import DEAD, Merger, gather
+from sframegen.tables.gather import DROPPED_ADDRESS, Merger, concatenate_tables
 from tests.support.loops import for_each
 
 RULES = [Rule(Where(AMD64.sp, 8 * n), Where(None, -8, deref=True)) for n in range(1, 6)]
@@ -60,16 +60,16 @@ THREE = (0x1010, 8, 0, [(0, 3)])
 
 
 def test_tables_keep_what_they_say() -> None:
-    together = gather([table_of(ONE), table_of(TWO, THREE), FunctionTable(), table_of(ONE)])
+    together = concatenate_tables([table_of(ONE), table_of(TWO, THREE), FunctionTable(), table_of(ONE)])
     assert content(together) == [ONE, TWO, THREE, ONE]
     assert together.rules == [RULES[0], RULES[1], RULES[2], RULES[3]]
     assert together.kinds == KINDS
 
 
 def test_sections_become_one_table_by_address() -> None:
-    table, dead = merger_of(table_of(ONE), table_of(TWO), table_of(THREE)).merged([(0x1000, 0x2000)])
+    table, dead = merger_of(table_of(ONE), table_of(TWO), table_of(THREE)).build_table([(0x1000, 0x2000)])
     assert (content(table), dead) == ([ONE, THREE, TWO], 0)
-    table, dead = merger_of(table_of(ONE)).merged([(0x1000, 0x2000)], table_of(THREE))
+    table, dead = merger_of(table_of(ONE)).build_table([(0x1000, 0x2000)], table_of(THREE))
     assert (content(table), dead) == ([ONE, THREE], 0)
 
 
@@ -86,31 +86,31 @@ def test_sections_become_one_table_by_address() -> None:
     ],
 )
 def test_only_functions_whose_code_is_there_are_kept(code: list[tuple[int, int]], kept: list[Function]) -> None:
-    table, dead = merger_of(table_of(ONE, THREE, TWO)).merged(code)
+    table, dead = merger_of(table_of(ONE, THREE, TWO)).build_table(code)
     assert (content(table), dead) == (kept, 3 - len(kept))
 
 
 def test_functions_without_code_are_left_out() -> None:
     merger = Merger()
     section = open_section(Encoder(table_of(ONE, TWO), AMD64).encode(0x9000), 0x9000)
-    assert list(merger.add(section, [0x5000, DEAD])) == [16, 16]
+    assert list(merger.add(section, [0x5000, DROPPED_ADDRESS])) == [16, 16]
     assert list(merger.add(section, [0x4000, 0x4000])) == [16, 16]
-    table, dead = merger.merged([(0x4000, 0x6000)])
+    table, dead = merger.build_table([(0x4000, 0x6000)])
     assert dead == 1
     assert sorted(content(table)) == sorted([(0x4000, *ONE[1:]), (0x4000, *TWO[1:]), (0x5000, *ONE[1:])])
     assert table.start[2] == 0x5000
     empty = table_of((0x1000, 0, 0, [(0, 0)]), ONE)
-    assert merger_of(empty).merged([(0x1000, 0x2000)])[1] == 1
+    assert merger_of(empty).build_table([(0x1000, 0x2000)])[1] == 1
 
 
 def test_of_several_at_one_address_a_search_finds_the_longest() -> None:
     """Those that say the same are there once, in whatever order sections come."""
     short, other = (0x1000, 8, 0, [(0, 4)]), (0x1000, 16, 0, [(0, 0), (4, 2)])
     tables = [table_of(one) for one in (ONE, short, other, ONE)]
-    found = content(merger_of(*tables).merged([(0x1000, 0x2000)])[0])
+    found = content(merger_of(*tables).build_table([(0x1000, 0x2000)])[0])
     assert found[0] == short
     assert len(found) == 3
-    assert content(merger_of(*reversed(tables)).merged([(0x1000, 0x2000)])[0]) == found
+    assert content(merger_of(*reversed(tables)).build_table([(0x1000, 0x2000)])[0]) == found
 
 
 @for_each(("flags", "both"), [((F_FRAME_POINTER, F_FRAME_POINTER), F_FRAME_POINTER), ((F_FRAME_POINTER, 0), 0)])

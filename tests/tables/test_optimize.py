@@ -21,7 +21,7 @@ from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
 from sframegen.tables.levels import LEVELS, Level
-from sframegen.tables.optimize import Borders, cut_up, join, may_follow
+from sframegen.tables.optimize import Borders, cut_into_pieces, find_followers, join_pieces
 from tests.support.inputs.linker_inputs import Writer
 from tests.support.loops import for_each
 from tests.support.oracles.compare import compare
@@ -53,7 +53,7 @@ def test_no_level_changes_a_rule(data: st.DataObject, form: tuple[Abi, Layout], 
         for f in range(len(table))
     )  # fmt: skip
     plain = Encoder(table, *form, share=level.share)
-    encoder = join(table, plain, level, marks) if level.max_rows else plain
+    encoder = join_pieces(table, plain, level, marks) if level.max_rows else plain
     joined = encoder.table
     section = decode(encoder.encode(ADDRESS), ADDRESS)
     for pc in edges(table):
@@ -79,13 +79,13 @@ def test_functions_with_bodies_of_different_lengths_are_cut_to_have_rows_in_comm
         prologue = [(2 * rule, rule) for rule in range(8)]
         table.append(0x1000 * (n + 1), body + 40, 0, [*prologue, *((body + 2 * rule, 7 - rule) for rule in range(1, 8))])
     plain = Encoder(table, AMD64, share=True)
-    cut = join(table, plain, LEVELS["fast"], bytes(len(table)))
+    cut = join_pieces(table, plain, LEVELS["fast"], bytes(len(table)))
     assert (len(plain.table), plain.stored_rows) == (7, 5 + 75)
     assert (len(cut.table), cut.stored_rows) == (2 + 10, 5 + 8 + 7)
     for body, pieces in ((28, 2 + 10), (29, 2 + 9)):
-        assert len(cut_up(table, plain, LEVELS["fast"]._replace(body=body), bytes(len(table)))[0]) == pieces
+        assert len(cut_into_pieces(table, plain, LEVELS["fast"]._replace(body=body), bytes(len(table)))[0]) == pieces
     alone = LEVELS["fast"]._replace(share=False)
-    assert len(cut_up(table, Encoder(table, AMD64), alone, bytes(len(table)))[0]) == len(table)
+    assert len(cut_into_pieces(table, Encoder(table, AMD64), alone, bytes(len(table)))[0]) == len(table)
     section = decode(cut.encode(ADDRESS), ADDRESS)
     for pc in edges(table):
         assert section.rule_at(pc) == find(table, pc), hex(pc)
@@ -99,8 +99,8 @@ def test_neighbours_that_are_repeated_together_share_an_fde_and_their_rows() -> 
         table.append(0x1000 * n, 24, 0, [(2 * row, row) for row in range(12)])
         table.append(0x1000 * n + 24, 24, 0, [(2 * row, 12 + row) for row in range(12)])
     plain = Encoder(table, AMD64, share=True)
-    joined = join(table, plain, LEVELS["size"], bytes([0, 1]) * 6)
-    apart = join(table, plain, LEVELS["size"]._replace(longest=1), bytes([0, 1]) * 6)
+    joined = join_pieces(table, plain, LEVELS["size"], bytes([0, 1]) * 6)
+    apart = join_pieces(table, plain, LEVELS["size"]._replace(longest=1), bytes([0, 1]) * 6)
     assert (len(apart.table), apart.stored_rows) == (12, 24)
     assert (len(joined.table), joined.stored_rows) == (6, 24)
     section = decode(joined.encode(ADDRESS), ADDRESS)
@@ -115,7 +115,7 @@ def test_joined_functions_span_no_more_than_the_level_says() -> None:
     table.append(0x1014, 12, 0, [(0, 2), (4, 3)])
     for span, functions in ((32, 1), (31, 2)):
         level = Level(share=True, max_rows=4, max_span=span, rounds=1, body=1000)
-        assert len(join(table, Encoder(table, AMD64, share=True), level, bytes([0, 1])).table) == functions
+        assert len(join_pieces(table, Encoder(table, AMD64, share=True), level, bytes([0, 1])).table) == functions
 
 
 def test_what_is_no_smaller_is_not_joined() -> None:
@@ -124,7 +124,7 @@ def test_what_is_no_smaller_is_not_joined() -> None:
     table.append(0x1000, 20, 0, [(0, 0)])
     encoder = Encoder(table, AMD64, share=True)
     for level in (LEVELS["fast"], LEVELS["size"]):
-        assert join(table, encoder, level, bytes(1)) is encoder
+        assert join_pieces(table, encoder, level, bytes(1)) is encoder
 
 
 def crowd(seed: int) -> tuple[FunctionTable, bytes]:
@@ -159,7 +159,7 @@ def test_sections_stay_as_small_as_they_are(seed: int) -> None:
     table, marks = crowd(seed)
     plain = Encoder(table, AMD64, share=True)
     three = Level(share=True, max_rows=24, max_span=1200, rounds=2, body=24, longest=3)
-    joined = [join(table, plain, level, marks) for level in (LEVELS["fast"], LEVELS["size"], three)]
+    joined = [join_pieces(table, plain, level, marks) for level in (LEVELS["fast"], LEVELS["size"], three)]
     assert tuple(encoder.size_bytes for encoder in (plain, *joined)) == SIZES[seed]
     for encoder in joined:
         section = decode(encoder.encode(ADDRESS), ADDRESS)
@@ -198,7 +198,7 @@ def code_with(gap: bytes) -> tuple[ElfFile, int, FunctionTable]:
 )
 def test_only_padding_is_joined_over(gap: bytes, joined: bool) -> None:
     elf, _, table = code_with(gap)
-    assert list(may_follow(elf, table, Borders(zeros("Q", 0)))) == [0, joined, 1]
+    assert list(find_followers(elf, table, Borders(zeros("Q", 0)))) == [0, joined, 1]
 
 
 @for_each(
@@ -209,14 +209,14 @@ def test_code_of_ignored_fdes_is_not_joined_over(start: int, end: int, joined: l
     """`start`, `end`: after the first function."""
     elf, base, table = code_with(b"\x90" * GAP)
     ignored = [(base + 16 + start, base + 16 + end)]
-    assert list(may_follow(elf, table, Borders(zeros("Q", 0), ignored=ignored))) == joined
+    assert list(find_followers(elf, table, Borders(zeros("Q", 0), ignored=ignored))) == joined
 
 
 @for_each(("place", "joined"), [(-1, [0, 1, 1]), (0, [0, 0, 1]), (GAP - 1, [0, 0, 1]), (GAP, [0, 1, 1])])
 def test_no_place_that_has_a_name_or_is_left_out_is_joined_over(place: int, joined: list[int]) -> None:
     elf, base, table = code_with(b"\x90" * GAP)
     named, none = array("Q", [base, base + 4, base + 8, base + 16 + place]), zeros("Q", 0)  # the first three lie in functions
-    assert list(may_follow(elf, table, Borders(named))) == list(may_follow(elf, table, Borders(none, named))) == joined
+    assert list(find_followers(elf, table, Borders(named))) == list(find_followers(elf, table, Borders(none, named))) == joined
 
 
 @for_each("order", ["little", "big"])

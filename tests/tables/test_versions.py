@@ -22,8 +22,8 @@ from sframegen.format.layouts import HEADER_SIZE, V2, V3
 from sframegen.format.locate import read_sframe
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.words import Reason, encode_rule
-from sframegen.tables.compare import difference, spans
-from sframegen.tables.lower import lower
+from sframegen.tables.compare import claim_spans, find_difference
+from sframegen.tables.lower import lower_table
 from tests.support import producers
 from tests.support.inputs.sframe_files import write_sframe_elf
 from tests.support.loops import for_each
@@ -66,7 +66,7 @@ def content(table: FunctionTable) -> list[tuple[int, int, Kind, list[tuple[int, 
 
 def recoded(table: FunctionTable, abi: Abi, layout: Layout) -> tuple[FunctionTable, dict[Reason, int]]:
     """Lowered, written and read again."""
-    lowered, lost = lower(table, abi, layout)
+    lowered, lost = lower_table(table, abi, layout)
     return decode(Encoder(lowered, abi, layout).encode(ADDRESS), ADDRESS).table, lost
 
 
@@ -96,7 +96,7 @@ def agree(source: str, makers: tuple[Producer, ...], directory: Path, peers: Pee
         section = read_sframe(open_elf(file))
         assert (section.header.version, section.header.flags) == (maker.version, maker.flags)
         raised, lost = recoded(section.table, section.abi, V3)
-        assert (difference(section.table, raised), difference(raised, section.table), lost) == ((None, 0), (None, 0), {})
+        assert (find_difference(section.table, raised), find_difference(raised, section.table), lost) == ((None, 0), (None, 0), {})
         said[maker.name] = rules_by_function(file)
     reference = said[GNU[-1].name]
     in_text = {name for name in reference if not name.startswith(".plt")}
@@ -134,7 +134,7 @@ def test_rows_at_a_function_s_end_hold_nowhere(peers: Peers, tmp_path: Path) -> 
     table = read_sframe(open_elf(GNU[-1].link(source, tmp_path / "library", peers))).table
     assert [size in {offset for offset, _ in table.rows(n)} for n, size in enumerate(table.size)] == [True, True, False]
     again, lost = recoded(table, AMD64, V3)
-    assert (difference(table, again), lost) == ((None, 0), {})
+    assert (find_difference(table, again), lost) == ((None, 0), {})
     assert {find(again, start + offset) for start, size in zip(table.start, table.size, strict=True) for offset in range(size)} == {
         PLAIN
     }
@@ -173,7 +173,7 @@ def test_version_1_is_dumped_as_its_own_readelf_prints_it(makers: tuple[Producer
 def test_lowering_keeps_what_can_be_said_and_counts_the_rest(data: st.DataObject, abi: Abi, source: Layout, target: Layout) -> None:
     table = data.draw(function_tables(abi, source))
     again, lost = recoded(table, abi, target)
-    assert difference(table, again) == (None, sum(lost.values()))
+    assert find_difference(table, again) == (None, sum(lost.values()))
     for address in {at + near for at in again.start for near in (-1, 0, 1, 5, 100)} | {at - 1 for at in ends(again)}:
         rule = find(again, address)
         assert rule is None or rule == find(table, address)
@@ -191,8 +191,8 @@ def test_down_and_up_again_keeps_what_version_2_says(data: st.DataObject, abi: A
     lowered, lost = recoded(table, abi, V2)
     again, lost_again = recoded(lowered, abi, V3)
     assert not lost_again
-    assert list(spans(again)) == list(spans(lowered))
-    assert difference(table, again) == (None, sum(lost.values()))
+    assert list(claim_spans(again)) == list(claim_spans(lowered))
+    assert find_difference(table, again) == (None, sum(lost.values()))
 
 
 @pytest.mark.once
@@ -205,10 +205,10 @@ def test_real_libraries_go_down_and_up_again(name: str, corpus_file: Callable[[s
     lowered = read_sframe(open_elf(file))
     assert lowered.header.version == 2
     lost = sum(change.left_out.values())
-    assert difference(before.table, lowered.table) == (None, lost)
+    assert find_difference(before.table, lowered.table) == (None, lost)
     assert lost < 1000
     raised, left_out = recoded(lowered.table, lowered.abi, V3)
-    assert (difference(lowered.table, raised), difference(raised, lowered.table), left_out) == ((None, 0), (None, 0), {})
+    assert (find_difference(lowered.table, raised), find_difference(raised, lowered.table), left_out) == ((None, 0), (None, 0), {})
 
 
 @pytest.mark.once
@@ -241,16 +241,16 @@ def test_only_the_rows_that_need_it_are_left_out() -> None:
         (0x2000, 30, signal, [(0, PLAIN)]),
         (0x3000, 40, flex, [(0, PLAIN), (20, PLAIN._replace(cfa=Where(SP, 16)))]),
     )
-    lowered, lost = lower(table, AMD64, V2)
+    lowered, lost = lower_table(table, AMD64, V2)
     assert content(lowered) == [
         (0x1000, 10, Kind(), [(0, PLAIN)]),
         (0x103C, 40, Kind(), [(0, PLAIN)]),
         (0x3000, 40, Kind(), [(0, PLAIN), (20, PLAIN._replace(cfa=Where(SP, 16)))]),
     ]
     assert lost == {Reason.FLEX: 50, Reason.SIGNAL: 30}
-    raised, lost = lower(table, AMD64, V3)
+    raised, lost = lower_table(table, AMD64, V3)
     assert not lost
-    assert difference(table, raised) == (None, 0)
+    assert find_difference(table, raised) == (None, 0)
 
 
 def test_outermost_frames_are_left_out_of_version_2() -> None:
@@ -260,10 +260,10 @@ def test_outermost_frames_are_left_out_of_version_2() -> None:
         (0x3000, 8, Kind(), []),
         (0x4000, 32, Kind(rep_size=16, mask=True), [(0, PLAIN), (4, OUTERMOST)]),
     )
-    lowered, lost = lower(table, AMD64, V2)
+    lowered, lost = lower_table(table, AMD64, V2)
     assert content(lowered) == [(0x2000, 10, Kind(), [(0, PLAIN)]), (0x2019, 5, Kind(), [(0, PLAIN)])]
     assert lost == {Reason.OUTERMOST: 20 + 15 + 8 + 32}
-    assert difference(table, lowered) == (None, 75)
+    assert find_difference(table, lowered) == (None, 75)
 
 
 def test_registers_of_s390x_become_flexible_rows_and_come_back() -> None:
@@ -271,27 +271,27 @@ def test_registers_of_s390x_become_flexible_rows_and_come_back() -> None:
     table = table_of((0x1000, 100, Kind(), [(0, Rule(Where(15, 160))), (6, in_registers), (90, Rule(Where(15, 160)))]))
     raised, lost = recoded(table, S390X, V3)
     assert not lost
-    assert difference(table, raised) == (None, 0)
+    assert find_difference(table, raised) == (None, 0)
     assert FdeType.FLEX in {raised.kinds[kind].fde_type for kind in raised.kind}
     again, lost = recoded(raised, S390X, V2)
     assert not lost
-    assert difference(table, again) == (None, 0)
+    assert find_difference(table, again) == (None, 0)
 
 
 def test_repeated_blocks_are_kept_or_left_out_whole() -> None:
     repeated = Kind(rep_size=16, mask=True)
     kept = (0x1000, 64, repeated, [(0, PLAIN), (11, PLAIN._replace(cfa=Where(SP, 16)))])
     table = table_of(kept, (0x2000, 32, repeated._replace(fde_type=FdeType.FLEX), [(0, PLAIN), (4, DRAP)]))
-    lowered, lost = lower(table, AMD64, V2)
+    lowered, lost = lower_table(table, AMD64, V2)
     assert (content(lowered), lost) == ([kept], {Reason.FLEX: 32})
     assert content(recoded(table, AMD64, V3)[0]) == content(table)
 
 
 def test_a_function_without_rows_gets_the_row_that_it_means() -> None:
     table = table_of((0x1000, 16, Kind(), []), (0x2000, 16, Kind(FdeType.FLEX), []))
-    lowered, lost = lower(table, AMD64, V3)
+    lowered, lost = lower_table(table, AMD64, V3)
     assert (content(lowered), lost) == ([(0x1000, 16, Kind(), [(0, OUTERMOST)])], {})
-    assert difference(table, lowered) == (None, 0)
+    assert find_difference(table, lowered) == (None, 0)
 
 
 SAID_SHORT = [Rule(Where(SP, 296 + 8 * n), RA, Where(None, -300, deref=True)) for n in range(2)]
@@ -313,9 +313,9 @@ def test_flexible_functions_are_cut_where_that_is_smallest(parts: list[tuple[lis
         (0x9000, 64, Kind(FdeType.FLEX), [(0, DRAP), (30, ONLY_FLEX[1])]),
     ]
     table = table_of(others[0], function, others[1])
-    lowered, lost = lower(table, AMD64, V3)
+    lowered, lost = lower_table(table, AMD64, V3)
     assert not lost
-    assert difference(table, lowered) == (None, 0)
+    assert find_difference(table, lowered) == (None, 0)
     assert (content(lowered)[0], content(lowered)[-1]) == (others[0], others[1])
 
     cost = V3.index_size + V3.attribute_size  # of a function
@@ -323,7 +323,7 @@ def test_flexible_functions_are_cut_where_that_is_smallest(parts: list[tuple[lis
     for rule in (rule for rule, _ in groupby(rule for _, rule in rows)):
         sizes = {fde_type: len(encode_rule(rule, fde_type, AMD64, V3) or bytes(1 << 20)) + 1 for fde_type in FdeType}
         best = {one: min(best[one], best[other] + cost) + sizes[one] for one, other in zip(FdeType, reversed(FdeType), strict=True)}
-    alone = lower(table_of(function), AMD64, V3)[0]
+    alone = lower_table(table_of(function), AMD64, V3)[0]
     assert Encoder(alone, AMD64, V3).size_bytes == HEADER_SIZE + min(best.values()) + row_start_bytes(alone)
 
 
@@ -343,7 +343,7 @@ def test_what_no_search_finds_is_not_carried_over() -> None:
         (0x4000, 0x20, Kind(), [(0, PLAIN), (0x10, other)]),  # the second row begins where the next function does
         (0x4010, 16, Kind(), [(0, PLAIN)]),
     )
-    lowered, lost = lower(table, AMD64, V3)
+    lowered, lost = lower_table(table, AMD64, V3)
     assert content(lowered) == [
         (0x1000, 0x40, Kind(), [(0, PLAIN), (0x10, other)]),
         (0x1040, 8, Kind(), [(0, PLAIN)]),
@@ -359,7 +359,7 @@ def test_a_search_finds_a_function_up_to_the_next_one() -> None:
     table = FunctionTable(kinds=[Kind()], rules=[PLAIN])
     for start, size in (((1 << 64) - 8, 16), (0x100, 0x10), (0x100, 0x30), (0x120, 8), (0x200, 0)):
         table.append(start, size, 0, [(0, 0)])
-    assert list(table.found_ranges()) == [(2, 0x100, 0x120), (3, 0x120, 0x128), (0, (1 << 64) - 8, 1 << 64)]
+    assert list(table.searchable_ranges()) == [(2, 0x100, 0x120), (3, 0x120, 0x128), (0, (1 << 64) - 8, 1 << 64)]
 
 
 def test_functions_of_more_rows_than_version_3_counts_are_cut() -> None:
@@ -368,7 +368,7 @@ def test_functions_of_more_rows_than_version_3_counts_are_cut() -> None:
     table = table_of((0x1000, count, Kind(), [(at, rules[at % 2]) for at in range(count)]))
     again, lost = recoded(table, AMD64, V3)
     assert list(again.size) == [0xFFFF, 6]
-    assert (difference(table, again), lost) == ((None, 0), {})
+    assert (find_difference(table, again), lost) == ((None, 0), {})
 
 
 @for_each(
@@ -385,10 +385,10 @@ def test_a_difference_is_found(change: object) -> None:
     table = table_of((0x1000, 16, Kind(), rows))
     assert callable(change)
     changed = table_of((0x1000, 16, Kind(), change(rows)))
-    assert difference(table, changed)[0] in (0x1000, 0x1004)
-    assert difference(table, table_of((0x1000, 16, Kind(signal=True), rows)))[0] == 0x1000
-    assert difference(table, table_of((0x1000, 17, Kind(), rows)))[0] == 0x1004
-    assert difference(table, table_of((0x1000, 12, Kind(), rows))) == (None, 4)
+    assert find_difference(table, changed)[0] in (0x1000, 0x1004)
+    assert find_difference(table, table_of((0x1000, 16, Kind(signal=True), rows)))[0] == 0x1000
+    assert find_difference(table, table_of((0x1000, 17, Kind(), rows)))[0] == 0x1004
+    assert find_difference(table, table_of((0x1000, 12, Kind(), rows))) == (None, 4)
 
 
 # -- version 2 by GNU's eyes
@@ -414,4 +414,4 @@ def test_readelf_prints_our_version_2_as_we_do(abi: Abi, peers: Peers, tmp_path:
     ours = "".join(dump_text(decode(section, ADDRESS)))
     assert "Version: SFRAME_VERSION_2" in ours
     assert ours.splitlines() == printed.stdout.splitlines()
-    assert difference(table, recoded(decode(section, ADDRESS).table, abi, V3)[0]) == (None, 0)
+    assert find_difference(table, recoded(decode(section, ADDRESS).table, abi, V3)[0]) == (None, 0)

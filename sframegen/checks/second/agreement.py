@@ -17,7 +17,7 @@ from sframegen.checks.second.pyelftools_cfi import CfiRow, FdeColumns, RegisterR
 from sframegen.checks.tracks import NO_CLAIM, Track, intersect_tracks, new_track
 from sframegen.format.equations import equation, register_name
 from sframegen.format.model import Rule
-from sframegen.tables.compare import RepeatedRules, RuleClaim, spans
+from sframegen.tables.compare import RepeatedRules, RuleClaim, claim_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -78,7 +78,7 @@ def compare_second_reading(
     fdes = _read_cfi(sources, abi, progress)
     claims: dict[RuleClaim, int] = {}
     section_track = new_track()
-    for start, end, claim in spans(section.table):
+    for start, end, claim in claim_spans(section.table):
         section_track.add(start, end, claims.setdefault(claim, len(claims)))
     comparison = _Comparison(list(fdes.states), list(claims), section_track, abi, signal=section.layout.signal)
     result = SecondReading()

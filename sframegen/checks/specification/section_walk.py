@@ -175,7 +175,7 @@ class SectionWalk(SectionBytes):
         for i in range(len(keys)):
             key = keys[i]
             function = key - ((key >> 32) << 32)
-            self.take_entry(function, start[function], size[function], self.fres_at + (key >> 32))
+            self.set_entry(function, start[function], size[function], self.fres_at + (key >> 32))
             self.read_attribute()
             if self.count == 0 and self.fields.attribute_size == 0:
                 continue

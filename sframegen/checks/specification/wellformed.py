@@ -32,7 +32,7 @@ from sframegen.format.layouts import (
     SframeHeader,
 )
 from sframegen.format.model import FdeType
-from sframegen.format.words import FDE_TYPES, data_words, decode_rule, flex_places
+from sframegen.format.words import FDE_TYPES, control_word_indexes, data_words, decode_rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -239,10 +239,10 @@ def _find_flexible_faults(words: tuple[int, ...], abi: Abi) -> list[str]:
     if not words[0] & FLEX_REGISTER_BIT:
         faults.append("cfa-base")
         words = (words[0] | FLEX_REGISTER_BIT, *words[1:])
-    *control_places, end = flex_places(words)
+    *control_places, end = control_word_indexes(words)
     if end != len(words):
         return [*faults, "words"]
-    if flex_places(words[:-1])[-1] == len(words) - 1:
+    if control_word_indexes(words[:-1])[-1] == len(words) - 1:
         faults.append("padding-word")
     controls = [words[at] for at in control_places if at < end]
     if any(control & FLEX_UNUSED_BIT for control in controls):

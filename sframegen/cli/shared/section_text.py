@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sframegen.format.equations import rule_fields
 from sframegen.format.layouts import F_FDE_FUNC_START_PCREL, F_FDE_SORTED, F_FRAME_POINTER
 from sframegen.format.model import FdeType, Kind, Rule, Where
-from sframegen.format.words import fixed
+from sframegen.format.words import fixed_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -107,7 +107,7 @@ def _format_rule(rule: Rule, fde_type: FdeType, abi: Abi) -> str:
         return "  RA undefined\n"
     format_cfa, format_location = LOCATION_FORMATS[fde_type]
     fp = UNCHANGED if rule.fp is None else format_location(rule.fp, abi)
-    if rule.ra == fixed(abi.fixed_ra_offset):
+    if rule.ra == fixed_place(abi.fixed_ra_offset):
         # The encoded row then has a padding word in the place of RA's offset, between those of CFA and FP.
         padded = rule.fp is not None and (fde_type is FdeType.FLEX or not abi.fixed_ra_offset)
         ra = PADDING if padded else FIXED if abi.fixed_ra_offset else UNCHANGED

@@ -19,7 +19,7 @@ from sframegen.elf.code_bytes.padding import MAX_PADDING
 from sframegen.elf.ranges import Range, subtract_ranges
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, look_up_in
 from sframegen.format.words import FDE_TYPES, EncodedRules, RuleWords
-from sframegen.tables.narrow import narrow
+from sframegen.tables.narrow import narrow_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -72,7 +72,7 @@ def synthesize(elf: ElfFile, converted: Converted, jobs: int = 1, progress: Prog
         return converted
     table = _add_functions(converted.table, sorted(new_functions, key=lambda function: function.start))
     encoded = EncodedRules(table.rules, words)
-    table = narrow(table, encoded)
+    table = narrow_table(table, encoded)
     return Converted(table, replace(coverage, table=table, synthesized=tuple(ranges), proven=proven), encoded)
 
 

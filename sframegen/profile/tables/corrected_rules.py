@@ -38,7 +38,7 @@ def split_handler_installers(functions: FunctionTable, elf: ElfFile, abi: Abi) -
     jumps = _find_handler_jumps(elf, abi)
     if not jumps:
         return functions
-    order, starts = functions.by_start()
+    order, starts = functions.sort_by_start()
     candidates = {order[at - 1] for at in (bisect_right(starts, end - 1) for _, end in jumps) if at}
     searched = ((function, _find_installations(functions, function, elf, abi)) for function in sorted(candidates))
     installers = {function: installations for function, installations in searched if installations}
@@ -100,7 +100,7 @@ def add_saved_cfa_rules(converted: Converted, sources: Sources, abi: Abi) -> Fun
     ranges = [(start, size) for start, size, reason in with_reasons if reason == CFA_EXPRESSION_REASON]
     if not ranges:
         return converted.table
-    fdes = reader.read(sources.sections, abi.followed)
+    fdes = reader.read_cfi_sections(sources.sections, abi.followed)
     translator = Translator(RuleWords(abi, V3))
     rules = [_translate_saved_cfa(rule, translator, abi) for rule in fdes.rules]
     out = converted.table.select(range(len(converted.table)))

@@ -19,7 +19,7 @@ from sframegen.detached.stores import Stores
 from sframegen.elf.records import ET
 from sframegen.format.abi import Abi, abi_of
 from sframegen.format.decode import open_section
-from sframegen.format.locate import sframe_of
+from sframegen.format.locate import find_sframe
 from sframegen.profile.machines import ARCHITECTURES
 from sframegen.profile.tables.corrected_rules import add_saved_cfa_rules, split_handler_installers
 from sframegen.profile.tables.decoded_table import DecodedTable, attach_function_ranges, make_decoded_table
@@ -132,7 +132,7 @@ def _read_own_section(elf: ElfFile, abi: Abi, notes: list[str]) -> FoundRules | 
     """Return the rules of the file's section; None if it has no usable section, with a note on why a section is unusable."""
     try:
         with name_file_in_errors(elf.name):
-            section = sframe_of(elf)
+            section = find_sframe(elf)
             functions = _decode_checked(elf, abi, *section) if section and section[0] else None
     except FormatError as error:
         notes.append(f"{error}; not used")

@@ -49,7 +49,7 @@ def _find_library_ends(elf: ElfFile, abi: Abi) -> Iterator[StackEnd]:
 
 def _replace_end_ranges(functions: FunctionTable, ends: list[StackEnd]) -> FunctionTable:
     """Return the functions without the ranges of `ends`, plus a function without a caller for each of these ranges."""
-    order, starts = functions.by_start()
+    order, starts = functions.sort_by_start()
     cut: dict[int, list[StackEnd]] = {}  # the ends inside each function that has some
     for stack_end in ends:
         at = bisect_right(starts, stack_end.start) - 1
@@ -112,7 +112,7 @@ def add_entry_function(functions: FunctionTable, elf: ElfFile, abi: Abi) -> Func
 
 def _find_gap_end(functions: FunctionTable, address: int) -> int | None:
     """Return where the next function begins, at most MAX_ENTRY_CODE away; None if a function covers the address."""
-    order, starts = functions.by_start()
+    order, starts = functions.sort_by_start()
     after = bisect_right(starts, address)
     if after and address < starts[after - 1] + functions.size[order[after - 1]]:
         return None
@@ -148,7 +148,7 @@ def extend_rules_past_thread_creation(functions: FunctionTable, elf: ElfFile, ab
     calls = _find_thread_creations(elf, abi)
     if not calls:
         return functions
-    order, starts = functions.by_start()
+    order, starts = functions.sort_by_start()
     out = functions.select(range(len(functions)))
     for call, end in calls:
         at = bisect_right(starts, call - 1) - 1

@@ -140,7 +140,7 @@ def _described(file: ElfFile) -> tuple[array[int], array[int]]:
 
     try:
         abi = abi_of(file)
-        fdes = reader.read(find_sources(file).sections, abi.followed)
+        fdes = reader.read_cfi_sections(find_sources(file).sections, abi.followed)
     except FormatError:
         return array("Q"), array("Q")
     order = sorted(range(len(fdes.start)), key=fdes.start.__getitem__)

@@ -11,7 +11,7 @@ from sframegen.detached.stores import Stores
 from sframegen.elf.records import PT
 from sframegen.format.abi import Abi, abi_of
 from sframegen.format.decode import SframeSection, open_section
-from sframegen.format.locate import unloaded_of
+from sframegen.format.locate import find_unloaded_section
 from sframegen.stack.mappings import Mapping, Mappings
 from sframegen.stack.objects.loaded_image import LoadedImage, identity, identity_in_memory, read_loaded_image
 from sframegen.stack.snapshot import MovedCode, Snapshot
@@ -205,7 +205,7 @@ class LoadedObjects:
     def _read_unloaded(self, loaded: LoadedObject, image: LoadedImage, abi: Abi) -> bool:
         """Read the section from the mapped file, if that can still be opened. Return False if the file has no section."""
         file = image.file
-        section = unloaded_of(file) if file else None
+        section = find_unloaded_section(file) if file else None
         if file is None or section is None:
             return False
         loaded.tried = True

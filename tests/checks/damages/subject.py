@@ -21,7 +21,7 @@ from sframegen.elf.records import PHDR_SIZE, RECORDS, SHDR_SIZE, Phdr, Shdr
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import decode
 from sframegen.format.layouts import WRITABLE
-from sframegen.format.locate import sframe_of
+from sframegen.format.locate import find_sframe
 from sframegen.tables.levels import LEVELS
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Subject:
         self.data = data
         self.elf = ElfFile(memoryview(data), name)
         self.abi: Abi = abi_of(self.elf)
-        found = sframe_of(self.elf)
+        found = find_sframe(self.elf)
         assert found is not None
         self.section = decode(*found)
         self.table = self.section.table

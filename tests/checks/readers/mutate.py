@@ -10,7 +10,7 @@ from sframegen.format.abi import ABIS
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, LAYOUTS, WRITABLE, SframeHeader
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.tables.lower import lower
+from sframegen.tables.lower import lower_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +76,7 @@ def bases() -> list[Base]:
     found = []
     for abi in ABIS:
         for layout in WRITABLE.values():
-            table = lower(table_for(abi), abi, layout)[0]
+            table = lower_table(table_for(abi), abi, layout)[0]
             for share in {abi.shares_rows, False}:
                 data = bytes(Encoder(table, abi, layout, share=share).encode(ADDRESS))
                 name = f"{abi.name} V{layout.version}{' shared' if share else ''}"

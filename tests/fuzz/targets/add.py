@@ -14,7 +14,7 @@ from sframegen.elf.file import ElfFile
 from sframegen.format.abi import abi_of
 from sframegen.format.layouts import WRITABLE
 from sframegen.format.locate import read_sframe
-from sframegen.tables.compare import difference
+from sframegen.tables.compare import find_difference
 from sframegen.tables.levels import LEVELS
 
 SEEDS = ("gcc-library", "gcc-stripped", "gcc-debug", "gcc-compressed", "library", "no-sections")
@@ -30,10 +30,10 @@ def run(data: bytes) -> None:
         fates = coverage.bytes_by_category(elf)
         assert sum(fates["covered"].values()) == coverage.covered_bytes
         encoder = converted.encoder(elf, LEVELS["fast"])
-        assert difference(table, encoder.table)[1] <= 0
+        assert find_difference(table, encoder.table)[1] <= 0
         plan = plan_injection(elf, encoder.size_bytes)
         if plan.size < len(data) + (1 << 20):  # else a hole that no file is written for here
             out = io.BytesIO()
             write_changed_file(elf, make_injection_change(plan, elf, bytes(encoder.encode(plan.section_address))), out)
             read = read_sframe(ElfFile(memoryview(out.getvalue()))).table
-            assert difference(encoder.table, read) == (None, 0)
+            assert find_difference(encoder.table, read) == (None, 0)

@@ -14,7 +14,7 @@ from sframegen.elf.file import ElfFile
 from sframegen.format.abi import AMD64
 from sframegen.format.layouts import V3
 from sframegen.tables.gather import Merger
-from sframegen.tables.lower import lower
+from sframegen.tables.lower import lower_table
 from tests.fuzz.seeds import seed
 from tests.support.memory_files import directory
 
@@ -52,4 +52,4 @@ def run(data: bytes) -> None:
         linker_map(directory() / "map").add_object(given, "input", "", merger, counts)
         assert not counts.objects_unlinked
         if counts.objects:
-            lower(merger.merged(linked().image.executable_ranges())[0], AMD64, V3)
+            lower_table(merger.build_table(linked().image.executable_ranges())[0], AMD64, V3)

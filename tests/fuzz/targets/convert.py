@@ -9,10 +9,10 @@ from sframegen.base.errors import SframegenError
 from sframegen.elf.file import ElfFile
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
-from sframegen.format.locate import read_pieces, read_sframe
-from sframegen.tables.compare import difference
+from sframegen.format.locate import open_joined_sections, read_sframe
+from sframegen.tables.compare import find_difference
 from sframegen.tables.gather import Merger
-from sframegen.tables.lower import lower
+from sframegen.tables.lower import lower_table
 
 SEEDS = ("sframe-file", "sframe-file-2", "sframe-file-big", "injected", "gcc-added", "gcc-added-2")
 
@@ -20,19 +20,19 @@ SEEDS = ("sframe-file", "sframe-file-2", "sframe-file-big", "injected", "gcc-add
 def run(data: bytes) -> None:
     with suppress(SframegenError):
         elf = ElfFile(memoryview(data))
-        pieces = read_pieces(elf)
+        pieces = open_joined_sections(elf)
         abi = pieces[0].abi
         merger = Merger()
         for piece in pieces:
             merger.add(piece)
-        merged, _ = merger.merged(elf.executable_ranges())
+        merged, _ = merger.build_table(elf.executable_ranges())
         place = find_slot(elf)
         for layout in WRITABLE.values():
             with suppress(SframegenError):
-                table, left_out = lower(merged, abi, layout)
+                table, left_out = lower_table(merged, abi, layout)
                 exchange = plan_exchange(elf, place, Encoder(table, abi, layout).encode(place.address))
                 out = bytearray(data)
                 for offset, new in exchange.writes:
                     out[offset : offset + len(new)] = new
                 again = read_sframe(ElfFile(memoryview(bytes(out)))).table
-                assert difference(merged, again) == (None, sum(left_out.values()))
+                assert find_difference(merged, again) == (None, sum(left_out.values()))

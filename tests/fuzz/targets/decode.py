@@ -9,8 +9,8 @@ from sframegen.cli.shared.section_text import dump_text
 from sframegen.format.decode import SframeSection, decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
-from sframegen.tables.compare import difference
-from sframegen.tables.lower import lower
+from sframegen.tables.compare import find_difference
+from sframegen.tables.lower import lower_table
 
 SEEDS = tuple(f"sframe-{abi}-{version}" for abi in ("AMD64", "AArch64", "AArch64 big-endian", "s390x") for version in (1, 2, 3))
 ADDRESS = 0x3000
@@ -28,6 +28,6 @@ def run(data: bytes) -> None:
 
 def rewritten(section: SframeSection, version: int) -> None:
     abi, layout = section.abi, WRITABLE[version]
-    lowered, left_out = lower(section.table, abi, layout)
+    lowered, left_out = lower_table(section.table, abi, layout)
     again = Encoder(lowered, abi, layout, share=abi.shares_rows).encode(ADDRESS)
-    assert difference(section.table, decode(again, ADDRESS).table) == (None, sum(left_out.values()))
+    assert find_difference(section.table, decode(again, ADDRESS).table) == (None, sum(left_out.values()))

@@ -12,7 +12,7 @@ from sframegen.elf.notes import read_build_id, read_debug_link, read_notes
 from sframegen.elf.records import SHT
 from sframegen.elf.symbols import MAX_NAME, find_functions_named, last_functions_before, sorted_functions
 from sframegen.format.abi import abi_of
-from sframegen.format.locate import open_sframe, read_pieces
+from sframegen.format.locate import open_joined_sections, open_sframe
 
 SEEDS = (
     "program", "big-endian", "tail", "no-sections", "many-sections", "many-segments", "injected",
@@ -23,7 +23,7 @@ SEEDS = (
 def run(data: bytes) -> None:
     with suppress(FormatError):
         elf = ElfFile(memoryview(data), "file")
-        for part in (notes, symbols, addresses, contents, plt, find_sources, open_sframe, read_pieces):
+        for part in (notes, symbols, addresses, contents, plt, find_sources, open_sframe, open_joined_sections):
             with suppress(FormatError):
                 part(elf)
 

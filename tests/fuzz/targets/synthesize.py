@@ -10,7 +10,7 @@ from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert
 from sframegen.elf.file import ElfFile
 from sframegen.format.abi import abi_of
-from sframegen.tables.compare import difference
+from sframegen.tables.compare import find_difference
 from sframegen.tables.levels import LEVELS
 
 SEEDS = ("gcc-library", "gcc-stripped", "library", "no-sections")
@@ -29,4 +29,4 @@ def run(data: bytes) -> None:
         assert sum(bare["no_cfi"].values()) - sum(fates["no_cfi"].values()) == total
         ends = [start + size for start, size in zip(table.start, table.size, strict=True)]
         assert all(end <= start for end, start in zip(ends, table.start[1:], strict=False))
-        assert difference(table, after.encoder(elf, LEVELS["fast"]).table)[1] <= 0
+        assert find_difference(table, after.encoder(elf, LEVELS["fast"]).table)[1] <= 0

@@ -13,7 +13,7 @@ from sframegen.elf.file import ElfFile, open_elf
 from sframegen.format.abi import AMD64, S390X
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V3
-from sframegen.format.locate import unloaded_of
+from sframegen.format.locate import find_unloaded_section
 from tests.fuzz.seeds import sframe_table
 from tests.support.inputs.linker_inputs import restored
 from tests.support.memory_files import written
@@ -34,7 +34,7 @@ def run(data: bytes) -> None:
         out = io.BytesIO()
         write_changed_file(ElfFile(memoryview(data)), make_change(plan, base, encoder), out, record=base.record)
         result = ElfFile(memoryview(out.getvalue()))
-        written_section = unloaded_of(result)
+        written_section = find_unloaded_section(result)
         assert written_section is not None
         assert result.contents(written_section) == section
         assert has_same_unloaded_section(result, section)

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
-from sframegen.format.locate import sframe_of
+from sframegen.format.locate import find_sframe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,7 +109,7 @@ def test_a_zip_archive_behind_a_section(program: Callable[[str], Path]) -> None:
         assert archive.read("greeting") == b"hello\n"
         assert archive.testzip() is None
     subprocess.run([file], check=True)
-    assert sframe_of(open_elf(file)) is not None
+    assert find_sframe(open_elf(file)) is not None
 
 
 def test_an_appimage(program: Callable[[str], Path], squashfs: bytes) -> None:
@@ -128,7 +128,7 @@ def test_an_appimage_whose_runtime_has_a_section(program: Callable[[str], Path],
     subprocess.run([peers.tool("objcopy"), file], check=True)
     append(file, squashfs)
     subprocess.run([file], check=True)
-    assert sframe_of(open_elf(file)) is not None
+    assert find_sframe(open_elf(file)) is not None
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from linker.files.rights import Source
 from linker.files.signatures import APPENDED_MARKER, appended_signature_size, find_signatures
 from sframegen.cli.commands import cli
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.format.locate import sframe_of
+from sframegen.format.locate import find_sframe
 from tests.support.inputs.linker_inputs import small_file
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def assert_only_by_force(file: Path, reason: str, *others: str) -> None:
     assert not file.with_name("output").exists()
     result = run("--force", *others, file)
     assert (result.exit_code, result.stderr) == (0, f"sframegen: {file}: warning: must be signed again: {reason}\n")
-    assert sframe_of(open_elf(file)) is not None
+    assert find_sframe(open_elf(file)) is not None
     subprocess.run([file], check=True)
 
 

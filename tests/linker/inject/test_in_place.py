@@ -15,9 +15,9 @@ from linker.inject import undo_record
 from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import PT, SHT
-from sframegen.format.locate import read_sframe, sframe_of
+from sframegen.format.locate import find_sframe, read_sframe
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
-from sframegen.tables.compare import agree
+from sframegen.tables.compare import have_same_rules
 from sframegen.tables.levels import LEVELS
 from tests.linker.inject.test_run import REFUSED, STRIPPERS, blocked_library, run
 from tests.support.cross import ARM64, S390X
@@ -53,7 +53,7 @@ def assert_same_rules(file: Path, original: Path, directory: Path, **options: An
     """As in a section that is added to the original."""
     sframegen.add_section(original, output=directory / "expected", verify=False, **options)
     one, other = (read_sframe(open_elf(path)).table for path in (file, directory / "expected"))
-    assert agree(one, other, 15, {})
+    assert have_same_rules(one, other, 15, {})
 
 
 def unchanged(file: Path, action: Callable[[], Any]) -> Any:
@@ -173,7 +173,7 @@ def test_after_other_tools_it_can_be_replaced(
     original = compile_c(PROGRAM, "-O2")
     file = stripped_by(tool, original, peers, tmp_path, optimize=earlier)
     data, section = file.read_bytes(), sframe_bytes(file)
-    place = sframe_of(open_elf(file))
+    place = find_sframe(open_elf(file))
     levels: tuple[LevelName, ...] = (later, "fast", later)
     for level in levels:
         sframegen.add_section(file, replace=True, optimize=level)
@@ -185,7 +185,7 @@ def test_after_other_tools_it_can_be_replaced(
         if level == later:
             sizes = {size}
     assert sizes == {file.stat().st_size}
-    now = sframe_of(open_elf(file))
+    now = find_sframe(open_elf(file))
     assert place is not None
     assert now is not None
     assert (now[1] == place[1]) is (later == "size")
@@ -205,7 +205,7 @@ def stripped_by(tool: str, original: Path, peers: Peers, directory: Path, **opti
 
 
 def sframe_bytes(file: Path) -> bytes:
-    found = sframe_of(open_elf(file))
+    found = find_sframe(open_elf(file))
     assert found is not None
     return bytes(found[0])
 
@@ -260,12 +260,12 @@ def test_a_section_of_the_start_files_alone_is_superseded(producer: Producer, pe
 @pytest.mark.parametrize("level", LEVELS)
 def test_gnu_ld_s_section_is_superseded_in_its_place(level: LevelName, by_ld: Path, peers: Peers) -> None:
     data, section = by_ld.read_bytes(), sframe_bytes(by_ld)
-    place = sframe_of(open_elf(by_ld))
+    place = find_sframe(open_elf(by_ld))
     assert REMEDY in unchanged(by_ld, lambda: add(by_ld)).stderr
     for _ in range(2):
         assert add("--replace", "--optimize", level, by_ld).exit_code == 0
         size = by_ld.stat().st_size
-        now = sframe_of(open_elf(by_ld))
+        now = find_sframe(open_elf(by_ld))
         assert place is not None
         assert now is not None
         assert now[1] == place[1]
@@ -317,7 +317,7 @@ def test_a_second_section_beside_a_damaged_one(compile_c: Compiler, tmp_path: Pa
     """Every byte of the section's header in turn: refused in one line, or replaced by a good one."""
     original, file = compile_c(SOURCE, *FLAGS, *KINDS["pie"]), tmp_path / "file"
     sframegen.add_section(original, output=file, verify=False)
-    found = sframe_of(open_elf(file))
+    found = find_sframe(open_elf(file))
     assert found is not None
     data = file.read_bytes()
     at = data.index(bytes(found[0]))
@@ -381,5 +381,5 @@ TWO = [(0x1000, 20, [(0, 1), (4, 2)]), (0x1020, 20, [(0, 3)]), (0x1100, 9, [(0, 
 )
 def test_tables_that_agree_but_for_padding(functions: list[tuple[int, int, list[tuple[int, int]]]], same: bool) -> None:
     one, other = table_of(*TWO), table_of(*functions)
-    assert agree(one, other, 15, {}) is agree(other, one, 15, {}) is same
-    assert agree(other, other, 0, {})
+    assert have_same_rules(one, other, 15, {}) is have_same_rules(other, one, 15, {}) is same
+    assert have_same_rules(other, other, 0, {})

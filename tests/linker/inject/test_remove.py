@@ -18,7 +18,7 @@ from sframegen.base.errors import FormatError, VerificationError
 from sframegen.cli.commands import cli
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PF, PHDR_SIZE, PT, RECORDS, SHT, Ehdr, Phdr
-from sframegen.format.locate import sframe_of
+from sframegen.format.locate import find_sframe
 from sframegen.tables.levels import LEVELS
 from tests.linker.inject.test_run import REFUSED, STRIPPERS, assert_table_is_found, blocked_library, run
 from tests.support.cross import ARM64, S390X
@@ -90,7 +90,7 @@ def test_a_record_that_gives_something_else_back_is_not_written(
 def test_the_file_is_what_it_was(kind: str, compile_c: Compiler, tmp_path: Path) -> None:
     original = compile_c(source_of(kind), *FLAGS, *KINDS[kind])
     file = added(original, tmp_path)
-    assert sframe_of(open_elf(file)) is not None
+    assert find_sframe(open_elf(file)) is not None
     removal = sframegen.remove(file)
     assert (removal.restored, removal.output) == (True, str(file))
     assert file.read_bytes() == original.read_bytes()
@@ -202,7 +202,7 @@ def problems(file: Path, peers: Peers) -> list[str]:
 
 
 def sframe_bytes(file: Path) -> bytes:
-    found = sframe_of(open_elf(file))
+    found = find_sframe(open_elf(file))
     assert found is not None
     return bytes(found[0])
 

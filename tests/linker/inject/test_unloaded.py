@@ -18,7 +18,7 @@ from sframegen.base.errors import Refusal, RefusedError
 from sframegen.cli.commands import cli
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import CHDR_SIZE, EHDR_SIZE, PHDR_SIZE, PT, RECORDS, SHDR_SIZE, SHF, SHT, Chdr, Ehdr, Phdr, Shdr
-from sframegen.format.locate import unloaded_of
+from sframegen.format.locate import find_unloaded_section
 from tests.linker.inject.both_readers import findings as verify
 from tests.linker.inject.test_min_kernel import system_loader
 from tests.support.inputs.linker_inputs import (
@@ -181,7 +181,7 @@ def add_and_read(original: Path, file: Path, version: FormatVersion = 3) -> Summ
     assert summary.unloaded
     elf = open_elf(file)
     assert elf.segments == open_elf(original).segments
-    assert unloaded_of(elf) is not None
+    assert find_unloaded_section(elf) is not None
     section = read(file)
     assert (section.header.version, section.address) == (version, 0)
     report = check(file)
@@ -257,7 +257,7 @@ def test_loaded_and_not_are_two_sections(file: Path) -> None:
         add_section(file)
     assert error.value.reason is Refusal.OTHER_SECTION
     add_section(file, replace=True)
-    assert unloaded_of(open_elf(file)) is None
+    assert find_unloaded_section(open_elf(file)) is None
     with pytest.raises(RefusedError, match=r"already has a loaded SFrame section"):
         add_section(file, unloaded=True)
     add_section(file, unloaded=True, replace=True)
@@ -270,7 +270,7 @@ def test_a_section_that_another_tool_has_compressed(file: Path) -> None:
     add_section(file, unloaded=True)
     plain = read(file).table
     compress_section(file)
-    section = unloaded_of(open_elf(file))
+    section = find_unloaded_section(open_elf(file))
     assert section is not None
     assert section.header.sh_flags == SHF.COMPRESSED
     assert read(file).table == plain
@@ -288,7 +288,7 @@ def test_in_the_place_of_a_linkers_section(compile_c: Compiler, tmp_path: Path) 
         add_section(file, unloaded=True)
     add_section(file, unloaded=True, replace=True)
     elf = open_elf(file)
-    assert unloaded_of(elf) is not None
+    assert find_unloaded_section(elf) is not None
     assert PT.GNU_SFRAME not in {s.p_type for s in elf.segments}
     assert {finding.rule for finding in check(file).findings if finding.severity} == set()
     run(file, "pie", compile_c)
@@ -306,9 +306,9 @@ def test_whole_trees(compile_c: Compiler, tmp_path: Path) -> None:
     for text in ("3 files given a section, 0 unchanged", "0 files given a section, 3 unchanged"):
         result = CliRunner().invoke(cli, ["add-tree", "--unloaded", str(root)])
         assert result.stdout.startswith(text)
-        assert all(unloaded_of(open_elf(root / kind)) for kind in files)
+        assert all(find_unloaded_section(open_elf(root / kind)) for kind in files)
     assert CliRunner().invoke(cli, ["add-tree", str(root)]).stdout.startswith("3 files given a section")
-    assert not any(unloaded_of(open_elf(root / kind)) for kind in files)
+    assert not any(find_unloaded_section(open_elf(root / kind)) for kind in files)
     CliRunner().invoke(cli, ["remove-tree", str(root)])
     assert {kind: (root / kind).read_bytes() for kind in files} == before
 
@@ -318,7 +318,7 @@ def test_convert_keeps_it_unloaded(file: Path) -> None:
     summary = add_section(file, unloaded=True)
     change = convert(file, 2)
     assert (change.from_version, change.section_bytes_before) == (3, summary.section_bytes)
-    section = unloaded_of(open_elf(file))
+    section = find_unloaded_section(open_elf(file))
     assert section is not None
     assert read(file).header.version == 2
     assert change.section_bytes == len(open_elf(file).contents(section))
@@ -335,7 +335,7 @@ def test_after_a_tool_that_drops_the_record(file: Path, is_compressed: bool, pee
         compress_section(file)
     rewritten = tmp_path / "rewritten"
     subprocess.run([peers.tool("objcopy"), file, rewritten], check=True)
-    section = unloaded_of(open_elf(rewritten))
+    section = find_unloaded_section(open_elf(rewritten))
     assert section is not None
     again = add_section(rewritten, unloaded=True)
     assert (again.note, again.unloaded) == ("has it already", True)

@@ -28,8 +28,8 @@ from sframegen.format.encode import Encoder
 from sframegen.format.layouts import F_FRAME_POINTER, LAYOUTS, V2, V3, WRITABLE
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.format.words import Reason
-from sframegen.tables.compare import difference
-from sframegen.tables.gather import DEAD, Merger, gather
+from sframegen.tables.compare import find_difference
+from sframegen.tables.gather import DROPPED_ADDRESS, Merger, concatenate_tables
 from tests.support.loops import for_each
 from tests.support.producers import functions
 from tests.support.tables import function_tables
@@ -57,7 +57,7 @@ def merged(*sections: SframeSection) -> FunctionTable:
     merger = Merger()
     for section in sections:
         merger.add(section)
-    return merger.merged(CODE)[0]
+    return merger.build_table(CODE)[0]
 
 
 def said(table: FunctionTable) -> list[object]:
@@ -96,9 +96,9 @@ def test_functions_without_code_go_and_are_counted() -> None:
     table = merged(section_of(one_function(0x2000)), section_of(one_function(0x1000)))
     assert list(table.start) == [0x1000, 0x2000]
     merger = Merger()
-    merger.add(section_of(one_function(0x2000)), [DEAD])
+    merger.add(section_of(one_function(0x2000)), [DROPPED_ADDRESS])
     merger.add(section_of(one_function(0x2000)), [0x3000])
-    table, dead = merger.merged(CODE)
+    table, dead = merger.build_table(CODE)
     assert (list(table.start), dead) == ([0x3000], 1)
 
 
@@ -109,7 +109,7 @@ def test_a_section_without_functions_adds_none(empty: int) -> None:
     tables.insert(empty, FunctionTable())
     sizes = [merger.add(section_of(table), [0x3000] * len(table)) for table in tables]
     assert sizes[empty] == []
-    assert list(merger.merged(CODE)[0].start) == [0x3000]
+    assert list(merger.build_table(CODE)[0].start) == [0x3000]
 
 
 def test_of_two_at_one_address_the_longer_is_last_in_either_order() -> None:
@@ -394,7 +394,7 @@ def test_versions_are_mixed_where_ld_refuses(linked: Link) -> None:
     program, map_file = linked.link("mixed", old, *linked.objects[1:])
     report = merge([old, *linked.objects[1:]], linked.directory / "out", executable=program, map_file=map_file)
     assert report.versions == (2, 3)
-    assert difference(read(linked.program).table, read(linked.directory / "out").table) == (None, 0)
+    assert find_difference(read(linked.program).table, read(linked.directory / "out").table) == (None, 0)
 
 
 def test_rows_without_words_of_older_objects_are_left_out_of_version_2(linked: Link, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -564,7 +564,7 @@ def test_to_standard_output_goes_the_file_and_nothing_else(linked: Link) -> None
 
 
 def test_gathered_tables_number_kinds_and_rules_once() -> None:
-    table = gather([one_function(0x1000), one_function(0x2000)])
+    table = concatenate_tables([one_function(0x1000), one_function(0x2000)])
     assert (len(table), len(table.kinds), len(table.rules)) == (2, 1, 1)
 
 

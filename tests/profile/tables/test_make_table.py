@@ -17,7 +17,7 @@ from sframegen.conversion.convert import convert_sources
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import ET
 from sframegen.format.abi import abi_of
-from sframegen.format.locate import read_sframe, sframe_of
+from sframegen.format.locate import find_sframe, read_sframe
 from sframegen.format.model import look_up_in
 from sframegen.profile.tables import decoded_table
 from sframegen.profile.tables.decoded_table import NO_RULE, RULE_BYTES, pack_rule
@@ -99,7 +99,7 @@ def added(python: Path, tmp_path: Path) -> Path:
 def test_a_damaged_section_is_not_used(python: Path, added: Path, at: int, value: int, why: str) -> None:
     data = bytearray(added.read_bytes())
     elf = ElfFile(memoryview(data), "added")
-    found = sframe_of(elf)
+    found = find_sframe(elf)
     assert found is not None
     place = data.index(found[0])
     data[place + at] = value

@@ -21,7 +21,7 @@ import pytest
 import sframegen
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.function_names import resolve_address
-from sframegen.format.locate import sframe_of
+from sframegen.format.locate import find_sframe
 from sframegen.program import patience
 from sframegen.program.patience import TimeLimits
 from sframegen.stack.live import proc, ptrace
@@ -337,7 +337,7 @@ def test_a_corrupted_stack(ra: str, end: End, compile_c: Compiler, tmp_path: Pat
 def test_a_corrupted_section(compile_c: Compiler, tmp_path: Path) -> None:
     """In the memory of the process, while it runs; what was right before is not used any more."""
     program = compiled(compile_c, tmp_path, RECURSION, "-O1", "-static", "-no-pie")
-    found = sframe_of(open_elf(program))
+    found = find_sframe(open_elf(program))
     assert found
     data, address = found
     with Program(program) as running:
