@@ -16,7 +16,7 @@ from sframegen.elf.file import ElfFile
 from sframegen.elf.records import EHDR_SIZE, ET
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import SframeSection, decode
-from sframegen.tables.compare import have_same_rules, find_difference
+from sframegen.tables.compare import find_difference, have_same_rules
 from sframegen.tables.gather import concatenate_tables
 from sframegen.tables.optimize import MAX_GAP
 
