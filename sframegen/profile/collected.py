@@ -91,6 +91,7 @@ class Stacks:
         return (self.stack(row) for row in range(self.tree.rows.count) if self.tree.samples[row])
 
     def stack(self, row: int) -> Stack:
+        """Return the stack of a row, with its frames from the innermost one to the root."""
         tree, nodes, frames, node = self.tree, self.tree.nodes, [], self.tree.node_of(row)
         while node:
             frames.append(self.frames.numbers.first[nodes.first[node]])

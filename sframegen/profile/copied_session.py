@@ -158,6 +158,7 @@ class CopiedSession:
         self._opened.close()
 
     def begin(self) -> None:
+        """Enable the events. With `after_exec`, a target's exec enables them, or makes its samples count."""
         self.collected.started = time.time()
         self._began = time.monotonic()
         if self._by_cpu and self.plan.after_exec:
@@ -167,6 +168,7 @@ class CopiedSession:
                 fcntl.ioctl(descriptor, ENABLE, 0)
 
     def advance(self) -> None:
+        """Wait briefly for records and tables, and process them."""
         self._poll.poll(0 if self._walks.has_due else WAIT)
         self._receive_records()
         self.collected.seconds = time.monotonic() - self._began

@@ -78,6 +78,7 @@ class CountedStacks:
             self._add_to_row(row, SampleCount(1, self._plan.sample_time))
 
     def _keep_off_cpu(self, stack: NewStack) -> None:
+        """Keep an off-CPU stack as the newest one."""
         key = (stack.hash, stack.pid, stack.tid)
         self._off_cpu.pop(key, None)  # so that it moves to the end, where the newest are
         self._off_cpu[key] = stack

@@ -76,6 +76,7 @@ class Publications:
                 self._not_before[pid] = time.monotonic() + PAUSE_FACTOR * took
 
     def _forget(self, pid: int) -> None:
+        """Forget a process that has ended, but read its perf map."""
         self._walker.forget(pid)
         self._collected.read_perf_map(pid)
         self._collected.stacks.tasks.forget(pid)

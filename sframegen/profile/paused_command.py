@@ -70,6 +70,7 @@ class PausedCommand:
             time.sleep(POLL)
 
     def _wait(self, flags: int) -> None:
+        """Wait for the child with these flags of waitpid, and store its exit status as shells report it."""
         pid, status = os.waitpid(self.pid, flags)
         if pid:
             code = os.waitstatus_to_exitcode(status)

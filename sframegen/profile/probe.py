@@ -149,6 +149,7 @@ def _read_capabilities() -> set[str]:
 
 
 def _suggest_remedies(facts: list[Fact], best: Backend, *, is_privileged: bool) -> list[str]:
+    """Return a line for each way to get a better backend, judging by the facts."""
     fine = {fact.name: fact.fine for fact in facts}
     remedies = []
     if not fine["libbpf.so.1"]:

@@ -276,6 +276,7 @@ class WaitingStacks:
             self._file = -1
 
     def _write(self, record: bytes, slot: int) -> None:
+        """Write a pickled record into a slot of the file, which is created if need be. Raises OSError."""
         if len(record) > SLOT:
             raise OSError
         if self._file < 0:
@@ -285,6 +286,7 @@ class WaitingStacks:
             raise OSError
 
     def _forget(self, stored: _StoredStack) -> None:
+        """Free a stack's slot, and empty the file once all slots are free."""
         self._free.append(stored.slot)
         self.bytes -= stored.stack
         if len(self._free) == self._slots and self._file >= 0:

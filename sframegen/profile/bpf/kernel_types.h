@@ -45,17 +45,11 @@ static long (*const user_registers)(struct task_struct *task) = (void *)175;
 enum { PF_EXITING = 0x4, PF_KTHREAD = 0x200000 };
 enum { TASK_UNINTERRUPTIBLE = 2 };
 
-typedef struct {
-	int counter;
-} RELOCATED atomic_t;
+typedef struct { int counter; } RELOCATED atomic_t;
 
-struct signal_struct {
-	atomic_t live;
-} RELOCATED;
+struct signal_struct { atomic_t live; } RELOCATED;
 
-struct sched_entity {
-	u64 sum_exec_runtime;
-} RELOCATED;
+struct sched_entity { u64 sum_exec_runtime; } RELOCATED;
 
 struct task_struct {
 	struct sched_entity se;
@@ -65,21 +59,14 @@ struct task_struct {
 	struct signal_struct *signal;
 } RELOCATED;
 
-struct vm_unmapped_area_info {
-	u64 length;
-} RELOCATED;
+struct vm_unmapped_area_info { u64 length; } RELOCATED;
 
 /* Reads a member of a kernel structure through a pointer that the verifier does not know. */
 #define READ_KERNEL(to, pointer, member) read_kernel(&(to), sizeof(to), __builtin_preserve_access_index(&(pointer)->member))
 
-struct tracepoint_context {
-	u64 arguments[2];
-};
+struct tracepoint_context { u64 arguments[2]; };
 
-struct iterator_context {
-	void *state;
-	struct task_struct *task;
-};
+struct iterator_context { void *state; struct task_struct *task; };
 
 struct switch_context {
 	u64 preempted;

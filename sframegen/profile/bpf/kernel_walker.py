@@ -110,6 +110,7 @@ class KernelWalker:
             self.sample_process(pid, after_exec=plan.after_exec)
 
     def _open_maps(self, spans: int, ring: int) -> None:
+        """Open the program's maps, and map the arrays that this process writes into its memory."""
         program = self._program
         self._processes = program.map("processes", 4, _PROCESS.size)
         self._epochs = program.map("epochs", 4, 4)

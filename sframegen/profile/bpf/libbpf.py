@@ -142,6 +142,7 @@ class Map:
         self._functions = library().functions
 
     def get(self, key: bytes) -> bytes | None:
+        """Return the value of a key; None if there is none."""
         value = c.create_string_buffer(self.value_size)
         return value.raw if self._functions.bpf_map_lookup_elem(self.fd, key, value) == 0 else None
 
@@ -204,9 +205,11 @@ class Program:
         return int(self._functions.bpf_object__find_program_by_name(self._object, name.encode()))
 
     def program_fd(self, name: str) -> int:
+        """Return a loaded program's descriptor."""
         return int(self._functions.bpf_program__fd(self._find_program(name)))
 
     def resize(self, entries: dict[str, int]) -> None:
+        """Set the numbers of entries of maps, before the object is loaded."""
         for name, number in entries.items():
             self._functions.bpf_map__set_max_entries(self._find_map(name), number)
 
@@ -229,6 +232,7 @@ class Program:
         return Map(self._functions.bpf_map__fd(self._find_map(name)), name, key_size, value_size)
 
     def find_bss_fd(self) -> int:
+        """Return the descriptor of the map with the program's zero-initialized variables."""
         return int(self._functions.bpf_map__fd(self._find_section_map(".bss")))
 
     def _find_section_map(self, name: str) -> int:
@@ -264,6 +268,7 @@ class Program:
             self.detach(link)
 
     def _attach(self, failure: str, call: Callable[..., int | None], *arguments: object) -> int:
+        """Call a function of libbpf that attaches a program, and return its link. Raises LoadError with `failure`."""
         link = call(*arguments)
         if not link:
             raise self._library.make_error(failure, c.get_errno())

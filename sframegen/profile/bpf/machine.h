@@ -36,10 +36,7 @@ INLINE void copy_context(u64 *to, const u64 *saved)
 
 /* Returns the number of the system call that the task is in; -1 if it is in none. `syscall` copies RIP to RCX, and the kernel sets RAX to
    -ENOSYS at entry. */
-INLINE int system_call(const u64 *saved)
-{
-	return saved[11] == saved[SAVED_PC] && saved[10] == (u64)-38 ? (int)saved[15] : -1;
-}
+INLINE int system_call(const u64 *saved) { return saved[11] == saved[SAVED_PC] && saved[10] == (u64)-38 ? (int)saved[15] : -1; }
 
 enum { CALL_FUTEX = 202, CALL_CLONE = 56, CALL_VFORK = 58 };
 
@@ -129,10 +126,7 @@ INLINE void copy_registers(u64 *to, const u64 *saved)
 INLINE void copy_context(u64 *to, const u64 *saved) { copy_registers(to, saved); }
 
 /* Returns the number of the system call that the task is in, or, in a fault, any number. */
-INLINE int system_call(const u64 *saved)
-{
-	return (int)saved[8];
-}
+INLINE int system_call(const u64 *saved) { return (int)saved[8]; }
 
 enum { CALL_FUTEX = 98, CALL_CLONE = 220, CALL_VFORK = 220 };
 

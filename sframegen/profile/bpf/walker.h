@@ -64,19 +64,12 @@ struct span {
 };
 
 /* The extent of `spans` with a process's mappings. It is valid only while `epoch` is the process's number in `epochs`. */
-struct process {
-	u32 first, count, epoch;
-};
+struct process { u32 first, count, epoch; };
 
-struct count_key {
-	u64 hash;
-	u32 tgid, tid;
-};
+struct count_key { u64 hash; u32 tgid, tid; };
 
 /* How often a stack was sampled, and the nanoseconds that this stands for. A count of 0 tells that the stack was sent. */
-struct count {
-	u64 samples, nanoseconds;
-};
+struct count { u64 samples, nanoseconds; };
 
 /* A thread that has been off the CPU since a time; 0 if it runs. `woken`: when it was woken, if that is later. `hash`: of its stack with
    the reason. `ran`: its CPU time when it left. */
@@ -89,9 +82,7 @@ struct block {
    the same stack, so that no walk is needed: most threads wait where they waited before. `registers`: FP, SP, and the link register. */
 enum { REMEMBERED = 60 };
 
-struct stack_word {
-	u64 address, value;
-};
+struct stack_word { u64 address, value; };
 
 struct memo {
 	u64 busy;
@@ -140,8 +131,6 @@ struct settings {
 };
 
 /* In .bss, which user space maps. `active`: 0 if `counts` is written, 1 if `more_counts` is. */
-struct shared {
-	u32 active, last_epoch;
-};
+struct shared { u32 active, last_epoch; };
 
 #endif

@@ -143,6 +143,7 @@ def _read_int(path: Path) -> int | None:
 
 
 def _explain_refusal(number: int, attributes: EventAttributes, pid: int, name: str) -> str:
+    """Return a message for users on why the kernel refused an event with this errno, and what would allow it."""
     match number:
         case errno.EACCES | errno.EPERM:
             needed = 0 if pid == -1 else 1 + bool(attributes.flags & EventFlag.EXCLUDE_KERNEL)

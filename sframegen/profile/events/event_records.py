@@ -115,6 +115,7 @@ class RecordReader:
             raise FormatError(f"{len(body)} bytes are too few", f"{RecordKind(kind).name} record") from None
 
     def _read_sample(self, _kind: int, _misc: int, body: bytes) -> SampleRecord:
+        """Decode a sample, whose fields depend on the attributes' sample type."""
         wanted = self._sample_type
         cursor = _Cursor(body, SAMPLE_HEAD.size)
         pid, tid, time, cpu = SAMPLE_HEAD.unpack_from(body)

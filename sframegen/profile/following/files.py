@@ -228,6 +228,7 @@ class TracedFiles:
         self._forget({file.number})
 
     def _forget(self, numbers: set[int]) -> None:
+        """Forget how files with these numbers were found, so that the same key or inode opens a new file."""
         self._by_key = {key: file for key, file in self._by_key.items() if file.number not in numbers}
         self._by_inode = {inode: file for inode, file in self._by_inode.items() if file.number not in numbers}
 
@@ -250,6 +251,7 @@ def _was_rewritten(file: TracedFile, mapped: int) -> bool:
 
 
 def _is_rewritten(file: TracedFile) -> bool:
+    """Return True if an open file differs from its status when it was opened."""
     elf = file.elf
     if elf is None or elf.descriptor is None or file.is_copy:
         return False

@@ -84,6 +84,7 @@ class MappedFiles:
         return answering
 
     def _find_risk(self, key: FileKey, place: MappedPlace) -> Hashable:
+        """Return what may not answer: the device, or, if it has answered before, the device for this process only."""
         device = key[:2]
         return (device, place.pid) if device in self._answering else device  # a process may meanwhile map a silent mount's file
 

@@ -313,6 +313,7 @@ class Processes:
             state.threads[record.tid] = record.name
 
     def _begin_task(self, record: TaskRecord, time: int) -> None:
+        """Add a child process, with its parent's name and mappings, or the name of a new thread."""
         parent = self._states.get(record.parent_pid)
         if record.pid != record.parent_pid:
             self.moved.pop(record.pid, None)
@@ -328,6 +329,7 @@ class Processes:
                 parent.threads[record.tid] = parent.threads[record.parent_tid]
 
     def _end_task(self, record: TaskRecord, time: int) -> None:
+        """Note that a process has ended, or forget the name of a thread that has."""
         state = self._states.get(record.pid)
         if state is None:
             return

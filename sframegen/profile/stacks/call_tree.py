@@ -49,10 +49,12 @@ class CallTree:
         self.samples[row] += samples
 
     def node_of(self, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Return the node of a row."""
         key: cython.ulonglong = self.rows.first[row]
         return key & self.root
 
     def end_of(self, row: cython.Py_ssize_t) -> cython.int:
+        """Return the end (frames.End) of a row."""
         key: cython.ulonglong = self.rows.first[row]
         return key >> 32
 

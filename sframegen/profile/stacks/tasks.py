@@ -76,6 +76,7 @@ class SampledTasks:
         self._current.pop(pid, None)
 
     def _number_name(self, text: str) -> int:
+        """Return the number of a name, adding it if it is new."""
         number = self._names.setdefault(text, len(self.texts))
         if number == len(self.texts):
             self.texts.append(text)

@@ -99,6 +99,7 @@ def load_cached_table(elf: ElfFile, cache: TableCache, stores: Stores) -> TableR
 
 
 def _make_and_store(elf: ElfFile, cache: TableCache | None, stores: Stores, *, proves: bool) -> TableResult:
+    """Make a file's table, and store it in the cache if no note has to be repeated. `proves`: also prove rules."""
     notes: list[str] = []
     try:
         abi = abi_of(elf)

@@ -151,6 +151,7 @@ class _CodeKindCache:
         self._kinds: dict[int, dict[int, int]] = {}  # by file and address
 
     def kind(self, file: int, address: int) -> int:
+        """Return the CodeKind of an address, as CodeKinds says."""
         if not file:
             form = self.conventions.returning
             return CodeKind.ONLY_RETURNS * (form is not None and self.read_generated(address, len(form.code)) == form.code)
