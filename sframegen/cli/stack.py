@@ -75,6 +75,6 @@ def command(
             click.echo("\n".join(report.stack_text(sample, symbols, raw=raw)))
         if common.verbose:
             note(f"process {pid}: stopped for {sample.stopped_ms:.1f} ms")
-        for path, why in process.unread.items():
-            note(f"{path}: {why}")
+        for path, reason in process.unread.items():
+            note(f"{path}: {reason}")
     ctx.exit(run.status)

@@ -68,7 +68,7 @@ SECTIONS = click.option(
     metavar="DIR",
     multiple=True,
     type=Directory(),
-    callback=lambda _ctx, _parameter, given: list_stores(given),
+    callback=lambda _ctx, _parameter, paths: list_stores(paths),
     help=f"Search this directory for detached sections before those of ${VARIABLE}. May be repeated.",
 )
 

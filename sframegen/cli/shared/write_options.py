@@ -110,7 +110,7 @@ VERIFICATION = write_option(
     "--no-verify",
     "verify",
     is_flag=True,
-    callback=lambda _ctx, _parameter, given: not given,
+    callback=lambda _ctx, _parameter, no_verify: not no_verify,
     help="Do not read the result back with another library, which compares each header, segment and section, and all bytes that"
     " were there before, with what was planned.",
 )

@@ -38,11 +38,11 @@ class Entry:
     code_bytes: int = 0
     covered_bytes: int = 0
     section_bytes: int = 0
-    fates: CategoryBytes = field(default_factory=dict)  # without fates of no bytes
+    fates: CategoryBytes = field(default_factory=dict)  # by group and category, without categories of 0 bytes
 
     @classmethod
     def from_summary(cls, path: str, links: list[str], build_id: str, summary: Summary) -> Entry:
-        fates = {group: {fate: count for fate, count in counts.items() if count} for group, counts in summary.fates.items()}
+        fates = {group: {category: size for category, size in sizes.items() if size} for group, sizes in summary.fates.items()}
         numbers = {name: getattr(summary, name) for name in SUMMED_FIELDS}
         reason = summary.note if summary.outcome is Outcome.NOTHING else ""
         return cls(path, links, summary.outcome, reason, list(summary.warnings), build_id, **numbers, fates=fates)
@@ -54,13 +54,13 @@ class Totals:
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.files = dict.fromkeys((*Outcome, REFUSED), 0)
         self.numbers = dict.fromkeys(SUMMED_FIELDS, 0)
-        self.fates: dict[str, Counter[str]] = {}
+        self.categories: dict[str, Counter[str]] = {}  # bytes by group and category; `fates` in JSON
         for entry in entries:
             self.files[entry.outcome] += 1
             for name in SUMMED_FIELDS:
                 self.numbers[name] += getattr(entry, name)
-            for group, counts in entry.fates.items():
-                self.fates.setdefault(group, Counter()).update(counts)
+            for group, sizes in entry.fates.items():
+                self.categories.setdefault(group, Counter()).update(sizes)
 
     def one_line(self, *, dry_run: bool = False) -> str:
         files = self.files
@@ -70,10 +70,10 @@ class Totals:
             f"{format_count(files[Outcome.ADDED], 'file')} {would_be}given a section, {files[Outcome.UNCHANGED]:,} unchanged, "
             f"{files[Outcome.NOTHING]:,} without CFI, {files[REFUSED]:,} refused"
         )
-        return f"{line}; {format_shares(covered, code, self.fates)}; .sframe {format_count(size, 'byte')}" if size else line
+        return f"{line}; {format_shares(covered, code, self.categories)}; .sframe {format_count(size, 'byte')}" if size else line
 
     def to_json(self) -> dict[str, Any]:
-        return {"files": self.files, **self.numbers, "fates": self.fates}
+        return {"files": self.files, **self.numbers, "fates": self.categories}
 
 
 def to_json(trees: dict[str, list[Entry]]) -> str:

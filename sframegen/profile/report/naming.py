@@ -233,14 +233,14 @@ class _Namer:
         if self._detail is None:
             yield from frames_of
             return
-        asked: list[FileAddresses] = []
+        requests: list[FileAddresses] = []
         for number, frames in frames_of.items():
             file = files.get(number)
             if file is None or file.is_copy or file.elf is None:  # copies have no debug sections
                 yield number
             else:
-                asked.append(FileAddresses(number, file.elf, array("Q", (first[frame] & PACKED_ADDRESS for frame in frames))))
-        yield from self._lines.load(asked, self._debug_files, self._detail)
+                requests.append(FileAddresses(number, file.elf, array("Q", (first[frame] & PACKED_ADDRESS for frame in frames))))
+        yield from self._lines.load(requests, self._debug_files, self._detail)
 
     @cached_property
     def _kernel_names(self) -> KernelNames:

@@ -73,10 +73,10 @@ class ReadingLimits(NamedTuple):
     processes: int = WORKERS
 
 
-def default_limits(*, asked: bool) -> ReadingLimits:
-    """Return the default limits. `asked`: the user asked for source lines, and is ready to wait for them."""
+def default_limits(*, user_waits: bool) -> ReadingLimits:
+    """Return the default limits. `user_waits`: the user asked for source lines, and so waits longer."""
     most = patience.current
-    return ReadingLimits(most.asked_places) if asked else ReadingLimits(most.places, most.all_places)
+    return ReadingLimits(most.asked_places) if user_waits else ReadingLimits(most.places, most.all_places)
 
 
 def has_library() -> bool:
@@ -97,26 +97,26 @@ def _debug_information_size(file: ElfFile) -> int:
 
 
 def find_source_frames(
-    asked: Sequence[FileAddresses], *, directory: Path | None = None, limits: ReadingLimits | None = None
+    requests: Sequence[FileAddresses], *, directory: Path | None = None, limits: ReadingLimits | None = None
 ) -> Iterator[tuple[int, FramesByAddress | str | None]]:
     """Yield the number of each file with the source frames of its addresses, with one line that gives the reason why it has none,
     or with None if there was no time left for the file.
 
     `directory`: for cached symbol indexes; by default sframegen/symbols in $XDG_CACHE_HOME or ~/.cache.
     """
-    limits = limits or default_limits(asked=False)
-    kept = FileCache("symbols", SYMCACHE_SUFFIX, directory)
+    limits = limits or default_limits(user_waits=False)
+    cache = FileCache("symbols", SYMCACHE_SUFFIX, directory)
 
     def work(number: int) -> SourceFrameColumns | Exception:
-        return run_or_catch(lambda file: look_up_source_frames(file, [*asked[number].addresses], kept), asked[number].file)
+        return run_or_catch(lambda file: look_up_source_frames(file, [*requests[number].addresses], cache), requests[number].file)
 
     def prepare(_pipe: int) -> None:
         die_with_parent()
         redirect_to_null(1, 2)  # drop stdout and stderr, to which the library prints when it crashes
         limit_memory(limits.memory)
 
-    sizes = [_debug_information_size(one.file) for one in asked]
-    unfinished = set(range(len(asked)))
+    sizes = [_debug_information_size(one.file) for one in requests]
+    unfinished = set(range(len(requests)))
     waiting = deque(sorted(unfinished, key=sizes.__getitem__))  # the largest file is the last, as it may take all the time
     size = 0  # bytes of debug information in the files that are being read
     try:
@@ -132,23 +132,23 @@ def find_source_frames(
                 for number, answer in pool.take_answers(None if rest == math.inf else rest):
                     unfinished.discard(number)
                     size -= sizes[number]
-                    yield asked[number].number, _decode_answer(asked[number], answer.value)
+                    yield requests[number].number, _decode_answer(requests[number], answer.value)
         for number in sorted(unfinished):
-            yield asked[number].number, None
+            yield requests[number].number, None
     finally:
-        kept.trim()
-        kept.close()
+        cache.trim()
+        cache.close()
 
 
-def _decode_answer(asked: FileAddresses, answer: SourceFrameColumns | Exception) -> FramesByAddress | str:
+def _decode_answer(request: FileAddresses, answer: SourceFrameColumns | Exception) -> FramesByAddress | str:
     if isinstance(answer, Exception):  # also DiedError, if the process crashed
         reason = (str(answer) or type(answer).__name__)[:MAX_REASON]
-        return reason if isinstance(answer, FormatError) else f"{asked.file.name}: no source lines or inlined functions: {reason}"
+        return reason if isinstance(answer, FormatError) else f"{request.file.name}: no source lines or inlined functions: {reason}"
     texts = _printable_texts(answer)
     found: FramesByAddress = {}
     start = 0
     decoded: dict[bytes, tuple[SourceFrame, ...]] = {}  # by encoded frames, as many addresses have equal frames
-    for address, depth in zip(asked.addresses, answer.depths, strict=True):
+    for address, depth in zip(request.addresses, answer.depths, strict=True):
         numbers = answer.numbers[start : start + 3 * depth]
         start += 3 * depth
         if (key := numbers.tobytes()) not in decoded:
@@ -196,19 +196,19 @@ class SourceLines:
         self._frames.pop(number, None)
 
     def load(
-        self, asked: Iterable[FileAddresses], debug_files: DebugFiles, detail: FrameDetail, *, directory: Path | None = None
+        self, requests: Iterable[FileAddresses], debug_files: DebugFiles, detail: FrameDetail, *, directory: Path | None = None
     ) -> Iterator[int]:
         """Find all frames; yield the number of each file as soon as it is done. Without the library, only Go's lines are found."""
         with_debug_information: dict[int, FileAddresses] = {}
         late: list[str] = []
-        for one in asked:
+        for one in requests:
             source = _find_debug_information(one.file, debug_files) if one.addresses and has_library() else None
             if source is not None:
                 with_debug_information[one.number] = one._replace(file=source)
                 continue
             self._frames[one.number] = _find_go_lines(one.file, one.addresses)
             yield one.number
-        limits = default_limits(asked=detail.by_line)
+        limits = default_limits(user_waits=detail.by_line)
         files = [*with_debug_information.values()]
         for number, found in find_source_frames(files, directory=directory, limits=limits) if files else ():
             if found is None:
@@ -261,9 +261,9 @@ class SourceFrameColumns(NamedTuple):
     numbers: array[int]
 
 
-def look_up_source_frames(file: ElfFile, addresses: Sequence[int], kept: FileCache | None) -> SourceFrameColumns:
+def look_up_source_frames(file: ElfFile, addresses: Sequence[int], cache: FileCache | None) -> SourceFrameColumns:
     """Look up link-time addresses. Raises FormatError if the library cannot read the file, ImportError without the library."""
-    symcache = _Symcache(file, kept)
+    symcache = _Symcache(file, cache)
     numbers_of: dict[str, int] = {}
     depths, numbers = array("B"), array("I")
     for address in addresses:
@@ -279,19 +279,19 @@ def look_up_source_frames(file: ElfFile, addresses: Sequence[int], kept: FileCac
 class _Symcache:
     """A symbol index of the library symbolic, which is loaded from a cache directory, or made from debug information."""
 
-    def __init__(self, file: ElfFile, kept: FileCache | None) -> None:
+    def __init__(self, file: ElfFile, cache: FileCache | None) -> None:
         self._library = import_library("symbolic", "Archive", "SymCache")
         self._base = next(
             (load.p_vaddr for load in file.segments if load.p_type == PT.LOAD), 0
         )  # symcache addresses are relative to it
-        name = "" if kept is None or file.status is None else name_result(file.status, self._version()) + SYMCACHE_SUFFIX
-        data = kept.load(name) if kept and name else None
+        name = "" if cache is None or file.status is None else name_result(file.status, self._version()) + SYMCACHE_SUFFIX
+        data = cache.load(name) if cache and name else None
         found = self._open(data) if data is not None else None
         if found is None:
             found = self._make(file)
-            if kept and name and file.status and is_settled(file.status):
+            if cache and name and file.status and is_settled(file.status):
                 with found.open_stream() as stream:
-                    kept.store(name, stream.read())
+                    cache.store(name, stream.read())
         self._cache: Any = found
 
     def look_up(self, address: int) -> list[tuple[str, str, int]]:
