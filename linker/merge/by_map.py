@@ -93,7 +93,10 @@ class LinkerMap:
             if addresses is None:
                 addresses = self._locate_sections(obj, member, self._places.get(key, {}))
             bases = [addresses.get(number, DROPPED_ADDRESS) for number in numbers]
-            starts = [DROPPED_ADDRESS if base is None or base == DROPPED_ADDRESS else base + offset for base, offset in zip(bases, offsets, strict=True)]
+            starts = [
+                DROPPED_ADDRESS if base is None or base == DROPPED_ADDRESS else base + offset
+                for base, offset in zip(bases, offsets, strict=True)
+            ]
             _check_functions_inside(obj, numbers, offsets, merger.add(section, starts))
             unknown = bases.count(None)
             counts.unknown += unknown
