@@ -9,7 +9,7 @@ from linker.files.copying import FilePart
 from linker.inject.apply import Change, make_injection_change
 from linker.inject.layout import UNLOADED_ADDRESS
 from linker.inject.plan import InjectionPlan, plan_injection, plan_unloaded
-from linker.inject.undo_record import Undo, Write, merge_writes
+from linker.inject.undo_record import UndoRecord, Write, merge_writes
 from sframegen.base.errors import FormatError, SframegenError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.records import SHT
@@ -38,7 +38,7 @@ class Base(NamedTuple):
     given: ElfFile  # the file that is restored when the new section is removed
     elf: ElfFile
     cleared: list[Write]
-    record: Undo | None  # the record that turns the file that was read into `given`; None if they are the same
+    record: UndoRecord | None  # the record that turns the file that was read into `given`; None if they are the same
 
     @property
     def cleared_ranges(self) -> list[tuple[int, int]]:
@@ -52,7 +52,7 @@ def find_base(elf: ElfFile) -> Base:
     if not find_sframe_extents(given):
         return Base(given, given, [], record)
     cleared = plan_removal(given).writes
-    parts, restored = (record.parts, record.old) if record else ([FilePart(0, 0, len(given.data))], [])
+    parts, restored = (record.parts, record.overwritten) if record else ([FilePart(0, 0, len(given.data))], [])
     return Base(given, map_with_writes(elf, parts, [*restored, *cleared]), cleared, record)
 
 

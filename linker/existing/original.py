@@ -34,7 +34,7 @@ class Original(NamedTuple):
     """An original file, and the undo record that restored it."""
 
     elf: ElfFile
-    record: undo_record.Undo
+    record: undo_record.UndoRecord
 
 
 def restore_original(elf: ElfFile) -> Original | None:
@@ -43,7 +43,7 @@ def restore_original(elf: ElfFile) -> Original | None:
     if record is None or not record.original_size:
         return None
     try:
-        original = map_with_writes(elf, record.parts, record.old)
+        original = map_with_writes(elf, record.parts, record.overwritten)
         return Original(original, record) if is_plausible(original, elf, record) else None
     except FormatError:
         return None
@@ -56,9 +56,10 @@ def check_undo_record(elf: ElfFile, result: Path) -> list[str]:
         if original is None:
             return ["its undo record would not be used"]
         record = original.record
-        old = join_extents(Extent(offset, offset + len(data)) for offset, data in record.old)
-        equal = len(elf.data) == record.original_size and all(elf.data[at : at + len(data)] == data for at, data in record.old)
-        rest = ((at, at - to + start, end - at) for start, to, size in record.parts for at, end in find_gaps(old, to, to + size))
+        old = record.overwritten
+        ranges = join_extents(Extent(offset, offset + len(data)) for offset, data in old)
+        equal = len(elf.data) == record.original_size and all(elf.data[at : at + len(data)] == data for at, data in old)
+        rest = ((at, at - to + start, end - at) for start, to, size in record.parts for at, end in find_gaps(ranges, to, to + size))
         if not equal or not all(ranges_are_equal(elf, at, changed, there, size) for at, there, size in rest):
             return ["its undo record does not restore the original"]
     return []
@@ -101,7 +102,7 @@ def copied_to_memory(elf: ElfFile, parts: Sequence[FilePart]) -> Iterator[int]:
         yield copy.fileno()
 
 
-def is_plausible(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> bool:
+def is_plausible(original: ElfFile, elf: ElfFile, record: undo_record.UndoRecord) -> bool:
     """Return True if `elf` has the code and data of `original` at the same addresses, and new bytes only where we add them."""
     if max(original.phnum, elf.phnum) > MAX_PROGRAM_HEADERS:
         return False
@@ -113,8 +114,8 @@ def is_plausible(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> b
         and all(segment in elf.segments for segment in expected)
         and keeps_loads(original, elf, record)
         and all(gap.at == 0 or gap.at >= end_of_loads(original) for gap in record.gaps)
-        and not any(find_gaps(changeable, offset, offset + len(data)) for offset, data in record.old)
-        and not any(find_overlapping(executable, offset, offset + len(data)) for offset, data in record.old)
+        and not any(find_gaps(changeable, offset, offset + len(data)) for offset, data in record.overwritten)
+        and not any(find_overlapping(executable, offset, offset + len(data)) for offset, data in record.overwritten)
     )
 
 
@@ -144,7 +145,7 @@ def find_metadata_ranges(elf: ElfFile) -> list[Extent]:
     return join_extents(tables + [s.extent for s in elf.segments if s.p_type == PT.DYNAMIC])
 
 
-def keeps_loads(original: ElfFile, elf: ElfFile, record: undo_record.Undo) -> bool:
+def keeps_loads(original: ElfFile, elf: ElfFile, record: undo_record.UndoRecord) -> bool:
     """Return True if `elf` still has each PT_LOAD of the original, perhaps enlarged, and its other PT_LOADs map only new bytes.
 
     A PT_LOAD of the original that only maps an SFrame section may be missing.

@@ -27,7 +27,7 @@ def write_changed_file(
     elf: ElfFile,
     change: Change,
     out: BinaryIO,
-    record: undo_record.Undo | None = None,
+    record: undo_record.UndoRecord | None = None,
     copy: Callable[[ElfFile, BinaryIO, Sequence[FilePart]], None] = copy_file,
 ) -> None:
     """Write the changed file to `out`, which is empty: a copy of `elf`, or of the original that `record` restores, then changes.
@@ -36,7 +36,7 @@ def write_changed_file(
     """
     gaps = change.gaps
     copy(elf, out, split_at_gaps(gaps, record.parts if record else [FilePart(0, 0, len(elf.data))]))
-    old = (Write(offset, data) for offset, data in record.old) if record else ()
+    old = (Write(offset, data) for offset, data in record.overwritten) if record else ()
     for offset, data in (*relocate_writes(gaps, old), *change.writes):
         out.seek(offset)
         out.write(data)

@@ -50,24 +50,24 @@ class Write(NamedTuple):
         return f"written over: {len(self.data):#x} bytes at offset {self.offset:#x}"
 
 
-class Undo(NamedTuple):
+class UndoRecord(NamedTuple):
     """An undo record: the original's size, the bytes that were overwritten, and the gaps that were opened."""
 
     original_size: int
-    old: list[tuple[int, bytes]]  # (offset in the original, the original bytes) of each overwritten range
+    overwritten: list[tuple[int, bytes]]  # (offset in the original, the original bytes) of each overwritten range
     start: int  # the record's own offset in the changed file
     gaps: Gaps = ()
 
     @property
     def parts(self) -> list[FilePart]:
-        """Return the parts of the changed file that make up the original, except for `old`."""
+        """Return the parts of the changed file that make up the original, except for `overwritten`."""
         return [FilePart(to, start, size) for start, to, size in parts_to_copy(self.gaps, self.original_size)]
 
     @property
     def covered(self) -> list[Range]:
         """Return (start, end) of the changed file's ranges that the checksum covers, in the order of the checksum."""
         end = self.original_size + total_size(self.gaps)
-        starts = [(to_new_offset(self.gaps, offset), data) for offset, data in self.old]
+        starts = [(to_new_offset(self.gaps, offset), data) for offset, data in self.overwritten]
         return [*((start, start + len(data)) for start, data in starts), *gaps_in_new_file(self.gaps), (end, self.start)]
 
 
@@ -108,7 +108,7 @@ def make_record(original: memoryview, writes: Iterable[Write], gaps: Gaps = (), 
         old_offset = to_original_offset(gaps, offset)
         old.append((old_offset, bytes(original[old_offset : old_offset + len(data)])))
     filled = (fill_holes_with_zeros(first, pieces, end) for (first, end), pieces in zip(new_ranges, added, strict=True))
-    return encode_record(Undo(size, old, 0, gaps), [*changed, *chain.from_iterable(filled)])
+    return encode_record(UndoRecord(size, old, 0, gaps), [*changed, *chain.from_iterable(filled)])
 
 
 def merge_writes(writes: Iterable[Write]) -> list[tuple[int, bytearray]]:
@@ -132,11 +132,11 @@ def fill_holes_with_zeros(start: int, pieces: Iterable[tuple[int, bytearray]], e
         start = offset + len(data)
 
 
-def encode_record(undo: Undo, checked: Iterable[bytes | bytearray]) -> bytes:
+def encode_record(undo: UndoRecord, checked: Iterable[bytes | bytearray]) -> bytes:
     """Return the bytes of an undo record. `checked`: the changed file's bytes that the checksum covers."""
     entries = [ENTRY.pack(at | GAP_FLAG, size) for at, size in undo.gaps]
-    body = b"".join([*entries, *(ENTRY.pack(offset, len(data)) + data for offset, data in undo.old)])
-    size, count = len(body) + TRAILER.size, len(entries) + len(undo.old)
+    body = b"".join([*entries, *(ENTRY.pack(offset, len(data)) + data for offset, data in undo.overwritten)])
+    size, count = len(body) + TRAILER.size, len(entries) + len(undo.overwritten)
     crc = crc_of_pieces([*checked, body, TRAILER.pack(undo.original_size, count, 0, size, MAGIC)])
     return body + TRAILER.pack(undo.original_size, count, crc, size, MAGIC)
 
@@ -148,7 +148,7 @@ def crc_of_pieces(pieces: Iterable[bytes | bytearray | memoryview]) -> int:
     return crc
 
 
-def read_verified(data: memoryview) -> Undo | None:
+def read_verified(data: memoryview) -> UndoRecord | None:
     """Return the undo record of a changed file; None if it has none, or if bytes that the checksum covers have changed since."""
     record = read_unverified(data)
     if record is None:
@@ -159,7 +159,7 @@ def read_verified(data: memoryview) -> Undo | None:
     return record if crc_of_pieces([*covered, body, TRAILER.pack(original_size, count, 0, size, MAGIC)]) == crc else None
 
 
-def read_unverified(data: memoryview) -> Undo | None:
+def read_unverified(data: memoryview) -> UndoRecord | None:
     """Return the undo record at the end of a file without comparing its checksum; None if there is none."""
     if len(data) < TRAILER.size:
         return None
@@ -182,7 +182,7 @@ def read_unverified(data: memoryview) -> Undo | None:
         if at > end or offset + length > original_size:
             return None
         old.append((offset, bytes(data[at - length : at])))
-    return Undo(original_size, old, start, tuple(gaps)) if are_valid_gaps(gaps, original_size, start) else None
+    return UndoRecord(original_size, old, start, tuple(gaps)) if are_valid_gaps(gaps, original_size, start) else None
 
 
 def are_valid_gaps(gaps: list[Gap], original_size: int, start: int) -> bool:

@@ -33,7 +33,7 @@ CHANGED_BY_RELOCATION = 16
 # takes some thousand bytes in real objects.
 MAX_COMPARED = 1 << 22
 
-Places = dict[str, list[tuple[int, int]]]  # section name -> (address, size) of each section of that name, in the map's order
+SectionRanges = dict[str, list[tuple[int, int]]]  # section name -> (address, size) of each section of that name, in the map's order
 
 
 @dataclass
@@ -70,12 +70,12 @@ class LinkerMap:
         """`address_of`: returns a placement's address in `linked`, or None for data. `has_code`: as for `read_map`."""
         self.path = os.fspath(path)
         self.linked = linked
-        self._places: dict[tuple[str, str], Places] = {}
+        self._inputs: dict[tuple[str, str], SectionRanges] = {}
         self._function_counts: dict[tuple[str, str], int] = {}  # of the SFrame sections of each added object
         for placement in read_map(path, has_code):
             address = address_of(placement)
             if address is not None and placement.size:
-                places = self._places.setdefault((normpath(placement.file), placement.member), {})
+                places = self._inputs.setdefault((normpath(placement.file), placement.member), {})
                 places.setdefault(placement.section, []).append((address, placement.size))
 
     def add_object(self, obj: InputObject, path: str, member: str, merger: Merger, counts: MergeCounts) -> None:
@@ -91,12 +91,10 @@ class LinkerMap:
         addresses: dict[int, int | None] | None = None
         for section, numbers, offsets in obj.described_sections():
             if addresses is None:
-                addresses = self._locate_sections(obj, member, self._places.get(key, {}))
+                addresses = self._locate_sections(obj, member, self._inputs.get(key, {}))
             bases = [addresses.get(number, DROPPED_ADDRESS) for number in numbers]
-            starts = [
-                DROPPED_ADDRESS if base is None or base == DROPPED_ADDRESS else base + offset
-                for base, offset in zip(bases, offsets, strict=True)
-            ]
+            pairs = zip(bases, offsets, strict=True)
+            starts = [DROPPED_ADDRESS if base is None or base == DROPPED_ADDRESS else base + offset for base, offset in pairs]
             _check_functions_inside(obj, numbers, offsets, merger.add(section, starts))
             unknown = bases.count(None)
             counts.unknown += unknown
@@ -108,17 +106,17 @@ class LinkerMap:
 
     def unread_files(self) -> list[str]:
         """Return the names of linked files with code that were not passed to `add_object`."""
-        return [_display_name(file, member) for file, member in self._places if (file, member) not in self._function_counts]
+        return [_display_name(file, member) for file, member in self._inputs if (file, member) not in self._function_counts]
 
     def count_undescribed(self, starts: Sequence[int], counts: MergeCounts) -> None:
         """Count linked code sections in which no function begins. `starts`: ascending addresses of all functions."""
         headers = [section.header for section in self.linked.sections if is_code(section)]
         code = sorted((header.sh_addr, header.sh_addr + header.sh_size) for header in headers) or self.linked.executable_ranges()
-        for (file, member), places in self._places.items():
+        for (file, member), ranges in self._inputs.items():
             functions = self._function_counts.get((file, member))
             reason = NOT_GIVEN if functions is None else WITHOUT_SECTION if not functions else NOT_DESCRIBED
-            for section, placed in places.items():
-                for address, size in placed:
+            for section, section_ranges in ranges.items():
+                for address, size in section_ranges:
                     at = bisect_left(starts, address)
                     if (at == len(starts) or starts[at] >= address + size) and index_of_containing_range(code, address) is not None:
                         counts.undescribed[reason] = counts.undescribed.get(reason, 0) + size
@@ -127,12 +125,12 @@ class LinkerMap:
 
     def _find_key(self, path: str, member: str) -> tuple[str, str] | None:
         """Return the map's (file, member) for a path: the same path, or the one with the longest common end; else None."""
-        if (normpath(path), member) in self._places:
+        if (normpath(path), member) in self._inputs:
             return normpath(path), member
         candidates = self._keys_by_name.get((Path(path).name, member), [])
         if len(candidates) > 1:
             file = self._files_by_path.get(Path(path).resolve(), "")
-            candidates = [(file, member)] if (file, member) in self._places else _keep_closest_paths(path, candidates)
+            candidates = [(file, member)] if (file, member) in self._inputs else _keep_closest_paths(path, candidates)
         if len(candidates) > 1:
             names = ", ".join(sorted(file for file, _ in candidates)[:3])
             raise FormatError(f"the map has {len(candidates)} files of that name ({names}): use the name it was linked by")
@@ -142,7 +140,7 @@ class LinkerMap:
     def _keys_by_name(self) -> dict[tuple[str, str], list[tuple[str, str]]]:
         """Return the map's (file, member) pairs by the last component of the file's path and the member."""
         keys: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
-        for key in self._places:
+        for key in self._inputs:
             keys[Path(key[0]).name, key[1]].append(key)
             if key[1]:  # a member of a thin archive may also be given as a file of its own
                 keys[Path(key[1]).name, ""].append(key)
@@ -151,10 +149,10 @@ class LinkerMap:
     @cached_property
     def _files_by_path(self) -> dict[Path, str]:
         """Return the map's file names by absolute path, relative to the working directory or else to the map's directory."""
-        files = dict.fromkeys(file for file, _ in self._places)
+        files = dict.fromkeys(file for file, _ in self._inputs)
         return {(origin / file).resolve(): file for origin in (Path(self.path).parent, Path()) for file in files}
 
-    def _locate_sections(self, obj: InputObject, member: str, places: Places) -> dict[int, int | None]:
+    def _locate_sections(self, obj: InputObject, member: str, ranges: SectionRanges) -> dict[int, int | None]:
         """Return the linked addresses of an object's sections by number; None for sections that the map does not distinguish."""
         by_name_and_size: dict[tuple[str, int], list[CodeSection]] = defaultdict(list)
         for code in obj.code:
@@ -165,7 +163,7 @@ class LinkerMap:
             return self._has_code_at(address, obj.contents(code), CHANGED_BY_RELOCATION * code.relocations)
 
         for (name, size), sections in by_name_and_size.items():
-            candidates = [address for address, placed_size in places.get(name, ()) if placed_size == size]
+            candidates = [address for address, placed_size in ranges.get(name, ()) if placed_size == size]
             if len(candidates) == len(sections) and all(map(matches, sections, candidates)):
                 result.update(zip((code.number for code in sections), candidates, strict=True))
             elif len(candidates) == len(sections) == 1 and not member:

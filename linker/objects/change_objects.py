@@ -7,7 +7,7 @@ from functools import partial
 from linker.files.copying import copy_file
 from linker.inject import undo_record
 from linker.inject.apply import Change, write_changed_file
-from linker.inject.undo_record import Undo, Write
+from linker.inject.undo_record import UndoRecord, Write
 from linker.objects.laid_out import LaidOutObject, is_sframe, lay_out, map_members_to_groups, place_debug_file
 from linker.objects.new_sections import NewSection, make_sections, numbers_of_old_sections, plan_object_writes
 from sframegen.base.errors import DIFFERENT_SECTION, FormatError, Refusal, RefusedError
@@ -36,7 +36,7 @@ class ObjectChange(NamedTuple):
 
     elf: ElfFile  # the file that was read
     base: ElfFile  # the original if add-section wrote `elf`, else `elf` itself; the new object's undo record restores it
-    record: Undo | None  # the record that turns `elf` into `base`; None if they are the same
+    record: UndoRecord | None  # the record that turns `elf` into `base`; None if they are the same
     placed: LaidOutObject  # `base`, laid out in memory
     table: FunctionTable  # the functions of the sections, at the addresses in `placed`
     sections: list[NewSection]
@@ -134,7 +134,7 @@ class ObjectRemoval(NamedTuple):
     """An object and the undo record that restores the original, which is not kept in memory, as an archive has many objects."""
 
     elf: ElfFile
-    record: Undo
+    record: UndoRecord
     still_has_one: bool  # True if the original has an SFrame section, too
 
     @property
@@ -165,13 +165,13 @@ def sum_sframe_bytes(elf: ElfFile) -> int:
     return sum(section.header.sh_size for section in elf.sections if is_sframe(section))
 
 
-def restore_object(elf: ElfFile) -> tuple[ElfFile, Undo] | None:
+def restore_object(elf: ElfFile) -> tuple[ElfFile, UndoRecord] | None:
     """Return the object that add-section changed, and the undo record; None without a valid record."""
     record = undo_record.read_verified(elf.data)
-    if record is None or record.gaps or any(offset + len(old) > EHDR_SIZE for offset, old in record.old):
+    if record is None or record.gaps or any(offset + len(old) > EHDR_SIZE for offset, old in record.overwritten):
         return None
     data = bytearray(elf.data[: record.original_size])
-    for offset, old in record.old:
+    for offset, old in record.overwritten:
         data[offset : offset + len(old)] = old
     try:
         original = ElfFile(memoryview(bytes(data)), elf.name)

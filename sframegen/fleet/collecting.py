@@ -85,10 +85,10 @@ def _add_columns(sums: Counter[str], row: FileRow | PackageRow, names: tuple[str
         sums[name] += getattr(row, name)
 
 
-def write_tables(output: OutputDirectory, each: Callable[[PackageResult], object]) -> RunTotals:
+def write_tables(output: OutputDirectory, visit: Callable[[PackageResult], object]) -> RunTotals:
     """Write the tables of the last run, and return their sums. Only the keys and some thousand rows are kept in memory.
 
-    `each`: called with the result of each package. Raises FormatError for a result that is damaged, OSError.
+    `visit`: called with the result of each package. Raises FormatError for a result that is damaged, OSError.
     """
     totals = RunTotals()
     with ExitStack() as stack:
@@ -99,7 +99,7 @@ def write_tables(output: OutputDirectory, each: Callable[[PackageResult], object
             result = output.read_result(key)
             totals.add_package(result.package)
             packages.add(result.package)
-            each(result)
+            visit(result)
             listing.write(b",\n" if number else b"[\n")
             listing.write(json.dumps(vars(result.package)).encode("ascii"))
             for row in result.files:

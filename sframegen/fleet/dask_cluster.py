@@ -75,7 +75,7 @@ class DaskCluster:
     def __exit__(self, *_: object) -> None:
         self._exit_stack.close()
 
-    def submit(self, waiting: Iterable[NumberedItem]) -> Iterator[NumberedResult]:
+    def submit(self, pending: Iterable[NumberedItem]) -> Iterator[NumberedResult]:
         """Yield the packages and their results. The scheduler gets only a few packages at a time. Raises EngineError.
 
         Dask suspects all packages that a worker had when it died. They are tried once more at the end, one at a time.
@@ -85,7 +85,7 @@ class DaskCluster:
         self._completed = as_completed(loop=self._client.loop)
         self._in_flight: dict[str, NumberedItem] = {}
         suspects: list[NumberedItem] = []
-        for number, item in waiting:
+        for number, item in pending:
             self._submit_package(number, item)
             if len(self._in_flight) >= max(MIN_IN_FLIGHT, IN_FLIGHT_PER_THREAD * self._count_threads()):
                 yield from self._take_completed(suspects)

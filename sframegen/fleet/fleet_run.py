@@ -123,11 +123,11 @@ class FleetRun:
                 return None
             self._write_run()
             keys = stack.enter_context(self.output.new_keys())
-            waiting = self._yield_items_for_workers(listing, keys)
-            first = next(waiting, None)
+            pending = self._yield_items_for_workers(listing, keys)
+            first = next(pending, None)
             if first is not None:
                 engine = stack.enter_context(begin(Job(self.options, self.output, self.token, self.note)))
-                for number, item, finished in engine.submit(chain([first], waiting)):
+                for number, item, finished in engine.submit(chain([first], pending)):
                     self._record_result(keys, number, item, finished)
             gate = CoverageGate(self.demand, self.finding)
             totals = write_tables(self.output, gate.add)

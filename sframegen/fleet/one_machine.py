@@ -36,9 +36,9 @@ class OneMachine:
                 process.end()
             shutil.rmtree(self._directory, ignore_errors=True)
 
-    def submit(self, waiting: Iterable[NumberedItem]) -> Iterator[NumberedResult]:
+    def submit(self, pending: Iterable[NumberedItem]) -> Iterator[NumberedResult]:
         """Give each process one package at a time, and yield the results. Raises OSError if a result cannot be written."""
-        left = iter(waiting)
+        left = iter(pending)
         idle: list[PackageProcess] = []
         at_work: dict[PackageProcess, NumberedItem] = {}
         while True:

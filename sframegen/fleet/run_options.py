@@ -84,5 +84,5 @@ class Job(NamedTuple):
 
 
 class Engine(Protocol):
-    def submit(self, waiting: Iterable[NumberedItem]) -> Iterator[NumberedResult]:
+    def submit(self, pending: Iterable[NumberedItem]) -> Iterator[NumberedResult]:
         """Yield the packages and their results as they end. Raises EngineError, OSError."""

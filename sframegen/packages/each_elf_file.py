@@ -50,10 +50,10 @@ class ProcessedPackage(NamedTuple, Generic[R]):
 
 
 class ResultCollector(Generic[R]):
-    """A visitor that applies `each` to each ELF file, and keeps the results that are not None."""
+    """A visitor that applies `process` to each ELF file, and keeps the results that are not None."""
 
-    def __init__(self, each: Callable[..., R | None], *, is_written: bool) -> None:
-        self._each: Callable[..., R | None] = each
+    def __init__(self, process: Callable[..., R | None], *, is_written: bool) -> None:
+        self._process: Callable[..., R | None] = process
         self._is_written = is_written
         self.parts: list[R] = []
         self.refused: list[str] = []
@@ -62,7 +62,7 @@ class ResultCollector(Generic[R]):
     def __call__(self, path: str, original: Path, changed: Path) -> bool:
         try:
             with only_file_errors():
-                part = self._each(original, output=changed) if self._is_written else self._each(original)
+                part = self._process(original, output=changed) if self._is_written else self._process(original)
         except VerificationError as error:
             raise VerificationError(f"{path}: {error.message}") from error
         except SframegenError as error:
@@ -82,21 +82,21 @@ class ResultCollector(Generic[R]):
 
 def change_package(
     path: StrPath,
-    each: Callable[..., R],
+    process: Callable[..., R],
     *,
     output: StrPath | None = None,
     verify: bool = True,
     dry_run: bool = False,
     hard_links: Sequence[StrPath] = (),
     force: bool = False,
-    **options: Any,  # noqa: ANN401 - for `each`, which also gets some of the options above
+    **options: Any,  # noqa: ANN401 - for `process`, which also gets some of the options above
 ) -> ProcessedPackage[R]:
-    """Apply `each` to each ELF file of a package; write the new package unless nothing has changed.
+    """Apply `process` to each ELF file of a package; write the new package unless nothing has changed.
 
     Raises FormatError for a damaged package, RefusedError for a signed one without `force`, VerificationError, OSError.
     """
     writing = WriteOptions(output, verify, dry_run, hard_links, force)
-    collector = ResultCollector(partial(each, verify=verify, dry_run=dry_run, force=force, **options), is_written=not dry_run)
+    collector = ResultCollector(partial(process, verify=verify, dry_run=dry_run, force=force, **options), is_written=not dry_run)
     target = writing.target(path)
     with name_file_in_errors(str(target.path)), target:
         return _change_target(target, collector, force=force)
@@ -135,9 +135,9 @@ def _change_target(target: Target, collector: ResultCollector[R], *, force: bool
     return collector.make_result(name, report, written, size_before, size)
 
 
-def read_package(path: StrPath, each: Callable[..., R | None]) -> ProcessedPackage[R]:
-    """Apply `each`, which only reads a file, to each ELF file of a package; keep results that are not None."""
-    collector = ResultCollector(each, is_written=False)
+def read_package(path: StrPath, process: Callable[..., R | None]) -> ProcessedPackage[R]:
+    """Apply `process`, which only reads a file, to each ELF file of a package; keep results that are not None."""
+    collector = ResultCollector(process, is_written=False)
     with os.fdopen(open_regular(os.fspath(path), os.fspath(path)), "rb") as source:
         report = pass_through(source, os.fspath(path), collector, None, force=True)
         size = os.fstat(source.fileno()).st_size

@@ -320,7 +320,7 @@ def states(count: int) -> bytes:
 def with_record(data: bytes, entries: int) -> bytes:
     """A record of this many bytes that stay unchanged; the original ends where the record begins."""
     old = [(n, data[n : n + 1]) for n in range(entries)]
-    return data + undo_record.encode_record(undo_record.Undo(len(data), old, 0), [data[:entries]])
+    return data + undo_record.encode_record(undo_record.UndoRecord(len(data), old, 0), [data[:entries]])
 
 
 def recorded_sections(count: int) -> bytes:

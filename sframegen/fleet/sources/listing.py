@@ -122,13 +122,13 @@ def _read_list(file: BinaryIO, name: str) -> Iterator[Item]:
 
 def _list_tree(root: str) -> Iterator[Item]:
     """Yield the packages below a directory by name, without following symbolic links. Raises FormatError for a build root."""
-    waiting = [""]
+    pending = [""]
     is_empty, has_programs = True, False
     with locate(root) as location:
         top = location.open_subdirectory()
     try:
-        while waiting:
-            directory = waiting.pop()
+        while pending:
+            directory = pending.pop()
             here = os.path.join(root, directory) if directory else root  # noqa: PTH118
             try:
                 with locate_below(top, f"{directory}/." if directory else ".", here) as location:
@@ -139,7 +139,7 @@ def _list_tree(root: str) -> Iterator[Item]:
                 yield Item(directory, here, refused=f"cannot be read: {error.strerror}")
                 continue
             try:
-                for item in _list_directory(descriptor, root, directory, waiting):
+                for item in _list_directory(descriptor, root, directory, pending):
                     has_programs = has_programs or item is None
                     if item is not None:
                         is_empty = False
@@ -152,8 +152,8 @@ def _list_tree(root: str) -> Iterator[Item]:
         raise FormatError("programs but no packages; for a build root, use sframegen add-tree", file=without_secrets(root))
 
 
-def _list_directory(descriptor: int, root: str, directory: str, waiting: list[str]) -> Iterator[Item | None]:
-    """Yield the packages in one open directory, and None for a linked ELF file. Adds its subdirectories to `waiting`."""
+def _list_directory(descriptor: int, root: str, directory: str, pending: list[str]) -> Iterator[Item | None]:
+    """Yield the packages in one open directory, and None for a linked ELF file. Adds its subdirectories to `pending`."""
     here = os.path.join(root, directory) if directory else root  # noqa: PTH118
     entries = sorted(os.scandir(descriptor), key=lambda entry: entry.name)
     if any(entry.name == OCI_LAYOUT for entry in entries):
@@ -177,7 +177,7 @@ def _list_directory(descriptor: int, root: str, directory: str, waiting: list[st
                 yield refuse_bad_name(Item(path, os.path.join(root, path)))  # noqa: PTH118
             elif is_linked(beginning[:EHDR_SIZE]):
                 yield None
-    waiting += inner[::-1]
+    pending += inner[::-1]
 
 
 APT_INDEX = re.compile(r"Packages(?:\.(?:gz|xz|zst|bz2))?$")

@@ -362,11 +362,11 @@ def test_undo_puts_nothing_after_the_original_s_end(offset: int, fits: bool) -> 
     data = bytes(100)
     size = len(data) - 1  # one byte after it is new
     record = undo_record.encode_record(
-        undo_record.Undo(size, [(size + offset, b"old.")], 0), [data[size + offset :][:4], data[size:]]
+        undo_record.UndoRecord(size, [(size + offset, b"old.")], 0), [data[size + offset :][:4], data[size:]]
     )
     found = undo_record.read_unverified(memoryview(data + record))
     assert (found is not None) is fits
-    assert found is None or found.old == [(size - 4, b"old.")]
+    assert found is None or found.overwritten == [(size - 4, b"old.")]
 
 
 @for_each(

@@ -73,12 +73,12 @@ def test_a_record_that_gives_something_else_back_is_not_written(
     dynamic = next(segment for segment in open_elf(original).segments if segment.p_type == PT.DYNAMIC)
     pack = undo_record.encode_record
 
-    def wrong(undo: undo_record.Undo, new: Any) -> bytes:
+    def wrong(undo: undo_record.UndoRecord, new: Any) -> bytes:
         if spoiled == "new":
             return pack(undo, [*new, b"?"])
-        old = undo.old
+        old = undo.overwritten
         number, (at, before) = next((n, one) for n, one in enumerate(old) if dynamic.p_offset <= one[0])
-        return pack(undo._replace(old=[*old[:number], (at, bytes([before[0] ^ 1]) + before[1:]), *old[number + 1 :]]), new)
+        return pack(undo._replace(overwritten=[*old[:number], (at, bytes([before[0] ^ 1]) + before[1:]), *old[number + 1 :]]), new)
 
     monkeypatch.setattr(undo_record, "encode_record", wrong)
     with pytest.raises(VerificationError, match=f"verification failed, nothing was changed: its undo record {finding}"):
@@ -327,7 +327,7 @@ def test_a_record_that_lies(lie: str, tmp_path: Path) -> None:
     record = undo_record.read_verified(memoryview(changed))
     assert record is not None
     body = changed[: record.start]
-    lying = undo_record.Undo(size, old, record.start, tuple(gap for gap in record.gaps if gap.at < size))
+    lying = undo_record.UndoRecord(size, old, record.start, tuple(gap for gap in record.gaps if gap.at < size))
     data = body + undo_record.encode_record(lying, [body[start:end] for start, end in lying.covered])
     assert undo_record.read_verified(memoryview(data)) is not None
     file = tmp_path / "file"

@@ -7,7 +7,7 @@ import zlib
 from linker.files.copying import FilePart
 from linker.inject import undo_record
 from linker.inject.gaps import Gap
-from linker.inject.undo_record import ENTRY, MAX_RANGES, TRAILER, UNBOUNDED, ZERO_CHUNK, Undo, Write
+from linker.inject.undo_record import ENTRY, MAX_RANGES, TRAILER, UNBOUNDED, ZERO_CHUNK, UndoRecord, Write
 from tests.support.loops import for_each
 
 ORIGINAL = bytes(range(100))
@@ -71,7 +71,7 @@ WRITES = [Write(3, b"gap"), Write(20, b"old"), Write(16 + 41, b"in"), Write(16 +
 def test_a_record_is_read_back(start: int | None) -> None:
     changed = made(WRITES, GAPS, start)
     found = undo_record.read_verified(memoryview(changed))
-    assert found == Undo(100, [(4, ORIGINAL[4:7])], start or 129, GAPS)
+    assert found == UndoRecord(100, [(4, ORIGINAL[4:7])], start or 129, GAPS)
     assert found.parts == [FilePart(16, 0, 40), FilePart(64, 40, 60)]
     assert found.covered == [(20, 23), (0, 16), (56, 64), (124, start or 129)]
     size = undo_record.compute_record_size(
@@ -103,7 +103,7 @@ def trailer(body: bytes, *, original_size: int = 0, count: int = 0, size: int | 
 def test_a_record_is_within_its_file() -> None:
     data = bytes(10)
     for size in (TRAILER.size, TRAILER.size + 10):
-        assert undo_record.read_unverified(trailer(data, size=size)) == Undo(0, [], 10 + TRAILER.size - size)
+        assert undo_record.read_unverified(trailer(data, size=size)) == UndoRecord(0, [], 10 + TRAILER.size - size)
     for size in (0, TRAILER.size - 1, TRAILER.size + 11):
         assert undo_record.read_unverified(trailer(data, size=size)) is None
     assert undo_record.read_unverified(trailer(data, original_size=10, size=TRAILER.size)) is not None
@@ -116,10 +116,10 @@ def test_an_entry_is_within_the_record_and_the_original(offset: int, length: int
     """Its bytes are in the record, and their place in the original."""
     body = ENTRY.pack(offset, length) + b"abc"
     found = undo_record.read_unverified(memoryview(bytes(100) + bytes(trailer(body, original_size=100, count=1))))
-    assert found == (Undo(100, [(97, b"abc")], 100) if (offset, length) == (97, 3) else None)
+    assert found == (UndoRecord(100, [(97, b"abc")], 100) if (offset, length) == (97, 3) else None)
     for count in (0, 2):
         other = undo_record.read_unverified(memoryview(bytes(100) + bytes(trailer(body, original_size=100, count=count))))
-        assert other == (None if count else Undo(100, [], 100))
+        assert other == (None if count else UndoRecord(100, [], 100))
 
 
 def test_the_number_of_entries_has_a_limit() -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from linker.inject.apply import Change
-    from linker.inject.undo_record import Undo
+    from linker.inject.undo_record import UndoRecord
     from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import FormatVersion
     from tests.support.cross import Machine
@@ -139,7 +139,7 @@ def test_objcopy_takes_out_the_sections_of_others(made: str, gas: Path, plain: P
 
 @pytest.mark.verification_fails
 def test_verification_stops_what_went_wrong(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def spoilt(elf: ElfFile, change: Change, out: BinaryIO, record: Undo) -> None:
+    def spoilt(elf: ElfFile, change: Change, out: BinaryIO, record: UndoRecord) -> None:
         write_changed_file(elf, change, out, record=record)
         out.seek(-1, os.SEEK_END)
         out.write(b"!")
