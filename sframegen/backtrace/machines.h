@@ -173,8 +173,6 @@ static long system_call(long number, long first, uintptr_t second, uintptr_t thi
 #error "sframe_backtrace.c knows x86-64, AArch64 and s390x"
 #endif
 
-
-
 /* For functions that read the frames of other functions, which sanitizers would report. */
 #define WITHOUT_SANITIZERS __attribute__((no_sanitize("address", "thread")))
 

@@ -15,19 +15,13 @@
 
 /* --- The next functions, which this object interposes ------------------------------------------------------------------------------- */
 
-#define NEXT_FUNCTIONS(ENTRY)                                                                        \
-	ENTRY(BACKTRACE, "backtrace")                                                                  \
-	ENTRY(UNW_BACKTRACE, "unw_backtrace")                                                          \
-	ENTRY(UNWIND_BACKTRACE, "_Unwind_Backtrace")                                                   \
-	ENTRY(GET_CFA, "_Unwind_GetCFA")                                                               \
-	ENTRY(GET_DATA_REL_BASE, "_Unwind_GetDataRelBase")                                             \
-	ENTRY(GET_GR, "_Unwind_GetGR")                                                                 \
-	ENTRY(GET_IP, "_Unwind_GetIP")                                                                 \
-	ENTRY(GET_IP_INFO, "_Unwind_GetIPInfo")                                                        \
-	ENTRY(GET_LANGUAGE_SPECIFIC_DATA, "_Unwind_GetLanguageSpecificData")                           \
-	ENTRY(GET_REGION_START, "_Unwind_GetRegionStart")                                              \
-	ENTRY(GET_TEXT_REL_BASE, "_Unwind_GetTextRelBase")                                             \
-	ENTRY(FIND_ENCLOSING_FUNCTION, "_Unwind_FindEnclosingFunction")
+#define NEXT_FUNCTIONS(ENTRY)                                                                           \
+	ENTRY(BACKTRACE, "backtrace") ENTRY(UNW_BACKTRACE, "unw_backtrace")                             \
+	ENTRY(UNWIND_BACKTRACE, "_Unwind_Backtrace") ENTRY(GET_CFA, "_Unwind_GetCFA")                   \
+	ENTRY(GET_DATA_REL_BASE, "_Unwind_GetDataRelBase") ENTRY(GET_GR, "_Unwind_GetGR")               \
+	ENTRY(GET_IP, "_Unwind_GetIP") ENTRY(GET_IP_INFO, "_Unwind_GetIPInfo")                          \
+	ENTRY(GET_LANGUAGE_SPECIFIC_DATA, "_Unwind_GetLanguageSpecificData") ENTRY(GET_REGION_START, "_Unwind_GetRegionStart") \
+	ENTRY(GET_TEXT_REL_BASE, "_Unwind_GetTextRelBase") ENTRY(FIND_ENCLOSING_FUNCTION, "_Unwind_FindEnclosingFunction")
 
 #define NUMBER(number, name) number,
 #define NAME(number, name) name,

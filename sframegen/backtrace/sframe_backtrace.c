@@ -315,7 +315,7 @@ WITHOUT_SANITIZERS static bool is_sigreturn_code(uintptr_t pc)
 	return at == sizeof sigreturn_code;
 }
 
-enum { MAX_GUESS_STEP = 1 << 16 }; /* bytes: a frame pointer that leads farther up may lead to another stack */
+enum { GUESS_REACH = 1 << 16 }; /* bytes: a frame pointer that leads farther up may lead to another stack */
 
 /* Steps with FP, which may be a frame pointer or not: the frame that it points to must be near, and return to code after a call. */
 static int guess_by_frame_pointer(struct walker *walker, uintptr_t *cfa)
@@ -323,7 +323,7 @@ static int guess_by_frame_pointer(struct walker *walker, uintptr_t *cfa)
 	uintptr_t record = walker->now.fp, fp, ra;
 	struct object *object;
 
-	if (MACHINE_ABI == 4 || record - walker->now.sp >= MAX_GUESS_STEP || record % 16 != 0 || !make_known(walker, record) ||
+	if (MACHINE_ABI == 4 || record - walker->now.sp >= GUESS_REACH || record % 16 != 0 || !make_known(walker, record) ||
 	    !make_known(walker, record + 8))
 		return SFRAME_NO_RULE;
 	fp = load_word(record);

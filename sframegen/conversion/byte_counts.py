@@ -67,13 +67,9 @@ def count_function_bytes(
     range_start="const unsigned long long[::1]", range_end="const unsigned long long[::1]", category_bytes="unsigned long long[::1]"
 )
 def count_gap_bytes(
-    areas: Areas,
-    fde_ranges: FdeRanges,
-    code_category: cython.Py_ssize_t,
-    padding_category: cython.Py_ssize_t,
-    category_bytes: Column,
-    gaps: Spans,
-) -> int:
+    areas: Areas, fde_ranges: FdeRanges, code_category: cython.Py_ssize_t, padding_category: cython.Py_ssize_t,
+    category_bytes: Column, gaps: Spans,
+) -> int:  # fmt: skip
     """Adds to `category_bytes` the bytes of the gaps between FDE ranges, and returns the number of ranges recorded in `gaps`.
 
     A gap counts for its area's category. If that is code, the padding that the gap begins with counts as padding, and the rest is

@@ -201,9 +201,7 @@ def _add_remaining(merged: FdeRanges, found: FdeRanges) -> FdeRanges:
     both = [*zip(*merged, strict=True), *((found.fde[number], start, end) for number, start, end in rest)]
     both.sort(key=itemgetter(1))
     return FdeRanges(
-        array("I", [fde for fde, _, _ in both]),
-        array("Q", [start for _, start, _ in both]),
-        array("Q", [end for *_, end in both]),
+        array("I", [fde for fde, _, _ in both]), array("Q", [start for _, start, _ in both]), array("Q", [end for *_, end in both])
     )
 
 

@@ -160,10 +160,7 @@ def _divide_into_areas(elf: ElfFile, ignored: list[Range], synthesized: tuple[Se
         or code
     )
     ignored = merge_ranges(ignored)
-    by_category = [
-        (IGNORED, ignored),
-        *((FIRST_SYNTHESIZED + n, merge_ranges(one)) for n, one in enumerate(synthesized) if one),
-    ]
+    by_category = [(IGNORED, ignored), *((FIRST_SYNTHESIZED + n, merge_ranges(one)) for n, one in enumerate(synthesized) if one)]
     edges = {edge for ranges in (code, sections, *(ranges for _, ranges in by_category)) for pair in ranges for edge in pair}
     areas = []
     for start, end in pairwise(sorted(edges)):

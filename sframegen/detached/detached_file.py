@@ -98,18 +98,9 @@ def build_detached_file(elf: ElfFile, identity: Identity, section: Bytes) -> byt
         e_shentsize=SHDR_SIZE,
         e_shstrndx=len(headers) - 1,
     )
-    return b"".join(
-        (
-            pack_records([header], order),
-            pack_records(loads, order),
-            note,
-            bytes(section_at - note_at - len(note)),
-            section,
-            names,
-            bytes(headers_at - names_at - len(names)),
-            pack_records(headers, order),
-        )
-    )
+    note += bytes(section_at - note_at - len(note))
+    names += bytes(headers_at - names_at - len(names))
+    return b"".join((pack_records([header], order), pack_records(loads, order), note, section, names, pack_records(headers, order)))
 
 
 def read_section(data: memoryview, name: str, identity: Identity) -> memoryview:

@@ -11,23 +11,9 @@ from threading import local
 from typing import TYPE_CHECKING, Any
 
 from sframegen.code.decoding.instruction_columns import InstructionReader, Meanings
+from sframegen.code.isa import effects as transfer  # its functions are the transfer functions of the data-flow analysis
 from sframegen.code.isa.disassembly import Instruction, disassembler
-from sframegen.code.isa.effects import (
-    DIRECT,
-    FLOW_MASK,
-    SLOT,
-    UNKNOWN_STATE,
-    Flow,
-    FrameState,
-    Lose,
-    Mark,
-    Point,
-    Register,
-    apply_call,
-    apply_effects,
-    compute_facts,
-    join_states,
-)  # fmt: skip
+from sframegen.code.isa.effects import DIRECT, FLOW_MASK, SLOT, UNKNOWN_STATE, Flow, FrameState, Lose, Mark, Point, Register
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,19 +62,19 @@ class FrameNumbers:
     # -- steps that the walk did not find in the caches
 
     def apply_effects(self, state: int, effects: int) -> int:
-        return _remember(
-            self.after_effects, state << 32 | effects, self.state_number(apply_effects(self.states[state], self.effects[effects]))
-        )
+        after = transfer.apply_effects(self.states[state], self.effects[effects])
+        return _remember(self.after_effects, state << 32 | effects, self.state_number(after))
 
     def join_states(self, one: int, other: int) -> int:
-        return _remember(self.joined, one << 32 | other, self.state_number(join_states(self.states[one], self.states[other])))
+        joined = transfer.join_states(self.states[one], self.states[other])
+        return _remember(self.joined, one << 32 | other, self.state_number(joined))
 
     def apply_call(self, state: int) -> int:
-        return _remember(self.after_calls, state, self.state_number(apply_call(self.states[state])))
+        return _remember(self.after_calls, state, self.state_number(transfer.apply_call(self.states[state])))
 
     def compute_facts(self, number: int) -> int:
         if number not in self.facts:
-            self.facts[number] = compute_facts(self.states[number], self.isa.entry)
+            self.facts[number] = transfer.compute_facts(self.states[number], self.isa.entry)
         return self.facts[number]
 
 

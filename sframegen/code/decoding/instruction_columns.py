@@ -1,7 +1,7 @@
 """Reads capstone's records of instructions into columns: where each begins, and the effects of those that matter. Compiled.
 
-An instruction matters if it may affect the frame or the flow of control. `meaning` is its Flow, PointFlags and the number of its
-effects in one number. Each mnemonic has an index, by which the columns of InstructionReader say what is known of it.
+An instruction matters if it may affect the frame or the flow of control. Its `meaning` is its Flow, PointFlags and the number of
+its effects in one number. A mnemonic has an index in the columns of InstructionReader.
 """
 
 from __future__ import annotations

@@ -197,14 +197,7 @@ ENTRY = re.compile(r"([xw]\d+), \[(x\d+), ([xw]\d+)(?:, \w+(?: #\d+)?)?\]$")  # 
 ADDRESS = re.compile(r"(x\d+), #(0x[0-9a-f]+|\d+)$")  # `x0, #0x1000`
 PAGE_OFFSET = re.compile(r"(x\d+), (x\d+), #(0x[0-9a-f]+|\d+)$")  # `x0, x0, #0x20`
 # Loads of an entry -> (bytes, whether the load extends the sign).
-WIDTHS = {
-    "ldrb": (1, False),
-    "ldrh": (2, False),
-    "ldrsb": (1, True),
-    "ldrsh": (2, True),
-    "ldrsw": (4, True),
-    "ldr": (4, False),
-}
+WIDTHS = {"ldrb": (1, False), "ldrh": (2, False), "ldrsb": (1, True), "ldrsh": (2, True), "ldrsw": (4, True), "ldr": (4, False)}
 WHOLE = {f"{letter}{n}": f"x{n}" for n in range(31) for letter in "xw"}
 
 
@@ -313,12 +306,10 @@ ISA = Isa(
     system_call=SystemCall(b"\x01\0\0\xd4", re.compile(r"(?:mov|movz) [xw]8, #0x(?:dc|1b3)$")),
     copying=Copying(
         fp=Copies(
-            re.compile(r"\b(?:[xw]29|fp)\b"),
-            re.compile(r"(?:mov x29, x|ld\w+ (?:x\d+, )?x29, (?:x\d+, )?\[(?!sp\b|x29\b))"),
+            re.compile(r"\b(?:[xw]29|fp)\b"), re.compile(r"(?:mov x29, x|ld\w+ (?:x\d+, )?x29, (?:x\d+, )?\[(?!sp\b|x29\b))")
         ),
         ra=Copies(
-            re.compile(r"\b(?:[xw]30|lr)\b"),
-            re.compile(r"(?:mov x30, x|ld\w+ (?:x\d+, )?x30, (?:x\d+, )?\[(?!sp\b|x29\b))"),
+            re.compile(r"\b(?:[xw]30|lr)\b"), re.compile(r"(?:mov x30, x|ld\w+ (?:x\d+, )?x30, (?:x\d+, )?\[(?!sp\b|x29\b))")
         ),
         followed=re.compile(r"st\w+ [^[]*\[(?:sp|x29|fp)[],]"),
         writes=frozenset({"mov", "movz", "movn", "adr", "adrp"}),

@@ -16,10 +16,7 @@ IRELATIVE = 37  # R_X86_64_IRELATIVE
 
 SP, FP, OTHER = Register.SP, Register.FP, Register.OTHER
 
-FOLLOWED = {
-    **dict.fromkeys(("rsp", "esp", "sp", "spl"), SP),
-    **dict.fromkeys(("rbp", "ebp", "bp", "bpl"), FP),
-}
+FOLLOWED = {**dict.fromkeys(("rsp", "esp", "sp", "spl"), SP), **dict.fromkeys(("rbp", "ebp", "bp", "bpl"), FP)}
 WIDE = {"rsp": SP, "rbp": FP}
 SIZES = {"byte": 1, "word": 2, "dword": 4, "qword": 8, "fword": 6, "xword": 10, "xmmword": 16, "ymmword": 32, "zmmword": 64}
 MAX_SIZE = 1024  # bytes that an instruction of no stated size may write on the stack: `fxsave` 512, `xsave` more, over locals

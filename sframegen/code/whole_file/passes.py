@@ -19,19 +19,10 @@ from sframegen.code.context.plt import find_plt
 from sframegen.code.function.analysis import Entries, Unit, UnitAnalyser
 from sframegen.code.function.marks import FunctionMark
 from sframegen.code.isa.effects import FrameState, is_entry
+from sframegen.code.whole_file import interprocedural
 from sframegen.code.whole_file.boundaries import cut_at_starts, find_call_targets, sweep_functions
 from sframegen.code.whole_file.evidence import Evidence, Results
 from sframegen.code.whole_file.function_ranges import FunctionRanges
-from sframegen.code.whole_file.interprocedural import (
-    KnownStarts,
-    add_cut_functions,
-    find_exit_targets,
-    find_never_returning,
-    find_often_called,
-    functions_in_parts,
-    select_callers,
-    select_credible,
-)
 from sframegen.code.whole_file.proof import Proof, collect_code, collect_rows, find_certain_starts, map_ranges_to_functions
 from sframegen.elf.columns import Spans, build_spans
 from sframegen.elf.ranges import Range, sum_sizes
@@ -83,13 +74,9 @@ class Survey(NamedTuple):
 
 
 def survey(
-    elf: ElfFile,
-    ranges: Sequence[Range],
-    entries: Collection[int],
-    jobs: int = 1,
-    progress: Progress | None = None,
+    elf: ElfFile, ranges: Sequence[Range], entries: Collection[int], jobs: int = 1, progress: Progress | None = None,
     assumptions: Assumptions | None = None,
-) -> Survey:
+) -> Survey:  # fmt: skip
     """Analyse the code in `ranges`, which ascend without overlaps; each is a function or a piece of one.
 
     `entries`: where functions are known to begin. More are found: the targets of calls, and of pointers in code or data.
@@ -158,15 +145,9 @@ class _Passes:
     """Runs the passes. `cutter`: cuts `parts` of the code into ranges; `proving`: as in Evidence."""
 
     def __init__(
-        self,
-        context: FileContext,
-        known: set[int],
-        tasks: ParallelTasks,
-        cutter: Cutter,
-        parts: Sequence[Range],
-        *,
+        self, context: FileContext, known: set[int], tasks: ParallelTasks, cutter: Cutter, parts: Sequence[Range], *,
         proving: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.context = context
         self.tasks = tasks
         self.cutter = cutter
@@ -176,7 +157,7 @@ class _Passes:
         self.pointers: Sequence[int] | None = None  # into the code, from data and relocations; ascending
         self.entries = known  # starts of functions, wherever they are
         self.certain = frozenset(known)
-        self.starts = KnownStarts(known, set(), set())
+        self.starts = interprocedural.KnownStarts(known, set(), set())
         self.false_starts: set[int] = set()  # inside instructions of other functions
         self.doubtful_starts: set[int] = set()  # inside instructions of what may not be code
         self.results = Results()
@@ -200,7 +181,7 @@ class _Passes:
         self._run_tasks(self.cutter, parts, _range_size)
         evidence = self._evidence()
         columns = self.results.columns
-        for number in add_cut_functions(evidence, self.first_cut):
+        for number in interprocedural.add_cut_functions(evidence, self.first_cut):
             is_false = columns.marks[number] & FunctionMark.OVERRUN_IS_REACHED and evidence.is_credible(number)
             (self.false_starts if is_false else self.doubtful_starts).add(columns.overrun[number])
         self.false_starts -= self.certain
@@ -232,7 +213,7 @@ class _Passes:
     def _find_wrongly_cut(self, functions: Iterable[int]) -> set[int]:
         """Return the parts that have one of the functions, if its code continues after a call that turns out not to return."""
         evidence = self._evidence()
-        found = select_callers(evidence, functions, self.context.never_returning)
+        found = interprocedural.select_callers(evidence, functions, self.context.never_returning)
         return {self.part_spans.number(evidence.start(number)) for number in found}
 
     def _analyse_until_stable(self) -> None:
@@ -268,25 +249,20 @@ class _Passes:
             self._run_tasks(self.cutter, [self.parts[number] for number in sorted(wanted)], _range_size)
             sampled |= wanted
             evidence = self._evidence()
-            credible = select_credible(evidence)
+            credible = interprocedural.select_credible(evidence)
             callees = {callee for number in credible for callee in evidence.callees_of(number)}
-            self.entries = self.starts.known | callees | find_exit_targets(evidence, credible, None)
+            self.entries = self.starts.known | callees | interprocedural.find_exit_targets(evidence, credible, None)
             self.context.add_never_returning(self._find_never_returning())
-            wanted = (
-                {self.part_spans.number(callee) for callee in find_often_called(evidence, often_called, OFTEN_CALLED)}
-                - sampled
-                - {-1}
-            )
+            often_callees = interprocedural.find_often_called(evidence, often_called, OFTEN_CALLED)
+            wanted = set(map(self.part_spans.number, often_callees)) - sampled - {-1}
             stale = self._find_wrongly_cut(self.results.functions.values())
             del evidence
             self._remove_parts(stale)
             wanted |= stale
 
     def _remove_parts(self, parts: set[int]) -> None:
-        wanted = bytearray(len(self.parts))
-        for number in parts:
-            wanted[number] = 1
-        self.results.remove(functions_in_parts(self._evidence(), self.part_spans, wanted))
+        wanted = bytes(number in parts for number in range(len(self.parts)))
+        self.results.remove(interprocedural.functions_in_parts(self._evidence(), self.part_spans, wanted))
 
     def _run_tasks(
         self, work: Callable[[FileContext, list[T]], FindingColumns], items: Iterable[T], size: Callable[[T], int]
@@ -295,7 +271,7 @@ class _Passes:
             self.results.extend(found)
 
     def _find_never_returning(self) -> set[int]:
-        return find_never_returning(self._evidence(), self.context)
+        return interprocedural.find_never_returning(self._evidence(), self.context)
 
     def _update_entries(self) -> None:
         """Find where functions begin: at targets of calls, of pointers outside jump tables, and of jumps with an entry's frame."""
@@ -322,7 +298,7 @@ class _Passes:
         if self.proving:
             false = self.false_starts | (self.doubtful_starts - self.entries)
             false_parts = bytearray(start in false for start, _ in self.parts)
-            wrong = set(functions_in_parts(evidence, self.part_spans, false_parts))
+            wrong = set(interprocedural.functions_in_parts(evidence, self.part_spans, false_parts))
             candidates = [number for number in entered if number not in wrong]
             as_entered = bytes(is_entry(state, self.context.isa.entry) for state in states)
             pushes_ra = self.context.isa.copying.ra is None
@@ -333,17 +309,11 @@ class _Passes:
             chosen[number] = 1
         rows = collect_rows(evidence, self.ranges, owner, chosen)
         jumps, referred, contradicting = ([], set(), set()) if self.context.assumptions is None else self._collect_jumps()
+        functions = collect_code(self.ranges, owner, chosen)
         return Survey(
-            *rows,
-            states=states,
-            never_returning=self.context.never_returning,
-            certain=certain,
-            functions=collect_code(self.ranges, owner, chosen),
-            decoded_bytes=self.tasks.done,
-            jumps=jumps,
-            referred=referred,
-            contradicting=contradicting,
-        )
+            *rows, states=states, never_returning=self.context.never_returning, certain=certain, functions=functions,
+            decoded_bytes=self.tasks.done, jumps=jumps, referred=referred, contradicting=contradicting,
+        )  # fmt: skip
 
     def _collect_jumps(self) -> tuple[list[Jump], set[int], set[int]]:
         """Return the last three fields of a Survey: jumps, referred, contradicting."""

@@ -1,7 +1,7 @@
 """Finds the functions that are proven or certain, and their rows. Compiled.
 
 A function is proven if it is walked from the frame of an entry, each of its returns and of its jumps to other code finds that frame
-again, and the targets of these jumps expect it. More is required in some cases, because of code that is not a function:
+again, and the targets of these jumps expect it. Because of code that is not a function, more is required:
 - If only the end of another function shows where it begins, it must return.
 - If it only jumps, it must reach a function that returns, or be called: labels of computed gotos jump with a frame that is not
   theirs, and so does code with a stack of its own, such as Haskell's.

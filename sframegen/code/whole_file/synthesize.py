@@ -142,15 +142,9 @@ def _find_first_callee(elf: ElfFile, abi: Abi, without_cfi: list[Range]) -> set[
 
 
 def _find_proven_functions(
-    elf: ElfFile,
-    abi: Abi,
-    starts: set[int],
-    plt: Plt,
-    jobs: int,
-    progress: Progress | None,
-    proven: list[Range],
+    elf: ElfFile, abi: Abi, starts: set[int], plt: Plt, jobs: int, progress: Progress | None, proven: list[Range],
     without_cfi: list[Range],
-) -> Iterator[SynthesizedFunction]:
+) -> Iterator[SynthesizedFunction]:  # fmt: skip
     """Yield a function for each group of adjacent proven rows, still without FDE type. Add the proven ranges to `proven`."""
     isa = machine_of(abi).isa
     if isa is None or not without_cfi:
