@@ -61,9 +61,9 @@ def command(
         for line in stores.take_notes():
             note(line)
         if not raw:
-            symbols.learn(pid, threads)
+            symbols.load_names(pid, threads)
         sample = report.Sample(pid, process.executable, threads, round(1000 * process.stopped_seconds, 3))
-        if not convert and (files := report.without_section(threads, tracer.objects)):
+        if not convert and (files := report.files_lacking_section(threads, tracer.objects)):
             consequence = "frames are missing, or guessed from frame pointers; --convert makes sections in memory"
             note(f"no SFrame section in {format_first(files)}: {consequence}")
         problems = list(tracer.problems.values())
@@ -72,7 +72,7 @@ def command(
         if as_json:
             click.echo(report.as_json(sample, symbols, problems))
         elif threads:
-            click.echo("\n".join(report.stack_text(sample, symbols, raw=raw)))
+            click.echo("\n".join(report.format_stacks(sample, symbols, raw=raw)))
         if common.verbose:
             note(f"process {pid}: stopped for {sample.stopped_ms:.1f} ms")
         for path, reason in process.unread.items():

@@ -52,7 +52,7 @@ class Mappings:
         at = bisect_right(self._starts, address) - 1
         return self.rows[at] if at >= 0 and address < self.rows[at].end else None
 
-    def of_file(self, row: Mapping) -> list[Mapping]:
+    def nearest_rows_of_file(self, row: Mapping) -> list[Mapping]:
         """Return the nearest rows of the same file, the nearest first; at most MAX_NEAR on each side."""
         if self._by_file is None:
             self._by_file = {}
@@ -62,7 +62,7 @@ class Mappings:
         at = bisect_left(rows, row)
         return sorted(rows[max(at - MAX_NEAR, 0) : at + MAX_NEAR], key=lambda other: abs(other.start - row.start))
 
-    def around(self, row: Mapping) -> list[Mapping]:
+    def nearest_rows(self, row: Mapping) -> list[Mapping]:
         """Return the nearest rows of files, those before it first."""
         at = bisect_left(self.rows, row)
         return [other for other in self.rows[max(at - MAX_AROUND, 0) : at + MAX_AROUND + 1] if other.inode]

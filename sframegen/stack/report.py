@@ -9,7 +9,7 @@ from sframegen.base.errors import FormatError
 from sframegen.base.text import printable
 from sframegen.stack.mappings import DELETED
 from sframegen.stack.names.file_names import FileNames
-from sframegen.stack.objects.loaded_image import identity
+from sframegen.stack.objects.loaded_image import file_identity
 from sframegen.stack.walking.frames import ADDRESS_MASK, COMPLETE, Frame, RuleSource, Thread
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from sframegen.stack.objects.loaded_objects import LoadedObject, LoadedObjects
 
 UNKNOWN = "??"
-GUESSED = " [guess]"  # frames reached through a frame pointer of code without a rule
-SIGNAL = "<signal handler called>"
+GUESS_MARK = " [guess]"  # frames reached through a frame pointer of code without a rule
+SIGNAL_HANDLER = "<signal handler called>"
 
 
 class Sample(NamedTuple):
@@ -33,7 +33,7 @@ class Sample(NamedTuple):
     stopped_ms: float  # how long the process was stopped
 
 
-def stack_text(sample: Sample, symbols: Symbols, *, raw: bool) -> Iterator[str]:
+def format_stacks(sample: Sample, symbols: Symbols, *, raw: bool) -> Iterator[str]:
     """Return the stacks as lines in the style of eu-stack; `raw`: addresses without names."""
     lines: dict[tuple[int, bool, bool, bool], str] = {}  # without the numbers of the frames
     yield f"PID {sample.pid} - {printable(sample.executable) or UNKNOWN}"
@@ -44,16 +44,16 @@ def stack_text(sample: Sample, symbols: Symbols, *, raw: bool) -> Iterator[str]:
             known = (pc, exact, signal, guessed)
             line = lines.get(known)
             if line is None:
-                line = lines[known] = f"{pc:#018x}{'' if raw else _frame_name(frame, symbols)}{GUESSED * guessed}"
+                line = lines[known] = f"{pc:#018x}{'' if raw else _format_frame(frame, symbols)}{GUESS_MARK * guessed}"
             yield f"#{number:<2} {line}"
         if thread.end not in COMPLETE:
             yield f"    {thread.end.words}" + (f": {thread.detail}" if thread.detail else "")
 
 
-def _frame_name(frame: Frame, symbols: Symbols) -> str:
-    place = symbols.place(frame)
-    name = SIGNAL if frame.signal and not place.function else place.label
-    function = f" {name} + {place.offset:#x}" if name and name != SIGNAL else f" {name or UNKNOWN}"
+def _format_frame(frame: Frame, symbols: Symbols) -> str:
+    place = symbols.locate(frame)
+    name = SIGNAL_HANDLER if frame.signal and not place.function else place.label
+    function = f" {name} + {place.offset:#x}" if name and name != SIGNAL_HANDLER else f" {name or UNKNOWN}"
     return function + (f" - {printable(place.object)}" if place.object else "")
 
 
@@ -66,7 +66,7 @@ def as_json(sample: Sample, symbols: Symbols, problems: Iterable[str]) -> str:
             "tid": thread.tid,
             "name": thread.name,
             "idle": thread.idle,
-            "frames": [_frame_fields(frame, symbols) for frame in thread.frames],
+            "frames": [_frame_to_json(frame, symbols) for frame in thread.frames],
             "end": thread.end.words,
             "complete": thread.end in COMPLETE,
             "detail": thread.detail,
@@ -84,7 +84,7 @@ def as_json(sample: Sample, symbols: Symbols, problems: Iterable[str]) -> str:
     )
 
 
-def _frame_fields(frame: Frame, symbols: Symbols) -> dict[str, Any]:
+def _frame_to_json(frame: Frame, symbols: Symbols) -> dict[str, Any]:
     return {
         "pc": frame.pc,
         "sp": frame.sp,
@@ -92,18 +92,18 @@ def _frame_fields(frame: Frame, symbols: Symbols) -> dict[str, Any]:
         "how": frame.how.value if frame.how else None,
         "signal": frame.signal,
         "guessed": frame.guessed,
-        **symbols.place(frame)._asdict(),
+        **symbols.locate(frame)._asdict(),
     }
 
 
-def without_section(threads: Iterable[Thread], objects: LoadedObjects) -> list[str]:
+def files_lacking_section(threads: Iterable[Thread], objects: LoadedObjects) -> list[str]:
     """Return the files whose code had no rule in these stacks, but whose call frame information may have one."""
     frames = (frame for thread in threads for frame in thread.frames if frame.how in (None, RuleSource.FRAME_POINTER))
-    found = (objects.known_at(frame.code) for frame in frames)
+    found = (objects.known_at(frame.lookup_address) for frame in frames)
     return sorted({loaded.name for loaded in found if loaded and loaded.file and not loaded.section})
 
 
-class NamedPlace(NamedTuple):
+class FrameLocation(NamedTuple):
     """The place of a frame; unknown fields are None. `offset`: from the start of the function to the PC."""
 
     function: str | None
@@ -129,48 +129,48 @@ class Symbols:
         self._files: dict[Hashable, FileNames] = {}
         self._perf_map: PerfMap | None = None
 
-    def learn(self, pid: int, threads: Iterable[Thread]) -> None:
+    def load_names(self, pid: int, threads: Iterable[Thread]) -> None:
         """Find the names of these stacks together, which is quicker, and read the process's perf map for code made at run time."""
         addresses: defaultdict[FileNames, list[int]] = defaultdict(list)
-        has_made_code = False
-        for code in {frame.code for thread in threads for frame in thread.frames}:
+        has_jit_code = False
+        for code in {frame.lookup_address for thread in threads for frame in thread.frames}:
             loaded = self.objects.known_at(code)
             if loaded is None or loaded.file is None:
-                has_made_code = True
+                has_jit_code = True
             else:
-                addresses[self._names_of(loaded.file)].append(code - loaded.bias & ADDRESS_MASK)
+                addresses[self._get_file_names(loaded.file)].append(code - loaded.bias & ADDRESS_MASK)
         for names, found in addresses.items():
-            names.learn(found)
-        if has_made_code:
+            names.load_names(found)
+        if has_jit_code:
             from sframegen.stack.names.perf_map import PerfMap  # noqa: PLC0415 - few processes make code
 
             self._perf_map = PerfMap(pid)
             self._perf_map.read()
 
-    def place(self, frame: Frame) -> NamedPlace:
+    def locate(self, frame: Frame) -> FrameLocation:
         """Return the place of a frame of the last trace."""
-        loaded = self.objects.known_at(frame.code)
+        loaded = self.objects.known_at(frame.lookup_address)
         if loaded is None or loaded.file is None:
-            entry = self._perf_map.find(frame.code) if self._perf_map else None
+            entry = self._perf_map.find(frame.lookup_address) if self._perf_map else None
             name = (loaded and loaded.name) or None
             if entry is None:
-                return NamedPlace(None, 0, name, None)
-            return NamedPlace(printable(entry.name.decode(errors="replace")), frame.pc - entry.start, name, None)
-        address, code = (at - loaded.bias & ADDRESS_MASK for at in (frame.pc, frame.code))
-        function, start = self._names_of(loaded.file).at(code)
+                return FrameLocation(None, 0, name, None)
+            return FrameLocation(printable(entry.name.decode(errors="replace")), frame.pc - entry.start, name, None)
+        address, code = (at - loaded.bias & ADDRESS_MASK for at in (frame.pc, frame.lookup_address))
+        function, start = self._get_file_names(loaded.file).at(code)
         if start is None:
-            start = _start_by_section(loaded, frame.code)
-        return NamedPlace(function, 0 if start is None else address - start, loaded.name, address, start)
+            start = _find_start_in_section(loaded, frame.lookup_address)
+        return FrameLocation(function, 0 if start is None else address - start, loaded.name, address, start)
 
-    def _names_of(self, file: ElfFile) -> FileNames:
+    def _get_file_names(self, file: ElfFile) -> FileNames:
         """Return the names of a file, which may have been opened again."""
-        known = identity(file)
+        known = file_identity(file)
         if known not in self._files:
             self._files[known] = FileNames(file)
         return self._files[known]
 
 
-def _start_by_section(loaded: LoadedObject, pc: int) -> int | None:
+def _find_start_in_section(loaded: LoadedObject, pc: int) -> int | None:
     try:
         found = loaded.look_up(pc)
     except FormatError:

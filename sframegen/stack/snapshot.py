@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from sframegen.stack.mappings import Mapping, Mappings
 
 PAGE_BITS = 12
-PAGE = 1 << PAGE_BITS
+PAGE_SIZE = 1 << PAGE_BITS
 MAX_PAGES = 1 << 14  # that are kept: a hostile stack has a frame in each of a million
 READ_AHEAD = 4  # pages: stacks are read upwards, most frames of a thread are in the first pages
-MAX_CODE = 64 << 20  # bytes of a mapping: files can be sparse and endless, and so can memory that nobody has touched
-AT_ONCE = 1 << 20  # bytes that are read
-MAX_PARTS = 256  # that are read of a process
+MAX_CODE_SIZE = 64 << 20  # bytes of a mapping: files can be sparse and endless, and so can memory that nobody has touched
+READ_SIZE = 1 << 20  # bytes that are read
+MAX_READS = 256  # that are read of a process
 
 
 class StackError(SframegenError):
@@ -37,24 +37,24 @@ class MemoryReader(StackMemory, Protocol):
         """Return the bytes at an address, fewer if readable memory ends, none if there is none."""
 
 
-class KeptMemory:
+class CachedMemory:
     """Memory of a stopped process, read page by page and cached."""
 
     def __init__(self, read: Callable[[int, int], bytes], byte_order: ByteOrder) -> None:
         """`read(address, size)`: the bytes there, fewer if readable memory ends, none if there is none. Never raises."""
         self.read = read  # without the cache
         self._pages: dict[int, bytes] = {}
-        self._word = Struct(STRUCT_BYTE_ORDERS[byte_order] + "Q").unpack_from
+        self._unpack_word = Struct(STRUCT_BYTE_ORDERS[byte_order] + "Q").unpack_from
         self.byte_order = byte_order
 
     def word(self, address: int) -> int | None:
         """Return the 8 bytes at `address` as a number; None if they cannot be read."""
-        place = address & PAGE - 1
-        if place <= PAGE - 8:
+        place = address & PAGE_SIZE - 1
+        if place <= PAGE_SIZE - 8:
             _, page = self.window(address)
             if not page:
                 return None
-            word: int = self._word(page, place)[0]
+            word: int = self._unpack_word(page, place)[0]
             return word
         raw = self.read(address, 8)
         return int.from_bytes(raw, self.byte_order) if len(raw) == 8 else None
@@ -64,16 +64,16 @@ class KeptMemory:
         number = address >> PAGE_BITS
         page = self._pages.get(number)
         if page is None:
-            page = self._fetch(number)
-        return number << PAGE_BITS, page if len(page) == PAGE else b""
+            page = self._read_pages(number)
+        return number << PAGE_BITS, page if len(page) == PAGE_SIZE else b""
 
-    def _fetch(self, number: int) -> bytes:
+    def _read_pages(self, number: int) -> bytes:
         if len(self._pages) > MAX_PAGES:
             self._pages.clear()
-        raw = self.read(number << PAGE_BITS, PAGE * READ_AHEAD)
+        raw = self.read(number << PAGE_BITS, PAGE_SIZE * READ_AHEAD)
         for i in range(READ_AHEAD):
             page = raw[i << PAGE_BITS : i + 1 << PAGE_BITS]
-            if i == 0 or len(page) == PAGE:
+            if i == 0 or len(page) == PAGE_SIZE:
                 self._pages.setdefault(number + i, page)
         return self._pages[number]
 
@@ -89,7 +89,7 @@ class CopiedMemory:
         """`parts`: addresses, and the bytes that were there."""
         self._parts = [(start, data) for start, data in parts if len(data) >= 8]
         self._mappings = mappings
-        self._word = Struct(STRUCT_BYTE_ORDERS[byte_order] + "Q").unpack_from
+        self._unpack_word = Struct(STRUCT_BYTE_ORDERS[byte_order] + "Q").unpack_from
         self._last = self._parts[0] if self._parts else (0, b"")
 
     def read(self, address: int, size: int) -> bytes:  # noqa: ARG002 - the protocol's
@@ -100,7 +100,7 @@ class CopiedMemory:
         """Return the 8 bytes at `address` as a number; None if the process has none there. Raises NotCopiedError."""
         start, data = self.window(address)
         if data:
-            word: int = self._word(data, address - start)[0]
+            word: int = self._unpack_word(data, address - start)[0]
             return word
         if self._mappings.covers(address, 8):
             raise NotCopiedError
@@ -142,7 +142,7 @@ class Snapshot(NamedTuple):
     threads: Sequence[StoppedThread]
     refused: dict[int, str]
 
-    def with_copied_stacks(self, stack_bytes: int) -> Snapshot:
+    def copy_stacks(self, stack_bytes: int) -> Snapshot:
         """Return a snapshot with copies of up to `stack_bytes` of each stack, from SP on, for use after the process runs again."""
         parts = []
         for thread in self.threads:
@@ -159,20 +159,20 @@ class MovedCode:
 
     def __init__(self) -> None:
         self.answers: dict[Hashable, bool] = {}  # never more than the parts that were read
-        self._parts = MAX_PARTS  # that may still be read
+        self._parts = MAX_READS  # that may still be read
 
     def is_same(self, read: Callable[[int, int], bytes], address: int, code: memoryview, key: Hashable = None) -> bool:
         """Return True if `read` has these bytes at the address; False beyond a limit. `key`: the answer is cached under it."""
         if key in self.answers:
             return self.answers[key]
-        if not 0 < len(code) <= MAX_CODE or not self._parts:
+        if not 0 < len(code) <= MAX_CODE_SIZE or not self._parts:
             return False
-        same = all(self._is_same(read, address + at, code[at : at + AT_ONCE]) for at in range(0, len(code), AT_ONCE))
+        same = all(self._equals(read, address + at, code[at : at + READ_SIZE]) for at in range(0, len(code), READ_SIZE))
         if key is not None:
             self.answers[key] = same
         return same
 
-    def _is_same(self, read: Callable[[int, int], bytes], address: int, part: memoryview) -> bool:
+    def _equals(self, read: Callable[[int, int], bytes], address: int, part: memoryview) -> bool:
         if not self._parts:
             return False
         self._parts -= 1

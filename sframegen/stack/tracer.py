@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sframegen.stack.live.process import Process
 
 MAX_STOPS = 16  # of the process in one trace: each stop may find another object to convert
-UNSETTLED = (End.PENDING, End.DAMAGED_SECTION)  # not cached: the first will change, the second has a detail to report
+UNCACHED_ENDS = (End.PENDING, End.DAMAGED_SECTION)  # not cached: the first will change, the second has a detail to report
 MAX_COROUTINE = 64  # bytes of glibc's code that coroutines return to
 MAX_STACK_BYTES = 1 << 23  # bytes copied from one stack
 
@@ -52,7 +52,7 @@ class Tracer:
     def trace(self, snapshot: Snapshot) -> list[Thread]:
         """Return the stacks of all threads."""
         self.objects.verify(snapshot)
-        self.runtime.follow(snapshot)
+        self.runtime.update(snapshot)
         return self._walk_until_converted(snapshot)
 
     def trace_process(self, process: Process, tid: int | None = None) -> list[Thread]:
@@ -64,17 +64,17 @@ class Tracer:
         for attempt in range(MAX_STOPS):
             running = process.now()
             self.objects.prepare(running)
-            self.runtime.follow(running)
+            self.runtime.update(running)
             with process.stopped(tid) as snapshot:
                 self.objects.verify(snapshot)
-                self.runtime.follow(snapshot, patience.current.made_code_stopped)
+                self.runtime.update(snapshot, patience.current.made_code_stopped)
                 if not attempt:  # later, waiting threads have just been released, and seem to run
                     idle = {thread.tid: thread.idle for thread in snapshot.threads}
                 refused = {tid: f"thread {tid}: {why}" for tid, why in snapshot.refused.items() if why != GONE}
                 if attempt:
                     threads = self._walk(snapshot)
                 else:
-                    copy = snapshot.with_copied_stacks(self._stack_bytes)
+                    copy = snapshot.copy_stacks(self._stack_bytes)
             try:
                 if not attempt:
                     threads = self._walk_until_converted(copy)
@@ -87,7 +87,7 @@ class Tracer:
 
     def _walk_until_converted(self, snapshot: Snapshot) -> list[Thread]:
         """Walk again after each conversion that a walk needs. Raises NotCopiedError."""
-        self.objects.use(snapshot)
+        self.objects.use_snapshot(snapshot)
         threads = self._walk(snapshot)
         while self.objects.convert_pending():
             threads = self._walk(snapshot)
@@ -132,8 +132,8 @@ class _View:
         answers = self.objects.answers[exact]
         known = answers.get(pc)
         if known is None:
-            known = self._find(pc, pc if exact else pc - 1)
-            if known not in UNSETTLED and known is not self._returning:  # code that is made at run time changes
+            known = self._find_rule(pc, pc if exact else pc - 1)
+            if known not in UNCACHED_ENDS and known is not self._returning:  # code that is made at run time changes
                 answers[pc] = known
         return known
 
@@ -152,11 +152,11 @@ class _View:
             return End.DAMAGED_SECTION
         return code_rule(found.rule, self.abi, RuleSource.REGISTERED, signal=found.kind.signal) if found else End.NOT_COVERED
 
-    def _find(self, pc: int, address: int) -> CodeRule | End:
+    def _find_rule(self, pc: int, address: int) -> CodeRule | End:
         loaded = self.objects.at(address)
         if loaded is None:
             loaded = self.objects.at(pc)  # code that returns from a signal handler may begin a mapping
-            return (loaded and self._by_code(loaded, pc)) or End.NOT_CODE
+            return (loaded and self._rule_from_code(loaded, pc)) or End.NOT_CODE
         if loaded in self.objects.pending:
             return End.PENDING
         if (end := loaded.end_at(address)) is not None:
@@ -166,12 +166,12 @@ class _View:
         except FormatError as error:
             self.detail = str(error)
             return End.DAMAGED_SECTION
-        if found and not self._is_installing(loaded, found, address):
+        if found and not self._is_installing_handler(loaded, found, address):
             return code_rule(found.rule, self.abi, loaded.how, signal=found.kind.signal)
-        if self._takes_back_coroutines(loaded, pc):
+        if self._is_coroutine_end(loaded, pc):
             return End.OUTERMOST
-        known = self._by_code(loaded, pc) or (None if found else self._proven_rule(loaded, address))
-        return known or guess(self.abi, self._end_without_rule(loaded))
+        known = self._rule_from_code(loaded, pc) or (None if found else self._proven_rule(loaded, address))
+        return known or guess(self.abi, self._explain_missing_rule(loaded))
 
     def _proven_rule(self, loaded: LoadedObject, address: int) -> CodeRule | End | None:
         """Return the rule that the instructions prove; None if they prove none."""
@@ -181,7 +181,7 @@ class _View:
         found = loaded.proven.look_up(address) if loaded.proven else None
         return found and code_rule(found.rule, self.abi, RuleSource.PROVEN, signal=found.kind.signal)
 
-    def _is_installing(self, loaded: LoadedObject, found: Match, address: int) -> bool:
+    def _is_installing_handler(self, loaded: LoadedObject, found: Match, address: int) -> bool:
         """Return True while an exception's handler is installed: the rule of the section may not hold there."""
         from sframegen.code.function.hazards import MAX_FUNCTION, find_installations  # noqa: PLC0415 - not for a short command
 
@@ -190,7 +190,7 @@ class _View:
         installations = find_installations(loaded.code(found.start, found.size), found.start, self.abi)
         return any(one.copied <= address < one.end for one in installations)
 
-    def _by_code(self, loaded: LoadedObject, pc: int) -> CodeRule | None:
+    def _rule_from_code(self, loaded: LoadedObject, pc: int) -> CodeRule | None:
         """Return the rule of code that returns from a signal handler (not every C library describes it), or only returns."""
         if context := self.known.context_at(loaded.code, pc):
             return code_rule(context.rule(self.abi.sp, self.abi.fp), self.abi, RuleSource.SIGNAL, signal=True)
@@ -199,12 +199,12 @@ class _View:
             return self._returning
         return None
 
-    def _takes_back_coroutines(self, loaded: LoadedObject, pc: int) -> bool:
+    def _is_coroutine_end(self, loaded: LoadedObject, pc: int) -> bool:
         """Return True for the code that a coroutine's first function returns to: glibc's makecontext pushes its address."""
         form = MACHINES[self.abi.machine].coroutine
         return bool(form) and re.match(form, loaded.code(pc, MAX_COROUTINE), re.DOTALL) is not None
 
-    def _end_without_rule(self, loaded: LoadedObject) -> End:
+    def _explain_missing_rule(self, loaded: LoadedObject) -> End:
         """Return why a walk ends in this code, which has no rule, if frame pointers do not help."""
         if loaded.section:
             return End.NOT_COVERED
@@ -219,6 +219,7 @@ class _View:
         if pc not in self._returns:
             before, after = self.objects.at(pc - 1), self.objects.at(pc)
             self._returns[pc] = bool(
-                (before and (before.image is None or self.known.ends_call(before.code, pc))) or (after and self._by_code(after, pc))
+                (before and (before.image is None or self.known.ends_call(before.code, pc)))
+                or (after and self._rule_from_code(after, pc))
             )
         return self._returns[pc]

@@ -20,7 +20,7 @@ from sframegen.profile.events.cpu_rings import online_cpus
 from sframegen.profile.limits import MAX_FILES
 from sframegen.profile.packed_frames import OffCpu, is_off_cpu
 from sframegen.profile.sampling_plan import SECOND, ProfilePlan
-from sframegen.stack.abi.machines import HOSTS, conventions_of
+from sframegen.stack.abi.machines import HOST_ABIS, conventions_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
@@ -372,7 +372,7 @@ def choose_ring_size(hertz: int, cpus: int) -> int:
 def pack_settings(plan: ProfilePlan, cpus: int) -> bytes:
     """Return the bytes of `struct settings` in walker.h."""
     return _SETTINGS.pack(
-        conventions_of(HOSTS[os.uname().machine]).ra_mask,
+        conventions_of(HOST_ABIS[os.uname().machine]).ra_mask,
         plan.sample_time,
         cpus,
         MAX_MEMOS if plan.has_off_cpu_time else 1,

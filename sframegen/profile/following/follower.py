@@ -27,7 +27,7 @@ from sframegen.profile.following.files import CodeSpan, TracedFile, TracedFiles
 from sframegen.profile.following.mapped_file import FileKey, MappedPlace, parse_file_key
 from sframegen.profile.following.processes import Processes, ProcessSpans
 from sframegen.program.helper import helpers
-from sframegen.stack.live.process import parse_mappings, part_of_memory
+from sframegen.stack.live.process import parse_mappings, read_memory_in_helper
 from sframegen.stack.mappings import MAX_VDSO, VDSO, Mapping
 from sframegen.stack.walking.frames import ADDRESS_MASK
 
@@ -330,7 +330,7 @@ def read_memory(pid: int, address: int, size: int) -> bytes:
     except OSError:
         return b""
     try:
-        data: bytes = helpers().call(("memory", pid), part_of_memory, address, size, descriptors=[descriptor]).value
+        data: bytes = helpers().call(("memory", pid), read_memory_in_helper, address, size, descriptors=[descriptor]).value
     except OSError:
         return b""
     finally:

@@ -19,7 +19,7 @@ from sframegen.base.errors import FormatError
 from sframegen.program import patience
 from sframegen.program.forked import Answer
 from sframegen.program.helper import NoAnswerError, helpers
-from sframegen.stack.live.open_aside import OpenedAside, handed_over, open_aside
+from sframegen.stack.live.open_aside import OpenedAside, hand_over, open_aside
 from sframegen.stack.live.process import parse_mappings
 from sframegen.stack.mappings import DELETED
 
@@ -100,7 +100,7 @@ def stat_mapped_file(key: FileKey, place: MappedPlace) -> Answer:
 
 def open_mapped_file(key: FileKey, place: MappedPlace) -> Answer:
     """Answer with a mapped file's descriptor, or a copy of the file. Runs in a helper process."""
-    return handed_over(_opener().open(key, place), place.path)
+    return hand_over(_opener().open(key, place), place.path)
 
 
 @cache

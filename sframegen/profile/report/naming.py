@@ -199,7 +199,7 @@ class _Namer:
             self._sites.clear()
             self._names = self._open_names(self._collected.files.get(number))
             if self._names:
-                self._names.learn([numbers.first[frame] & PACKED_ADDRESS for frame in frames])
+                self._names.load_names([numbers.first[frame] & PACKED_ADDRESS for frame in frames])
             if self._names and not self._lines.has_frames(number):
                 yield from self._name_by_function(self._names, frames, locations)
             else:
@@ -207,7 +207,7 @@ class _Namer:
                     yield frame, locations.number_locations(self.name_frames(numbers.second[frame], numbers.first[frame]))
             self._lines.drop(number)
             if self._names:
-                self._names.rest()
+                self._names.release_pages()
 
     def _open_names(self, file: TracedFile | None) -> FileNames | None:
         if file is None or file.elf is None:

@@ -23,7 +23,7 @@ from sframegen.program.libraries import import_library
 from sframegen.program.pool import Pool
 from sframegen.program.workers import run_or_catch
 from sframegen.stack.names.demangle import demangle_all
-from sframegen.stack.names.gopclntab import go_table
+from sframegen.stack.names.gopclntab import find_go_table
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -234,7 +234,7 @@ def _find_debug_information(file: ElfFile, debug_files: DebugFiles) -> ElfFile |
 
 
 def _find_go_lines(file: ElfFile, addresses: Iterable[int]) -> FramesByAddress:
-    table = go_table(file)
+    table = find_go_table(file)
     found: FramesByAddress = {}
     for address in addresses if table else ():
         line = table.line_at(address) if table else None

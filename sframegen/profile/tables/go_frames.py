@@ -13,8 +13,8 @@ from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.elf.ranges import Range, is_within, merge_ranges
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.stack.abi.machines import conventions_of
-from sframegen.stack.objects.go_ends import go_table_in
-from sframegen.stack.objects.readable_code import found_in_code
+from sframegen.stack.objects.go_ends import cached_go_table
+from sframegen.stack.objects.readable_code import search_code
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
@@ -32,7 +32,7 @@ def add_go_functions(functions: FunctionTable, elf: ElfFile, abi: Abi) -> tuple[
 
     Functions that no code calls get corrected rules. For a file without Go code, the functions are unchanged.
     """
-    table = go_table_in(elf, abi)
+    table = cached_go_table(elf, abi)
     if table is None:
         return functions, []
     dropped = set(_find_signal_returns(elf, abi))  # starts of functions whose given rules are not used
@@ -62,7 +62,7 @@ def _find_signal_returns(elf: ElfFile, abi: Abi) -> frozenset[int]:
     """Return the starts of functions that signal handlers return to. They get no rule, so that walks recognise their bytes."""
     form = MACHINES[abi.machine].go
     pattern = b"|".join(re.escape(context.code) for context in conventions_of(abi).contexts)
-    starts = (start + match.start() for start, match in found_in_code(pattern, elf))
+    starts = (start + match.start() for start, match in search_code(pattern, elf))
     return frozenset(start for start in starts if form and start % form.alignment == 0)
 
 

@@ -13,8 +13,8 @@ from sframegen.base.errors import FormatError
 from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.elf.dynamic import Role, determine_role, read_dynamic
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind
-from sframegen.stack.objects.go_ends import StackEnd, go_ends
-from sframegen.stack.objects.readable_code import found_in_code
+from sframegen.stack.objects.go_ends import StackEnd, find_go_ends
+from sframegen.stack.objects.readable_code import search_code
 from sframegen.stack.walking.step import OTHER_STACK
 
 if TYPE_CHECKING:
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 
 def mark_stack_ends(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
     """Return the functions, with rules without a caller in the code of runtimes and C libraries where stacks end."""
-    ends = [*go_ends(elf, abi), *_find_library_ends(elf, abi)]
+    ends = [*find_go_ends(elf, abi), *_find_library_ends(elf, abi)]
     if not ends:
         return functions
     borders = {start + size for start, size in zip(functions.start, functions.size, strict=True)}
     # A walk looks up the byte before the address that a coroutine returns to. If another function ends with that byte, it keeps it.
-    return _replace_end_ranges(functions, [end for end in ends if not (end.is_put and end.end in borders)])
+    return _replace_end_ranges(functions, [end for end in ends if not (end.is_pushed and end.end in borders)])
 
 
 def _find_library_ends(elf: ElfFile, abi: Abi) -> Iterator[StackEnd]:
     """Yield the ranges where new threads and coroutines begin in C libraries, and the byte before a coroutine's."""
     form = MACHINES[abi.machine]
-    for start, match in found_in_code(form.new_thread, elf):
+    for start, match in search_code(form.new_thread, elf):
         yield StackEnd(start + match.start(1), start + match.end(1))
-    for start, match in found_in_code(form.coroutine, elf):
+    for start, match in search_code(form.coroutine, elf):
         begin = match.start() if match[1] is None else match.start(1)
         if begin:
-            yield StackEnd(start + begin - 1, start + begin, is_put=True)
+            yield StackEnd(start + begin - 1, start + begin, is_pushed=True)
         yield StackEnd(start + begin, start + match.end())
 
 
@@ -164,5 +164,5 @@ def extend_rules_past_thread_creation(functions: FunctionTable, elf: ElfFile, ab
 
 def _find_thread_creations(elf: ElfFile, abi: Abi) -> list[Range]:
     """Return the ranges from each thread-creating system call to the end of the code that returns from it."""
-    matches = found_in_code(MACHINES[abi.machine].new_thread_call, elf)
+    matches = search_code(MACHINES[abi.machine].new_thread_call, elf)
     return [(start + match.start(1), start + match.end(1)) for start, match in matches]

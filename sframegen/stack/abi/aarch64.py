@@ -15,7 +15,7 @@ _CONTEXT = Context(
     (0, 4),
 )
 
-CLONES = tuple(number + bytes.fromhex("010000d41f0000f1") for number in (b"\x88\x1b\x80\xd2", b"\x68\x36\x80\xd2"))
+AFTER_CLONE_CODE = tuple(number + bytes.fromhex("010000d41f0000f1") for number in (b"\x88\x1b\x80\xd2", b"\x68\x36\x80\xd2"))
 # mov x8,#clone or #clone3; svc #0; cmp x0,#0
 NOPS = (0xD503201F, 0xAA0003E0)  # nop; mov x0, x0
 
@@ -27,7 +27,7 @@ def ends_call(code: ReadCode, pc: int) -> bool:
 
 def starts_thread(code: ReadCode, pc: int) -> bool:
     """Return True after the system call in `clone` or `clone3` that begins a thread; `fork` has other code."""
-    return any(code(pc - before, len(one)) == one for one in CLONES for before in (8, 12))
+    return any(code(pc - before, len(one)) == one for one in AFTER_CLONE_CODE for before in (8, 12))
 
 
 CONVENTIONS = Conventions(

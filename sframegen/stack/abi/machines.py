@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 UCONTEXT_REGISTERS = 40  # in struct ucontext: after uc_flags, uc_link, uc_stack
 NT_PRSTATUS, NT_PRFPREG = 1, 2
-MASKS_BYTES = 16
-NOWHERE = -1
+PAC_MASK_BYTES = 16
+NO_OFFSET = -1
 
 ReadCode: TypeAlias = "Callable[[int, int], bytes]"  # (address, size): the bytes there; none if they cannot be read
 
@@ -67,11 +67,11 @@ def frame_record(fp: int, *, sp_is_cfa: bool) -> FrameRecord:
     return FrameRecord(Rule(Where(fp, 16), Where(None, -8, deref=True), Where(None, -16, deref=True)), sp_is_cfa)
 
 
-def any_address(_code: ReadCode, _pc: int) -> bool:
+def accept_every_address(_code: ReadCode, _pc: int) -> bool:
     return True
 
 
-def no_address(_code: ReadCode, _pc: int) -> bool:
+def accept_no_address(_code: ReadCode, _pc: int) -> bool:
     return False
 
 
@@ -81,9 +81,9 @@ class Conventions(NamedTuple):
     general: RegisterSet  #: NT_PRSTATUS
     contexts: tuple[Context, ...]  #: those of signal handlers
     frame_record: FrameRecord | None = None  #: None if frame pointers lead nowhere
-    ends_call: Callable[[ReadCode, int], bool] = any_address
+    ends_call: Callable[[ReadCode, int], bool] = accept_every_address
     #: (code, pc): true if a call ends at `pc`, or a no-op: runtimes, Go's goexit for one, put one before an address that they push
-    starts_thread: Callable[[ReadCode, int], bool] = no_address
+    starts_thread: Callable[[ReadCode, int], bool] = accept_no_address
     #: (code, pc): true if a new thread begins there, if the system call returned 0, after which its creator goes on
     returning: Returning | None = None  #: None if such code keeps frame records
     floating: RegisterSet | None = None  #: NT_PRFPREG, if flexible rules may name such registers
@@ -98,7 +98,7 @@ class Conventions(NamedTuple):
 
 
 # By the machine name of uname. Of two byte orders, only processes of the first are traced.
-HOSTS = {name: next(abi for abi in ABIS if abi.machine == machine) for machine, name in MACHINE_NAMES.items()}
+HOST_ABIS = {name: next(abi for abi in ABIS if abi.machine == machine) for machine, name in MACHINE_NAMES.items()}
 _walked: dict[str, WalkedMachine] = {}
 
 
@@ -122,7 +122,7 @@ def walked_machine(abi: Abi) -> WalkedMachine:
             guess.guess, guess.sp_is_cfa = True, known.frame_record.sp_is_cfa
         signal = caller_rule(known.contexts[0].rule(abi.sp, abi.fp), abi.ra, signal=True)
         pcs = array("q", [context.pc for context in known.contexts])
-        places = array("q", [context.places.get(number, NOWHERE) for context in known.contexts for number in range(REGISTERS)])
+        places = array("q", [context.places.get(number, NO_OFFSET) for context in known.contexts for number in range(REGISTERS)])
         machine = WalkedMachine(abi.sp, abi.fp, abi.sp_offset, abi.byte_order == "little", guess, signal, pcs, places)
         machine.returning = caller_rule(known.returning.rule, abi.ra) if known.returning else None
         _walked[abi.name] = machine
@@ -137,19 +137,19 @@ class ThreadRegisters(NamedTuple):
     ra_mask: int = ADDRESS_MASK
 
 
-def registers_of(abi: Abi, general: bytes, floating: bytes = b"", masks: bytes = b"") -> ThreadRegisters | None:
+def parse_registers(abi: Abi, general: bytes, floating: bytes = b"", masks: bytes = b"") -> ThreadRegisters | None:
     """Return the registers in NT_PRSTATUS, NT_PRFPREG and the signature masks; None if the first is not a 64-bit thread's."""
     known = conventions_of(abi)
     if len(general) != 8 * known.general.words:
         return None
-    words = _words(abi, general, known.general)
+    words = _unpack_words(abi, general, known.general)
     values = {number: words[at] for number, at in known.general.places.items()}
     if known.floating and len(floating) >= 8 * known.floating.words:
-        more = _words(abi, floating, known.floating)
+        more = _unpack_words(abi, floating, known.floating)
         values |= {number: more[at] for number, at in known.floating.places.items()}
-    signature = int.from_bytes(masks[8:], abi.byte_order) if len(masks) == MASKS_BYTES else 0
+    signature = int.from_bytes(masks[8:], abi.byte_order) if len(masks) == PAC_MASK_BYTES else 0
     return ThreadRegisters(words[known.general.pc], values, ~signature if signature else known.ra_mask)
 
 
-def _words(abi: Abi, raw: bytes, known: RegisterSet) -> tuple[int, ...]:
+def _unpack_words(abi: Abi, raw: bytes, known: RegisterSet) -> tuple[int, ...]:
     return unpack_from(f"{STRUCT_BYTE_ORDERS[abi.byte_order]}{known.words}Q", raw)

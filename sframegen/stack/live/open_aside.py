@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sframegen.elf.ranges import Range
 
 # statfs f_type of file systems that this kernel serves itself. Overlays are among them, because containers run from them.
-LOCAL = {
+LOCAL_FILE_SYSTEMS = {
     0xEF53,  # ext2, ext3, ext4
     0x58465342,  # XFS
     0x9123683E,  # Btrfs
@@ -46,9 +46,9 @@ LOCAL = {
 STATFS_BYTES = 256  # more than struct statfs has; f_type comes first
 F_TYPE_BYTES = 4
 MAX_COPY = 1 << 29  # bytes
-PIECE = 1 << 20
-UNREAD = (".debug_", ".zdebug_")  # names of sections that are not copied: they can be most of a file
-READ = ".debug_frame"
+CHUNK_SIZE = 1 << 20
+SKIPPED_SECTIONS = (".debug_", ".zdebug_")  # names of sections that are not copied: they can be most of a file
+NEEDED_SECTION = ".debug_frame"
 
 
 class OpenedAside(NamedTuple):
@@ -60,7 +60,7 @@ class OpenedAside(NamedTuple):
 
 
 def open_aside(risk: Hashable, work: Callable[..., Answer], *arguments: object) -> OpenedAside:
-    """Return the file that `work`, called in a helper, opens with `handed_over`. Raises its errors, and NoAnswerError."""
+    """Return the file that `work`, called in a helper, opens with `hand_over`. Raises its errors, and NoAnswerError."""
     answer = helpers().call(risk, work, *arguments)
     [descriptor] = answer.descriptors
     return OpenedAside(descriptor, *answer.value)
@@ -68,7 +68,7 @@ def open_aside(risk: Hashable, work: Callable[..., Answer], *arguments: object) 
 
 def open_elf_aside(risk: Hashable, path: str) -> tuple[ElfFile, bool]:
     """Return the ELF file at a path, and whether it is a copy. Raises FormatError and OSError, such as NoAnswerError."""
-    found = open_aside(risk, file_at, path)
+    found = open_aside(risk, open_and_hand_over, path)
     try:
         data, _ = map_descriptor(found.descriptor, path)
     finally:
@@ -79,17 +79,17 @@ def open_elf_aside(risk: Hashable, path: str) -> tuple[ElfFile, bool]:
 # -- in the helper
 
 
-def file_at(path: str) -> Answer:
-    return handed_over(open_regular(path, path), path)
+def open_and_hand_over(path: str) -> Answer:
+    return hand_over(open_regular(path, path), path)
 
 
-def handed_over(descriptor: int, name: str) -> Answer:
+def hand_over(descriptor: int, name: str) -> Answer:
     """Return the file if it always answers, else a copy of it. Raises FormatError and OSError."""
     status = os.fstat(descriptor)
     if _is_local(descriptor):
         return Answer((status, False), [descriptor])
     try:
-        wanted = list(_ranges_to_copy(descriptor, status.st_size, name))
+        wanted = list(_find_ranges_to_copy(descriptor, status.st_size, name))
         if sum(end - start for start, end in wanted) > MAX_COPY:
             raise FormatError(f"more than {MAX_COPY >> 20} MiB on a file system that may stop answering", file=name)
         return Answer((status, True), [_copy_to_memory(descriptor, status.st_size, wanted)])
@@ -101,7 +101,7 @@ def _is_local(descriptor: int) -> bool:
     found = ctypes.create_string_buffer(STATFS_BYTES)
     if ctypes.CDLL(None).fstatfs(descriptor, found) != 0:
         return False
-    return int.from_bytes(found.raw[:F_TYPE_BYTES], sys.byteorder) in LOCAL
+    return int.from_bytes(found.raw[:F_TYPE_BYTES], sys.byteorder) in LOCAL_FILE_SYSTEMS
 
 
 def _copy_to_memory(descriptor: int, size: int, wanted: Iterable[Range]) -> int:
@@ -110,18 +110,18 @@ def _copy_to_memory(descriptor: int, size: int, wanted: Iterable[Range]) -> int:
     try:
         os.truncate(copy, size)
         for start, end in wanted:
-            for at in range(start, end, PIECE):
-                os.pwrite(copy, os.pread(descriptor, min(PIECE, end - at), at), at)
+            for at in range(start, end, CHUNK_SIZE):
+                os.pwrite(copy, os.pread(descriptor, min(CHUNK_SIZE, end - at), at), at)
     except BaseException:
         os.close(copy)
         raise
     return copy
 
 
-def _ranges_to_copy(descriptor: int, size: int, name: str) -> Iterator[Range]:
+def _find_ranges_to_copy(descriptor: int, size: int, name: str) -> Iterator[Range]:
     """Yield the ranges of the file to copy, ascending."""
     at = 0
-    for start, end in sorted(_unread_ranges(descriptor, size, name)):
+    for start, end in sorted(_find_skipped_ranges(descriptor, size, name)):
         if at < start:
             yield at, min(start, size)
         at = max(at, end)
@@ -129,13 +129,13 @@ def _ranges_to_copy(descriptor: int, size: int, name: str) -> Iterator[Range]:
         yield at, size
 
 
-def _unread_ranges(descriptor: int, size: int, name: str) -> list[Range]:
+def _find_skipped_ranges(descriptor: int, size: int, name: str) -> list[Range]:
     if not size:
         return []
     data = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
     try:
-        sections = [section for section in ElfFile(data, name).sections if section.name.startswith(UNREAD)]
+        sections = [section for section in ElfFile(data, name).sections if section.name.startswith(SKIPPED_SECTIONS)]
     except FormatError:
         return []
-    headers = [section.header for section in sections if section.name != READ and not section.header.sh_flags & SHF.ALLOC]
+    headers = [section.header for section in sections if section.name != NEEDED_SECTION and not section.header.sh_flags & SHF.ALLOC]
     return [(header.sh_offset, header.sh_offset + header.sh_size) for header in headers]

@@ -7,20 +7,20 @@ import time
 
 GONE = "it has ended"
 OURSELVES = "a process cannot trace itself"
-TRIES, BETWEEN_TRIES = 500, 0.002  # seconds
+MAX_TRIES, RETRY_INTERVAL = 500, 0.002  # seconds
 EXECUTES = "it is just executing another program; try again"
 FLAGS_FIELD = 6  # of /proc/TID/stat, after the name
 PF_KTHREAD = 0x00200000
 
 
-PIECE = 1 << 16  # bytes read at a time
+CHUNK_SIZE = 1 << 16  # bytes read at a time
 
 
 def proc_contents(path: str) -> bytes:
     """Return the contents of a /proc file. Raises OSError. Without `open`, which takes three times as long."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return b"".join(iter(lambda: os.read(descriptor, PIECE), b""))
+        return b"".join(iter(lambda: os.read(descriptor, CHUNK_SIZE), b""))
     finally:
         os.close(descriptor)
 
@@ -45,7 +45,7 @@ def status_fields_of(tid: int) -> dict[str, str]:
     return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
 
 
-def _is_the_kernels(tid: int) -> bool:
+def _is_kernel_thread(tid: int) -> bool:
     try:
         _, _, numbers = proc_contents(f"/proc/{tid}/stat").decode(errors="replace").rpartition(") ")
     except OSError:
@@ -53,7 +53,7 @@ def _is_the_kernels(tid: int) -> bool:
     return bool(int(numbers.split()[FLAGS_FIELD]) & PF_KTHREAD)
 
 
-def lives(tid: int) -> bool:
+def is_alive(tid: int) -> bool:
     return status_fields_of(tid).get("State", "Z")[0] not in "ZX"
 
 
@@ -63,11 +63,11 @@ def _may_be_traced(tid: int) -> bool:
     During execve(), which can take long on a busy machine, only privileged users may open the new memory.
     """
     is_ours = set(status_fields_of(tid).get("Uid", "").split()) == {str(os.geteuid())}
-    for _ in range(TRIES if is_ours else 1):
+    for _ in range(MAX_TRIES if is_ours else 1):
         try:
             os.close(os.open(f"/proc/{tid}/mem", os.O_RDONLY | os.O_CLOEXEC))
         except PermissionError:
-            time.sleep(BETWEEN_TRIES)
+            time.sleep(RETRY_INTERVAL)
         except OSError:  # a thread without memory, between two programs
             return True
         else:
@@ -75,13 +75,13 @@ def _may_be_traced(tid: int) -> bool:
     return False
 
 
-def why_not(tid: int) -> str:
+def explain_refusal(tid: int) -> str:
     """Return why the kernel does not let us trace a thread, and what to do."""
     fields = status_fields_of(tid)
     if fields.get("State", "Z")[0] in "ZX":
         return GONE
     if "VmSize" not in fields:  # a process that ends loses its memory first
-        return "it is a thread of the kernel" if _is_the_kernels(tid) else GONE
+        return "it is a thread of the kernel" if _is_kernel_thread(tid) else GONE
     if os.access(f"/proc/self/task/{tid}", os.F_OK):
         return OURSELVES
     tracer = fields.get("TracerPid", "0").strip()

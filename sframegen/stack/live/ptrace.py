@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.program import patience
-from sframegen.stack.live.proc import EXECUTES, GONE, lives, proc_contents, status_fields_of, threads_of, why_not
+from sframegen.stack.live.proc import EXECUTES, GONE, explain_refusal, is_alive, proc_contents, status_fields_of, threads_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,10 +24,10 @@ FORBIDDEN = "ptrace is forbidden here (seccomp): start the container with the ca
 NO_THREAD = 1 << 23  # no kernel has such ids
 TOO_FAST = "the process starts threads faster than they can be stopped"
 ENDED = {os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED}
-SLEEPS_ON, RUNS = b"D", b"R"
+IN_DISK_SLEEP, RUNNING = b"D", b"R"
 WALL = 0x40000000  # __WALL: threads too
 MAX_REGISTERS = 4096  # bytes
-ATTEMPTS = 20  # to seize a thread: EPERM also comes if it just ended, and another took over its id to execute a program
+SEIZE_ATTEMPTS = 20  # to seize a thread: EPERM also comes if it just ended, and another took over its id to execute a program
 REAP_INTERVAL = 0.005  # seconds
 # Signals that are held back until all threads run again: those that end this program, and those of terminals that stop it.
 HELD_BACK = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
@@ -37,7 +37,7 @@ _LIBC.ptrace.restype = ctypes.c_long
 _LIBC.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
 
 
-class _Vector(ctypes.Structure):
+class _IoVector(ctypes.Structure):
     """struct iovec."""
 
     _fields_ = (("base", ctypes.c_void_p), ("size", ctypes.c_size_t))
@@ -59,10 +59,10 @@ def _is_forbidden() -> bool:
     return False
 
 
-def register_set(tid: int, kind: int) -> bytes:
+def read_register_set(tid: int, kind: int) -> bytes:
     """Return a stopped thread's registers of a kind; empty if it has none. Raises ProcessLookupError if it has ended."""
     buffer = ctypes.create_string_buffer(MAX_REGISTERS)
-    vector = _Vector(ctypes.addressof(buffer), MAX_REGISTERS)
+    vector = _IoVector(ctypes.addressof(buffer), MAX_REGISTERS)
     try:
         _ptrace(GETREGSET, tid, kind, ctypes.addressof(vector))
     except ProcessLookupError:
@@ -79,7 +79,7 @@ class ThreadState(NamedTuple):
     si_status: int
 
 
-def _state(tid: int) -> ThreadState | None:
+def _read_state(tid: int) -> ThreadState | None:
     """Return a thread's state without reaping it, which is up to the parent of a child; None if the thread is gone."""
     try:
         found = os.waitid(os.P_PID, tid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT | WALL)
@@ -88,7 +88,7 @@ def _state(tid: int) -> ThreadState | None:
     return ThreadState(found.si_code, found.si_status) if found else ThreadState(0, 0)
 
 
-def _signal(state: ThreadState) -> int:
+def _signal_to_deliver(state: ThreadState) -> int:
     """Return the signal to deliver to a thread that stopped with this state."""
     event, number = divmod(state.si_status, 256)
     return 0 if event == EVENT_STOP else number
@@ -101,12 +101,12 @@ def _wait_for_sleep_end(tid: int, deadline: float) -> bytes:
             state = proc_contents(f"/proc/{tid}/stat").rpartition(b") ")[2][:1]
         except OSError:
             return b""
-        if state != SLEEPS_ON or time.monotonic() > deadline:
+        if state != IN_DISK_SLEEP or time.monotonic() > deadline:
             return state
         time.sleep(0.001)
 
 
-_OURS: set[int] = set()  # threads that we traced and did not release: each must be reaped when it ends, however late
+_TRACED: set[int] = set()  # threads that we traced and did not release: each must be reaped when it ends, however late
 
 
 class StoppedThreads:
@@ -130,28 +130,28 @@ class StoppedThreads:
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from None
         try:
             latest = time.monotonic() + patience.current.threads
-            self._stop(only)
-            while not only and self._has_changed() and time.monotonic() < latest:
+            self._stop_new_threads(only)
+            while not only and self._executes_program() and time.monotonic() < latest:
                 self.refused.clear()
-                self._stop(only)
+                self._stop_new_threads(only)
         finally:
             done.set()
             reaper.join()
         self.tids = [tid for tid, number in self._seized.items() if number is not None]
 
-    def _stop(self, only: int | None) -> None:
+    def _stop_new_threads(self, only: int | None) -> None:
         latest = time.monotonic() + patience.current.threads
-        while new := self._new(only):
+        while new := self._find_new_threads(only):
             if self.began and time.monotonic() > latest:
                 self.refused[new[0]] = EXECUTES if new[0] == self.pid else TOO_FAST  # for all of them
                 break
             deadline = time.monotonic() + patience.current.threads
             for tid in new:  # others may start as long as one runs
                 state = _wait_for_sleep_end(tid, deadline)
-                if state == SLEEPS_ON:
+                if state == IN_DISK_SLEEP:
                     self.refused[tid] = ASLEEP
                     continue
-                if state != RUNS:
+                if state != RUNNING:
                     self.idle.add(tid)
                 self._seize(tid)
             self.began = self.began or time.monotonic()
@@ -162,37 +162,37 @@ class StoppedThreads:
             deadline = time.monotonic() + patience.current.threads
             for tid in new:
                 if tid in self._seized:
-                    self._wait(tid, deadline)
+                    self._wait_until_stopped(tid, deadline)
 
-    def _has_changed(self) -> bool:
+    def _executes_program(self) -> bool:
         """Return True if all known threads have ended, but the process lives: it executes another program."""
-        return not self._seized and set(self.refused.values()) <= {GONE} and any(map(lives, threads_of(self.pid)))
+        return not self._seized and set(self.refused.values()) <= {GONE} and any(map(is_alive, threads_of(self.pid)))
 
-    def _new(self, only: int | None) -> list[int]:
+    def _find_new_threads(self, only: int | None) -> list[int]:
         """Return the threads still to seize: the first one again if another thread took over its id to execute a program."""
-        if self.refused.get(self.pid) == GONE and lives(self.pid):
+        if self.refused.get(self.pid) == GONE and is_alive(self.pid):
             del self.refused[self.pid]
         return [tid for tid in ([only] if only else threads_of(self.pid)) if tid not in self._seized and tid not in self.refused]
 
-    def let_go(self) -> None:
+    def release_all(self) -> None:
         """Release all threads, and do not touch them again. Never raises."""
         for tid, number in self._seized.items():
             self._release(tid, number)
-        if self.pid not in self._seized and self.pid in _OURS:
+        if self.pid not in self._seized and self.pid in _TRACED:
             self._release(self.pid, 0)
         deadline = time.monotonic() + patience.current.threads
-        for tid in list(_OURS):  # those about to end
+        for tid in list(_TRACED):  # those about to end
             while not _reap(tid) and self.refused.get(tid) == GONE and tid != self.pid and time.monotonic() < deadline:
                 time.sleep(0.0001)
         self._seized.clear()
         self.ended = self.ended or time.monotonic()
 
     def _seize(self, tid: int) -> None:
-        for _ in range(ATTEMPTS):
+        for _ in range(SEIZE_ATTEMPTS):
             try:
                 _ptrace(SEIZE, tid)
             except OSError as error:
-                self.refused[tid] = GONE if error.errno == errno.ESRCH else why_not(tid)
+                self.refused[tid] = GONE if error.errno == errno.ESRCH else explain_refusal(tid)
                 if self.refused[tid] == EXECUTES and _is_forbidden():
                     self.refused[tid] = FORBIDDEN
                 if error.errno != errno.EPERM or self.refused[tid] not in (GONE, EXECUTES):
@@ -200,18 +200,18 @@ class StoppedThreads:
             else:
                 self.refused.pop(tid, None)
                 self._seized[tid] = None
-                _OURS.add(tid)
+                _TRACED.add(tid)
                 return
 
-    def _wait(self, tid: int, deadline: float) -> None:
+    def _wait_until_stopped(self, tid: int, deadline: float) -> None:
         pause = 0.0
         while True:
-            state = _state(tid)
-            if state is None or state.si_code in ENDED or (pause and tid == self.pid and not self._first_is_ours()):
-                self._lose(tid, deadline)
+            state = _read_state(tid)
+            if state is None or state.si_code in ENDED or (pause and tid == self.pid and not self._still_traces_first_thread()):
+                self._forget_ended_thread(tid, deadline)
                 return
             if state.si_code:
-                self._seized[tid] = _signal(state)
+                self._seized[tid] = _signal_to_deliver(state)
                 return
             if time.monotonic() > deadline:
                 self.refused[tid] = ASLEEP
@@ -219,7 +219,7 @@ class StoppedThreads:
             time.sleep(pause)
             pause = min(2 * pause + 0.00002, 0.01)
 
-    def _first_is_ours(self) -> bool:
+    def _still_traces_first_thread(self) -> bool:
         """Return True if we trace the first thread and it lives. Its end is not reported while other threads live.
 
         A thread that executes a program takes over its id, and has to stop too.
@@ -231,20 +231,20 @@ class StoppedThreads:
             _ptrace(INTERRUPT, self.pid)
         return True
 
-    def _lose(self, tid: int, deadline: float) -> None:
+    def _forget_ended_thread(self, tid: int, deadline: float) -> None:
         """Forget a thread that has ended, or that executed a program: it is the first thread then, and still traced."""
         del self._seized[tid]
         self.refused[tid] = GONE
-        if self.pid not in self._seized and self._first_is_ours():
+        if self.pid not in self._seized and self._still_traces_first_thread():
             self.refused.pop(self.pid, None)
             self._seized[self.pid] = None
-            _OURS.add(self.pid)
-            self._wait(self.pid, deadline)
+            _TRACED.add(self.pid)
+            self._wait_until_stopped(self.pid, deadline)
 
     def _reap_meanwhile(self, done: threading.Event) -> None:
         """Reap threads: SEIZE waits for a thread that executes a program, which waits until the others, ours, are reaped."""
         while not done.wait(REAP_INTERVAL):
-            for tid in list(_OURS):
+            for tid in list(_TRACED):
                 _reap(tid)
 
     def _release(self, tid: int, number: int | None) -> None:
@@ -257,13 +257,13 @@ class StoppedThreads:
                 if _reap(tid) or number is None or time.monotonic() > deadline:  # not stopped: the kernel will release it
                     return
             else:
-                _OURS.discard(tid)
+                _TRACED.discard(tid)
                 return
-            if tid == self.pid and not self._first_is_ours():
+            if tid == self.pid and not self._still_traces_first_thread():
                 return
             time.sleep(0.0001)
-            state = _state(tid)
-            number = _signal(state) if state and state.si_code not in (0, *ENDED) else 0
+            state = _read_state(tid)
+            number = _signal_to_deliver(state) if state and state.si_code not in (0, *ENDED) else 0
 
 
 def _reap(tid: int) -> bool:
@@ -271,14 +271,14 @@ def _reap(tid: int) -> bool:
 
     Return True if we trace it no longer.
     """
-    state = _state(tid)
+    state = _read_state(tid)
     if state and state.si_code not in ENDED:
         return False
     fields = status_fields_of(tid)
     if state and not (fields.get("Tgid", "").strip() == str(tid) and fields.get("PPid", "").strip() == str(os.getpid())):
         with suppress(OSError):
             os.waitpid(tid, WALL | os.WNOHANG)
-    _OURS.discard(tid)
+    _TRACED.discard(tid)
     return True
 
 
@@ -291,5 +291,5 @@ def stopped(pid: int, tid: int | None = None) -> Iterator[StoppedThreads]:
         threads.stop(tid)
         yield threads
     finally:
-        threads.let_go()
+        threads.release_all()
         signal.pthread_sigmask(signal.SIG_SETMASK, held)

@@ -34,7 +34,7 @@ RUST_SIGNS = {"SP": "@", "BP": "*", "RF": "&", "LT": "<", "GT": ">", "LP": "(", 
 MAX_TEXT = 1 << 16  # characters: longer names are useless
 MAX_MEMORY = 1 << 26  # bytes more than the process has with the library
 MAX_SECONDS = 0.25  # of CPU time for a name
-MAX_PART = 256  # names that are sent at once: a quarter of that memory, if their texts are as long as may be
+MAX_BATCH = 256  # names that are sent at once: a quarter of that memory, if their texts are as long as may be
 MAX_DEATHS = 4  # of such processes, with one name each; after these, names stay mangled
 
 
@@ -47,18 +47,18 @@ class _Demangler:
     """The process that demangles: started with `begin` or for the first name, and again after a name ended it."""
 
     def __init__(self) -> None:
-        self._forker = Forker(_demangle_names, _limit)
+        self._forker = Forker(_demangle_names, _limit_process)
         self._process: ForkedProcess | None = None
         self._deaths = 0
 
-    def ask_all(self, names: list[str]) -> list[str]:
+    def demangle(self, names: list[str]) -> list[str]:
         """Return the demangled names, in order; an empty text where the process gave no answer."""
         texts: list[str] = []
-        most = MAX_PART
+        most = MAX_BATCH
         while len(texts) < len(names) and self._deaths < MAX_DEATHS:
             part = names[len(texts) : len(texts) + most]
             try:
-                process = self._next()
+                process = self._running_process()
                 process.ask((part,))
                 texts += process.answer().value
             except OSError:
@@ -66,19 +66,19 @@ class _Demangler:
                 if len(part) == 1:
                     self._deaths += 1
                     texts.append("")
-                most = MAX_PART if len(part) == 1 else 1  # one of them ended it
+                most = MAX_BATCH if len(part) == 1 else 1  # one of them ended it
         return texts + [""] * (len(names) - len(texts))
 
     def begin(self) -> None:
         """Start the process: it and its successors share only the memory that this one has now. Raises OSError."""
         self._forker.begin()
-        self._next()
+        self._running_process()
 
     def close(self) -> None:
         self._end()
         self._forker.close()
 
-    def _next(self) -> ForkedProcess:
+    def _running_process(self) -> ForkedProcess:
         """Return the process, started if need be. Raises OSError."""
         self._process = reuse_or_start(self._process, self._forker.start_process)
         return self._process
@@ -92,7 +92,7 @@ class _Demangler:
 # -- in the process that demangles
 
 
-def _limit(pipe: int) -> None:
+def _limit_process(pipe: int) -> None:
     die_with_parent(ignore_signals=True)
     redirect_to_null(1, 2)
     close_other_descriptors(pipe)
@@ -141,18 +141,18 @@ def demangle_all(names: Iterable[str]) -> dict[str, str]:
     found = {name: name for name in names}
     mangled = [name for name in found if name.startswith(MANGLED)]
     if mangled and can_demangle():
-        for name, text in zip(mangled, _DEMANGLER.ask_all(mangled), strict=True):
-            found[name] = _rust_path(text) or name
+        for name, text in zip(mangled, _DEMANGLER.demangle(mangled), strict=True):
+            found[name] = _clean_rust_path(text) or name
     return found
 
 
-def _rust_path(text: str) -> str:
+def _clean_rust_path(text: str) -> str:
     """Return a name without Rust's hash at its end, and with the signs that Rust's older mangling writes out."""
     path = RUST_HASH.sub("", text)
-    return path if path == text or ("$" not in path and ".." not in path) else RUST_SIGN.sub(_sign, path)
+    return path if path == text or ("$" not in path and ".." not in path) else RUST_SIGN.sub(_decode_sign, path)
 
 
-def _sign(found: re.Match[str]) -> str:
+def _decode_sign(found: re.Match[str]) -> str:
     if found[0] == "..":
         return "::"
     if found[2] is None:

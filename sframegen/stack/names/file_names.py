@@ -14,7 +14,7 @@ from sframegen.base.errors import FormatError
 from sframegen.base.text import printable
 from sframegen.elf.symbols import MANGLED, FunctionColumns, Symbol
 from sframegen.format.abi import abi_of
-from sframegen.stack.names.symbol_files import DebugFiles, has_all_symbols, mini_debug_file
+from sframegen.stack.names.symbol_files import DebugFiles, has_all_symbols, load_mini_debug_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.stack.names.gopclntab import GoTable
 
-MAX_KNOWN = 1 << 15  # addresses that `learn` goes on with
+MAX_CACHED = 1 << 15  # addresses that `load_names` goes on with
 
 
 class NamedFunction(NamedTuple):
@@ -49,38 +49,38 @@ class FileNames:
         self._demangled = demangled
         self._debug_files = debug_files or DebugFiles()
         self._symbols: list[FunctionColumns] | None = None
-        self._go: tuple[GoTable | None] | None = None  # once it was looked for
-        self._described: tuple[array[int], array[int]] | None = None
+        self._go_table: tuple[GoTable | None] | None = None  # once it was looked for
+        self._fde_ranges: tuple[array[int], array[int]] | None = None
         self._known: dict[int, NamedFunction] = {}
         self._functions: dict[tuple[int, int], NamedFunction] = {}  # by place in `_symbols` and start: one text for all addresses
 
     def at(self, address: int) -> NamedFunction:
         """Return the function that holds an address."""
         if address not in self._known:
-            self.learn([address])
+            self.load_names([address])
         return self._known[address]
 
-    def learn(self, addresses: Collection[int]) -> None:
+    def load_names(self, addresses: Collection[int]) -> None:
         """Find the functions of many addresses together, which is quicker; `at` then returns them without a search."""
-        if len(self._known) > MAX_KNOWN:
+        if len(self._known) > MAX_CACHED:
             self._known, self._functions = {}, {}
         unknown = [address for address in addresses if address not in self._known]
         for place, columns in enumerate(self._tables if unknown else ()):
             found = columns.functions_at(unknown)
-            self._learn_functions(place, [symbol for symbol, _ in found])
+            self._name_functions(place, [symbol for symbol, _ in found])
             for symbol, held in found:
-                those = (address for address in held if self._holds(symbol, address))
+                those = (address for address in held if self._symbol_covers(symbol, address))
                 self._known.update(dict.fromkeys(those, self._functions[place, symbol.address]))
             unknown = [address for address in unknown if address not in self._known]
-        self._known.update((address, self._without_symbol(address)) for address in unknown)
+        self._known.update((address, self._find_without_symbol(address)) for address in unknown)
 
-    def rest(self) -> None:
+    def release_pages(self) -> None:
         """Release the memory of the file's pages to the kernel's cache, until they are read again."""
         from sframegen.program.own_memory import drop_pages  # noqa: PLC0415 - for long profiles
 
         drop_pages(self._file.data)
 
-    def _learn_functions(self, place: int, symbols: Iterable[Symbol]) -> None:
+    def _name_functions(self, place: int, symbols: Iterable[Symbol]) -> None:
         """Name the functions of these symbols that are not known yet; mangled names are demangled together."""
         new = [symbol for symbol in symbols if (place, symbol.address) not in self._functions]
         names = [printable(symbol.name.partition("@")[0]) for symbol in new]  # without its version
@@ -99,41 +99,41 @@ class FileNames:
     @property
     def _tables(self) -> list[FunctionColumns]:
         if self._symbols is None:
-            self._symbols = _functions(self._file, self._debug_files)
+            self._symbols = _read_symbol_tables(self._file, self._debug_files)
         return self._symbols
 
-    def _without_symbol(self, address: int) -> NamedFunction:
-        if self._go is None:
-            self._go = (_go_table(self._file),)
-        function = self._go[0].function_at(address) if self._go[0] else None
+    def _find_without_symbol(self, address: int) -> NamedFunction:
+        if self._go_table is None:
+            self._go_table = (_find_go_table(self._file),)
+        function = self._go_table[0].function_at(address) if self._go_table[0] else None
         if function:
             return NamedFunction(self._demangle([function.name])[0], function.start)
-        start, size = self._described_before(address)
+        start, size = self._last_fde_before(address)
         return NamedFunction(None, start if address - start < size else self._start_of(address))
 
-    def _holds(self, symbol: Symbol, address: int) -> bool:
+    def _symbol_covers(self, symbol: Symbol, address: int) -> bool:
         """Return True if the symbol's code holds the address: a symbol without a size ends where an FDE ends or begins."""
         if symbol.size or symbol.address == address:
             return True
-        start, size = self._described_before(address)
+        start, size = self._last_fde_before(address)
         return start <= symbol.address and (address - start < size or symbol.address - start >= size)
 
-    def _described_before(self, address: int) -> tuple[int, int]:
+    def _last_fde_before(self, address: int) -> tuple[int, int]:
         """Return start and size of the last function with CFI that begins at or before the address; (0, 0) without one."""
-        if self._described is None:
-            self._described = _described(self._file)
-        starts, sizes = self._described
+        if self._fde_ranges is None:
+            self._fde_ranges = _read_fde_ranges(self._file)
+        starts, sizes = self._fde_ranges
         at = bisect_right(starts, address) - 1
         return (starts[at], sizes[at]) if at >= 0 else (0, 0)
 
 
-def _go_table(file: ElfFile) -> GoTable | None:
-    from sframegen.stack.names.gopclntab import go_table  # noqa: PLC0415 - most files have symbols
+def _find_go_table(file: ElfFile) -> GoTable | None:
+    from sframegen.stack.names.gopclntab import find_go_table  # noqa: PLC0415 - most files have symbols
 
-    return go_table(file)
+    return find_go_table(file)
 
 
-def _described(file: ElfFile) -> tuple[array[int], array[int]]:
+def _read_fde_ranges(file: ElfFile) -> tuple[array[int], array[int]]:
     """Return ascending starts, and sizes, of functions with CFI; not those of SFrame, which joins neighbours."""
     from cfi import reader  # noqa: PLC0415 - here and below: most files have symbols
     from sframegen.conversion.cfi_sections import find_sources  # noqa: PLC0415
@@ -147,11 +147,11 @@ def _described(file: ElfFile) -> tuple[array[int], array[int]]:
     return array("Q", map(fdes.start.__getitem__, order)), array("Q", map(fdes.size.__getitem__, order))
 
 
-def _functions(file: ElfFile, debug_files: DebugFiles) -> list[FunctionColumns]:
+def _read_symbol_tables(file: ElfFile, debug_files: DebugFiles) -> list[FunctionColumns]:
     """Return tables of functions by address; the debug file's first, if there is one and the file names only its exports."""
     found = [file]
     if not has_all_symbols(file):
-        debug = debug_files.find(file) or mini_debug_file(file)
+        debug = debug_files.find(file) or load_mini_debug_file(file)
         found = [debug, file] if debug else found
     columns = []
     for one in found:

@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
 
 SECTIONS = (".gopclntab", ".data.rel.ro.gopclntab")
-SIGNS = (".go.buildinfo", ".note.go.buildid", ".gosymtab", ".noptrdata")  # sections of programs that the Go linker made
+GO_SECTIONS = (".go.buildinfo", ".note.go.buildid", ".gosymtab", ".noptrdata")  # sections of programs that the Go linker made
 MAX_TEXT = 8192  # bytes of a name or path
 MAX_STEPS = 1 << 20  # of one function's line table
 MAX_FUNCTIONS = 1 << 24
 MAX_ALL_STEPS = 1 << 24  # of the tables of SP of all functions
 TEXT_START = 2  # number of the word in the header
-STEP = 4  # bytes of an address in the table
-MAX_RECORD = 512  # bytes of the runtime's record of a program, up to its addresses
+OFFSET_SIZE = 4  # bytes of an address in the table
+MAX_MODULE_DATA = 512  # bytes of the runtime's record of a program, up to its addresses
 MAX_RELOCATIONS = 1 << 22
 SP_FIELD = 4  # of a function's record: the table of SP
-IS_FIRST, WRITES_SP = 1, 2  # of a function's flags
+IS_OUTERMOST, WRITES_SP = 1, 2  # of a function's flags
 MAX_FRAME = 1 << 31
-WORD = 8  # bytes of an address: of all machines here
-MAX_TRIES = 64  # places that look like a header
+WORD_SIZE = 8  # bytes of an address: of all machines here
+MAX_CANDIDATES = 64  # places that look like a header
 HEADER = re.compile(rb"(?:[\xf0\xf1]\xff\xff\xff|\xff\xff\xff[\xf0\xf1])\x00\x00[\x01\x02\x04]\x08", re.DOTALL)
 
 
@@ -82,7 +82,7 @@ class GoFrame(NamedTuple):
     first: bool
 
 
-class _Found(NamedTuple):
+class _TableEntry(NamedTuple):
     """A table entry: the function's first address, where the next one begins, the offset of its record."""
 
     start: int
@@ -109,37 +109,37 @@ class GoTable:
         self._base = self.header_word(TEXT_START) if text_start is None else text_start
         self._names, self._units, self._files, self._values, self._functions = map(self.header_word, range(TEXT_START + 1, 8))
         self.count = self.header_word(0)
-        if self.count > MAX_FUNCTIONS or self._functions + (2 * self.count + 1) * STEP > len(data):
+        if self.count > MAX_FUNCTIONS or self._functions + (2 * self.count + 1) * OFFSET_SIZE > len(data):
             raise FormatError(f"{self.count:,} functions do not fit", ".gopclntab", 8, name)
 
     def header_word(self, number: int) -> int:
         at = 8 + number * self._word
-        found = self._number(at, self._word)
+        found = self._read_number(at, self._word)
         if found is None:
             raise FormatError("its header is cut off", ".gopclntab", at, self._name)
         return found
 
     def function_at(self, address: int) -> GoFunction | None:
-        found = self._find(address)
+        found = self._entry_at_address(address)
         if found is None:
             return None
-        name = self._text(self._names, self._field(found, 1))
+        name = self._read_text(self._names, self._read_field(found, 1))
         return GoFunction(name, found.start, found.end) if name else None
 
     def line_at(self, address: int) -> GoLine | None:
         """Return the line of the instruction, perhaps in a function inlined there; None if unknown."""
-        found = self._find(address)
+        found = self._entry_at_address(address)
         if found is None:
             return None
-        file = self._value_at(found, self._field(found, 5), address)
-        line = self._value_at(found, self._field(found, 6), address)
-        source = self._source(found, file) if file is not None and file >= 0 else ""
+        file = self._find_value(found, self._read_field(found, 5), address)
+        line = self._find_value(found, self._read_field(found, 6), address)
+        source = self._read_source(found, file) if file is not None and file >= 0 else ""
         return GoLine(source, line) if source and line is not None and line > 0 else None
 
     def functions(self) -> Iterator[GoFunction]:
         """Yield all functions by ascending address."""
         for number in range(self.count):
-            function = self.function_at(self._start(number))
+            function = self.function_at(self._start_of(number))
             if function:
                 yield function
 
@@ -147,22 +147,22 @@ class GoTable:
         """Yield the frames of all functions whose SP table can be read, by ascending address."""
         left = MAX_ALL_STEPS
         known: dict[int, tuple[tuple[tuple[int, int], ...], int]] = {}
-        for found in self._with_code():
-            offset = self._field(found, SP_FIELD) or 0
+        for found in self._entries_with_code():
+            offset = self._read_field(found, SP_FIELD) or 0
             if offset not in known:  # the linker keeps equal ones once
-                known[offset] = self._steps(offset)
+                known[offset] = self._read_sp_steps(offset)
             steps, size = known[offset]
             left -= len(steps)  # counts also steps that turn out to make no sense
             if left <= 0:
                 return
             if 0 < size <= found.end - found.start:
-                name = self._text(self._names, self._field(found, 1))
-                yield GoFrame(name, found.start, found.start + size, steps, self._flags(found) & IS_FIRST != 0)
+                name = self._read_text(self._names, self._read_field(found, 1))
+                yield GoFrame(name, found.start, found.start + size, steps, self._read_flags(found) & IS_OUTERMOST != 0)
 
-    def outermost(self) -> Iterator[tuple[int, int]]:
+    def outermost_ranges(self) -> Iterator[tuple[int, int]]:
         """Yield the ranges of functions that begin a stack and write SP: a caller, if any, cannot be found."""
-        for found in self._with_code():
-            if self._flags(found) & (IS_FIRST | WRITES_SP) == IS_FIRST | WRITES_SP:
+        for found in self._entries_with_code():
+            if self._read_flags(found) & (IS_OUTERMOST | WRITES_SP) == IS_OUTERMOST | WRITES_SP:
                 yield found.start, found.end
 
     @property
@@ -172,89 +172,89 @@ class GoTable:
 
     # -- reading
 
-    def _start(self, number: int) -> int:
+    def _start_of(self, number: int) -> int:
         return self._base + self._entries[2 * number]
 
     @cached_property
     def _entries(self) -> array[int]:
         """Return address and record offset of each function, in turn, then the end of the last one's code."""
-        size = (2 * self.count + 1) * STEP
+        size = (2 * self.count + 1) * OFFSET_SIZE
         found = array("I", bytes(self._data[self._functions : self._functions + size]))
         if self._order != sys.byteorder:
             found.byteswap()
         return found
 
-    def _find(self, address: int) -> _Found | None:
-        after = bisect_right(range(self.count), address, key=self._start)
-        return self._at(after - 1) if after and address < self._start(after) else None
+    def _entry_at_address(self, address: int) -> _TableEntry | None:
+        after = bisect_right(range(self.count), address, key=self._start_of)
+        return self._entry(after - 1) if after and address < self._start_of(after) else None
 
-    def _with_code(self) -> Iterator[_Found]:
+    def _entries_with_code(self) -> Iterator[_TableEntry]:
         """Yield all functions, except those that end before they begin."""
-        return (found for found in map(self._at, range(self.count)) if found.start < found.end)
+        return (found for found in map(self._entry, range(self.count)) if found.start < found.end)
 
-    def _at(self, number: int) -> _Found:
-        return _Found(self._start(number), self._start(number + 1), self._functions + self._entries[2 * number + 1])
+    def _entry(self, number: int) -> _TableEntry:
+        return _TableEntry(self._start_of(number), self._start_of(number + 1), self._functions + self._entries[2 * number + 1])
 
-    def _number(self, at: int, size: int) -> int | None:
+    def _read_number(self, at: int, size: int) -> int | None:
         """Return the unsigned number at an offset; None outside of the table."""
         if at < 0 or at + size > len(self._data):
             return None
         return int.from_bytes(self._data[at : at + size], self._order)
 
-    def _field(self, found: _Found, number: int) -> int | None:
+    def _read_field(self, found: _TableEntry, number: int) -> int | None:
         """Return the field of 4 bytes with that number; the entry address is number 0."""
-        return self._number(found.record + STEP + 4 * (number - 1), 4)
+        return self._read_number(found.record + OFFSET_SIZE + 4 * (number - 1), 4)
 
-    def _text(self, part: int, offset: int | None) -> str:
+    def _read_text(self, part: int, offset: int | None) -> str:
         """Return the text up to its zero byte; empty outside of the table."""
         if offset is None or not 0 <= part + offset < len(self._data):
             return ""
         raw = bytes(self._data[part + offset : part + offset + MAX_TEXT])
         return printable(raw.partition(b"\0")[0].decode(errors="replace"))
 
-    def _source(self, found: _Found, file: int) -> str:
-        unit = self._field(found, 8)
+    def _read_source(self, found: _TableEntry, file: int) -> str:
+        unit = self._read_field(found, 8)
         if unit is None:
             return ""
-        offset = self._number(self._units + 4 * (unit + file), 4)
-        return "" if offset == 0xFFFFFFFF else self._text(self._files, offset)
+        offset = self._read_number(self._units + 4 * (unit + file), 4)
+        return "" if offset == 0xFFFFFFFF else self._read_text(self._files, offset)
 
-    def _value_at(self, found: _Found, offset: int | None, address: int) -> int | None:
+    def _find_value(self, found: _TableEntry, offset: int | None, address: int) -> int | None:
         pc = found.start
-        for value, size in self._values_from(offset or 0):
+        for value, size in self._read_values(offset or 0):
             pc += size
             if pc > address:
                 return value
         return None
 
-    def _steps(self, offset: int) -> tuple[tuple[tuple[int, int], ...], int]:
+    def _read_sp_steps(self, offset: int) -> tuple[tuple[tuple[int, int], ...], int]:
         """Return the SP steps at an offset, and the bytes of code that they cover: 0 if they make no sense."""
         steps: list[tuple[int, int]] = []
         size = 0
-        for value, more in self._values_from(offset):
+        for value, more in self._read_values(offset):
             if not more or not 0 <= value < MAX_FRAME:
                 return tuple(steps), 0
             steps.append((size, value))
             size += more
         return tuple(steps), size
 
-    def _values_from(self, offset: int) -> Iterator[tuple[int, int]]:
+    def _read_values(self, offset: int) -> Iterator[tuple[int, int]]:
         """Yield the values of a table, 0 for none, each with the bytes of code for which it holds: 0 where the table is cut off."""
         at, value = self._values + offset, -1
         for step in range(MAX_STEPS if offset else 0):
-            change, at = self._varint(at)
+            change, at = self._read_varint(at)
             if change is None or (change == 0 and step):
                 return
-            length, at = self._varint(at)
+            length, at = self._read_varint(at)
             value += -(change + 1 >> 1) if change & 1 else change >> 1
             yield value, (length or 0) * self._quantum
             if length is None:
                 return
 
-    def _flags(self, found: _Found) -> int:
-        return self._number(found.record + STEP + self.layout.flags_at, 1) or 0
+    def _read_flags(self, found: _TableEntry) -> int:
+        return self._read_number(found.record + OFFSET_SIZE + self.layout.flags_at, 1) or 0
 
-    def _varint(self, at: int) -> tuple[int | None, int]:
+    def _read_varint(self, at: int) -> tuple[int | None, int]:
         """Return an unsigned number of at most 32 bits, and where it ends."""
         value = 0
         for shift in range(0, 35, 7):
@@ -271,13 +271,13 @@ class GoTable:
 # -- where it is
 
 
-def go_table(elf: ElfFile) -> GoTable | None:
+def find_go_table(elf: ElfFile) -> GoTable | None:
     """Return the table of a program that the Go linker made; None of others, and of damaged ones."""
     try:
         section = next((one for one in elf.sections if one.name in SECTIONS and one.header.sh_type != SHT.NOBITS), None)
         if section is not None:
             return _open_table(elf, elf.contents(section), section.header.sh_addr)
-        if any(one.name in SIGNS for one in elf.sections) or not elf.sections:
+        if any(one.name in GO_SECTIONS for one in elf.sections) or not elf.sections:
             return _search_table(elf)
     except FormatError:
         pass
@@ -289,21 +289,21 @@ def _open_table(elf: ElfFile, data: memoryview, address: int) -> GoTable:
     table = GoTable(data, elf.byte_order, name=elf.name)
     if table.header_word(TEXT_START):
         return table
-    return GoTable(data, elf.byte_order, _text_start(elf, table, address), elf.name)
+    return GoTable(data, elf.byte_order, _find_text_start(elf, table, address), elf.name)
 
 
-def _text_start(elf: ElfFile, table: GoTable, address: int) -> int:
+def _find_text_start(elf: ElfFile, table: GoTable, address: int) -> int:
     """Return the start of text, which addresses count from, if the header lacks it: it is relocated, or from Go 1.26 on absent.
 
     The runtime's record of the program begins with the address of the table. Somewhere after it are the first and the last
     address of all functions, beside each other.
     """
-    relocated = _relocated_words(elf)
-    if found := relocated.get(address + 8 + TEXT_START * WORD):
+    relocated = _read_relocated_words(elf)
+    if found := relocated.get(address + 8 + TEXT_START * WORD_SIZE):
         return found
     first, size = table.span
-    for place in _pointers_to(elf, address, relocated):
-        words = [relocated.get(at) or _word_at(elf, at) for at in range(place, place + MAX_RECORD, WORD)]
+    for place in _find_pointers(elf, address, relocated):
+        words = [relocated.get(at) or _read_word(elf, at) for at in range(place, place + MAX_MODULE_DATA, WORD_SIZE)]
         for start, end in pairwise(words):
             if start >= first and end - start == size:
                 return start - first
@@ -311,7 +311,7 @@ def _text_start(elf: ElfFile, table: GoTable, address: int) -> int:
     return text.header.sh_addr if text else 0
 
 
-def _relocated_words(elf: ElfFile) -> dict[int, int]:
+def _read_relocated_words(elf: ElfFile) -> dict[int, int]:
     """Return {address: link-time address that the dynamic loader writes there, plus the load address}."""
     found: dict[int, int] = {}
     for section in elf.sections:
@@ -323,19 +323,19 @@ def _relocated_words(elf: ElfFile) -> dict[int, int]:
     return found
 
 
-def _pointers_to(elf: ElfFile, address: int, relocated: dict[int, int]) -> Iterator[int]:
+def _find_pointers(elf: ElfFile, address: int, relocated: dict[int, int]) -> Iterator[int]:
     """Yield the addresses of data words that hold `address`."""
-    yield from islice((place for place, value in relocated.items() if value == address), MAX_TRIES)
-    pattern = re.compile(re.escape(address.to_bytes(WORD, elf.byte_order)))
+    yield from islice((place for place, value in relocated.items() if value == address), MAX_CANDIDATES)
+    pattern = re.compile(re.escape(address.to_bytes(WORD_SIZE, elf.byte_order)))
     for load in elf.segments:
         if load.p_type == PT.LOAD and not load.p_flags & PF.X:
             data = elf.slice(load.p_offset, load.p_filesz, "PT_LOAD")
-            yield from (load.p_vaddr + match.start() for match in islice(pattern.finditer(data), MAX_TRIES))
+            yield from (load.p_vaddr + match.start() for match in islice(pattern.finditer(data), MAX_CANDIDATES))
 
 
-def _word_at(elf: ElfFile, address: int) -> int:
+def _read_word(elf: ElfFile, address: int) -> int:
     try:
-        return int.from_bytes(elf.at(address, WORD), elf.byte_order)
+        return int.from_bytes(elf.at(address, WORD_SIZE), elf.byte_order)
     except FormatError:
         return 0
 
@@ -346,7 +346,7 @@ def _search_table(elf: ElfFile) -> GoTable | None:
         if load.p_type != PT.LOAD or load.p_flags & PF.X:
             continue
         data = elf.slice(load.p_offset, load.p_filesz, "PT_LOAD")
-        for match in islice(HEADER.finditer(data), MAX_TRIES):
+        for match in islice(HEADER.finditer(data), MAX_CANDIDATES):
             try:
                 found = _open_table(elf, data[match.start() :], load.p_vaddr + match.start())
             except FormatError:

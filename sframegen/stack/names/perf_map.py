@@ -20,12 +20,12 @@ from sframegen.stack.live.proc import proc_contents, status_fields_of
 
 ENTRY = re.compile(rb"^(?:0x)?([0-9a-f]{1,16}) (?:0x)?([0-9a-f]{1,16}) ([^\n]+)$", re.IGNORECASE | re.MULTILINE)
 MAX_BYTES = 1 << 26  # of a file
-AT_ONCE = 1 << 20  # bytes that are read of it
+READ_SIZE = 1 << 20  # bytes that are read of it
 MAX_NAME = 4096  # bytes
 BUCKET_BITS = 14  # each bucket has 16 KiB of code
 MAX_BUCKETS = 1 << 12  # of one entry: 64 MiB of code
-MAX_PLACES = 1 << 20  # in the buckets of all entries together
-STARTED_BEFORE = 2.0  # seconds that a file may seem older than its process: clocks are set
+MAX_BUCKET_ENTRIES = 1 << 20  # in the buckets of all entries together
+CLOCK_TOLERANCE = 2.0  # seconds that a file may seem older than its process: clocks are set
 ROOT = 0
 
 
@@ -45,10 +45,10 @@ class _Process:
         self.users = fields.get("Uid", "").split()[1:2]
         self.name = f"perf-{fields.get('NSpid', str(pid)).split()[-1]}.map"
         self.risk = ("perf map", pid)  # its /tmp may be on a file system that does not answer
-        [self.folder] = helpers().call(self.risk, folder_of_maps, pid).descriptors
+        [self.folder] = helpers().call(self.risk, open_maps_folder, pid).descriptors
         finalize(self, os.close, self.folder)
 
-    def trusts(self, status: os.stat_result) -> bool:
+    def is_trusted(self, status: os.stat_result) -> bool:
         """Return True for a regular file, not older than the process, that only the process's user or root can write."""
         started = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + self.ticks / os.sysconf("SC_CLK_TCK")
         return (
@@ -56,7 +56,7 @@ class _Process:
             and not status.st_mode & stat.S_IWOTH
             and status.st_nlink == 1
             and str(status.st_uid) in (str(ROOT), *self.users)
-            and status.st_mtime + STARTED_BEFORE >= started
+            and status.st_mtime + CLOCK_TOLERANCE >= started
         )
 
 
@@ -110,7 +110,7 @@ class _Entries:
         self._starts, self._sizes, self._names_at = array("Q"), array("Q"), array("I")
         self._names = bytearray()  # each ends with a newline
         self._buckets: dict[int, array[int]] = {}  # numbers of entries
-        self._places = 0  # in all buckets
+        self._bucket_entries = 0  # in all buckets
 
     def __bool__(self) -> bool:
         return bool(self._starts)
@@ -130,8 +130,8 @@ class _Entries:
             first, last = start >> BUCKET_BITS, start + size - 1 >> BUCKET_BITS
             if not 0 <= last - first < MAX_BUCKETS:
                 continue
-            self._places += last - first + 1
-            if self._places > MAX_PLACES:
+            self._bucket_entries += last - first + 1
+            if self._bucket_entries > MAX_BUCKET_ENTRIES:
                 return False
             for bucket in range(first, last + 1):
                 self._buckets.setdefault(bucket, array("I")).append(len(self._starts))
@@ -145,20 +145,20 @@ class _Entries:
 def _read_entries(process: _Process) -> _Entries:
     """Return the entries of a process's map, read in parts. Raises OSError."""
     entries, at, first = _Entries(), 0, None
-    for _ in range(MAX_BYTES // AT_ONCE + 1):
-        folder, end = [process.folder], min(at + AT_ONCE, MAX_BYTES)
-        status, data = helpers().call(process.risk, part_of_map, process.name, at, end, descriptors=folder).value
+    for _ in range(MAX_BYTES // READ_SIZE + 1):
+        folder, end = [process.folder], min(at + READ_SIZE, MAX_BYTES)
+        status, data = helpers().call(process.risk, read_map_part, process.name, at, end, descriptors=folder).value
         first = first or status
-        if not process.trusts(status) or not os.path.samestat(status, first):
+        if not process.is_trusted(status) or not os.path.samestat(status, first):
             return _Entries()
         lines = data[: data.rfind(b"\n") + 1]  # the last one may be incomplete
-        if not entries.add(lines) or len(data) < AT_ONCE:
+        if not entries.add(lines) or len(data) < READ_SIZE:
             break
         at += len(lines) or len(data)  # nothing of a line that long is used
     return entries
 
 
-def folder_of_maps(pid: int) -> Answer:
+def open_maps_folder(pid: int) -> Answer:
     """Return a descriptor of /tmp as the process sees it. Runs in a helper."""
     root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY)
     try:
@@ -167,7 +167,7 @@ def folder_of_maps(pid: int) -> Answer:
         os.close(root)
 
 
-def part_of_map(name: str, at: int, end: int, folder: int) -> Answer:
+def read_map_part(name: str, at: int, end: int, folder: int) -> Answer:
     """Return a part of the map in the folder, following no links. Runs in a helper."""
     file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=folder)
     try:

@@ -15,9 +15,9 @@ from sframegen.stack.live.open_aside import open_elf_aside
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DIRECTORY = "/usr/lib/debug"
-MAX_CRC = 1 << 30  # bytes that are read for the CRC of .gnu_debuglink
-MAX_MINI = 1 << 25  # bytes of .gnu_debugdata, expanded
+DEBUG_DIRECTORY = "/usr/lib/debug"
+MAX_CRC_BYTES = 1 << 30  # bytes that are read for the CRC of .gnu_debuglink
+MAX_MINI_DEBUG_BYTES = 1 << 25  # bytes of .gnu_debugdata, expanded
 MAX_XZ_MEMORY = 1 << 27
 
 
@@ -27,7 +27,7 @@ class DebugFiles:
     Files that a client of debuginfod has fetched count; nothing is fetched here.
     """
 
-    def __init__(self, directory: str = DIRECTORY) -> None:
+    def __init__(self, directory: str = DEBUG_DIRECTORY) -> None:
         self._directory = directory
         self._known: WeakKeyDictionary[ElfFile, ElfFile | None] = WeakKeyDictionary()
 
@@ -40,13 +40,13 @@ class DebugFiles:
         return self._known[elf]
 
     def _search(self, elf: ElfFile) -> ElfFile | None:
-        for place in self._paths(elf, read_build_id(elf)):
+        for place in self._candidate_paths(elf, read_build_id(elf)):
             debug = self._open_candidate(*place)
             if debug is not None and self._matches(elf, debug):
                 return debug
         return None
 
-    def _paths(self, elf: ElfFile, build_id: bytes | None) -> Iterator[tuple[str, str]]:
+    def _candidate_paths(self, elf: ElfFile, build_id: bytes | None) -> Iterator[tuple[str, str]]:
         """Yield the directory and the name of each file that may be the debug file."""
         if build_id:
             yield f"{self._directory}/.build-id/{build_id.hex()[:2]}", f"{build_id.hex()[2:]}.debug"
@@ -54,7 +54,7 @@ class DebugFiles:
         if link and elf.name.startswith("/"):
             own, name = elf.name.rpartition("/")[0], link[0].rpartition("/")[2]
             yield from ((own, name), (f"{own}/.debug", name), (f"{self._directory}{own}", name))
-        if build_id and (fetched := fetched_files()):
+        if build_id and (fetched := debuginfod_cache()):
             yield f"{fetched}/{build_id.hex()}", "debuginfo"
 
     def _open_candidate(self, directory: str, name: str) -> ElfFile | None:
@@ -70,12 +70,12 @@ class DebugFiles:
         try:
             if read_build_id(elf):
                 return read_build_id(elf) == read_build_id(debug)
-            return len(debug.data) <= MAX_CRC and read_debug_link(elf) is not None and is_debug_file_of(elf, debug)
+            return len(debug.data) <= MAX_CRC_BYTES and read_debug_link(elf) is not None and is_debug_file_of(elf, debug)
         except FormatError:
             return False
 
 
-def fetched_files() -> str:
+def debuginfod_cache() -> str:
     """Return the directory in which clients of debuginfod keep what they fetch; empty for a user without a home."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - without pathlib, which takes longer
     folder = os.environ.get("DEBUGINFOD_CACHE_PATH") or f"{cache}/debuginfod_client"
@@ -86,7 +86,7 @@ def has_all_symbols(elf: ElfFile) -> bool:
     return any(section.header.sh_type == SHT.SYMTAB for section in elf.sections)
 
 
-def mini_debug_file(elf: ElfFile) -> ElfFile | None:
+def load_mini_debug_file(elf: ElfFile) -> ElfFile | None:
     """Return the ELF file in .gnu_debugdata (xz), where Fedora keeps symbols that a file does not export; None without one."""
     section = elf.section(".gnu_debugdata")
     if section is None:
@@ -97,7 +97,7 @@ def mini_debug_file(elf: ElfFile) -> ElfFile | None:
         return None
     try:
         decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_XZ_MEMORY)
-        data = decompressor.decompress(bytes(elf.contents(section)), MAX_MINI)
+        data = decompressor.decompress(bytes(elf.contents(section)), MAX_MINI_DEBUG_BYTES)
         return ElfFile(memoryview(data), elf.name) if decompressor.eof else None
     except (lzma.LZMAError, FormatError):
         return None

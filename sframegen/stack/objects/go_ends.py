@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen.base.errors import FormatError
 from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.elf.ranges import Range, is_within, merge_ranges
-from sframegen.stack.names.gopclntab import GoTable, go_table
+from sframegen.stack.names.gopclntab import GoTable, find_go_table
 from sframegen.stack.objects.readable_code import once_per_file, readable_code
 
 if TYPE_CHECKING:
@@ -28,44 +28,44 @@ if TYPE_CHECKING:
 
 SECTIONS = (".gopclntab", ".go.buildinfo", ".note.go.buildid")
 MAX_SWITCHES = 64  # of a file: Go 1.19 has nine
-MAX_BYTES = 256  # of code after a switch
-MAX_FIRST = 1 << 12  # bytes of a function that begins a thread
+MAX_SWITCH_BYTES = 256  # of code after a switch
+MAX_ENTRY_FUNCTION = 1 << 12  # bytes of a function that begins a thread
 MAX_OUTERMOST = 8  # Go 1.19 has one, or none
 MAX_JUMPS = 4  # from the entry address on
 
 
 class StackEnd(NamedTuple):
-    """A range of code [start, end) without a caller. `is_put`: no call ends there; the next address is pushed as a return address.
+    """A range of code [start, end) without a caller. `is_pushed`: no call ends there; the next address is pushed as a return address.
 
     `other_stack`: the caller is on another stack.
     """
 
     start: int
     end: int
-    is_put: bool = False
+    is_pushed: bool = False
     other_stack: bool = False
 
 
-def go_ends(elf: ElfFile, abi: Abi) -> Iterator[StackEnd]:
+def find_go_ends(elf: ElfFile, abi: Abi) -> Iterator[StackEnd]:
     """Yield ranges of code without a caller; none in files that are not Go's."""
-    form = form_of(elf, abi)
+    form = go_code_of(elf, abi)
     if form is not None:
-        yield from _ends(elf, abi, form)
+        yield from _find_ends(elf, abi, form)
 
 
-def form_of(elf: ElfFile, abi: Abi) -> GoCode | None:
+def go_code_of(elf: ElfFile, abi: Abi) -> GoCode | None:
     """Return how Go's runtime looks on this machine; None for files that are not Go's."""
     is_go = abi.byte_order == "little" and any(elf.section(name) for name in SECTIONS)
     return MACHINES[abi.machine].go if is_go else None
 
 
 @once_per_file
-def go_table_in(elf: ElfFile, abi: Abi) -> GoTable | None:
+def cached_go_table(elf: ElfFile, abi: Abi) -> GoTable | None:
     """Return the linker's table of functions; None for files that are not Go's, and for damaged ones."""
-    return go_table(elf) if form_of(elf, abi) else None
+    return find_go_table(elf) if go_code_of(elf, abi) else None
 
 
-def _ends(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[StackEnd]:
+def _find_ends(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[StackEnd]:
     """Yield ranges of code without a caller."""
     exits: list[StackEnd] = []
     switches: list[tuple[int, bytes]] = []  # the address after each, and the code there
@@ -77,7 +77,7 @@ def _ends(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[StackEnd]:
             if (start + match.start(1)) % form.alignment == 0
         ]
         found = [match.end() for match in re.finditer(form.switch, code, re.DOTALL)]
-        switches += [(start + at, code[at : at + MAX_BYTES]) for at in found]
+        switches += [(start + at, code[at : at + MAX_SWITCH_BYTES]) for at in found]
         threads = re.finditer(form.new_thread, code, re.DOTALL)
         yield from (StackEnd(start + match.start(1), start + match.end(1)) for match in threads)
     if len(exits) == 1:  # with more matches, other code looks like it
@@ -85,15 +85,15 @@ def _ends(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[StackEnd]:
     done = 0
     for at, code in switches[:MAX_SWITCHES]:
         if at > done:
-            done, returns = _other_stack_until(code, at, abi)
+            done, returns = _find_other_stack_end(code, at, abi)
             yield StackEnd(at, done, other_stack=returns)
-    yield from (StackEnd(*one) for one in _first_code(elf, abi, form))
-    table, ranges = go_table_in(elf, abi), merge_ranges(elf.executable_ranges())
-    first = table.outermost() if table else iter(())
+    yield from (StackEnd(*one) for one in _find_entry_functions(elf, abi, form))
+    table, ranges = cached_go_table(elf, abi), merge_ranges(elf.executable_ranges())
+    first = table.outermost_ranges() if table else iter(())
     yield from islice((StackEnd(*one) for one in first if is_within(one, ranges)), MAX_OUTERMOST)
 
 
-def _other_stack_until(code: bytes, start: int, abi: Abi) -> tuple[int, bool]:
+def _find_other_stack_end(code: bytes, start: int, abi: Abi) -> tuple[int, bool]:
     """Return where the code on the other stack ends, and True if its last instruction sets SP; otherwise control ends there."""
     from sframegen.code.decoding.decoded_code import decode  # noqa: PLC0415 - capstone is slow to import, and few files need it
     from sframegen.code.isa.effects import Flow  # noqa: PLC0415
@@ -109,7 +109,7 @@ def _other_stack_until(code: bytes, start: int, abi: Abi) -> tuple[int, bool]:
     return piece.end, True
 
 
-def _first_code(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[Range]:
+def _find_entry_functions(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[Range]:
     """Yield the functions that the code at the entry address jumps to, one after the other."""
     from sframegen.code.decoding.decoded_code import decode  # noqa: PLC0415 - as above
     from sframegen.code.isa.effects import Flow  # noqa: PLC0415
@@ -121,7 +121,7 @@ def _first_code(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[Range]:
         if limit is None:
             return
         try:
-            code = bytes(elf.at(address, min(MAX_FIRST, limit - address)))
+            code = bytes(elf.at(address, min(MAX_ENTRY_FUNCTION, limit - address)))
         except FormatError:
             return
         size = code.find(form.padding)

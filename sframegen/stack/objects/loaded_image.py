@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 PAGE_MASK = 0xFFF
 MAX_SEGMENTS = 1 << 17  # twice the largest e_phnum
-SEEN = 64  # bytes of code by which a known object is recognised
+CHECKED_CODE = 64  # bytes of code by which a known object is recognised
 MAX_NOTES = 1024  # bytes of notes that identify an object; the build-id is among the first
 
 
 @dataclass
 class LoadedImage:
-    """`row`: a mapping of its file; `bias`: added to link-time addresses; `seen`: addresses, and the bytes that were there;
+    """`row`: a mapping of its file; `bias`: added to link-time addresses; `checked_bytes`: addresses, and the bytes that were there;
     `file`: if it can be opened.
     """
 
@@ -35,13 +35,13 @@ class LoadedImage:
     segments: list[Phdr]
     bias: int
     file: ElfFile | None
-    seen: list[tuple[int, bytes]] = field(default_factory=list)
+    checked_bytes: list[tuple[int, bytes]] = field(default_factory=list)
 
     def address(self, vaddr: int) -> int:
         return self.bias + vaddr & ADDRESS_MASK
 
 
-def identity(file: ElfFile) -> Hashable:
+def file_identity(file: ElfFile) -> Hashable:
     """Return a key for a file that stays the same when it is opened again, so that results for it are computed once."""
     status = file.status
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns) if status else bytes(file.data)
@@ -64,18 +64,18 @@ def identity_in_memory(image: LoadedImage, snapshot: Snapshot) -> Identity | Non
 def read_loaded_image(snapshot: Snapshot, row: Mapping, moved: MovedCode) -> LoadedImage | None:
     """Return the ELF object of an executable mapping; None for code without an ELF file."""
     if not row.inode and row.path != VDSO:
-        return _moved_image(snapshot, row, moved)
-    return _image(snapshot, row, PF.X)
+        return _find_moved_image(snapshot, row, moved)
+    return _read_image(snapshot, row, PF.X)
 
 
-def _moved_image(snapshot: Snapshot, row: Mapping, moved: MovedCode) -> LoadedImage | None:
+def _find_moved_image(snapshot: Snapshot, row: Mapping, moved: MovedCode) -> LoadedImage | None:
     """Return the object of code that a program has moved to huge pages in anonymous memory: the file mapped around it.
 
     The code must equal the file's, byte for byte.
     """
     compared: set[Hashable] = set()
-    for other in snapshot.mappings.around(row):
-        image = _image(snapshot, other, 0)
+    for other in snapshot.mappings.nearest_rows(row):
+        image = _read_image(snapshot, other, 0)
         if image is None or image.file is None or (other.file, image.bias) in compared:
             continue
         compared.add((other.file, image.bias))
@@ -87,30 +87,30 @@ def _moved_image(snapshot: Snapshot, row: Mapping, moved: MovedCode) -> LoadedIm
                 at = segment.p_offset + start - first
                 code = image.file.data[at : at + end - start]
                 if len(code) == end - start and moved.is_same(snapshot.memory.read, start, code):
-                    image.seen.append((start, bytes(code[:SEEN])))
+                    image.checked_bytes.append((start, bytes(code[:CHECKED_CODE])))
                     return image
     return None
 
 
-def _image(snapshot: Snapshot, row: Mapping, flags: int) -> LoadedImage | None:
+def _read_image(snapshot: Snapshot, row: Mapping, flags: int) -> LoadedImage | None:
     """Return the object of a mapping of a segment with these flags."""
     reader = _Reader(snapshot, row)
     try:
         header, segments = reader.headers()
     except FormatError:
         return None
-    bias = _bias(segments, row, flags)
+    bias = _find_bias(segments, row, flags)
     if bias is None:
         return None
-    image = LoadedImage(row, header, segments, bias, reader.file, reader.seen)
+    image = LoadedImage(row, header, segments, bias, reader.file, reader.checked_bytes)
     for segment in segments:
         if segment.p_type == PT.NOTE:
             address, size = image.address(segment.p_vaddr), min(segment.p_filesz, MAX_NOTES)
-            image.seen.append((address, snapshot.memory.read(address, size)))
+            image.checked_bytes.append((address, snapshot.memory.read(address, size)))
     return image
 
 
-def _bias(segments: Iterable[Phdr], row: Mapping, flags: int) -> int | None:
+def _find_bias(segments: Iterable[Phdr], row: Mapping, flags: int) -> int | None:
     """Return the bias, from the segment with these flags whose bytes are mapped."""
     end = row.offset + row.end - row.start
     for segment in segments:
@@ -130,9 +130,9 @@ class _Reader:
 
     def __init__(self, snapshot: Snapshot, row: Mapping) -> None:
         self.snapshot = snapshot
-        self.seen: list[tuple[int, bytes]] = []
-        self.rows = snapshot.mappings.of_file(row)  # the nearest first: a file can be loaded twice
-        self.file = self._vdso(row) if row.path == VDSO else snapshot.file_of(row)
+        self.checked_bytes: list[tuple[int, bytes]] = []
+        self.rows = snapshot.mappings.nearest_rows_of_file(row)  # the nearest first: a file can be loaded twice
+        self.file = self._read_vdso(row) if row.path == VDSO else snapshot.file_of(row)
 
     def headers(self) -> tuple[Ehdr, list[Phdr]]:
         """Return the ELF header and the segments. Raises FormatError if there are none.
@@ -163,13 +163,13 @@ class _Reader:
                 address = row.start + offset - row.offset
                 data = self.snapshot.memory.read(address, size)
                 if len(data) == size:
-                    self.seen.append((address, data))
+                    self.checked_bytes.append((address, data))
                     return data
         if self.file is None:
             raise FormatError("not mapped, and there is no file")
         return bytes(self.file.slice(offset, size, "headers"))
 
-    def _vdso(self, row: Mapping) -> ElfFile | None:
+    def _read_vdso(self, row: Mapping) -> ElfFile | None:
         data = self.snapshot.memory.read(row.start, min(row.end - row.start, MAX_VDSO))
         try:
             return ElfFile(memoryview(data), VDSO)

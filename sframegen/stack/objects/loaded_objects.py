@@ -13,7 +13,7 @@ from sframegen.format.abi import Abi, abi_of
 from sframegen.format.decode import SframeSection, open_section
 from sframegen.format.locate import find_unloaded_section
 from sframegen.stack.mappings import Mapping, Mappings
-from sframegen.stack.objects.loaded_image import LoadedImage, identity, identity_in_memory, read_loaded_image
+from sframegen.stack.objects.loaded_image import LoadedImage, file_identity, identity_in_memory, read_loaded_image
 from sframegen.stack.snapshot import MovedCode, Snapshot
 from sframegen.stack.walking.frames import End, RuleSource
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sframegen.stack.walking.walk import CodeRule
 
 Answers: TypeAlias = "tuple[dict[int, CodeRule | End], dict[int, CodeRule | End]]"  # by PC: of calls; where the PC is exact
-HEAD = 64  # bytes that identify a section
+CHECKED_HEAD = 64  # bytes that identify a section
 MAX_SECTION = 1 << 28  # bytes: readable memory can be sparse and endless
 MAX_SECTIONS = 1 << 30  # bytes of all loaded sections: a file can be mapped many times
 
@@ -43,7 +43,7 @@ class LoadedObject:
         self.section_bytes = 0  # bytes of its section in our memory
         self.how = RuleSource.SFRAME
         self.damage = ""
-        self.tried = False  # a conversion
+        self.conversion_tried = False  # a conversion
         self.proven: SframeSection | None = None  # proven by its instructions, used where `section` has no rule
         self.proof_tried = False
 
@@ -69,9 +69,9 @@ class LoadedObject:
     @cached_property
     def _ends(self) -> list[StackEnd]:
         try:
-            from sframegen.stack.objects.go_ends import go_ends  # noqa: PLC0415 - takes longer than many stacks
+            from sframegen.stack.objects.go_ends import find_go_ends  # noqa: PLC0415 - takes longer than many stacks
 
-            return sorted(go_ends(self.file, abi_of(self.file))) if self.file else []
+            return sorted(find_go_ends(self.file, abi_of(self.file))) if self.file else []
         except FormatError:
             return []
 
@@ -110,20 +110,20 @@ class LoadedObjects:
 
     def prepare(self, snapshot: Snapshot) -> None:
         """Read all loaded objects while the process may still run; call `verify` once it is stopped."""
-        self.use(snapshot)
+        self.use_snapshot(snapshot)
         for row in snapshot.mappings:
             if row not in self._loaded:
                 self._load(row)
 
     def verify(self, snapshot: Snapshot) -> None:
         """Use a snapshot of a later moment: another object may have taken the place of a known one."""
-        self.use(snapshot)
+        self.use_snapshot(snapshot)
         for row, loaded in list(self._loaded.items()):
-            if loaded.image and any(snapshot.memory.read(at, max(len(data), 1)) != data for at, data in loaded.image.seen):
+            if loaded.image and any(snapshot.memory.read(at, max(len(data), 1)) != data for at, data in loaded.image.checked_bytes):
                 self._forget(row)
                 self._forget_answers()
 
-    def use(self, snapshot: Snapshot) -> None:
+    def use_snapshot(self, snapshot: Snapshot) -> None:
         """Use a snapshot of the process at the same moment, or before `verify`."""
         self._snapshot = snapshot
         if snapshot.mappings is not self._mappings:
@@ -148,7 +148,7 @@ class LoadedObjects:
         """Return the object that has code at an address; None outside executable memory."""
         row = self._mappings.find(address)
         loaded = row and (self._loaded.get(row) or self._load(row))
-        if loaded is not None and loaded.section is None and not loaded.tried:
+        if loaded is not None and loaded.section is None and not loaded.conversion_tried:
             self._defer(loaded)
         return loaded
 
@@ -194,11 +194,11 @@ class LoadedObjects:
         there = snapshot.mappings.find(address)
         if there is None or there.file != image.row.file:
             return  # code without its section: V8 moves its functions nearer to the code that it makes
-        loaded.tried = True
-        head = snapshot.memory.read(address, min(size, HEAD))
-        image.seen.append((address, head if len(head) == min(size, HEAD) else b""))  # ld.so may still map it
+        loaded.conversion_tried = True
+        head = snapshot.memory.read(address, min(size, CHECKED_HEAD))
+        image.checked_bytes.append((address, head if len(head) == min(size, CHECKED_HEAD) else b""))  # ld.so may still map it
         try:
-            self._keep(loaded, _open(snapshot, address, size, self._room), size)
+            self._set_section(loaded, _open_in_memory(snapshot, address, size, self._room), size)
         except FormatError as error:
             loaded.damage = str(error)
 
@@ -208,10 +208,10 @@ class LoadedObjects:
         section = find_unloaded_section(file) if file else None
         if file is None or section is None:
             return False
-        loaded.tried = True
+        loaded.conversion_tried = True
         try:
             data = _expand_section(file, section, self._room)
-            self._keep(loaded, _usable(open_section(data, image.address(section.header.sh_addr)), abi), len(data))
+            self._set_section(loaded, _check_usable(open_section(data, image.address(section.header.sh_addr)), abi), len(data))
         except FormatError as error:
             loaded.damage = str(error)
         return True
@@ -224,26 +224,26 @@ class LoadedObjects:
         def open_copy(data: memoryview) -> SframeSection:
             if len(data) > self._room:
                 raise FormatError(f"{len(data)} bytes are too many")
-            return _usable(open_section(bytes(data), image.address(ADDRESS)), snapshot.abi)
+            return _check_usable(open_section(bytes(data), image.address(ADDRESS)), snapshot.abi)
 
         section = self._stores.find(identity_in_memory(image, snapshot), open_copy)
         if section is not None:
-            loaded.tried = True
-            self._keep(loaded, section, len(section.data))
+            loaded.conversion_tried = True
+            self._set_section(loaded, section, len(section.data))
 
-    def _keep(self, loaded: LoadedObject, section: SframeSection, size: int) -> None:
+    def _set_section(self, loaded: LoadedObject, section: SframeSection, size: int) -> None:
         loaded.section, loaded.section_bytes = section, size
         self._room -= size
 
     def _convert(self, loaded: LoadedObject) -> None:
         """Make the object's section from its CFI; if that was tried before, the one with proven rules."""
-        proves = loaded.proof_tried = loaded.tried
-        loaded.tried = True
+        proves = loaded.proof_tried = loaded.conversion_tried
+        loaded.conversion_tried = True
         if not self._converts or loaded.file is None or loaded.damage:
             return
         from sframegen.code.whole_file.proven_code import make_section_from_cfi  # noqa: PLC0415 - see __init__
 
-        key = identity(loaded.file), proves
+        key = file_identity(loaded.file), proves
         if key not in self._converted:
             self._converted[key] = make_section_from_cfi(loaded.file, proves=proves)
         data = self._converted[key]
@@ -254,14 +254,14 @@ class LoadedObjects:
             loaded.section, loaded.how = section, RuleSource.CONVERTED
 
 
-def _open(snapshot: Snapshot, address: int, size: int, room: int) -> SframeSection:
+def _open_in_memory(snapshot: Snapshot, address: int, size: int, room: int) -> SframeSection:
     """Open the section. Raises FormatError if it is incomplete, cannot be searched, or has more than `room` bytes."""
     if size > min(MAX_SECTION, room):
         raise FormatError(f"{size} bytes are too many", "PT_GNU_SFRAME")
     data = snapshot.memory.read(address, size) if snapshot.mappings.covers(address, size) else b""
     if len(data) != size:
         raise FormatError("not in readable memory", "PT_GNU_SFRAME")
-    return _usable(open_section(data, address), snapshot.abi)
+    return _check_usable(open_section(data, address), snapshot.abi)
 
 
 def _expand_section(file: ElfFile, section: Section, room: int) -> bytes:
@@ -275,7 +275,7 @@ def _expand_section(file: ElfFile, section: Section, room: int) -> bytes:
     return bytes(file.contents(section))
 
 
-def _usable(section: SframeSection, abi: Abi) -> SframeSection:
+def _check_usable(section: SframeSection, abi: Abi) -> SframeSection:
     """Return the section. Raises FormatError if it is for another machine, or cannot be searched."""
     if section.abi.machine != abi.machine:
         raise FormatError(f"for {section.abi.name}", "SFrame section")

@@ -49,7 +49,7 @@ def readable_code(elf: ElfFile) -> Iterator[tuple[int, Bytes]]:
         yield start, code
 
 
-def found_in_code(expression: bytes, elf: ElfFile) -> Iterator[tuple[int, re.Match[bytes]]]:
+def search_code(expression: bytes, elf: ElfFile) -> Iterator[tuple[int, re.Match[bytes]]]:
     """Yield each match, with the address of the bytes that it was found in; none for an empty expression."""
     for start, code in readable_code(elf) if expression else ():
         for match in islice(re.finditer(expression, code, re.DOTALL), MAX_MATCHES):

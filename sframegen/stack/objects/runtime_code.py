@@ -24,14 +24,14 @@ class RuntimeCode:
         self._addresses: dict[Mapping, int | None] = {}  # of the list in the object that is mapped there
         self._mappings: Mappings | None = None
 
-    def follow(self, snapshot: Snapshot, seconds: float | None = None) -> None:
+    def update(self, snapshot: Snapshot, seconds: float | None = None) -> None:
         """Read new tables and entries. The registry then has the regions of the process with their current rules.
 
         `seconds`: time limit of the reading, if shorter than the usual one.
         """
         if snapshot.mappings is not self._mappings:
             self._mappings = snapshot.mappings
-            self._search(snapshot)
+            self._update_lists(snapshot)
         if not self._lists:
             return
         from sframegen.registry.jit_tables import Budget, JitTables, refresh_chains  # noqa: PLC0415
@@ -44,15 +44,15 @@ class RuntimeCode:
                 regions.clear(self._registry)
         refresh_chains((region.describer for region in self._registry if isinstance(region.describer, JitTables)), budget)
 
-    def _search(self, snapshot: Snapshot) -> None:
+    def _update_lists(self, snapshot: Snapshot) -> None:
         """Find lists in new objects, and stop following those of objects that are gone."""
         rows = [row for row in snapshot.mappings if row.executable]
-        if not self._lists and not any(_is_made(row) for row in rows):
+        if not self._lists and not any(_may_be_jit_code(row) for row in rows):
             return
         from sframegen.registry.jit_list import JitRegions  # noqa: PLC0415
 
         known = self._addresses
-        self._addresses = {row: known[row] if row in known else _list_address(snapshot, row, self._moved) for row in rows}
+        self._addresses = {row: known[row] if row in known else _find_list_address(snapshot, row, self._moved) for row in rows}
         addresses = {address for address in self._addresses.values() if address is not None}
         for address in self._lists.keys() - addresses:
             self._lists.pop(address).clear(self._registry)
@@ -60,12 +60,12 @@ class RuntimeCode:
             self._lists[address] = JitRegions(snapshot.memory, address, snapshot.abi)
 
 
-def _is_made(row: Mapping) -> bool:
+def _may_be_jit_code(row: Mapping) -> bool:
     """Return True if the code may be made at run time: it has no file or a deleted one, and is not the kernel's."""
     return not row.path.startswith(("/", "[")) or row.path.startswith(("/memfd:", "/dev/", "[anon"))
 
 
-def _list_address(snapshot: Snapshot, row: Mapping, moved: MovedCode) -> int | None:
+def _find_list_address(snapshot: Snapshot, row: Mapping, moved: MovedCode) -> int | None:
     from sframegen.registry.jit_list import find_list_address  # noqa: PLC0415
 
     image = read_loaded_image(snapshot, row, moved)

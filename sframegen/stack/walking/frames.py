@@ -80,7 +80,7 @@ class Frame(NamedTuple):
     guessed: bool = False
 
     @property
-    def code(self) -> int:
+    def lookup_address(self) -> int:
         """Return an address within the current instruction of the frame."""
         return self.pc if self.exact or self.signal else self.pc - 1
 

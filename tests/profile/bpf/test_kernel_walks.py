@@ -114,7 +114,7 @@ def test_stacks_equal_those_of_the_stopped_process(compile_c: Compiler, source: 
         with Process(pid) as process:
             threads = Tracer(convert=True).trace_process(process)
         frames = next(thread.frames for thread in threads if (thread.tid == pid) is (source is not THREAD))
-        expected = [frame.code for frame in frames]
+        expected = [frame.lookup_address for frame in frames]
         counts, stacks = sampled.counts(), sampled.stacks()
         assert counts.keys() == stacks.keys()
         assert sum(counts.values()) == sampled.walker.statistics()[Statistic.SAMPLES]

@@ -22,7 +22,7 @@ from sframegen.profile.following.follower import Follower, GeneratedCode, Mappin
 from sframegen.stack import snapshot as memory
 from sframegen.stack.live.process import parse_mappings
 from sframegen.stack.mappings import VDSO
-from sframegen.stack.snapshot import MAX_CODE
+from sframegen.stack.snapshot import MAX_CODE_SIZE
 from tests.support.processes.live import HOLD, MOVES_CODE, Program, compiled
 
 if TYPE_CHECKING:
@@ -215,14 +215,14 @@ def test_code_that_a_program_has_moved_to_anonymous_memory_is_that_of_its_file(
 
     monkeypatch.setattr(follower, "read_memory", recorded)
     path = compiled(compile_c, tmp_path, MOVES_CODE, section=False)
-    for arguments, most in (((), MAX_CODE), (("changed",), MAX_CODE), (("too much",), 64)):
-        monkeypatch.setattr(memory, "MAX_CODE", most)
+    for arguments, most in (((), MAX_CODE_SIZE), (("changed",), MAX_CODE_SIZE), (("too much",), 64)):
+        monkeypatch.setattr(memory, "MAX_CODE_SIZE", most)
         with Program(path, *arguments) as program, all_followed() as following:
             for _ in range(2):
                 assert following.scan(program.pid)
                 files = check(following, program.pid)
                 assert (str(path) in files) == (not arguments)
-            assert asked.count(program.pid) == (most == MAX_CODE)
+            assert asked.count(program.pid) == (most == MAX_CODE_SIZE)
 
 
 def test_a_file_that_is_deleted_or_replaced_is_still_the_one(following: Follower, compile_c: Compiler, tmp_path: Path) -> None:

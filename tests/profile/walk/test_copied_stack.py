@@ -173,7 +173,7 @@ def test_a_frame_record_leads_on_from_code_of_signal_handlers() -> None:
     rules[1] = Rule(Where(31, 16, deref=True), Where(None, -8, deref=True))
     stack = stack_of({SP + 16: SP + 24, SP + 24: place(1, 1), SP + 32: place(0, 1)}, 64)
     frames = same_frames(View(AARCH64, rules, frozenset({1}), stack), {31: SP, 29: SP + 16}, place(0))
-    assert [frame.code for frame in frames] == [place(0), place(1, 1), place(0, 0)]
+    assert [frame.lookup_address for frame in frames] == [place(0), place(1, 1), place(0, 0)]
 
 
 def same_frames(view: View, values: dict[int, int], pc: int) -> list[Frame]:
@@ -184,7 +184,7 @@ def same_frames(view: View, values: dict[int, int], pc: int) -> list[Frame]:
     end = walker.walk(SPANS, start_of(values, pc), SP, view.stack)
     frames = [
         FileFrame(FILE, code - BIAS, guessed) if code in CODE else FileFrame(0, code & PACKED_ADDRESS, guessed)
-        for code, guessed in ((frame.code, frame.guessed) for frame in expected.frames)
+        for code, guessed in ((frame.lookup_address, frame.guessed) for frame in expected.frames)
     ]
     found = list(map(unpack_frame, walker.frames()))
     if end is End.COPY_TOO_SHORT and expected.frames[len(found) - 1].signal:
@@ -427,5 +427,5 @@ def test_copies_of_a_process_are_walked_as_the_process(compile_c: Compiler, tmp_
                 assert walker.walk(make_span_columns(spans), start_of(registers.values, registers.pc), sp, stack) is End.OUTERMOST
                 biases = {span.file: span.bias for span in spans}
                 found = [biases[frame.file] + frame.address for frame in map(unpack_frame, walker.frames())]
-                assert found == [frame.code for frame in threads[tid].frames]
+                assert found == [frame.lookup_address for frame in threads[tid].frames]
     assert max(len(thread.frames) for thread in threads.values()) > 8

@@ -399,7 +399,7 @@ def test_a_process_that_ends_while_it_is_traced(compile_c: Compiler, tmp_path: P
 def test_a_copy_keeps_the_names_of_threads_that_have_ended() -> None:
     with subprocess.Popen(["sleep", "60"]) as child, Process(child.pid) as process:
         with process.stopped() as stopped:
-            copy = stopped.with_copied_stacks(0)
+            copy = stopped.copy_stacks(0)
         child.kill()
         child.wait()
         assert [thread.name for thread in copy.threads] == ["sleep"]
@@ -567,8 +567,8 @@ def test_what_nobody_may_open_for_a_moment_is_not_refused_for_lack_of_rights(mon
 
     with subprocess.Popen(["sleep", "60"]) as process:
         monkeypatch.setattr(os, "open", open_later)
-        monkeypatch.setattr(proc, "BETWEEN_TRIES", 0)
-        assert proc.why_not(process.pid) == proc.EXECUTES
+        monkeypatch.setattr(proc, "RETRY_INTERVAL", 0)
+        assert proc.explain_refusal(process.pid) == proc.EXECUTES
         monkeypatch.undo()
         process.kill()
 
@@ -576,7 +576,7 @@ def test_what_nobody_may_open_for_a_moment_is_not_refused_for_lack_of_rights(mon
 def test_what_we_may_read_was_not_refused_for_lack_of_rights(compile_c: Compiler, tmp_path: Path) -> None:
     """The kernel also refuses a thread that another one replaces at that moment, to execute a program."""
     with Program(compiled(compile_c, tmp_path, RECURSION, *STATIC)) as running:
-        assert proc.why_not(running.pid) == proc.EXECUTES
+        assert proc.explain_refusal(running.pid) == proc.EXECUTES
 
 
 FORBIDS = """
@@ -605,7 +605,7 @@ def test_a_process_that_is_about_to_end_is_no_thread_of_the_kernel(monkeypatch: 
     monkeypatch.setattr(
         proc, "status_fields_of", lambda _: {name: value for name, value in fields.items() if not name.startswith("Vm")}
     )
-    assert proc.why_not(os.getpid()) == proc.GONE
+    assert proc.explain_refusal(os.getpid()) == proc.GONE
 
 
 def test_a_thread_of_the_kernel() -> None:
@@ -613,7 +613,7 @@ def test_a_thread_of_the_kernel() -> None:
     threads = [pid for pid in processes if proc.status_fields_of(pid).get("Kthread") == "1"]  # others end meanwhile
     if not threads:
         pytest.skip("no threads of the kernel are visible, or the kernel does not mark them")
-    assert {proc.why_not(tid) for tid in threads} <= {"it is a thread of the kernel", proc.GONE}
+    assert {proc.explain_refusal(tid) for tid in threads} <= {"it is a thread of the kernel", proc.GONE}
 
 
 def test_itself() -> None:
@@ -639,13 +639,13 @@ def test_names_of_a_file_that_is_opened_anew(compile_c: Compiler, tmp_path: Path
     """A process that executes the same program again and again: its symbols are read once."""
     program = compiled(compile_c, tmp_path, RECURSION, *STATIC)
     read: list[ElfFile] = []
-    functions = file_names._functions
+    functions = file_names._read_symbol_tables
 
     def counting(file: ElfFile, debug_files: DebugFiles) -> list[FunctionColumns]:
         read.append(file)
         return functions(file, debug_files)
 
-    monkeypatch.setattr(file_names, "_functions", counting)
+    monkeypatch.setattr(file_names, "_read_symbol_tables", counting)
     with Program(program) as running:
         by = Names(running.pid)
         for _ in range(3):

@@ -103,7 +103,7 @@ def test_the_process_may_begin_before_the_first_name(monkeypatch: pytest.MonkeyP
 
 def test_a_process_that_was_killed_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_DEMANGLER", demangler := module._Demangler())
-    pid = demangler._next().pid
+    pid = demangler._running_process().pid
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert demangle_all(["_Z1gv"]) == {"_Z1gv": "g()"}
@@ -195,10 +195,10 @@ def test_names_of_a_table_of_go_are_demangled_too(compile_c: Compiler, monkeypat
         def function_at(self, _address: int) -> NamedFunction:
             return NamedFunction("_ZN6__tsan4InitEv", 0x10)
 
-    monkeypatch.setattr(file_names, "_go_table", lambda _file: Table())
+    monkeypatch.setattr(file_names, "_find_go_table", lambda _file: Table())
     elf = open_elf(compile_c("int main(void) { return 0; }", "-s"))
     learned = FileNames(elf)
-    learned.learn([0x18])
+    learned.load_names([0x18])
     for names in (learned, FileNames(elf)):
         assert names.at(0x18) == ("__tsan::Init()", 0x10)
     assert FileNames(elf, demangled=False).at(0x18).name == "_ZN6__tsan4InitEv"

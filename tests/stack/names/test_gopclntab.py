@@ -15,7 +15,7 @@ from sframegen.base.errors import FormatError
 from sframegen.elf.file import open_elf
 from sframegen.stack.names import gopclntab
 from sframegen.stack.names.file_names import FileNames
-from sframegen.stack.names.gopclntab import GO_LAYOUTS, MAX_STEPS, GoFrame, GoFunction, GoLayout, GoLine, GoTable, go_table
+from sframegen.stack.names.gopclntab import GO_LAYOUTS, MAX_STEPS, GoFrame, GoFunction, GoLayout, GoLine, GoTable, find_go_table
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def test_no_damage_raises_anything_else(layout: GoLayout) -> None:
             table.function_at(address)
             table.line_at(address)
         assert all(frame.start < frame.end for frame in table.frames())
-        assert all(start < end for start, end in table.outermost())
+        assert all(start < end for start, end in table.outermost_ranges())
 
 
 @for_each("layout", GO_LAYOUTS, ids=[layout.since for layout in GO_LAYOUTS])
@@ -176,7 +176,7 @@ def test_functions_that_begin_a_stack() -> None:
     record = functions_part + 4 * (2 * len(FUNCTIONS) + 1)
     for flags, expected in ((0, []), (1, []), (2, []), (7, [(TEXT, TEXT + 0x40)])):
         data[record + 4 + 37] = flags
-        assert [*GoTable(memoryview(bytes(data) + bytes(64)), "little").outermost()] == expected
+        assert [*GoTable(memoryview(bytes(data) + bytes(64)), "little").outermost_ranges()] == expected
 
 
 def test_a_function_that_ends_before_it_begins() -> None:
@@ -185,7 +185,7 @@ def test_a_function_that_ends_before_it_begins() -> None:
     data[functions_part + 4 * (2 * len(FUNCTIONS) + 1) + 4 + 37] = 3
     struct.pack_into("<I", data, functions_part, 0x1000)
     table = GoTable(memoryview(bytes(data)), "little")
-    assert not [*table.outermost()]
+    assert not [*table.outermost_ranges()]
     assert not [*table.frames()]
 
 
@@ -238,7 +238,7 @@ def test_real_programs(flags: tuple[str, ...], go_cache: Path, tmp_path: Path) -
         command = [go, "build", *others, f"-ldflags={linked}{strip}", "-o", str(tmp_path / name), "cmd/gofmt"]
         if subprocess.run(command, check=False, env=environment, stderr=subprocess.DEVNULL).returncode:
             pytest.skip("go cannot build its own programs here")
-    table = go_table(open_elf(tmp_path / "stripped"))
+    table = find_go_table(open_elf(tmp_path / "stripped"))
     assert table is not None
     functions = [*table.functions()]
     symbols = FileNames(open_elf(tmp_path / "whole"), demangled=False)
@@ -262,7 +262,7 @@ def test_real_programs(flags: tuple[str, ...], go_cache: Path, tmp_path: Path) -
 
 
 def test_other_programs_have_none(compile_c: Compiler) -> None:
-    assert go_table(open_elf(compile_c("int main(void) { return 0; }"))) is None
+    assert find_go_table(open_elf(compile_c("int main(void) { return 0; }"))) is None
 
 
 def with_section(program: Path, data: bytes, name: str, tmp_path: Path) -> Path:

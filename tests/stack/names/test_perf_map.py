@@ -164,14 +164,14 @@ def test_limits(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     line = "1000 10 first\n"
     huge = f"4000 {1 << 40:x} huge\n{1 << 14:x} {1 << 14:x} one place\n{1 << 15:x} {1 << 14:x} two\n{1 << 16:x} {1 << 14:x} three\n"
     target.file.write_text(line + huge)
-    monkeypatch.setattr(perf_map, "MAX_PLACES", 3)
+    monkeypatch.setattr(perf_map, "MAX_BUCKET_ENTRIES", 3)
     assert target.names(0x1000, 0x4000, 1 << 15, 1 << 16, 1 << 30) == ["first", "one place", "two", None, None]
     monkeypatch.setattr(perf_map, "MAX_BYTES", len(line) + 20)
     assert target.names(0x1000, 0x4000, 1 << 15) == ["first", None, None]
 
 
 def test_a_long_file_is_read_in_parts(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(perf_map, "AT_ONCE", 40)
+    monkeypatch.setattr(perf_map, "READ_SIZE", 40)
     target.file.write_text("".join(f"{number}000 10 name{number}\n" for number in range(1, 10)))
     assert target.names(0x1000, 0x5000, 0x9000) == ["name1", "name5", "name9"]
 
@@ -179,7 +179,7 @@ def test_a_long_file_is_read_in_parts(target: Target, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("long", ["2000 10 " + "x" * 200, "\0" * 200 + "\n"])
 def test_nothing_of_a_line_longer_than_a_part_is_used(target: Target, monkeypatch: pytest.MonkeyPatch, long: str) -> None:
     """Zeros are where somebody has cut a file off that a process writes on."""
-    monkeypatch.setattr(perf_map, "AT_ONCE", 40)
+    monkeypatch.setattr(perf_map, "READ_SIZE", 40)
     target.file.write_text("1000 10 first\n" + long + "\n3000 10 third\n")
     assert target.names(0x1000, 0x2000, 0x3000) == ["first", None, "third"]
 

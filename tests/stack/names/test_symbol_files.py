@@ -15,7 +15,7 @@ from sframegen.elf.notes import read_build_id
 from sframegen.elf.symbols import find_functions_named
 from sframegen.stack.names import symbol_files
 from sframegen.stack.names.file_names import FileNames
-from sframegen.stack.names.symbol_files import DebugFiles, mini_debug_file
+from sframegen.stack.names.symbol_files import DebugFiles, load_mini_debug_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -128,8 +128,8 @@ def test_mini_debug_information_that_is_damaged_or_too_large(split: Split, monke
     for data in (b"", packed[:-20], packed[:40], b"x" * 100, lzma.compress(b"no ELF file"), lzma.compress(bytes(1 << 26))):
         shutil.copy(split.whole, split.program)
         subprocess.run(["strip", split.program], check=True)
-        assert mini_debug_file(with_mini(split, data)) is None
+        assert load_mini_debug_file(with_mini(split, data)) is None
         assert split.name(DebugFiles(directory=str(split.folder / "none"))) is None
-    monkeypatch.setattr(symbol_files, "MAX_MINI", 100)
+    monkeypatch.setattr(symbol_files, "MAX_MINI_DEBUG_BYTES", 100)
     shutil.copy(split.whole, split.program)
-    assert mini_debug_file(with_mini(split, packed)) is None
+    assert load_mini_debug_file(with_mini(split, packed)) is None

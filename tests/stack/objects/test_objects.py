@@ -37,7 +37,7 @@ from sframegen.stack.live.process import parse_mappings
 from sframegen.stack.mappings import Mapping, Mappings
 from sframegen.stack.objects import loaded_objects as objects_module
 from sframegen.stack.objects.loaded_objects import LoadedObjects
-from sframegen.stack.snapshot import CopiedMemory, KeptMemory, NotCopiedError, Snapshot, StoppedThread
+from sframegen.stack.snapshot import CachedMemory, CopiedMemory, NotCopiedError, Snapshot, StoppedThread
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.frames import End, RuleSource
 from tests.support import zstandard
@@ -121,7 +121,7 @@ class Made:
         self.mappings = Mappings()
         self.map(loaded_rows(), data)
         self.threads_registers: dict[int, ThreadRegisters] = {}
-        self.memory = KeptMemory(self.read, abi.byte_order)
+        self.memory = CachedMemory(self.read, abi.byte_order)
 
     def map(self, rows: Sequence[Mapping], data: bytes | bytearray) -> None:
         self.contents += [(row.start, bytes(data[row.offset : row.offset + row.end - row.start])) for row in rows]
@@ -276,11 +276,11 @@ def test_a_file_that_is_loaded_twice() -> None:
 def test_code_in_anonymous_memory_is_compared_with_the_file_around_it_up_to_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, and in parts: a file can be sparse and endless, and so can memory that nobody has touched."""
     data = elf_bytes()
-    monkeypatch.setattr(memory, "AT_ONCE", 0x400)
+    monkeypatch.setattr(memory, "READ_SIZE", 0x400)
     text = row(BASE + TEXT, 0x1000, "rx", TEXT, inode=0, path="")
     for most, parts, change, reads in ((0x1000, 8, 0, 4), (0xFFF, 8, 0, 0), (0x1000, 3, 0, 3), (0x1000, 8, 1, 4)):
-        monkeypatch.setattr(memory, "MAX_CODE", most)
-        monkeypatch.setattr(memory, "MAX_PARTS", parts)
+        monkeypatch.setattr(memory, "MAX_CODE_SIZE", most)
+        monkeypatch.setattr(memory, "MAX_READS", parts)
         made = Made(data, file=data)
         made.mappings = Mappings([text if other.start == text.start else other for other in made.mappings])
         made.contents[1] = text.start, bytes(data[TEXT : TEXT + 0xFFF]) + bytes([change])
@@ -290,7 +290,7 @@ def test_code_in_anonymous_memory_is_compared_with_the_file_around_it_up_to_limi
             asked.append(size if text.start <= address < text.end else 0)
             return made.read(address, size)
 
-        made.memory = KeptMemory(read, "little")
+        made.memory = CachedMemory(read, "little")
         objects = LoadedObjects()
         for _ in range(2):
             objects.verify(made.now)
@@ -507,7 +507,7 @@ def test_mappings_that_overlap() -> None:
 
 def test_words_across_pages_and_ends() -> None:
     data = bytes(range(256)) * 64
-    memory = KeptMemory(lambda address, size: data[address : address + size], "little")
+    memory = CachedMemory(lambda address, size: data[address : address + size], "little")
     for address in (0, 8, 4090, 4095, 8190, len(data) - 8):
         assert memory.word(address) == int.from_bytes(data[address : address + 8], "little")
     assert memory.word(len(data) - 7) is None

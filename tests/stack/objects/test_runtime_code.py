@@ -18,7 +18,7 @@ from sframegen.stack.abi.machines import ThreadRegisters
 from sframegen.stack.mappings import Mapping, Mappings
 from sframegen.stack.objects import runtime_code
 from sframegen.stack.objects.runtime_code import RuntimeCode
-from sframegen.stack.snapshot import KeptMemory, MovedCode, Snapshot, StoppedThread
+from sframegen.stack.snapshot import CachedMemory, MovedCode, Snapshot, StoppedThread
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.frames import End, RuleSource
 from tests.support.processes.memories import Pieces
@@ -53,35 +53,35 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Mapping]:
         looked.append(row)
         return LIST if row == LIBRARY else None
 
-    monkeypatch.setattr(runtime_code, "_list_address", list_address)
+    monkeypatch.setattr(runtime_code, "_find_list_address", list_address)
     return looked
 
 
 def test_a_list_is_followed_while_its_object_is_there(looked_at: list[Mapping]) -> None:
     memory, registry = process(), Registry()
     code = RuntimeCode(registry, MovedCode())
-    code.follow(snapshot(memory, Mappings([LIBRARY, ANOTHER])))
+    code.update(snapshot(memory, Mappings([LIBRARY, ANOTHER])))
     assert not len(registry)
     assert not looked_at, "all code is of files"
     both, alone = Mappings([MADE, LIBRARY, ANOTHER]), Mappings([MADE, ANOTHER])
-    code.follow(snapshot(memory, both))
+    code.update(snapshot(memory, both))
     [region] = registry
     assert region.describer.look_up(TEXT) is not None
-    code.follow(snapshot(memory, both))
+    code.update(snapshot(memory, both))
     assert list(registry) == [region]
     assert looked_at == [MADE, LIBRARY, ANOTHER], "each is looked at once"
 
     memory.pieces[NODE] = encode(JitNode(0, 2, TEXT, TEXT + 64, TABLE))
-    code.follow(snapshot(memory, both))
+    code.update(snapshot(memory, both))
     assert not len(registry)
     memory.pieces[NODE] = encode(JitNode(0, 3, TEXT, TEXT + 32, TABLE))
-    code.follow(snapshot(memory, both))
+    code.update(snapshot(memory, both))
     assert [found.end for found in registry] == [TEXT + 32]
 
-    code.follow(snapshot(memory, alone))
+    code.update(snapshot(memory, alone))
     assert not len(registry)
     assert looked_at == [MADE, LIBRARY, ANOTHER]
-    code.follow(snapshot(memory, both))
+    code.update(snapshot(memory, both))
     assert len(registry) == 1
     assert looked_at == [MADE, LIBRARY, ANOTHER, LIBRARY]
 
@@ -90,17 +90,17 @@ def test_answers_are_those_of_the_moment_that_is_followed(looked_at: list[Mappin
     """The process may run again before its stacks are walked."""
     memory, registry, mappings = process(), Registry(), Mappings([MADE, LIBRARY])
     code = RuntimeCode(registry, MovedCode())
-    code.follow(snapshot(memory, mappings))
+    code.update(snapshot(memory, mappings))
     tables = memory.pieces.pop(TABLE)
     [region] = registry
     found = region.describer.look_up(TEXT + 15)
     assert found is not None
     assert (found.start, found.size) == (TEXT, 16)
-    code.follow(snapshot(memory, mappings))
+    code.update(snapshot(memory, mappings))
     with pytest.raises(FormatError, match="cannot be read"):
         region.describer.look_up(TEXT)
     memory.pieces[TABLE] = tables
-    code.follow(snapshot(memory, mappings))
+    code.update(snapshot(memory, mappings))
     assert region.describer.look_up(TEXT) == found
     assert looked_at == [MADE, LIBRARY]
 
@@ -108,13 +108,13 @@ def test_answers_are_those_of_the_moment_that_is_followed(looked_at: list[Mappin
 def test_of_a_damaged_list_nothing_stays(looked_at: list[Mapping]) -> None:
     memory, registry, mappings = process(), Registry(), Mappings([MADE, LIBRARY])
     code = RuntimeCode(registry, MovedCode())
-    code.follow(snapshot(memory, mappings))
+    code.update(snapshot(memory, mappings))
     assert len(registry) == 1
     memory.pieces[NODE] = encode(JitNode(8, 1, TEXT, TEXT + 64, TABLE))
-    code.follow(snapshot(memory, mappings))
+    code.update(snapshot(memory, mappings))
     assert not len(registry)
     memory.pieces[NODE] = encode(JitNode(0, 1, TEXT, TEXT + 64, TABLE))
-    code.follow(snapshot(memory, mappings))
+    code.update(snapshot(memory, mappings))
     assert len(registry) == 1
     assert looked_at == [MADE, LIBRARY]
 
@@ -128,7 +128,7 @@ def test_all_chains_together_have_a_limit(looked_at: list[Mapping], monkeypatch:
     for tables, readable in ((5, True), (4, False)):  # of these, three are for the list
         room = Budget(entries=tables * TABLE_COST + 2, clock=lambda: 0.0)
         monkeypatch.setattr(jit_tables, "Budget", lambda *_, room=room: room)
-        code.follow(snapshot(memory, mappings))
+        code.update(snapshot(memory, mappings))
         first, second = registry
         assert first.describer.look_up(TEXT) is not None
         if readable:
@@ -147,7 +147,7 @@ class Walked:
     def __init__(self) -> None:
         words = (0, self.code + 0x48, 0, 0)
         self.pieces = Pieces({self.stack: b"".join(word.to_bytes(8, "little") for word in words).ljust(4096, b"\0")})
-        self.memory = KeptMemory(self.pieces.read, "little")
+        self.memory = CachedMemory(self.pieces.read, "little")
         row = Mapping(self.code, self.code + 0x1000, True, False, True, 0, "0:0", 0, "")
         data = row._replace(start=self.stack, end=self.stack + 4096, writable=True, executable=False)
         self.mappings = Mappings([row, data])

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 def test_endless_memory_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "MAX_PAGES", 64)
-    endless = memory.KeptMemory(lambda _, size: bytes(size), "little")
+    endless = memory.CachedMemory(lambda _, size: bytes(size), "little")
     tracemalloc.start()
     try:
         for number in range(1000):
             assert endless.word(number << 20) == 0
-        assert tracemalloc.get_traced_memory()[1] < 200 * memory.PAGE
+        assert tracemalloc.get_traced_memory()[1] < 200 * memory.PAGE_SIZE
     finally:
         tracemalloc.stop()

@@ -250,7 +250,7 @@ def test_node(section: bool, tmp_path: Path) -> None:
         names = Names(running.pid, convert=True)
         (thread,) = names.tracer.trace_process(names.process, running.pid)
         (plain,) = Tracer().trace_process(names.process, running.pid)
-        names.symbols.learn(running.pid, [thread])
+        names.symbols.load_names(running.pid, [thread])
         functions = names.of(thread)
         theirs = subprocess.run(["eu-stack", "-1", "-p", str(running.pid)], capture_output=True, text=True, check=False).stdout
     Path(f"/tmp/perf-{running.pid}.map").unlink()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi
 from sframegen.format.model import OUTERMOST, Rule, Where
-from sframegen.stack.abi.machines import ThreadRegisters, conventions_of, registers_of
+from sframegen.stack.abi.machines import ThreadRegisters, conventions_of, parse_registers
 from sframegen.stack.walking.frames import ADDRESS_MASK, End, RuleSource
 from sframegen.stack.walking.step import numbers_of
 from sframegen.stack.walking.walk import CodeRule, code_rule, guess, walk
@@ -456,7 +456,7 @@ def test_whatever_is_in_memory_a_walk_ends_and_leads_upwards(data: st.DataObject
 def test_registers_of_the_kernels_bytes(abi: Abi) -> None:
     known = conventions_of(abi).general
     raw = b"".join((8 * at).to_bytes(8, abi.byte_order) for at in range(known.words))
-    registers = registers_of(abi, raw)
+    registers = parse_registers(abi, raw)
     assert registers is not None
     assert registers.pc == 8 * known.pc
     assert set(range(16)) <= set(registers.values)
@@ -465,7 +465,7 @@ def test_registers_of_the_kernels_bytes(abi: Abi) -> None:
         183: (248, 232),  # user_pt_regs: SP after X30, X29
         22: (136, 104),  # R15, R11 after the PSW
     }[abi.machine]
-    assert registers_of(abi, raw[:68]) is None
+    assert parse_registers(abi, raw[:68]) is None
 
 
 @for_each("rule", [OUTERMOST, Rule(Where(7, 16)), Rule(Where(7, 16), *SAVED)])

@@ -209,7 +209,7 @@ class Names:
 
     def of(self, thread: Thread) -> list[str]:
         """Functions, the innermost first; SIGNAL for a signal frame."""
-        return ["SIGNAL" if frame.signal else self.symbols.place(frame).function or "??" for frame in thread.frames]
+        return ["SIGNAL" if frame.signal else self.symbols.locate(frame).function or "??" for frame in thread.frames]
 
     def first(self) -> tuple[list[str], Thread]:
         thread = self.threads()[0]
