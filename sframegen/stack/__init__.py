@@ -1,1 +1,1 @@
-"""Walks the stacks of live processes, by SFrame."""
+"""Walks the stacks of live processes with SFrame sections."""

@@ -1,4 +1,4 @@
-"""The mappings of a process, as /proc/PID/maps lists them."""
+"""The memory mappings of a process, as /proc/PID/maps lists them, and searches in them."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ if TYPE_CHECKING:
 
 DELETED = " (deleted)"  # follows the path of a file that was deleted
 VDSO = "[vdso]"
-MAX_VDSO = 1 << 20  # bytes
-MAX_AROUND = 4  # rows on each side
-MAX_NEAR = 16  # rows of a file on each side
+MAX_VDSO = 1 << 20  # bytes of it that are read
+MAX_AROUND = 4  # rows that `nearest_rows` returns on each side
+MAX_NEAR = 16  # rows that `nearest_rows_of_file` returns on each side
 
 
 class Mapping(NamedTuple):
-    """A row of /proc/PID/maps: addresses [start, end). `inode` 0: no file; `path` may still be `[vdso]` or similar."""
+    """A row of /proc/PID/maps: addresses [start, end). Without a file, `inode` is 0, and `path` may be `[vdso]` or similar."""
 
     start: int
     end: int
     readable: bool
     writable: bool
     executable: bool
-    offset: int  # in the file
+    offset: int  # of the first byte in the file
     device: str
     inode: int
     path: str
 
     @property
     def file(self) -> tuple[str, int, str]:
-        """A key that all mappings of a file share."""
+        """Return a key that all mappings of a file share."""
         return self.device, self.inode, self.path
 
 
 class Mappings:
-    """All mappings of a process, ascending. If rows overlap, as a recording's may, only the first counts."""
+    """All mappings of a process, ascending. If rows overlap, as in a recording, those after the first are dropped."""
 
     def __init__(self, rows: Iterable[Mapping] = ()) -> None:
         self.rows: list[Mapping] = []
@@ -53,7 +53,7 @@ class Mappings:
         return self.rows[at] if at >= 0 and address < self.rows[at].end else None
 
     def nearest_rows_of_file(self, row: Mapping) -> list[Mapping]:
-        """Return the nearest rows of the same file, the nearest first; at most MAX_NEAR on each side."""
+        """Return rows of the same file, the nearest first; at most MAX_NEAR on each side."""
         if self._by_file is None:
             self._by_file = {}
             for other in self.rows:
@@ -63,12 +63,12 @@ class Mappings:
         return sorted(rows[max(at - MAX_NEAR, 0) : at + MAX_NEAR], key=lambda other: abs(other.start - row.start))
 
     def nearest_rows(self, row: Mapping) -> list[Mapping]:
-        """Return the nearest rows of files, those before it first."""
+        """Return the rows around this one that map files, ascending; at most MAX_AROUND on each side."""
         at = bisect_left(self.rows, row)
         return [other for other in self.rows[max(at - MAX_AROUND, 0) : at + MAX_AROUND + 1] if other.inode]
 
     def covers(self, address: int, size: int) -> bool:
-        """Return True if all these bytes are mapped and readable."""
+        """Return True if all `size` bytes at the address are mapped and readable."""
         end = address + size
         while address < end:
             row = self.find(address)
@@ -78,7 +78,7 @@ class Mappings:
         return True
 
     def overlapping(self, start: int, end: int) -> Iterator[Mapping]:
-        """Return the rows that have addresses of [start, end)."""
+        """Yield the rows that have addresses of [start, end)."""
         for number in range(max(bisect_right(self._starts, start) - 1, 0), len(self.rows)):
             row = self.rows[number]
             if row.start >= end:
@@ -87,7 +87,7 @@ class Mappings:
                 yield row
 
     def stack_at(self, address: int) -> tuple[int, int] | None:
-        """Return (start, end) of the writable memory around `address`: one mapping, or adjacent ones."""
+        """Return (start, end) of the readable and writable memory around `address`, which adjacent mappings extend; else None."""
         at = bisect_right(self._starts, address) - 1
         if at < 0 or address >= self.rows[at].end or not _is_data(self.rows[at]):
             return None

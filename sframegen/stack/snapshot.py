@@ -1,4 +1,4 @@
-"""A process at one moment: its threads, and its memory, either read page by page and cached, or copied in parts."""
+"""A process at one moment: its threads, and its memory, which is read page by page and cached, or copied in parts."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 PAGE_BITS = 12
 PAGE_SIZE = 1 << PAGE_BITS
-MAX_PAGES = 1 << 14  # that are kept: a hostile stack has a frame in each of a million
-READ_AHEAD = 4  # pages: stacks are read upwards, most frames of a thread are in the first pages
-MAX_CODE_SIZE = 64 << 20  # bytes of a mapping: files can be sparse and endless, and so can memory that nobody has touched
-READ_SIZE = 1 << 20  # bytes that are read
-MAX_READS = 256  # that are read of a process
+MAX_PAGES = 1 << 14  # that are cached, because a hostile stack may have a frame in each of a million pages
+READ_AHEAD = 4  # pages that are read at once, because stacks are read upwards, and most frames are in the first pages
+MAX_CODE_SIZE = 64 << 20  # bytes of a mapping that are compared, because files and untouched memory can be sparse and endless
+READ_SIZE = 1 << 20  # bytes that are compared at a time
+MAX_READS = 256  # parts of that size that are compared for one process
 
 
 class StackError(SframegenError):
-    """A process or thread cannot be traced: the message is one line with the reason and the remedy."""
+    """Raised if a process or thread cannot be traced. The message is one line with the reason and the remedy."""
 
 
 class MemoryReader(StackMemory, Protocol):
-    """Memory of a process, read in words by walks, or in larger parts with `read`."""
+    """Memory of a process. Walks read words of it; `read` returns larger parts."""
 
     def read(self, address: int, size: int) -> bytes:
         """Return the bytes at an address, fewer if readable memory ends, none if there is none."""
@@ -41,26 +41,26 @@ class CachedMemory:
     """Memory of a stopped process, read page by page and cached."""
 
     def __init__(self, read: Callable[[int, int], bytes], byte_order: ByteOrder) -> None:
-        """`read(address, size)`: the bytes there, fewer if readable memory ends, none if there is none. Never raises."""
-        self.read = read  # without the cache
+        """`read(address, size)` returns the bytes there, fewer if readable memory ends, none if there is none. It never raises."""
+        self.read = read  # bypasses the cache
         self._pages: dict[int, bytes] = {}
         self._unpack_word = Struct(STRUCT_BYTE_ORDERS[byte_order] + "Q").unpack_from
         self.byte_order = byte_order
 
     def word(self, address: int) -> int | None:
         """Return the 8 bytes at `address` as a number; None if they cannot be read."""
-        place = address & PAGE_SIZE - 1
-        if place <= PAGE_SIZE - 8:
+        offset = address & PAGE_SIZE - 1
+        if offset <= PAGE_SIZE - 8:
             _, page = self.window(address)
             if not page:
                 return None
-            word: int = self._unpack_word(page, place)[0]
+            word: int = self._unpack_word(page, offset)[0]
             return word
         raw = self.read(address, 8)
         return int.from_bytes(raw, self.byte_order) if len(raw) == 8 else None
 
     def window(self, address: int) -> tuple[int, bytes]:
-        """Return (start, bytes) of the page that holds `address`; no bytes if it cannot be read wholly."""
+        """Return (start, bytes) of the page that contains `address`; no bytes if not all of it can be read."""
         number = address >> PAGE_BITS
         page = self._pages.get(number)
         if page is None:
@@ -68,6 +68,7 @@ class CachedMemory:
         return number << PAGE_BITS, page if len(page) == PAGE_SIZE else b""
 
     def _read_pages(self, number: int) -> bytes:
+        """Read the page with that number and a few after it; return the first one, which is shorter if it cannot be read."""
         if len(self._pages) > MAX_PAGES:
             self._pages.clear()
         raw = self.read(number << PAGE_BITS, PAGE_SIZE * READ_AHEAD)
@@ -79,14 +80,14 @@ class CachedMemory:
 
 
 class NotCopiedError(Exception):
-    """The memory was not copied: only the process itself has it."""
+    """Raised if a walk needs memory that was not copied, so that only the process itself has it."""
 
 
 class CopiedMemory:
-    """Copied parts of the memory of a process, which may run again."""
+    """Copied parts of the memory of a process, which need not be stopped any longer."""
 
     def __init__(self, parts: Sequence[tuple[int, bytes]], mappings: Mappings, byte_order: ByteOrder) -> None:
-        """`parts`: addresses, and the bytes that were there."""
+        """`parts`: (address, the bytes that were there) of each part."""
         self._parts = [(start, data) for start, data in parts if len(data) >= 8]
         self._mappings = mappings
         self._unpack_word = Struct(STRUCT_BYTE_ORDERS[byte_order] + "Q").unpack_from
@@ -121,7 +122,7 @@ def _has_word(part: tuple[int, bytes], address: int) -> bool:
 
 
 class StoppedThread(NamedTuple):
-    """A stopped thread. `name`: the kernel's; empty if unknown. `registers`: or why they cannot be read. `idle`: it waited."""
+    """A stopped thread. `name`: empty if unknown. `registers`: an error if they cannot be read. `idle`: it was waiting."""
 
     tid: int
     name: str
@@ -130,9 +131,9 @@ class StoppedThread(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A process at one moment. `file_of` returns a mapping's file, or None if it cannot be opened. `threads`: the first one first.
+    """A process at one moment. `file_of` returns a mapping's file, or None if it cannot be opened.
 
-    `refused`: threads that could not be stopped, and why.
+    `threads`: the process's first thread comes first. `refused`: ids of threads that could not be stopped, and why.
     """
 
     abi: Abi
@@ -143,29 +144,28 @@ class Snapshot(NamedTuple):
     refused: dict[int, str]
 
     def copy_stacks(self, stack_bytes: int) -> Snapshot:
-        """Return a snapshot with copies of up to `stack_bytes` of each stack, from SP on, for use after the process runs again."""
+        """Return a snapshot with up to `stack_bytes` of each stack, from SP on, which stays valid when the process runs again."""
         parts = []
         for thread in self.threads:
             if not isinstance(thread.registers, StackError):
                 sp = thread.registers.values[self.abi.sp]
-                stack = self.mappings.stack_at(sp)
-                if stack:
+                if stack := self.mappings.stack_at(sp):
                     parts.append((sp, self.memory.read(sp, min(stack_bytes, stack[1] - sp))))
         return self._replace(memory=CopiedMemory(parts, self.mappings, self.abi.byte_order))
 
 
 class MovedCode:
-    """Compares moved code of one process with the code of files, and remembers the answers."""
+    """Compares code that one process has moved with the code of files, and remembers the results."""
 
     def __init__(self) -> None:
-        self.answers: dict[Hashable, bool] = {}  # never more than the parts that were read
-        self._parts = MAX_READS  # that may still be read
+        self.answers: dict[Hashable, bool] = {}  # by key; there are never more than parts that were compared
+        self._reads_left = MAX_READS
 
     def is_same(self, read: Callable[[int, int], bytes], address: int, code: memoryview, key: Hashable = None) -> bool:
-        """Return True if `read` has these bytes at the address; False beyond a limit. `key`: the answer is cached under it."""
+        """Return True if `read` returns `code` at the address; False beyond a limit. `key`: the result is cached under it."""
         if key in self.answers:
             return self.answers[key]
-        if not 0 < len(code) <= MAX_CODE_SIZE or not self._parts:
+        if not 0 < len(code) <= MAX_CODE_SIZE or not self._reads_left:
             return False
         same = all(self._equals(read, address + at, code[at : at + READ_SIZE]) for at in range(0, len(code), READ_SIZE))
         if key is not None:
@@ -173,7 +173,7 @@ class MovedCode:
         return same
 
     def _equals(self, read: Callable[[int, int], bytes], address: int, part: memoryview) -> bool:
-        if not self._parts:
+        if not self._reads_left:
             return False
-        self._parts -= 1
+        self._reads_left -= 1
         return read(address, len(part)) == bytes(part)

@@ -1,4 +1,4 @@
-"""Traces all stacks of a process: finds its threads and the rules of their code, and walks each stack."""
+"""Traces all stacks of a process: stops its threads, finds the rules of their code, and walks each stack."""
 
 from __future__ import annotations
 
@@ -22,41 +22,36 @@ if TYPE_CHECKING:
     from sframegen.format.model import Match
     from sframegen.stack.live.process import Process
 
-MAX_STOPS = 16  # of the process in one trace: each stop may find another object to convert
-UNCACHED_ENDS = (End.PENDING, End.DAMAGED_SECTION)  # not cached: the first will change, the second has a detail to report
-MAX_COROUTINE = 64  # bytes of glibc's code that coroutines return to
+MAX_STOPS = 16  # times that one trace stops the process, because each stop may find another object to convert
+UNCACHED_ENDS = (End.PENDING, End.DAMAGED_SECTION)  # because the first one will change, and the second has a detail to report
+MAX_COROUTINE = 64  # bytes of the glibc code that coroutines return to
 MAX_STACK_BYTES = 1 << 23  # bytes copied from one stack
 
 
 class Tracer:
-    """Traces one process, any number of times. `registry`: registered code, which is looked up before loaded objects.
+    """Traces one process, any number of times. `registry`: code that the process registered, looked up before loaded objects.
 
-    `stores`: searched for sections of objects without one; `convert`: make sections of the objects that no store has.
+    `stores`: searched for the sections of objects that have none. `convert`: make sections for objects that no store has.
     """
 
     def __init__(
-        self,
-        *,
-        convert: bool = False,
-        stores: Stores | None = None,
-        registry: Registry | None = None,
-        limit: int = MAX_FRAMES,
+        self, *, convert: bool = False, stores: Stores | None = None, registry: Registry | None = None, limit: int = MAX_FRAMES
     ) -> None:
         self.objects = LoadedObjects(convert=convert, stores=stores)
         self.registry = Registry() if registry is None else registry
         self.runtime = RuntimeCode(self.registry, self.objects.moved)
         self.limit = limit
         self._stack_bytes = 1 << 16
-        self.problems: dict[int, str] = {}  # why threads have no stack in the last trace
+        self.problems: dict[int, str] = {}  # by thread id: why it has no stack in the last trace
 
     def trace(self, snapshot: Snapshot) -> list[Thread]:
-        """Return the stacks of all threads."""
+        """Return the stacks of all threads of a snapshot."""
         self.objects.verify(snapshot)
         self.runtime.update(snapshot)
         return self._walk_until_converted(snapshot)
 
     def trace_process(self, process: Process, tid: int | None = None) -> list[Thread]:
-        """Return the stacks of all threads of a live process, or of one. Raises StackError if there are none.
+        """Return the stacks of all threads of a live process, or of thread `tid` alone. Raises StackError if there are none.
 
         The process is stopped while registers and stacks are copied. If a walk needs more memory, the process is stopped again and
         walked while it is stopped. Conversions take long, so they are done while the process runs.
@@ -68,7 +63,7 @@ class Tracer:
             with process.stopped(tid) as snapshot:
                 self.objects.verify(snapshot)
                 self.runtime.update(snapshot, patience.current.made_code_stopped)
-                if not attempt:  # later, waiting threads have just been released, and seem to run
+                if not attempt:  # at later stops, waiting threads seem to run, because they have just been released
                     idle = {thread.tid: thread.idle for thread in snapshot.threads}
                 refused = {tid: f"thread {tid}: {why}" for tid, why in snapshot.refused.items() if why != GONE}
                 if attempt:
@@ -86,7 +81,7 @@ class Tracer:
         return [thread._replace(idle=idle.get(thread.tid, thread.idle)) for thread in threads]
 
     def _walk_until_converted(self, snapshot: Snapshot) -> list[Thread]:
-        """Walk again after each conversion that a walk needs. Raises NotCopiedError."""
+        """Walk all stacks, again after each conversion of objects that a walk came across. Raises NotCopiedError."""
         self.objects.use_snapshot(snapshot)
         threads = self._walk(snapshot)
         while self.objects.convert_pending():
@@ -97,18 +92,18 @@ class Tracer:
         self.problems = {}
         view = _View(snapshot, self.objects, self.registry)
         threads = []
-        for tid, name, registers, idle in snapshot.threads:
-            if isinstance(registers, StackError):
-                self.problems[tid] = str(registers)
+        for thread in snapshot.threads:
+            if isinstance(thread.registers, StackError):
+                self.problems[thread.tid] = str(thread.registers)
                 continue
             view.detail = ""
-            done = walk(registers, snapshot.abi, view, self.limit)
-            threads.append(Thread(tid, name, done.frames, done.end, view.detail, idle))
+            stack = walk(thread.registers, snapshot.abi, view, self.limit)
+            threads.append(Thread(thread.tid, thread.name, stack.frames, stack.end, view.detail, thread.idle))
         return threads
 
 
 class _View:
-    """Gives a walk the rules and memory of one snapshot."""
+    """Gives walks the rules and memory of one snapshot. `detail`: more about the reason why the last walk ended."""
 
     def __init__(self, snapshot: Snapshot, objects: LoadedObjects, registry: Registry) -> None:
         self.objects = objects
@@ -117,7 +112,7 @@ class _View:
         self.known = conventions_of(snapshot.abi)
         self.word = snapshot.memory.word
         self.window = snapshot.memory.window
-        # Registered code is asked for each time, because its tables grow.
+        # Registered code is looked up each time, because its tables grow.
         self.answers: Answers = ({}, {}) if len(registry) else objects.answers
         self.stack_at = snapshot.mappings.stack_at
         self.detail = ""
@@ -126,6 +121,7 @@ class _View:
         self._returning = form and code_rule(form.rule, self.abi, RuleSource.PROVEN)
 
     def describe(self, pc: int, exact: bool) -> CodeRule | End:
+        """Return the rule of the code at `pc`, or of the call before it if not `exact`; an End if there is none."""
         found = self._registered_rule(pc if exact else pc - 1)
         if found:
             return found
@@ -133,12 +129,12 @@ class _View:
         known = answers.get(pc)
         if known is None:
             known = self._find_rule(pc, pc if exact else pc - 1)
-            if known not in UNCACHED_ENDS and known is not self._returning:  # code that is made at run time changes
+            if known not in UNCACHED_ENDS and known is not self._returning:  # that is for code made at run time, which changes
                 answers[pc] = known
         return known
 
     def _registered_rule(self, address: int) -> CodeRule | End | None:
-        """Return the rule of registered code, which is never guessed; None outside of such code."""
+        """Return the rule of registered code, for which frame pointers are never guessed; None outside of such code."""
         region = self.registry.find(address)
         if region is None:
             return None
@@ -153,9 +149,10 @@ class _View:
         return code_rule(found.rule, self.abi, RuleSource.REGISTERED, signal=found.kind.signal) if found else End.NOT_COVERED
 
     def _find_rule(self, pc: int, address: int) -> CodeRule | End:
+        """Return the rule of code in a loaded object. `address`: within the instruction whose rule is wanted."""
         loaded = self.objects.at(address)
         if loaded is None:
-            loaded = self.objects.at(pc)  # code that returns from a signal handler may begin a mapping
+            loaded = self.objects.at(pc)  # tried because code that returns from a signal handler may begin a mapping
             return (loaded and self._rule_from_code(loaded, pc)) or End.NOT_CODE
         if loaded in self.objects.pending:
             return End.PENDING
@@ -182,7 +179,7 @@ class _View:
         return found and code_rule(found.rule, self.abi, RuleSource.PROVEN, signal=found.kind.signal)
 
     def _is_installing_handler(self, loaded: LoadedObject, found: Match, address: int) -> bool:
-        """Return True while an exception's handler is installed: the rule of the section may not hold there."""
+        """Return True where code switches to an exception's handler, because the section's rule may be wrong there."""
         from sframegen.code.function.hazards import MAX_FUNCTION, find_installations  # noqa: PLC0415 - not for a short command
 
         if found.size > MAX_FUNCTION:
@@ -191,7 +188,7 @@ class _View:
         return any(one.copied <= address < one.end for one in installations)
 
     def _rule_from_code(self, loaded: LoadedObject, pc: int) -> CodeRule | None:
-        """Return the rule of code that returns from a signal handler (not every C library describes it), or only returns."""
+        """Return the rule of code that returns from a signal handler, which some C libraries do not describe, or only returns."""
         if context := self.known.context_at(loaded.code, pc):
             return code_rule(context.rule(self.abi.sp, self.abi.fp), self.abi, RuleSource.SIGNAL, signal=True)
         form = self.known.returning
@@ -205,7 +202,7 @@ class _View:
         return bool(form) and re.match(form, loaded.code(pc, MAX_COROUTINE), re.DOTALL) is not None
 
     def _explain_missing_rule(self, loaded: LoadedObject) -> End:
-        """Return why a walk ends in this code, which has no rule, if frame pointers do not help."""
+        """Return the End of a walk in this object's code without a rule, for the case that frame pointers do not help."""
         if loaded.section:
             return End.NOT_COVERED
         return End.NO_FRAME_POINTER if self.known.frame_record else End.NO_SECTION
@@ -215,7 +212,7 @@ class _View:
         return loaded is not None and self.known.starts_thread(loaded.code, pc)
 
     def returns_to(self, pc: int) -> bool:
-        """Return True without a call for code made at run time: interpreters push addresses themselves."""
+        """Return True if a call ends at `pc`, and in code made at run time, because interpreters push return addresses."""
         if pc not in self._returns:
             before, after = self.objects.at(pc - 1), self.objects.at(pc)
             self._returns[pc] = bool(

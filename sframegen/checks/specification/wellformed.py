@@ -204,11 +204,8 @@ def _walk(section: SframeSection, facts: SectionFacts) -> None:
     total = section.header.num_fres
     if total not in (walk.stored, walk.claimed) and not facts.first_finding(*RULES_THAT_HIDE_ROWS, "index-bounds"):
         facts.add_breach("row-total", f"{total}, and {walk.stored} are there", NUM_FRES_AT)
-    facts.shares_blocks = walk.shared
-    facts.claimed_rows = walk.claimed
-    facts.without_rows = walk.without_rows
-    facts.far = walk.far
-    facts.wrapped = walk.wrapped
+    facts.shares_blocks, facts.claimed_rows, facts.without_rows = walk.shared, walk.claimed, walk.without_rows
+    facts.far, facts.wrapped = walk.far, walk.wrapped
     facts.divides, facts.divides_rows = walk.divides, walk.divides_rows
 
 

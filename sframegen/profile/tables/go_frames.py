@@ -45,7 +45,7 @@ def add_go_functions(functions: FunctionTable, elf: ElfFile, abi: Abi) -> tuple[
         if frame.name == ASYNC_PREEMPT:
             dropped.add(frame.start)
         # Only on machines with a link register does the linker mark outermost functions as without a caller, and so do we.
-        steps = () if frame.first and not abi.fixed_ra_offset else frame.steps
+        steps = () if frame.is_outermost and not abi.fixed_ra_offset else frame.steps
         if steps not in rows_of:
             offsets_and_rules = _make_rules(steps, abi) or [(0, OUTERMOST)]
             rows_of[steps] = [(offset, rules.setdefault(rule, len(rules))) for offset, rule in offsets_and_rules]

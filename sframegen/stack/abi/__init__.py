@@ -1,1 +1,1 @@
-"""What each ABI and its kernel fix: layouts of registers, signal frames, frame pointers. A file for each machine."""
+"""The stack conventions of ABIs and kernels: layouts of registers, signal frames, frame pointers. A file for each machine."""

@@ -6,13 +6,13 @@ from sframegen.stack.abi.machines import Context, Conventions, ReadCode, Registe
 
 NT_ARM_PAC_MASK = 0x406  # two words: the masks of data and of instructions
 
-# SP is at siginfo (128 bytes), then ucontext, whose signal mask has 128; 16-byte aligned fault address, X0 to X30, SP, PC.
+# SP points to siginfo (128 bytes). After it comes ucontext: 176 bytes up to the fault address, then X0 to X30, SP and PC.
 _FIRST = 128 + 176 + 8
 _CONTEXT = Context(
     _FIRST + 8 * 32,
     {number: _FIRST + 8 * number for number in range(32)},
     bytes.fromhex("681180d2010000d4"),  # mov x8,#139; svc #0
-    (0, 4),
+    (0, 4),  # offsets of the instructions
 )
 
 AFTER_CLONE_CODE = tuple(number + bytes.fromhex("010000d41f0000f1") for number in (b"\x88\x1b\x80\xd2", b"\x68\x36\x80\xd2"))
@@ -21,12 +21,13 @@ NOPS = (0xD503201F, 0xAA0003E0)  # nop; mov x0, x0
 
 
 def ends_call(code: ReadCode, pc: int) -> bool:
+    """Return True if a call or a no-op ends at `pc`."""
     word = int.from_bytes(code(pc - 4, 4), "little")
     return word >> 26 == 0x25 or word & 0xFEFFF000 == 0xD63F0000 or word in NOPS  # BL; BLR, BLRAA, BLRAAZ and the like
 
 
 def starts_thread(code: ReadCode, pc: int) -> bool:
-    """Return True after the system call in `clone` or `clone3` that begins a thread; `fork` has other code."""
+    """Return True shortly after the system call in `clone` or `clone3` that begins a thread; `fork` has other code."""
     return any(code(pc - before, len(one)) == one for one in AFTER_CLONE_CODE for before in (8, 12))
 
 

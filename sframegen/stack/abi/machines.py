@@ -1,4 +1,4 @@
-"""Stack conventions of an ABI and its kernel: types of the tables that the file of each machine fills."""
+"""The types of the tables in which the file of each machine puts the stack conventions of its ABI and kernel."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-UCONTEXT_REGISTERS = 40  # in struct ucontext: after uc_flags, uc_link, uc_stack
+UCONTEXT_REGISTERS = 40  # offset in struct ucontext: after uc_flags, uc_link, uc_stack
 NT_PRSTATUS, NT_PRFPREG = 1, 2
-PAC_MASK_BYTES = 16
-NO_OFFSET = -1
+PAC_MASK_BYTES = 16  # a mask for data, and one for instructions
+NO_OFFSET = -1  # of a register that a context does not save
 
 ReadCode: TypeAlias = "Callable[[int, int], bytes]"  # (address, size): the bytes there; none if they cannot be read
 
 
 class RegisterSet(NamedTuple):
-    """A block of 64-bit words: how many, which of them is the PC, which are the others by DWARF number."""
+    """A block of `words` 64-bit words with registers. `pc`: the index of the PC; `places`: those of others by DWARF number."""
 
     words: int
     pc: int
@@ -35,28 +35,28 @@ class RegisterSet(NamedTuple):
 
 
 class Context(NamedTuple):
-    """Registers that the kernel saved for a signal handler: offsets from SP in the code that the handler returns to."""
+    """Registers that the kernel saves for a signal handler, as offsets from SP in the code that the handler returns to."""
 
     pc: int
     places: dict[int, int]  # of the other registers, by DWARF number
     code: bytes  # the code that the handler returns to
-    instructions: tuple[int, ...] = (0,)  # where each of its instructions is
+    instructions: tuple[int, ...] = (0,)  # the offset of each instruction in it
 
     def rule(self, sp: int, fp: int) -> Rule:
-        """Return the same offsets as a rule, for code that nothing else describes."""
+        """Return the same offsets as a rule, for C libraries that have no rule for this code."""
         cfa, ra, caller_fp = (Where(sp, place, deref=True) for place in (self.places[sp], self.pc, self.places[fp]))
         return Rule(cfa, ra, caller_fp)
 
 
 class Returning(NamedTuple):
-    """Code without a file that only returns, such as CPython's -X perf trampolines: its bytes from the PC on, and its rule."""
+    """Code outside of files that only returns, such as CPython's -X perf trampolines: its bytes from the PC on, and its rule."""
 
     code: bytes
     rule: Rule
 
 
 class FrameRecord(NamedTuple):
-    """The rule of code with frame pointers. `sp_is_cfa`: the caller's SP is the CFA that the rule gives."""
+    """The rule of code that keeps frame pointers. `sp_is_cfa`: the caller's SP is the CFA that the rule gives."""
 
     rule: Rule
     sp_is_cfa: bool
@@ -80,11 +80,11 @@ class Conventions(NamedTuple):
 
     general: RegisterSet  #: NT_PRSTATUS
     contexts: tuple[Context, ...]  #: those of signal handlers
-    frame_record: FrameRecord | None = None  #: None if frame pointers lead nowhere
+    frame_record: FrameRecord | None = None  #: None if the ABI has no frame pointers
     ends_call: Callable[[ReadCode, int], bool] = accept_every_address
-    #: (code, pc): true if a call ends at `pc`, or a no-op: runtimes, Go's goexit for one, put one before an address that they push
+    #: (code, pc): True if a call ends at `pc`, or a no-op, which runtimes such as Go's put before an address that they push
     starts_thread: Callable[[ReadCode, int], bool] = accept_no_address
-    #: (code, pc): true if a new thread begins there, if the system call returned 0, after which its creator goes on
+    #: (code, pc): True just after the system call that creates a thread, where the new thread begins and its creator goes on
     returning: Returning | None = None  #: None if such code keeps frame records
     floating: RegisterSet | None = None  #: NT_PRFPREG, if flexible rules may name such registers
     ra_mask: int = ADDRESS_MASK  #: the bits of a return address that are not its signature, if the kernel does not say
@@ -93,11 +93,11 @@ class Conventions(NamedTuple):
 
     def context_at(self, code: ReadCode, pc: int) -> Context | None:
         """Return the context that the code at `pc` restores after a signal handler; None for other code."""
-        forms = ((one, at) for one in self.contexts for at in one.instructions)
-        return next((one for one, at in forms if code(pc - at, len(one.code)) == one.code), None)
+        forms = ((context, at) for context in self.contexts for at in context.instructions)
+        return next((context for context, at in forms if code(pc - at, len(context.code)) == context.code), None)
 
 
-# By the machine name of uname. Of two byte orders, only processes of the first are traced.
+# The traced ABI by the machine name of uname. Of a machine with two byte orders, only the first is traced.
 HOST_ABIS = {name: next(abi for abi in ABIS if abi.machine == machine) for machine, name in MACHINE_NAMES.items()}
 _walked: dict[str, WalkedMachine] = {}
 
@@ -115,22 +115,23 @@ def _conventions(machine: int) -> Conventions:
 def walked_machine(abi: Abi) -> WalkedMachine:
     """Return the ABI's conventions as numbers, in the form that walks use."""
     if abi.name not in _walked:
-        known = conventions_of(abi)
+        conventions = conventions_of(abi)
         guess = None
-        if known.frame_record is not None:
-            guess = caller_rule(known.frame_record.rule, abi.ra)
-            guess.guess, guess.sp_is_cfa = True, known.frame_record.sp_is_cfa
-        signal = caller_rule(known.contexts[0].rule(abi.sp, abi.fp), abi.ra, signal=True)
-        pcs = array("q", [context.pc for context in known.contexts])
-        places = array("q", [context.places.get(number, NO_OFFSET) for context in known.contexts for number in range(REGISTERS)])
+        if conventions.frame_record is not None:
+            guess = caller_rule(conventions.frame_record.rule, abi.ra)
+            guess.guess, guess.sp_is_cfa = True, conventions.frame_record.sp_is_cfa
+        contexts = conventions.contexts
+        signal = caller_rule(contexts[0].rule(abi.sp, abi.fp), abi.ra, signal=True)
+        pcs = array("q", [context.pc for context in contexts])
+        places = array("q", [context.places.get(number, NO_OFFSET) for context in contexts for number in range(REGISTERS)])
         machine = WalkedMachine(abi.sp, abi.fp, abi.sp_offset, abi.byte_order == "little", guess, signal, pcs, places)
-        machine.returning = caller_rule(known.returning.rule, abi.ra) if known.returning else None
+        machine.returning = caller_rule(conventions.returning.rule, abi.ra) if conventions.returning else None
         _walked[abi.name] = machine
     return _walked[abi.name]
 
 
 class ThreadRegisters(NamedTuple):
-    """A thread's known registers: `values` by DWARF number. `ra_mask`: the bits of a return address without its signature."""
+    """A thread's known registers: `values` by DWARF number. `ra_mask`: the bits of a return address that are not its signature."""
 
     pc: int
     values: dict[int, int]
@@ -138,17 +139,17 @@ class ThreadRegisters(NamedTuple):
 
 
 def parse_registers(abi: Abi, general: bytes, floating: bytes = b"", masks: bytes = b"") -> ThreadRegisters | None:
-    """Return the registers in NT_PRSTATUS, NT_PRFPREG and the signature masks; None if the first is not a 64-bit thread's."""
-    known = conventions_of(abi)
-    if len(general) != 8 * known.general.words:
+    """Return the registers in NT_PRSTATUS, NT_PRFPREG and the set of signature masks; None for a 32-bit thread."""
+    conventions = conventions_of(abi)
+    if len(general) != 8 * conventions.general.words:
         return None
-    words = _unpack_words(abi, general, known.general)
-    values = {number: words[at] for number, at in known.general.places.items()}
-    if known.floating and len(floating) >= 8 * known.floating.words:
-        more = _unpack_words(abi, floating, known.floating)
-        values |= {number: more[at] for number, at in known.floating.places.items()}
+    words = _unpack_words(abi, general, conventions.general)
+    values = {number: words[at] for number, at in conventions.general.places.items()}
+    if conventions.floating and len(floating) >= 8 * conventions.floating.words:
+        floating_words = _unpack_words(abi, floating, conventions.floating)
+        values |= {number: floating_words[at] for number, at in conventions.floating.places.items()}
     signature = int.from_bytes(masks[8:], abi.byte_order) if len(masks) == PAC_MASK_BYTES else 0
-    return ThreadRegisters(words[known.general.pc], values, ~signature if signature else known.ra_mask)
+    return ThreadRegisters(words[conventions.general.pc], values, ~signature if signature else conventions.ra_mask)
 
 
 def _unpack_words(abi: Abi, raw: bytes, known: RegisterSet) -> tuple[int, ...]:

@@ -1,10 +1,10 @@
-"""s390x: general and floating-point registers, and signal frames. It has no frame pointers, and calls are not recognised."""
+"""s390x: general and floating-point registers, and signal frames. There are no frame pointers, and calls are not recognised."""
 
 from __future__ import annotations
 
 from sframegen.stack.abi.machines import UCONTEXT_REGISTERS, Context, Conventions, RegisterSet
 
-# DWARF's order of F0 to F15.
+# F0 to F15 in the order of their DWARF numbers, which begin with 16.
 _FLOATS = (0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)
 
 

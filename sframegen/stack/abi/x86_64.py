@@ -7,9 +7,9 @@ import re
 from sframegen.format.model import Rule, Where
 from sframegen.stack.abi.machines import UCONTEXT_REGISTERS, Context, Conventions, ReadCode, RegisterSet, Returning, frame_record
 
-# struct user_regs_struct: R15 R14 R13 R12 RBP RBX R11 R10 R9 R8 RAX RCX RDX RSI RDI, orig_rax, RIP, CS, EFLAGS, RSP, ...
+# By DWARF number, the index in struct user_regs_struct: R15-R12 RBP RBX R11-R8 RAX RCX RDX RSI RDI, orig_rax, RIP CS EFLAGS RSP.
 _USER_REGS = {number: at for at, number in enumerate((15, 14, 13, 12, 6, 3, 11, 10, 9, 8, 0, 2, 1, 4, 5))}
-# SP is at struct ucontext, with R8 to R15, RDI, RSI, RBP, RBX, RDX, RAX, RCX, RSP, RIP.
+# SP points to struct ucontext, which has R8 to R15, RDI, RSI, RBP, RBX, RDX, RAX, RCX, RSP and RIP: their DWARF numbers.
 _CONTEXT_REGISTERS = (*range(8, 16), 5, 4, 6, 3, 1, 0, 2, 7)
 _CONTEXT = Context(
     UCONTEXT_REGISTERS + 8 * len(_CONTEXT_REGISTERS),
@@ -18,13 +18,13 @@ _CONTEXT = Context(
     (0, 7),
 )
 
-# enum perf_event_x86_regs: RAX RBX RCX RDX RSI RDI RBP RSP RIP, flags and segments, R8 to R15.
+# By DWARF number, the bit in enum perf_event_x86_regs: RAX RBX RCX RDX RSI RDI RBP RSP RIP, flags and segments, R8 to R15.
 _PERF_REGISTERS = {number: at for at, number in enumerate((0, 3, 2, 1, 4, 5, 6, 7))} | {
     number: 8 + number for number in range(8, 16)
 }
 
 LONGEST_CALL = 7  # bytes of a call without prefixes
-# A no-op, a direct call, and FF /2: ModRM, perhaps SIB, perhaps a displacement. SIB 5 of 8 has one where ModRM says none.
+# A no-op, E8, or FF /2 with ModRM, perhaps SIB, and perhaps a displacement, which SIB base 5 has even if ModRM has none.
 _SIB_BASE_5 = b"".join(b"\\x%02x" % number for number in range(5, 256, 8))
 ENDS_CALL = re.compile(
     rb"(?:\x90|\xe8.{4}|\xff(?:[\xd0-\xd7\x10-\x13\x16\x17]|\x14(?:[%b].{4}|[^%b])|\x15.{4}"
@@ -37,12 +37,13 @@ AFTER_CLONE, CLONE_BYTES = 7, 10
 
 
 def ends_call(code: ReadCode, pc: int) -> bool:
+    """Return True if a call or a no-op ends at `pc`."""
     before = next(filter(None, (code(pc - size, size) for size in range(LONGEST_CALL, 0, -1))), b"")
     return ENDS_CALL.search(before) is not None
 
 
 def starts_thread(code: ReadCode, pc: int) -> bool:
-    """Return True after the system call in `clone` or `clone3` that begins a thread; `fork` has other code."""
+    """Return True shortly after the system call in `clone` or `clone3` that begins a thread; `fork` has other code."""
     return any(CLONE_CODE.match(code(pc - before, CLONE_BYTES)) for before in range(AFTER_CLONE, AFTER_CLONE + CLONE_BYTES))
 
 

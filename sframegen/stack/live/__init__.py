@@ -1,1 +1,1 @@
-"""A live process -> its threads, stopped, with their registers and memory."""
+"""Stops the threads of a live process, and reads their registers and memory."""

@@ -1,6 +1,6 @@
-"""Opens files of other users' choice in a helper process, which copies files whose file system may stop answering.
+"""Opens files that other users choose in a helper process, which copies a file if its file system may stop answering.
 
-The returned file can be mapped, read and closed without waiting for anybody: even closing a FUSE file may need its server.
+The returned file can be mapped, read and closed without waiting for anybody, whereas even closing a FUSE file may need its server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from sframegen.elf.ranges import Range
 
-# statfs f_type of file systems that this kernel serves itself. Overlays are among them, because containers run from them.
+# statfs f_type of file systems that the kernel serves itself. Overlays count as such, because containers run from them.
 LOCAL_FILE_SYSTEMS = {
     0xEF53,  # ext2, ext3, ext4
     0x58465342,  # XFS
@@ -46,9 +46,9 @@ LOCAL_FILE_SYSTEMS = {
 STATFS_BYTES = 256  # more than struct statfs has; f_type comes first
 F_TYPE_BYTES = 4
 MAX_COPY = 1 << 29  # bytes
-CHUNK_SIZE = 1 << 20
+CHUNK_SIZE = 1 << 20  # bytes copied at a time
 SKIPPED_SECTIONS = (".debug_", ".zdebug_")  # names of sections that are not copied: they can be most of a file
-NEEDED_SECTION = ".debug_frame"
+NEEDED_SECTION = ".debug_frame"  # the exception, because it has call frame information
 
 
 class OpenedAside(NamedTuple):
@@ -60,7 +60,7 @@ class OpenedAside(NamedTuple):
 
 
 def open_aside(risk: Hashable, work: Callable[..., Answer], *arguments: object) -> OpenedAside:
-    """Return the file that `work`, called in a helper, opens with `hand_over`. Raises its errors, and NoAnswerError."""
+    """Call `work` in a helper; return the file that it passes to `hand_over`. Raises the errors of `work`, and NoAnswerError."""
     answer = helpers().call(risk, work, *arguments)
     [descriptor] = answer.descriptors
     return OpenedAside(descriptor, *answer.value)
@@ -68,15 +68,15 @@ def open_aside(risk: Hashable, work: Callable[..., Answer], *arguments: object) 
 
 def open_elf_aside(risk: Hashable, path: str) -> tuple[ElfFile, bool]:
     """Return the ELF file at a path, and whether it is a copy. Raises FormatError and OSError, such as NoAnswerError."""
-    found = open_aside(risk, open_and_hand_over, path)
+    opened = open_aside(risk, open_and_hand_over, path)
     try:
-        data, _ = map_descriptor(found.descriptor, path)
+        data, _ = map_descriptor(opened.descriptor, path)
     finally:
-        os.close(found.descriptor)
-    return ElfFile(data, path, found.status), found.is_copy
+        os.close(opened.descriptor)
+    return ElfFile(data, path, opened.status), opened.is_copy
 
 
-# -- in the helper
+# The functions below run in the helper.
 
 
 def open_and_hand_over(path: str) -> Answer:
@@ -84,7 +84,7 @@ def open_and_hand_over(path: str) -> Answer:
 
 
 def hand_over(descriptor: int, name: str) -> Answer:
-    """Return the file if it always answers, else a copy of it. Raises FormatError and OSError."""
+    """Return the open file if its file system always answers, else a copy of it. Raises FormatError and OSError."""
     status = os.fstat(descriptor)
     if _is_local(descriptor):
         return Answer((status, False), [descriptor])
@@ -98,14 +98,14 @@ def hand_over(descriptor: int, name: str) -> Answer:
 
 
 def _is_local(descriptor: int) -> bool:
-    found = ctypes.create_string_buffer(STATFS_BYTES)
-    if ctypes.CDLL(None).fstatfs(descriptor, found) != 0:
+    statfs = ctypes.create_string_buffer(STATFS_BYTES)
+    if ctypes.CDLL(None).fstatfs(descriptor, statfs) != 0:
         return False
-    return int.from_bytes(found.raw[:F_TYPE_BYTES], sys.byteorder) in LOCAL_FILE_SYSTEMS
+    return int.from_bytes(statfs.raw[:F_TYPE_BYTES], sys.byteorder) in LOCAL_FILE_SYSTEMS
 
 
 def _copy_to_memory(descriptor: int, size: int, wanted: Iterable[Range]) -> int:
-    """Return the descriptor of a copy in memory, with zeros in place of sections that are not `wanted`."""
+    """Return the descriptor of a copy in memory that has zeros outside of the `wanted` ranges."""
     copy = os.memfd_create("copy", os.MFD_CLOEXEC)
     try:
         os.truncate(copy, size)
@@ -119,7 +119,7 @@ def _copy_to_memory(descriptor: int, size: int, wanted: Iterable[Range]) -> int:
 
 
 def _find_ranges_to_copy(descriptor: int, size: int, name: str) -> Iterator[Range]:
-    """Yield the ranges of the file to copy, ascending."""
+    """Yield the ranges of the file that are to be copied, ascending."""
     at = 0
     for start, end in sorted(_find_skipped_ranges(descriptor, size, name)):
         if at < start:
@@ -130,6 +130,7 @@ def _find_ranges_to_copy(descriptor: int, size: int, name: str) -> Iterator[Rang
 
 
 def _find_skipped_ranges(descriptor: int, size: int, name: str) -> list[Range]:
+    """Return the ranges of sections that are not copied; none if the file is not a readable ELF file."""
     if not size:
         return []
     data = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))

@@ -1,4 +1,4 @@
-"""Threads in /proc: the threads of a process, their status, and why one may not be traced."""
+"""Reads /proc: the threads of a process, their status, and why a thread may not be traced."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ import time
 
 GONE = "it has ended"
 OURSELVES = "a process cannot trace itself"
-MAX_TRIES, RETRY_INTERVAL = 500, 0.002  # seconds
+MAX_TRIES, RETRY_INTERVAL = 500, 0.002  # the interval in seconds
 EXECUTES = "it is just executing another program; try again"
-FLAGS_FIELD = 6  # of /proc/TID/stat, after the name
+FLAGS_FIELD = 6  # index of the field in /proc/TID/stat, counted after the name
 PF_KTHREAD = 0x00200000
-
-
 CHUNK_SIZE = 1 << 16  # bytes read at a time
 
 
 def proc_contents(path: str) -> bytes:
-    """Return the contents of a /proc file. Raises OSError. Without `open`, which takes three times as long."""
+    """Return the contents of a /proc file. Raises OSError. It avoids Python's `open`, which takes three times as long."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return b"".join(iter(lambda: os.read(descriptor, CHUNK_SIZE), b""))
@@ -27,7 +25,7 @@ def proc_contents(path: str) -> bytes:
 
 def threads_of(pid: int) -> list[int]:
     """Return the thread ids of a process, the first thread first; empty if the process has ended."""
-    for _ in range(3):  # for a moment there is none, while another thread takes over the id of the first
+    for _ in range(3):  # retried because the folder is gone for a moment while another thread takes over the first one's id
         try:
             found = [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208 - pathlib takes longer
             break
@@ -37,7 +35,7 @@ def threads_of(pid: int) -> list[int]:
 
 
 def status_fields_of(tid: int) -> dict[str, str]:
-    """Return the fields of /proc/TID/status; none if the thread has ended."""
+    """Return the fields of /proc/TID/status by name; empty if the thread has ended."""
     try:
         lines = proc_contents(f"/proc/{tid}/status").decode(errors="replace").splitlines()
     except OSError:
@@ -54,6 +52,7 @@ def _is_kernel_thread(tid: int) -> bool:
 
 
 def is_alive(tid: int) -> bool:
+    """Return True unless the thread has ended, even if it is not reaped yet."""
     return status_fields_of(tid).get("State", "Z")[0] not in "ZX"
 
 
@@ -68,7 +67,7 @@ def _may_be_traced(tid: int) -> bool:
             os.close(os.open(f"/proc/{tid}/mem", os.O_RDONLY | os.O_CLOEXEC))
         except PermissionError:
             time.sleep(RETRY_INTERVAL)
-        except OSError:  # a thread without memory, between two programs
+        except OSError:  # the thread has no memory for a moment, between two programs
             return True
         else:
             return True
@@ -76,11 +75,11 @@ def _may_be_traced(tid: int) -> bool:
 
 
 def explain_refusal(tid: int) -> str:
-    """Return why the kernel does not let us trace a thread, and what to do."""
+    """Return why the kernel does not let us trace a thread, and what the user can do about it."""
     fields = status_fields_of(tid)
     if fields.get("State", "Z")[0] in "ZX":
         return GONE
-    if "VmSize" not in fields:  # a process that ends loses its memory first
+    if "VmSize" not in fields:  # it has no memory: kernel threads never have any, and a process that ends loses it first
         return "it is a thread of the kernel" if _is_kernel_thread(tid) else GONE
     if os.access(f"/proc/self/task/{tid}", os.F_OK):
         return OURSELVES

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
 
+# A line of /proc/PID/maps: start-end, permissions, offset in the file, device, inode, path.
 MAPS_ROW = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (.)(.)(.). ([0-9a-f]+) (\S+) (\d+) *(.*)")
 
 
@@ -37,27 +38,27 @@ def host_abi() -> Abi:
 def parse_mappings(text: bytes) -> Mappings:
     """Parse the text of /proc/PID/maps."""
     rows = []
-    for line in text.split(b"\n"):  # the only control character that is escaped in paths
+    for line in text.split(b"\n"):  # not splitlines(), because of all line breaks only this one is escaped in paths
         if match := MAPS_ROW.fullmatch(line):
             start, end, readable, writable, executable, offset, device, inode, path = match.groups()
-            rows.append(
-                Mapping(
-                    int(start, 16), int(end, 16), readable == b"r", writable == b"w", executable == b"x",
-                    int(offset, 16), device.decode(), int(inode), os.fsdecode(path),
-                )
+            row = Mapping(
+                start=int(start, 16), end=int(end, 16), readable=readable == b"r", writable=writable == b"w",
+                executable=executable == b"x", offset=int(offset, 16), device=device.decode(), inode=int(inode),
+                path=os.fsdecode(path),
             )  # fmt: skip
+            rows.append(row)
     return Mappings(rows)
 
 
 class Process:
-    """A live process, used as a context manager. Raises StackError if it cannot be read."""
+    """A live process, used as a context manager. Its methods raise StackError if it cannot be read."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.abi = host_abi()
         self._maps_text = b""
         self._mappings = Mappings()
-        self._answering = {_find_memfd_device()}  # devices of mappings whose files always answer
+        self._answering = {_find_memfd_device()}  # devices whose files can be read without waiting for a file server
         self.unread: dict[str, str] = {}  # files that could not be opened, and why
         if not os.access(f"/proc/{pid}", os.F_OK):
             raise StackError(f"process {pid}: no such process")
@@ -73,13 +74,13 @@ class Process:
         os.close(self._memory)
 
     def mappings(self) -> Mappings:
-        """Return the current mappings; the same object while they do not change."""
+        """Return the current mappings: the same object as before if they have not changed."""
         text = self._read_maps()
         if not text:
             self._folder = self._find_living_folder()
             text = self._read_maps()
         if text != self._maps_text:
-            if self._maps_text:  # it may execute another program now, with another memory
+            if self._maps_text:  # opened again because the process may now execute another program, with other memory
                 memory = self._open_memory()
                 os.close(self._memory)
                 self._memory = memory
@@ -88,7 +89,7 @@ class Process:
         return self._mappings
 
     def read(self, address: int, size: int) -> bytes:
-        """Return bytes of memory, fewer if the memory ends; none if they are mapped from a file that does not answer."""
+        """Return bytes of memory, fewer if readable memory ends; none if their file is on a file system that does not answer."""
         if not self._maps_text:
             self.mappings()
         rows = self._mappings.overlapping(address, address + size)
@@ -102,14 +103,14 @@ class Process:
         return data
 
     def file_of(self, mapping: Mapping) -> ElfFile | None:
-        """Return the mapped file, even if it is deleted, or in another mount namespace."""
+        """Return the mapped file, even if it is deleted or in another mount namespace; None if it cannot be opened."""
         if not mapping.path.startswith("/"):
             return None
         name = mapping.path.removesuffix(DELETED)
-        places = [f"map_files/{mapping.start:x}-{mapping.end:x}", f"root{name}"]  # the first needs privileges
+        paths = [f"map_files/{mapping.start:x}-{mapping.end:x}", f"root{name}"]  # the first one needs privileges
         if name == self.executable:
-            places.append("exe")
-        for path in places:
+            paths.append("exe")
+        for path in paths:
             try:
                 elf, is_copy = open_elf_aside(mapping.device, f"{self._folder}/{path}")
             except NoAnswerError as error:
@@ -117,7 +118,7 @@ class Process:
                 return None
             except (OSError, FormatError):
                 continue
-            # Some file systems have a device number in stat that differs from that of mappings.
+            # On some file systems, stat returns another device number than /proc/PID/maps.
             if not is_copy and elf.status is not None and _format_device(elf.status.st_dev) == mapping.device:
                 self._answering.add(mapping.device)
             elf.name = name
@@ -126,14 +127,14 @@ class Process:
 
     @contextmanager
     def stopped(self, tid: int | None = None) -> Iterator[Snapshot]:
-        """Yield a snapshot of the process, with all threads or one stopped within the block. Raises StackError if none can be."""
+        """Yield a snapshot; all threads, or thread `tid` alone, are stopped within the block. Raises StackError if none can be."""
         if tid and tid not in proc.threads_of(self.pid):
             raise StackError(f"process {self.pid}: it has no thread {tid}")
         with ptrace.stopped(self.pid, tid) as threads:
             try:
                 if not threads.tids:
-                    why = threads.refused.get(self.pid) or next(iter(threads.refused.values()), "no such process")
-                    raise StackError(f"process {self.pid}: {why}")
+                    reason = threads.refused.get(self.pid) or next(iter(threads.refused.values()), "no such process")
+                    raise StackError(f"process {self.pid}: {reason}")
                 mappings = self.mappings()
                 if not mappings.rows:
                     raise StackError(f"process {self.pid}: it has no memory of its own: a thread of the kernel, or about to end")
@@ -143,7 +144,7 @@ class Process:
                 self.stopped_seconds += threads.ended - threads.began
 
     def now(self) -> Snapshot:
-        """Return a snapshot of the running process, without threads; its memory may change."""
+        """Return a snapshot of the running process, without threads. Its memory may change at any time."""
         return self._make_snapshot(self.mappings(), [], {})
 
     def _make_snapshot(self, mappings: Mappings, threads: list[StoppedThread], refused: dict[int, str]) -> Snapshot:
@@ -157,18 +158,18 @@ class Process:
         return StoppedThread(tid, name, self._read_registers(tid), tid in threads.idle)
 
     def _read_registers(self, tid: int) -> ThreadRegisters | StackError:
-        known = conventions_of(self.abi)
+        conventions = conventions_of(self.abi)
         try:
             general = ptrace.read_register_set(tid, NT_PRSTATUS)
-            floating = ptrace.read_register_set(tid, NT_PRFPREG) if known.floating else b""
-            masks = ptrace.read_register_set(tid, known.ra_mask_set) if known.ra_mask_set else b""
+            floating = ptrace.read_register_set(tid, NT_PRFPREG) if conventions.floating else b""
+            masks = ptrace.read_register_set(tid, conventions.ra_mask_set) if conventions.ra_mask_set else b""
         except ProcessLookupError:
             return StackError(f"thread {tid}: {proc.GONE}")
         registers = parse_registers(self.abi, general, floating, masks)
         return registers or StackError(f"thread {tid}: it runs 32-bit code, for which there is no SFrame")
 
     def _open_memory(self) -> int:
-        for _ in range(3):  # the thread may be gone, because another one executes a program
+        for _ in range(3):  # retried because the thread may be gone if another one executes a program
             try:
                 return os.open(f"{self._folder}/mem", os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
@@ -182,7 +183,7 @@ class Process:
             return b""
 
     def _find_living_folder(self) -> str:
-        """Return the /proc folder of a living thread: the first thread may have ended, and then shows no memory."""
+        """Return the /proc folder of a living thread, because the first thread shows no memory if it has ended."""
         return f"/proc/{next(filter(proc.is_alive, proc.threads_of(self.pid)), self.pid)}"
 
     def _read_executable(self) -> str:
@@ -193,7 +194,7 @@ class Process:
 
 
 def read_memory_in_helper(address: int, size: int, memory: int) -> Answer:
-    """Return bytes of memory that may be mapped from a file that does not answer. Runs in a helper."""
+    """Return bytes of memory that may wait for a file server, which is why this runs in a helper."""
     return Answer(_read_memory(address, size, memory))
 
 
@@ -206,7 +207,7 @@ def _read_memory(address: int, size: int, memory: int) -> bytes:
 
 @cache
 def _find_memfd_device() -> str:
-    """Return the device number of shared memory without a file, as /proc/PID/maps prints it."""
+    """Return the device number of memory files, which mappings of shared memory have, as /proc/PID/maps prints it."""
     descriptor = os.memfd_create("device", os.MFD_CLOEXEC)
     try:
         return _format_device(os.fstat(descriptor).st_dev)

@@ -1,4 +1,4 @@
-"""Stops the threads of another process for a moment with ptrace: seizes, interrupts and always releases them."""
+"""Stops the threads of another process for a moment with ptrace: seizes them, interrupts them, and always releases them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from sframegen.stack.live.proc import EXECUTES, GONE, explain_refusal, is_alive,
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DETACH, GETREGSET, SEIZE, INTERRUPT = 17, 0x4204, 0x4206, 0x4207
-EVENT_STOP = 128
+DETACH, GETREGSET, SEIZE, INTERRUPT = 17, 0x4204, 0x4206, 0x4207  # requests: PTRACE_*
+EVENT_STOP = 128  # PTRACE_EVENT_STOP
 ASLEEP = "it is in an uninterruptible sleep"
 FORBIDDEN = "ptrace is forbidden here (seccomp): start the container with the capability SYS_PTRACE, or run on the host"
-NO_THREAD = 1 << 23  # no kernel has such ids
+NO_THREAD = 1 << 23  # above the ids that kernels give to threads
 TOO_FAST = "the process starts threads faster than they can be stopped"
 ENDED = {os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED}
-IN_DISK_SLEEP, RUNNING = b"D", b"R"
-WALL = 0x40000000  # __WALL: threads too
+IN_DISK_SLEEP, RUNNING = b"D", b"R"  # states in /proc/TID/stat
+WALL = 0x40000000  # __WALL: wait for all kinds of threads
 MAX_REGISTERS = 4096  # bytes
-SEIZE_ATTEMPTS = 20  # to seize a thread: EPERM also comes if it just ended, and another took over its id to execute a program
+SEIZE_ATTEMPTS = 20  # because EPERM also comes if a thread just ended, and another took over its id to execute a program
 REAP_INTERVAL = 0.005  # seconds
-# Signals that are held back until all threads run again: those that end this program, and those of terminals that stop it.
+# Signals that are held back until all threads run again, because they end this program, or stop it from a terminal.
 HELD_BACK = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -51,7 +51,7 @@ def _ptrace(request: int, tid: int, address: int = 0, data: int = 0) -> None:
 
 
 def _is_forbidden() -> bool:
-    """Return True if ptrace is forbidden altogether: if allowed, it fails because NO_THREAD does not exist."""
+    """Return True if ptrace is forbidden altogether. Otherwise it fails for NO_THREAD because there is no such thread."""
     try:
         _ptrace(SEIZE, NO_THREAD)
     except OSError as error:
@@ -60,7 +60,7 @@ def _is_forbidden() -> bool:
 
 
 def read_register_set(tid: int, kind: int) -> bytes:
-    """Return a stopped thread's registers of a kind; empty if it has none. Raises ProcessLookupError if it has ended."""
+    """Return a stopped thread's register set (NT_*), empty if it has none. Raises ProcessLookupError if it has ended."""
     buffer = ctypes.create_string_buffer(MAX_REGISTERS)
     vector = _IoVector(ctypes.addressof(buffer), MAX_REGISTERS)
     try:
@@ -73,14 +73,14 @@ def read_register_set(tid: int, kind: int) -> bytes:
 
 
 class ThreadState(NamedTuple):
-    """The state of a traced thread: `si_code` is 0 if it runs."""
+    """The state of a traced thread, as waitid returns it. `si_code` is 0 if it runs."""
 
     si_code: int
     si_status: int
 
 
 def _read_state(tid: int) -> ThreadState | None:
-    """Return a thread's state without reaping it, which is up to the parent of a child; None if the thread is gone."""
+    """Return a thread's state without reaping it, because its parent may have to do that; None if the thread is gone."""
     try:
         found = os.waitid(os.P_PID, tid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT | WALL)
     except OSError:
@@ -89,13 +89,13 @@ def _read_state(tid: int) -> ThreadState | None:
 
 
 def _signal_to_deliver(state: ThreadState) -> int:
-    """Return the signal to deliver to a thread that stopped with this state."""
+    """Return the signal to deliver on release to a thread that stopped with this state; 0 for none."""
     event, number = divmod(state.si_status, 256)
     return 0 if event == EVENT_STOP else number
 
 
 def _wait_for_sleep_end(tid: int, deadline: float) -> bytes:
-    """Return the thread's state letter after any uninterruptible sleep (`D`), in which a seized thread would stop much later."""
+    """Wait until a thread is in no uninterruptible sleep, in which it would stop much later; return the letter of its state."""
     while True:
         try:
             state = proc_contents(f"/proc/{tid}/stat").rpartition(b") ")[2][:1]
@@ -106,22 +106,22 @@ def _wait_for_sleep_end(tid: int, deadline: float) -> bytes:
         time.sleep(0.001)
 
 
-_TRACED: set[int] = set()  # threads that we traced and did not release: each must be reaped when it ends, however late
+_TRACED: set[int] = set()  # threads that were seized and not released: each must be reaped when it ends, however late
 
 
 class StoppedThreads:
-    """The stopped threads of a process. `refused`: those that could not be stopped, and why."""
+    """The threads of a process, and the means to stop and release them. `refused`: those that could not be stopped, and why."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.tids: list[int] = []
         self.refused: dict[int, str] = {}
-        self.idle: set[int] = set()  # neither ran nor waited for a processor just before
+        self.idle: set[int] = set()  # those that neither ran nor waited for a processor just before
         self.began = self.ended = 0.0  # time.monotonic() when the first thread stopped, and when all ran again
-        self._seized: dict[int, int | None] = {}  # with the signal to deliver on release; None: not stopped yet
+        self._seized: dict[int, int | None] = {}  # by id, the signal to deliver on release; None for a thread not stopped yet
 
     def stop(self, only: int | None = None) -> None:
-        """Stop all threads, or one. Threads that start meanwhile are stopped, too, up to a limit."""
+        """Stop all threads, or thread `only`. Threads that start meanwhile are stopped too, within a time limit."""
         done = threading.Event()
         reaper = threading.Thread(target=self._reap_meanwhile, args=(done,), daemon=True)
         try:
@@ -140,13 +140,14 @@ class StoppedThreads:
         self.tids = [tid for tid, number in self._seized.items() if number is not None]
 
     def _stop_new_threads(self, only: int | None) -> None:
+        """Stop threads until no new one appears, because others may start as long as one runs."""
         latest = time.monotonic() + patience.current.threads
         while new := self._find_new_threads(only):
             if self.began and time.monotonic() > latest:
-                self.refused[new[0]] = EXECUTES if new[0] == self.pid else TOO_FAST  # for all of them
+                self.refused[new[0]] = EXECUTES if new[0] == self.pid else TOO_FAST  # one entry stands for all of them
                 break
             deadline = time.monotonic() + patience.current.threads
-            for tid in new:  # others may start as long as one runs
+            for tid in new:
                 state = _wait_for_sleep_end(tid, deadline)
                 if state == IN_DISK_SLEEP:
                     self.refused[tid] = ASLEEP
@@ -157,7 +158,7 @@ class StoppedThreads:
             self.began = self.began or time.monotonic()
             for tid in new:
                 if tid in self._seized:
-                    with suppress(OSError):  # it is about to end, and is ours until it is reaped
+                    with suppress(OSError):  # it fails for a thread about to end, which stays traced until it is reaped
                         _ptrace(INTERRUPT, tid)
             deadline = time.monotonic() + patience.current.threads
             for tid in new:
@@ -165,23 +166,23 @@ class StoppedThreads:
                     self._wait_until_stopped(tid, deadline)
 
     def _executes_program(self) -> bool:
-        """Return True if all known threads have ended, but the process lives: it executes another program."""
+        """Return True if the process executes another program: all known threads have ended, but the process lives."""
         return not self._seized and set(self.refused.values()) <= {GONE} and any(map(is_alive, threads_of(self.pid)))
 
     def _find_new_threads(self, only: int | None) -> list[int]:
-        """Return the threads still to seize: the first one again if another thread took over its id to execute a program."""
+        """Return the threads still to seize, among them the first one if another took over its id to execute a program."""
         if self.refused.get(self.pid) == GONE and is_alive(self.pid):
             del self.refused[self.pid]
         return [tid for tid in ([only] if only else threads_of(self.pid)) if tid not in self._seized and tid not in self.refused]
 
     def release_all(self) -> None:
-        """Release all threads, and do not touch them again. Never raises."""
+        """Release all threads, for good. Never raises."""
         for tid, number in self._seized.items():
             self._release(tid, number)
         if self.pid not in self._seized and self.pid in _TRACED:
             self._release(self.pid, 0)
         deadline = time.monotonic() + patience.current.threads
-        for tid in list(_TRACED):  # those about to end
+        for tid in list(_TRACED):  # threads that are about to end
             while not _reap(tid) and self.refused.get(tid) == GONE and tid != self.pid and time.monotonic() < deadline:
                 time.sleep(0.0001)
         self._seized.clear()
@@ -204,6 +205,7 @@ class StoppedThreads:
                 return
 
     def _wait_until_stopped(self, tid: int, deadline: float) -> None:
+        """Wait until a seized thread has stopped or ended, or the deadline is over; the pauses (in seconds) get longer."""
         pause = 0.0
         while True:
             state = _read_state(tid)
@@ -220,9 +222,9 @@ class StoppedThreads:
             pause = min(2 * pause + 0.00002, 0.01)
 
     def _still_traces_first_thread(self) -> bool:
-        """Return True if we trace the first thread and it lives. Its end is not reported while other threads live.
+        """Return True if we trace the first thread and it lives, for its end is not reported while other threads live.
 
-        A thread that executes a program takes over its id, and has to stop too.
+        It is interrupted again, because a thread that executes a program takes over its id, and has to stop too.
         """
         fields = status_fields_of(self.pid)
         if fields.get("State", "Z")[0] in "ZX" or fields["TracerPid"].strip() != str(os.getpid()):
@@ -232,7 +234,7 @@ class StoppedThreads:
         return True
 
     def _forget_ended_thread(self, tid: int, deadline: float) -> None:
-        """Forget a thread that has ended, or that executed a program: it is the first thread then, and still traced."""
+        """Forget a thread that has ended. If it executed a program instead, it is now the first thread, and still traced."""
         del self._seized[tid]
         self.refused[tid] = GONE
         if self.pid not in self._seized and self._still_traces_first_thread():
@@ -242,19 +244,19 @@ class StoppedThreads:
             self._wait_until_stopped(self.pid, deadline)
 
     def _reap_meanwhile(self, done: threading.Event) -> None:
-        """Reap threads: SEIZE waits for a thread that executes a program, which waits until the others, ours, are reaped."""
+        """Reap threads until `done`: SEIZE may wait for one that executes a program, and that one waits until others are reaped."""
         while not done.wait(REAP_INTERVAL):
             for tid in list(_TRACED):
                 _reap(tid)
 
     def _release(self, tid: int, number: int | None) -> None:
-        """Release a thread. One that was killed while stopped takes a moment; another may have its id by then, and stops too."""
+        """Release a thread. If it was killed while stopped, that takes a moment, and another thread that took over its id stops."""
         deadline = time.monotonic() + patience.current.threads
         while True:
             try:
                 _ptrace(DETACH, tid, 0, number or 0)
             except OSError:
-                if _reap(tid) or number is None or time.monotonic() > deadline:  # not stopped: the kernel will release it
+                if _reap(tid) or number is None or time.monotonic() > deadline:  # the kernel releases one that is not stopped
                     return
             else:
                 _TRACED.discard(tid)
@@ -267,9 +269,9 @@ class StoppedThreads:
 
 
 def _reap(tid: int) -> bool:
-    """Reap a thread that has ended: its parent is told only after its tracer. Our own children are not reaped here.
+    """Reap a thread that has ended, unless it is our own child, because the kernel tells its parent only after its tracer.
 
-    Return True if we trace it no longer.
+    Return True if it is no longer traced.
     """
     state = _read_state(tid)
     if state and state.si_code not in ENDED:
@@ -284,12 +286,12 @@ def _reap(tid: int) -> bool:
 
 @contextmanager
 def stopped(pid: int, tid: int | None = None) -> Iterator[StoppedThreads]:
-    """Yield the threads of a process, or one, stopped within the block. Signals that would end us are delivered after it."""
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
+    """Yield the threads of a process, or one of them, stopped within the block. Signals that end us are delivered after it."""
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
     threads = StoppedThreads(pid)
     try:
         threads.stop(tid)
         yield threads
     finally:
         threads.release_all()
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)

@@ -1,6 +1,6 @@
-"""Demangles names of C++ and Rust with LLVM's demanglers, where the library pycxxfilt is installed.
+"""Demangles names of C++ and Rust with LLVM's demanglers, if the library pycxxfilt is installed.
 
-A short name can expand until it fills the memory, or the stack: a separate process with limits demangles.
+A separate process with limits demangles, because a short name can expand until it fills the memory or the stack.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 LIBRARY = "pycxxfilt"
 RUST_HASH = re.compile("::h[0-9a-f]{16}$")
-RUST_SIGN = re.compile(r"\.\.|(?:(?<=::)_|^_)?\$([A-Z]{1,2}|u([0-9a-f]{2,6}))\$")  # a part does not begin with a sign, but with _
+RUST_SIGN = re.compile(r"\.\.|(?:(?<=::)_|^_)?\$([A-Z]{1,2}|u([0-9a-f]{2,6}))\$")  # at the start of a part, _ comes before it
 RUST_SIGNS = {"SP": "@", "BP": "*", "RF": "&", "LT": "<", "GT": ">", "LP": "(", "RP": ")", "C": ","}
-MAX_TEXT = 1 << 16  # characters: longer names are useless
-MAX_MEMORY = 1 << 26  # bytes more than the process has with the library
+MAX_TEXT = 1 << 16  # characters, because longer names are useless
+MAX_MEMORY = 1 << 26  # bytes beyond what the process has after loading the library
 MAX_SECONDS = 0.25  # of CPU time for a name
-MAX_BATCH = 256  # names that are sent at once: a quarter of that memory, if their texts are as long as may be
-MAX_DEATHS = 4  # of such processes, with one name each; after these, names stay mangled
+MAX_BATCH = 256  # names that are sent at once; texts of the greatest length then take a quarter of that memory
+MAX_DEATHS = 4  # processes that a single name may end; after these, names stay mangled
 
 
 @cache
@@ -44,7 +44,7 @@ def can_demangle() -> bool:
 
 
 class _Demangler:
-    """The process that demangles: started with `begin` or for the first name, and again after a name ended it."""
+    """The process that demangles. It is started with `begin` or for the first name, and again after a name has ended it."""
 
     def __init__(self) -> None:
         self._forker = Forker(_demangle_names, _limit_process)
@@ -52,25 +52,25 @@ class _Demangler:
         self._deaths = 0
 
     def demangle(self, names: list[str]) -> list[str]:
-        """Return the demangled names, in order; an empty text where the process gave no answer."""
+        """Return the demangled names, in order, with an empty text for each name that could not be demangled."""
         texts: list[str] = []
-        most = MAX_BATCH
+        batch_size = MAX_BATCH
         while len(texts) < len(names) and self._deaths < MAX_DEATHS:
-            part = names[len(texts) : len(texts) + most]
+            batch = names[len(texts) : len(texts) + batch_size]
             try:
                 process = self._running_process()
-                process.ask((part,))
+                process.ask((batch,))
                 texts += process.answer().value
             except OSError:
                 self._end()
-                if len(part) == 1:
+                if len(batch) == 1:
                     self._deaths += 1
                     texts.append("")
-                most = MAX_BATCH if len(part) == 1 else 1  # one of them ended it
+                batch_size = MAX_BATCH if len(batch) == 1 else 1  # one by one, to find the name that ended it
         return texts + [""] * (len(names) - len(texts))
 
     def begin(self) -> None:
-        """Start the process: it and its successors share only the memory that this one has now. Raises OSError."""
+        """Start the process now, because it and its successors get a copy of this one's memory. Raises OSError."""
         self._forker.begin()
         self._running_process()
 
@@ -79,7 +79,7 @@ class _Demangler:
         self._forker.close()
 
     def _running_process(self) -> ForkedProcess:
-        """Return the process, started if need be. Raises OSError."""
+        """Return the process, which is started unless it runs. Raises OSError."""
         self._process = reuse_or_start(self._process, self._forker.start_process)
         return self._process
 
@@ -89,16 +89,17 @@ class _Demangler:
             self._process = None
 
 
-# -- in the process that demangles
+# The functions from here to _demangle_name run in the process that demangles.
 
 
 def _limit_process(pipe: int) -> None:
+    """Give up all descriptors but the pipe, and limit the memory."""
     die_with_parent(ignore_signals=True)
     redirect_to_null(1, 2)
     close_other_descriptors(pipe)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    _demangle_name("")  # loads the library
+    _demangle_name("")  # loads the library before the limit
     limit_memory(MAX_MEMORY)
 
 
@@ -123,21 +124,18 @@ def _demangle_name(name: str) -> str:
     return text if len(text) <= MAX_TEXT else ""
 
 
-# -- in the process that asks
-
-
 _DEMANGLER = _Demangler()
 atexit.register(_DEMANGLER.close)
 
 
 def begin_demangling() -> None:
-    """Start the process while this one has little memory: the fork keeps a copy of all that changes later. Raises OSError."""
+    """Start the process that demangles while this one has little memory, of which the fork keeps a copy. Raises OSError."""
     if can_demangle():
         _DEMANGLER.begin()
 
 
 def demangle_all(names: Iterable[str]) -> dict[str, str]:
-    """Demangle many names together, which is quicker: {name: text}."""
+    """Return {name: demangled name} for many names together, which is quicker. Other names stay as they are."""
     found = {name: name for name in names}
     mangled = [name for name in found if name.startswith(MANGLED)]
     if mangled and can_demangle():
@@ -147,15 +145,15 @@ def demangle_all(names: Iterable[str]) -> dict[str, str]:
 
 
 def _clean_rust_path(text: str) -> str:
-    """Return a name without Rust's hash at its end, and with the signs that Rust's older mangling writes out."""
+    """Return a name without Rust's hash at its end, and with the signs that Rust's older mangling spells out."""
     path = RUST_HASH.sub("", text)
     return path if path == text or ("$" not in path and ".." not in path) else RUST_SIGN.sub(_decode_sign, path)
 
 
-def _decode_sign(found: re.Match[str]) -> str:
-    if found[0] == "..":
+def _decode_sign(match: re.Match[str]) -> str:
+    if match[0] == "..":
         return "::"
-    if found[2] is None:
-        return RUST_SIGNS.get(found[1], found[0])
-    code = int(found[2], 16)
-    return chr(code) if code < sys.maxunicode and chr(code).isprintable() else found[0]
+    if match[2] is None:
+        return RUST_SIGNS.get(match[1], match[0])
+    code = int(match[2], 16)
+    return chr(code) if code < sys.maxunicode and chr(code).isprintable() else match[0]

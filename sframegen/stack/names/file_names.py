@@ -1,6 +1,6 @@
-"""Names for the code of one file: functions of its symbol table, or of its debug file, or of Go's own table.
+"""Names the functions of one file from its symbol table, its debug file or Go's own table.
 
-Without a name, where call frame information begins, or a function that is known otherwise.
+For a function without a name, only the start is returned, from call frame information or from a given function.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.stack.names.gopclntab import GoTable
 
-MAX_CACHED = 1 << 15  # addresses that `load_names` goes on with
+MAX_CACHED = 1 << 15  # addresses; once there are more, `load_names` drops all of them
 
 
 class NamedFunction(NamedTuple):
@@ -33,7 +33,7 @@ class NamedFunction(NamedTuple):
 
 
 class FileNames:
-    """Names by link-time address. Tables are read when the first name is asked for."""
+    """Names by link-time address. Tables are read when the first name is needed."""
 
     def __init__(
         self,
@@ -43,49 +43,49 @@ class FileNames:
         debug_files: DebugFiles | None = None,
         start_of: Callable[[int], int | None] = lambda _: None,
     ) -> None:
-        """`start_of`: returns where the function at an address begins, asked if it has neither a name nor CFI."""
+        """`start_of`: returns where the function at an address begins; called if that has neither a name nor CFI."""
         self._file = file
         self._start_of = start_of
         self._demangled = demangled
         self._debug_files = debug_files or DebugFiles()
         self._symbols: list[FunctionColumns] | None = None
-        self._go_table: tuple[GoTable | None] | None = None  # once it was looked for
+        self._go_table: tuple[GoTable | None] | None = None  # None until it is searched for
         self._fde_ranges: tuple[array[int], array[int]] | None = None
         self._known: dict[int, NamedFunction] = {}
-        self._functions: dict[tuple[int, int], NamedFunction] = {}  # by place in `_symbols` and start: one text for all addresses
+        self._functions: dict[tuple[int, int], NamedFunction] = {}  # by index in `_symbols` and start; its addresses share one
 
     def at(self, address: int) -> NamedFunction:
-        """Return the function that holds an address."""
+        """Return the function that contains an address."""
         if address not in self._known:
             self.load_names([address])
         return self._known[address]
 
     def load_names(self, addresses: Collection[int]) -> None:
-        """Find the functions of many addresses together, which is quicker; `at` then returns them without a search."""
+        """Find the functions of many addresses together, which is quicker, so that `at` can return them without a search."""
         if len(self._known) > MAX_CACHED:
             self._known, self._functions = {}, {}
         unknown = [address for address in addresses if address not in self._known]
-        for place, columns in enumerate(self._tables if unknown else ()):
+        for number, columns in enumerate(self._tables if unknown else ()):
             found = columns.functions_at(unknown)
-            self._name_functions(place, [symbol for symbol, _ in found])
-            for symbol, held in found:
-                those = (address for address in held if self._symbol_covers(symbol, address))
-                self._known.update(dict.fromkeys(those, self._functions[place, symbol.address]))
+            self._name_functions(number, [symbol for symbol, _ in found])
+            for symbol, candidates in found:
+                covered = (address for address in candidates if self._symbol_covers(symbol, address))
+                self._known.update(dict.fromkeys(covered, self._functions[number, symbol.address]))
             unknown = [address for address in unknown if address not in self._known]
         self._known.update((address, self._find_without_symbol(address)) for address in unknown)
 
     def release_pages(self) -> None:
-        """Release the memory of the file's pages to the kernel's cache, until they are read again."""
+        """Drop the file's pages from this process's memory until they are read again."""
         from sframegen.program.own_memory import drop_pages  # noqa: PLC0415 - for long profiles
 
         drop_pages(self._file.data)
 
-    def _name_functions(self, place: int, symbols: Iterable[Symbol]) -> None:
-        """Name the functions of these symbols that are not known yet; mangled names are demangled together."""
-        new = [symbol for symbol in symbols if (place, symbol.address) not in self._functions]
-        names = [printable(symbol.name.partition("@")[0]) for symbol in new]  # without its version
+    def _name_functions(self, number: int, symbols: Iterable[Symbol]) -> None:
+        """Name the functions of these symbols of table `number`. New mangled names are demangled together, which is quicker."""
+        new = [symbol for symbol in symbols if (number, symbol.address) not in self._functions]
+        names = [printable(symbol.name.partition("@")[0]) for symbol in new]  # without the symbol's version
         for symbol, name in zip(new, self._demangle(names), strict=True):
-            self._functions[place, symbol.address] = NamedFunction(name, symbol.address)
+            self._functions[number, symbol.address] = NamedFunction(name, symbol.address)
 
     def _demangle(self, names: list[str]) -> list[str]:
         mangled = {name for name in names if name.startswith(MANGLED)} if self._demangled else set()
@@ -112,14 +112,14 @@ class FileNames:
         return NamedFunction(None, start if address - start < size else self._start_of(address))
 
     def _symbol_covers(self, symbol: Symbol, address: int) -> bool:
-        """Return True if the symbol's code holds the address: a symbol without a size ends where an FDE ends or begins."""
+        """Return True if the symbol's code contains the address. A symbol without a size ends where an FDE ends or begins."""
         if symbol.size or symbol.address == address:
             return True
         start, size = self._last_fde_before(address)
         return start <= symbol.address and (address - start < size or symbol.address - start >= size)
 
     def _last_fde_before(self, address: int) -> tuple[int, int]:
-        """Return start and size of the last function with CFI that begins at or before the address; (0, 0) without one."""
+        """Return start and size of the last FDE that begins at or before the address; (0, 0) without one."""
         if self._fde_ranges is None:
             self._fde_ranges = _read_fde_ranges(self._file)
         starts, sizes = self._fde_ranges
@@ -134,7 +134,7 @@ def _find_go_table(file: ElfFile) -> GoTable | None:
 
 
 def _read_fde_ranges(file: ElfFile) -> tuple[array[int], array[int]]:
-    """Return ascending starts, and sizes, of functions with CFI; not those of SFrame, which joins neighbours."""
+    """Return the ascending starts, and the sizes, of FDEs in the CFI, because an SFrame section may have joined functions."""
     from cfi import reader  # noqa: PLC0415 - here and below: most files have symbols
     from sframegen.conversion.cfi_sections import find_sources  # noqa: PLC0415
 
@@ -148,13 +148,13 @@ def _read_fde_ranges(file: ElfFile) -> tuple[array[int], array[int]]:
 
 
 def _read_symbol_tables(file: ElfFile, debug_files: DebugFiles) -> list[FunctionColumns]:
-    """Return tables of functions by address; the debug file's first, if there is one and the file names only its exports."""
-    found = [file]
+    """Return the symbol tables by address. If the file names only its exports, the table of its debug file comes first."""
+    files = [file]
     if not has_all_symbols(file):
         debug = debug_files.find(file) or load_mini_debug_file(file)
-        found = [debug, file] if debug else found
+        files = [debug, file] if debug else files
     columns = []
-    for one in found:
+    for one in files:
         with suppress(FormatError):
             columns.append(FunctionColumns(one))
     return columns

@@ -1,9 +1,8 @@
-"""The table that the Go linker puts in each program, stripped or not: functions by address, and the line of each instruction.
+"""Reads the table that the Go linker puts into each program, even a stripped one: functions by address, and source lines.
 
-Go calls it pclntab. Since Go 1.18, after the first 8 bytes its header has the words: functions, files, start of text, and offsets
-of names, units, files, values and functions. Addresses are those of functions, ascending, of 4 bytes from the start of text.
-
-Input is hostile: every offset is checked, texts and the steps of a line table have limits.
+Go calls it pclntab. Since Go 1.18, after the first 8 bytes its header has these words: the numbers of functions and of files, the
+start of text, and the offsets of names, units, files, values and functions. Function addresses ascend, as 4-byte offsets from the
+start of text. The input may be hostile, so every offset is checked, and texts and the steps of line tables have limits.
 """
 
 from __future__ import annotations
@@ -26,25 +25,26 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
 
 SECTIONS = (".gopclntab", ".data.rel.ro.gopclntab")
-GO_SECTIONS = (".go.buildinfo", ".note.go.buildid", ".gosymtab", ".noptrdata")  # sections of programs that the Go linker made
+GO_SECTIONS = (".go.buildinfo", ".note.go.buildid", ".gosymtab", ".noptrdata")  # only programs that the Go linker made have them
 MAX_TEXT = 8192  # bytes of a name or path
 MAX_STEPS = 1 << 20  # of one function's line table
 MAX_FUNCTIONS = 1 << 24
-MAX_ALL_STEPS = 1 << 24  # of the tables of SP of all functions
-TEXT_START = 2  # number of the word in the header
-OFFSET_SIZE = 4  # bytes of an address in the table
-MAX_MODULE_DATA = 512  # bytes of the runtime's record of a program, up to its addresses
-MAX_RELOCATIONS = 1 << 22
-SP_FIELD = 4  # of a function's record: the table of SP
-IS_OUTERMOST, WRITES_SP = 1, 2  # of a function's flags
-MAX_FRAME = 1 << 31
-WORD_SIZE = 8  # bytes of an address: of all machines here
-MAX_CANDIDATES = 64  # places that look like a header
+MAX_ALL_STEPS = 1 << 24  # of the SP tables of all functions
+TEXT_START = 2  # index of the word in the header
+OFFSET_SIZE = 4  # bytes of a function's address in the table
+MAX_MODULE_DATA = 512  # bytes of the runtime's record of a program (moduledata) up to the addresses of its text
+MAX_RELOCATIONS = 1 << 22  # of one section
+NAME_FIELD, SP_FIELD, FILE_FIELD, LINE_FIELD, UNIT_FIELD = 1, 4, 5, 6, 8  # numbers of fields in a function's record
+IS_OUTERMOST, WRITES_SP = 1, 2  # bits of a function's flags
+MAX_FRAME = 1 << 31  # bytes
+WORD_SIZE = 8  # bytes of an address on all machines here
+MAX_CANDIDATES = 64  # matches in a segment that are tried
+# The magic number of 1.18 or 1.20 in either byte order, two zero bytes, the instruction size, and the size of a pointer.
 HEADER = re.compile(rb"(?:[\xf0\xf1]\xff\xff\xff|\xff\xff\xff[\xf0\xf1])\x00\x00[\x01\x02\x04]\x08", re.DOTALL)
 
 
 class GoLayout(NamedTuple):
-    """`flags_at`: the byte of a function's flags in its record, after the address."""
+    """A layout of the table. `flags_at`: offset of the flags in a function's record, counted from after the address."""
 
     magic: int
     since: str
@@ -55,7 +55,7 @@ GO_LAYOUTS = (GoLayout(0xFFFFFFF0, "1.18", 33), GoLayout(0xFFFFFFF1, "1.20", 37)
 
 
 class GoFunction(NamedTuple):
-    """A function of the table. `end`: where the next one begins."""
+    """A function of the table. `end`: where the next function begins."""
 
     name: str
     start: int
@@ -70,20 +70,20 @@ class GoLine(NamedTuple):
 
 
 class GoFrame(NamedTuple):
-    """A function's stack use: `steps` are (offset of code, bytes taken), the first at 0. `end`: of its code.
+    """A function's use of the stack: `steps` are (offset of code, bytes of stack in use from there on), the first at offset 0.
 
-    `first`: the function is the outermost one of a stack.
+    `end`: the end of its code. `is_outermost`: the function is the outermost one of a stack.
     """
 
     name: str
     start: int
     end: int
     steps: tuple[tuple[int, int], ...]
-    first: bool
+    is_outermost: bool
 
 
 class _TableEntry(NamedTuple):
-    """A table entry: the function's first address, where the next one begins, the offset of its record."""
+    """An entry of the table: the function's start, the start of the next function, and the offset of its record."""
 
     start: int
     end: int
@@ -91,10 +91,10 @@ class _TableEntry(NamedTuple):
 
 
 class GoTable:
-    """Functions and lines by link-time address. Raises FormatError for a bad header; its methods raise nothing for any bytes."""
+    """Functions and lines by link-time address. Only the constructor raises FormatError, for a bad header."""
 
     def __init__(self, data: memoryview, byte_order: ByteOrder, text_start: int | None = None, name: str = "") -> None:
-        """`text_start`: used where the header has none until the program is loaded."""
+        """`text_start`: replaces that of the header, which may be filled in only when the program is loaded."""
         self._data = data
         self._order: ByteOrder = byte_order
         self._name = name
@@ -113,27 +113,29 @@ class GoTable:
             raise FormatError(f"{self.count:,} functions do not fit", ".gopclntab", 8, name)
 
     def header_word(self, number: int) -> int:
+        """Return the word with that index in the header. Raises FormatError."""
         at = 8 + number * self._word
-        found = self._read_number(at, self._word)
-        if found is None:
+        word = self._read_number(at, self._word)
+        if word is None:
             raise FormatError("its header is cut off", ".gopclntab", at, self._name)
-        return found
+        return word
 
     def function_at(self, address: int) -> GoFunction | None:
-        found = self._entry_at_address(address)
-        if found is None:
+        """Return the function that contains an address; None if there is none, or it has no name."""
+        entry = self._entry_at_address(address)
+        if entry is None:
             return None
-        name = self._read_text(self._names, self._read_field(found, 1))
-        return GoFunction(name, found.start, found.end) if name else None
+        name = self._read_text(self._names, self._read_field(entry, NAME_FIELD))
+        return GoFunction(name, entry.start, entry.end) if name else None
 
     def line_at(self, address: int) -> GoLine | None:
-        """Return the line of the instruction, perhaps in a function inlined there; None if unknown."""
-        found = self._entry_at_address(address)
-        if found is None:
+        """Return the line of the instruction, which may be in a function inlined there; None if unknown."""
+        entry = self._entry_at_address(address)
+        if entry is None:
             return None
-        file = self._find_value(found, self._read_field(found, 5), address)
-        line = self._find_value(found, self._read_field(found, 6), address)
-        source = self._read_source(found, file) if file is not None and file >= 0 else ""
+        file = self._find_value(entry, self._read_field(entry, FILE_FIELD), address)
+        line = self._find_value(entry, self._read_field(entry, LINE_FIELD), address)
+        source = self._read_source(entry, file) if file is not None and file >= 0 else ""
         return GoLine(source, line) if source and line is not None and line > 0 else None
 
     def functions(self) -> Iterator[GoFunction]:
@@ -146,38 +148,36 @@ class GoTable:
     def frames(self) -> Iterator[GoFrame]:
         """Yield the frames of all functions whose SP table can be read, by ascending address."""
         left = MAX_ALL_STEPS
-        known: dict[int, tuple[tuple[tuple[int, int], ...], int]] = {}
-        for found in self._entries_with_code():
-            offset = self._read_field(found, SP_FIELD) or 0
-            if offset not in known:  # the linker keeps equal ones once
-                known[offset] = self._read_sp_steps(offset)
-            steps, size = known[offset]
-            left -= len(steps)  # counts also steps that turn out to make no sense
+        cached: dict[int, tuple[tuple[tuple[int, int], ...], int]] = {}
+        for entry in self._entries_with_code():
+            offset = self._read_field(entry, SP_FIELD) or 0
+            if offset not in cached:  # functions share equal tables
+                cached[offset] = self._read_sp_steps(offset)
+            steps, size = cached[offset]
+            left -= len(steps)  # also those of a table that cannot be used
             if left <= 0:
                 return
-            if 0 < size <= found.end - found.start:
-                name = self._read_text(self._names, self._read_field(found, 1))
-                yield GoFrame(name, found.start, found.start + size, steps, self._read_flags(found) & IS_OUTERMOST != 0)
+            if 0 < size <= entry.end - entry.start:
+                name = self._read_text(self._names, self._read_field(entry, NAME_FIELD))
+                yield GoFrame(name, entry.start, entry.start + size, steps, self._read_flags(entry) & IS_OUTERMOST != 0)
 
     def outermost_ranges(self) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of functions that begin a stack and write SP: a caller, if any, cannot be found."""
-        for found in self._entries_with_code():
-            if self._read_flags(found) & (IS_OUTERMOST | WRITES_SP) == IS_OUTERMOST | WRITES_SP:
-                yield found.start, found.end
+        """Yield the ranges of functions that begin a stack and write SP, so that no caller can be found from them."""
+        for entry in self._entries_with_code():
+            if self._read_flags(entry) & (IS_OUTERMOST | WRITES_SP) == IS_OUTERMOST | WRITES_SP:
+                yield entry.start, entry.end
 
     @property
     def span(self) -> tuple[int, int]:
-        """Return the first address, as it is in the table, and the bytes from there to the end of the last function."""
+        """Return the first function's offset from the start of text, and the bytes from there to the end of the last one."""
         return self._entries[0], self._entries[-1] - self._entries[0]
-
-    # -- reading
 
     def _start_of(self, number: int) -> int:
         return self._base + self._entries[2 * number]
 
     @cached_property
     def _entries(self) -> array[int]:
-        """Return address and record offset of each function, in turn, then the end of the last one's code."""
+        """Return the address and the record's offset of each function, by turns, then the end of the last one's code."""
         size = (2 * self.count + 1) * OFFSET_SIZE
         found = array("I", bytes(self._data[self._functions : self._functions + size]))
         if self._order != sys.byteorder:
@@ -189,38 +189,38 @@ class GoTable:
         return self._entry(after - 1) if after and address < self._start_of(after) else None
 
     def _entries_with_code(self) -> Iterator[_TableEntry]:
-        """Yield all functions, except those that end before they begin."""
-        return (found for found in map(self._entry, range(self.count)) if found.start < found.end)
+        """Yield all entries except those whose function ends before it begins."""
+        return (entry for entry in map(self._entry, range(self.count)) if entry.start < entry.end)
 
     def _entry(self, number: int) -> _TableEntry:
         return _TableEntry(self._start_of(number), self._start_of(number + 1), self._functions + self._entries[2 * number + 1])
 
     def _read_number(self, at: int, size: int) -> int | None:
-        """Return the unsigned number at an offset; None outside of the table."""
+        """Return the unsigned number of `size` bytes at an offset; None outside of the table."""
         if at < 0 or at + size > len(self._data):
             return None
         return int.from_bytes(self._data[at : at + size], self._order)
 
-    def _read_field(self, found: _TableEntry, number: int) -> int | None:
-        """Return the field of 4 bytes with that number; the entry address is number 0."""
-        return self._read_number(found.record + OFFSET_SIZE + 4 * (number - 1), 4)
+    def _read_field(self, entry: _TableEntry, number: int) -> int | None:
+        """Return the field of 4 bytes with that number in the function's record; number 0 is the address."""
+        return self._read_number(entry.record + OFFSET_SIZE + 4 * (number - 1), 4)
 
     def _read_text(self, part: int, offset: int | None) -> str:
-        """Return the text up to its zero byte; empty outside of the table."""
+        """Return the zero-terminated text at an offset in a part of the table; empty outside of the table."""
         if offset is None or not 0 <= part + offset < len(self._data):
             return ""
         raw = bytes(self._data[part + offset : part + offset + MAX_TEXT])
         return printable(raw.partition(b"\0")[0].decode(errors="replace"))
 
-    def _read_source(self, found: _TableEntry, file: int) -> str:
-        unit = self._read_field(found, 8)
+    def _read_source(self, entry: _TableEntry, file: int) -> str:
+        unit = self._read_field(entry, UNIT_FIELD)
         if unit is None:
             return ""
         offset = self._read_number(self._units + 4 * (unit + file), 4)
         return "" if offset == 0xFFFFFFFF else self._read_text(self._files, offset)
 
-    def _find_value(self, found: _TableEntry, offset: int | None, address: int) -> int | None:
-        pc = found.start
+    def _find_value(self, entry: _TableEntry, offset: int | None, address: int) -> int | None:
+        pc = entry.start
         for value, size in self._read_values(offset or 0):
             pc += size
             if pc > address:
@@ -228,7 +228,7 @@ class GoTable:
         return None
 
     def _read_sp_steps(self, offset: int) -> tuple[tuple[tuple[int, int], ...], int]:
-        """Return the SP steps at an offset, and the bytes of code that they cover: 0 if they make no sense."""
+        """Return the SP steps at an offset, and the bytes of code that they cover, or 0 if the steps are impossible."""
         steps: list[tuple[int, int]] = []
         size = 0
         for value, more in self._read_values(offset):
@@ -239,7 +239,7 @@ class GoTable:
         return tuple(steps), size
 
     def _read_values(self, offset: int) -> Iterator[tuple[int, int]]:
-        """Yield the values of a table, 0 for none, each with the bytes of code for which it holds: 0 where the table is cut off."""
+        """Yield the values of the table at an offset, 0 for no table, each with the bytes of code that have it, 0 at a cut."""
         at, value = self._values + offset, -1
         for step in range(MAX_STEPS if offset else 0):
             change, at = self._read_varint(at)
@@ -251,11 +251,11 @@ class GoTable:
             if length is None:
                 return
 
-    def _read_flags(self, found: _TableEntry) -> int:
-        return self._read_number(found.record + OFFSET_SIZE + self.layout.flags_at, 1) or 0
+    def _read_flags(self, entry: _TableEntry) -> int:
+        return self._read_number(entry.record + OFFSET_SIZE + self.layout.flags_at, 1) or 0
 
     def _read_varint(self, at: int) -> tuple[int | None, int]:
-        """Return an unsigned number of at most 32 bits, and where it ends."""
+        """Return an unsigned LEB128 number of at most 32 bits, None if it is cut off or longer, and the offset of its end."""
         value = 0
         for shift in range(0, 35, 7):
             if not 0 <= at < len(self._data):
@@ -268,11 +268,8 @@ class GoTable:
         return None, at
 
 
-# -- where it is
-
-
 def find_go_table(elf: ElfFile) -> GoTable | None:
-    """Return the table of a program that the Go linker made; None of others, and of damaged ones."""
+    """Return the table of a program that the Go linker made; None for other files, and for a damaged table."""
     try:
         section = next((one for one in elf.sections if one.name in SECTIONS and one.header.sh_type != SHT.NOBITS), None)
         if section is not None:
@@ -285,7 +282,7 @@ def find_go_table(elf: ElfFile) -> GoTable | None:
 
 
 def _open_table(elf: ElfFile, data: memoryview, address: int) -> GoTable:
-    """Return the table in `data`, which is at `address`. Raises FormatError."""
+    """Return the table in `data`, whose address is `address`. Raises FormatError."""
     table = GoTable(data, elf.byte_order, name=elf.name)
     if table.header_word(TEXT_START):
         return table
@@ -293,17 +290,17 @@ def _open_table(elf: ElfFile, data: memoryview, address: int) -> GoTable:
 
 
 def _find_text_start(elf: ElfFile, table: GoTable, address: int) -> int:
-    """Return the start of text, which addresses count from, if the header lacks it: it is relocated, or from Go 1.26 on absent.
+    """Return the start of text for a header without it, because the dynamic loader fills it in, or Go 1.26 or later wrote it.
 
-    The runtime's record of the program begins with the address of the table. Somewhere after it are the first and the last
-    address of all functions, beside each other.
+    The runtime's record of the program begins with the address of the table. Somewhere after that, the addresses of the first
+    function and of the end of the last one are next to each other.
     """
     relocated = _read_relocated_words(elf)
     if found := relocated.get(address + 8 + TEXT_START * WORD_SIZE):
         return found
     first, size = table.span
-    for place in _find_pointers(elf, address, relocated):
-        words = [relocated.get(at) or _read_word(elf, at) for at in range(place, place + MAX_MODULE_DATA, WORD_SIZE)]
+    for data_address in _find_pointers(elf, address, relocated):
+        words = [relocated.get(at) or _read_word(elf, at) for at in range(data_address, data_address + MAX_MODULE_DATA, WORD_SIZE)]
         for start, end in pairwise(words):
             if start >= first and end - start == size:
                 return start - first
@@ -312,20 +309,20 @@ def _find_text_start(elf: ElfFile, table: GoTable, address: int) -> int:
 
 
 def _read_relocated_words(elf: ElfFile) -> dict[int, int]:
-    """Return {address: link-time address that the dynamic loader writes there, plus the load address}."""
-    found: dict[int, int] = {}
+    """Return {address: link-time address}, to which the dynamic loader adds the load address, for each relocated word."""
+    words: dict[int, int] = {}
     for section in elf.sections:
         if section.header.sh_type == SHT.RELA:
             code = RECORDS[Rela, elf.byte_order]
             raw = elf.contents(section)
             rows = map(Rela._make, code.iter_unpack(raw[: len(raw) // code.size * code.size]))
-            found |= {row.r_offset: row.r_addend for row in islice(rows, MAX_RELOCATIONS) if not row.symbol}
-    return found
+            words |= {row.r_offset: row.r_addend for row in islice(rows, MAX_RELOCATIONS) if not row.symbol}
+    return words
 
 
 def _find_pointers(elf: ElfFile, address: int, relocated: dict[int, int]) -> Iterator[int]:
     """Yield the addresses of data words that hold `address`."""
-    yield from islice((place for place, value in relocated.items() if value == address), MAX_CANDIDATES)
+    yield from islice((at for at, value in relocated.items() if value == address), MAX_CANDIDATES)
     pattern = re.compile(re.escape(address.to_bytes(WORD_SIZE, elf.byte_order)))
     for load in elf.segments:
         if load.p_type == PT.LOAD and not load.p_flags & PF.X:
@@ -341,7 +338,7 @@ def _read_word(elf: ElfFile, address: int) -> int:
 
 
 def _search_table(elf: ElfFile) -> GoTable | None:
-    """Return the table found in the data of a program whose sections were renamed, joined or removed; None if not found."""
+    """Return the table that a search in the data of the program finds, in case its sections were renamed, joined or removed."""
     for load in elf.segments:
         if load.p_type != PT.LOAD or load.p_flags & PF.X:
             continue

@@ -1,6 +1,6 @@
-"""Names of code that a process makes at run time: `/tmp/perf-PID.map`, which node, Java and others write for perf.
+"""Reads the names of code that a process makes at run time from `/tmp/perf-PID.map`, which node, Java and others write for perf.
 
-Anybody can write to /tmp: the file is used only if it belongs to the user of the process, or to root.
+Because anybody can write to /tmp, the file is used only if it belongs to the user of the process, or to root.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from sframegen.program.forked import Answer
 from sframegen.program.helper import helpers
 from sframegen.stack.live.proc import proc_contents, status_fields_of
 
+# A line: address and size in hexadecimal, and a name that may have spaces.
 ENTRY = re.compile(rb"^(?:0x)?([0-9a-f]{1,16}) (?:0x)?([0-9a-f]{1,16}) ([^\n]+)$", re.IGNORECASE | re.MULTILINE)
 MAX_BYTES = 1 << 26  # of a file
-READ_SIZE = 1 << 20  # bytes that are read of it
+READ_SIZE = 1 << 20  # bytes that are read at a time
 MAX_NAME = 4096  # bytes
-BUCKET_BITS = 14  # each bucket has 16 KiB of code
-MAX_BUCKETS = 1 << 12  # of one entry: 64 MiB of code
-MAX_BUCKET_ENTRIES = 1 << 20  # in the buckets of all entries together
-CLOCK_TOLERANCE = 2.0  # seconds that a file may seem older than its process: clocks are set
+BUCKET_BITS = 14  # each bucket stands for 16 KiB of code
+MAX_BUCKETS = 1 << 12  # that an entry may span, which is 64 MiB of code
+MAX_BUCKET_ENTRIES = 1 << 20  # in all buckets together
+CLOCK_TOLERANCE = 2.0  # seconds that a file may seem older than its process, because clocks are adjusted
 ROOT = 0
 
 
@@ -36,20 +37,20 @@ class MapEntry(NamedTuple):
 
 
 class _Process:
-    """A process whose map is read: where the map is, and when it is trusted."""
+    """A process whose map is read: where its map is, and which map can be trusted."""
 
     def __init__(self, pid: int) -> None:
         """Raises OSError, also if the process has ended."""
         fields = status_fields_of(pid)
-        self.ticks = _start_ticks(pid)  # when it started: another process may get its id
+        self.ticks = _start_ticks(pid)  # when it started, which tells it from a later process with its id
         self.users = fields.get("Uid", "").split()[1:2]
         self.name = f"perf-{fields.get('NSpid', str(pid)).split()[-1]}.map"
-        self.risk = ("perf map", pid)  # its /tmp may be on a file system that does not answer
+        self.risk = ("perf map", pid)  # for the helper, because its /tmp may be on a file system that does not answer
         [self.folder] = helpers().call(self.risk, open_maps_folder, pid).descriptors
         finalize(self, os.close, self.folder)
 
     def is_trusted(self, status: os.stat_result) -> bool:
-        """Return True for a regular file, not older than the process, that only the process's user or root can write."""
+        """Return True for a regular file that is not older than the process, and that only its user or root can write."""
         started = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + self.ticks / os.sysconf("SC_CLK_TCK")
         return (
             stat.S_ISREG(status.st_mode)
@@ -61,7 +62,7 @@ class _Process:
 
 
 class PerfMap:
-    """The map of one process. A map made while the process runs can be read after its end."""
+    """The map of one process. If this object was made while the process ran, it can read the map after its end."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -71,7 +72,7 @@ class PerfMap:
         self._entries = _Entries()
 
     def read(self) -> None:
-        """Read the current contents of the file. A file that is not trusted gives no names."""
+        """Read the current contents of the file. A file that is not trusted has no entries."""
         self._refresh_process()
         if self._process is not None:
             try:
@@ -80,8 +81,8 @@ class PerfMap:
                 self._entries = _Entries()
 
     def _refresh_process(self) -> None:
-        """Refresh what is known of the process, if it still runs: its user or root directory may have changed."""
-        if self._ended:  # another process may have its number
+        """Look at the process again if it still runs, because its user or root directory may have changed."""
+        if self._ended:  # another process may have its id
             return
         with suppress(OSError):
             process = _Process(self._pid)
@@ -89,7 +90,7 @@ class PerfMap:
                 self._process = process
 
     def end(self) -> bool:
-        """Read the map for the last time, because its process has ended. Return True if the map has entries."""
+        """Read the map for the last time, after the process has ended. Return True if the map has entries."""
         self.read()
         self._process, self._ended = None, True
         return self.has_entries
@@ -99,17 +100,17 @@ class PerfMap:
         return bool(self._entries)
 
     def find(self, address: int) -> MapEntry | None:
-        """Return the entry at an address: the last one written, because memory is reused."""
+        """Return the entry at an address. If there are several, the last one counts, because memory is reused."""
         return self._entries.find(address)
 
 
 class _Entries:
-    """The entries of a map, in columns, because an engine writes hundreds of thousands."""
+    """The entries of a map, as columns, because an engine may write hundreds of thousands."""
 
     def __init__(self) -> None:
         self._starts, self._sizes, self._names_at = array("Q"), array("Q"), array("I")
         self._names = bytearray()  # each ends with a newline
-        self._buckets: dict[int, array[int]] = {}  # numbers of entries
+        self._buckets: dict[int, array[int]] = {}  # indexes of the entries in each range of code
         self._bucket_entries = 0  # in all buckets
 
     def __bool__(self) -> bool:
@@ -124,7 +125,7 @@ class _Entries:
         return None
 
     def add(self, lines: bytes) -> bool:
-        """Add the entries of these lines. Return False if there are too many."""
+        """Add the entries in these lines. Return False if there are too many."""
         for match in ENTRY.finditer(lines):
             start, size = int(match[1], 16), int(match[2], 16)
             first, last = start >> BUCKET_BITS, start + size - 1 >> BUCKET_BITS
@@ -151,15 +152,15 @@ def _read_entries(process: _Process) -> _Entries:
         first = first or status
         if not process.is_trusted(status) or not os.path.samestat(status, first):
             return _Entries()
-        lines = data[: data.rfind(b"\n") + 1]  # the last one may be incomplete
+        lines = data[: data.rfind(b"\n") + 1]  # without the last line, which may be incomplete
         if not entries.add(lines) or len(data) < READ_SIZE:
             break
-        at += len(lines) or len(data)  # nothing of a line that long is used
+        at += len(lines) or len(data)  # a line of that length is skipped
     return entries
 
 
 def open_maps_folder(pid: int) -> Answer:
-    """Return a descriptor of /tmp as the process sees it. Runs in a helper."""
+    """Return a descriptor of the process's own /tmp. Runs in a helper."""
     root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY)
     try:
         return Answer(None, [os.open("tmp", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=root)])
@@ -168,7 +169,7 @@ def open_maps_folder(pid: int) -> Answer:
 
 
 def read_map_part(name: str, at: int, end: int, folder: int) -> Answer:
-    """Return a part of the map in the folder, following no links. Runs in a helper."""
+    """Return status and bytes [at, end) of the map in the folder, without following links. Runs in a helper."""
     file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=folder)
     try:
         status = os.fstat(file)

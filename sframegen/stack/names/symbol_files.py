@@ -1,4 +1,4 @@
-"""Finds the file with the symbols that a stripped file lacks: its debug file on this machine, or one inside the file itself."""
+"""Finds the symbols that a stripped file lacks: in its debug file on this machine, or in a small ELF file inside it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 DEBUG_DIRECTORY = "/usr/lib/debug"
 MAX_CRC_BYTES = 1 << 30  # bytes that are read for the CRC of .gnu_debuglink
-MAX_MINI_DEBUG_BYTES = 1 << 25  # bytes of .gnu_debugdata, expanded
+MAX_MINI_DEBUG_BYTES = 1 << 25  # of .gnu_debugdata after decompression
 MAX_XZ_MEMORY = 1 << 27
 
 
 class DebugFiles:
-    """Finds the separate debug file of a file: with the same build-id, or, without one, with the CRC of .gnu_debuglink.
+    """Finds the separate debug file of a file: the one with the same build-id or, without one, with the CRC of .gnu_debuglink.
 
-    Files that a client of debuginfod has fetched count; nothing is fetched here.
+    Files that a debuginfod client has already fetched are found too, but nothing is fetched.
     """
 
     def __init__(self, directory: str = DEBUG_DIRECTORY) -> None:
@@ -35,19 +35,19 @@ class DebugFiles:
         if elf not in self._known:
             try:
                 self._known[elf] = self._search(elf)
-            except FormatError:  # in its notes, or its link
+            except FormatError:  # its notes or its .gnu_debuglink are damaged
                 self._known[elf] = None
         return self._known[elf]
 
     def _search(self, elf: ElfFile) -> ElfFile | None:
-        for place in self._candidate_paths(elf, read_build_id(elf)):
-            debug = self._open_candidate(*place)
+        for directory, name in self._candidate_paths(elf, read_build_id(elf)):
+            debug = self._open_candidate(directory, name)
             if debug is not None and self._matches(elf, debug):
                 return debug
         return None
 
     def _candidate_paths(self, elf: ElfFile, build_id: bytes | None) -> Iterator[tuple[str, str]]:
-        """Yield the directory and the name of each file that may be the debug file."""
+        """Yield the directory and the name of each path at which the debug file may be."""
         if build_id:
             yield f"{self._directory}/.build-id/{build_id.hex()[:2]}", f"{build_id.hex()[2:]}.debug"
         link = read_debug_link(elf)
@@ -62,7 +62,7 @@ class DebugFiles:
             debug, is_copy = open_elf_aside(directory, f"{directory}/{name}")
         except (OSError, FormatError, ValueError):  # ValueError: the name has a zero byte
             return None
-        return ElfFile(debug.data, debug.name) if is_copy else debug  # of a copy, nothing is kept for the file
+        return ElfFile(debug.data, debug.name) if is_copy else debug  # a copy lacks the status by which results are cached
 
     def _matches(self, elf: ElfFile, debug: ElfFile) -> bool:
         from sframegen.conversion.cfi_sections import is_debug_file_of  # noqa: PLC0415 - most files have no such file
@@ -76,7 +76,7 @@ class DebugFiles:
 
 
 def debuginfod_cache() -> str:
-    """Return the directory in which clients of debuginfod keep what they fetch; empty for a user without a home."""
+    """Return the directory in which debuginfod clients keep fetched files; empty for a user without a home directory."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - without pathlib, which takes longer
     folder = os.environ.get("DEBUGINFOD_CACHE_PATH") or f"{cache}/debuginfod_client"
     return folder if folder.startswith("/") else ""
@@ -87,7 +87,7 @@ def has_all_symbols(elf: ElfFile) -> bool:
 
 
 def load_mini_debug_file(elf: ElfFile) -> ElfFile | None:
-    """Return the ELF file in .gnu_debugdata (xz), where Fedora keeps symbols that a file does not export; None without one."""
+    """Return the xz-compressed ELF file in .gnu_debugdata, in which Fedora keeps the symbols of functions; None without one."""
     section = elf.section(".gnu_debugdata")
     if section is None:
         return None

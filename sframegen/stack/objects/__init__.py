@@ -1,1 +1,1 @@
-"""Memory of a process -> the description of the code of each object that it has loaded."""
+"""Finds the objects that a process has loaded, and the rules of their code."""

@@ -1,10 +1,10 @@
-"""Where stacks of Go programs end, found in the bytes of the runtime, with symbols or without.
+"""Finds where the stacks of Go programs end, in the bytes of the runtime's code, which need no symbols.
 
-A goroutine's stack ends in runtime.goexit. The runtime itself, and C, run on stacks of their own: runtime.systemstack,
-runtime.asmcgocall and the like load SP from a goroutine's structure. The linker's call frame information does not say so: a rule
-there would read what is left of another function. Those that load SP again return to a caller on the goroutine's stack;
+A goroutine's stack ends in runtime.goexit. The runtime itself and C run on stacks of their own: runtime.systemstack,
+runtime.asmcgocall and the like load SP from a goroutine's structure. The linker's call frame information ignores that, so a rule
+there would read the remains of another function. Functions that load SP again return to a caller on the goroutine's stack;
 runtime.mcall does not return. The first thread's own stack ends in the code that the entry address jumps to, and in the runtime's
-first function, which aligns SP, also if C called it. Other threads begin in runtime.clone, after the system call.
+first function, which aligns SP even if C called it. Other threads begin in runtime.clone, after the system call.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
 
 SECTIONS = (".gopclntab", ".go.buildinfo", ".note.go.buildid")
-MAX_SWITCHES = 64  # of a file: Go 1.19 has nine
-MAX_SWITCH_BYTES = 256  # of code after a switch
+MAX_SWITCHES = 64  # places in a file that load SP from a goroutine's structure; Go 1.19 has nine
+MAX_SWITCH_BYTES = 256  # bytes of code that are read after such a place
 MAX_ENTRY_FUNCTION = 1 << 12  # bytes of a function that begins a thread
-MAX_OUTERMOST = 8  # Go 1.19 has one, or none
-MAX_JUMPS = 4  # from the entry address on
+MAX_OUTERMOST = 8  # functions of the table that begin a stack; Go 1.19 has one, or none
+MAX_JUMPS = 4  # that are followed from the entry address on
 
 
 class StackEnd(NamedTuple):
-    """A range of code [start, end) without a caller. `is_pushed`: no call ends there; the next address is pushed as a return address.
+    """A range of code [start, end) without a caller on its stack. `other_stack`: the caller is on another stack.
 
-    `other_stack`: the caller is on another stack.
+    `is_pushed`: no call is in the range, but the address after it is pushed as a return address.
     """
 
     start: int
@@ -47,28 +47,28 @@ class StackEnd(NamedTuple):
 
 
 def find_go_ends(elf: ElfFile, abi: Abi) -> Iterator[StackEnd]:
-    """Yield ranges of code without a caller; none in files that are not Go's."""
+    """Yield the ranges of code without a caller; none in a file that is no Go program."""
     form = go_code_of(elf, abi)
     if form is not None:
         yield from _find_ends(elf, abi, form)
 
 
 def go_code_of(elf: ElfFile, abi: Abi) -> GoCode | None:
-    """Return how Go's runtime looks on this machine; None for files that are not Go's."""
+    """Return the byte patterns of Go's runtime on this machine; None for a file that is no Go program."""
     is_go = abi.byte_order == "little" and any(elf.section(name) for name in SECTIONS)
     return MACHINES[abi.machine].go if is_go else None
 
 
 @once_per_file
 def cached_go_table(elf: ElfFile, abi: Abi) -> GoTable | None:
-    """Return the linker's table of functions; None for files that are not Go's, and for damaged ones."""
+    """Return the Go linker's table of functions; None for a file that is no Go program, and for a damaged table."""
     return find_go_table(elf) if go_code_of(elf, abi) else None
 
 
 def _find_ends(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[StackEnd]:
-    """Yield ranges of code without a caller."""
+    """Yield the ranges of code without a caller in a Go program."""
     exits: list[StackEnd] = []
-    switches: list[tuple[int, bytes]] = []  # the address after each, and the code there
+    switches: list[tuple[int, bytes]] = []  # the address after each switch of stacks, and the code there
     for start, data in readable_code(elf):
         code = bytes(data)
         exits += [
@@ -76,41 +76,41 @@ def _find_ends(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[StackEnd]:
             for match in re.finditer(form.exit, code, re.DOTALL)
             if (start + match.start(1)) % form.alignment == 0
         ]
-        found = [match.end() for match in re.finditer(form.switch, code, re.DOTALL)]
-        switches += [(start + at, code[at : at + MAX_SWITCH_BYTES]) for at in found]
+        offsets = [match.end() for match in re.finditer(form.switch, code, re.DOTALL)]
+        switches += [(start + at, code[at : at + MAX_SWITCH_BYTES]) for at in offsets]
         threads = re.finditer(form.new_thread, code, re.DOTALL)
         yield from (StackEnd(start + match.start(1), start + match.end(1)) for match in threads)
-    if len(exits) == 1:  # with more matches, other code looks like it
+    if len(exits) == 1:  # if there are more, other code looks like goexit
         yield exits[0]
-    done = 0
+    last_end = 0
     for at, code in switches[:MAX_SWITCHES]:
-        if at > done:
-            done, returns = _find_other_stack_end(code, at, abi)
-            yield StackEnd(at, done, other_stack=returns)
-    yield from (StackEnd(*one) for one in _find_entry_functions(elf, abi, form))
+        if at > last_end:
+            last_end, returns = _find_other_stack_end(code, at, abi)
+            yield StackEnd(at, last_end, other_stack=returns)
+    yield from (StackEnd(*function) for function in _find_entry_functions(elf, abi, form))
     table, ranges = cached_go_table(elf, abi), merge_ranges(elf.executable_ranges())
-    first = table.outermost_ranges() if table else iter(())
-    yield from islice((StackEnd(*one) for one in first if is_within(one, ranges)), MAX_OUTERMOST)
+    outermost = table.outermost_ranges() if table else iter(())
+    yield from islice((StackEnd(*function) for function in outermost if is_within(function, ranges)), MAX_OUTERMOST)
 
 
 def _find_other_stack_end(code: bytes, start: int, abi: Abi) -> tuple[int, bool]:
-    """Return where the code on the other stack ends, and True if its last instruction sets SP; otherwise control ends there."""
+    """Return where the code on the other stack ends, and whether it ends by setting SP again, not by leaving the function."""
     from sframegen.code.decoding.decoded_code import decode  # noqa: PLC0415 - capstone is slow to import, and few files need it
     from sframegen.code.isa.effects import Flow  # noqa: PLC0415
     from sframegen.code.isa.machines import isa_of  # noqa: PLC0415
 
-    piece = decode(code, start, isa_of(abi))
-    flows = {point.address: point.flow for point in piece.flow_points()}
-    for number in range(len(piece)):
-        address, size, mnemonic, operands = piece.instruction(number)
+    decoded = decode(code, start, isa_of(abi))
+    flows = {point.address: point.flow for point in decoded.flow_points()}
+    for number in range(len(decoded)):
+        address, size, mnemonic, operands = decoded.instruction(number)
         sets_sp = mnemonic == "mov" and operands.partition(",")[0] in ("rsp", "sp")
         if sets_sp or flows.get(address) in (Flow.RETURN, Flow.JUMP, Flow.INDIRECT, Flow.STOP):
             return address + size, sets_sp
-    return piece.end, True
+    return decoded.end, True
 
 
 def _find_entry_functions(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[Range]:
-    """Yield the functions that the code at the entry address jumps to, one after the other."""
+    """Yield the code at the entry address, and the functions that it jumps to, one after the other."""
     from sframegen.code.decoding.decoded_code import decode  # noqa: PLC0415 - as above
     from sframegen.code.isa.effects import Flow  # noqa: PLC0415
     from sframegen.code.isa.machines import isa_of  # noqa: PLC0415

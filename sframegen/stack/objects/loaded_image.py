@@ -1,4 +1,4 @@
-"""A loaded ELF object: its program headers, from the memory of the process, and its place."""
+"""A loaded ELF object: its program headers, read from the memory of the process, and the address where it is loaded."""
 
 from __future__ import annotations
 
@@ -20,41 +20,43 @@ if TYPE_CHECKING:
 
 PAGE_MASK = 0xFFF
 MAX_SEGMENTS = 1 << 17  # twice the largest e_phnum
-CHECKED_CODE = 64  # bytes of code by which a known object is recognised
+CHECKED_CODE = 64  # bytes of moved code by which a known object is recognised
 MAX_NOTES = 1024  # bytes of notes that identify an object; the build-id is among the first
 
 
 @dataclass
 class LoadedImage:
-    """`row`: a mapping of its file; `bias`: added to link-time addresses; `checked_bytes`: addresses, and the bytes that were there;
-    `file`: if it can be opened.
+    """An object that a process has loaded. `row`: one of its mappings; `bias`: the load address minus the link-time address.
+
+    `checked_bytes`: (address, bytes), by which a later look at the memory can tell whether the object is still there.
     """
 
     row: Mapping
     header: Ehdr
     segments: list[Phdr]
     bias: int
-    file: ElfFile | None
+    file: ElfFile | None  # None if it cannot be opened
     checked_bytes: list[tuple[int, bytes]] = field(default_factory=list)
 
     def address(self, vaddr: int) -> int:
+        """Return the run-time address of a link-time address."""
         return self.bias + vaddr & ADDRESS_MASK
 
 
 def file_identity(file: ElfFile) -> Hashable:
-    """Return a key for a file that stays the same when it is opened again, so that results for it are computed once."""
+    """Return a key for a file that is the same when it is opened again, so that results can be cached under it."""
     status = file.status
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns) if status else bytes(file.data)
 
 
-def identity_in_memory(image: LoadedImage, snapshot: Snapshot) -> Identity | None:
-    """Return the identity that a detached section for the object must match, from its headers and notes in memory."""
+def read_identity(image: LoadedImage, snapshot: Snapshot) -> Identity | None:
+    """Read from memory what a detached section for the object must match: its build-id, header and segments; None without one."""
     notes = [segment for segment in image.segments if segment.p_type == PT.NOTE]
     for segment in notes:
         raw = snapshot.memory.read(image.address(segment.p_vaddr), min(segment.p_filesz, MAX_NOTES))
         try:
             build_id = select_build_id(parse_notes(memoryview(raw), snapshot.abi.byte_order, segment.p_align))
-        except FormatError:  # cut off, or damaged
+        except FormatError:  # the notes are cut off or damaged
             continue
         if build_id is not None:
             return make_identity(build_id, image.header, snapshot.abi.byte_order, image.segments)
@@ -62,16 +64,16 @@ def identity_in_memory(image: LoadedImage, snapshot: Snapshot) -> Identity | Non
 
 
 def read_loaded_image(snapshot: Snapshot, row: Mapping, moved: MovedCode) -> LoadedImage | None:
-    """Return the ELF object of an executable mapping; None for code without an ELF file."""
+    """Return the ELF object that an executable mapping belongs to; None for code without one."""
     if not row.inode and row.path != VDSO:
         return _find_moved_image(snapshot, row, moved)
     return _read_image(snapshot, row, PF.X)
 
 
 def _find_moved_image(snapshot: Snapshot, row: Mapping, moved: MovedCode) -> LoadedImage | None:
-    """Return the object of code that a program has moved to huge pages in anonymous memory: the file mapped around it.
+    """Return the object whose code a program has moved to huge pages in anonymous memory.
 
-    The code must equal the file's, byte for byte.
+    It is the file mapped around the code, which must equal the file's code byte for byte.
     """
     compared: set[Hashable] = set()
     for other in snapshot.mappings.nearest_rows(row):
@@ -93,7 +95,7 @@ def _find_moved_image(snapshot: Snapshot, row: Mapping, moved: MovedCode) -> Loa
 
 
 def _read_image(snapshot: Snapshot, row: Mapping, flags: int) -> LoadedImage | None:
-    """Return the object of a mapping of a segment with these flags."""
+    """Return the object of a file's mapping, which must be of a segment with these flags; None if there is none."""
     reader = _Reader(snapshot, row)
     try:
         header, segments = reader.headers()
@@ -111,7 +113,7 @@ def _read_image(snapshot: Snapshot, row: Mapping, flags: int) -> LoadedImage | N
 
 
 def _find_bias(segments: Iterable[Phdr], row: Mapping, flags: int) -> int | None:
-    """Return the bias, from the segment with these flags whose bytes are mapped."""
+    """Return the bias, computed from the segment with these flags whose bytes are mapped; None without such a segment."""
     end = row.offset + row.end - row.start
     for segment in segments:
         first = segment.p_offset & ~PAGE_MASK
@@ -131,13 +133,13 @@ class _Reader:
     def __init__(self, snapshot: Snapshot, row: Mapping) -> None:
         self.snapshot = snapshot
         self.checked_bytes: list[tuple[int, bytes]] = []
-        self.rows = snapshot.mappings.nearest_rows_of_file(row)  # the nearest first: a file can be loaded twice
+        self.rows = snapshot.mappings.nearest_rows_of_file(row)  # the nearest first, because a file can be loaded twice
         self.file = self._read_vdso(row) if row.path == VDSO else snapshot.file_of(row)
 
     def headers(self) -> tuple[Ehdr, list[Phdr]]:
         """Return the ELF header and the segments. Raises FormatError if there are none.
 
-        The file is ignored if its headers differ from those in memory.
+        If the file has other headers than the memory, it was replaced, and is ignored from then on.
         """
         abi = self.snapshot.abi
         raw = self._read(0, EHDR_SIZE)
@@ -153,11 +155,11 @@ class _Reader:
         if self.file is not None:
             data = self.file.data
             if data[:EHDR_SIZE] != raw or data[header.e_phoff : header.e_phoff + len(table)] != table:
-                self.file = None  # another file is there now
+                self.file = None
         return header, list(map(Phdr._make, RECORDS[Phdr, abi.byte_order].iter_unpack(table)))
 
     def _read(self, offset: int, size: int) -> bytes:
-        """Return bytes of the file as they are in memory. Raises FormatError if they are neither mapped nor in a file."""
+        """Return bytes at an offset of the file, from memory or from the file. Raises FormatError if they are in neither."""
         for row in self.rows:
             if row.readable and row.offset <= offset and offset + size <= row.offset + row.end - row.start:
                 address = row.start + offset - row.offset

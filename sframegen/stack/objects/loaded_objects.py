@@ -1,4 +1,4 @@
-"""The objects that a process has loaded, with the sections that describe their code; kept while its memory is the same."""
+"""The objects that a process has loaded, with the sections that describe their code, cached while its memory is the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sframegen.format.abi import Abi, abi_of
 from sframegen.format.decode import SframeSection, open_section
 from sframegen.format.locate import find_unloaded_section
 from sframegen.stack.mappings import Mapping, Mappings
-from sframegen.stack.objects.loaded_image import LoadedImage, file_identity, identity_in_memory, read_loaded_image
+from sframegen.stack.objects.loaded_image import LoadedImage, file_identity, read_identity, read_loaded_image
 from sframegen.stack.snapshot import MovedCode, Snapshot
 from sframegen.stack.walking.frames import End, RuleSource
 
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     from sframegen.stack.objects.go_ends import StackEnd
     from sframegen.stack.walking.walk import CodeRule
 
-Answers: TypeAlias = "tuple[dict[int, CodeRule | End], dict[int, CodeRule | End]]"  # by PC: of calls; where the PC is exact
-CHECKED_HEAD = 64  # bytes that identify a section
-MAX_SECTION = 1 << 28  # bytes: readable memory can be sparse and endless
-MAX_SECTIONS = 1 << 30  # bytes of all loaded sections: a file can be mapped many times
+Answers: TypeAlias = "tuple[dict[int, CodeRule | End], dict[int, CodeRule | End]]"  # by PC, of a call, and by PC that is exact
+CHECKED_HEAD = 64  # bytes at the start of a section by which it is recognised
+MAX_SECTION = 1 << 28  # bytes, because readable memory can be sparse and endless
+MAX_SECTIONS = 1 << 30  # bytes of all loaded sections, because a file can be mapped many times
 
 
 class LoadedObject:
-    """The code in one executable mapping."""
+    """The code in one executable mapping, and the section that describes it."""
 
     def __init__(self, row: Mapping, image: LoadedImage | None, read: Callable[[int, int], bytes]) -> None:
-        """`read`: reads the memory of the process."""
+        """`read(address, size)`: returns bytes of the process's memory."""
         self.row = row
         self._read = read
         self.image = image  # None for code without an ELF file
         self.section: SframeSection | None = None
         self.section_bytes = 0  # bytes of its section in our memory
-        self.how = RuleSource.SFRAME
-        self.damage = ""
-        self.conversion_tried = False  # a conversion
-        self.proven: SframeSection | None = None  # proven by its instructions, used where `section` has no rule
+        self.how = RuleSource.SFRAME  # where the section comes from
+        self.damage = ""  # why the section cannot be used
+        self.conversion_tried = False  # also set for an object that has a section of its own
+        self.proven: SframeSection | None = None  # rules proven from its instructions, used where `section` has none
         self.proof_tried = False
 
     @property
@@ -60,7 +60,7 @@ class LoadedObject:
         return self.image.file if self.image else None
 
     def code(self, pc: int, size: int) -> bytes:
-        """Return bytes of code from the file, or from memory if there is no file; none if they cannot be read."""
+        """Return bytes of code at a run-time address, from the file or, without one, from memory; none if they cannot be read."""
         try:
             return bytes(self.file.at(pc - self.bias, size)) if self.file else self._read(pc, size)
         except FormatError:
@@ -76,12 +76,12 @@ class LoadedObject:
             return []
 
     def end_at(self, pc: int) -> End | None:
-        """Return why a walk ends at `pc`: code of Go's runtime leaves the stack there, whatever rules say; None elsewhere."""
-        found = next((one for one in self._ends if one.start <= pc - self.bias < one.end), None)
-        return found and (End.OTHER_STACK if found.other_stack else End.OUTERMOST)
+        """Return why a walk ends at `pc` whatever its rule is, because Go's runtime leaves the stack there; None elsewhere."""
+        end = next((end for end in self._ends if end.start <= pc - self.bias < end.end), None)
+        return end and (End.OTHER_STACK if end.other_stack else End.OUTERMOST)
 
     def look_up(self, pc: int) -> Match | None:
-        """Return the row at a PC. Raises FormatError if the section is damaged."""
+        """Return the function and row that the section has at a PC. Raises FormatError if the section is damaged."""
         if self.damage:
             raise FormatError(self.damage)
         return self.section.look_up(pc) if self.section else None
@@ -91,17 +91,17 @@ class LoadedObjects:
     """All objects that a process has loaded, read on demand."""
 
     def __init__(self, *, convert: bool = False, stores: Stores | None = None) -> None:
-        """`convert`: make sections in our memory, from call frame information, for objects that have none.
+        """`convert`: make sections in our memory for objects that have none, from their call frame information.
 
-        `stores`: of detached sections, searched before converting.
+        `stores`: detached sections, which are looked for before an object is converted.
         """
         self._stores = stores or Stores()
         self._converts = convert
-        self._converted: dict[tuple[Hashable, bool], memoryview | None] = {}  # sections by file, and whether with proven rules
+        self._converted: dict[tuple[Hashable, bool], memoryview | None] = {}  # by file, and whether with proven rules
         if convert:
-            import sframegen.code.whole_file.proven_code  # noqa: F401, PLC0415 - slow: not while a process is stopped
-        self.pending: list[LoadedObject] = []  # to convert while the process runs
-        self._room = MAX_SECTIONS
+            import sframegen.code.whole_file.proven_code  # noqa: F401, PLC0415 - before a process is stopped, as it is slow
+        self.pending: list[LoadedObject] = []  # to be converted while the process runs
+        self._room = MAX_SECTIONS  # bytes that further sections may take
         self.moved = MovedCode()
         self._loaded: dict[Mapping, LoadedObject] = {}
         self._snapshot: Snapshot | None = None
@@ -109,14 +109,14 @@ class LoadedObjects:
         self.answers: Answers = ({}, {})
 
     def prepare(self, snapshot: Snapshot) -> None:
-        """Read all loaded objects while the process may still run; call `verify` once it is stopped."""
+        """Read all loaded objects while the process still runs, to stop it for a shorter time. Then stop it and call `verify`."""
         self.use_snapshot(snapshot)
         for row in snapshot.mappings:
             if row not in self._loaded:
                 self._load(row)
 
     def verify(self, snapshot: Snapshot) -> None:
-        """Use a snapshot of a later moment: another object may have taken the place of a known one."""
+        """Use a snapshot of a later moment, and forget objects whose memory now has other bytes."""
         self.use_snapshot(snapshot)
         for row, loaded in list(self._loaded.items()):
             if loaded.image and any(snapshot.memory.read(at, max(len(data), 1)) != data for at, data in loaded.image.checked_bytes):
@@ -124,7 +124,7 @@ class LoadedObjects:
                 self._forget_answers()
 
     def use_snapshot(self, snapshot: Snapshot) -> None:
-        """Use a snapshot of the process at the same moment, or before `verify`."""
+        """Use a snapshot of the same moment as the last one, or one that `verify` is called for later."""
         self._snapshot = snapshot
         if snapshot.mappings is not self._mappings:
             self._mappings = snapshot.mappings
@@ -134,18 +134,18 @@ class LoadedObjects:
 
     def convert_pending(self) -> bool:
         """Convert the pending objects. Return True if there were any."""
-        todo, self.pending = self.pending, []
-        for loaded in todo:
+        pending, self.pending = self.pending, []
+        for loaded in pending:
             self._convert(loaded)
-        return bool(todo)
+        return bool(pending)
 
     def known_at(self, address: int) -> LoadedObject | None:
-        """Return the object at an address if it is known already; None otherwise."""
+        """Return the object at an address if it was already loaded; None otherwise."""
         row = self._mappings.find(address)
         return self._loaded.get(row) if row else None
 
     def at(self, address: int) -> LoadedObject | None:
-        """Return the object that has code at an address; None outside executable memory."""
+        """Return the object with code at an address, pending if it has no section; None outside of executable memory."""
         row = self._mappings.find(address)
         loaded = row and (self._loaded.get(row) or self._load(row))
         if loaded is not None and loaded.section is None and not loaded.conversion_tried:
@@ -153,7 +153,7 @@ class LoadedObjects:
         return loaded
 
     def prove(self, loaded: LoadedObject) -> None:
-        """Give the object the rules that its instructions prove; if they are still to be found, the object becomes pending."""
+        """Make the object pending, so that rules are proven from its instructions, unless that was tried before."""
         if not loaded.proof_tried:
             self._defer(loaded)
 
@@ -162,7 +162,7 @@ class LoadedObjects:
             self.pending.append(loaded)
 
     def _forget_answers(self) -> None:
-        for answers in self.answers:  # a walk may read them meanwhile
+        for answers in self.answers:  # cleared, not replaced, because a walk may be using them
             answers.clear()
 
     def _forget(self, row: Mapping) -> None:
@@ -178,9 +178,9 @@ class LoadedObjects:
         return loaded
 
     def _read_section(self, loaded: LoadedObject) -> None:
-        """Read the section from memory, where PT_GNU_SFRAME says, as a kernel would; else from the file, if it is not loaded.
+        """Read the section from memory at PT_GNU_SFRAME, as a kernel would, or an unloaded section from the file.
 
-        For an object that has neither, look in the stores.
+        If the object has neither, the stores are searched.
         """
         image, snapshot = loaded.image, self._snapshot
         if image is None or snapshot is None:
@@ -191,19 +191,19 @@ class LoadedObjects:
                 self._read_detached(loaded, image, snapshot)
             return
         address, size = image.address(segment.p_vaddr), segment.p_filesz
-        there = snapshot.mappings.find(address)
-        if there is None or there.file != image.row.file:
-            return  # code without its section: V8 moves its functions nearer to the code that it makes
+        section_row = snapshot.mappings.find(address)
+        if section_row is None or section_row.file != image.row.file:
+            return  # only the code is mapped here, as by V8, which copies its functions near to the code that it makes
         loaded.conversion_tried = True
         head = snapshot.memory.read(address, min(size, CHECKED_HEAD))
-        image.checked_bytes.append((address, head if len(head) == min(size, CHECKED_HEAD) else b""))  # ld.so may still map it
+        image.checked_bytes.append((address, head if len(head) == min(size, CHECKED_HEAD) else b""))  # ld.so may map it later
         try:
             self._set_section(loaded, _open_in_memory(snapshot, address, size, self._room), size)
         except FormatError as error:
             loaded.damage = str(error)
 
     def _read_unloaded(self, loaded: LoadedObject, image: LoadedImage, abi: Abi) -> bool:
-        """Read the section from the mapped file, if that can still be opened. Return False if the file has no section."""
+        """Read an unloaded section from the mapped file. Return False if there is none, or the file cannot be opened."""
         file = image.file
         section = find_unloaded_section(file) if file else None
         if file is None or section is None:
@@ -217,7 +217,7 @@ class LoadedObjects:
         return True
 
     def _read_detached(self, loaded: LoadedObject, image: LoadedImage, snapshot: Snapshot) -> None:
-        """Read the section from a store, if one has it."""
+        """Read the section from the first store that has it."""
         if not self._stores:
             return
 
@@ -226,7 +226,7 @@ class LoadedObjects:
                 raise FormatError(f"{len(data)} bytes are too many")
             return _check_usable(open_section(bytes(data), image.address(ADDRESS)), snapshot.abi)
 
-        section = self._stores.find(identity_in_memory(image, snapshot), open_copy)
+        section = self._stores.find(read_identity(image, snapshot), open_copy)
         if section is not None:
             loaded.conversion_tried = True
             self._set_section(loaded, section, len(section.data))
@@ -236,7 +236,7 @@ class LoadedObjects:
         self._room -= size
 
     def _convert(self, loaded: LoadedObject) -> None:
-        """Make the object's section from its CFI; if that was tried before, the one with proven rules."""
+        """Make a section from the object's CFI or, if that was tried before, from rules proven from its instructions."""
         proves = loaded.proof_tried = loaded.conversion_tried
         loaded.conversion_tried = True
         if not self._converts or loaded.file is None or loaded.damage:
@@ -255,7 +255,7 @@ class LoadedObjects:
 
 
 def _open_in_memory(snapshot: Snapshot, address: int, size: int, room: int) -> SframeSection:
-    """Open the section. Raises FormatError if it is incomplete, cannot be searched, or has more than `room` bytes."""
+    """Open a section in memory. Raises FormatError if it is incomplete, cannot be searched, or has more than `room` bytes."""
     if size > min(MAX_SECTION, room):
         raise FormatError(f"{size} bytes are too many", "PT_GNU_SFRAME")
     data = snapshot.memory.read(address, size) if snapshot.mappings.covers(address, size) else b""
@@ -265,9 +265,9 @@ def _open_in_memory(snapshot: Snapshot, address: int, size: int, room: int) -> S
 
 
 def _expand_section(file: ElfFile, section: Section, room: int) -> bytes:
-    """Return a copy of the section's contents, because the file may become shorter.
+    """Return a copy of the section's contents, because the file may be truncated later.
 
-    Raises FormatError, before expanding, for more than `room` bytes.
+    Raises FormatError, before decompressing it, if it has more than `room` bytes.
     """
     size = file.contents_size(section)
     if size > min(MAX_SECTION, room):
@@ -279,5 +279,5 @@ def _check_usable(section: SframeSection, abi: Abi) -> SframeSection:
     """Return the section. Raises FormatError if it is for another machine, or cannot be searched."""
     if section.abi.machine != abi.machine:
         raise FormatError(f"for {section.abi.name}", "SFrame section")
-    _ = section.seeker
+    _ = section.seeker  # evaluated because it raises FormatError for a section that cannot be searched
     return section

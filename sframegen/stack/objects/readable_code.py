@@ -1,4 +1,4 @@
-"""The executable bytes of a file, and searches in them by regular expression."""
+"""Reads the executable bytes of a file, and searches them with regular expressions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from sframegen.format.abi import Abi
 
 T = TypeVar("T")
-MAX_MATCHES = 16  # of one expression in a range: a C library has one or two
+MAX_MATCHES = 16  # of one expression in a range of code; a C library has one or two
 
 
 def once_per_file(find: Callable[[ElfFile, Abi], T]) -> Callable[[ElfFile, Abi], T]:
-    """Return the same function with a cache: it searches the code of each file only once."""
+    """Return the function with a cache, so that it searches the code of each file only once."""
     known: WeakKeyDictionary[ElfFile, T] = WeakKeyDictionary()
 
     def find_once(elf: ElfFile, abi: Abi) -> T:
@@ -33,9 +33,9 @@ def once_per_file(find: Callable[[ElfFile, Abi], T]) -> Callable[[ElfFile, Abi],
 
 
 def readable_code(elf: ElfFile) -> Iterator[tuple[int, Bytes]]:
-    """Yield the address and the bytes of each executable range, as far as the file has them: it may be cut off.
+    """Yield the address and the bytes of each executable range that the file has; it may be cut off.
 
-    Together they have no more bytes than the file, so overlapping segments do not make a search longer.
+    Together the ranges have no more bytes than the file, so that overlapping segments cannot make a search longer.
     """
     left = len(elf.data)
     for start, end in elf.executable_ranges():
@@ -50,7 +50,7 @@ def readable_code(elf: ElfFile) -> Iterator[tuple[int, Bytes]]:
 
 
 def search_code(expression: bytes, elf: ElfFile) -> Iterator[tuple[int, re.Match[bytes]]]:
-    """Yield each match, with the address of the bytes that it was found in; none for an empty expression."""
+    """Yield (address of the range of code, match in it) for each match; none for an empty expression."""
     for start, code in readable_code(elf) if expression else ():
         for match in islice(re.finditer(expression, code, re.DOTALL), MAX_MATCHES):
             yield start, match

@@ -1,4 +1,4 @@
-"""Code that a process makes at run time: finds the lists of its unwind tables, and reads what is added to them."""
+"""Finds the lists of unwind tables for code that a process makes at run time, and reads what it adds to them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 class RuntimeCode:
-    """Keeps a registry in step with the table lists of a process."""
+    """Keeps a registry up to date with the lists of unwind tables in one process."""
 
     def __init__(self, registry: Registry, moved: MovedCode) -> None:
         self._registry = registry
         self._moved = moved
-        self._lists: dict[int, JitRegions] = {}  # by address
-        self._addresses: dict[Mapping, int | None] = {}  # of the list in the object that is mapped there
+        self._lists: dict[int, JitRegions] = {}  # by the address of the list
+        self._addresses: dict[Mapping, int | None] = {}  # by mapping, the address of the list in the object mapped there
         self._mappings: Mappings | None = None
 
     def update(self, snapshot: Snapshot, seconds: float | None = None) -> None:
-        """Read new tables and entries. The registry then has the regions of the process with their current rules.
+        """Read new tables and entries into the registry, which then has the current rules of the process's regions.
 
-        `seconds`: time limit of the reading, if shorter than the usual one.
+        `seconds`: a time limit for reading that is shorter than the usual one.
         """
         if snapshot.mappings is not self._mappings:
             self._mappings = snapshot.mappings
@@ -45,7 +45,7 @@ class RuntimeCode:
         refresh_chains((region.describer for region in self._registry if isinstance(region.describer, JitTables)), budget)
 
     def _update_lists(self, snapshot: Snapshot) -> None:
-        """Find lists in new objects, and stop following those of objects that are gone."""
+        """Find the lists of new objects, and drop those of objects that are gone."""
         rows = [row for row in snapshot.mappings if row.executable]
         if not self._lists and not any(_may_be_jit_code(row) for row in rows):
             return
@@ -61,7 +61,7 @@ class RuntimeCode:
 
 
 def _may_be_jit_code(row: Mapping) -> bool:
-    """Return True if the code may be made at run time: it has no file or a deleted one, and is not the kernel's."""
+    """Return True if the code may be made at run time, because no regular file is mapped, and it is not the kernel's."""
     return not row.path.startswith(("/", "[")) or row.path.startswith(("/memfd:", "/dev/", "[anon"))
 
 

@@ -1,4 +1,4 @@
-"""Frames and stacks: the result of a walk, and how each frame was found."""
+"""The result of a walk: frames, how each was found, and why the walk ended."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 
 
 class End(IntEnum):
-    """Why a walk ended: a number, with the reason for users in `words`."""
+    """The reason why a walk ended, as a number, and in `words` for users."""
 
     words: str
 
@@ -33,7 +33,7 @@ class End(IntEnum):
     COPY_TOO_SHORT = 13, "the copy of the stack ends before the stack"
     STACK_GONE = 14, "the stack is gone: the process was ending, or executing another program"
     OTHER_STACK = 15, "the caller is on another stack, which was not walked"
-    # Those of `stack`, which looks at the sections and the memory of one process:
+    # Only the command `stack` has the following reasons, because it looks at the sections and the memory of one process.
     NOT_CODE = 16, "the PC is not in executable memory"
     BAD_RETURN = 17, "the return address is not in executable memory"
     NO_SECTION = 18, "there is no SFrame section for this code"
@@ -47,26 +47,26 @@ class End(IntEnum):
     LOOP = 26, "the frames repeat"
 
 
-BY_NUMBER = {int(end): end for end in End}  # quicker than End(number)
-COMPLETE = frozenset({End.OUTERMOST, End.NO_RETURN, End.KERNEL_THREAD})  # the whole stack was walked
+BY_NUMBER = {int(end): end for end in End}  # a look-up here is quicker than End(number)
+COMPLETE = frozenset({End.OUTERMOST, End.NO_RETURN, End.KERNEL_THREAD})  # the ends of walks that saw the whole stack
 
 
 ADDRESS_MASK = 0xFFFFFFFFFFFFFFFF
 
 
 class RuleSource(Enum):
-    """How the CFA of a frame, and so its caller, was found."""
+    """How the CFA of a frame was found, and so its caller."""
 
     SFRAME = "sframe"
-    CONVERTED = "converted"  # a section made from the object's call frame information
+    CONVERTED = "converted"  # by a section made from the object's call frame information
     PROVEN = "proven"  # from the instructions of code that nothing describes
-    REGISTERED = "registered"  # the process registered code without an ELF file
-    SIGNAL = "signal context"  # the registers that the kernel saved
+    REGISTERED = "registered"  # by a table that the process registered for code without an ELF file
+    SIGNAL = "signal context"  # from the registers that the kernel saved
     FRAME_POINTER = "frame pointer"
 
 
 class Frame(NamedTuple):
-    """A frame of a stack. `exact`: the next instruction is at `pc`; else a call ends there. `how`, `cfa`: None if unknown.
+    """A frame of a stack. `exact`: `pc` is the next instruction; if False, a call ends there. `how`, `cfa`: None if unknown.
 
     `guessed`: a frame pointer led here. Code may use that register for anything else, so this frame and its callers may be wrong.
     """
@@ -81,19 +81,19 @@ class Frame(NamedTuple):
 
     @property
     def lookup_address(self) -> int:
-        """Return an address within the current instruction of the frame."""
+        """Return an address within the frame's current instruction, at which its rule and name are looked up."""
         return self.pc if self.exact or self.signal else self.pc - 1
 
 
 class WalkedStack(NamedTuple):
-    """The frames of a thread, the innermost first."""
+    """The frames of a thread, the innermost first, and why there are no more."""
 
     frames: list[Frame]
     end: End
 
 
 class Thread(NamedTuple):
-    """One thread's stack, the innermost frame first. `detail`: more about the end, or empty. `idle`: the thread waited."""
+    """One thread's stack, the innermost frame first. `detail`: more about `end`, or empty. `idle`: the thread waited."""
 
     tid: int
     name: str

@@ -1,7 +1,7 @@
-"""One step of a walk: registers, a way to read memory, and the rule of the code -> the caller's registers. Compiled.
+"""One step of a walk: finds the caller's registers from a frame's registers, the rule of its code, and memory. Compiled.
 
-All walks in user space use it, of live processes and of copied stacks. The kernel program has its own twin
-(sframegen/profile/bpf/walker.bpf.c). Functions return an End as a number; -1: the stack goes on.
+All walks in user space use it, of live processes and of copied stacks. The BPF program has its own version of it
+(sframegen/profile/bpf/walker.bpf.c). Functions return an End as a number, or -1 if the stack goes on.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 COMPILED: bool = cython.compiled
 
-REGISTERS = 32  # more than any DWARF number that is known of a thread
-OTHER_STACK = Rule(None, None, Where(None, 0))  # as OUTERMOST, and the caller is on another stack: no section says so
-GUESS_REACH = 1 << 16  # bytes: a frame pointer to a frame farther up may lead to another stack
+REGISTERS = 32  # DWARF numbers of registers that walks follow are lower
+OTHER_STACK = Rule(None, None, Where(None, 0))  # like OUTERMOST, but the caller is on another stack; no section has this rule
+GUESS_REACH = 1 << 16  # bytes; a frame pointer to a frame farther up may lead to another stack
 
 
 class RuleFlag(IntFlag):
-    """(cfa, ra, fp): registers are DWARF numbers; without a *_REGISTER flag RA and FP are relative to the CFA."""
+    """How a rule finds CFA, RA and FP by DWARF numbers. Without their *_REGISTER flags, RA and FP are relative to the CFA."""
 
-    CFA_DEREF = 1  # cfa = *(register + offset), and without RA_REGISTER the number in its place is added, which sections cannot say
+    CFA_DEREF = 1  # cfa = *(register + offset); without RA_REGISTER, ra_register is added, which no section can express
     RA_REGISTER = 2  # ra = register + offset
     RA_DEREF = 4  # ra = *(...)
-    FP = 8  # FP is recovered; without it it is unchanged
+    FP = 8  # the rule recovers FP; without this flag FP is unchanged
     FP_REGISTER = 0x10
     FP_DEREF = 0x20
     OUTERMOST = 0x40  # with CFA_DEREF: the caller is on another stack
@@ -50,9 +50,9 @@ if not cython.compiled:
 
 
 class CallerRule:
-    """The rule to find a caller, in numbers. `flags`: RuleFlag. `guess`: it trusts a frame pointer, which may hold anything.
+    """A rule to find a caller, in numbers. `flags`: RuleFlag. `guess`: it trusts a frame pointer, which may hold anything.
 
-    `cfa_register`: -1 for 0. `sp_is_cfa`: the caller's SP follows from the CFA.
+    `cfa_register`: -1 if the CFA has no base register. `sp_is_cfa`: the caller's SP follows from the CFA.
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class CallerRule:
 
 
 def caller_rule(rule: Rule, ra: int, *, signal: bool = False) -> CallerRule:
-    """Return the rule in numbers. `ra`: the register of the return address, for rules that do not name one."""
+    """Return the rule in numbers. `ra`: the register that has the return address if the rule does not name a place for it."""
     cfa_offset, ra_offset, fp_offset, *registers, flags = numbers_of(rule, ra, signal=signal)
     cfa_register, ra_register, fp_register = (min(register, REGISTERS) for register in registers)
     return CallerRule(cfa_offset, ra_offset, fp_offset, cfa_register, ra_register, fp_register, flags)
 
 
 def numbers_of(rule: Rule, ra: int, *, signal: bool = False) -> tuple[int, int, int, int, int, int, int]:
-    """Return the numbers of a rule in the order of CallerRule's arguments, which decoded tables have, too."""
+    """Return the numbers of a rule in the order of CallerRule's arguments, which is also that of decoded tables."""
     flags = RuleFlag.SIGNAL if signal else RuleFlag(0)
     cfa = rule.cfa
     if cfa is None:
@@ -108,10 +108,9 @@ def numbers_of(rule: Rule, ra: int, *, signal: bool = False) -> tuple[int, int, 
 class WalkedMachine:
     """The stack conventions of an ABI, in numbers, filled by stack/abi/machines.py. Registers are DWARF numbers.
 
-    `guess`: the rule of a frame record; None without frame pointers. `signal`: of the code that a signal handler returns to.
-    `returning`: of code in no file that only returns; None without such a rule.
-    `context_pc`: where the kernel saved the PC, from SP in that code, for each form of it; `context_places`: the same for each of
-    32 registers; -1: nowhere.
+    `guess`: the rule of a frame record; None without frame pointers. `signal`: the rule of code that a signal handler returns to.
+    `returning`: the rule of code outside of files that only returns, or None. `context_pc`: for each form of the context that the
+    kernel saves, the offset of the PC from SP in that code. `context_places`: the same for 32 registers; -1 if one is not saved.
     """
 
     def __init__(
@@ -137,28 +136,26 @@ class WalkedMachine:
 
 
 class StackMemory(Protocol):
-    """Memory of a process, as walks read it."""
+    """The memory of a process, as walks read it."""
 
     def word(self, address: int) -> int | None:
         """Return 8 bytes of memory; None if they cannot be read."""
 
     def window(self, address: int) -> tuple[int, Bytes]:
-        """Return (start, bytes) of some memory around the address, for reads without further calls; it may be empty."""
+        """Return (start, bytes) of some memory around the address, so that further reads there need no call; it may be empty."""
 
 
 class StackCursor:
-    """The current frame of a walk. Call `find_caller`, then `go_to_caller`, to go on to its caller.
+    """The current frame of a walk. `find_caller` and then `go_to_caller` make its caller the current frame.
 
-    `values`: registers by DWARF number, and in `known` a bit for each that is known. `exact`: the next instruction is at `pc`; else
-    a call ends there. `lowest`: what the caller's SP must not be below; `stack_end`: nor above; `past_end`: the End if it is.
-    `elsewhere`: this frame is on another stack than the one that was copied. `holes`: a bit for each page of the window, from its
-    first one on, that could not be read.
-
-    After `find_caller`: `cfa`, and the caller's PC, `ra`.
+    `values`: registers by DWARF number; `known`: a bit for each register whose value is known. `exact`: `pc` is the next
+    instruction; if False, a call ends there. The caller's SP must not be below `lowest`, nor above `stack_end`, where the walk ends
+    with `past_end`. `elsewhere`: this frame is on another stack than the copied one. `holes`: a bit for each page of the window,
+    from the first one on, that could not be read. `find_caller` sets `cfa`, and `ra`, the caller's PC.
     """
 
     def __init__(self, machine: WalkedMachine, ra_mask: int, memory: StackMemory | None, past_end: int) -> None:
-        """`ra_mask`: the bits of a return address that are not its signature. `memory`: None to read the window only."""
+        """`ra_mask`: the bits of a return address that are not its signature. `memory`: None to read only from the window."""
         self.machine = machine
         self.memory = memory
         self.ra_mask = ra_mask & ADDRESS_MASK
@@ -172,12 +169,12 @@ class StackCursor:
         self.window_start = self.window_size = self.word = 0
         self.cfa = self.ra = self.sp = self.fp = 0
         self.keeps_fp = False
-        # Numbers of more than 31 bits are Python objects where they stand in an expression; as attributes they are C's.
+        # Attributes because Cython makes a literal of more than 31 bits in an expression a Python object.
         self.mask = ADDRESS_MASK
         self.guess_reach = GUESS_REACH
 
     def look_at(self, start: int, window: Bytes) -> None:
-        """Let reads look first in `window`, memory that begins at `start`."""
+        """Let reads use `window` first, the bytes of memory from `start` on."""
         self.window_start = start
         self.window = window
         self.window_size = len(window)
@@ -186,7 +183,7 @@ class StackCursor:
         return register < 32 and self.known >> register & 1 != 0
 
     def find_caller(self, rule: CallerRule) -> cython.int:
-        """Find the caller's registers without changing this frame; return the End, or -1."""
+        """Find the caller's registers, but do not go to the caller yet; return the End, or -1."""
         flags: cython.int = rule.flags
         end: cython.int
         cfa: cython.ulonglong = rule.cfa_offset
@@ -202,9 +199,9 @@ class StackCursor:
             if not self.is_known(rule.cfa_register):
                 return END_UNKNOWN_REGISTER
             cfa = (self.values[rule.cfa_register] + cfa) & self.mask
-        if rule.guess and (cfa - self.lowest) & self.mask > self.guess_reach:  # below or on another stack
+        if rule.guess and (cfa - self.lowest) & self.mask > self.guess_reach:  # it is below the frame, or on another stack
             return END_GUESS_FAILED
-        if rule.guess and self.holes and self.has_hole(self.lowest, cfa):  # perhaps the end of the stack
+        if rule.guess and self.holes and self.has_hole(self.lowest, cfa):  # the hole may be the end of the stack
             return END_GUESS_FAILED
         if flags & RULE_CFA_DEREF:
             end = self.read(cfa)
@@ -223,7 +220,7 @@ class StackCursor:
             ra = self.word
         ra &= self.ra_mask
         sp = (cfa + self.machine.sp_offset) & self.mask
-        if flags & RULE_FP:  # lost if its register is not known, which few frames notice
+        if flags & RULE_FP:  # FP is lost if it is in an unknown register, which matters to few frames
             self.keeps_fp = not flags & RULE_FP_REGISTER or self.is_known(rule.fp_register)
             fp = (cfa + rule.fp_offset) & self.mask
             if flags & RULE_FP_REGISTER and self.keeps_fp:
@@ -232,9 +229,9 @@ class StackCursor:
                 end = self.read(fp)
                 if end == END_COPY_TOO_SHORT:
                     return end
-                self.keeps_fp = end < 0  # below SP, where copies begin, a register's value may remain that is restored already
+                self.keeps_fp = end < 0  # it may have been restored from below SP already, where copies have nothing
                 fp = self.word
-        if not flags & RULE_SIGNAL:  # the interrupted code may be on another stack
+        if not flags & RULE_SIGNAL:  # after a signal, the interrupted code may be on another stack
             if sp < self.lowest or (sp == self.lowest and not self.exact):
                 return END_NOT_ASCENDING
             if sp > self.stack_end:
@@ -243,12 +240,12 @@ class StackCursor:
         self.ra = ra
         self.sp = sp
         self.fp = fp
-        if rule.guess:  # where something else is kept in its register, a 0 proves nothing
+        if rule.guess:  # a return address of 0 does not prove the end of the stack, as the register may hold anything
             return END_GUESS_FAILED if ra == 0 or cfa & 7 else -1
         return END_NO_RETURN if ra == 0 else -1
 
     def go_to_caller(self, rule: CallerRule) -> cython.int:
-        """Make the caller that was found with this rule the current frame; return the End, or -1."""
+        """Make the caller that `find_caller` found with this rule the current frame; return -1."""
         known: cython.ulonglong = 0
         one: cython.ulonglong = 1
         sp: cython.ulonglong = self.sp
@@ -269,7 +266,7 @@ class StackCursor:
         return -1
 
     def interrupted(self) -> cython.ulonglong:
-        """Take all registers that the kernel saved with the caller's PC; return which: none if it saved another one."""
+        """Take all registers that the kernel saved for a signal handler with the caller's PC; return a bit for each register."""
         known: cython.ulonglong = 0
         one: cython.ulonglong = 1
         sp: cython.ulonglong = self.values[self.machine.sp]
@@ -297,7 +294,7 @@ class StackCursor:
         return page < 64 and self.holes >> page & 1 != 0
 
     def has_hole(self, start: cython.ulonglong, end: cython.ulonglong) -> cython.bint:
-        """Return True if a page from `start` to `end` is one that could not be read; the pages are few."""
+        """Return True if a page from `start` to `end`, which are not far apart, could not be read."""
         while start < end:
             if self.is_hole(start):
                 return True
@@ -305,7 +302,7 @@ class StackCursor:
         return False
 
     def read(self, address: cython.ulonglong) -> cython.int:
-        """Set `word` to the 8 bytes at that address; return the End, or -1."""
+        """Set `word` to the 8 bytes at the address; return the End, or -1."""
         at: cython.ulonglong = (address - self.window_start) & self.mask
         value: cython.ulonglong = 0
         i: cython.Py_ssize_t

@@ -1,8 +1,8 @@
 """Walks one stack, frame by frame, from registers and the rules of the code, as far as both can be trusted. Compiled.
 
-A walk keeps the CFA of each frame and why it ends, and asks for the rule of an address once; step.py goes from frame to frame.
-`sframegen/profile/walk` is for millions of copied stacks: it needs tables of whole files, which take longer to make than a walk
-of all stacks of a process.
+A walk records the CFA of each frame and why it ends, and asks for the rule of each address once. step.py goes from one frame to
+the next. For millions of copied stacks there is `sframegen/profile/walk`, whose tables of whole files take longer to make than
+this walk takes for all stacks of a process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_FRAMES = 65_536
 
 
 class CodeRule:
-    """The rule of some code. `failing`: for a guess, the end of the walk if it leads nowhere."""
+    """The rule of some code, and how it was found. `failing`: for a guess, the end of the walk if the guess leads nowhere."""
 
     def __init__(self, rule: CallerRule, how: RuleSource, failing: End | None = None) -> None:
         self.rule = rule
@@ -46,7 +46,7 @@ def code_rule(rule: Rule, abi: Abi, how: RuleSource, *, signal: bool = False) ->
 
 
 def guess(abi: Abi, failing: End) -> CodeRule | End:
-    """Return the frame record as the rule; `failing` on an ABI without frame records."""
+    """Return a rule that trusts the frame pointer, or `failing` if the ABI has none."""
     rule = walked_machine(abi).guess
     return CodeRule(rule, RuleSource.FRAME_POINTER, failing) if rule else failing
 
@@ -54,26 +54,26 @@ def guess(abi: Abi, failing: End) -> CodeRule | End:
 class View(StackMemory, Protocol):
     """The process as a walk sees it: memory, and the rules of its code.
 
-    `answers`: those of `describe` that still hold, by PC: where it is not exact, and where it is.
+    `answers`: results of `describe` that are still valid, by PC: those for a PC that is not exact, and those for an exact one.
     """
 
     answers: tuple[dict[int, CodeRule | End], dict[int, CodeRule | End]]
 
     def describe(self, pc: int, exact: bool) -> CodeRule | End:
-        """Return the rule of the code at `pc`; if not `exact`, of the call before it."""
+        """Return the rule of the code at `pc`, or of the call before it if not `exact`; an End if there is none."""
 
     def stack_at(self, address: int) -> tuple[int, int] | None:
         """Return (start, end) of the writable memory around the address."""
 
     def starts_thread(self, pc: int) -> bool:
-        """Return True if a new thread begins at `pc`, if its first register is 0; in its creator it is not."""
+        """Return True if a new thread begins at `pc`. That needs register 0 to be 0 too, for it is not in the thread's creator."""
 
     def returns_to(self, pc: int) -> bool:
-        """Return True if code may return to `pc`: a call seems to end there."""
+        """Return True if code may return to `pc`, because a call seems to end there."""
 
 
 def walk(start: ThreadRegisters, abi: Abi, view: View, limit: int = MAX_FRAMES) -> WalkedStack:
-    """Return all frames of a thread that has these registers."""
+    """Return the frames of a thread that has these registers, at most `limit` of them."""
     return StackWalker(start, abi, view).frames(limit)
 
 
@@ -91,7 +91,7 @@ class StackWalker:
         self.cursor.lowest = start.values[abi.sp]
         self.enter_stack()
         self.instead = guess(abi, End.UNKNOWN_REGISTER)
-        self.crossed: set[tuple[int, int]] = set()  # signal frames: all other steps go up the stack, so each loop has one
+        self.crossed: set[tuple[int, int]] = set()  # signal frames, one of which is in each loop, as all other steps go up
 
     def enter_stack(self) -> None:
         stack = self.view.stack_at(self.cursor.lowest)
@@ -99,7 +99,7 @@ class StackWalker:
         self.cursor.stack_end = min(stack[1], ADDRESS_MASK) if stack is not None else 0
 
     def frames(self, limit: int) -> WalkedStack:
-        """Return all frames, the current one first."""
+        """Return the frames, at most `limit` of them, the current one first."""
         frames: list[Frame] = []
         cursor: StackCursor = self.cursor
         sp_register: cython.int = cursor.machine.sp
@@ -129,7 +129,7 @@ class StackWalker:
                 frames.append(Frame(pc, sp, None, None, exact or self.is_put(pc), guessed=guessed))
                 return WalkedStack(frames, answer)
             found = answer
-            signal = found.signal  # of the code, by whatever rule the walk leaves it
+            signal = found.signal  # kept because another rule may be tried below
             end = self.step(found)
             if end == END_UNKNOWN_REGISTER and isinstance(self.instead, CodeRule) and self.step(self.instead) < 0:
                 found = self.instead
@@ -137,22 +137,22 @@ class StackWalker:
             if not exact and (end == END_OUTERMOST or found.failing is not None):
                 exact = self.is_put(pc)
             cfa = cursor.cfa if end < 0 or end == END_NO_RETURN else None
-            # What Frame(...) does, in a third of the time.
+            # This does what Frame(...) does in a third of the time.
             frames.append(tuple.__new__(Frame, (pc, sp, cfa, found.how, exact, signal, guessed)))
             count += 1
             guessed = found.failing is not None
         return WalkedStack(frames, End.TOO_DEEP if end < 0 else End(end))
 
     def is_put(self, pc: int) -> bool:
-        """Return True if a library or the kernel pushed this return address: no call ends there. For rules that do not say."""
+        """Return True if a library or the kernel pushed this return address, because no call ends there."""
         return not self.view.returns_to(pc)
 
     def step(self, found: CodeRule) -> cython.int:
-        """Go to the caller, or return the End."""
+        """Go to the caller by this rule and return -1, or return the End."""
         cursor: StackCursor = self.cursor
         end: cython.int = cursor.find_caller(found.rule)
         if found.failing is not None and (end >= 0 or not self.view.returns_to(cursor.ra)):
-            return found.failing  # how a false frame pointer fails says nothing
+            return found.failing  # not `end`, because the way in which a wrong frame pointer fails means nothing
         if end >= 0:
             return end
         if not found.signal:

@@ -160,7 +160,7 @@ def test_no_damage_raises_anything_else(layout: GoLayout) -> None:
 @for_each("order", ["little", "big"])
 def test_how_much_of_the_stack_functions_take(layout: GoLayout, order: ByteOrder) -> None:
     table = GoTable(memoryview(written(layout, order)), order)
-    assert [*table.frames()] == [GoFrame("main.main", TEXT, TEXT + 0x30, ((0, 0), (4, 24), (0x2F, 0)), first=False)]
+    assert [*table.frames()] == [GoFrame("main.main", TEXT, TEXT + 0x30, ((0, 0), (4, 24), (0x2F, 0)), is_outermost=False)]
 
 
 def test_a_table_of_sp_that_goes_on_after_the_function() -> None:
