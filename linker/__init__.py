@@ -1,4 +1,4 @@
-"""Sections -> files: plans, applies and verifies the change that puts a section into an ELF file.
+"""Plans, applies and verifies the change that adds a section to an ELF file.
 
 A package of sframegen.
 """

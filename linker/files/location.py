@@ -301,10 +301,8 @@ def _check_trusted(link: os.stat_result, directory: int) -> None:
     trusted = {ROOT, os.geteuid()}
     # A sticky bit does not help: others can put a link of root's there by link(2) or rename(2).
     if link.st_uid not in trusted or others_can_write(directory):
-        raise OSError(
-            errno.ELOOP,
-            "its path contains a symbolic link that another user controls or could have made; name the file that it leads to",
-        )
+        message = "its path contains a symbolic link that another user controls or could have made; name the file that it leads to"
+        raise OSError(errno.ELOOP, message)
 
 
 def _check_own(status: os.stat_result, path: str, prefix: str = "") -> None:

@@ -111,6 +111,7 @@ def candidate_offsets(image: Image, end: int, piece: Extent) -> list[int]:
 
 
 def piece_fits(image: Image, offset: int, piece: Extent) -> bool:
+    """Return True if the piece can be written at that offset: in the first page, in the table's segment, over nothing fixed."""
     end = offset + piece.size
     return end <= FIRST_PAGE and can_extend_segment(image, end) and not find_overlapping(image.fixed, offset, end)
 
@@ -137,6 +138,7 @@ def can_extend_segment(image: Image, end: int) -> bool:
 
 
 def address_at(image: Image, offset: int) -> int:
+    """Return the address of a byte of the table's segment, 0 if no segment maps the table."""
     return offset + image.table_load.p_vaddr - image.table_load.p_offset if image.table_load else 0
 
 

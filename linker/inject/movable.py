@@ -101,6 +101,7 @@ def may_move_notes(elf: ElfFile, offset: int, size: int, align: int) -> bool:
 
 
 def may_move_segment(elf: ElfFile, segment: Phdr) -> bool:
+    """Return True if code cannot refer to the segment's bytes: readers find them by its program header."""
     if segment.p_type == PT.NOTE and not may_move_notes(elf, segment.p_offset, segment.p_filesz, segment.p_align):
         return False
     return segment.p_type in MOVABLE_SEGMENTS and is_valid_align(segment.p_align)

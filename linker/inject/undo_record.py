@@ -41,7 +41,7 @@ ZERO_CHUNK = 1 << 20  # bytes of a hole that are yielded at a time
 
 
 class Write(NamedTuple):
-    """A write of new bytes at a file offset, over old bytes or at the end of the file."""
+    """A write of bytes at a file offset, over old bytes or at the end of the file."""
 
     offset: int
     data: bytes | memoryview
@@ -72,6 +72,7 @@ class UndoRecord(NamedTuple):
 
 
 def compute_record_size(ranges: Iterable[tuple[int, int]], gaps: Gaps = ()) -> int:
+    """Return the size of the undo record of a file in which these (offset, size) ranges are overwritten."""
     return TRAILER.size + ENTRY.size * len(gaps) + sum(ENTRY.size + size for _, size in ranges)
 
 
@@ -82,11 +83,8 @@ def find_overwritten_ranges(original_size: int, writes: Iterable[tuple[int, int]
     """
     ranges = join_extents(Extent(offset, offset + size) for offset, size in writes)
     new_ranges = [*gaps_in_new_file(gaps), (original_size + total_size(gaps), UNBOUNDED)]
-    return [
-        (to_original_offset(gaps, item.start), item.size)
-        for item in ranges
-        if index_of_containing_range(new_ranges, item.start) is None
-    ]
+    old_ranges = (item for item in ranges if index_of_containing_range(new_ranges, item.start) is None)
+    return [(to_original_offset(gaps, item.start), item.size) for item in old_ranges]
 
 
 def make_record(original: memoryview, writes: Iterable[Write], gaps: Gaps = (), start: int | None = None) -> bytes:

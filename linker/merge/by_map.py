@@ -167,9 +167,8 @@ class LinkerMap:
             if len(candidates) == len(sections) and all(map(matches, sections, candidates)):
                 result.update(zip((code.number for code in sections), candidates, strict=True))
             elif len(candidates) == len(sections) == 1 and not member:
-                raise obj.elf.error(
-                    f"its code is not what {self.linked.name} has at {candidates[0]:#x}: the map is of another link", name
-                )
+                message = f"its code is not what {self.linked.name} has at {candidates[0]:#x}: the map is of another link"
+                raise obj.elf.error(message, name)
             elif len(candidates) * len(sections) * size > MAX_COMPARED:
                 result.update((code.number, None) for code in sections)
             else:
@@ -215,9 +214,8 @@ def read_map_of_object(map_file: str | os.PathLike[str], placed: LaidOutObject) 
             known.append(placement.output_number)
         starts = addresses[placement.output]
         if len(known) > len(starts):
-            raise FormatError(
-                f"it has {len(known)} output sections {placement.output}, {placed.image.name} {len(starts)}", file=str(map_file)
-            )
+            message = f"it has {len(known)} output sections {placement.output}, {placed.image.name} {len(starts)}"
+            raise FormatError(message, file=str(map_file))
         return starts[len(known) - 1] + placement.address
 
     return LinkerMap(map_file, placed.image, address_of, lambda output, *_: output in addresses)

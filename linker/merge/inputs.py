@@ -110,6 +110,7 @@ class ObjectReader:
         return self._read_usual(data, name) or UnusualObject(data, name)
 
     def _read_usual(self, data: memoryview, name: str) -> UsualObject | None:
+        """Read an object of the usual form; None for any other one, even if it is damaged."""
         scan, fields, abi = self._scan, self._code, self._abi
         count = scan.read(data, abi.byte_order == "big", abi.machine, fields)
         if count == UNUSUAL:
@@ -186,6 +187,7 @@ def _file_version(status: os.stat_result) -> Version:
 
 
 def _open_objects(path: str, open_one: Callable[[memoryview, str], InputObject]) -> Iterator[tuple[str, str, InputObject]]:
+    """Yield (file, member name or "", object) for an object, or for each object of an archive."""
     data, _ = map_file(path, small=MAX_UNMAPPED)
     if is_archive(data):
         for member in read_members(data, path):

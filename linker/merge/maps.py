@@ -168,6 +168,7 @@ def _read_placements(lines: _MapLines, has_code: HasCode) -> Iterator[Placement]
 
 
 def _read_columns(lines: _MapLines, has_code: HasCode, patterns: Iterable[str], base: int) -> Iterator[Placement]:
+    """Read the map of lld or mold. `patterns`, `base`: from COLUMN_FORMATS."""
     row, empty, inputs = map(re.compile, patterns)
     output, number, skipped = "", -1, empty
     for line in lines:
@@ -194,6 +195,7 @@ def _read_columns(lines: _MapLines, has_code: HasCode, patterns: Iterable[str], 
 
 
 def _read_gnu(lines: _MapLines, has_code: HasCode, *, needs_header: bool) -> Iterator[Placement]:
+    """Read the map of GNU ld or gold. `needs_header`: the first line has to show that gold made a final link."""
     output: str | None = None  # None: the link did not create this output section
     number = -1
     skipped = GNU_SKIPPED

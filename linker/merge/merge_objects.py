@@ -57,9 +57,8 @@ def merge_objects(inputs: Inputs, linker_map: LinkerMap, layout: Layout, level: 
     elf = linker_map.linked
     merger = gather_objects(inputs, linker_map, counts)
     if not merger.sections:
-        raise FormatError(
-            "none of the objects has an SFrame section: GNU as --gsframe makes them, or sframegen add-section", file=elf.name
-        )
+        message = "none of the objects has an SFrame section: GNU as --gsframe makes them, or sframegen add-section"
+        raise FormatError(message, file=elf.name)
     abi = abi_of(elf)
     plt = find_plt(elf, abi).make_functions()
     table, _ = merger.build_table(elf.executable_ranges(), plt)
@@ -106,14 +105,10 @@ def partial_link(
     text = "".join(f"{_quote_argument(os.fspath(path))}\n" for path in objects)
     arguments.write_text(text, encoding="utf-8", errors="surrogateescape")
     command = [linker, "-r", "-o", str(output), f"-Map={map_file}", f"@{arguments}"]
+    environment = {**os.environ, "LC_ALL": "C"}
     try:
         run = subprocess.Popen(
-            command,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            env={**os.environ, "LC_ALL": "C"},
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", env=environment
         )
     except OSError as error:
         raise RefusedError(Refusal.NO_LINKER, error.strerror or str(error), file=os.fsdecode(linker)) from error

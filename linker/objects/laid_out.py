@@ -84,9 +84,8 @@ class LaidOutObject:
         if last >= 0 and self.section_at(self._anchor_addresses[last]) == number:
             return self._anchor_addresses[last], self.anchors[self._anchor_addresses[last]]
         if number not in self._section_symbols:
-            raise self.image.error(
-                "it has no symbols, so relocations cannot refer to its functions", self.image.sections[number].name
-            )
+            message = "it has no symbols, so relocations cannot refer to its functions"
+            raise self.image.error(message, self.image.sections[number].name)
         return self._section_symbols[number]
 
     @cached_property

@@ -141,6 +141,7 @@ class _Externals:
 
 
 def _apply_relocations(elf: ElfFile, section: Section, base: int, externals: _Externals, data: bytearray) -> None:
+    """Apply a section's relocations of known types to `data`. `base`: the section's address."""
     fields = FIELDS_BY_MACHINE.get(MACHINE_NAMES.get(elf.header.e_machine, ""), {})
     for offset, info, addend in relocation_rows(elf, section):
         field = fields.get(info & 0xFFFFFFFF)

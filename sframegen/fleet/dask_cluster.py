@@ -222,6 +222,7 @@ def package_task(item: list[Any], options: dict[str, Any], output: str, token: s
 
 
 def _work_on(item: list[Any], options: RunOptions, output: str, token: str, version: str) -> tuple[AnswerKind, object]:
+    """Work on one package in this thread's package process, which is restarted for each new run. Return the answer."""
     from distributed import get_worker  # noqa: PLC0415
 
     worker = get_worker()
@@ -230,10 +231,8 @@ def _work_on(item: list[Any], options: RunOptions, output: str, token: str, vers
     if getattr(_local, "token", None) != token:
         _end_process()
         if why := _start_process(output, token, options, worker.local_directory):
-            return (
-                AnswerKind.CANNOT_WORK,
-                f"the worker {worker.address} cannot write to {output}{why}: give a directory that all workers share",
-            )
+            message = f"the worker {worker.address} cannot write to {output}{why}: give a directory that all workers share"
+            return AnswerKind.CANNOT_WORK, message
     return AnswerKind.FINISHED, _local.process.work_on(Item(*item))
 
 

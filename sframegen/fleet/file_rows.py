@@ -63,6 +63,7 @@ class PackageFiles:
         return False
 
     def _convert(self, row: FileRow, original: Path, changed: Path) -> bool:
+        """Convert or check the file as the mode says, and fill its row. Return True if a changed file was written."""
         data, status = map_file(original)
         row.file_bytes = status.st_size
         elf = ElfFile(data, os.fspath(original))
@@ -93,6 +94,7 @@ class PackageFiles:
 
 
 def fill_from_summary(row: FileRow, summary: Summary) -> None:
+    """Fill the row from the summary of `add_section`."""
     row.outcome = RowOutcome(summary.outcome)
     if row.outcome is RowOutcome.NOTHING:
         row.reason = explain_empty_section(summary.functions, summary.ignored_fdes)

@@ -115,6 +115,7 @@ class PackageProcess:
         return self.output.write_no_content(self.options.make_key_without_content(self.item), self.item, RowOutcome.FAILED, why)
 
     def _start_process(self) -> None:
+        """Start the process with a pipe for requests, a directory for temporary files, and a file for what it prints."""
         self.temporary = mkdtemp(prefix="package-", dir=self.directory)
         self.printed = TemporaryFile()  # noqa: SIM115 - closed with the process
         self.pipe, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -171,6 +171,7 @@ class _DecompressedStream(io.RawIOBase):
         return len(data)
 
     def _read_some(self, size: int) -> bytes:
+        """Return up to `size` decompressed bytes, and none only at the end of the data. Raises FormatError."""
         result = b""
         while not result and (stream := self._stream or self._begin_stream()):
             data, self._input = self._input, b""

@@ -103,6 +103,7 @@ def change_package(
 
 
 def _change_target(target: Target, collector: ResultCollector[R], *, force: bool) -> ProcessedPackage[R]:
+    """Pass the package of an opened target through the collector, then write and verify the new one if anything changed."""
     name = str(target.path)
     size_before = target.source.status.st_size
     with os.fdopen(os.dup(target.source.descriptor), "rb") as source:

@@ -81,7 +81,7 @@ def check_package(path: StrPath, **options: Any) -> CheckReport:  # noqa: ANN401
     """
     kept, without_section = 0, 0
 
-    def part(path: Path) -> CheckReport | None:
+    def check_one(path: Path) -> CheckReport | None:
         nonlocal kept, without_section
         if companion_of(open_elf(path)) is not None:
             return None
@@ -94,7 +94,7 @@ def check_package(path: StrPath, **options: Any) -> CheckReport:  # noqa: ANN401
         kept += len(report.findings)
         return report
 
-    done = read_package(path, part)
+    done = read_package(path, check_one)
     code: Counter[Verdict] = Counter()
     for one in done.parts:
         code.update(one.code)

@@ -77,6 +77,7 @@ def write_zip(archive: ZipFile, entries: list[ZipEntry], contents: dict[str, Con
 
 
 def _check_entry(info: ZipInfo) -> None:
+    """Raise FormatError for an entry of a kind that packages do not have."""
     if info.flag_bits & ENCRYPTED:
         raise FormatError("an encrypted entry")
     if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):

@@ -91,6 +91,7 @@ def _list_url(url: str) -> Iterator[Item]:
 
 
 def _list_file(path: str) -> Iterator[Item]:
+    """Yield a package, or the packages in a list. Raises FormatError for any other file."""
     with opened_file(path) as file:
         beginning = file.read(BEGINNING)
         if why := explain_unhandled(path, beginning):
