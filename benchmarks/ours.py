@@ -43,7 +43,7 @@ def open_input(file: Path) -> Input:
 def section_of(source: Input, level: LevelName, address: int = ADDRESS) -> memoryview:
     """The section at a level of optimisation."""
     converted = convert.convert(source.sources.sections, source.code, source.abi, V3)
-    return memoryview(converted.encoder(source.elf, LEVELS[level]).encode(address))
+    return memoryview(converted.make_encoder(source.elf, LEVELS[level]).encode(address))
 
 
 def rows_of(source: Input) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError, Refusal, RefusedError, name_file_in_errors
 from sframegen.code.context.plt import find_plt
-from sframegen.conversion.final_calls import symbol_addresses
+from sframegen.conversion.final_calls import read_symbol_addresses
 from sframegen.elf.file import check_regular
 from sframegen.format.abi import abi_of
 from sframegen.format.model import AT_CFA
@@ -73,7 +73,7 @@ def merge_objects(inputs: Inputs, linker_map: LinkerMap, layout: Layout, level: 
     if not len(table):
         raise FormatError("the .sframe sections of its objects describe none of its code", file=elf.name)
     encoder = build_optimized_encoder(
-        elf, table, EncodedRules(table.rules, RuleWords(abi, layout)), level, Borders(symbol_addresses(elf))
+        elf, table, EncodedRules(table.rules, RuleWords(abi, layout)), level, Borders(read_symbol_addresses(elf))
     )
     encoder.flags |= layout.flags & (0 if counts.objects_without else merger.flags)
     counts.functions, counts.rows, counts.section_bytes = len(encoder.table), len(encoder.table.row_start), encoder.size_bytes

@@ -75,7 +75,7 @@ def convert_object(elf: ElfFile, layout: Layout, level: Level, *, replace: bool,
     converted = convert_sources(sources, placed.image.executable_ranges(), abi, layout)
     table = converted.table
     if len(table):
-        table = converted.encoder(placed.image, level._replace(share=False)).table
+        table = converted.make_encoder(placed.image, level._replace(share=False)).table
     present = list(decode_sections(placed.image if base is elf else lay_out(elf, abi).image))
     sections: list[NewSection] = []
     if len(table):

@@ -213,7 +213,7 @@ def _keeps_rules(old: SframeSection, new: FunctionTable) -> bool:
 
 def _plan_new_section(file: _InputFile, converted: Converted, options: AddOptions) -> _NewSection:
     writing = options.writing
-    encoder = converted.encoder(file.base.elf, options.section.level)
+    encoder = converted.make_encoder(file.base.elf, options.section.level)
     unloaded = encoder.encode(UNLOADED_ADDRESS) if writing.unloaded else None
     allowed_changes = writing.safe_changes | writing.forced_changes
     try:

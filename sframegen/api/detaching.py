@@ -53,7 +53,7 @@ def add_detached(elf: ElfFile, options: AddOptions) -> Summary:
     summary, converted = convert_file(elf, file, options.section, options.running)
     if not len(converted.table):
         return note_nothing_to_add(summary)
-    encoder = converted.encoder(elf, options.section.level)
+    encoder = converted.make_encoder(elf, options.section.level)
     section = encoder.encode(UNLOADED_ADDRESS)
     data = build_detached_file(elf, identity, section)
     target = os.path.join(os.fspath(store), path_in_store(identity.build_id))  # noqa: PTH118 - as text, for messages
@@ -73,7 +73,7 @@ def add_for_linking(elf: ElfFile, options: AddOptions) -> Summary:
     summary, converted = convert_file(elf, elf.name, options.section, options.running)
     if not len(converted.table):
         return note_nothing_to_add(summary)
-    encoder = converted.encoder(elf, options.section.level)
+    encoder = converted.make_encoder(elf, options.section.level)
     data = make_linkable_object(elf, encoder)
     if options.writing.verify:
         with _memory_file(data) as path:

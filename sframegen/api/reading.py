@@ -46,7 +46,7 @@ def read(path: Readable, *, sections: Sequence[str | os.PathLike[str]] = ()) -> 
     check_paths("sections", sections)
     content = load_content(path)
     elf = open_elf(content.name) if content.data is None else ElfFile(content.data, content.name)
-    section = Stores(sections).open_for(elf)
+    section = Stores(sections).open_for_file(elf)
     return replace(section, data=memoryview(bytes(section.data)), names=CopiedSymbols(elf))
 
 
@@ -118,7 +118,7 @@ def check(
 def _find_detached_section(elf: ElfFile, stores: Stores) -> memoryview | None:
     """Return the section in a store for a file without one; None if a store has none, or the file has one, even a damaged one."""
     try:
-        return stores.find_for(elf, lambda data: data) if find_sframe(elf) is None else None
+        return stores.find_for_file(elf, lambda data: data) if find_sframe(elf) is None else None
     except FormatError:
         return None
 

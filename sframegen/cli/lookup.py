@@ -68,7 +68,7 @@ def command(ctx: click.Context, file: str, addresses: tuple[str, ...], sections:
 def _look_up_addresses(elf: ElfFile, addresses: tuple[str, ...], run: Run, stores: Stores) -> list[dict[str, Any]]:
     answers: list[dict[str, Any]] = []
     try:
-        section = stores.open_for(elf)
+        section = stores.open_for_file(elf)
     finally:
         for line in stores.take_notes():
             note(line)

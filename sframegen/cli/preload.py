@@ -156,7 +156,7 @@ def _find_sections(objects: Iterable[str], directories: Sequence[str]) -> dict[s
             elf = open_elf(path)
             if any(segment.p_type == PT.GNU_SFRAME and segment.p_filesz for segment in elf.segments):
                 found[path] = IN_FILE
-            elif stores.find_for(elf, len):
+            elif stores.find_for_file(elf, len):
                 found[path] = IN_STORE
         except (OSError, FormatError) as error:
             note(describe_error(error, path))

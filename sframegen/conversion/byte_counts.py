@@ -94,11 +94,11 @@ def count_gap_bytes(
                 low = range_end[fde_range]
                 continue
             padded = 0
-            if areas.fate[area] == code_category:
+            if areas.category[area] == code_category:
                 padded = areas.padding_end(area, low, high, False) - low
             category_bytes[padding_category] += padded
-            category_bytes[areas.fate[area]] += high - low - padded
-            if areas.fate[area] == code_category and padded < high - low and found < len(gaps.start):
+            category_bytes[areas.category[area]] += high - low - padded
+            if areas.category[area] == code_category and padded < high - low and found < len(gaps.start):
                 gaps.start[found] = low + padded
                 gaps.end[found] = high
                 found += 1

@@ -55,7 +55,7 @@ def find_sources(
 
     Raises FormatError if a required section cannot be read, or `debug_file` has no .debug_frame or is not for this file.
     """
-    sections = _sections_named(elf, *EH_FRAMES) if elf.sections else _find_eh_frame_by_segment(elf)
+    sections = _find_sections_named(elf, *EH_FRAMES) if elf.sections else _find_eh_frame_by_segment(elf)
     required = len(sections)
     warnings: list[str] = []
     try:
@@ -76,7 +76,7 @@ def find_sources(
     return Sources(sections, size, required, warnings, elf.floating, find_unwalked_code(elf))
 
 
-def _sections_named(elf: ElfFile, *names: str) -> list[CfiSection]:
+def _find_sections_named(elf: ElfFile, *names: str) -> list[CfiSection]:
     """Return the sections with these names that have bytes in the file; in debug files, most have none."""
     found = [
         section
@@ -85,7 +85,7 @@ def _sections_named(elf: ElfFile, *names: str) -> list[CfiSection]:
     ]
     if sum(section.header.sh_size for section in found) > len(elf.data):
         raise elf.error(f"{len(found)} sections of that name overlap", names[0])
-    bases = _pointer_bases(elf)
+    bases = _find_pointer_bases(elf)
     return [_make_cfi_section(elf, section, bases)._replace(more=number > 0) for number, section in enumerate(found)]
 
 
@@ -100,7 +100,7 @@ def _make_cfi_section(elf: ElfFile, section: Section, bases: Bases) -> CfiSectio
 
 def _apply_dynamic_relocations(elf: ElfFile, section: CfiSection, writable: int) -> CfiSection:
     """Return the section as the loader relocates it, because absolute pointers in position-independent files need that."""
-    tags = _dynamic_tags(elf)
+    tags = _read_dynamic_tags(elf)
     if not (writable or DT.TEXTREL in tags or tags.get(DT.FLAGS, 0) & DF_TEXTREL):
         return section
     if UNREAD_TABLES & tags.keys():
@@ -119,7 +119,7 @@ def _apply_dynamic_relocations(elf: ElfFile, section: CfiSection, writable: int)
 
 def _read_relocated_words(elf: ElfFile, start: int = 0, end: int = MAX_ADDRESS) -> dict[int, int | None]:
     """Map addresses in [start, end) to the 8-byte value that the loader writes there, minus the load bias; None if unknown."""
-    tags = _dynamic_tags(elf)
+    tags = _read_dynamic_tags(elf)
     if DT.RELA not in tags or DT.RELASZ not in tags:
         return {}
     abi = abi_of(elf)
@@ -135,11 +135,11 @@ def _read_relocated_words(elf: ElfFile, start: int = 0, end: int = MAX_ADDRESS) 
     return words
 
 
-def _dynamic_tags(elf: ElfFile) -> dict[int, int]:
+def _read_dynamic_tags(elf: ElfFile) -> dict[int, int]:
     return {entry.tag: entry.value for entry in read_dynamic(elf)} if elf.header.e_type == ET.DYN else {}
 
 
-def _pointer_bases(elf: ElfFile) -> Bases:
+def _find_pointer_bases(elf: ElfFile) -> Bases:
     """Return what encoded pointers may be relative to: the addresses of .text and .got, and a reader of indirect pointers."""
     text, got = elf.section(".text"), elf.section(".got")
     loaded_words = cache(partial(_read_relocated_words, elf))  # read on demand: few files have indirect pointers
@@ -170,13 +170,13 @@ def _find_eh_frame_by_segment(elf: ElfFile) -> list[CfiSection]:
         if segment.p_type == PT.LOAD and segment.p_vaddr <= address < segment.p_vaddr + segment.p_filesz:
             data = elf.at(address, segment.p_vaddr + segment.p_filesz - address)
             fdes = min(count, len(data))  # a hostile count may not fit into the compiled reader's numbers
-            section = CfiSection(".eh_frame", data, address, elf.byte_order, True, *_pointer_bases(elf), fde_count=fdes)
+            section = CfiSection(".eh_frame", data, address, elf.byte_order, True, *_find_pointer_bases(elf), fde_count=fdes)
             return [_apply_dynamic_relocations(elf, section, segment.p_flags & PF.W)]
     raise FormatError(f"leads to {address:#x}, which no segment maps", name, 4, elf.name)
 
 
 def _find_debug_frames(elf: ElfFile) -> list[CfiSection]:
-    return _sections_named(elf, ".debug_frame", ".zdebug_frame")
+    return _find_sections_named(elf, ".debug_frame", ".zdebug_frame")
 
 
 def has_debug_frame(elf: ElfFile, directory: Path) -> bool:
@@ -195,7 +195,7 @@ def _open_debug_file(elf: ElfFile, path: Path) -> ElfFile:
 
 def _find_debug_file(elf: ElfFile, path: Path) -> ElfFile | None:
     """Return the debug file at `path`; in a directory, search by build-id and .gnu_debuglink as debuggers do."""
-    for candidate in _candidate_paths(elf, path) if path.is_dir() else iter([path]):
+    for candidate in _list_candidate_paths(elf, path) if path.is_dir() else iter([path]):
         if candidate.is_file():
             debug = open_elf(candidate)
             if is_debug_file_of(elf, debug):
@@ -205,7 +205,7 @@ def _find_debug_file(elf: ElfFile, path: Path) -> ElfFile | None:
     return None
 
 
-def _candidate_paths(elf: ElfFile, directory: Path) -> Iterator[Path]:
+def _list_candidate_paths(elf: ElfFile, directory: Path) -> Iterator[Path]:
     build_id, link = read_build_id(elf), read_debug_link(elf)
     if build_id:
         name = build_id.hex()

@@ -13,7 +13,7 @@ from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.base.text import format_count
 from sframegen.conversion.cfi_sections import Sources, find_sources
 from sframegen.conversion.coverage import Coverage
-from sframegen.conversion.final_calls import symbol_addresses
+from sframegen.conversion.final_calls import read_symbol_addresses
 from sframegen.conversion.resolve import IGNORE_REASONS, FdeRanges, resolve_overlaps
 from sframegen.conversion.split import CieColumns, RuleColumns, RuleOutcome, Splitter, UncoveredRanges, count_maxima, split_ranges
 from sframegen.conversion.translate import RepeatedPattern, Translator
@@ -54,7 +54,7 @@ class Converted(NamedTuple):
     coverage: Coverage
     encoded: EncodedRules
 
-    def encoder(self, elf: ElfFile, level: Level) -> Encoder:
+    def make_encoder(self, elf: ElfFile, level: Level) -> Encoder:
         """Return the encoder for the table at that level. Padding after a call that ends a function gets the call's rule.
 
         Raises FormatError as `Coverage.bytes_by_category` does.
@@ -128,7 +128,7 @@ def find_borders(elf: ElfFile, table: FunctionTable, abi: Abi) -> Borders:
     """
     covered = merge_ranges(zip(table.start, map(add, table.start, table.size), strict=True))
     uncovered = array("Q", (start for start, _ in subtract_ranges(_read_fde_code(elf, abi), covered)))
-    return Borders(symbol_addresses(elf), uncovered)
+    return Borders(read_symbol_addresses(elf), uncovered)
 
 
 def _read_fde_code(elf: ElfFile, abi: Abi) -> list[Range]:
@@ -140,7 +140,7 @@ def _read_fde_code(elf: ElfFile, abi: Abi) -> list[Range]:
 
 
 class _RuleTranslations:
-    """The translation of each CFI rule, in columns as in TranslatedRules, and the numbers of the SFrame rules."""
+    """The translation of each CFI rule, in columns as in RuleColumns, and the numbers of the SFrame rules."""
 
     def __init__(self, cfi_rules: list[CfiRule], words: RuleWords) -> None:
         self.numbers: dict[Rule, int] = {}
@@ -151,22 +151,22 @@ class _RuleTranslations:
         self.pattern_rule = array("I")
         translator = Translator(words)
         for cfi_rule in cfi_rules:
-            self._add(translator.translate(cfi_rule))
+            self._add_translation(translator.translate(cfi_rule))
 
-    def _add(self, result: Rule | RepeatedPattern | Reason) -> None:
+    def _add_translation(self, result: Rule | RepeatedPattern | Reason) -> None:
         if isinstance(result, Rule):
-            outcome, value = RuleOutcome.ROW, self._number(result)
+            outcome, value = RuleOutcome.ROW, self._number_rule(result)
         elif isinstance(result, RepeatedPattern):
             outcome, value = RuleOutcome.REPEATED, len(self.pattern_at) - 1
             self.pattern_start.extend(offset for offset, _ in result.rows)
-            self.pattern_rule.extend(self._number(rule) for _, rule in result.rows)
+            self.pattern_rule.extend(self._number_rule(rule) for _, rule in result.rows)
             self.pattern_at.append(len(self.pattern_start))
         else:
             outcome, value = RuleOutcome.LEFT_OUT, REASONS.index(result)
         self.outcome.append(outcome)
         self.value.append(value)
 
-    def _number(self, rule: Rule) -> int:
+    def _number_rule(self, rule: Rule) -> int:
         return self.numbers.setdefault(rule, len(self.numbers))
 
 

@@ -102,7 +102,7 @@ class Coverage:
         after_calls = sum(self.final_calls(elf).padded_size) - sum(self.table.size)
         counts[PADDING] -= after_calls
         counts[AFTER_CALL] += after_calls
-        return _by_group(counts)
+        return _group_counts(counts)
 
     def final_calls(self, elf: ElfFile) -> FinalCalls:
         """Return the functions of the table that end with a call. Pass the same `elf` each time: the result is cached.
@@ -138,7 +138,7 @@ class Coverage:
         return counts
 
 
-def _by_group(counts: Iterable[int]) -> CategoryBytes:
+def _group_counts(counts: Iterable[int]) -> CategoryBytes:
     """Return the counts by group. Counts of 0 are left out, except in groups that are always reported."""
     groups: CategoryBytes = {group: {} for group in ("covered", "left_out", "no_cfi")}
     for (group, category), count in zip(CATEGORIES, counts, strict=True):

@@ -52,7 +52,7 @@ class FinalCalls(NamedTuple):
 def find_final_calls(elf: ElfFile, table: FunctionTable, fde_ranges: FdeRanges, areas: Areas, code_category: int) -> FinalCalls:
     """Find the final calls of the functions that lie in `fde_ranges`. Padding lies in areas of category `code_category`."""
     forms = MACHINES[elf.header.e_machine].calls
-    symbols = symbol_addresses(elf)
+    symbols = read_symbol_addresses(elf)
     function, padded_size = cast("list[array[int]]", make_columns("II", len(table)))
     padded_size[:] = table.size
     repeats = bytes(kind.mask for kind in table.kinds)
@@ -64,7 +64,7 @@ def find_final_calls(elf: ElfFile, table: FunctionTable, fde_ranges: FdeRanges, 
     return FinalCalls(function[:with_padding], padded_size, without_padding, symbols)
 
 
-def symbol_addresses(elf: ElfFile) -> Column:
+def read_symbol_addresses(elf: ElfFile) -> Column:
     """Return the addresses of all defined symbols, ascending."""
     tables = [SymbolTable(elf, section) for section in symbol_tables(elf)]
     (values,) = make_columns("Q", sum(map(len, tables)))
@@ -160,7 +160,7 @@ def _fill_final_calls(
             continue
         padding_area = areas.next_area(area, low)
         high = low
-        if areas.fate[padding_area] == code_category:
+        if areas.category[padding_area] == code_category:
             high = areas.end[padding_area]
             if fde_range + 1 < len(range_start) and range_start[fde_range + 1] < high:
                 high = range_start[fde_range + 1]

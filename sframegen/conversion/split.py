@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RuleOutcome(IntEnum):
-    """The kind of result that a CFI rule translates to. The comments say what its `value` in TranslatedRules is."""
+    """The kind of result that a CFI rule translates to. The comments say what its `value` in RuleColumns is."""
 
     ROW = 0  # number of an SFrame rule
     REPEATED = 1  # number of a repeated pattern

@@ -63,11 +63,11 @@ class Stores:
                 self._notes.setdefault(f"{reason}; not used", False)
         return None
 
-    def find_for(self, elf: ElfFile, use: Callable[[memoryview], T]) -> T | None:
+    def find_for_file(self, elf: ElfFile, use: Callable[[memoryview], T]) -> T | None:
         """Call `find` with the identity of an ELF file."""
         return self.find(self._identity_of(elf), use)
 
-    def open_for(self, elf: ElfFile) -> SframeSection:
+    def open_for_file(self, elf: ElfFile) -> SframeSection:
         """Open the file's own section, else the one in a store. Raises FormatError if there is none, or its own is bad."""
         if find_sframe(elf) is None:
 
@@ -76,7 +76,7 @@ class Stores:
                 _ = section.seeker  # raises FormatError if the section cannot be searched
                 return section
 
-            found = self.find_for(elf, open_searchable)
+            found = self.find_for_file(elf, open_searchable)
             if found is not None:
                 return found
         return open_sframe(elf)
@@ -87,7 +87,7 @@ class Stores:
         self._notes.update(dict.fromkeys(new, True))
         return new
 
-    def state_for(self, elf: ElfFile) -> str:
+    def describe_state_for(self, elf: ElfFile) -> str:
         """Return a text that changes when a store gets, loses or replaces a section for the file; "" if none has one."""
         identity = self._identity_of(elf)
         if identity is None:

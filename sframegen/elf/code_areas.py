@@ -24,12 +24,12 @@ class CodeSegment(NamedTuple):
 
 
 class CodeArea(NamedTuple):
-    """A range [start, end) of addresses in a segment. `fate`: how its bytes without CFI are counted (docs/coverage.md)."""
+    """A range [start, end) of addresses in a segment. `category`: how its bytes without CFI are counted (docs/coverage.md)."""
 
     segment: CodeSegment
     start: int
     end: int
-    fate: int = 0
+    category: int = 0
 
 
 def code_segments(elf: ElfFile) -> list[CodeSegment]:
@@ -48,12 +48,12 @@ def code_segments(elf: ElfFile) -> list[CodeSegment]:
 
 def build_areas(elf: ElfFile, code_areas: Iterable[CodeArea]) -> Areas:
     """Return the areas as columns for compiled code. `code_areas`: ascending, disjoint, each within its segment."""
-    start, end, segment, offset, fate = array("Q"), array("Q"), array("Q"), array("Q"), bytearray()
+    start, end, segment, offset, category = array("Q"), array("Q"), array("Q"), array("Q"), bytearray()
     for area in code_areas:
         start.append(area.start)
         end.append(area.end)
         segment.append(area.segment.start)
         offset.append(area.segment.offset + area.start - area.segment.start)
-        fate.append(area.fate)
+        category.append(area.category)
     states = padding_states(elf.header.e_machine)
-    return Areas(data=elf.data, padding=states, start=start, end=end, segment=segment, offset=offset, fate=fate)
+    return Areas(data=elf.data, padding=states, start=start, end=end, segment=segment, offset=offset, category=category)

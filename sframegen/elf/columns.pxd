@@ -21,7 +21,7 @@ cdef class Areas:
     cdef public unsigned long long[::1] end
     cdef public unsigned long long[::1] segment
     cdef unsigned long long[::1] offset
-    cdef public const unsigned char[::1] fate
+    cdef public const unsigned char[::1] category
 
     cdef Py_ssize_t prefetch_byte(self, Py_ssize_t area, unsigned long long address) except -9
     cdef unsigned long long bytes_before(self, Py_ssize_t area, unsigned long long address, unsigned long long count) except? 0

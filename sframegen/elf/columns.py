@@ -52,11 +52,11 @@ class Areas:
     Compiled code translates addresses to file offsets only here, because an address has an offset only within its area.
 
     `segment`: the start address of each area's segment, which is contiguous in the file. `offset`: the file offset of each area.
-    `fate`: how bytes without CFI are counted (docs/coverage.md). `padding`: the state table that padding_states returns.
+    `category`: how bytes without CFI are counted (docs/coverage.md). `padding`: the state table that padding_states returns.
     """
 
     def __init__(
-        self, data: Bytes, padding: Column, start: Column, end: Column, segment: Column, offset: Column, fate: Bytes
+        self, data: Bytes, padding: Column, start: Column, end: Column, segment: Column, offset: Column, category: Bytes
     ) -> None:
         self.data = data
         self.padding = padding
@@ -64,7 +64,7 @@ class Areas:
         self.end = end
         self.segment = segment
         self.offset = offset
-        self.fate = fate
+        self.category = category
 
     def prefetch_byte(self, area: cython.Py_ssize_t, address: cython.ulonglong) -> cython.Py_ssize_t:
         """Prefetch the byte at an address into the CPU's cache; do nothing if the address is not in the area."""

@@ -184,15 +184,15 @@ class JitTables:
             self._read_new()
 
     def _read_new(self) -> None:
-        table = self._tables[-1] if self._tables else self._open(self._info.unwind_head)
+        table = self._tables[-1] if self._tables else self._open_table(self._info.unwind_head)
         while True:
             header = self._read_published_header(table)
             self._read_entries(table, header.used_len)
             if not header.next:
                 return
-            table = self._open(header.next)
+            table = self._open_table(header.next)
 
-    def _open(self, address: int) -> _Table:
+    def _open_table(self, address: int) -> _Table:
         """Open a table that the chain leads to."""
         if address in self._opened:
             raise _table_error(address, "the chain comes back here", 0)

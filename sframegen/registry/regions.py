@@ -1,4 +1,4 @@
-"""Registered code of a process: regions of addresses, each with a describer, which has the rules to unwind its code."""
+"""Registered code of a process: regions of addresses, each with a source of the rules to unwind its code."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class Memory(Protocol):
         """Return the bytes at an address, fewer if readable memory ends. Never raises."""
 
 
-class Describer(Protocol):
-    """Has the rules of some code: a table of code made at run time, or an SFrame section."""
+class CodeRules(Protocol):
+    """A source of unwind rules: tables of code made at run time, or an SFrame section."""
 
     def look_up(self, pc: int) -> Match | None:
         """Return the row that covers address `pc` of the process. Raises FormatError if the section or table is damaged."""
 
 
 class Region(NamedTuple):
-    """Code at addresses [start, end) of a process. `key`: for unregistering it."""
+    """Code at addresses [start, end) of a process. `key`: identifies it when it is unregistered."""
 
     start: int
     end: int
     key: Hashable
-    describer: Describer
+    rule_source: CodeRules
 
 
 class RegistryError(OSError):
@@ -83,6 +83,6 @@ class Registry:
         return removed
 
     def find(self, pc: int) -> Region | None:
-        """Return the region that holds `pc`; None if there is none."""
+        """Return the region that contains `pc`; None if there is none."""
         at = bisect_right(self._starts, pc) - 1
         return self._regions[at] if at >= 0 and pc < self._regions[at].end else None

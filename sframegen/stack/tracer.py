@@ -139,7 +139,7 @@ class _View:
         if region is None:
             return None
         try:
-            found = region.describer.look_up(address)
+            found = region.rule_source.look_up(address)
         except BudgetError as error:
             self.detail = str(error)
             return End.NOT_READ

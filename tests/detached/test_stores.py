@@ -44,13 +44,13 @@ def place(store: Path, program: Path) -> Path:
 
 def rules(stores: Stores, program: Path) -> int | None:
     """Return the version of the section that is found."""
-    return stores.find_for(open_elf(program), lambda data: open_section(data, 0).header.version)
+    return stores.find_for_file(open_elf(program), lambda data: open_section(data, 0).header.version)
 
 
 def test_without_stores_nothing_is_read(program: Path) -> None:
     assert not Stores()
     assert rules(Stores(), program) is None
-    assert Stores().state_for(open_elf(program)) == ""
+    assert Stores().describe_state_for(open_elf(program)) == ""
 
 
 def test_the_first_store_that_has_a_section_is_used(program: Path, store: Path, tmp_path: Path) -> None:
@@ -170,14 +170,14 @@ def test_whose_files_are_used(program: Path, store: Path) -> None:
 def test_a_section_that_comes_later_changes_the_state(program: Path, store: Path, tmp_path: Path) -> None:
     elf = open_elf(program)
     stores = Stores([tmp_path / "later", store])
-    states = [Stores([tmp_path / "later"]).state_for(elf), stores.state_for(elf)]
+    states = [Stores([tmp_path / "later"]).describe_state_for(elf), stores.describe_state_for(elf)]
     add_section(program, detached=tmp_path / "later")
-    states += [Stores([tmp_path / "later"]).state_for(elf), stores.state_for(elf)]
+    states += [Stores([tmp_path / "later"]).describe_state_for(elf), stores.describe_state_for(elf)]
     add_section(program, detached=tmp_path / "later", version=2)
-    states += [stores.state_for(elf)]
+    states += [stores.describe_state_for(elf)]
     assert states[0] == ""
     assert len(set(states)) == 5
-    assert stores.state_for(elf) == states[-1]
+    assert stores.describe_state_for(elf) == states[-1]
 
 
 def test_notes_that_are_damaged_are_no_identity(program: Path, store: Path) -> None:

@@ -122,7 +122,7 @@ def with_section(data: bytes, version: int = 3, *, unloaded: bool = False) -> by
         base = find_base(elf)
         abi = abi_of(elf)
         converted = convert.convert(find_sources(elf).sections, elf.executable_ranges(), abi, LAYOUTS[version])
-        encoder = converted.encoder(elf, LEVELS["fast"])
+        encoder = converted.make_encoder(elf, LEVELS["fast"])
         plan = plan_section(base, encoder, unloaded=encoder.encode(0) if unloaded else None)
         out = io.BytesIO()
         write_changed_file(ElfFile(elf.data), make_change(plan, base, encoder), out)

@@ -594,9 +594,9 @@ def test_the_list_is_followed_as_it_changes() -> None:
     regions.update(registry)
     [region] = registry
     assert (region.start, region.end) == (TEXT, TEXT + 0x1000)
-    assert isinstance(region.describer, JitTables)
-    region.describer.refresh()
-    assert region.describer.look_up(TEXT) is not None
+    assert isinstance(region.rule_source, JitTables)
+    region.rule_source.refresh()
+    assert region.rule_source.look_up(TEXT) is not None
     regions.update(registry)
     assert list(registry) == [region], "what was read is kept"
     memory.pieces[NODE + 64] = encode(node(3, 0, TEXT + 0x1000))

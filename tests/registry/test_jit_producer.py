@@ -79,10 +79,10 @@ def test_tables_of_a_running_program(producer: Path) -> None:
                     ident = text[at : at + 16]
                     code = Code(*struct.unpack_from("<3I", ident, 4))
                     offset = random.randrange(code.size + 2)
-                    assert isinstance(region.describer, JitTables)
+                    assert isinstance(region.rule_source, JitTables)
                     try:
-                        region.describer.refresh()
-                        found = region.describer.look_up(region.start + at + 16 + offset)
+                        region.rule_source.refresh()
+                        found = region.rule_source.look_up(region.start + at + 16 + offset)
                     except FormatError:
                         regions.update(registry)
                         assert region not in list(registry), "the range was given up meanwhile"

@@ -90,7 +90,7 @@ def make_proven_table(elf: ElfFile, cache: TableCache | None = None, stores: Sto
 
 def load_cached_table(elf: ElfFile, cache: TableCache, stores: Stores) -> TableResult | None:
     """Return the best cached table of an unchanged file; None if there is none."""
-    state = stores.state_for(elf)
+    state = stores.describe_state_for(elf)
     best_first = ((PROVEN_KEY, Origin.PROVEN, PROVEN), (UNPROVEN_KEY, Origin.CACHED_WITHOUT_PROOF, ""), ("", Origin.CACHED, ""))
     for suffix, origin, why in best_first:
         if (table := cache.load(elf.status, state + suffix)) is not None:
@@ -105,7 +105,7 @@ def _make_and_store(elf: ElfFile, cache: TableCache | None, stores: Stores, *, p
         abi = abi_of(elf)
         if abi.byte_order != "little" or elf.header.e_type not in (ET.EXEC, ET.DYN):
             return TableResult(None, Origin.NOTHING, f"{elf.name}: not a program or library for {' or '.join(ARCHITECTURES)}")
-        state = stores.state_for(elf) if cache else ""  # before the stores are searched, because they may change meanwhile
+        state = stores.describe_state_for(elf) if cache else ""  # before the stores are searched, because they may change meanwhile
         found = _read_own_section(elf, abi, notes) or _read_detached_section(elf, abi, stores, notes)
         with name_file_in_errors(elf.name):
             found = found or _convert_cfi(elf, abi)
@@ -142,7 +142,7 @@ def _read_own_section(elf: ElfFile, abi: Abi, notes: list[str]) -> FoundRules | 
 
 
 def _read_detached_section(elf: ElfFile, abi: Abi, stores: Stores, notes: list[str]) -> FoundRules | None:
-    functions = stores.find_for(elf, lambda data: _decode_checked(elf, abi, data, ADDRESS))
+    functions = stores.find_for_file(elf, lambda data: _decode_checked(elf, abi, data, ADDRESS))
     notes += stores.take_notes()
     return FoundRules(functions, Origin.DETACHED, []) if functions else None
 

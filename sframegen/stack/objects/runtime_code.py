@@ -42,7 +42,7 @@ class RuntimeCode:
                 regions.update(self._registry, budget)
             except FormatError:
                 regions.clear(self._registry)
-        refresh_chains((region.describer for region in self._registry if isinstance(region.describer, JitTables)), budget)
+        refresh_chains((region.rule_source for region in self._registry if isinstance(region.rule_source, JitTables)), budget)
 
     def _update_lists(self, snapshot: Snapshot) -> None:
         """Find the lists of new objects, and drop those of objects that are gone."""

@@ -60,7 +60,7 @@ def with_section(file: Path, level: LevelName, version: int) -> bytes:
     """The file as add-section makes it, with room after the section."""
     base = find_base(open_elf(file))
     converted = convert_sources(find_sources(base.elf), base.elf.executable_ranges(), abi_of(base.elf), WRITABLE[version])
-    encoder = converted.encoder(base.elf, LEVELS[level])
+    encoder = converted.make_encoder(base.elf, LEVELS[level])
     encoder.size_bytes += ROOM
     out = BytesIO()
     write_changed_file(ElfFile(base.elf.data), make_change(plan_section(base, encoder), base, encoder), out)

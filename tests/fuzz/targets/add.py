@@ -29,7 +29,7 @@ def run(data: bytes) -> None:
         table, coverage, _ = converted
         fates = coverage.bytes_by_category(elf)
         assert sum(fates["covered"].values()) == coverage.covered_bytes
-        encoder = converted.encoder(elf, LEVELS["fast"])
+        encoder = converted.make_encoder(elf, LEVELS["fast"])
         assert find_difference(table, encoder.table)[1] <= 0
         plan = plan_injection(elf, encoder.size_bytes)
         if plan.size < len(data) + (1 << 20):  # else a hole that no file is written for here

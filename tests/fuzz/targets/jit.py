@@ -33,7 +33,7 @@ def run(data: bytes) -> None:
 
 def looked_up(registry: Registry) -> None:
     for region in registry:
-        describer = region.describer
+        describer = region.rule_source
         if isinstance(describer, JitTables):
             with suppress(FormatError):
                 describer.refresh()

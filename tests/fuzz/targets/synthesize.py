@@ -29,4 +29,4 @@ def run(data: bytes) -> None:
         assert sum(bare["no_cfi"].values()) - sum(fates["no_cfi"].values()) == total
         ends = [start + size for start, size in zip(table.start, table.size, strict=True)]
         assert all(end <= start for end, start in zip(ends, table.start[1:], strict=False))
-        assert find_difference(table, after.encoder(elf, LEVELS["fast"]).table)[1] <= 0
+        assert find_difference(table, after.make_encoder(elf, LEVELS["fast"]).table)[1] <= 0

@@ -66,7 +66,7 @@ def test_a_list_is_followed_while_its_object_is_there(looked_at: list[Mapping]) 
     both, alone = Mappings([MADE, LIBRARY, ANOTHER]), Mappings([MADE, ANOTHER])
     code.update(snapshot(memory, both))
     [region] = registry
-    assert region.describer.look_up(TEXT) is not None
+    assert region.rule_source.look_up(TEXT) is not None
     code.update(snapshot(memory, both))
     assert list(registry) == [region]
     assert looked_at == [MADE, LIBRARY, ANOTHER], "each is looked at once"
@@ -93,15 +93,15 @@ def test_answers_are_those_of_the_moment_that_is_followed(looked_at: list[Mappin
     code.update(snapshot(memory, mappings))
     tables = memory.pieces.pop(TABLE)
     [region] = registry
-    found = region.describer.look_up(TEXT + 15)
+    found = region.rule_source.look_up(TEXT + 15)
     assert found is not None
     assert (found.start, found.size) == (TEXT, 16)
     code.update(snapshot(memory, mappings))
     with pytest.raises(FormatError, match="cannot be read"):
-        region.describer.look_up(TEXT)
+        region.rule_source.look_up(TEXT)
     memory.pieces[TABLE] = tables
     code.update(snapshot(memory, mappings))
-    assert region.describer.look_up(TEXT) == found
+    assert region.rule_source.look_up(TEXT) == found
     assert looked_at == [MADE, LIBRARY]
 
 
@@ -130,12 +130,12 @@ def test_all_chains_together_have_a_limit(looked_at: list[Mapping], monkeypatch:
         monkeypatch.setattr(jit_tables, "Budget", lambda *_, room=room: room)
         code.update(snapshot(memory, mappings))
         first, second = registry
-        assert first.describer.look_up(TEXT) is not None
+        assert first.rule_source.look_up(TEXT) is not None
         if readable:
-            assert second.describer.look_up(TEXT + 64) is not None
+            assert second.rule_source.look_up(TEXT + 64) is not None
         else:
             with pytest.raises(BudgetError, match="the process has more than"):
-                second.describer.look_up(TEXT + 64)
+                second.rule_source.look_up(TEXT + 64)
     assert looked_at == [MADE, LIBRARY]
 
 
