@@ -52,7 +52,7 @@ def check_loaded(plan: InjectionPlan, original: ElfFile, elf: ElfFile, written: 
     if any(getattr(elf.header, field) != getattr(original.header, field) for field in KEPT_FIELDS):
         yield "the ELF header changed"
     yield from check_mapping(plan, written)
-    yield from check_loads(written, len(elf.data))
+    yield from check_load_order(written, len(elf.data))
     yield from check_table(written)
     yield from check_bytes(plan, original, elf, written)
     yield from check_moves(plan, original, elf)
@@ -147,7 +147,7 @@ def maps_range(load: Phdr, address: int, offset: int, size: int) -> bool:
     return load.p_offset <= offset and offset + size <= end and address - load.p_vaddr == offset - load.p_offset
 
 
-def check_loads(written: ReadBack, file_size: int) -> Iterator[str]:
+def check_load_order(written: ReadBack, file_size: int) -> Iterator[str]:
     """Check that PT_LOADs ascend, do not overlap, and lie within the file."""
     end = 0
     for load in (s for s in written.segments if s.p_type == PT.LOAD):

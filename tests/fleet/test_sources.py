@@ -16,7 +16,7 @@ import pytest
 
 from sframegen.base.errors import FormatError
 from sframegen.fleet.sources import fetching, listing
-from sframegen.fleet.sources.items import Item, is_url, locate_below, make_absolute, without_secrets
+from sframegen.fleet.sources.items import Item, is_url, make_absolute, make_place_below, without_secrets
 from sframegen.fleet.sources.listing import list_items, list_source
 from tests.fleet.package_makers import Handler, served, write_tar
 
@@ -294,7 +294,7 @@ def test_a_name_in_an_index_leads_below_the_repository_or_nowhere(base: str, nam
     """As fsspec and yarl read the place: protocols, host, path."""
     is_remote = "::" in base or "://" in base
     try:
-        place = locate_below(base, name)
+        place = make_place_below(base, name)
     except FormatError:
         assert name in HOSTILE_NAMES
         return

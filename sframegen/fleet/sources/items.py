@@ -115,7 +115,7 @@ def check_name(name: str) -> None:
         raise FormatError("its name has control characters")
 
 
-def locate_below(base: str, name: str) -> str:
+def make_place_below(base: str, name: str) -> str:
     """Return the path or URL below `base` of a file in an index. No other function makes a place from a name.
 
     In a URL, the name is quoted, so that `%`, `?`, `#` and backslashes belong to it. Raises FormatError for a bad name.
@@ -131,7 +131,7 @@ def locate_below(base: str, name: str) -> str:
 def make_item_below(base: str, name: str, sha256: str = "", size: int = -1) -> Item:
     """Make the item for a name in an index, or a refused item if the name is not allowed."""
     try:
-        return Item(name, locate_below(base, name), sha256=sha256, size=size)
+        return Item(name, make_place_below(base, name), sha256=sha256, size=size)
     except FormatError as error:
         return make_refused_item(name, without_secrets(f"{base}/{name}"), str(error))
 

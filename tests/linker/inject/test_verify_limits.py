@@ -11,7 +11,7 @@ from linker.inject.layout import Move
 from linker.inject.undo_record import Write
 from linker.inject.verify import (
     check_bytes,
-    check_loads,
+    check_load_order,
     check_mapping,
     check_moves,
     check_overwritten,
@@ -67,7 +67,7 @@ def test_a_load_holds_what_lies_in_its_bytes(address: int, offset: int, size: in
     ],
 )
 def test_loads_ascend_and_are_in_the_file(segments: list[Phdr], size: int, found: str) -> None:
-    assert list(check_loads(read(*segments), size)) == [found] * bool(found)
+    assert list(check_load_order(read(*segments), size)) == [found] * bool(found)
 
 
 def test_the_table_is_where_the_first_load_puts_it() -> None:
