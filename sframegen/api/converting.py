@@ -154,15 +154,15 @@ def _make_encoder(elf: ElfFile, table: FunctionTable, abi: Abi, layout: Layout, 
 def _convert_linked(elf: ElfFile, target: Target, conversion: ConversionOptions) -> VersionChange:
     if is_detached(elf):
         raise FormatError(f"{Companion.DETACHED_SECTION}: for another version, add it again from the file that it is for")
-    pieces = open_joined_sections(elf)
-    abi, layout = pieces[0].abi, conversion.layout_for(piece.header.version for piece in pieces)
+    sections = open_joined_sections(elf)
+    abi, layout = sections[0].abi, conversion.layout_for(section.header.version for section in sections)
     merger = Merger()
-    for piece in pieces:
-        merger.add(piece)
+    for section in sections:
+        merger.add(section)
     merged, dead = merger.build_table(elf.executable_ranges())
-    old_version = min(piece.header.version for piece in pieces)
-    change = VersionChange(str(target.path), old_version, layout.version, pieces=len(pieces), dead=dead)
-    is_one_sorted_section = len(pieces) == 1 and bool(pieces[0].header.flags & F_FDE_SORTED) and is_ascending(merged.start)
+    old_version = min(section.header.version for section in sections)
+    change = VersionChange(str(target.path), old_version, layout.version, pieces=len(sections), dead=dead)
+    is_one_sorted_section = len(sections) == 1 and bool(sections[0].header.flags & F_FDE_SORTED) and is_ascending(merged.start)
     is_of_the_version = layout.version == old_version and are_expressible(merged.rules, abi, layout)
     is_up_to_date = is_one_sorted_section and not dead and is_of_the_version
     if is_up_to_date and conversion.optimize is None:
