@@ -22,7 +22,7 @@ from sframegen.checks.against_code import find_functions
 from sframegen.code.context.function_starts import find_starts
 from sframegen.code.context.plt import find_plt
 from sframegen.code.decoding.decoded_code import CHUNK
-from sframegen.code.isa.disassembly import disassembler
+from sframegen.code.isa.disassembly import make_disassembler
 from sframegen.code.isa.machines import isa_of
 from sframegen.code.whole_file.passes import survey, survey_without_cfi
 from sframegen.conversion.cfi_sections import find_sources
@@ -60,7 +60,7 @@ def _used() -> float:
 
 
 def disassemble(elf: ElfFile, code: Sequence[Range]) -> None:
-    capstone = disassembler(*isa_of(abi_of(elf)).capstone)
+    capstone = make_disassembler(*isa_of(abi_of(elf)).capstone)
     for start, end in code:
         for at in range(start, end, CHUNK):
             capstone.records(bytes(elf.at(at, min(CHUNK, end - at))), at)

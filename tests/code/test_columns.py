@@ -15,7 +15,7 @@ from sframegen.code.decoding import decoded_code, instruction_columns
 from sframegen.code.decoding.decoded_code import decode
 from sframegen.code.function import analysis, blocks
 from sframegen.code.function.analysis import Surroundings
-from sframegen.code.isa.disassembly import disassembler
+from sframegen.code.isa.disassembly import make_disassembler
 from sframegen.code.isa.effects import Flow, Lose, Point, Register
 from sframegen.code.isa.machines import isa_of
 from sframegen.code.whole_file.boundaries import may_be_cut
@@ -56,7 +56,7 @@ class Plain(NamedTuple):
 
 def plain(code: bytes, abi: Abi) -> Plain:
     isa = isa_of(abi)
-    instructions = list(disassembler(*isa.capstone).texts(code, START))
+    instructions = list(make_disassembler(*isa.capstone).texts(code, START))
     end = sum(instructions[-1][:2]) if instructions else START
     if end < START + len(code):
         instructions.append((end, START + len(code) - end, ".byte", ""))

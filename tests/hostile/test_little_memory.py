@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import sframegen
 from sframegen.cli.commands import cli
-from sframegen.code.isa.disassembly import disassembler
+from sframegen.code.isa.disassembly import make_disassembler
 from sframegen.code.isa.machines import isa_of
 from sframegen.format.abi import AMD64
 from sframegen.program.workers import run_all
@@ -99,7 +99,7 @@ def test_no_process_refuses_each_file(reason: int, library: Path, monkeypatch: p
 
 
 def test_capstone_s_lack_of_memory_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = disassembler(*isa_of(AMD64).capstone)
+    reader = make_disassembler(*isa_of(AMD64).capstone)
     failure = reader._capstone.CsError(reader._capstone.CS_ERR_MEM)
     monkeypatch.setattr(reader, "_handle", type("Handle", (), {"disasm_lite": lambda *_: (_ for _ in ()).throw(failure)})())
     with pytest.raises(MemoryError):

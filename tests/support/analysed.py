@@ -61,7 +61,7 @@ def analyse(pieces: Sequence[DecodedCode], entries: Mapping[int, FrameState], is
     ]
     findings = Findings(cast("FileContext", _Nothing()), Spans(array("Q"), array("Q")))
     findings.add(blocks, walker.returns_elsewhere, entries, [piece.taken for piece in pieces], ())
-    blocks.end()
+    blocks.drop_references()
     found = findings.columns()
     words = zip(found.row_start, found.row_word, strict=True)
     rows = [StateRow(start, start + (word >> 32), found.states[word & 0xFFFFFFFF]) for start, word in words]
@@ -85,5 +85,5 @@ class _Nothing:
         self.never_returning: set[int] = set()
         self.names: dict[str, int] = {}
 
-    def callee(self, target: int | None, _slot: int | None) -> int | None:
+    def resolve_callee(self, target: int | None, _slot: int | None) -> int | None:
         return target

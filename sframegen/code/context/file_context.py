@@ -108,7 +108,7 @@ class FileContext:
         index = bisect_right(self.starts, address) - 1
         return max(address, self.code[index][1]) if index >= 0 else address
 
-    def callee(self, target: int | None, slot: int | None) -> Callee:
+    def resolve_callee(self, target: int | None, slot: int | None) -> Callee:
         """Return the callee of a call. `slot`: address of the pointer that a call without a target reads."""
         if target is None:
             return self._callee_named(self.imports.get(slot)) if slot is not None else None
@@ -126,7 +126,7 @@ class FileContext:
 
     def may_return(self, target: int | None, slot: int | None) -> bool:
         """Return True if a call to this address, or through this slot, may return. The answer is cached in `known_returns`."""
-        callee = self.callee(target, slot)
+        callee = self.resolve_callee(target, slot)
         found = callee not in self.never_returning and not self.never_returns_by_name(callee)
         if target is not None:
             self.known_returns[target] = found
@@ -148,14 +148,14 @@ class FileContext:
         """Return a function that finds the targets of jumps. `within`: true if a table may lead to that address elsewhere."""
         finders: dict[Range, JumpTableFinder] = {}  # one for each piece, because each limits the cost of its piece
 
-        def targets(piece: DecodedCode, point: Point, begins: Callable[[int], bool]) -> Sequence[int]:
+        def find_targets(piece: DecodedCode, point: Point, begins: Callable[[int], bool]) -> Sequence[int]:
             where = piece.start, piece.end
             if where not in finders:
                 finders[where] = JumpTableFinder(piece, self.read_only.read)
             found = finders[where].find_targets(point, begins, within)
             return [target for target in found if self.continues(point.address, target)]
 
-        return targets
+        return find_targets
 
     def _resolve_stub(self, target: int) -> Callee:
         for size in (MAX_ENTRY_SIZE, 16, 8):

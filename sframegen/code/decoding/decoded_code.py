@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sframegen.code.decoding.instruction_columns import InstructionReader, Meanings
 from sframegen.code.isa import effects as transfer  # its functions are the transfer functions of the data-flow analysis
-from sframegen.code.isa.disassembly import Instruction, disassembler
+from sframegen.code.isa.disassembly import Instruction, make_disassembler
 from sframegen.code.isa.effects import DIRECT, FLOW_MASK, SLOT, UNKNOWN_STATE, Flow, FrameState, Lose, Mark, Point, Register
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class _ThreadFrames(local):
 _thread_frames = _ThreadFrames()
 
 
-def frames_for(isa: Isa, size: int) -> FrameNumbers:
+def numbers_for(isa: Isa, size: int) -> FrameNumbers:
     """Return the numbers to use for `size` bytes of code: this thread's, or new ones if those are full or the code is large."""
     if size > MAX_SHARED_CODE:
         return FrameNumbers(isa)
@@ -202,7 +202,7 @@ class DecodedCode:
             begin = self.offsets[window * WINDOW]
             end = (window + 1) * WINDOW
             code = self.code[begin : self.offsets[end] if end < len(self.offsets) else len(self.code)]
-            found = list(disassembler(*self.frames.isa.capstone).texts(code, self.start + begin))
+            found = list(make_disassembler(*self.frames.isa.capstone).texts(code, self.start + begin))
             if len(found) < min(WINDOW, len(self.offsets) - window * WINDOW):  # the last bytes are shorter than an instruction
                 here = self.offsets[-1]
                 found.append((self.start + here, len(self.code) - here, ".byte", ""))
@@ -250,7 +250,7 @@ class DecodedCode:
             yield number
             number = self.flows.find(kind, number + 1)
 
-    def targets(self) -> set[int]:
+    def branch_targets(self) -> set[int]:
         if self._targets is None:
             kinds = (Flow.JUMP | DIRECT, Flow.BRANCH | DIRECT)
             self._targets = {self.addresses[number] for kind in kinds for number in self.point_numbers(kind)}
@@ -273,7 +273,7 @@ FLOWS = list(Flow)
 
 def decode(code: Bytes, start: int, isa: Isa) -> DecodedCode:
     """Decode the code at address `start`."""
-    return DecodedCode(code, start, frames_for(isa, len(code)))
+    return DecodedCode(code, start, numbers_for(isa, len(code)))
 
 
 def acts_alike_from(code: bytes, offset: int, isa: Isa) -> bool:

@@ -15,7 +15,7 @@ try:
 except ImportError:
     from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
-from sframegen.code.isa.disassembly import disassembler
+from sframegen.code.isa.disassembly import make_disassembler
 
 if not cython.compiled:
     from sframegen.code.isa.effects import (
@@ -91,7 +91,7 @@ class InstructionReader:
     def __init__(self, meanings: Meanings, records: int) -> None:
         """`records`: the most instructions that are read at a time."""
         isa = meanings.isa
-        capstone = disassembler(*isa.capstone)
+        capstone = make_disassembler(*isa.capstone)
         pairs = bytearray(1 << 16)
         for needle in isa.needles:
             pairs[ord(needle[0]) << 8 | ord(needle[1])] = 1

@@ -42,7 +42,7 @@ class Surroundings(NamedTuple):
     """What the rest of the file tells the walk through a function."""
 
     may_return: Callable[[int | None, int | None], bool]  #: (target, slot) of a call: true if it may return
-    table: Callable[[DecodedCode, Point, Callable[[int], bool]], Sequence[int]]
+    find_targets: Callable[[DecodedCode, Point, Callable[[int], bool]], Sequence[int]]
     #: all targets of an indirect jump; none if they are unknown
     continues: Callable[[int, int], bool] | None = None  #: (address of a call, address after it): see Assumptions
     known_returns: dict[int, bool] | None = None  #: those of `may_return` so far, by target or ~slot
@@ -70,7 +70,7 @@ class FunctionWalker:
         tables = self._tables() if Flow.INDIRECT in code.flows else {}
         blocks = self.blocks
         steps = STEPS * len(code.marks) + MIN_STEPS
-        blocks.begin(code, frames, self.known_returns, self._returns, self._acts_alike, tables, steps)
+        blocks.start_function(code, frames, self.known_returns, self._may_return, self._acts_alike, tables, steps)
         for piece in pieces:
             blocks.add_piece(piece.start, len(piece.marks), piece.code_end - piece.start)
         blocks.find_leaders()
@@ -91,18 +91,18 @@ class FunctionWalker:
         first = 0
         for piece in self.pieces:
             for number in piece.point_numbers(Flow.INDIRECT):
-                targets = self.surroundings.table(piece, piece.point(number), self._begins)
+                targets = self.surroundings.find_targets(piece, piece.point(number), self._is_instruction_start)
                 if targets:
                     found[first + number] = targets
             first += len(piece.flows)
         return found
 
-    def _begins(self, address: int) -> bool:
+    def _is_instruction_start(self, address: int) -> bool:
         """Return True if an instruction of the function begins at the address."""
         piece = self._piece(address)
         return piece is not None and piece.begins(address)
 
-    def _returns(self, point: int) -> bool:
+    def _may_return(self, point: int) -> bool:
         flow, address = self.code.flows[point], self.code.addresses[point]
         if not self.surroundings.may_return(address if flow & DIRECT else None, address if flow & SLOT else None):
             return False
@@ -158,7 +158,7 @@ class TableTargets:
     def begin(self, unit: Unit) -> None:
         self.unit, self.outside, self.tables = unit, set(), None
 
-    def targets(self, piece: DecodedCode, point: Point, begins: Callable[[int], bool]) -> Sequence[int]:
+    def find_targets(self, piece: DecodedCode, point: Point, begins: Callable[[int], bool]) -> Sequence[int]:
         """Return all targets of an indirect jump; none if they are unknown."""
         if self.tables is None:
             self.tables = self.context.make_table_finder(self._is_in_another_unit)
@@ -179,7 +179,7 @@ class UnitAnalyser:
         self.jumps = TableTargets(context)
         known_returns = context.known_returns if self.continues is None else None
         self.walker = FunctionWalker(
-            context.isa, Surroundings(context.may_return, self.jumps.targets, self.continues, known_returns)
+            context.isa, Surroundings(context.may_return, self.jumps.find_targets, self.continues, known_returns)
         )
         self.findings = Findings(context, build_spans(context.code))
 
@@ -198,7 +198,7 @@ class UnitAnalyser:
         blocks = self.walker.walk(pieces, dict.fromkeys(entries, self.context.isa.entry))
         takes = [piece.taken for piece in pieces]
         self.findings.add(blocks, self.walker.returns_elsewhere, entries, takes, self.jumps.outside)
-        blocks.end()  # drops the references to the walker
+        blocks.drop_references()  # to the walker
 
 
 def _remove_unreachable_branches(piece: DecodedCode, continues: Callable[[int, int], bool]) -> None:

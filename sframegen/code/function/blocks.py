@@ -45,7 +45,7 @@ class BasicBlocks:
     """
 
     def __init__(self) -> None:
-        """Makes the columns that stay from function to function; `begin` sets the others."""
+        """Makes the columns that stay from function to function; `start_function` sets the others."""
         self.after_effects: dict[int, int] = {}
         self.step_state, self.step_effects, self.step_after = (array("I", bytes(4 * STEPS)) for _ in range(3))
         self.starts = array("Q", [0])
@@ -57,7 +57,7 @@ class BasicBlocks:
         self.notes = bytearray(1)
         self.row_start, self.row_end, self.row_state = (array("I", [0]) for _ in range(3))
 
-    def begin(
+    def start_function(
         self,
         code: FunctionCode,
         frames: FrameNumbers,
@@ -126,7 +126,7 @@ class BasicBlocks:
         self.pieces += 1
         self.bases[self.pieces] = base + size
 
-    def end(self) -> None:
+    def drop_references(self) -> None:
         """Drop all references to the function."""
         self.call_returns = self.acts_alike = self.frames = None
 
@@ -187,6 +187,7 @@ class BasicBlocks:
     # -- the walk
 
     def walk(self) -> None:
+        """Walks blocks until no state changes, then each once more to emit rows, exits and notes."""
         leader: cython.Py_ssize_t
         while self.worklist:
             leader = self.worklist.pop()
@@ -353,6 +354,7 @@ class BasicBlocks:
     def leave_block(
         self, point: cython.Py_ssize_t, flow: cython.int, here: cython.ulonglong, end: cython.ulonglong, state: cython.Py_ssize_t
     ) -> cython.int:
+        """Propagates the state to all targets of the point at [here, end), which ends a block."""
         if flow in (JUMP, BRANCH):
             if self.flows[point] & DIRECT:
                 self.propagate_state(here, self.addresses[point], state)

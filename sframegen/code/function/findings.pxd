@@ -15,7 +15,7 @@ cdef class WordColumn:
     cdef Py_ssize_t count
 
     cdef int append(self, unsigned long long value) except -1
-    cpdef object column(self)
+    cpdef object to_array(self)
 
 @cython.final
 cdef class Findings:
@@ -31,7 +31,7 @@ cdef class Findings:
     cdef readonly WordColumn piece_start, piece_end, entry, row_start, row_word
     cdef readonly WordColumn exit_source, exit_target, exit_as_entered, callee, call_kind, taken, table
 
-    cdef int end_function(self, unsigned long long marks, entries) except -1
+    cdef int finish_function(self, unsigned long long marks, entries) except -1
     cdef unsigned long long add_points(self, BasicBlocks blocks) except? 77
     cdef int note_call(self, BasicBlocks blocks, Py_ssize_t point) except -1
     cdef int add_calls(self) except -1

@@ -89,12 +89,12 @@ class WordColumn:
 
     def append(self, value: cython.ulonglong) -> cython.int:
         if self.count == len(self.values):
-            self.values = self.column() * 2
+            self.values = self.to_array() * 2
         self.values[self.count] = value
         self.count += 1
         return 0
 
-    def column(self) -> array[int]:
+    def to_array(self) -> array[int]:
         """Return all numbers as an array."""
         found = array("Q")
         found.frombytes(memoryview(self.values[: self.count]).cast("B"))
@@ -124,7 +124,7 @@ class Findings:
 
     def columns(self) -> FindingColumns:
         """Return the columns of all results."""
-        return FindingColumns(self.states, *[getattr(self, name).column() for name in FindingColumns._fields[1:]])
+        return FindingColumns(self.states, *[getattr(self, name).to_array() for name in FindingColumns._fields[1:]])
 
     def add_unanalysed(self, unit: Sequence[tuple[int, int]], entries: Iterable[int]) -> None:
         """Add a function that is not analysed."""
@@ -132,7 +132,7 @@ class Findings:
             self.piece_start.append(start)
             self.piece_end.append(end)
         self.call_alignments = 0
-        self.end_function(COMES_BACK, entries)
+        self.finish_function(COMES_BACK, entries)
 
     def add(
         self, blocks: BasicBlocks, returns_elsewhere: bool, entries: Iterable[int], taken: Sequence[Column], table: Iterable[int]
@@ -171,9 +171,9 @@ class Findings:
         self.add_taken(taken)
         for target in table:
             self.table.append(target)
-        self.end_function(marks, entries)
+        self.finish_function(marks, entries)
 
-    def end_function(self, marks: cython.ulonglong, entries: Iterable[int]) -> cython.int:
+    def finish_function(self, marks: cython.ulonglong, entries: Iterable[int]) -> cython.int:
         for entry in entries:
             self.entry.append(entry)
         self.marks.append(marks)
@@ -243,9 +243,9 @@ class Findings:
         address: int = blocks.addresses[point]
         callee: int | str | None = None
         if blocks.flows[point] & DIRECT:
-            callee = self.context.callee(address, None) if address in self.stubs else address
+            callee = self.context.resolve_callee(address, None) if address in self.stubs else address
         elif blocks.flows[point] & SLOT:
-            callee = self.context.callee(None, address)
+            callee = self.context.resolve_callee(None, address)
         if callee is not None:
             self.callees[callee] = self.callees.get(callee, 0) | (ENDS if blocks.notes[point] & IS_LAST else GOES_ON)
         return 0

@@ -70,6 +70,6 @@ class Disassembler:
 
 
 @cache
-def disassembler(architecture: str, mode: str) -> Disassembler:
+def make_disassembler(architecture: str, mode: str) -> Disassembler:
     """Return the disassembler, given the names of capstone's constants."""
     return Disassembler(architecture, mode)

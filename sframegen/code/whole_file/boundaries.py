@@ -78,7 +78,7 @@ def find_call_targets(context: FileContext, start: int, end: int) -> set[int]:
 def _is_last_call(window: DecodedCode, end: int) -> bool:
     """Return True if padding to an aligned address follows the call that ends at `end`, and no jump leads to that address."""
     after = window.skip_padding(end)
-    return after not in (end, window.end) and after % ALIGNMENT == 0 and after not in window.targets()
+    return after not in (end, window.end) and after % ALIGNMENT == 0 and after not in window.branch_targets()
 
 
 def _ends_with_non_code(piece: DecodedCode) -> bool:

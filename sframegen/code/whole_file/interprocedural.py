@@ -135,7 +135,7 @@ def find_never_returning(evidence: Evidence, outside: FileContext) -> set[int]:
         for index in range(evidence.end_exit[number], evidence.end_exit[number + 1]):
             callee: int | str | None = evidence.exit_target[index]
             if callee in stubs:
-                callee = outside.callee(evidence.exit_target[index], None)
+                callee = outside.resolve_callee(evidence.exit_target[index], None)
             called = owner.get(callee)  # type: ignore[arg-type]  # names own nothing
             if called is not None:
                 callers.setdefault(called, []).append(number)

@@ -164,7 +164,7 @@ class _Passes:
         self.first_cut: dict[int, int] = {}  # start of each range -> number of its function when it was cut
 
     def run(self) -> Survey:
-        self._sample()
+        self._analyse_sample()
         sampled = {self.part_spans.number(start) for start in self.results.functions}
         self.entries = self.starts.known
         self._cut_parts([part for number, part in enumerate(self.parts) if number not in sampled])
@@ -234,7 +234,7 @@ class _Passes:
             functions = self.results.functions
             self.results.remove([functions[pieces[0][0]] for pieces, _ in stale])
 
-    def _sample(self) -> None:
+    def _analyse_sample(self) -> None:
         """Analyse a sample of the parts, and functions that it calls often or last, to find most functions that never return.
 
         Parts that call these are analysed again, because they may never return either. Programs in Go call a few of them from

@@ -172,7 +172,7 @@ def find_certain_starts(evidence: Evidence, chosen: Iterable[int], outside: File
             if evidence.exit_as_entered[index]:
                 callee: int | str | None = evidence.exit_target[index]
                 if callee in outside.stubs:
-                    callee = outside.callee(evidence.exit_target[index], None)
+                    callee = outside.resolve_callee(evidence.exit_target[index], None)
                 is_certain = outside.names[callee] in names if isinstance(callee, str) else callee in called
         if is_certain:
             for index in range(evidence.end_piece[number], evidence.end_piece[number + 1]):
