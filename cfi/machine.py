@@ -1,9 +1,9 @@
 """Executes call frame instructions: takes FDEs and fills the columns of their rows. Compiled.
 
-A row's rules are interned: equal rules have one number, and later steps look at each distinct rule once.
+Rules of rows are interned: equal rules have the same number, so that later steps handle each distinct rule once.
 The state of one row is 18 numbers: the return address column; kind, a, b for each of CFA, RA, FP, SP and RA_SIGN_STATE; offset and
 size of the CFA's expression. Where RA_SIGN_STATE has no rule, its `a` is the value that DW_CFA_AARCH64_negate_ra_state toggles. A
-CFA expression keeps the CFA's register and offset, because a later DW_CFA_def_cfa_register uses them again.
+state with a CFA expression keeps the CFA's former register and offset, because a later DW_CFA_def_cfa_register uses them again.
 """
 
 from __future__ import annotations
@@ -36,16 +36,18 @@ if not cython.compiled:  # machine.pxd has the same numbers
     U8, ULEB, SLEB, LOW6, ADDRESS, BLOCK = map(int, [*Operand][4:])
     UNDEFINED, REGISTER, VAL_EXPRESSION = map(int, (RuleKind.UNDEFINED, RuleKind.REGISTER, RuleKind.VAL_EXPRESSION))
     CFA, RA, FP, SP, RA_STATE, EXPRESSION = range(1, 17, 3)  # index of each rule in a state
+    CUT_OFF, UNKNOWN_INSTRUCTION, UNKNOWN_ENCODING, BAD_INDIRECTION = range(1, 5)  # indexes of RUN_FAULTS
+    NOTHING_REMEMBERED, TOO_MANY_REMEMBERED, BACKWARDS, TOO_MANY_RULES = range(5, 9)
 
 COMPILED: bool = cython.compiled
 
 WIDTH = 18  # numbers in a state
-STEPS = 8192  # size of the hash table that remembers steps from one state to another
+STEPS = 8192  # slots of the hash table of steps: the next state for a state and an instruction
 
 
 @cython.cclass
 class Cursor:
-    """Reads a section's bytes; each read is checked against `end`. A failed one sets `fault` and returns 0."""
+    """Reads a section's bytes. Each read is checked against `end`; if it fails, it sets `fault` and returns 0."""
 
     data = cython.declare("const unsigned char[::1]")
     pos = cython.declare("Py_ssize_t", visibility="public")
@@ -64,7 +66,7 @@ class Cursor:
     def __init__(
         self, data: Bytes, address: int, big: bool, text_base: int, data_base: int, memory: Callable[[int], int] | None
     ) -> None:
-        """`address`: where data[0] is loaded; the bases and `memory` as in CfiSection."""
+        """`address`: the address of data[0]; `big`: big-endian. The bases and `memory` are as in CfiSection."""
         self.data = data
         self.pos = 0
         self.end = len(data)
@@ -86,7 +88,7 @@ class Cursor:
         value: cython.ulonglong = 0
         i: cython.Py_ssize_t
         if self.end - self.pos < width:
-            self.fault = 1
+            self.fault = CUT_OFF
             return 0
         for i in range(width):
             value = value * 256 + self.data[self.pos + (i if self.big else width - 1 - i)]
@@ -102,7 +104,7 @@ class Cursor:
         byte: cython.longlong = 0x80
         while byte & 0x80:
             if self.pos >= self.end:
-                self.fault = 1
+                self.fault = CUT_OFF
                 return 0
             byte = self.data[self.pos]
             self.pos += 1
@@ -121,11 +123,11 @@ class Cursor:
         shift: cython.int = 0
         byte: cython.longlong = 0x80
         one: cython.longlong = 1
-        zeros: cython.bint = True  # the bits from bit 56 on are all zeros, or all ones
-        ones: cython.bint = True
+        zeros: cython.bint = True  # all bits from bit 56 on are zeros
+        ones: cython.bint = True  # all of them are ones
         while byte & 0x80:
             if self.pos >= self.end:
-                self.fault = 1
+                self.fault = CUT_OFF
                 return 0
             byte = self.data[self.pos]
             self.pos += 1
@@ -148,61 +150,61 @@ class Cursor:
         base: cython.int = encoding & 0x70
         padding: cython.longlong
         field: cython.ulonglong
-        if encoding == 0xFF:  # omitted
+        if encoding == 0xFF:  # DW_EH_PE_omit
             return 0
-        if base == 0x50:  # aligned: to the address size, in memory
+        if base == 0x50:  # DW_EH_PE_aligned: to the address size in memory
             padding = -(self.address + self.pos) & (self.address_size - 1)
             if self.end - self.pos < padding:
-                self.fault = 1
+                self.fault = CUT_OFF
                 return 0
             self.pos += padding
         field = (self.address + self.pos) & self.mask
-        if form == 0x00 or form == 0x08:
+        if form == 0x00 or form == 0x08:  # DW_EH_PE_absptr, DW_EH_PE_signed
             value = self.unsigned(self.address_size)
-        elif form == 0x01:
+        elif form == 0x01:  # DW_EH_PE_uleb128
             value = self.uleb()
-        elif form == 0x09:
+        elif form == 0x09:  # DW_EH_PE_sleb128
             value = self.sleb() & self.mask
-        elif form == 0x02 or form == 0x0A:
+        elif form == 0x02 or form == 0x0A:  # DW_EH_PE_udata2, DW_EH_PE_sdata2
             value = self.unsigned(2)
             if form == 0x0A and value >= 0x8000:
                 value = (value - 0x10000) & self.mask
-        elif form == 0x03 or form == 0x0B:
+        elif form == 0x03 or form == 0x0B:  # DW_EH_PE_udata4, DW_EH_PE_sdata4
             value = self.unsigned(4)
             if form == 0x0B and value >> 31:
                 value = (value | ~self.mask32) & self.mask
-        elif form == 0x04 or form == 0x0C:
+        elif form == 0x04 or form == 0x0C:  # DW_EH_PE_udata8, DW_EH_PE_sdata8
             value = self.unsigned(8)
         else:
-            self.fault = 3
+            self.fault = UNKNOWN_ENCODING
             return 0
-        if base == 0x10:
+        if base == 0x10:  # DW_EH_PE_pcrel
             value += field
-        elif base == 0x20:
+        elif base == 0x20:  # DW_EH_PE_textrel
             value += self.text_base
-        elif base == 0x30:
+        elif base == 0x30:  # DW_EH_PE_datarel
             value += self.data_base
-        elif base == 0x40:
+        elif base == 0x40:  # DW_EH_PE_funcrel
             value += function
         elif base > 0x50:
-            self.fault = 3
+            self.fault = UNKNOWN_ENCODING
             return 0
         value &= self.mask
-        if encoding & 0x80:
-            value = self.follow(value)
+        if encoding & 0x80:  # DW_EH_PE_indirect
+            value = self.follow_pointer(value)
         return value
 
-    def follow(self, address: int) -> int:
-        """Return the value of the pointer stored at `address`, for DW_EH_PE_indirect."""
+    def follow_pointer(self, address: int) -> int:
+        """Return the pointer stored at `address`, as DW_EH_PE_indirect requires."""
         if self.memory is not None:
             try:
                 return self.memory(address)  # type: ignore[no-any-return]
             except FormatError:  # nothing is loaded at that address
                 pass
-        self.fault = 4
+        self.fault = BAD_INDIRECTION
         return 0
 
-    def read_unsigned(self, width: int) -> int:  # this method and the next three are for callers in Python
+    def read_unsigned(self, width: int) -> int:  # Python code calls this method and the next three
         return self.unsigned(width)
 
     def read_uleb(self) -> int:
@@ -215,11 +217,11 @@ class Cursor:
         return self.encoded(encoding, 0)
 
     @cython.locals(shapes="const unsigned char[::1]")
-    def ranges(self, entries: Entries, shapes: Bytes, fdes: Fdes, programs: Programs) -> int:
-        """Fills each FDE's address range and the start of its instructions; returns the size in bytes of the longest program.
+    def read_ranges(self, entries: Entries, shapes: Bytes, fdes: Fdes, programs: Programs) -> int:
+        """Fill in each FDE's address range and the start of its instructions; return the size in bytes of the longest program.
 
-        `programs.start` may be the same column as `entries.body`.
-        `shapes`: four bytes a CIE: FDE pointer encoding, whether FDEs have augmentation data, address size, segment selector size.
+        `programs.start` may be the same column as `entries.body`. `shapes`: four bytes for each CIE: FDE pointer encoding, whether
+        FDEs have augmentation data, address size, segment selector size.
         """
         fde: cython.Py_ssize_t
         shape: cython.Py_ssize_t
@@ -234,14 +236,14 @@ class Cursor:
             self.address_size = shapes[shape + 2]
             self.unsigned(shapes[shape + 3])
             fdes.start[fde] = self.encoded(encoding, 0)
-            if self.fault == 4:  # an indirect pointer leads nowhere: UNKNOWN_START
+            if self.fault == BAD_INDIRECTION:
                 self.fault = 0
-                fdes.start[fde] = self.mask - 1
-            fdes.size[fde] = self.encoded(encoding & 0x07, 0)  # the pointer's width, unsigned, without a base
+                fdes.start[fde] = self.mask - 1  # UNKNOWN_START
+            fdes.size[fde] = self.encoded(encoding & 0x07, 0)  # an unsigned number of the pointer's width, without a base
             if shapes[shape + 1] and self.fault == 0:
                 length = self.uleb()
                 if length > self.end - self.pos:
-                    self.fault = 1
+                    self.fault = CUT_OFF
                 self.pos += length if self.fault == 0 else 0
             if self.fault:
                 break
@@ -253,10 +255,10 @@ class Cursor:
 @cython.final
 @cython.cclass
 class CfiMachine(Cursor):
-    """Runs FDEs one after the other, and adds the 18 numbers of each distinct state that has a row to `numbers`, as bytes.
+    """Runs the instructions of FDEs, and adds the 18 numbers of each distinct state that has a row, as bytes, to `numbers`.
 
-    States are numbered, and the loop over instructions handles only state numbers: it looks up the state that an instruction leads
-    to. Only a step that is not in the table is computed on the 18 numbers.
+    The loop over instructions handles only the numbers of states: for a state and an instruction, it looks up the next state in a
+    hash table. Only a step that is not in the table is computed on the 18 numbers.
     """
 
     numbers: dict[bytes, int]
@@ -294,11 +296,11 @@ class CfiMachine(Cursor):
         cies: Column,
         numbers: dict[bytes, int],
     ) -> None:
-        """Runs all CIEs' initial instructions. They give the state that FDEs start in and that DW_CFA_restore restores.
+        """Run the initial instructions of all CIEs. They give the state that FDEs start in and that DW_CFA_restore restores.
 
         `opcodes`: cfi.opcodes.PROGRAM. `cies`: seven numbers each: offset of the instructions, their end, return address column,
-        code and data alignment factors, pointer encoding, address size. `numbers` (state -> rule number, ascending) is
-        shared by all sections of a file. So are expression offsets, which count from `block_base` for this section.
+        code and data alignment factors, pointer encoding, address size. All sections of a file share `numbers` (state -> number
+        of its rule, ascending), and the offsets of expressions, which begin at `block_base` in this section.
         """
         cie: cython.Py_ssize_t
         count: cython.Py_ssize_t = len(cies) // 7
@@ -326,17 +328,17 @@ class CfiMachine(Cursor):
             for i in range(18):
                 self.state[i] = 0
             self.state[0] = self.cies[7 * cie + 2]
-            self.initial[cie] = self.intern()
+            self.initial[cie] = self.intern_state()
             empty = Fdes(array("Q", [0]), array("Q", [0]), array("I", [cie]))
-            self.run(0, empty, Programs(array("Q", [cies[7 * cie]]), array("Q", [cies[7 * cie + 1]])), no_rows, 0)
+            self.run_fdes(0, empty, Programs(array("Q", [cies[7 * cie]]), array("Q", [cies[7 * cie + 1]])), no_rows, 0)
             if self.fault:
                 return
             self.initial[cie] = self.final
 
     @cython.cfunc
     @cython.exceptval(-1)
-    def enter(self, cie: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Makes a CIE the current one, and returns its number."""
+    def enter_cie(self, cie: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Make a CIE the current one, and return its number."""
         register: cython.Py_ssize_t
         self.ra = self.cies[7 * cie + 2]
         self.code_factor = self.cies[7 * cie + 3]
@@ -344,7 +346,7 @@ class CfiMachine(Cursor):
         self.encoding = self.cies[7 * cie + 5]
         self.address_size = self.cies[7 * cie + 6]
         for register in range(64):
-            self.slots[register] = self.slot(register)
+            self.slots[register] = self.find_slot(register)
         return cie
 
     @cython.locals(
@@ -358,11 +360,11 @@ class CfiMachine(Cursor):
         step_b="long long[::1]",
         step_to="int[::1]",
     )
-    def run(self, fde: cython.Py_ssize_t, fdes: Fdes, programs: Programs, rows: Rows, used: cython.Py_ssize_t) -> int:
-        """Runs FDEs from `fde` on as long as `rows` has room for theirs; returns the first FDE not run, or faulty.
+    def run_fdes(self, fde: cython.Py_ssize_t, fdes: Fdes, programs: Programs, rows: Rows, used: cython.Py_ssize_t) -> int:
+        """Run FDEs from `fde` on, as long as `rows` has room for their rows. Return the first FDE that was not run, or has a fault.
 
-        The rows of FDE f end at rows.first_row[f + 1]; `used`: index of the first row to fill. An FDE makes at most one row for
-        each byte of instructions, and one more; none if it is empty or too large for SFrame's 32-bit sizes.
+        `used`: the number of rows that are filled already; FDE f sets rows.first_row[f + 1]. An FDE makes at most one row for each
+        byte of its instructions, and one more; it makes none if it is empty, or too large for SFrame's 32-bit sizes.
         """
         data = self.data
         opcodes = self.opcodes
@@ -374,13 +376,13 @@ class CfiMachine(Cursor):
         step_b = self.step_b
         step_to = self.step_to
         room: cython.Py_ssize_t = len(rows.start)
-        current: cython.longlong = -1  # the CIE
+        current: cython.longlong = -1  # number of the current CIE
         factor: cython.longlong = 0
         state: cython.longlong = 0
-        limit: cython.ulonglong  # the FDE's size; 0: it makes no rows
-        here: cython.ulonglong  # the current row holds from start + here
+        limit: cython.ulonglong  # the FDE's size in bytes; 0 if it makes no rows
+        here: cython.ulonglong  # the start of the current row, in bytes from the FDE's start
         target: cython.ulonglong
-        last: cython.longlong  # the rule of the previous row
+        last: cython.longlong  # number of the previous row's rule
         rule: cython.longlong
         depth: cython.Py_ssize_t
         pos: cython.Py_ssize_t
@@ -400,7 +402,7 @@ class CfiMachine(Cursor):
             self.end = stop
             if fdes.cie[fde] != current:
                 current = fdes.cie[fde]
-                self.enter(current)
+                self.enter_cie(current)
                 factor = self.code_factor
             state = self.initial[current]
             here = 0
@@ -411,7 +413,7 @@ class CfiMachine(Cursor):
                 pos += 1
                 if 0x40 <= byte < 0x80:  # DW_CFA_advance_loc
                     target = here + (byte & 0x3F) * factor
-                elif byte >= 0x80 and slots[byte & 0x3F] == 0:  # DW_CFA_offset, DW_CFA_restore: other registers
+                elif byte >= 0x80 and slots[byte & 0x3F] == 0:  # DW_CFA_offset or DW_CFA_restore of a register that is not followed
                     if byte < 0xC0 and pos < stop and data[pos] < 0x80:
                         pos += 1
                     elif byte < 0xC0:
@@ -437,14 +439,14 @@ class CfiMachine(Cursor):
                             a = byte & 0x3F
                         elif opcodes[entry + 1]:
                             self.pos = pos
-                            a = self.operand(opcodes[entry + 1])
+                            a = self.read_operand(opcodes[entry + 1])
                             pos = self.pos
                         if opcodes[entry + 2] == ULEB and pos < stop and data[pos] < 0x80:
                             b = data[pos]
                             pos += 1
                         elif opcodes[entry + 2]:
                             self.pos = pos
-                            b = self.operand(opcodes[entry + 2])
+                            b = self.read_operand(opcodes[entry + 2])
                             pos = self.pos
                         if self.fault:
                             return fde
@@ -454,7 +456,7 @@ class CfiMachine(Cursor):
                         elif action == REMEMBER_STATE:
                             if depth == 64:
                                 self.pos = pos
-                                self.fault = 6
+                                self.fault = TOO_MANY_REMEMBERED
                                 return fde
                             remembered[depth] = state
                             depth += 1
@@ -462,7 +464,7 @@ class CfiMachine(Cursor):
                         elif action == RESTORE_STATE:
                             if depth == 0:
                                 self.pos = pos
-                                self.fault = 5
+                                self.fault = NOTHING_REMEMBERED
                                 return fde
                             depth -= 1
                             state = remembered[depth]
@@ -473,22 +475,22 @@ class CfiMachine(Cursor):
                             if action == RESTORE:
                                 b = self.initial[current]
                             elif opcodes[entry + 4] != 1 or b >> 31:
-                                b = self.scaled(b, opcodes[entry + 4])
+                                b = self.scale_offset(b, opcodes[entry + 4])
                             step = (state * 769 + byte * 31 + a * 97 + b * 13) & 8191
                             if step_from[step] == state * 256 + byte and step_a[step] == a and step_b[step] == b:
                                 state = step_to[step]
                                 continue
                             self.pos = pos
-                            if opcodes[entry + 2] == BLOCK:  # not remembered: a step knows a block's length, not its offset
-                                state = self.change(state, entry, a, b)
+                            if opcodes[entry + 2] == BLOCK:  # not put into the table, whose keys lack the offset of the block
+                                state = self.apply_instruction(state, entry, a, b)
                             else:
                                 step_from[step] = state * 256 + byte
                                 step_a[step] = a
                                 step_b[step] = b
-                                state = self.change(state, entry, a, b)
+                                state = self.apply_instruction(state, entry, a, b)
                                 step_to[step] = state
                             if self.fault:
-                                step_from[step] = -1  # forgotten: the next FDE with this instruction must have the fault, too
+                                step_from[step] = -1  # so that the next FDE with this instruction has the fault, too
                                 return fde
                             continue
                 # The location has advanced to `target`.
@@ -496,11 +498,11 @@ class CfiMachine(Cursor):
                     continue
                 if target < here or target >> 63:
                     self.pos = pos
-                    self.fault = 7
+                    self.fault = BACKWARDS
                     return fde
                 rule = rule_of[state] - 1
                 if rule < 0:
-                    rule = self.emit(state)
+                    rule = self.number_rule(state)
                 if rule != last:
                     rows.start[used] = here
                     rows.rule[used] = rule
@@ -512,7 +514,7 @@ class CfiMachine(Cursor):
             if here < limit:
                 rule = rule_of[state] - 1
                 if rule < 0:
-                    rule = self.emit(state)
+                    rule = self.number_rule(state)
                 if rule != last:
                     rows.start[used] = here
                     rows.rule[used] = rule
@@ -526,7 +528,7 @@ class CfiMachine(Cursor):
 
     @cython.cfunc
     @cython.exceptval(-1)
-    def operand(self, kind: cython.int) -> cython.longlong:
+    def read_operand(self, kind: cython.int) -> cython.longlong:
         value: cython.ulonglong
         length: cython.longlong
         if kind == ULEB:
@@ -538,7 +540,7 @@ class CfiMachine(Cursor):
             return self.large if value >> 62 else value
         length = self.uleb()  # BLOCK
         if length > self.end - self.pos:
-            self.fault = 1
+            self.fault = CUT_OFF
             return 0
         self.block = self.block_base + self.pos
         self.pos += length
@@ -546,18 +548,18 @@ class CfiMachine(Cursor):
 
     @cython.cfunc
     @cython.exceptval(-1)
-    def scaled(self, value: cython.longlong, factor: cython.int) -> cython.longlong:
-        """Return an offset operand in bytes; 2 ** 62 if it exceeds 32 bits before or after the scaling."""
+    def scale_offset(self, value: cython.longlong, factor: cython.int) -> cython.longlong:
+        """Return an offset operand in bytes; 2 ** 62 if it exceeds 32 bits, scaled or not. `factor`: CfiInstruction.factor + 1."""
         if value >> 31 != 0 and value >> 31 != -1:
             return self.large  # type: ignore[no-any-return]
-        if factor != 1:  # stored as factor + 1
+        if factor != 1:
             value *= self.data_factor * (factor - 1)
         return self.large if value >> 31 != 0 and value >> 31 != -1 else value
 
     @cython.cfunc
     @cython.exceptval(-1)
-    def slot(self, register: cython.longlong) -> cython.Py_ssize_t:
-        """Return the index of a register's rule in the state; 0 for a register whose rule is not kept."""
+    def find_slot(self, register: cython.longlong) -> cython.Py_ssize_t:
+        """Return the index in a state of a register's rule; 0 for a register that is not followed."""
         if register == self.ra:
             return RA
         if register == self.fp:
@@ -570,15 +572,17 @@ class CfiMachine(Cursor):
 
     @cython.cfunc
     @cython.exceptval(-1)
-    def change(self, number: cython.longlong, entry: cython.Py_ssize_t, a: cython.longlong, b: cython.longlong) -> cython.longlong:
-        """Return the state that an instruction leads to. `b`: an offset in bytes, a block's length, or the state to RESTORE."""
+    def apply_instruction(
+        self, number: cython.longlong, entry: cython.Py_ssize_t, a: cython.longlong, b: cython.longlong
+    ) -> cython.longlong:
+        """Return the state after an instruction with operands `a` and `b`. `b`: in bytes, or the state that RESTORE reads."""
         action: cython.int = self.opcodes[entry]
         i: cython.Py_ssize_t
         at: cython.Py_ssize_t
         for i in range(18):
             self.state[i] = self.states[18 * number + i]
         if action == SET_RULE:
-            at = self.slot(a)
+            at = self.find_slot(a)
             if at:
                 self.state[at] = self.opcodes[entry + 3]
                 if self.opcodes[entry + 2] == BLOCK:
@@ -588,7 +592,7 @@ class CfiMachine(Cursor):
                     self.state[at + 1] = b
                     self.state[at + 2] = 0
         elif action == RESTORE:
-            at = self.slot(a)
+            at = self.find_slot(a)
             if at:
                 for i in range(at, at + 3):
                     self.state[i] = self.states[18 * b + i]
@@ -613,14 +617,14 @@ class CfiMachine(Cursor):
             self.state[RA_STATE + 1] ^= 2
         else:
             self.pos -= 1
-            self.fault = 2
+            self.fault = UNKNOWN_INSTRUCTION
             return number
-        return self.intern()
+        return self.intern_state()
 
     @cython.cfunc
     @cython.exceptval(-1)
-    def intern(self) -> cython.longlong:
-        """Return the number of the state in `self.state`; a new state gets the next number."""
+    def intern_state(self) -> cython.longlong:
+        """Return the number of the state in `self.state`. A new state gets the next number."""
         key: bytes = self.key.tobytes()  # the hash of bytes is keyed: a hostile file cannot make states collide
         number: cython.longlong = self.known.setdefault(key, len(self.keys))
         i: cython.Py_ssize_t
@@ -632,13 +636,13 @@ class CfiMachine(Cursor):
         for i in range(18):
             self.states[18 * number + i] = self.state[i]
         if number >= MAX_STATES - 1:
-            self.fault = 8
+            self.fault = TOO_MANY_RULES
         return number
 
     @cython.cfunc
     @cython.exceptval(-1)
-    def emit(self, state: cython.Py_ssize_t) -> cython.longlong:
-        """Return the number of a state's rule. Rules are numbered in the order of their first rows."""
+    def number_rule(self, state: cython.Py_ssize_t) -> cython.longlong:
+        """Return the number of a state's rule, and remember it. Rules are numbered in the order of their first rows."""
         rule: cython.longlong = self.numbers.setdefault(self.keys[state], len(self.numbers))
         self.rule_of[state] = rule + 1
         return rule

@@ -1,4 +1,4 @@
-"""The call frame instructions of DWARF 5 section 6.4.2, GNU and AArch64: names, operands and actions."""
+"""The table of call frame instructions (DWARF 5 section 6.4.2, GNU and AArch64): their names, operands and actions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sframegen.base.quick_typing import NamedTuple
 
 
 class Operand(IntEnum):
-    """How an operand is stored. LOW6: in the opcode's own low six bits. ADDRESS: a pointer in the CIE's encoding."""
+    """How an operand is stored. LOW6: in the low six bits of the opcode. ADDRESS: a pointer in the CIE's encoding."""
 
     NONE = 0
     U1 = 1
@@ -23,7 +23,7 @@ class Operand(IntEnum):
 
 
 class RuleKind(IntEnum):
-    """How a rule finds a register of the caller, or the CFA. `a`, `b`: the rule's two numbers."""
+    """How a rule with the numbers `a` and `b` finds a register of the caller, or the CFA."""
 
     UNSPECIFIED = 0
     UNDEFINED = 1
@@ -56,7 +56,7 @@ class Action(IntEnum):
 
 
 class CfiInstruction(NamedTuple):
-    """One call frame instruction. `factor`: 1 scales the offset operand by the data alignment, -1 by its negative, 0 not at all."""
+    """A call frame instruction. `factor`: 1 scales the offset operand by the data alignment, -1 by its negative, 0 not at all."""
 
     opcode: int
     name: str
@@ -103,8 +103,8 @@ INSTRUCTIONS = (
     CfiInstruction(0xC0, "DW_CFA_restore", _A.RESTORE, _O.LOW6),
 )
 
-# INSTRUCTIONS packed for cfi/machine.py, which indexes it by opcode: five bytes each (action, first, second, kind, factor + 1).
-# The three instructions with an operand in their low six bits are at 0x40, 0x80 and 0xC0.
+# INSTRUCTIONS packed for cfi/machine.py: five bytes at 5 * opcode (action, first, second, kind, factor + 1). The three
+# instructions with an operand in their low six bits have opcodes 0x40, 0x80 and 0xC0.
 PROGRAM = bytearray(5 * 256)
 for _one in INSTRUCTIONS:
     PROGRAM[5 * _one.opcode : 5 * _one.opcode + 5] = (_one.action, _one.first, _one.second, _one.kind, _one.factor + 1)

@@ -1,4 +1,4 @@
-"""Reads CFI sections: entries, CIEs, and the rows of all FDEs."""
+"""Reads CFI sections: takes their bytes, and returns their CIEs, FDEs and the rows of all FDEs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_right
 from functools import cache, partial
 from itertools import chain
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -27,23 +27,24 @@ if TYPE_CHECKING:
 KINDS = tuple(RuleKind)
 EXPRESSION_KINDS = (RuleKind.EXPRESSION, RuleKind.VAL_EXPRESSION)
 DW_EH_PE_INDIRECT = 0x80
+POINTER_WIDTHS = {2: 2, 3: 4}  # DW_EH_PE_udata2 and DW_EH_PE_udata4 in bytes; all other fixed widths are 8
 SUPPORTED_VERSIONS = (1, 3, 4)
-WITHOUT_DATA = set("SBG")  # augmentation letters
+LETTERS_WITHOUT_DATA = set("SBG")  # augmentation letters that add no augmentation data
 MAX_CODE_ALIGNMENT = 1 << 24  # so that a 32-bit advance, scaled, stays within 64 bits
 ADDRESS_SIZES = (4, 8)
 MAX_ROWS = 0xFFFFFFFF  # row numbers are 32 bits
 MAX_DATA_ALIGNMENT = 0x7FFFFFFF  # so that a 32-bit offset, scaled, stays within 64 bits
-MAX_SIZE = 0xFFFFFFFF  # bytes of code of one FDE: larger ones have no rows
-# The three parts of a state's bytes: RA column and CFA; each of RA, FP, SP and RA_SIGN_STATE; the CFA's expression.
-HEAD, OTHER, EXPRESSION = Struct("=4q"), Struct("=3q"), Struct("=2q")
-HEAD_END, OTHERS_END = HEAD.size, HEAD.size + 4 * OTHER.size
-UNREADABLE = HEAD.pack(0, RuleKind.UNREADABLE, 0, 0) + bytes(4 * OTHER.size + EXPRESSION.size)
+MAX_SIZE = 0xFFFFFFFF  # bytes of code of one FDE; larger ones have no rows
+# The parts of a state's bytes (machine.py): RA column and CFA; RA, FP, SP and RA_SIGN_STATE, one each; the CFA's expression.
+CFA_PART, REGISTER_PART, EXPRESSION_PART = Struct("=4q"), Struct("=3q"), Struct("=2q")
+CFA_PART_END, REGISTER_PARTS_END = CFA_PART.size, CFA_PART.size + 4 * REGISTER_PART.size
+UNREADABLE = CFA_PART.pack(0, RuleKind.UNREADABLE, 0, 0) + bytes(4 * REGISTER_PART.size + EXPRESSION_PART.size)
 
 
 def read_cfi_sections(sections: Iterable[CfiSection], registers: FollowedRegisters) -> FdeTable:
-    """Return the FDEs of all sections, with rows. Raises FormatError if a section cannot be read: section.py lists the faults."""
+    """Return the FDEs of all sections, with rows. Raises FormatError for a fault that costs a section; section.py lists them."""
     numbers: dict[bytes, int] = {}  # distinct state of a row in any section -> number, ascending
-    blocks: list[tuple[int, CfiSection]] = []
+    blocks: list[tuple[int, CfiSection]] = []  # (base of its expression offsets, section), for all sections
     parts: list[FdeTable] = []
     list_ends: list[int] = []
     base = 0
@@ -57,23 +58,23 @@ def read_cfi_sections(sections: Iterable[CfiSection], registers: FollowedRegiste
             raise FormatError(RUN_FAULTS[TOO_MANY_STATES], section.name)
     table = _join_tables(parts)
     table.list_ends = list_ends
-    register_rule = cache(partial(_build_register_rule, blocks))  # many rules may share a long expression: it is copied once
-    others = cache(lambda part: [register_rule(*numbers) for numbers in OTHER.iter_unpack(part)])  # few differ
-    table.rules = [_build_rule(state, register_rule, others) for state in numbers]
+    register_rule = cache(partial(_build_register_rule, blocks))  # so that rules that share a long expression copy it only once
+    register_rules = cache(lambda part: [register_rule(*rule) for rule in REGISTER_PART.iter_unpack(part)])  # few differ
+    table.rules = [_build_rule(state, register_rule, register_rules) for state in numbers]
     return table
 
 
 def _read_section(section: CfiSection, registers: FollowedRegisters, base: int, numbers: dict[bytes, int]) -> FdeTable:
-    """Return the table of one section, without rules: `read` makes the rules of all sections."""
+    """Return the table of one section, without rules: `read_cfi_sections` makes the rules of all sections."""
     table = FdeTable()
-    found, entries = _scan_entries(section)
-    table.cies = cies = [_read_cie(section, *place) for place in zip(found.start, found.body, found.end, strict=True)]
+    cie_entries, entries = _scan_entries(section)
+    offsets = zip(cie_entries.start, cie_entries.body, cie_entries.end, strict=True)
+    table.cies = cies = [_read_cie(section, start, body, end) for start, body, end in offsets]
     cie: Column = make_columns("I", len(entries.start))[0]
-    stray = scan.cie_numbers(entries, found, cie)
-    if stray >= 0:
-        raise FormatError(
-            f"FDE's CIE pointer leads to {entries.cie[stray]:#x}, where no CIE is", section.name, entries.start[stray]
-        )
+    bad = scan.fill_cie_numbers(entries, cie_entries, cie)
+    if bad >= 0:
+        message = f"FDE's CIE pointer leads to {entries.cie[bad]:#x}, where no CIE is"
+        raise FormatError(message, section.name, entries.start[bad])
 
     cursor = Cursor(*_cursor_arguments(section))
     shapes = bytes(
@@ -83,47 +84,47 @@ def _read_section(section: CfiSection, registers: FollowedRegisters, base: int, 
     table.cie = cie
     fdes, programs = Fdes(start, size, cie), Programs(entries.body, entries.end)
     pointers = array("Q", entries.body) if section.known else array("Q")
-    longest = cursor.ranges(entries, shapes, fdes, programs) if cie else 0
+    longest = cursor.read_ranges(entries, shapes, fdes, programs) if cie else 0
     _raise_fault(cursor, section)
     for fde, pointer in enumerate(pointers):
         if section.known and not section.known(pointer + cies[cie[fde]].segment_selector_size):
             start[fde] = UNKNOWN_START
-    of_cies = set(_cies_with_unknown_fields(section, found, cies))
-    unknown = [fde for fde, number in enumerate(cie) if number in of_cies] if of_cies else []
+    unknown_cies = set(_cies_with_unknown_fields(section, cie_entries, cies))
+    unknown = [fde for fde, number in enumerate(cie) if number in unknown_cies] if unknown_cies else []
     for fde in chain(unknown, _fdes_with_unknown_fields(section, entries, pointers, cies, cie)):
         start[fde], size[fde] = UNKNOWN_START, size[fde] or 1
     machine = CfiMachine(*_cursor_arguments(section))
-    machine.start(PROGRAM, registers, base, _cie_columns(cies), numbers)
+    machine.start(PROGRAM, registers, base, _pack_cies(cies), numbers)
     _raise_fault(machine, section)
-    _run_all(machine, section, fdes, programs, longest, table, numbers)
+    _run_fdes(machine, section, fdes, programs, longest, table, numbers)
     return table
 
 
-def _cies_with_unknown_fields(section: CfiSection, found: Entries, cies: list[Cie]) -> Iterator[int]:
-    """Yield the number of each CIE whose instructions hold a field that is in `section.unknown`."""
-    for at in section.unknown:
-        number = bisect_right(found.start, at) - 1
-        if number >= 0 and cies[number].program <= at < cies[number].end:
+def _cies_with_unknown_fields(section: CfiSection, entries: Entries, cies: list[Cie]) -> Iterator[int]:
+    """Yield the number of each CIE whose instructions contain a field of `section.unknown`. `entries`: those of the CIEs."""
+    for offset in section.unknown:
+        number = bisect_right(entries.start, offset) - 1
+        if number >= 0 and cies[number].program <= offset < cies[number].end:
             yield number
 
 
 def _fdes_with_unknown_fields(section: CfiSection, fdes: Entries, pointers: Column, cies: list[Cie], cie: Column) -> Iterator[int]:
-    """Yield the number of each FDE whose address range or instructions hold a field that is in `section.unknown`.
+    """Yield the number of each FDE whose address range or instructions contain a field of `section.unknown`.
 
-    `pointers`: offsets of the FDEs' start pointers; `fdes.body`: offsets of their instructions. The augmentation data in between
-    is for exception handlers only.
+    `pointers`: the offsets of the FDEs' start pointers; `fdes.body`: those of their instructions. Only exception handling uses the
+    augmentation data in between.
     """
-    for at in section.unknown:
-        fde = bisect_right(fdes.start, at) - 1
-        if fde >= 0 and at < fdes.end[fde]:
-            one = cies[cie[fde]]
-            width = {2: 2, 3: 4}.get(one.fde_encoding & 7, 8)
-            if at >= fdes.body[fde] or at < pointers[fde] + one.segment_selector_size + 2 * width:
+    for offset in section.unknown:
+        fde = bisect_right(fdes.start, offset) - 1
+        if fde >= 0 and offset < fdes.end[fde]:
+            fde_cie = cies[cie[fde]]
+            width = POINTER_WIDTHS.get(fde_cie.fde_encoding & 7, 8)
+            if offset >= fdes.body[fde] or offset < pointers[fde] + fde_cie.segment_selector_size + 2 * width:
                 yield fde
 
 
 def _join_tables(parts: list[FdeTable]) -> FdeTable:
-    """Return one table of all FDEs. Nearly all files have one section, whose table is returned as it is."""
+    """Return one table of all FDEs. Nearly all files have one section; its table is returned as it is."""
     if len(parts) == 1:
         return parts[0]
     table = FdeTable()
@@ -145,17 +146,13 @@ def _join_tables(parts: list[FdeTable]) -> FdeTable:
     return table
 
 
-def _cie_columns(cies: list[Cie]) -> array[int]:
-    """Return the seven numbers of each CIE that CfiMachine.start takes."""
-    shapes = array("q")
-    for one in cies:
-        shapes.extend(
-            (one.program, one.end, one.ra_column, one.code_alignment, one.data_alignment, one.fde_encoding, one.address_size)
-        )
-    return shapes
+def _pack_cies(cies: list[Cie]) -> array[int]:
+    """Return the seven numbers for each CIE that CfiMachine.start takes."""
+    get_numbers = attrgetter("program", "end", "ra_column", "code_alignment", "data_alignment", "fde_encoding", "address_size")
+    return array("q", chain.from_iterable(map(get_numbers, cies)))
 
 
-def _run_all(
+def _run_fdes(
     machine: CfiMachine,
     section: CfiSection,
     fdes: Fdes,
@@ -164,14 +161,14 @@ def _run_all(
     table: FdeTable,
     numbers: dict[bytes, int],
 ) -> None:
-    """Runs all FDEs, and fills the rows of their table. `longest`: size in bytes of the longest program."""
+    """Run the instructions of all FDEs, and fill in the rows of `table`. `longest`: the size in bytes of the longest program."""
     count = len(fdes.start)
     [first_row] = make_columns("I", count + 1)
     row_start: Column = array("I")
     row_rule: Column = array("I")
     used = done = 0
     while done < count:
-        # An FDE makes at most one row for each byte of its program, and one more. A section, with its headers, about one in six.
+        # An FDE makes at most one row for each byte of its program, and one more; a section makes about one for each six bytes.
         least = used + 1 + longest
         if least > MAX_ROWS:
             raise FormatError(f"more than {MAX_ROWS} rows", section.name)
@@ -183,7 +180,7 @@ def _run_all(
         rows = Rows(first_row, row_start, row_rule)
         while done < count:
             first_row[done] = used
-            done = machine.run(done, fdes, programs, rows, used)
+            done = machine.run_fdes(done, fdes, programs, rows, used)
             used = first_row[done]
             if machine.fault == 0:
                 break
@@ -214,16 +211,17 @@ def _raise_fault(cursor: Cursor, section: CfiSection) -> None:
 
 def _scan_entries(section: CfiSection) -> tuple[Entries, Entries]:
     """Return the entries of a section: (CIEs, FDEs). Raises FormatError for an entry that cannot be read."""
-    found = zeros("q", 4)
+    result = zeros("q", 4)
     cies = fdes = Entries(*(zeros("Q", 0) for _ in range(4)))
-    for _ in range(2):  # the first pass counts, the second fills
-        scan.scan_entries(section.data, section.byte_order == "big", section.eh, section.fde_count, cies, fdes, found)
-        if found[0]:
-            raise FormatError(SCAN_FAULTS[found[0]], section.name, found[1])
-        if len(cies.start) or len(fdes.start) or not (found[2] or found[3]):
+    for _ in range(2):  # the first pass counts the entries, the second fills their tables
+        scan.scan_entries(section.data, section.byte_order == "big", section.eh, section.fde_count, cies, fdes, result)
+        fault, fault_offset, cie_count, fde_count = result
+        if fault:
+            raise FormatError(SCAN_FAULTS[fault], section.name, fault_offset)
+        if len(cies.start) or len(fdes.start) or not (cie_count or fde_count):
             break
-        cies = Entries(*make_columns("QQQQ", found[2]))
-        fdes = Entries(*make_columns("QQQQ", found[3]))
+        cies = Entries(*make_columns("QQQQ", cie_count))
+        fdes = Entries(*make_columns("QQQQ", fde_count))
     return cies, fdes
 
 
@@ -235,8 +233,8 @@ def _read_cie(section: CfiSection, start: int, body: int, end: int) -> Cie:
     raw = bytes(section.data[cursor.pos : end])
     zero = raw.find(b"\0")
     if version not in SUPPORTED_VERSIONS or zero < 0:
-        what = "augmentation string is not closed" if version in SUPPORTED_VERSIONS else f"unknown CIE version {version}"
-        raise FormatError(what, section.name, body)
+        fault = "augmentation string is not closed" if version in SUPPORTED_VERSIONS else f"unknown CIE version {version}"
+        raise FormatError(fault, section.name, body)
     augmentation = raw[:zero].decode("latin-1")
     cursor.pos += zero + 1
     if augmentation.startswith("eh"):  # g++ before 3.0 adds a pointer to its exception table
@@ -255,7 +253,7 @@ def _read_cie(section: CfiSection, start: int, body: int, end: int) -> Cie:
         encoding = _read_fde_encoding(cursor, augmentation, program)
     else:
         program = cursor.pos
-        if augmentation != "eh" and set(augmentation) - WITHOUT_DATA:
+        if augmentation != "eh" and set(augmentation) - LETTERS_WITHOUT_DATA:
             raise FormatError(f"unknown augmentation {augmentation!r}", section.name, body + 1)
     _raise_fault(cursor, section)
     if address_size not in ADDRESS_SIZES or segment_selector_size > 8:
@@ -269,7 +267,7 @@ def _read_cie(section: CfiSection, start: int, body: int, end: int) -> Cie:
 
 
 def _read_fde_encoding(cursor: Cursor, augmentation: str, end: int) -> int:
-    """Read the encoding of FDE pointers from the augmentation data at the cursor. Reading stops at the first unknown letter."""
+    """Read the encoding of FDE pointers from the augmentation data at the cursor, up to the first unknown letter."""
     cursor.end = end
     encoding = 0
     for letter in augmentation[1:]:
@@ -279,18 +277,19 @@ def _read_fde_encoding(cursor: Cursor, augmentation: str, end: int) -> int:
             cursor.read_unsigned(1)
         elif letter == "P":
             cursor.read_pointer(cursor.read_unsigned(1) & ~DW_EH_PE_INDIRECT)
-        elif letter not in WITHOUT_DATA:
+        elif letter not in LETTERS_WITHOUT_DATA:
             break
     return encoding
 
 
 def _build_rule(
-    state: bytes, register_rule: Callable[[int, int, int], RegisterRule], others: Callable[[bytes], list[RegisterRule]]
+    state: bytes, register_rule: Callable[[int, int, int], RegisterRule], register_rules: Callable[[bytes], list[RegisterRule]]
 ) -> CfiRule:
-    ra_column, kind, a, b = HEAD.unpack_from(state)
+    """Return the rule of a state. The callables make the rule of the CFA, and the rules of the four registers."""
+    ra_column, kind, a, b = CFA_PART.unpack_from(state)
     if kind in EXPRESSION_KINDS:
-        a, b = EXPRESSION.unpack_from(state, OTHERS_END)
-    return CfiRule(ra_column, register_rule(kind, a, b), *others(state[HEAD_END:OTHERS_END]))
+        a, b = EXPRESSION_PART.unpack_from(state, REGISTER_PARTS_END)
+    return CfiRule(ra_column, register_rule(kind, a, b), *register_rules(state[CFA_PART_END:REGISTER_PARTS_END]))
 
 
 def _build_register_rule(blocks: list[tuple[int, CfiSection]], kind: int, a: int, b: int) -> RegisterRule:

@@ -1,4 +1,4 @@
-"""The content of CFI sections: CIEs, columns of FDEs and rows, and one CfiRule for each distinct row of a file."""
+"""The content of CFI sections as cfi.reader returns it: CIEs, columns of FDEs and rows, and a CfiRule for each distinct row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNKNOWN_START = (1 << 64) - 2  # the start of an FDE whose address cannot be det
 
 
 class RegisterRule(NamedTuple):
-    """The rule that finds one register, or the CFA; see RuleKind. An expression's bytes are in `expression`."""
+    """The rule that finds one register, or the CFA. RuleKind defines `a` and `b`; `expression` has the bytes of an expression."""
 
     kind: RuleKind
     a: int = 0
@@ -36,9 +36,9 @@ class CfiRule(NamedTuple):
 
 
 class Cie(NamedTuple):
-    """A common information entry (CIE). `offset`, `program` (its instructions) and `end` are offsets in its section."""
+    """A common information entry (CIE). `offset`, `program` (of its instructions) and `end` are offsets in the section."""
 
-    section: str
+    section: str  # name
     offset: int
     augmentation: str
     code_alignment: int
@@ -53,10 +53,12 @@ class Cie(NamedTuple):
 
     @property
     def signal(self) -> bool:
+        """True if its FDEs describe signal frames."""
         return "S" in self.augmentation
 
     @property
     def key_b(self) -> bool:
+        """True if return addresses are signed with key B (AArch64)."""
         return "B" in self.augmentation
 
 
@@ -65,7 +67,7 @@ class FdeFault(NamedTuple):
 
     start: int  # address of the code that the FDE describes
     section: str
-    offset: int  # of the fault in the section
+    offset: int  # where the fault is in the section
     fault: str
 
     def __str__(self) -> str:
@@ -73,16 +75,16 @@ class FdeFault(NamedTuple):
 
 
 class FdeTable:
-    """The FDEs of a file by columns, in the order of their sections; FDE i's rows are first_row[i] .. first_row[i + 1] - 1.
+    """The FDEs of a file in columns, in the order of their sections. The rows of FDE i are first_row[i] .. first_row[i + 1] - 1.
 
-    A row holds from `row_start` (bytes from the FDE's start) to the next row's, or to the FDE's end.
+    A row applies from its `row_start` (bytes from the FDE's start) to that of the next row, or to the end of the FDE's range.
     """
 
     def __init__(self) -> None:
         self.start: Column = array("Q")  # address
         self.size: Column = array("Q")  # bytes
         self.cie: Column = array("I")  # index into `cies`
-        self.list_ends: list[int] = []  # for each section, with the `more` ones after it: number of FDEs up to its end
+        self.list_ends: list[int] = []  # for each section and the sections after it with `more`: the number of FDEs up to their end
         self.first_row: Column = array("I", [0])
         self.row_start: Column = array("I")
         self.row_rule: Column = array("I")  # index into `rules`

@@ -1,4 +1,4 @@
-"""Finds the entries of a CFI section: where each CIE and FDE begins and ends. Compiled."""
+"""Scans a CFI section for its entries: finds where each CIE and FDE begins and ends. Compiled."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ COMPILED: bool = cython.compiled
 def scan_entries(
     data: Bytes, big: cython.bint, eh: cython.bint, fde_count: cython.longlong, cies: Entries, fdes: Entries, found: Column
 ) -> None:
-    """Fills the tables of CIEs and FDEs as far as they have room. `fde_count` as in CfiSection.
+    """Fill the tables of CIEs and FDEs, as far as they have room. `fde_count` is as in CfiSection.
 
-    `found` gets four numbers: number and offset of a fault, number of CIEs, number of FDEs.
+    `found` gets four numbers: a fault's index in SCAN_FAULTS and its offset, the number of CIEs, and the number of FDEs.
     """
     source: ByteReader = ByteReader(data, big)
     size: cython.longlong = len(data)
@@ -71,13 +71,13 @@ def scan_entries(
         else:
             is_cie = wide == mask32 if width == 4 else wide >> 62 != 0
         if is_cie:
-            cie = put(cies, cie, pos, at + width, at + length)
+            cie = add_entry(cies, cie, pos, at + width, at + length)
         elif pointer < 0 or pointer >= size:
             found[0] = 4
         else:
             if fde < len(fdes.cie):
                 fdes.cie[fde] = pointer
-            fde = put(fdes, fde, pos, at + width, at + length)
+            fde = add_entry(fdes, fde, pos, at + width, at + length)
         pos = at + length
     if found[0] == 0 and any(data[pos:]):
         found[0] = 1
@@ -88,20 +88,20 @@ def scan_entries(
 
 @cython.cfunc
 @cython.exceptval(-1)
-def put(
-    entries: Entries, place: cython.Py_ssize_t, start: cython.longlong, body: cython.longlong, end: cython.longlong
+def add_entry(
+    entries: Entries, number: cython.Py_ssize_t, start: cython.longlong, body: cython.longlong, end: cython.longlong
 ) -> cython.Py_ssize_t:
-    """Fills entry `place` of the table, if it has room; returns the number of entries so far."""
-    if place < len(entries.start):
-        entries.start[place] = start
-        entries.body[place] = body
-        entries.end[place] = end
-    return place + 1
+    """Set entry `number` of the table, if it has room; return the number of entries so far."""
+    if number < len(entries.start):
+        entries.start[number] = start
+        entries.body[number] = body
+        entries.end[number] = end
+    return number + 1
 
 
 @cython.locals(cie="unsigned int[::1]")
-def cie_numbers(fdes: Entries, cies: Entries, cie: Column) -> int:
-    """Fills `cie` with the number of each FDE's CIE; returns the first FDE whose CIE pointer leads to no CIE, or -1."""
+def fill_cie_numbers(fdes: Entries, cies: Entries, cie: Column) -> int:
+    """Fill `cie` with the number of each FDE's CIE; return the first FDE whose CIE pointer does not lead to a CIE, or -1."""
     fde: cython.Py_ssize_t
     last: cython.Py_ssize_t = 0
     for fde in range(len(fdes.cie)):

@@ -3,14 +3,14 @@
 Compiled loops report a fault by number and offset. A fault costs one FDE if it is known which code the damaged entry describes
 and where the next entry begins; otherwise it costs the section:
 
-| fault | lost |
+| fault | what is lost |
 | --- | --- |
-| an entry's length or CIE pointer | the section: where the next entry begins, or what this one means, is not known |
-| a CIE, its instructions too | the section: all FDEs that use it start from it |
-| an FDE's address, size or augmentation data cut off | the section: which code would be without a rule is not known |
-| an FDE's address, indirect or relocated in an unknown way | that FDE: its address is UNKNOWN_START, and it is counted |
+| an entry's length or CIE pointer | the section, because it is unknown where the next entry begins, or what this one means |
+| a CIE, or its instructions | the section, because all FDEs that use the CIE depend on it |
+| an FDE's address, size or augmentation data is cut off | the section, because it is unknown which code lacks a rule |
+| an FDE's address is indirect, or relocated in an unknown way | that FDE: its address is UNKNOWN_START, and it is counted |
 | an FDE's instructions | that FDE: its code is left out, counted and reported |
-| more different rows than MAX_STATES | the section: a limit on memory, not a fault of one FDE |
+| more different rows than MAX_STATES | the section, because this limit on memory is not the fault of one FDE |
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class CfiSection(NamedTuple):
-    """`eh`: .eh_frame's rules, else .debug_frame's.
+    """A section's bytes and how to read them. `eh`: True for the format of .eh_frame, False for that of .debug_frame.
 
     | | .eh_frame | .debug_frame |
     | --- | --- | --- |
@@ -33,7 +33,7 @@ class CfiSection(NamedTuple):
     | its size in 64-bit DWARF | 4 | 8 |
     | pointers | in the encoding that augmentation R names | plain addresses |
 
-    An entry of length 0 is a terminator; linkers leave them in the middle of both kinds of section.
+    An entry of length 0 is a terminator; linkers also leave terminators in the middle of sections of both kinds.
     """
 
     name: str
@@ -43,24 +43,26 @@ class CfiSection(NamedTuple):
     eh: bool
     text_base: int = 0  # for DW_EH_PE_textrel
     data_base: int = 0  # for DW_EH_PE_datarel
-    memory: Callable[[int], int] | None = None  # the 8 bytes at an address, for DW_EH_PE_indirect
-    fde_count: int = -1  # where the section's end is not known: stop at the first terminator after this many FDEs
-    more: bool = False  # the section before has the same file and name: the FDEs of both are one list
-    known: Callable[[int], bool] | None = None  # True if the pointer at an offset has the value that is loaded; None: all have
-    unknown: Iterable[int] = ()  # offsets of other fields that do not have the value that is loaded
+    memory: Callable[[int], int] | None = None  # returns the 8 bytes at an address, for DW_EH_PE_indirect
+    fde_count: int = -1  # if the section's size is unknown: reading stops at the first terminator after this many FDEs
+    more: bool = False  # True: the previous section has the same file and name, so that the FDEs of both form one list
+    known: Callable[[int], bool] | None = (
+        None  # False if relocation changes the pointer at an offset in an unknown way; None: never
+    )
+    unknown: Iterable[int] = ()  # offsets of other fields that relocation changes in an unknown way
 
 
 class FollowedRegisters(NamedTuple):
-    """The DWARF numbers of the registers whose rules are kept; the return address is the CIE's own column."""
+    """The DWARF numbers of the registers whose rules are kept. The return address is not among them: each CIE names its column."""
 
     fp: int
     sp: int
     ra_state: int  # RA_SIGN_STATE; -1 where return addresses are never signed
 
 
-# remember_state nests once or twice in real code. 64 state numbers are 256 bytes; compilers never nest deeper.
+# In real code, DW_CFA_remember_state nests once or twice. 64 state numbers take 256 bytes.
 MAX_REMEMBERED = 64
-# libxul's 2.5 million rows are 1,322 different ones. Each costs about a kilobyte until the section is written.
+# The 2.5 million rows of libxul are 1,322 different ones. Each of these takes about a kilobyte until the section is written.
 MAX_STATES = 1 << 15
 
 SCAN_FAULTS = (
@@ -81,5 +83,5 @@ RUN_FAULTS = (
     "DW_CFA_set_loc moves backwards",
     f"more than {MAX_STATES} different rows",
 )
-TOO_MANY_STATES = 8  # in RUN_FAULTS: the only fault that is not the running FDE's own
-MAX_REPORTED = 20  # faulty FDEs that are kept with place and reason; further ones are only counted
+TOO_MANY_STATES = 8  # index in RUN_FAULTS of the only fault that is not the FDE's own
+MAX_REPORTED = 20  # faulty FDEs of which the offset and reason are kept; further ones are only counted

@@ -1,22 +1,15 @@
 cdef class Entries:
-    cdef public unsigned long long[::1] start
-    cdef public unsigned long long[::1] body
-    cdef public unsigned long long[::1] end
-    cdef public unsigned long long[::1] cie
+    cdef public unsigned long long[::1] start, body, end, cie
 
 cdef class Fdes:
-    cdef public unsigned long long[::1] start
-    cdef public unsigned long long[::1] size
+    cdef public unsigned long long[::1] start, size
     cdef public unsigned int[::1] cie
 
 cdef class Programs:
-    cdef public unsigned long long[::1] start
-    cdef public unsigned long long[::1] end
+    cdef public unsigned long long[::1] start, end
 
 cdef class Rows:
-    cdef public unsigned int[::1] first_row
-    cdef public unsigned int[::1] start
-    cdef public unsigned int[::1] rule
+    cdef public unsigned int[::1] first_row, start, rule
 
 cdef class ByteReader:
     cdef const unsigned char[::1] data

@@ -17,9 +17,7 @@ cdef class Spans:
 cdef class Areas:
     cdef const unsigned char[::1] data
     cdef const unsigned short[::1] padding
-    cdef public unsigned long long[::1] start
-    cdef public unsigned long long[::1] end
-    cdef public unsigned long long[::1] segment
+    cdef public unsigned long long[::1] start, end, segment
     cdef unsigned long long[::1] offset
     cdef public const unsigned char[::1] category
 

@@ -14,8 +14,7 @@ cdef class Unpacker(SectionBytes):
     cdef unsigned long long[::1] block_at
     cdef unsigned int[::1] row_at
     cdef Py_ssize_t slot_mask
-    cdef unsigned char[::1] slot_bytes
-    cdef unsigned char[::1] slot_type
+    cdef unsigned char[::1] slot_bytes, slot_type
     cdef unsigned int[::1] slot_rule
 
     cdef int set_fault(self, int fault, long long at) except -1

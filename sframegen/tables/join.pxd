@@ -6,16 +6,6 @@ cdef extern from *:
     void prefetch "__builtin_prefetch" (const void *address) noexcept
 
 cdef class Groups:
-    cdef public unsigned char[::1] may_follow
-    cdef public unsigned char[::1] head
-    cdef public unsigned char[::1] several
-    cdef public unsigned int[::1] function
-    cdef public unsigned int[::1] like
-    cdef public unsigned int[::1] sharers
-    cdef public unsigned int[::1] joined_size
-    cdef public unsigned int[::1] repeated
-    cdef public unsigned int[::1] first
-    cdef public unsigned int[::1] run
-    cdef public unsigned int[::1] chosen
-    cdef public unsigned long long[::1] whole
-    cdef public unsigned long long[::1] best
+    cdef public unsigned char[::1] may_follow, head, several
+    cdef public unsigned int[::1] function, like, sharers, joined_size, repeated, first, run, chosen
+    cdef public unsigned long long[::1] whole, best

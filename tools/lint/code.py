@@ -18,7 +18,7 @@ LONGER = {"cfi/machine.py": 650}  # the cursor and the machine that reads with i
 MAX_FUNCTION_LINES = 60
 # Reading loops: a call for each byte or row would cost as much as the work.
 LONGER_FUNCTIONS = {
-    "cfi/machine.py:run",
+    "cfi/machine.py:run_fdes",
     "sframegen/code/decoding/instruction_columns.py:read",
     "sframegen/format/unpack.py:number_all",
 }
