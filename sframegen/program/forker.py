@@ -29,6 +29,7 @@ class Forker:
     def begin(self) -> None:
         """Start the small process, which gets our current priority. Call this early, to keep it small. Raises OSError."""
         if not self.is_running:
+            self.close()  # the pipe to one that has died
             server = _ForkServer(self._work, self._prepare, self._holds)
             self._process = ForkedProcess(server.answer, server.prepare)
 
