@@ -482,7 +482,7 @@ def test_time_is_looked_at_between_tables_and_the_next_reading_goes_on() -> None
 
 
 def test_a_long_table_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jit_tables, "PIECE", 2)
+    monkeypatch.setattr(jit_tables, "ENTRIES_PER_READ", 2)
     process = Process(room=7)
     for number in range(7):
         process.append(entry_of(16, 24 * number, RULES[0], AMD64))
