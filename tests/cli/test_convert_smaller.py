@@ -119,7 +119,7 @@ def test_code_that_was_left_out_is_no_padding(linked: Path, file: Path, monkeypa
     assert (section.rule_at(pause + 1), section.rule_at(pause + 2)) == (None, None)
     assert section.rule_at(pause) == section.rule_at(pause + 3) != None  # noqa: E711
 
-    monkeypatch.setattr(convert, "_code_of_fdes", lambda *_: [])  # the test can fail
+    monkeypatch.setattr(convert, "_read_fde_code", lambda *_: [])  # the test can fail
     api.convert(linked, 2, output=file, optimize="size")
     assert sframegen.read(file).rule_at(pause + 1) is not None
 
