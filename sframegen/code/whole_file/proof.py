@@ -75,46 +75,48 @@ class Proof:
         state: cython.Py_ssize_t
         marks: cython.ulonglong
         never_leaves: cython.bint
-        arrives: cython.bint
-        good = bytearray(evidence.count)
-        into: dict[int, list[int]] = {}
-        bad: list[int] = []
-        ends: list[int] = []
+        target_has_frame: cython.bint
+        remaining = bytearray(evidence.count)  # 1: a candidate that is neither refuted nor proven yet
+        jumping_to: dict[int, list[int]] = {}  # function -> candidates that jump to it
+        refuted: list[int] = []  # candidates that jump to these are refuted as well
+        grounded: list[int] = []  # proven unless they are refuted
         candidates = [number for number in chosen if self.keeps_entry_frame(evidence, number)]
         for number in candidates:
-            good[number] = 1
+            remaining[number] = 1
             marks = evidence.marks[number]
             never_leaves = (
                 evidence.end_exit[number] == evidence.end_exit[number + 1] and marks & (COMES_BACK | RETURNS | JUMPS) == 0
             )
             if never_leaves or marks & RETURNS or (marks & JUMPS and evidence.has_entry_in(number, called)):
-                ends.append(number)
+                grounded.append(number)
         for number in candidates:
             for index in range(evidence.end_exit[number], evidence.end_exit[number + 1]):
                 other = self.function_at(evidence.exit_target[index])
                 if other < 0:
-                    ends.append(number)
-                    arrives = evidence.exit_target[index] in evidence.entries and not is_analysed(evidence.exit_target[index])
+                    grounded.append(number)
+                    target_has_frame = evidence.exit_target[index] in evidence.entries and not is_analysed(
+                        evidence.exit_target[index]
+                    )
                 else:
-                    into.setdefault(other, []).append(number)
+                    jumping_to.setdefault(other, []).append(number)
                     state = evidence.state_at(other, evidence.exit_target[index])
-                    arrives = good[other] != 0 and state >= 0 and self.as_entered[state] != 0
-                if not arrives and good[number]:
-                    good[number] = 0
-                    bad.append(number)
-        while bad:
-            for number in into.pop(bad.pop(), ()):
-                if good[number]:
-                    good[number] = 0
-                    bad.append(number)
-        held: list[int] = []
-        while ends:
-            number = ends.pop()
-            if good[number]:
-                good[number] = 0
-                held.append(number)
-                ends.extend(into.get(number, ()))
-        return held
+                    target_has_frame = remaining[other] != 0 and state >= 0 and self.as_entered[state] != 0
+                if not target_has_frame and remaining[number]:
+                    remaining[number] = 0
+                    refuted.append(number)
+        while refuted:
+            for number in jumping_to.pop(refuted.pop(), ()):
+                if remaining[number]:
+                    remaining[number] = 0
+                    refuted.append(number)
+        proven: list[int] = []
+        while grounded:
+            number = grounded.pop()
+            if remaining[number]:
+                remaining[number] = 0
+                proven.append(number)
+                grounded.extend(jumping_to.get(number, ()))
+        return proven
 
 
 def map_ranges_to_functions(evidence: Evidence, ranges: Spans) -> array[int]:
@@ -201,8 +203,8 @@ def collect_rows(evidence: Evidence, ranges: Spans, owner: Column, chosen: Bytes
             count += evidence.first_row_at(function, ranges.end[number], False) - evidence.first_row_at(
                 function, ranges.start[number], False
             )
-    starts, ends, states = array("Q", [0]) * count, array("Q", [0]) * count, array("I", [0]) * count
-    start, end, state = starts, ends, states
+    starts, grounded, states = array("Q", [0]) * count, array("Q", [0]) * count, array("I", [0]) * count
+    start, end, state = starts, grounded, states
     for number in range(len(ranges.start)):
         function = owner[number]
         if function >= 0 and chosen[function]:
@@ -212,4 +214,4 @@ def collect_rows(evidence: Evidence, ranges: Spans, owner: Column, chosen: Bytes
                 end[at] = evidence.row_start[row] + (evidence.row_word[row] >> 32)
                 state[at] = evidence.row_word[row] & 0x7FFFFFFF
                 at += 1
-    return starts, ends, states
+    return starts, grounded, states
