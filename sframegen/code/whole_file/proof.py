@@ -75,7 +75,7 @@ class Proof:
         state: cython.Py_ssize_t
         marks: cython.ulonglong
         never_leaves: cython.bint
-        target_has_frame: cython.bint
+        is_entry: cython.bint
         remaining = bytearray(evidence.count)  # 1: a candidate that is neither refuted nor proven yet
         jumping_to: dict[int, list[int]] = {}  # function -> candidates that jump to it
         refuted: list[int] = []  # candidates that jump to these are refuted as well
@@ -94,14 +94,12 @@ class Proof:
                 other = self.function_at(evidence.exit_target[index])
                 if other < 0:
                     grounded.append(number)
-                    target_has_frame = evidence.exit_target[index] in evidence.entries and not is_analysed(
-                        evidence.exit_target[index]
-                    )
+                    is_entry = evidence.exit_target[index] in evidence.entries and not is_analysed(evidence.exit_target[index])
                 else:
                     jumping_to.setdefault(other, []).append(number)
                     state = evidence.state_at(other, evidence.exit_target[index])
-                    target_has_frame = remaining[other] != 0 and state >= 0 and self.as_entered[state] != 0
-                if not target_has_frame and remaining[number]:
+                    is_entry = remaining[other] != 0 and state >= 0 and self.as_entered[state] != 0
+                if not is_entry and remaining[number]:
                     remaining[number] = 0
                     refuted.append(number)
         while refuted:
