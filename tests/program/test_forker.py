@@ -43,7 +43,6 @@ def outcomes(pool: Pool[int]) -> dict[int, object]:
     return found
 
 
-@pytest.mark.sampled
 def test_they_have_what_was_held_then_and_get_what_is_sent() -> None:
     held = [1]
     forker = Forker(lambda number: (held[0], number, os.getppid()), prepare)
@@ -59,7 +58,6 @@ def test_they_have_what_was_held_then_and_get_what_is_sent() -> None:
     assert str(parent) in children
 
 
-@pytest.mark.sampled
 def test_they_keep_no_end_of_other_pipes() -> None:
     def sockets() -> set[str]:
         names = [one for one in Path("/proc/self/fd").iterdir() if os.path.lexists(one)]  # not that of the folder itself
@@ -80,7 +78,6 @@ def test_they_keep_no_end_of_other_pipes() -> None:
     assert sockets() == before
 
 
-@pytest.mark.sampled
 def test_they_hold_of_what_was_open_only_what_they_need() -> None:
     """A process that waits for the end of one of our pipes need not wait for these."""
     (first, first_end), (second, second_end) = os.pipe(), os.pipe()
@@ -120,7 +117,6 @@ def test_with_the_small_process_those_that_it_has_forked_end() -> None:
     assert found[2] == os.getpid()
 
 
-@pytest.mark.sampled
 def test_without_the_forker_nothing_gets_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its number may be another process's then."""
     forker = Forker(pause, prepare)
@@ -135,7 +131,6 @@ def test_without_the_forker_nothing_gets_a_signal(monkeypatch: pytest.MonkeyPatc
     assert sent == []
 
 
-@pytest.mark.sampled
 def test_one_that_begins_after_the_death_of_the_forker_ends() -> None:
     may_go, go = os.pipe()
 
@@ -158,12 +153,10 @@ def test_one_that_begins_after_the_death_of_the_forker_ends() -> None:
     os.close(go)
 
 
-@pytest.mark.sampled
 def test_nothing_is_left_of_a_process_that_is_killed() -> None:
     code = """
 import os, signal
-from sframegen.program import forked
-from sframegen.program.forked import ForkedProcess, die_with_parent
+from sframegen.program.forked import die_with_parent
 from sframegen.program.forker import Forker
 def work():
     os.write(1, b"at work")
@@ -190,7 +183,6 @@ def busy(_: int) -> None:
         pass
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(("work", "outcome"), [(lambda _: time.sleep(0.3), "None"), (busy, "it took longer than 0.2 seconds")])
 def test_the_most_for_a_task_is_time_on_a_cpu(monkeypatch: pytest.MonkeyPatch, work: Callable[[int], None], outcome: str) -> None:
     monkeypatch.setattr(forked, "REAL_TIME_FACTOR", 1000)

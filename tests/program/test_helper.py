@@ -19,6 +19,8 @@ from sframegen.program.patience import TimeLimits
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    Pipe = tuple[int, int]
+
 pytestmark = pytest.mark.sampled
 
 
@@ -36,6 +38,14 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[Helpers]:
     helpers = Helpers()
     yield helpers
     helpers.close()
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    read, write = os.pipe()
+    yield read, write
+    os.close(read)
+    os.close(write)
 
 
 KNOWN = {"when": "at first"}
@@ -133,34 +143,30 @@ def test_what_is_returned_comes_back(called: Helpers) -> None:
     assert os.getpid() != first == called.call("another", process).value
 
 
-def test_descriptors_go_and_come(called: Helpers) -> None:
-    read, write = os.pipe()
+def test_descriptors_go_and_come(called: Helpers, pipe: Pipe) -> None:
+    read, write = pipe
     os.write(write, b"given, ")
     answer = called.call("risk", of_file, "returned", descriptors=[read])
     [file] = answer.descriptors
     assert os.read(file, 100) == b"given, returned"
-    for descriptor in (read, write, file):
-        os.close(descriptor)
+    os.close(file)
 
 
-def test_a_descriptor_that_cannot_be_taken_is_an_error(called: Helpers) -> None:
+def test_a_descriptor_that_cannot_be_taken_is_an_error(called: Helpers, pipe: Pipe) -> None:
     """At the limit of open files, the kernel drops it without a word."""
-    read, write = os.pipe()
+    read, write = pipe
     os.write(write, b"given, ")
     called.begin()
     usual = resource.getrlimit(resource.RLIMIT_NOFILE)
-    pipe = os.pipe()
-    for descriptor in pipe:
-        os.close(descriptor)
+    free = os.dup(read)
+    os.close(free)
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(pipe), usual[1]))  # as many as are open
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, usual[1]))  # as many as are open
         with pytest.raises(OSError, match="Too many open files"):
             called.call("risk", of_file, "returned", descriptors=[read])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, usual)
     assert called.call("risk", twice, "a").value == "aa"
-    os.close(read)
-    os.close(write)
 
 
 def test_what_is_raised_comes_back(called: Helpers) -> None:
@@ -169,40 +175,32 @@ def test_what_is_raised_comes_back(called: Helpers) -> None:
     assert (caught.value.file, caught.value.offset) == ("a file", 8)
 
 
-def test_one_that_dies_costs_its_call_only(called: Helpers) -> None:
-    with pytest.raises(OSError, match="could not be read"):
-        called.call("risk", death)
-    assert called.call("risk", twice, "a").value == "aa"
-
-
+@pytest.mark.usefixtures("pipe")
 def test_it_holds_nothing_of_ours(called: Helpers) -> None:
     """Else whoever reads our output waits for the end of a process that cannot end."""
-    read, write = os.pipe()
     assert called.call("risk", held).value == []
-    os.close(read)
-    os.close(write)
 
 
-def test_what_does_not_answer_is_left_alone(impatient: Helpers, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, write = os.pipe()
+def test_what_does_not_answer_is_left_alone(impatient: Helpers, monkeypatch: pytest.MonkeyPatch, pipe: Pipe) -> None:
+    read, write = pipe
     with pytest.raises(NoAnswerError, match="does not answer"):
         impatient.call("dead", until_told, descriptors=[read])
     monkeypatch.setattr(helper, "MIN_WAIT", 60)
     with pytest.raises(NoAnswerError):
         impatient.call("dead", twice, "is not asked")
     assert not impatient.answers("dead")
+    assert impatient._wasted_seconds > 0
     assert impatient.call("alive", twice, "a").value == "aa"
     os.write(write, b".")
     while not impatient.answers("dead"):
         pass
+    assert impatient._wasted_seconds == pytest.approx(0)
     assert impatient.call("dead", twice, "b").value == "bb"
-    os.close(read)
-    os.close(write)
 
 
-def test_one_that_answered_late_is_the_next_to_be_asked(impatient: Helpers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_answered_late_is_the_next_to_be_asked(impatient: Helpers, monkeypatch: pytest.MonkeyPatch, pipe: Pipe) -> None:
     """Also by a call of another risk: else it waits as long as the profiler runs, and another process begins."""
-    read, write = os.pipe()
+    read, write = pipe
     with pytest.raises(NoAnswerError):
         impatient.call("late", until_told, descriptors=[read])
     [(late, _)] = impatient._stuck.values()
@@ -210,21 +208,16 @@ def test_one_that_answered_late_is_the_next_to_be_asked(impatient: Helpers, monk
     assert late.has_answered(60)
     monkeypatch.setattr(helper, "MIN_WAIT", 60)
     assert impatient.call("another", process).value == late.pid
-    os.close(read)
-    os.close(write)
 
 
-def test_there_are_not_too_many(impatient: Helpers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_are_not_too_many(impatient: Helpers, monkeypatch: pytest.MonkeyPatch, pipe: Pipe) -> None:
     monkeypatch.setattr(helper, "MAX_STUCK", 2)
-    read, write = os.pipe()
     for number in range(2):
         with pytest.raises(NoAnswerError):
-            impatient.call(number, until_told, descriptors=[read])
+            impatient.call(number, until_told, descriptors=pipe[:1])
     monkeypatch.setattr(helper, "MIN_WAIT", 60)
     with pytest.raises(NoAnswerError):
         impatient.call("alive", twice, "is not asked")
-    os.close(read)
-    os.close(write)
 
 
 def test_vain_waits_use_up_patience(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,11 +252,13 @@ def busy_until_told(pipe: int) -> Answer:
 
 
 @pytest.mark.parametrize(("state", "in_all"), [(b"R", 0), (b"R", 1), (b"D", 1)])
-def test_one_that_only_lacks_a_cpu_or_a_disk_is_waited_for(state: bytes, in_all: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_only_lacks_a_cpu_or_a_disk_is_waited_for(
+    state: bytes, in_all: float, monkeypatch: pytest.MonkeyPatch, pipe: Pipe
+) -> None:
     monkeypatch.setattr(patience, "current", TimeLimits(helper=0, helpers=in_all, busy_helper=60))
     helpers = Helpers()
     monkeypatch.setattr(helper, "_read_state", lambda _: state)
-    read, write = os.pipe()
+    read, write = pipe
     answers = iter([False, False, False])
 
     class Slow(ForkedProcess):
@@ -276,35 +271,16 @@ def test_one_that_only_lacks_a_cpu_or_a_disk_is_waited_for(state: bytes, in_all:
     monkeypatch.setattr(forker, "ForkedProcess", Slow)
     assert helpers.call("busy", busy_until_told, descriptors=[read]).value == b"."
     helpers.close()
-    os.close(read)
-    os.close(write)
 
 
 @pytest.mark.parametrize(("state", "in_all"), [(b"S", 1), (b"D", 0), (b"R", 0)])
-def test_what_sleeps_or_takes_too_long_is_not_waited_for(state: bytes, in_all: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_sleeps_or_takes_too_long_is_not_waited_for(
+    state: bytes, in_all: float, monkeypatch: pytest.MonkeyPatch, pipe: Pipe
+) -> None:
     """Of a disk, after others have not answered: it may be a server that never does."""
     monkeypatch.setattr(patience, "current", TimeLimits(helper=0, helpers=in_all, busy_helper=0 if state == b"R" else 60))
     helpers = Helpers()
     monkeypatch.setattr(helper, "_read_state", lambda _: state)
-    read, write = os.pipe()
     with pytest.raises(NoAnswerError):
-        helpers.call("slow", until_told, descriptors=[read])
+        helpers.call("slow", until_told, descriptors=pipe[:1])
     helpers.close()
-    os.close(read)
-    os.close(write)
-
-
-def test_patience_comes_back_with_a_late_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "current", TimeLimits(helper=0, helpers=1))
-    helpers = Helpers()
-    read, write = os.pipe()
-    with pytest.raises(NoAnswerError):
-        helpers.call("slow", until_told, descriptors=[read])
-    assert helpers._wasted_seconds > 0
-    os.write(write, b".")
-    while not helpers.answers("slow"):
-        pass
-    assert helpers._wasted_seconds == pytest.approx(0)
-    helpers.close()
-    os.close(read)
-    os.close(write)

@@ -1,8 +1,10 @@
-"""Pages of mapped files that are given back, and read again."""
+"""Pages of mapped files that are given back, and read again; limits of memory."""
 
 from __future__ import annotations
 
 import mmap
+import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sframegen.elf.file import map_file
+from sframegen.program.forked import ForkedProcess, limit_memory
 from sframegen.program.own_memory import drop_pages, resident_file_bytes, trim_heap
 
 pytestmark = pytest.mark.sampled
@@ -63,3 +66,26 @@ print(begin <= found[0] < end)
 
 def test_a_thread_uses_the_one_heap() -> None:
     assert subprocess.check_output([sys.executable, "-P", "-c", THREAD], text=True) == "True\n"
+
+
+def address_space() -> int:
+    limit_memory(1 << 26)
+    return resource.getrlimit(resource.RLIMIT_AS)[1]
+
+
+@pytest.mark.parametrize("spare", [1 << 24, 1 << 30])
+def test_a_lower_limit_of_the_user_stays(spare: int) -> None:
+    """With `ulimit -v`, the process that demangles names ended before its first answer, and all names stayed mangled."""
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    allowed = size + spare
+
+    def prepare(_: int) -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (allowed, allowed))
+        if os.geteuid() == 0:
+            os.setuid(65534)  # root may raise it
+
+    process = ForkedProcess(address_space, prepare)
+    process.ask(())
+    limit = process.answer().value
+    process.end()
+    assert limit == allowed if spare == 1 << 24 else limit < allowed

@@ -123,23 +123,6 @@ def test_entry_says_a_rule(rule: Rule, abi: Abi, entry: JitEntry) -> None:
     assert rule_of_entry(entry._replace(info=entry.info | 0x30), abi) == rule
 
 
-@for_each(
-    "rule",
-    [
-        Rule(Where(AMD64.sp, 8)),  # RA has no register
-        Rule(Where(10, 0), SAVED_RA),
-        Rule(Where(AMD64.fp, -8, deref=True), SAVED_RA),
-        Rule(Where(AMD64.sp, 8), Where(AMD64.sp, 0, deref=True)),
-        Rule(Where(AMD64.sp, 8), SAVED_RA, Where(None, -16)),
-        Rule(Where(AMD64.sp, 8), SAVED_RA, ra_signed=True),
-        Rule(None, SAVED_RA),
-    ],
-)
-def test_rules_that_entries_cannot_say(rule: Rule) -> None:
-    with pytest.raises(ValueError, match="cannot say"):
-        entry_of(16, 0, rule, AMD64)
-
-
 @for_each("info", range(256))
 def test_every_info_byte_is_one_rule_or_none(info: int) -> None:
     for abi in (AMD64, AARCH64, S390X):
@@ -153,17 +136,6 @@ def test_every_info_byte_is_one_rule_or_none(info: int) -> None:
 
 
 # --- Written, then read -----------------------------------------------------------------------------------------------------------
-
-
-def test_bytes_of_a_table() -> None:
-    buffer = bytearray(32 + 2 * STRIDE + 5)
-    writer = JitWriter(buffer, TABLES)
-    writer.append(JitEntry(0x10, 0x20, 0x30, -8, -16, 0x07))
-    writer.extend(JitWriter(bytearray(64), TABLES + 0x1000))
-    writer.remove(0x2F)
-    header = "3000000000000000 1800000000000000 0010100000000000 18000000 15000000"
-    entry = "10000000 20000000 30000000 f8ffffff f0ffffff 27 000000"
-    assert bytes(buffer) == bytes.fromhex(header + entry) + bytes(STRIDE + 5)
 
 
 @for_each("abi", [AMD64, AARCH64, S390X], ids=lambda abi: abi.name)
@@ -205,45 +177,6 @@ def test_tables_answer_as_a_list_would(steps: list[tuple[str, int, int]], random
             describer = process.describer()  # what was read stays
     for pc in range(TEXT - 1, TEXT + end + 2):
         assert plain(describer.look_up(pc)) == plain(process.describer().look_up(pc)) == process.expected(pc)
-
-
-def test_removed_code_is_gone() -> None:
-    process = filled()
-    process.remove(24 * 4 + 15)
-    describer = process.describer()
-    assert describer.look_up(TEXT + 24 * 4) is None
-    assert describer.look_up(TEXT + 24 * 4 + 15) is None
-    assert plain(describer.look_up(TEXT + 24 * 5)) == process.expected(TEXT + 24 * 5)
-
-
-def test_writer_keeps_order() -> None:
-    buffer = bytearray(32 + 3 * STRIDE)
-    writer = JitWriter(buffer, TABLES)
-    writer.append(JitEntry(16, 16, 0, 0, 0, 8))
-    before = bytes(buffer)
-    for entry in (
-        JitEntry(16, 16, 0, 0, 0, 8),
-        JitEntry(1, 31, 0, 0, 0, 8),
-        JitEntry(0, 40, 0, 0, 0, 8),
-        JitEntry(9, 2**32 - 8, 0, 0, 0, 8),
-    ):
-        with pytest.raises(ValueError, match="after"):
-            writer.append(entry)
-    for offset in (0, 15, 32):
-        with pytest.raises(ValueError, match="no entry"):
-            writer.remove(offset)
-    assert bytes(buffer) == before
-    other = JitWriter(bytearray(32 + STRIDE), TABLES + 0x1000)
-    writer.extend(other)
-    with pytest.raises(ValueError, match="next"):
-        writer.append(JitEntry(16, 64, 0, 0, 0, 8))
-    with pytest.raises(ValueError, match="next"):
-        writer.extend(other)
-    with pytest.raises(ValueError, match="after"):
-        other.append(JitEntry(16, 31, 0, 0, 0, 8))
-    for size, address in ((55, TABLES), (56, TABLES + 4)):
-        with pytest.raises(ValueError, match="no room"):
-            JitWriter(bytearray(size), address)
 
 
 # --- Read while it is written -----------------------------------------------------------------------------------------------------
@@ -564,11 +497,6 @@ def test_tables_cut_anywhere_are_errors_or_answers() -> None:
     for address, piece in original.pieces.items():
         for size in range(len(piece)):
             answers(Pieces(original.pieces | {address: piece[:size]}))
-
-
-@given(st.binary(max_size=200))
-def test_anything_is_an_error_or_an_answer(data: bytes) -> None:
-    answers(Pieces({TABLES: data}))
 
 
 # --- The list of a process --------------------------------------------------------------------------------------------------------

@@ -1,106 +1,21 @@
-"""Programs that make code: the C header, and a producer whose tables are read while it works."""
+"""Programs that make code: the C header, and a producer whose stacks are walked while it works."""
 
 from __future__ import annotations
 
-import re
-import struct
 import subprocess
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 
-from sframegen.base.errors import FormatError
-from sframegen.elf.file import open_elf
-from sframegen.format.abi import AMD64
-from sframegen.format.model import Rule, Where
-from sframegen.registry.jit_list import JitRegions, find_list_address
-from sframegen.registry.jit_tables import JitTables
-from sframegen.registry.regions import Registry
-from sframegen.registry.structures import JitEntry, JitList, encode
+from sframegen.registry.structures import JitEntry
 from tests.registry.jit_walks import FLAGS, INCLUDE, SOURCE, walk_producer
 from tests.support.inputs.jit_writer import JitWriter
-from tests.support.processes.memories import Running
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.support.peers import Compiler
 
 pytestmark = pytest.mark.sampled
-
-SAVED_RA = Where(None, -8, deref=True)
-
-MAGIC, TEXT_BYTES = b"!TIJ", 1 << 17
-
-
-class Code(NamedTuple):
-    """What stands before each function that the producer makes, and so its rules."""
-
-    kind: int
-    frame: int
-    size: int
-
-    def rule_at(self, offset: int) -> Rule:
-        sp, saved_fp = AMD64.sp, Where(None, -16, deref=True)
-        if self.kind == 0:
-            steps = [(7, Rule(Where(sp, 8), SAVED_RA)), (self.size - 1, Rule(Where(sp, 8 + self.frame), SAVED_RA))]
-        elif self.kind == 1:
-            steps = [(1, Rule(Where(sp, 8), SAVED_RA)), (4, Rule(Where(sp, 16), SAVED_RA, saved_fp))]
-            steps.append((self.size - 1, Rule(Where(AMD64.fp, 16), SAVED_RA, saved_fp)))
-        else:
-            steps = [(1, Rule(Where(sp, 8), SAVED_RA)), (8, Rule(Where(sp, 16), SAVED_RA, saved_fp))]
-            steps.append((self.size - 2, Rule(Where(sp, 16 + self.frame), SAVED_RA, saved_fp)))
-            steps.append((self.size - 1, Rule(Where(sp, 16), SAVED_RA, saved_fp)))
-        return next((rule for end, rule in steps if offset < end), Rule(Where(sp, 8), SAVED_RA))
-
-
-@pytest.fixture(scope="module")
-def producer(compile_c: Compiler) -> Path:
-    return compile_c(SOURCE.read_text(), *FLAGS)
-
-
-def test_tables_of_a_running_program(producer: Path) -> None:
-    """Read while it makes and removes functions and whole ranges: what is answered is what the code there needs."""
-    with subprocess.Popen([producer, "20"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        address = int(process.stdout.readline().split()[1], 16)
-        memory = Running(process.pid)
-        random, registry = Random(1), Registry()
-        regions = JitRegions(memory, address, AMD64)
-        covered = 0
-        while covered < 3_000:
-            regions.update(registry)
-            for region in list(registry):
-                text = memory.read(region.start, TEXT_BYTES)
-                idents = [found.start() for found in re.finditer(MAGIC, text)]
-                for at in random.sample(idents, min(len(idents), 100)):
-                    ident = text[at : at + 16]
-                    code = Code(*struct.unpack_from("<3I", ident, 4))
-                    offset = random.randrange(code.size + 2)
-                    assert isinstance(region.rule_source, JitTables)
-                    try:
-                        region.rule_source.refresh()
-                        found = region.rule_source.look_up(region.start + at + 16 + offset)
-                    except FormatError:
-                        regions.update(registry)
-                        assert region not in list(registry), "the range was given up meanwhile"
-                        break
-                    if found is not None and memory.read(region.start + at, 16) == ident:
-                        covered += 1
-                        assert offset < code.size
-                        assert found.rule == code.rule_at(offset)
-        process.stdin.close()
-    assert process.returncode == 0
-
-
-def test_list_is_found_in_the_file(producer: Path) -> None:
-    elf = open_elf(producer)
-    address = find_list_address(elf)
-    assert address is not None
-    assert bytes(elf.at(address, 16)) == encode(JitList(1, 0, 0))
-    assert find_list_address(open_elf("/bin/sh")) is None
 
 
 # Reads calls from stdin, does them to a chain of tables of three entries each, prints what came back and then the tables' bytes.
@@ -190,19 +105,8 @@ def test_header_writes_what_python_writes(compile_c: Compiler, standard: str) ->
     assert not data
 
 
-# --- Walks ------------------------------------------------------------------------------------------------------------------------
-
-
-def test_walks_through_code_that_is_made_meanwhile(producer: Path) -> None:
-    counts = walk_producer(producer, 300)
+def test_walks_through_code_that_is_made_meanwhile(compile_c: Compiler) -> None:
+    counts = walk_producer(compile_c(SOURCE.read_text(), *FLAGS), 300)
     assert counts.frames > 1000
     assert counts.removed > 100
     assert len(counts.tops) > 5
-
-
-@pytest.mark.parametrize("change", [("ROW(16, SP_FP)", "ROW(24, SP_FP)"), ("ROW(16, FP_FP)", "ROW(16, SP_FP)")])
-def test_wrong_rules_are_noticed(compile_c: Compiler, change: tuple[str, str]) -> None:
-    assert change[0] in SOURCE.read_text()
-    program = compile_c(SOURCE.read_text().replace(*change), *FLAGS)
-    with pytest.raises(AssertionError):
-        walk_producer(program, 300)

@@ -1,4 +1,4 @@
-"""The registry against a naive list, and structures byte for byte."""
+"""The registry against a naive list."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sframegen.registry.regions import Region, Registry, RegistryError
-from sframegen.registry.structures import LAYOUTS, CodeJitInfo, JitTable, encode
-from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,9 +21,6 @@ def refused(number: int, call: Callable[..., object], *arguments: object) -> Non
     with pytest.raises(RegistryError) as caught:
         call(*arguments)
     assert errno.errorcode[caught.value.errno or 0] == errno.errorcode[number]
-
-
-# --- The model --------------------------------------------------------------------------------------------------------------------
 
 
 class Nothing:
@@ -74,18 +69,3 @@ def test_a_region_ends_with_the_address_space() -> None:
 
 
 # --- Structures -------------------------------------------------------------------------------------------------------------------
-
-BYTES = {
-    CodeJitInfo(0x11, 0x22, 0x33): "1100000000000000 2200000000000000 3300000000000000",
-    JitTable(48, 24, 0x1000, 24, 21): "3000000000000000 1800000000000000 0010000000000000 18000000 15000000",
-}
-
-
-@for_each("record", BYTES)
-def test_bytes_of_a_structure(record: CodeJitInfo) -> None:
-    expected = bytes.fromhex(BYTES[record])
-    assert encode(record) == expected
-    assert len(expected) == LAYOUTS[type(record)][1]
-    if isinstance(record, CodeJitInfo):
-        words = (expected[at : at + 8] for at in range(0, len(expected), 8))
-        assert encode(record, "big") == b"".join(word[::-1] for word in words)
