@@ -58,31 +58,20 @@ def test_refusals_are_in_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         (errno.EINVAL, 7, 0, "refuses cycles events: Invalid argument$"),
         (errno.EINVAL, 7, EventFlag.FREQUENCY, "^99,999 samples per second are more than .*max_sample_rate allows: 3$"),
     ]
+    allowed = {
+        (7, "^process 7: cycles events of other users' processes need root or CAP_PERFMON$"),
+        (0, "^cycles events are not allowed, though .* is 1: a container or a policy forbids them$"),
+    }
+    levels = [(3, case) for case in cases] + [(1, (errno.EACCES, pid, 0, message)) for pid, message in allowed]
     monkeypatch.setattr(attributes, "_LIBC", type("Library", (), {"syscall": staticmethod(lambda *_: -1)}))
     for name in ("PARANOID", "MAX_RATE"):
         monkeypatch.setattr(attributes, name, tmp_path / "level")
-    (tmp_path / "level").write_text("3\n")
     wrong = {}
-    for number, pid, flags, message in cases:
+    for level, (number, pid, flags, message) in levels:
+        (tmp_path / "level").write_text(f"{level}\n")
         monkeypatch.setattr("ctypes.get_errno", lambda number=number: number)
         with pytest.raises(EventError) as caught:
             open_event(EventAttributes(0, flags=flags, period=99_999), pid, -1, name="cycles")
         if caught.value.number != number or not re.search(message, caught.value.message):
             wrong[message] = caught.value.message
     assert wrong == {}
-
-
-@pytest.mark.parametrize(
-    ("pid", "message"),
-    [
-        (7, "^process 7: cycles events of other users' processes need root or CAP_PERFMON$"),
-        (0, "^cycles events are not allowed, though .* is 1: a container or a policy forbids them$"),
-    ],
-)
-def test_the_level_is_not_the_reason(pid: int, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("ctypes.get_errno", lambda: errno.EACCES)
-    monkeypatch.setattr(attributes, "_LIBC", type("Library", (), {"syscall": staticmethod(lambda *_: -1)}))
-    monkeypatch.setattr(attributes, "PARANOID", tmp_path / "level")
-    (tmp_path / "level").write_text("1\n")
-    with pytest.raises(EventError, match=message):
-        open_event(EventAttributes(0), pid, -1, name="cycles")

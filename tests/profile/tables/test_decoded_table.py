@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sframegen.format.abi import AARCH64, AMD64
-from sframegen.format.layouts import V1, V3
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where, look_up_in
 from sframegen.profile.tables.decoded_table import (
     ELEMENT_SIZE,
@@ -23,7 +21,6 @@ from sframegen.profile.tables.decoded_table import (
 )
 from sframegen.stack.walking.step import RuleFlag
 from tests.support.decoded_tables import DecodedRule, find_rule
-from tests.support.tables import edges, function_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +31,6 @@ KINDS = [
     *(Kind(), Kind(mask=True, rep_size=16), Kind(mask=True, rep_size=1), Kind(signal=True), Kind(mask=True)),
     *(Kind(rep_size=16), Kind(FdeType.FLEX), Kind(mask=True, rep_size=255, signal=True)),
 ]
-TABLES = st.sampled_from([(AMD64, V3), (AARCH64, V3), (AMD64, V1)]).flatmap(lambda form: function_tables(*form))
 
 
 @st.composite
@@ -64,13 +60,6 @@ def agrees(table: FunctionTable, pcs: Iterable[int]) -> None:
     assert {pc: find_rule(made, pc) for pc in pcs} == {pc: expected(ordered, pc) for pc in pcs}
 
 
-@pytest.mark.dear
-@given(TABLES)
-def test_each_address_has_the_rule_of_its_function(table: FunctionTable) -> None:
-    ends = {start + size for start, size in zip(table.start, table.size, strict=True)}
-    agrees(table, edges(table) | ends | {start - 1 for start in table.start})
-
-
 @given(any_tables())
 def test_functions_in_any_order_and_one_upon_another(table: FunctionTable) -> None:
     agrees(table, range(0xFF0, 0x1800))
@@ -92,12 +81,6 @@ def test_neighbours_with_equal_rules_are_one_row() -> None:
     table.append(0x1010, 16, 1, [(0, 0)])
     table.append(0x1030, 16, 0, [(0, 0)])
     assert make_decoded_table(table).rows == 4  # a rule, a gap, the rule, the end
-
-
-def test_a_table_of_nothing() -> None:
-    made = make_decoded_table(FunctionTable())
-    assert (made.pages, made.rows) == (0, 0)
-    assert find_rule(made, 0) is None
 
 
 def test_what_a_rule_is_in_the_table() -> None:

@@ -56,21 +56,6 @@ def test_rules_are_added_to_those_of_the_cfi(program: ElfFile) -> None:
     assert find_rule(first.table, main) == find_rule(proven.table, main) is not None
 
 
-def test_without_such_code_there_is_no_table(compile_c: Compiler) -> None:
-    elf = open_elf(compile_c("int main(void) { return 0; }", "-O1", "-nostartfiles", "-shared", "-fPIC"))
-    assert make_proven_table(elf) == (None, Origin.NOTHING, "")
-
-
-def test_a_file_without_any_cfi(compile_c: Compiler) -> None:
-    source = "int f(int n) { return n + 1; } int main(int n) { return f(n); }"
-    elf = open_elf(compile_c(source, "-O1", "-fno-inline", "-fno-asynchronous-unwind-tables", "-nostartfiles", "-static"))
-    assert make_table(elf).table is None
-    made = make_proven_table(elf)
-    assert made.origin is Origin.PROVEN
-    assert made.table is not None
-    assert find_rule(made.table, place_of(elf, "f")) is not None
-
-
 def test_too_much_code_is_left_alone(program: ElfFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proven_code, "MAX_WITHOUT_CFI", 4)
     made = make_proven_table(program)
@@ -96,13 +81,15 @@ def test_a_file_without_build_id_and_cfi_is_proven_once(
 ) -> None:
     """As static programs of musl: each profile proved their rules again."""
     monkeypatch.setattr("sframegen.profile.file_cache.SETTLING_TIME", -(10**18))
-    flags = ("-O1", "-fno-asynchronous-unwind-tables", "-nostartfiles", "-static", "-Wl,--build-id=none")
+    flags = ("-O1", "-fno-inline", "-fno-asynchronous-unwind-tables", "-nostartfiles", "-static", "-Wl,--build-id=none")
     elf = open_elf(compile_c("int f(int n) { return n + 1; } int main(int n) { return f(n); }", *flags))
     cache = TableCache(tmp_path / "cache")
     assert make_table(elf, cache).table is None
     assert load_cached_table(elf, cache, Stores()) is None
     made = make_proven_table(elf, cache)
+    assert made.origin is Origin.PROVEN
     assert made.table is not None
+    assert find_rule(made.table, place_of(elf, "f")) is not None
     assert load_cached_table(elf, cache, Stores()) == made
 
 
@@ -110,7 +97,7 @@ def test_it_is_remembered_that_nothing_can_be_proven(compile_c: Compiler, tmp_pa
     monkeypatch.setattr("sframegen.profile.file_cache.SETTLING_TIME", -(10**18))
     elf = open_elf(compile_c("int main(void) { return 0; }", "-O1", "-nostartfiles", "-shared", "-fPIC", "-Wl,--build-id=sha1"))
     cache = TableCache(tmp_path / "cache")
-    assert make_proven_table(elf, cache).table is None
+    assert make_proven_table(elf, cache) == (None, Origin.NOTHING, "")
     recalled = load_cached_table(elf, cache, Stores())
     assert recalled is not None
     assert (recalled.origin, recalled.table) == (Origin.CACHED_WITHOUT_PROOF, make_table(elf).table)

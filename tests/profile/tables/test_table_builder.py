@@ -65,33 +65,32 @@ def test_the_table_is_the_one_that_this_process_makes() -> None:
     assert made == {number: BuiltTable(number, expected.table, "", Origin.CONVERTED) for number in (3, 5, 7, 9)}
 
 
-def fails_at(number: int, how: Callable[[], object]) -> Callable[[ElfFile, TableCache | None, Stores], TableResult]:
-    """make_table that does something else for a file of as many bytes of name."""
-
-    def make(elf: ElfFile, cache: TableCache | None, stores: Stores) -> TableResult:
-        if elf.name == str(number):
-            how()
-        return make_table(elf, cache, stores)
-
-    return make
+def fail() -> None:
+    raise MemoryError
 
 
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     ("how", "why"),
     [
+        (fail, "MemoryError"),
         (lambda: os.kill(os.getpid(), signal.SIGKILL), "the worker process was killed by signal 9 (Killed)"),
         (lambda: os.kill(os.getpid(), signal.SIGBUS), "it was truncated while being read"),
         (lambda: os._exit(3), "the worker process ended with status 3"),
         (signal.pause, "it took longer than 2 seconds"),
     ],
-    ids=["killed", "shorter", "ended", "endless"],
+    ids=["error", "killed", "shorter", "ended", "endless"],
 )
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_process_that_dies_costs_its_file(
+def test_a_process_that_fails_or_dies_costs_its_file(
     monkeypatch: pytest.MonkeyPatch, how: Callable[[], object], why: str, workers: int
 ) -> None:
-    monkeypatch.setattr(table_builder, "make_table", fails_at(1, how))
+    def make(elf: ElfFile, cache: TableCache | None, stores: Stores) -> TableResult:
+        if elf.name == "1":
+            how()
+        return make_table(elf, cache, stores)
+
+    monkeypatch.setattr(table_builder, "make_table", make)
     files = [ElfFile(PYTHON.data, str(number)) for number in range(4)]
     if how is signal.pause:
         monkeypatch.setattr(patience, "current", TimeLimits(table=2))
@@ -101,17 +100,6 @@ def test_a_process_that_dies_costs_its_file(
         made = results(builder)
     assert made[1] == BuiltTable(1, None, why, Origin.NOTHING)
     assert [made[number].origin for number in (0, 2, 3)] == [Origin.CONVERTED] * 3
-
-
-@pytest.mark.sampled
-def test_an_error_is_the_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_elf: ElfFile, _cache: TableCache | None, _stores: Stores) -> TableResult:
-        raise MemoryError
-
-    monkeypatch.setattr(table_builder, "make_table", fail)
-    with TableBuilder(1, None) as builder:
-        builder.request(1, PYTHON)
-        assert results(builder) == {1: BuiltTable(1, None, "MemoryError", Origin.NOTHING)}
 
 
 def test_closing_ends_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,6 +131,7 @@ def test_what_most_want_for_its_size_is_next(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.sampled
 def test_the_cache_is_filled_there_and_used(tmp_path: Path) -> None:
+    """What is in it needs no process, and is there at once."""
     cache = TableCache(tmp_path / "tables")
     with TableBuilder(1, cache) as builder:
         builder.request(1, PYTHON)
@@ -150,8 +139,11 @@ def test_the_cache_is_filled_there_and_used(tmp_path: Path) -> None:
     [kept] = (tmp_path / "tables").iterdir()
     with TableBuilder(1, cache) as builder:
         builder.request(1, PYTHON)
-        [second] = results(builder).values()
-    assert (second.table and bytes(second.table.data)) == (first.table and bytes(first.table.data))
+        [second] = builder.take_ready()
+    assert (second.number, second.why, second.origin) == (1, "", Origin.CACHED)
+    assert second.table is not None
+    assert first.table is not None
+    assert bytes(second.table.data) == bytes(first.table.data)
     assert [*(tmp_path / "tables").iterdir()] == [kept]
     TableBuilder(1, TableCache(tmp_path / "tables", 0)).close()
     assert not list((tmp_path / "tables").iterdir())

@@ -13,8 +13,6 @@ from sframegen.elf.file import open_elf
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
 from sframegen.profile.file_cache import default_directory
 from sframegen.profile.tables.decoded_table import make_decoded_table
-from sframegen.profile.tables.make_table import Origin, make_table
-from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache, decode_table, encode_table, modules_digest
 
 if TYPE_CHECKING:
@@ -146,16 +144,3 @@ def test_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert default_directory("tables") == tmp_path / "home" / ".cache" / "sframegen" / "tables"
-
-
-def test_a_file_that_was_seen_before_needs_no_process(tmp_path: Path) -> None:
-    cache = TableCache(tmp_path / "tables")
-    bash = open_elf("/usr/bin/bash")
-    made = make_table(bash, cache)
-    assert made.table is not None
-    with TableBuilder(1, cache) as builder:
-        builder.request(7, bash)
-        (built,) = builder.take_ready()
-    assert (built.number, built.why, built.origin) == (7, "", Origin.CACHED)
-    assert built.table is not None
-    assert bytes(built.table.data) == bytes(made.table.data)
