@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sframegen.profile.copied_session import BACKENDS, RING_FULL, open_session
-from sframegen.profile.events.names import find_event
-from sframegen.profile.report.naming import name_stacks
-from sframegen.profile.sampling_plan import ProfilePlan
+from sframegen.profile.copied_session import BACKENDS
 from tests.support.kernel_events import needs_bpf
-from tests.support.named_stacks import stacks_in
+from tests.support.processes.kernel_walks import profiled
 from tests.support.processes.live import command, spinning
 
 if TYPE_CHECKING:
@@ -27,7 +24,6 @@ pytestmark = [
     pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64"),
 ]
 
-SAMPLES = 60
 # start switches to a coroutine, which spins. Nothing describes the code that a coroutine returns to; there the frame pointer is
 # still that of whoever made the coroutine. through() has a frame pointer and no CFI, and returns as no function does: no rule is
 # proven from its instructions.
@@ -85,18 +81,6 @@ REST = "KEPT void middle(void) { start(); after++; } int main(void) { middle(); 
 FLAGS = ("-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-D_FORTIFY_SOURCE=0")
 
 
-def sampled(pid: int, backend: str) -> list[NamedStack]:
-    """At least SAMPLES samples."""
-    session, _ = open_session(ProfilePlan(frozenset([pid]), find_event("cpu-clock"), 999), backend)
-    with session:
-        session.begin()
-        while session.samples < SAMPLES:
-            session.advance()
-        collected = session.finish()
-    assert set(collected.lost) <= {RING_FULL}  # on a busy machine we may have to wait for longer than it has room
-    return stacks_in(name_stacks(collected))
-
-
 def folded(stacks: list[NamedStack]) -> Counter[str]:
     """Samples by the names of their frames, the outermost first."""
     found: Counter[str] = Counter()
@@ -109,7 +93,7 @@ def folded(stacks: list[NamedStack]) -> Counter[str]:
 @pytest.mark.parametrize("source", [MAPPED, ALLOCATED, NEIGHBOURS], ids=["mapped", "allocated", "neighbours"])
 def test_a_guess_stays_on_its_stack(source: str, compile_c: Compiler) -> None:
     with spinning(compile_c(SOURCE + source + REST, *FLAGS)) as pid:
-        found = {backend: folded(sampled(pid, backend)) for backend in BACKENDS}
+        found = {backend: folded(profiled(pid, backend)) for backend in BACKENDS}
         (thread,) = json.loads(command("--convert", "--json", pid).stdout)["threads"]
     stack = ";".join(frame["function"] + " [guess]" * frame["guessed"] for frame in reversed(thread["frames"]))
     # A function of libc begins the coroutine, which is known from its bytes.

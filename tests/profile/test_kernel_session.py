@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
-import subprocess
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +28,7 @@ from sframegen.profile.stack_walks import NO_TABLE_IN_TIME
 from sframegen.profile.this_machine import RAISED_PRIORITY
 from sframegen.program.helper import helpers
 from tests.support.kernel_events import needs_bpf
-from tests.support.processes.live import HOLD
+from tests.support.processes.live import HOLD, Program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,6 +73,7 @@ int main(int count, char **words) {
     hold();
 }
 """
+SPINS = 'int main(void) { puts("here"); fflush(stdout); for (;;) after++; }'
 DEEP = r"""
 #include <stdio.h>
 #include <string.h>
@@ -90,6 +90,17 @@ BUFFER = 8 << 20  # bytes
 SAMPLES = 200
 
 
+def plan_for(pid: int) -> ProfilePlan:
+    return ProfilePlan(frozenset([pid]), find_event("cpu-clock"), 999)
+
+
+@contextmanager
+def begun(pid: int) -> Iterator[KernelSession]:
+    with KernelSession(plan_for(pid)) as session:
+        session.begin()
+        yield session
+
+
 @pytest.mark.sampled
 def test_helpers_begin_first_and_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that waited for a processor would be taken for a file system that does not answer."""
@@ -102,7 +113,7 @@ def test_helpers_begin_first_and_go_first(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(kernel_session, "begin_helpers", lambda: seen.append(os.getpriority(os.PRIO_PROCESS, 0)))
     monkeypatch.setattr(kernel_session, "TableBuilder", refuse)
     with pytest.raises(EventError):
-        KernelSession(ProfilePlan(frozenset([os.getpid()]), find_event("cpu-clock"), 99))
+        KernelSession(plan_for(os.getpid()))
     assert seen == [RAISED_PRIORITY if own == 0 == os.geteuid() else own]
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
@@ -111,26 +122,15 @@ def test_helpers_begin_first_and_go_first(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_child_that_replaces_what_it_has_from_its_parent(compile_c: Compiler) -> None:
     flags = ("-O2", "-shared", "-fPIC")
     libraries = [compile_c(f"{LIBRARY} int version = {number};", *flags, name=f"lib{number}.so") for number in (1, 2)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        [compile_c(HOLD + REPLACES, "-O2"), *libraries], stdin=pipe, stdout=pipe, start_new_session=True
-    ) as process:
-        assert process.stdin
-        assert process.stdout
-        try:
-            assert process.stdout.readline() == b"here\n"
-            with KernelSession(ProfilePlan(frozenset([process.pid]), find_event("cpu-clock"), 999)) as session:
-                session.begin()
-                os.write(process.stdin.fileno(), b".")
-                assert process.stdout.readline() == b"here\n"
-                session.advance()
-                session.advance()
-                os.write(process.stdin.fileno(), b".")
-                while session.samples < SAMPLES:
-                    session.advance()
-                collected = session.finish()
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
+    with Program(compile_c(HOLD + REPLACES, "-O2"), *libraries, ends=False) as program, begun(program.pid) as session:
+        program.go_on()
+        program.wait()
+        session.advance()
+        session.advance()
+        program.go_on()
+        while session.samples < SAMPLES:
+            session.advance()
+        collected = session.finish()
     paths = {Path(collected.files[unpack_frame(stack.frames[0]).file].path).name for stack in collected.stacks if stack.frames}
     assert "lib2.so" in paths
     assert "lib1.so" not in paths
@@ -142,19 +142,10 @@ def test_samples_of_a_process_that_has_ended_long_ago_are_walked_with_its_mappin
 ) -> None:
     """As where thousands of mappings, or a busy machine, keep the profiler from looking for seconds."""
     monkeypatch.setattr(processes, "MAX_DELAY", 0)
-    pipe = subprocess.PIPE
-    with subprocess.Popen([compile_c(HOLD + ENDS, "-O1")], stdin=pipe, stdout=pipe, start_new_session=True) as process:
-        assert process.stdin
-        assert process.stdout
-        try:
-            assert process.stdout.readline() == b"here\n"
-            with KernelSession(ProfilePlan(frozenset([process.pid]), find_event("cpu-clock"), 999)) as session:
-                session.begin()
-                os.write(process.stdin.fileno(), b".")
-                assert process.stdout.readline() == b"here\n"
-                collected = session.finish()
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
+    with Program(compile_c(HOLD + ENDS, "-O1"), ends=False) as program, begun(program.pid) as session:
+        program.go_on()
+        program.wait()
+        collected = session.finish()
     assert collected.stacks.samples > SAMPLES // 4
     assert collected.lost[NOT_FOLLOWED] == 0
 
@@ -179,20 +170,10 @@ def test_a_file_that_is_only_known_once_its_samples_are_walked(compile_c: Compil
     """All of them wait for its table, which somebody has to ask for."""
     child = compile_c(HOLD + ENDS.replace("count > 1", "1"), "-O1")
     parent = compile_c(HOLD + ENDS.replace("count > 1", "0").replace("words[0], words[0]", "words[1], words[1]"), "-O1")
-    pipe = subprocess.PIPE
-    with subprocess.Popen([parent, child], stdin=pipe, stdout=pipe, start_new_session=True) as process:
-        assert process.stdin
-        assert process.stdout
-        try:
-            assert process.stdout.readline() == b"here\n"
-            plan = ProfilePlan(frozenset([process.pid]), find_event("cpu-clock"), 999)
-            with KernelSession(plan) as session:
-                session.begin()
-                os.write(process.stdin.fileno(), b".")
-                assert process.stdout.readline() == b"here\n"
-                collected = session.finish()
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
+    with Program(parent, child, ends=False) as program, begun(program.pid) as session:
+        program.go_on()
+        program.wait()
+        collected = session.finish()
     assert collected.stacks.samples > SAMPLES // 4
     assert collected.lost[NO_TABLE_IN_TIME] == 0
 
@@ -201,22 +182,15 @@ def test_a_file_that_is_only_known_once_its_samples_are_walked(compile_c: Compil
 def test_samples_are_taken_while_the_profiler_is_busy_for_longer_than_the_ring_buffer_has_room(
     compile_c: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with subprocess.Popen([compile_c(DEEP, "-O1")], stdout=subprocess.PIPE) as process:
-        assert process.stdout
-        try:
-            assert process.stdout.readline() == b"here\n"
-            plan = ProfilePlan(frozenset([process.pid]), find_event("cpu-clock"), 999)
-            monkeypatch.setattr(kernel_walker, "choose_ring_size", lambda *_: BUFFER)
-            with KernelSession(plan) as session:
-                with monkeypatch.context() as context:
-                    context.setattr(session._publications, "publish", lambda: None)
-                    session.begin()
-                ring, taken = session._walker.ring, session._walker.statistics
-                while ring._bytes < 2 * BUFFER and taken()[Statistic.SAMPLES] < 50 * BUFFER // MAX_COPY:
-                    pass
-                collected = session.finish()
-        finally:
-            process.kill()
+    monkeypatch.setattr(kernel_walker, "choose_ring_size", lambda *_: BUFFER)
+    with Program(compile_c(DEEP, "-O1"), ends=False) as program, KernelSession(plan_for(program.pid)) as session:
+        with monkeypatch.context() as context:
+            context.setattr(session._publications, "publish", lambda: None)
+            session.begin()
+        ring, taken = session._walker.ring, session._walker.statistics
+        while ring._bytes < 2 * BUFFER and taken()[Statistic.SAMPLES] < 50 * BUFFER // MAX_COPY:
+            pass
+        collected = session.finish()
     assert collected.stacks.samples > 3 * BUFFER // 2 // MAX_COPY
 
 
@@ -236,15 +210,13 @@ class SlowClock:
 def test_a_slow_file_system_does_not_keep_a_process_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what costs CPU time is done more rarely."""
     monkeypatch.setattr(kernel_session, "time", SlowClock())
-    with KernelSession(ProfilePlan(frozenset([os.getpid()]), find_event("cpu-clock"), 99)) as session:
-        session.begin()
+    with begun(os.getpid()) as session:
         assert session._publications._not_before == {}
 
 
 @pytest.mark.sampled
 def test_the_buffer_is_given_back_before_names_are_found() -> None:
-    with KernelSession(ProfilePlan(frozenset([os.getpid()]), find_event("cpu-clock"), 99)) as session:
-        session.begin()
+    with begun(os.getpid()) as session:
         assert "bpf-map" in Path("/proc/self/maps").read_text()
         session.finish()
         assert "bpf-map" not in Path("/proc/self/maps").read_text()
@@ -265,20 +237,15 @@ def test_samples_taken_while_mappings_are_read_do_not_make_them_be_read_again(
             pass
         return scan(pid, drained)
 
-    program = compile_c("int main(void) { for (volatile long count = 0;; ++count); }", "-O2")
-    with subprocess.Popen([program], start_new_session=True) as process:
-        try:
-            with KernelSession(ProfilePlan(frozenset([process.pid]), find_event("cpu-clock"), 999)) as session:
-                session.begin()
-                while session.samples < 1:  # what was mapped at its begin is known
-                    session.advance()
-                scan = session.follower.scan
-                monkeypatch.setattr(session.follower, "scan", slow_scan)
-                session._publications.due.add(process.pid)
-                for _ in range(5):
-                    session.advance()
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
+    program = compile_c(HOLD + SPINS, "-O2")
+    with Program(program, ends=False) as process, begun(process.pid) as session:
+        while session.samples < 1:  # what was mapped at its begin is known
+            session.advance()
+        scan = session.follower.scan
+        monkeypatch.setattr(session.follower, "scan", slow_scan)
+        session._publications.due.add(process.pid)
+        for _ in range(5):
+            session.advance()
     assert len(readings) == 1
 
 
@@ -287,7 +254,7 @@ def test_nothing_stays_open(backend: str) -> None:
     """Not even the files that names were read from, once nobody has the profile."""
 
     def profile() -> int:
-        with open_session(ProfilePlan(frozenset([os.getpid()]), find_event("cpu-clock"), 999), backend)[0] as session:
+        with open_session(plan_for(os.getpid()), backend)[0] as session:
             session.begin()
             while session.samples < 20:
                 session.advance()

@@ -12,16 +12,13 @@ from sframegen.conversion.convert import convert_sources
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import read_functions
 from sframegen.format.abi import abi_of
-from sframegen.profile.copied_session import BACKENDS, open_session
-from sframegen.profile.events.names import find_event
-from sframegen.profile.report.naming import name_stacks
-from sframegen.profile.sampling_plan import ProfilePlan
+from sframegen.profile.copied_session import BACKENDS
 from sframegen.profile.tables.corrected_rules import add_saved_cfa_rules
 from sframegen.profile.tables.make_table import make_table
 from sframegen.stack.walking.step import RuleFlag
 from tests.support.decoded_tables import find_rule
 from tests.support.kernel_events import needs_bpf
-from tests.support.named_stacks import stacks_in
+from tests.support.processes.kernel_walks import profiled
 from tests.support.processes.live import spinning
 
 if TYPE_CHECKING:
@@ -77,11 +74,5 @@ def test_kinds_are_different_ones(compile_c: Compiler) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_stacks_through_it(backend: str, compile_c: Compiler) -> None:
     with spinning(compile_c(SOURCE.replace("MORE", "8"), *FLAGS)) as pid:
-        session, _ = open_session(ProfilePlan(frozenset([pid]), find_event("cpu-clock"), 999), backend)
-        with session:
-            session.begin()
-            while session.samples < 60:
-                session.advance()
-            collected = session.finish()
-    found = {tuple(frame.label for frame in stack.frames)[-5:] for stack in stacks_in(name_stacks(collected))}
+        found = {tuple(frame.label for frame in stack.frames)[-5:] for stack in profiled(pid, backend)}
     assert found == {("__libc_start_call_main", "main", "middle", "inside", "spin")}

@@ -13,11 +13,13 @@ from sframegen.profile.bpf import extents
 from sframegen.profile.bpf.extents import Extents
 from sframegen.profile.bpf.kernel_records import Statistic
 from sframegen.profile.bpf.libbpf import library
+from sframegen.profile.events.names import find_event
 from sframegen.profile.packed_frames import unpack_frame
+from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.stack.walking.frames import End
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.kernel_walks import Sampled
-from tests.support.processes.live import HOLD
+from tests.support.processes.live import HOLD, Program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,8 +34,6 @@ int main(void) {
     printf("%d\n", child);
     fflush(stdout);
     hold();
-    kill(child, SIGKILL);
-    puts("done");
 }
 """
 EXECS = r"""
@@ -57,42 +57,32 @@ int main(int count, char **words) {
 LIBRARY = "void *work(volatile long *count) { for (;;) ++*count; return 0; }"
 
 
-def started(*command: str | Path) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdout
-    assert process.stdout.readline() == b"here\n"
-    return process
-
-
-def go_on(process: subprocess.Popen[bytes]) -> None:
-    assert process.stdin
-    process.stdin.write(b".")
-    process.stdin.flush()
+def two_libraries(compile_c: Compiler) -> list[Path]:
+    flags = ("-O2", "-shared", "-fPIC")
+    return [compile_c(f"{LIBRARY} int version = {number};", *flags, name=f"lib{number}.so") for number in (1, 2)]
 
 
 @needs_bpf
 def test_a_child_is_known_before_it_runs(compile_c: Compiler) -> None:
-    with started(compile_c(HOLD + FORKS, "-O2")) as process, Sampled({process.pid}) as sampled:
+    with Program(compile_c(HOLD + FORKS, "-O2"), ends=False) as process, Sampled({process.pid}) as sampled:
         sampled.publish(process.pid)
         sampled.walker.attach()
-        go_on(process)
-        assert process.stdout
-        child = int(process.stdout.readline())
+        process.go_on()
+        child = int(process.line())
         sampled.until(lambda: any(pid == child for _, pid, _ in sampled.stacks()))
         sampled.until(lambda: sampled.walker.statistics()[Statistic.SAMPLES] > 30)
         sampled.end()
         assert not [record for record in sampled.unfinished() if record.pid == child]
         ends = {stack.end for stack in sampled.stacks().values() if stack.pid == child}
         assert ends == {End.OUTERMOST}
-        go_on(process)
 
 
 @needs_bpf
 def test_after_exec_nothing_is_known(compile_c: Compiler) -> None:
-    with started(compile_c(HOLD + EXECS, "-O2")) as process, Sampled({process.pid}) as sampled:
+    with Program(compile_c(HOLD + EXECS, "-O2"), ends=False) as process, Sampled({process.pid}) as sampled:
         before = sampled.publish(process.pid)
         sampled.walker.attach()
-        go_on(process)
+        process.go_on()
         sampled.until(lambda: len(sampled.unfinished()) > 5)
         assert {record.end for record in sampled.unfinished()} == {End.NO_PROCESS}
         assert sampled.walker.publish(process.pid, sampled.spans[process.pid], before)  # late: says nothing
@@ -102,20 +92,17 @@ def test_after_exec_nothing_is_known(compile_c: Compiler) -> None:
         assert len(sampled.stacks()) == known
         sampled.publish(process.pid)
         sampled.until(lambda: len(sampled.stacks()) > known)
-        process.kill()
 
 
 @needs_bpf
 def test_an_address_range_used_again_gives_no_stale_frame(compile_c: Compiler) -> None:
-    flags = ("-O2", "-shared", "-fPIC")
-    libraries = [compile_c(f"{LIBRARY} int version = {number};", *flags, name=f"lib{number}.so") for number in (1, 2)]
-    with started(compile_c(HOLD + REUSES, "-O2"), *libraries) as process, Sampled({process.pid}) as sampled:
+    libraries = two_libraries(compile_c)
+    with Program(compile_c(HOLD + REUSES, "-O2"), *libraries, ends=False) as process, Sampled({process.pid}) as sampled:
         sampled.publish(process.pid)
         stale = sampled.numbers[str(libraries[0])]
         sampled.walker.attach()
-        go_on(process)
-        assert process.stdout
-        assert process.stdout.readline() == b"1\n"  # both are at the same address
+        process.go_on()
+        assert process.line() == b"1\n"  # both are at the same address
         sampled.until(lambda: len(sampled.unfinished()) > 10)
         assert not [stack for stack in sampled.stacks().values() if unpack_frame(stack.frames[0]).file == stale]
         sampled.publish(process.pid)
@@ -124,29 +111,25 @@ def test_an_address_range_used_again_gives_no_stale_frame(compile_c: Compiler) -
         files = {unpack_frame(stack.frames[0]).file for stack in sampled.stacks().values() if stack.end is End.OUTERMOST}
         assert sampled.numbers[str(libraries[1])] in files
         assert stale not in files
-        process.kill()
 
 
 @needs_bpf
 def test_mappings_that_change_while_they_are_read_are_not_used(compile_c: Compiler) -> None:
     """A library that was loaded and unloaded since the last time: the kernel program never knew it."""
-    flags = ("-O2", "-shared", "-fPIC")
-    libraries = [compile_c(f"{LIBRARY} int version = {number};", *flags, name=f"lib{number}.so") for number in (1, 2)]
-    with started(compile_c(HOLD + REUSES, "-O2"), *libraries) as process, Sampled({process.pid}) as sampled:
+    libraries = two_libraries(compile_c)
+    with Program(compile_c(HOLD + REUSES, "-O2"), *libraries, ends=False) as process, Sampled({process.pid}) as sampled:
         published = sampled.publish(process.pid)
         stale = sampled.numbers[str(libraries[0])]
         spans = sampled.spans[process.pid]
         assert sampled.walker.publish(process.pid, [span for span in spans if span.file != stale], published)
         sampled.walker.attach()
         epoch = sampled.walker.begin_epoch(process.pid)
-        go_on(process)
-        assert process.stdout
-        assert process.stdout.readline() == b"1\n"  # both are at the same address
+        process.go_on()
+        assert process.line() == b"1\n"  # both are at the same address
         assert sampled.walker.publish(process.pid, spans, epoch)
         sampled.until(lambda: len(sampled.unfinished()) > 10)
         sampled.end()
         assert not [stack for stack in sampled.stacks().values() if unpack_frame(stack.frames[0]).file == stale]
-        process.kill()
 
 
 @needs_bpf
@@ -212,3 +195,31 @@ def test_an_extent_is_used_again_only_when_no_process_has_it(monkeypatch: pytest
     parts.retire(2)
     now[0] = 6
     assert parts.allocate(8) == 2
+
+
+PAGES = 50
+FAULTS = f"""
+#include <sys/mman.h>
+int main(void) {{
+    hold();
+    char *pages = mmap(0, {PAGES} * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    madvise(pages, {PAGES} * 4096, MADV_NOHUGEPAGE);
+    for (int at = 0; at < {PAGES}; at++) pages[at * 4096] = 1;
+    hold();
+}}
+"""
+
+
+@needs_bpf
+def test_only_tasks_with_a_name_are_sampled(compile_c: Compiler) -> None:
+    """Each page fault of a program is a sample, or none is."""
+    for comm, are_sampled in (("a.out", True), ("a.ou", False)):
+        plan = ProfilePlan(event=find_event("page-faults"), frequency=1, comm=comm)
+        with Program(compile_c(HOLD + FAULTS, "-O1"), ends=False) as process, Sampled({process.pid}, plan) as sampled:
+            sampled.publish(process.pid)
+            sampled.walker.attach()
+            process.go_on()
+            process.wait()
+            sampled.end()
+            found = sampled.walker.statistics()[Statistic.SAMPLES]
+        assert PAGES <= found < 2 * PAGES if are_sampled else found == 0, comm

@@ -10,6 +10,7 @@ import pytest
 from sframegen.profile.bpf import kernel_needs, kernel_records, kernel_walker, libbpf, object_files
 from sframegen.profile.bpf.kernel_needs import DEADLOCKING, MINIMUM, check_kernel
 from sframegen.profile.bpf.kernel_records import Statistic
+from sframegen.profile.bpf.kernel_walker import MIB, choose_ring_size
 from sframegen.profile.bpf.libbpf import LoadError
 from sframegen.profile.limits import MAX_DEPTH, MAX_FILES
 from sframegen.profile.machines import BPF_TARGETS
@@ -128,3 +129,14 @@ def test_without_clang_nothing_is_built(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setenv("PATH", str(tmp_path))
     assert object_files.compile_objects(object_files.HERE, tmp_path, BPF_TARGETS) == "there is no clang"
     assert not list(tmp_path.iterdir())
+
+
+def test_the_size_of_the_ring_buffer_follows_what_is_sampled() -> None:
+    cases = [
+        (999, 2, 64 * MIB),  # 62.4 MiB are needed
+        (99, 2, 8 * MIB),
+        (999, 64, 64 * MIB),  # the most
+        (1, 1, MIB),  # the least
+        (0, 1, 8 * MIB),  # page faults
+    ]
+    assert [choose_ring_size(hertz, cpus) for hertz, cpus, _ in cases] == [expected for *_, expected in cases]

@@ -9,14 +9,20 @@ from typing import TYPE_CHECKING, Self
 from sframegen.elf.file import open_elf
 from sframegen.profile.bpf.kernel_records import KernelRecord, NewStack, Statistic, UnfinishedWalk
 from sframegen.profile.bpf.kernel_walker import KernelWalker
+from sframegen.profile.copied_session import RING_FULL, open_session
+from sframegen.profile.events.names import find_event
 from sframegen.profile.following.files import CodeSpan
 from sframegen.profile.packed_frames import unpack_frame
+from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.profile.tables.make_table import make_table
+from tests.support.named_stacks import stacks_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
+
+    from tests.support.named_stacks import NamedStack
 
 ADDRESSES = (1 << 64) - 1
 PAGE = 4096
@@ -93,3 +99,15 @@ class Sampled:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.walker.close()
+
+
+def profiled(pid: int, backend: str) -> list[NamedStack]:
+    """The stacks of a profile of a process: 60 samples at least."""
+    session, _ = open_session(ProfilePlan(frozenset([pid]), find_event("cpu-clock"), 999), backend)
+    with session:
+        session.begin()
+        while session.samples < 60:
+            session.advance()
+        collected = session.finish()
+    assert set(collected.lost) <= {RING_FULL}  # on a busy machine we may have to wait for longer than it has room
+    return stacks_in(name_stacks(collected))

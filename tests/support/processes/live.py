@@ -105,17 +105,21 @@ def spinning(program: Path) -> Iterator[int]:
 
 
 class Program:
-    """A program that runs; at the end of the block it must have ended well."""
+    """A program that runs; at the end of the block it must have ended well, or it and its children are killed."""
 
-    def __init__(self, program: Path, *arguments: str | Path, environ: Mapping[str, str] | None = None) -> None:
-        self.process = subprocess.Popen([program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ)
-        self.pid = self.process.pid
+    def __init__(self, program: Path, *arguments: str | Path, environ: Mapping[str, str] | None = None, ends: bool = True) -> None:
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen([program, *arguments], stdin=pipe, stdout=pipe, env=environ, start_new_session=not ends)
+        self.pid, self.ends = self.process.pid, ends
         self.rest = ""
+
+    def line(self) -> bytes:
+        assert self.process.stdout
+        return self.process.stdout.readline()
 
     def wait(self) -> None:
         """Until it holds."""
-        assert self.process.stdout
-        line = self.process.stdout.readline()
+        line = self.line()
         assert line == b"here\n", line
 
     def go_on(self) -> None:
@@ -140,7 +144,9 @@ class Program:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if kind is None and self.process.poll() is None:
+        if not self.ends:
+            os.killpg(self.pid, signal.SIGKILL)
+        elif kind is None and self.process.poll() is None:
             assert self.finish() == "done\n"
         self.process.kill()
         self.process.communicate()

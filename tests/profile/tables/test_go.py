@@ -1,4 +1,7 @@
-"""Rules of a Go program's code without call frame information: those that the linker writes where it is not told to strip."""
+"""Stacks of Go programs end where the runtime's bytes say so, with symbols or without, and nothing else looks like it.
+
+Code without call frame information has the rules that the linker writes where it is not told to strip.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,71 @@ from tests.support.decoded_tables import find_rule
 if TYPE_CHECKING:
     from pathlib import Path
 
-GO = shutil.which("go")
-pytestmark = pytest.mark.skipif(GO is None, reason="no go")
+    from sframegen.profile.tables.decoded_table import DecodedTable
+    from tests.support.peers import Compiler
+
+x86_64 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the assembly is x86-64's")
+
+# What Go 1.19 has, with the linker's call frame information, which ignores the change of SP.
+RUNTIME = r"""
+__asm__(".text\n.balign 32, 0xcc\n.byte 0xcc\n.balign 32, 0xcc\n"
+        ".globl goexit\n.type goexit, @function\ngoexit: .cfi_startproc\n nop\n call other\n nop\n"
+        ".cfi_endproc\n.size goexit, .-goexit\n"
+        ".byte 0xcc\n.balign 32, 0xcc\n"
+        ".globl systemstack\n.type systemstack, @function\nsystemstack: .cfi_startproc\n"
+        " mov 8(%rsp), %rdi\n mov 56(%rdx), %rbx\n .byte 0x48, 0x89, 0xdc\n"
+        ".globl on_other\non_other: mov (%rdi), %rdi\n call *%rdi\n mov 56(%rax), %rsp\n.globl back\nback: ret\n.cfi_endproc\n"
+        ".size systemstack, .-systemstack\n.balign 32, 0xcc\n"
+        ".globl other\n.type other, @function\nother: .cfi_startproc\n nop\n call goexit\n nop\n ret\n.cfi_endproc\n"
+        ".size other, .-other\n");
+SECTION int main(void) { return 0; }
+"""
+GO_SECTION = '__attribute__((section(".go.buildinfo"))) char info[16];'
+
+
+def built(compile_c: Compiler, *flags: str, section: str = GO_SECTION) -> ElfFile:
+    return open_elf(compile_c(RUNTIME.replace("SECTION", section), "-O1", *flags))
+
+
+def flags_at(table: DecodedTable | None, address: int) -> int:
+    assert table is not None
+    found = find_rule(table, address)
+    assert found is not None
+    return int(found[-1])
+
+
+def places(elf: ElfFile) -> dict[str, int]:
+    return {symbol.name: symbol.address for symbol in read_functions(elf)}
+
+
+@x86_64
+def test_stacks_end_in_goexit_and_where_sp_comes_from_a_goroutine(compile_c: Compiler) -> None:
+    elf = built(compile_c)
+    table, at = make_table(elf).table, places(elf)
+    assert flags_at(table, at["goexit"]) & RuleFlag.OUTERMOST  # where runtime.goexit+1 returns to, less 1
+    assert flags_at(table, at["goexit"] + 6) & RuleFlag.OUTERMOST
+    assert not flags_at(table, at["systemstack"]) & RuleFlag.OUTERMOST
+    switch = at["systemstack"] + 12  # after the three instructions
+    for address in (switch, switch + 4):  # whoever called it goes on, on the goroutine's stack
+        assert flags_at(table, address) == RuleFlag.OUTERMOST | RuleFlag.CFA_DEREF
+    assert flags_at(table, at["goexit"]) == RuleFlag.OUTERMOST
+    back = switch + 3 + 2 + 4
+    assert not flags_at(table, back) & RuleFlag.OUTERMOST  # ret: SP is the goroutine's again
+    assert not flags_at(table, at["other"]) & RuleFlag.OUTERMOST
+
+
+@x86_64
+def test_other_programs_keep_their_rules(compile_c: Compiler) -> None:
+    elf = built(compile_c, section="")
+    table, at = make_table(elf).table, places(elf)
+    assert not any(flags_at(table, at[name]) & RuleFlag.OUTERMOST for name in ("goexit", "systemstack", "other"))
+
+
+@x86_64
+def test_two_that_look_like_goexit_are_none(compile_c: Compiler) -> None:
+    twin = 'asm(".balign 32, 0xcc\\n.byte 0xcc\\n.balign 32, 0xcc\\nnop\\ncall other\\nnop\\n.balign 32, 0xcc");'
+    elf = built(compile_c, section=GO_SECTION + twin)
+    assert not flags_at(make_table(elf).table, places(elf)["goexit"]) & RuleFlag.OUTERMOST
 
 
 class Programs:
@@ -40,6 +106,8 @@ class Programs:
 
 @pytest.fixture(scope="module", params=["amd64", "arm64"])
 def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, go_cache: Path) -> Programs:
+    if shutil.which("go") is None:
+        pytest.skip("no go")
     return Programs(tmp_path_factory.mktemp("programs"), request.param, go_cache)
 
 
@@ -68,9 +136,8 @@ def test_code_that_is_not_called(programs: Programs) -> None:
             assert preempts[-1] & RuleFlag.SIGNAL
             (restores,) = (programs.at[name] for name in programs.at if name.startswith("runtime.sigreturn"))
             assert find_rule(table, restores) is None
-            before = find_rule(
-                table, programs.at["runtime.systemstack_switch.abi0"] - 1
-            )  # to its first byte callbacks from C return
+            # To its first byte callbacks from C return.
+            before = find_rule(table, programs.at["runtime.systemstack_switch.abi0"] - 1)
             assert before is not None
             assert before[-1] & RuleFlag.SIGNAL
         for name in ("runtime.goexit.abi0", "runtime.rt0_go.abi0"):
