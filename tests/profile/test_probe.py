@@ -16,6 +16,7 @@ from sframegen.profile import this_machine
 from sframegen.profile.bpf.libbpf import LoadError
 from sframegen.profile.events.attributes import EventAttributes, EventError
 from sframegen.profile.probe import CAPABILITIES, Backend, probe
+from sframegen.profile.this_machine import RAISED_PRIORITY, raised_priority
 
 
 @pytest.fixture
@@ -149,3 +150,19 @@ def test_a_user_namespace_is_seen() -> None:
     if shutil.which("unshare") is None or subprocess.run([*command[:3], "true"], check=False, capture_output=True).returncode:
         pytest.skip("no user namespace can be made here")
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "True\n"
+
+
+@pytest.mark.parametrize(("own", "within"), [(0, RAISED_PRIORITY), (5, 5), (-3, -3)])
+def test_it_goes_first_if_nobody_has_chosen_a_priority(monkeypatch: pytest.MonkeyPatch, own: int, within: int) -> None:
+    calls = [own]  # the priorities that it was given
+    monkeypatch.setattr(os, "getpriority", lambda _which, _who: calls[-1])
+    monkeypatch.setattr(os, "setpriority", lambda _which, _who, priority: calls.append(priority))
+    with raised_priority():
+        assert calls[-1] == within
+    assert calls[-1] == own
+
+
+def test_without_permission_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "setpriority", refused)
+    with raised_priority():
+        pass

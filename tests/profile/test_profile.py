@@ -73,7 +73,8 @@ def sframegen(*arguments: object, status: int = 0) -> subprocess.CompletedProces
 
 
 def as_json(*arguments: object, status: int = 0) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(sframegen("--json", "-F", 999, *arguments, status=status).stdout)
+    often = () if "--off-cpu" in arguments else ("-F", 999)
+    found: dict[str, Any] = json.loads(sframegen("--json", *often, *arguments, status=status).stdout)
     return found
 
 
@@ -192,7 +193,9 @@ def descendants(pid: int) -> set[int]:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_runs_before_the_command_is_not_the_commands(chain: Path, backend: str) -> None:
     profile = as_json("-F", 9999, "--backend", backend, "--", chain, LONG_ENOUGH)
-    assert in_program(profile)
+    stacks = in_program(profile)
+    assert stacks
+    assert all(names == CHAIN_FRAMES for names in stacks)
     assert not any(re.match("(lib)?python", frame["object"]) for frame in profile["frames"])
     assert "execve" not in {frame["function"] for frame in profile["frames"]}
 
@@ -332,13 +335,6 @@ def test_signals_end_the_sampling_and_nothing_is_lost(chain: Path, script: str, 
 
 
 @pytest.mark.sampled
-def test_without_the_kernel_program_stacks_are_the_same(chain: Path) -> None:
-    profile = as_json("--backend", "copies", "--", chain, LONG_ENOUGH)
-    assert all(names == CHAIN_FRAMES for names in in_program(profile))
-    assert in_program(profile)
-
-
-@pytest.mark.sampled
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes PID namespaces")
 def test_in_a_pid_namespace_stacks_are_walked_from_copies(chain: Path) -> None:
     """There, the kernel's numbers of processes are not those that the profiler knows."""
@@ -367,6 +363,8 @@ def test_what_is_wrong_is_one_line() -> None:
         (["--", ""], 2, "the command name is empty"),
         (["--output", "none/a.html", "--", "true"], 1, "none/a.html: No such file or directory"),
         (["--event", "nonsense", "--", "true"], 2, "nonsense: unknown event"),
+        (["--off-cpu", "--wall", "--system"], 2, "--off-cpu"),
+        (["--wall", "-e", "page-faults", "--system"], 2, "--wall needs a clock event"),
     ]
     wrong = {}
     for arguments, status, message in cases:
@@ -394,3 +392,48 @@ def test_a_signal_waits_until_what_was_received_is_used() -> None:
     with Interrupts() as interrupts:
         sample_until_end(session, interrupts, None, None)  # type: ignore[arg-type] # all of a session that it needs
     assert session.used == 1
+
+
+# -- time off the CPU, events, chosen tasks
+
+
+def microseconds(profile: dict[str, Any], function: str) -> int:
+    return sum(row["total"] for row in profile["functions"] if row["function"] == function)
+
+
+@pytest.mark.sampled
+def test_a_command_that_sleeps() -> None:
+    profile = as_json("--off-cpu", "--", "sleep", "0.5")
+    assert profile["unit"] == "microseconds"
+    assert microseconds(profile, "[off CPU: sleeping]") >= 480_000
+    assert profile["frequency"] == 0
+    kinds = {frame["kind"] for frame in profile["frames"] if frame["function"].startswith("[off CPU")}
+    assert kinds == {"off the CPU"}
+
+
+@pytest.mark.sampled
+def test_a_process_that_sleeps_already() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            profile = as_json("--off-cpu", "--duration", "0.7", process.pid)
+        finally:
+            process.kill()
+    assert microseconds(profile, "[off CPU: sleeping]") >= 600_000
+    assert profile["complete"] >= 600_000
+
+
+def test_each_page_fault_is_a_sample() -> None:
+    assert as_json("-e", "page-faults", "-F", 1, "--", "true")["samples"] > 10
+
+
+@pytest.mark.sampled
+def test_nobody_of_that_name_is_sampled() -> None:
+    profile = as_json("--duration", "0.3", "--comm", "no such name")
+    assert profile["samples"] == 0
+
+
+@pytest.mark.sampled
+def test_copies_cannot_do_it() -> None:
+    for arguments in (["--off-cpu"], ["--comm", "x"]):
+        refused = sframegen("--backend", "copies", *arguments, os.getpid(), status=1)
+        assert "not possible with copies of stacks" in refused.stderr

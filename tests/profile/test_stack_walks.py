@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from array import array
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from sframegen.base.errors import FormatError
 from sframegen.format.abi import AARCH64, AMD64
 from sframegen.format.model import OUTERMOST
-from sframegen.profile.bpf.kernel_records import UnfinishedWalk, UnwalkedStack
+from sframegen.profile.bpf.kernel_records import NewStack, SampleCount, UnfinishedWalk
 from sframegen.profile.collected import Collected
 from sframegen.profile.copied_session import (
     NO_64_BITS,
@@ -22,16 +23,17 @@ from sframegen.profile.copied_session import (
     make_unfinished_walk,
     registers_mask,
 )
-from sframegen.profile.counted_stacks import CountedStacks
-from sframegen.profile.events.event_records import REGISTERS_64, SampleRecord
+from sframegen.profile.counted_stacks import NOT_RECEIVED, RAN_AGAIN, CountedStacks
+from sframegen.profile.events.event_records import REGISTERS_64, CommRecord, SampleRecord
 from sframegen.profile.following.files import CodeSpan, TracedFiles
 from sframegen.profile.following.follower import MappingResolver
 from sframegen.profile.following.processes import Processes
-from sframegen.profile.packed_frames import unpack_frame
+from sframegen.profile.packed_frames import OffCpu, unpack_frame
 from sframegen.profile.sampling_plan import Grouping, ProfilePlan
 from sframegen.profile.stack_walks import NO_TABLE_IN_TIME, StackWalks
 from sframegen.profile.tables.make_table import Origin
 from sframegen.profile.tables.table_builder import BuiltTable
+from sframegen.profile.walk.copied_stack import Start
 from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.walking.frames import End
 from tests.profile.walk.test_copied_stack import BIAS, CODE, RETURN_AT_SP, SP, place, stack_of, start_of, table_of_rules
@@ -71,7 +73,7 @@ class Builder:
     def request_proof(self, number: int, _elf: ElfFile) -> None:
         self.proofs.append(number)
 
-    def ready(self, _wanted: Mapping[int, int]) -> list[BuiltTable]:
+    def take_ready(self, _waiting_stacks: Mapping[int, int]) -> list[BuiltTable]:
         built, self.built = self.built, []
         return built
 
@@ -216,13 +218,70 @@ def test_a_sample_that_cannot_be_walked_has_a_reason() -> None:
     assert [find_loss_reason(sample(AMD64, stack, 0, registers_abi=kind)) for stack, kind, _ in cases] == [why for *_, why in cases]
 
 
-def test_what_is_lost_is_counted() -> None:
-    run = Run()
-    counted = CountedStacks(ProfilePlan(), run.processes, run.collected)
-    counted.count_lost(UnwalkedStack(PID, PID), NO_STACK)
-    assert run.collected.lost == {NO_STACK: 1}
-
-
 def test_samples_without_a_program_counter_are_refused() -> None:
     with pytest.raises(FormatError, match="no program counter"):
         RegisterLayout(AMD64, 0)
+
+
+# -- counts that the kernel program sends apart from stacks
+
+
+def stack(number: int) -> NewStack:
+    return NewStack(number, 7, 0, End.OUTERMOST, "program", memoryview(array("Q", [number])))
+
+
+def test_time_of_a_thread_that_ran_again_is_lost_with_that_reason() -> None:
+    """It waited when sampling began, and its stack was to be read from here."""
+    collected = Collected("cpu-clock", "bpf", 99)
+    counted = CountedStacks(ProfilePlan(off_cpu=True), Processes(MappingResolver(TracedFiles())), collected)
+    where = Start([], 0, 1, frames=[OffCpu.SLEEPING.frame])
+    record = UnfinishedWalk(1, 7, 9, "program", End.NO_PROCESS, where, 0, b"", 0, hash=5, asleep=True)
+    counted.count_lost(record.unwalked, RAN_AGAIN)
+    counted.add_counts(
+        {(5, 7, 0): SampleCount(1, 1000), (record.waiting_hash, 7, 0): SampleCount(1, 10), (6, 7, 0): SampleCount(1, 1)}, last=True
+    )
+    assert collected.lost == {RAN_AGAIN: 2, NOT_RECEIVED: 1}
+
+
+def test_time_off_the_cpu_is_lost_once() -> None:
+    """Its stack is not walked, and then its time is counted; a sample on the CPU is counted nowhere else."""
+    collected = Collected("cpu-clock", "bpf", 99)
+    counted = CountedStacks(ProfilePlan(off_cpu=True), Processes(MappingResolver(TracedFiles())), collected)
+    where = Start([], 0, 1, frames=[OffCpu.SLEEPING.frame])
+    record = UnfinishedWalk(1, 7, 9, "program", End.NO_TABLE, where, 0, b"", 0, hash=5)
+    for one in (record, record._replace(hash=6), record._replace(hash=0)):
+        counted.count_lost(one.unwalked, NO_TABLE_IN_TIME)
+    counted.keep_stack(stack(1)._replace(hash=6, frames=array("Q", where.frames)))  # this one is known after all
+    counted.add_counts({(5, 7, 0): SampleCount(3, 1000), (6, 7, 0): SampleCount(2, 1000)}, last=True)
+    assert collected.lost == {NO_TABLE_IN_TIME: 4}
+    assert collected.stacks.samples == 2
+
+
+def test_a_sample_has_the_name_that_its_process_had_then() -> None:
+    """When its stack is walked, the process may have executed another program, or be gone."""
+    collected = Collected("cpu-clock", "copies", 99)
+    processes = Processes(MappingResolver(TracedFiles()))
+    counted = CountedStacks(ProfilePlan(), processes, collected)
+    processes.set_scanned(7, [], "before", 1)
+    record = UnfinishedWalk(1, 7, 7, "", End.NO_TABLE, Start([], 0, 1), 0, b"", 0, task=counted.name_task(7, 7))
+    processes.apply(CommRecord(7, 7, "after", by_exec=True), 2)
+    counted.count_walked(record, memoryview(array("Q", [5])), End.OUTERMOST)
+    rows = collected.stacks.tree.rows
+    assert [collected.stacks.tasks[task].process for task in rows.second[: rows.count]] == ["before"]
+
+
+def test_frames_that_are_used_again_stay_in_the_kept_stack() -> None:
+    """The stack of a thread off the CPU is found with both of its keys, as it was."""
+    collected = Collected("cpu-clock", "bpf", 99)
+    counted = CountedStacks(ProfilePlan(off_cpu=True), Processes(MappingResolver(TracedFiles())), collected)
+    frames = array("Q", [OffCpu.LOCK.frame, 5, 6])
+    where = Start([0] * 32, 0, 0, frames=(OffCpu.LOCK.frame,))
+    record = UnfinishedWalk(1, 7, 8, "a", End.NO_TABLE, where, 0, b"", 0, hash=99)
+    counted.count_walked(record, memoryview(frames), End.OUTERMOST)
+    frames[1] = 1000
+    counted.add_counts(
+        {(99, 7, 0): SampleCount(1, 1), (record.waiting_hash, 7, 0): SampleCount(1, 1), (99, 7, 8): SampleCount(1, 1)}, last=True
+    )
+    expected = [(OffCpu.LOCK.frame, 5, 6), (OffCpu.WAITING.frame, 5, 6)]
+    assert [stack.frames for stack in collected.stacks] == expected
+    assert collected.lost == {NOT_RECEIVED: 1}

@@ -6,7 +6,6 @@ import os
 import subprocess
 import time
 from collections import Counter
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,13 +15,13 @@ from sframegen.elf.file import open_elf
 from sframegen.profile.bpf import kernel_walker
 from sframegen.profile.bpf.kernel_records import Statistic
 from sframegen.profile.counted_stacks import read_stack_while_asleep
-from sframegen.profile.packed_frames import PACKED_ADDRESS, OffCpu, is_off_cpu, off_cpu_label, unpack_frame
+from sframegen.profile.packed_frames import PACKED_ADDRESS, OffCpu, is_off_cpu, unpack_frame
 from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.stack.names.file_names import FileNames
 from sframegen.stack.walking.frames import End
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.kernel_walks import Sampled
-from tests.support.processes.live import until_it_runs
+from tests.support.processes.live import Program, until_it_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -132,36 +131,18 @@ class Clock:
         assert accounted <= time.monotonic_ns() - self._monotonic
 
 
-class Waits:
-    """The program that waits: its process, and what it said."""
-
-    def __init__(self, path: Path, process: subprocess.Popen[bytes]) -> None:
-        self.path, self.pid = path, process.pid
-        self._process = process
-
-    def begin(self) -> None:
-        assert self._process.stdin
-        os.write(self._process.stdin.fileno(), b".")
+class Waits(Program):
+    """The program that waits."""
 
     def until_done(self) -> tuple[int, int]:
         """Return the nanoseconds that passed, and those of CPU time."""
-        assert self._process.stdout
-        self.begin()
-        passed, used = map(int, self._process.stdout.readline().split())
+        self.go_on()
+        passed, used = map(int, self.line().split())
         return passed, used
 
 
-@contextmanager
-def waits(compile_c: Compiler, *words: str | Path) -> Iterator[Waits]:
-    program = compile_c(PROGRAM, "-O2", "-fomit-frame-pointer", "-pthread", "-Wno-unused-result")
-    pipe = subprocess.PIPE
-    with subprocess.Popen([program, *words], stdin=pipe, stdout=pipe, start_new_session=True) as process:
-        assert process.stdout
-        try:
-            assert process.stdout.readline() == b"here\n"
-            yield Waits(program, process)
-        finally:
-            os.killpg(process.pid, 9)
+def waits(compile_c: Compiler, *words: str | Path) -> Waits:
+    return Waits(compile_c(PROGRAM, "-O2", "-fomit-frame-pointer", "-pthread", "-Wno-unused-result"), *words, ends=False)
 
 
 def counted_stacks(sampled: Sampled) -> Iterator[tuple[CountKey, SampleCount, NewStack]]:
@@ -232,7 +213,7 @@ def test_counts_survive_being_taken_while_a_thread_waits(compile_c: Compiler, mo
         sampled.publish(program.pid)
         sampled.walker.attach()
         total = 0
-        program.begin()
+        program.go_on()
         for _ in range(15):
             sampled.records += sampled.walker.poll(20)
             subprocess.run(["sleep", "0.11"], check=True)
@@ -276,7 +257,7 @@ def test_a_thread_that_comes_back_unseen(compile_c: Compiler) -> None:
             while walker._global_links:
                 walker._program.detach(walker._global_links.pop())
             os.sched_setscheduler(program.pid, os.SCHED_FIFO, os.sched_param(1))  # whatever else runs, it keeps its CPU
-            program.begin()
+            program.go_on()
             asleep = time.monotonic_ns() - began
             until_it_runs(program.pid, USED)
             walker.attach()
@@ -338,9 +319,3 @@ def test_a_stack_is_remembered_only_while_it_is_the_same(compile_c: Compiler) ->
             if "turns" in inside and stack.frames[0] == OffCpu.SLEEPING.frame:
                 found[inside[inside.index("turns") - 1]] += counted.samples
     assert found == {"by_one": 60, "by_two": 30}
-
-
-def test_names_of_reasons() -> None:
-    labels = {off_cpu_label(reason) for reason in OffCpu}
-    assert "[off CPU: waiting for a CPU]" in labels
-    assert len(labels) == len(OffCpu)

@@ -14,7 +14,16 @@ from sframegen.profile.bpf.kernel_walker import MIB, choose_ring_size
 from sframegen.profile.bpf.libbpf import LoadError
 from sframegen.profile.limits import MAX_DEPTH, MAX_FILES
 from sframegen.profile.machines import BPF_TARGETS
-from sframegen.profile.packed_frames import FILE_SHIFT, GUESSED, KERNEL_FILE, NO_FILE, OFF_CPU_FILE, OFF_CPU_HASH_FACTOR, OffCpu
+from sframegen.profile.packed_frames import (
+    FILE_SHIFT,
+    GUESSED,
+    KERNEL_FILE,
+    NO_FILE,
+    OFF_CPU_FILE,
+    OFF_CPU_HASH_FACTOR,
+    OffCpu,
+    off_cpu_label,
+)
 from sframegen.stack.walking.frames import End
 from sframegen.stack.walking.step import GUESS_REACH, REGISTERS
 from tests import ROOT
@@ -46,6 +55,7 @@ def test_records_and_statistics_have_the_same_numbers() -> None:
     reasons = {name.removeprefix("OFF_"): value for name, value in NUMBERS.items() if name.startswith("OFF_")}
     assert reasons.pop("CPU_FILE") == OFF_CPU_FILE == MAX_FILES + 1
     assert reasons == {reason.name: reason.value for reason in OffCpu}
+    assert len({off_cpu_label(reason) for reason in OffCpu}) == len(OffCpu)
     assert f"#define OFF_CPU_HASH_FACTOR {OFF_CPU_HASH_FACTOR:#x}ull" in HEADER
     statistics = {name.removeprefix("STAT_"): value for name, value in NUMBERS.items() if name.startswith("STAT_")}
     assert statistics == {statistic.name: statistic.value for statistic in Statistic}

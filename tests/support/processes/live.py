@@ -110,7 +110,7 @@ class Program:
     def __init__(self, program: Path, *arguments: str | Path, environ: Mapping[str, str] | None = None, ends: bool = True) -> None:
         pipe = subprocess.PIPE
         self.process = subprocess.Popen([program, *arguments], stdin=pipe, stdout=pipe, env=environ, start_new_session=not ends)
-        self.pid, self.ends = self.process.pid, ends
+        self.path, self.pid, self.ends = program, self.process.pid, ends
         self.rest = ""
 
     def line(self) -> bytes:
