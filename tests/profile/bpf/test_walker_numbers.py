@@ -55,7 +55,9 @@ def test_records_and_statistics_have_the_same_numbers() -> None:
     reasons = {name.removeprefix("OFF_"): value for name, value in NUMBERS.items() if name.startswith("OFF_")}
     assert reasons.pop("CPU_FILE") == OFF_CPU_FILE == MAX_FILES + 1
     assert reasons == {reason.name: reason.value for reason in OffCpu}
-    assert len({off_cpu_label(reason) for reason in OffCpu}) == len(OffCpu)
+    labels = {off_cpu_label(reason) for reason in OffCpu}
+    assert "[off CPU: waiting for a CPU]" in labels
+    assert len(labels) == len(OffCpu)
     assert f"#define OFF_CPU_HASH_FACTOR {OFF_CPU_HASH_FACTOR:#x}ull" in HEADER
     statistics = {name.removeprefix("STAT_"): value for name, value in NUMBERS.items() if name.startswith("STAT_")}
     assert statistics == {statistic.name: statistic.value for statistic in Statistic}

@@ -243,29 +243,25 @@ def test_only_code_that_runs_may_have_the_sp_of_its_caller(exact: bool) -> None:
     assert addresses(walker) == [place(0) - BIAS, place(1) - 1 - BIAS][: 1 + exact]
 
 
+def elf_with(content: bytes) -> tuple[ElfFile, int]:
+    """(a file with that code, its link-time address)."""
+    writer = Writer("little", 1)
+    base = writer.put(".text", SHT.PROGBITS, 6, content, 0x100).sh_addr
+    segment = Phdr(PT.LOAD, 5, base, base, base, len(content), len(content), 0x100)
+    return ElfFile(memoryview(writer.finish([segment]))), base
+
+
 def test_what_code_says_where_no_rule_applies() -> None:
     """The end of a call, where a handler returns to, neither. Without a file, any place may be a call's end."""
     [context, *_] = conventions_of(AMD64).contexts
     call = b"\xe8\0\0\0\0"
-    content = bytes(16) + call + b"\xcc" * 11 + context.code + bytes(16)
-    writer = Writer("little", 1)
-    base = writer.put(".text", SHT.PROGBITS, 6, content, 0x100).sh_addr
-    size = len(content)
-    elf = ElfFile(memoryview(writer.finish([Phdr(PT.LOAD, 5, base, base, base, size, size, 0x100)])))
+    elf, base = elf_with(bytes(16) + call + b"\xcc" * 11 + context.code + bytes(16))
     code = copied_stack._CodeKindCache(conventions_of(AMD64), {1: elf}.get)
     handler = base + 32 + context.instructions[0]
     assert [code.kind(1, base + 16 + len(call) + at) for at in (-1, 0, 9)] == [0, CodeKind.RETURNS, 0]
     assert code.kind(1, handler) == CodeKind.RETURNS_FROM_SIGNAL
     assert code.kind(1, handler - 1) == 0
     assert code.kind(2, base) == CodeKind.RETURNS
-
-
-def test_a_short_copy_is_not_called_unreadable() -> None:
-    walker = walker_with(AMD64, [RETURN_AT_SP])
-    assert walker.walk(SPANS, start_of({7: SP}, place(0)), SP, bytes(8)) is End.COPY_TOO_SHORT
-    assert len(walker.frames()) == 1
-    below = walker_with(AMD64, [Rule(Where(7, -32), Where(None, -8, deref=True))])
-    assert below.walk(SPANS, start_of({7: SP}, place(0)), SP, bytes(SIZE)) is End.UNREADABLE
 
 
 @pytest.mark.parametrize("abi", MACHINES, ids=lambda abi: abi.name)
@@ -296,37 +292,10 @@ def test_a_frame_pointer_saved_below_the_copy_is_lost_not_wrong() -> None:
     assert addresses(walker) == [place(0) - BIAS, place(1) - 1 - BIAS]
 
 
-def test_registers_of_interrupted_code_come_from_the_saved_context() -> None:
-    signal_return = Rule(Where(7, 160, deref=True), Where(7, 168, deref=True), Where(7, 120, deref=True))
-    by_r10 = Rule(Where(10, 0), Where(None, -8, deref=True))
-    walker = walker_with(AMD64, [signal_return, by_r10, OUTERMOST], frozenset({0}))
-    context = conventions_of(AMD64).contexts[0]
-    caller = SP + 0x800
-    words = {SP + context.pc: place(1), SP + context.places[7]: SP + 0x400, SP + context.places[10]: caller, caller - 8: place(2)}
-    assert walker.walk(SPANS, start_of({7: SP}, place(0), exact=False), SP, stack_of(words)) is End.OUTERMOST
-    assert addresses(walker) == [place(0) - BIAS, place(1) - BIAS, place(2) - 1 - BIAS]
-
-
-def test_interrupted_code_on_another_stack_is_beyond_the_copy() -> None:
-    signal_return = Rule(Where(7, 160, deref=True), Where(7, 168, deref=True), Where(7, 120, deref=True))
-    walker = walker_with(AMD64, [signal_return, RETURN_AT_SP], frozenset({0}))
-    context = conventions_of(AMD64).contexts[0]
-    words = {SP + context.pc: place(1), SP + context.places[7]: SP - 0x10000}
-    assert walker.walk(SPANS, start_of({7: SP}, place(0)), SP, stack_of(words)) is End.OTHER_STACK
-    assert addresses(walker) == [place(0) - BIAS, place(1) - BIAS]
-
-
 def test_signed_return_addresses_are_stripped() -> None:
     walker = walker_with(AARCH64, [Rule(Where(31, 0), Where(30, 0)), OUTERMOST])
     assert walker.walk(SPANS, start_of({31: SP, 30: 0xAB << 56 | place(1)}, place(0)), SP, b"") is End.OUTERMOST
     assert addresses(walker) == [place(0) - BIAS, place(1) - 1 - BIAS]
-
-
-def test_endless_signal_frames_end() -> None:
-    to_itself = Rule(Where(7, 0), Where(7, 0, deref=True))
-    walker = walker_with(AMD64, [to_itself], frozenset({0}))
-    assert walker.walk(SPANS, start_of({7: SP}, place(0)), SP, stack_of({SP: place(0)})) is End.TOO_DEEP
-    assert len(walker.frames()) == MAX_DEPTH
 
 
 def test_a_table_that_comes_later_is_not_a_table_that_says_nothing() -> None:
@@ -360,12 +329,6 @@ def test_columns_of_spans_are_made_once_and_are_the_spans() -> None:
     kept = [walker.find_columns(spans) for spans in processes[:-1]]
     assert all(walker.find_columns(spans) is columns for spans, columns in zip(processes, kept, strict=False))
     assert [walker.find_columns(spans).file[0] for spans in processes] == [*range(len(processes))]
-
-
-def test_a_table_whose_parts_are_not_in_its_data_is_refused() -> None:
-    for wrong in ({"rows": 1 << 40}, {"rules": 1 << 40}, {"pages": 1 << 40}, {"rows_at": -1}, {"data": b""}):
-        with pytest.raises(FormatError, match="cut off"):
-            CopyWalker(AMD64, lambda _: None).add_table(FILE, table_of_rules([RETURN_AT_SP])._replace(**wrong))
 
 
 def test_machines_without_frame_records_are_refused() -> None:

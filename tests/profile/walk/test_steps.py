@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING
 
 import pytest
 
 from sframegen.base.errors import FormatError
-from sframegen.elf.file import ElfFile
-from sframegen.elf.records import PT, SHT, Phdr
 from sframegen.format.abi import AARCH64, AMD64, Abi
 from sframegen.format.model import OUTERMOST, Rule, Where
 from sframegen.profile.following.files import CodeSpan
@@ -30,16 +27,13 @@ from tests.profile.walk.test_copied_stack import (
     SP,
     SPANS,
     addresses,
+    elf_with,
     place,
     stack_of,
     start_of,
     table_of_rules,
     walker_with,
 )
-from tests.support.inputs.linker_inputs import Writer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 RAX, RBX, RBP, RSP = 0, 3, 6, 7
 BY_RBP = Rule(Where(RBP, 16), Where(None, -8, deref=True))
@@ -134,7 +128,9 @@ def test_each_part_of_a_table_may_reach_the_end_of_its_data(part: str) -> None:
 
     walker = CopyWalker(AMD64, lambda _: None)
     walker.add_table(FILE, placed(at))
-    for wrong in (placed(at + 1), placed(at)._replace(data=bytes(table.data)[:-ELEMENT_SIZE])):
+    short = placed(at)._replace(data=bytes(table.data)[:-ELEMENT_SIZE])
+    huge = ({"rows": 1 << 40}, {"rules": 1 << 40}, {"pages": 1 << 40}, {"rows_at": -1}, {"data": b""})
+    for wrong in (placed(at + 1), short, *(table._replace(**fields) for fields in huge)):
         with pytest.raises(FormatError, match="cut off"):
             walker.add_table(FILE, wrong)
 
@@ -159,13 +155,6 @@ def test_a_walk_waits_where_a_rule_may_come(where: str) -> None:
     assert walker.walk(spans, start_of({RSP: SP}, place(1)), SP, stack) is End.OUTERMOST
     walker.add_table(FILE, table)
     assert (walker.walk(spans, start, SP, stack), depth(walker)) == (End.OUTERMOST, 2), "the frame pointer leads on"
-
-
-def test_without_a_table_frame_pointers_lead_on() -> None:
-    walker = CopyWalker(AMD64, lambda _: None)
-    start, stack = start_of({RSP: SP, RBP: SP + 0x10}, place(0)), stack_of({SP + 0x18: 0})
-    walker.add_table(FILE, None)
-    assert end_of(walker, start, stack) is End.GUESS_FAILED
 
 
 def with_words(table: DecodedTable, words: dict[int, int]) -> DecodedTable:
@@ -211,16 +200,12 @@ def test_a_rule_holds_for_the_first_and_the_last_byte_of_its_function(number: in
 
 
 def test_the_last_word_of_a_copy_is_read() -> None:
-    walker = walker_with(AMD64, [RETURN_AT_SP, OUTERMOST])
-    stack = stack_of({SP + 8: place(1)}, 16)
-    assert end_of(walker, start_of({RSP: SP}, place(0)), stack) is End.OUTERMOST
-    assert end_of(walker, start_of({RSP: SP}, place(0)), stack[:-1]) is End.COPY_TOO_SHORT
-
-
-@pytest.mark.parametrize(("size", "end"), [(7, End.COPY_TOO_SHORT), (8, End.OUTERMOST)])
-def test_a_copy_of_one_word_is_read(size: int, end: End) -> None:
-    walker = walker_with(AMD64, [Rule(Where(RSP, 8), Where(None, -8, deref=True)), OUTERMOST])
-    assert end_of(walker, start_of({RSP: SP}, place(0)), stack_of({SP: place(1)}, 8)[:size]) is end
+    """Also where it is the only one."""
+    for rule, size in ((RETURN_AT_SP, 16), (Rule(Where(RSP, 8), Where(None, -8, deref=True)), 8)):
+        walker = walker_with(AMD64, [rule, OUTERMOST])
+        stack = stack_of({SP + size - 8: place(1)}, size)
+        assert end_of(walker, start_of({RSP: SP}, place(0)), stack) is End.OUTERMOST
+        assert end_of(walker, start_of({RSP: SP}, place(0)), stack[:-1]) is End.COPY_TOO_SHORT
 
 
 def test_the_caller_s_sp_is_in_the_copy_or_at_its_end() -> None:
@@ -230,8 +215,8 @@ def test_the_caller_s_sp_is_in_the_copy_or_at_its_end() -> None:
 
 
 def test_what_is_below_the_copy_cannot_be_read() -> None:
-    walker = walker_with(AMD64, [Rule(Where(RSP, 16), Where(RSP, -8, deref=True))])
-    assert end_of(walker, start_of({RSP: SP}, place(0)), bytes(SIZE)) is End.UNREADABLE
+    for rule in (Rule(Where(RSP, 16), Where(RSP, -8, deref=True)), Rule(Where(RSP, -32), Where(None, -8, deref=True))):
+        assert end_of(walker_with(AMD64, [rule]), start_of({RSP: SP}, place(0)), bytes(SIZE)) is End.UNREADABLE
 
 
 # -- pages that are not in a copy
@@ -411,14 +396,6 @@ def test_code_in_no_file_that_only_returns_needs_no_rule_and_no_frame_pointer() 
 # -- signals
 
 
-def elf_with(content: bytes) -> tuple[ElfFile, int]:
-    """(a file with that code, its link-time address)."""
-    writer = Writer("little", 1)
-    base = writer.put(".text", SHT.PROGBITS, 6, content, 0x100).sh_addr
-    segment = Phdr(PT.LOAD, 5, base, base, base, len(content), len(content), 0x100)
-    return ElfFile(memoryview(writer.finish([segment]))), base
-
-
 @pytest.mark.parametrize("abi", [AMD64, AARCH64], ids=lambda abi: abi.name)
 def test_where_a_handler_returns_to_needs_no_rule(abi: Abi) -> None:
     """The kernel's code for that is known by its bytes. What it interrupted is exact, and has all its registers."""
@@ -479,7 +456,10 @@ def test_registers_that_belong_to_another_pc_are_not_taken() -> None:
     assert interrupted(RSP, {SP + 0x500: place(1) + 1}, Where(RSP, 0x500, deref=True), sp=SP + 0x800) == (End.OUTERMOST, 3)
 
 
-@pytest.mark.parametrize(("sp", "end"), [(SP, End.OUTERMOST), (SP + SIZE, End.OUTERMOST), (SP + SIZE + 1, End.OTHER_STACK)])
+@pytest.mark.parametrize(
+    ("sp", "end"),
+    [(SP, End.OUTERMOST), (SP + SIZE, End.OUTERMOST), (SP + SIZE + 1, End.OTHER_STACK), (SP - 0x10000, End.OTHER_STACK)],
+)
 def test_the_interrupted_code_s_stack_is_the_copy_up_to_its_end(sp: int, end: End) -> None:
     """Code on another stack, whose memory the copy has not, is not called unreadable."""
     below = Rule(Where(RSP, 0), Where(RAX, 0))
@@ -490,24 +470,15 @@ def test_the_interrupted_code_s_stack_is_the_copy_up_to_its_end(sp: int, end: En
     assert end_of(walker, start_of({RSP: SP}, place(0)), stack_of(words)) is end
 
 
-def values_of(numbers: Iterable[int]) -> dict[int, int]:
-    return dict.fromkeys(numbers, SP)
-
-
 def test_every_register_can_be_the_cfa_s() -> None:
-    for register in range(32):
+    """A table may name any of 256; those beyond the last are never known."""
+    for register in (*range(32), 32, 255):
         walker = walker_with(AMD64, [Rule(Where(register, 16), Where(None, -8, deref=True)), OUTERMOST])
-        assert end_of(walker, start_of(values_of([register]), place(0)), stack_of({SP + 8: place(1)})) is End.OUTERMOST
-        others = [number for number in range(32) if number not in (register, RBP)]
-        assert end_of(walker, start_of(values_of(others), place(0)), stack_of({SP + 8: place(1)})) is End.UNKNOWN_REGISTER
-
-
-def test_registers_beyond_the_last_are_never_known() -> None:
-    """A table may name any of 256."""
-    for register in (32, 255):
-        walker = walker_with(AMD64, [Rule(Where(register, 16), Where(None, -8, deref=True)), OUTERMOST])
-        known = start_of(values_of(number for number in range(32) if number != RBP), place(0))
-        assert end_of(walker, known, stack_of({SP + 8: place(1)})) is End.UNKNOWN_REGISTER
+        stack = stack_of({SP + 8: place(1)})
+        if register < 32:
+            assert end_of(walker, start_of({register: SP}, place(0)), stack) is End.OUTERMOST
+        others = dict.fromkeys((number for number in range(32) if number not in (register, RBP)), SP)
+        assert end_of(walker, start_of(others, place(0)), stack) is End.UNKNOWN_REGISTER
 
 
 def test_a_thread_begins_where_its_first_register_is_known_to_be_0(monkeypatch: pytest.MonkeyPatch) -> None:
