@@ -133,7 +133,6 @@ def test_a_stack_deeper_than_the_limit_ends_too_deep(compile_c: Compiler) -> Non
         sampled.publish(pid)
         sampled.sample(10)
         ends = {(stack.end, len(stack.frames)) for stack in sampled.stacks().values()}
-        assert (End.TOO_DEEP, MAX_DEPTH) in ends
         assert ends == {(End.TOO_DEEP, MAX_DEPTH)}
 
 
@@ -154,6 +153,13 @@ def test_an_unknown_process_sends_its_registers_and_its_stack(compile_c: Compile
             assert memory.read(200) == records[-1].stack[at : at + 200]
 
 
+def copies_of(sampled: Sampled) -> CopyWalker:
+    copies = CopyWalker(host_abi(), lambda _: None)
+    for path, number in sampled.numbers.items():
+        copies.add_table(number, make_table(open_elf(path)).table)
+    return copies
+
+
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the code is for x86-64")
 def test_a_copy_has_what_was_just_restored(compile_c: Compiler) -> None:
     """After `pop %rbp` the rule still finds the caller's value in memory, below SP; the caller's frame needs it."""
@@ -172,9 +178,7 @@ def test_a_copy_has_what_was_just_restored(compile_c: Compiler) -> None:
     with running(compile_c, returns, "-fno-omit-frame-pointer") as pid, Sampled({pid}) as sampled:
         sampled.sample(3)
         sampled.publish(pid)
-        copies = CopyWalker(host_abi(), lambda _: None)
-        for path, number in sampled.numbers.items():
-            copies.add_table(number, make_table(open_elf(path)).table)
+        copies = copies_of(sampled)
         for record in sampled.unfinished():
             end = copies.walk(make_span_columns(sampled.spans[pid]), record.where, record.stack_start, record.stack)
             assert (end, len(copies.frames())) == (End.OUTERMOST, 5)
@@ -190,9 +194,7 @@ def test_a_copy_goes_on_after_pages_that_were_never_used(compile_c: Compiler) ->
     with running(compile_c, wide, "-fno-stack-clash-protection") as pid, Sampled({pid}) as sampled:
         sampled.sample(3)
         sampled.publish(pid)
-        copies = CopyWalker(host_abi(), lambda _: None)
-        for path, number in sampled.numbers.items():
-            copies.add_table(number, make_table(open_elf(path)).table)
+        copies = copies_of(sampled)
         for record in sampled.unfinished():
             assert record.holes.bit_count() > 15
             spans = make_span_columns(sampled.spans[pid])

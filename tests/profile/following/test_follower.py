@@ -42,15 +42,21 @@ def following() -> Iterator[Follower]:
         yield found
 
 
-def test_the_vdso_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All processes of our kind have the same: none of them can give the others another one."""
-    asked: list[int] = []
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The processes whose memory was read."""
+    pids: list[int] = []
 
     def recorded(pid: int, address: int, size: int) -> bytes:
-        asked.append(pid)
+        pids.append(pid)
         return read_memory(pid, address, size)
 
     monkeypatch.setattr(follower, "read_memory", recorded)
+    return pids
+
+
+def test_the_vdso_is_read_once(asked: list[int]) -> None:
+    """All processes of our kind have the same: none of them can give the others another one."""
     resolver = MappingResolver(TracedFiles())
     [(start, end)] = [(row.start, row.end) for row in parse_mappings(Path("/proc/self/maps").read_bytes()).rows if row.path == VDSO]
     records = [MmapRecord(pid, pid, base, base + end - start, 0, True, VDSO) for pid, base in ((1, 1 << 40), (2, 1 << 41))]
@@ -204,16 +210,9 @@ def test_code_that_is_made_at_run_time_has_no_file(following: Follower, compile_
 
 
 def test_code_that_a_program_has_moved_to_anonymous_memory_is_that_of_its_file(
-    monkeypatch: pytest.MonkeyPatch, compile_c: Compiler, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, asked: list[int], compile_c: Compiler, tmp_path: Path
 ) -> None:
     """If it is the same, which is found out once: programs move their code to huge pages. Code above the limit is not read."""
-    asked: list[int] = []
-
-    def recorded(pid: int, address: int, size: int) -> bytes:
-        asked.append(pid)
-        return read_memory(pid, address, size)
-
-    monkeypatch.setattr(follower, "read_memory", recorded)
     path = compiled(compile_c, tmp_path, MOVES_CODE, section=False)
     for arguments, most in (((), MAX_CODE_SIZE), (("changed",), MAX_CODE_SIZE), (("too much",), 64)):
         monkeypatch.setattr(memory, "MAX_CODE_SIZE", most)
@@ -238,11 +237,16 @@ def test_a_file_that_is_deleted_or_replaced_is_still_the_one(following: Follower
             assert check(later, first.pid)[f"{path} (deleted)"].build_id == file.build_id
 
 
-def test_a_file_that_is_rewritten_in_place_loses_its_number(following: Follower, compile_c: Compiler, tmp_path: Path) -> None:
-    library = tmp_path / "a.so"
-    shutil.copy(compile_c(LIBRARY, "-shared", "-fPIC"), library)
+def with_library(compile_c: Compiler, tmp_path: Path) -> tuple[Path, Path]:
+    """(a program, the library that it loads)."""
+    library = Path(shutil.copy(compile_c(LIBRARY, "-shared", "-fPIC"), tmp_path / "a.so"))
     source = 'int main(int count, char **names) { dlopen(names[1], RTLD_NOW); hold(); puts("done"); }'
-    with Program(compiled(compile_c, tmp_path, source, section=False), library) as program:
+    return compiled(compile_c, tmp_path, source, section=False), library
+
+
+def test_a_file_that_is_rewritten_in_place_loses_its_number(following: Follower, compile_c: Compiler, tmp_path: Path) -> None:
+    path, library = with_library(compile_c, tmp_path)
+    with Program(path, library) as program:
         file = check(following, program.pid)[str(library)]
         with library.open("ab") as end:
             end.write(b"more")
@@ -255,10 +259,7 @@ def test_a_file_that_is_rewritten_in_place_loses_its_number(following: Follower,
 
 def test_who_maps_a_file_after_it_was_rewritten_has_another_one(following: Follower, compile_c: Compiler, tmp_path: Path) -> None:
     """Nobody looks at the file meanwhile. Who maps it again unchanged has the same one."""
-    library = tmp_path / "a.so"
-    shutil.copy(compile_c(LIBRARY, "-shared", "-fPIC"), library)
-    source = 'int main(int count, char **names) { dlopen(names[1], RTLD_NOW); hold(); puts("done"); }'
-    program = compiled(compile_c, tmp_path, source, section=False)
+    program, library = with_library(compile_c, tmp_path)
     numbers = []
     for rewritten in (False, False, True):
         if rewritten:

@@ -147,16 +147,6 @@ def test_every_process_has_the_mappings_that_it_had_at_each_time(records: list[M
                 assert files_at(processes.spans(pid, time)) == (then.get(pid) or {})
 
 
-def test_a_child_has_the_mappings_of_its_parent_until_it_executes_a_program() -> None:
-    processes = followed([run(PARENT), mapped(PARENT, 10, 20), fork(PARENT, CHILD), mapped(PARENT, 30, 40), mapped(CHILD, 50, 60)])
-    assert files_at(processes.spans(CHILD)).keys() == {*range(10, 20), *range(50, 60)}
-    assert files_at(processes.spans(PARENT)).keys() == {*range(10, 20), *range(30, 40)}
-    processes.apply(run(CHILD, "other"), 6)
-    assert processes.spans(CHILD) == ()
-    assert files_at(processes.spans(CHILD, 5)).keys() == {*range(10, 20), *range(50, 60)}
-    assert (processes.name_of(PARENT), processes.name_of(CHILD)) == ("program", "other")
-
-
 def test_only_targets_and_their_descendants_are_followed() -> None:
     records = [run(OTHER), fork(PARENT, CHILD), fork(CHILD, CHILD - 1000), fork(OTHER, OTHER - 1000), mapped(OTHER, 1, 2)]
     processes = followed(records, [PARENT])
@@ -297,8 +287,8 @@ def test_a_number_that_is_used_again_is_not_dropped_with_its_first_process() -> 
     assert processes.ended == set()
 
 
-@pytest.mark.parametrize("count", [1000])
-def test_many_mappings_at_one_time_keep_the_last_versions(count: int) -> None:
+def test_many_mappings_at_one_time_keep_the_last_versions() -> None:
+    count = 1000
     processes = followed([run(PARENT), *(mapped(PARENT, 2 * n, 2 * n + 1) for n in range(count))])
     assert len(processes.spans(PARENT) or ()) == count
     assert processes.spans(PARENT, 2) is None  # too long ago: unknown, not guessed
