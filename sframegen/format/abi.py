@@ -1,4 +1,4 @@
-"""The table of ABIs that SFrame supports. All differences between ABIs are here."""
+"""The table of ABIs that SFrame supports. All differences between ABIs are in this table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Relocation(NamedTuple):
 class Abi(NamedTuple):
     """The properties of an ABI. Register numbers are those of DWARF.
 
-    A fixed offset (bytes from the CFA) of 0 means that rows give the register's place.
+    A fixed offset (in bytes from the CFA) of 0 means that each row says where the register is saved.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Abi(NamedTuple):
     fp: int
     ra: int
     register_names: tuple[str, ...]
-    base_registers: range  # registers that flexible rules may name: stack tracers have their values
+    base_registers: range  # registers that flexible rules may name, because stack tracers know their values
     since: int = 1  # the first SFrame version with this ABI
     fixed_fp_offset: int = 0
     fixed_ra_offset: int = 0
@@ -43,15 +43,15 @@ class Abi(NamedTuple):
     sp_is_saved: bool = False  # functions save the caller's SP, on the stack or in a register, with a CFI rule
     ra_state: int = -1  # number of RA_SIGN_STATE, which tells if the return address is signed; -1: it never is
     pc: int | None = None  # number of the PC, if expressions may use it
-    cfa_adjustment: int = 0  # a CFA offset n is stored as (n - cfa_adjustment) / cfa_scale
+    cfa_adjustment: int = 0  # the CFA offset n is stored as (n - cfa_adjustment) / cfa_scale
     cfa_scale: int = 1
-    shares_rows: bool = True  # functions may share a block of rows; False: foreign-endian readers would swap it twice
+    shares_rows: bool = True  # functions may share a block of rows; False: readers of the other byte order would swap it twice
     registers_as_offsets: bool = False  # RA and FP offsets can be register numbers, in versions that support it
     relocations: Mapping[int, Relocation] = MappingProxyType({})  # r_type -> relocation
     relative: int = 0  # r_type that adds the base to an address
-    common_name: str = ""  # common name, if that is not `name`
-    module_note: str = ""  # says that no kernel of this machine reads sections of its modules, not even with patches
-    ra_padding: bool = False  # default FDEs may save FP while RA is in its register: RA's offset is then 0
+    common_name: str = ""  # the common name of the machine, if it is not `name`
+    module_note: str = ""  # tells users that no kernel of this machine reads the sections of its modules, even with patches
+    ra_padding: bool = False  # default FDEs may save FP while RA is still in its register; RA's offset is then 0
 
     @property
     def ra_is_signed(self) -> bool:
@@ -60,7 +60,7 @@ class Abi(NamedTuple):
 
     @property
     def followed(self) -> FollowedRegisters:
-        """The registers whose CFI rules SFrame expresses."""
+        """The registers whose CFI rules SFrame can express."""
         return FollowedRegisters(self.fp, self.sp, self.ra_state)
 
 
@@ -127,10 +127,7 @@ S390X = Abi(
 ABIS = (AMD64, AARCH64, AARCH64_BE, S390X)
 BY_MACHINE = {(abi.machine, abi.byte_order): abi for abi in ABIS}
 BY_SFRAME_ID = {abi.sframe_id: abi for abi in ABIS}
-ENCODINGS: dict[bytes, ByteOrder] = {
-    b"\x02\x01": "little",
-    b"\x02\x02": "big",
-}  # (ELF class, encoding) of 64-bit files -> byte order
+IDENTS: dict[bytes, ByteOrder] = {b"\x02\x01": "little", b"\x02\x02": "big"}  # EI_CLASS and EI_DATA of 64-bit files -> byte order
 
 
 def abi_of(elf: ElfFile) -> Abi:
@@ -143,9 +140,9 @@ def abi_of(elf: ElfFile) -> Abi:
 
 
 def is_linked(header: bytes) -> bool:
-    """True if these first bytes of a file are those of a linked ELF file for an ABI that SFrame supports."""
-    order = ENCODINGS.get(header[4:6])
+    """True if a file that begins with `header` is a linked ELF file for an ABI that SFrame supports."""
+    order = IDENTS.get(header[4:6])
     if len(header) < EHDR_SIZE or not header.startswith(b"\x7fELF") or order is None:
         return False
-    e_type, machine = (int.from_bytes(header[at : at + 2], order) for at in (16, 18))
+    e_type, machine = (int.from_bytes(header[offset : offset + 2], order) for offset in (16, 18))
     return e_type in (ET.EXEC, ET.DYN) and (machine, order) in BY_MACHINE

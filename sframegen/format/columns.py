@@ -1,7 +1,7 @@
-"""Tables in the form that compiled modules take: one object for each table, with typed columns as attributes. Compiled.
+"""Tables for compiled modules: each class is a table, with its columns as attributes, whose types are in columns.pxd. Compiled.
 
-The types are in `columns.pxd`. An object borrows its columns: while it exists, the arrays cannot grow or shrink. Make such objects
-for one call, and drop them. docs/architecture.md says how to add a class.
+While an object exists, the arrays that are its columns cannot grow or shrink, so make it for one call and drop it.
+docs/architecture.md says how to add a class.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Functions:
 class Words:
     """The kinds and rules of a table, encoded as bytes.
 
-    Rule r in FDE type t is rule_bytes[rule_at[2 * r + t]:rule_at[2 * r + t + 1]], which is empty if the type cannot express it.
-    Kind k is the three bytes info, info2 and rep_size from kind_bytes[3 * k] on.
+    Rule r in FDE type t is rule_bytes[rule_at[2 * r + t] : rule_at[2 * r + t + 1]], which is empty if that type cannot express it.
+    Kind k is three bytes from kind_bytes[3 * k] on: info, info2 and rep_size.
     """
 
     def __init__(self, rule_at: Column, rule_bytes: Bytes, kind_bytes: Bytes) -> None:
@@ -45,7 +45,7 @@ class Words:
 
 
 class Blocks:
-    """The block of encoded rows of each function: FRE type, size, offset, and the first function with that block, its owner."""
+    """The block of encoded rows of each function: its FRE type, size and offset, and its owner, the first function that uses it."""
 
     def __init__(self, fre_type: Column, size: Column, at: Column, owner: Column) -> None:
         self.fre_type = fre_type

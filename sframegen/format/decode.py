@@ -1,6 +1,6 @@
-"""Decodes the bytes of a section: the header at once, the functions on demand.
+"""Decodes an SFrame section: its header at once, its functions on demand.
 
-Refuses sections that would be unsafe to read. `check` finds all other errors.
+Sections that are unsafe to read are refused. All other errors are found by `check`.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Functions may share one block of FREs, so a section can name more rows than it holds bytes. Real sharing multiplies rows by
-# at most 7 (libLLVM), and a row takes two bytes or more; A limit of 16 keeps the columns of a hostile megabyte below 200 MB.
+# Functions may share a block of FREs, so a section can have more rows than bytes. In real files, sharing multiplies rows by at
+# most 7 (libLLVM), and a row takes at least two bytes. A limit of 16 keeps the columns of a hostile megabyte below 200 MB.
 MAX_ROWS_PER_BYTE = 16
 
-# Most functions and rows to make room for in advance, for several small sections.
+# How many functions and rows columns are made for in advance, at most, when there are several small sections.
 MOST_FUNCTIONS, MOST_ROWS = 1 << 12, 1 << 15
 
 
@@ -156,7 +156,7 @@ class SframeSection:
 
     @property
     def end(self) -> int:
-        """Size in bytes that the header claims: up to the end of the index and the FREs."""
+        """The size in bytes of the section by its header: up to the end of the index or of the FREs, whichever is later."""
         return max(self.index_at + self.header.num_fdes * self.layout.index_size, self.fres_end)
 
     @property
@@ -208,15 +208,14 @@ def _read_header(view: memoryview, place: str) -> tuple[SframeHeader, str]:
 
 
 class Decoder:
-    """Decodes sections, one after the other, into one `table` without repeated kinds or rules."""
+    """Decodes several sections into one `table`, which has each kind and each rule only once."""
 
     def __init__(self) -> None:
         self._table = FunctionTable()
         self._kinds: dict[Kind, int] = {}
         self._rules: dict[Rule, int] = {}
-        # By the header fields that the meaning of a row's bytes depends on.
-        self._numberings: dict[tuple[int, int, int, int], _Numbering] = {}
-        self._newest = FunctionTable()  # functions that are not in the table yet
+        self._numberings: dict[tuple[int, int, int, int], _Numbering] = {}  # by the header fields that decide what rows mean
+        self._newest = FunctionTable()  # functions that are not yet in the table
         self._unpacker: Unpacker | None = None
 
     @property
@@ -237,7 +236,7 @@ class Decoder:
         numbering = self._numbering(section)
         unpacker = self._unpacker
         if unpacker is None:
-            from sframegen.format.unpack import Unpacker  # noqa: PLC0415 - look-ups need none
+            from sframegen.format.unpack import Unpacker  # noqa: PLC0415 - look-ups do not need it
 
             self._unpacker = unpacker = Unpacker(section, numbering, self._newest.columns())
         else:
@@ -255,13 +254,13 @@ class Decoder:
         _raise_fault(unpacker, section)
         unpacker.number_all()
         these = slice(unpacker.first, unpacker.first + unpacker.functions)
-        if starts:  # without functions the column may be empty: it does not accept the assignment
+        if starts:  # without functions, the column may be empty, and would not accept the assignment
             self._newest.start[these] = array("Q", starts)
         unpacker.keep()
         return self._newest.size[these].tolist()
 
     def _make_room(self, unpacker: Unpacker, rows: int) -> None:
-        """Move the newest functions into the table, and make room for those of the section, and for `rows` rows."""
+        """Move the newest functions into the table, and make columns for the functions of the section and `rows` rows."""
         newest = self._newest
         self._table.extend(newest, 0, unpacker.first)
         functions = max(unpacker.functions, min(2 * len(newest), MOST_FUNCTIONS))
@@ -272,15 +271,13 @@ class Decoder:
     def _numbering(self, section: SframeSection) -> _Numbering:
         abi = section.abi
         header = (abi.sframe_id, abi.fixed_fp_offset, abi.fixed_ra_offset, section.layout.version)
-        found = self._numberings.get(header)
-        if found is None:
-            found = self._numberings[header] = _Numbering(self._kinds, self._rules)
-        found.section = section
-        return found
+        numbering = self._numberings.setdefault(header, _Numbering(self._kinds, self._rules))
+        numbering.section = section
+        return numbering
 
 
 class _Numbering:
-    """The numbers of kinds and rules, by their bytes (see unpack.Numbering) and by their values (`all_kinds`, `all_rules`)."""
+    """Numbers kinds and rules, by their bytes (see unpack.Numbering) and by their values (`all_kinds`, `all_rules`)."""
 
     section: SframeSection
 
@@ -290,9 +287,8 @@ class _Numbering:
         self.all_kinds, self.all_rules = all_kinds, all_rules
 
     def new_kind(self, key: int, block_at: int) -> int:
-        return _number_value(
-            self.all_kinds, kind_of_attribute(key >> 16, key >> 8 & 0xFF, key & 0xFF, self.section.place, block_at - 2)
-        )
+        kind = kind_of_attribute(key >> 16, key >> 8 & 0xFF, key & 0xFF, self.section.place, block_at - 2)
+        return _number_value(self.all_kinds, kind)
 
     def new_rule(self, fde_type: int, row_at: int) -> int:
         return _number_value(self.all_rules, rule_of_row(self.section, FdeType(fde_type), row_at))
@@ -323,4 +319,5 @@ def _raise_fault(unpacker: Unpacker, section: SframeSection) -> None:
 
 
 def _number_value(numbers: dict[T, int], value: T) -> int:
+    """Return the number of a value; a new one gets the next number."""
     return numbers.setdefault(value, len(numbers))

@@ -1,6 +1,6 @@
-"""Encodes SFrame functions as section bytes, in the shape that every known consumer of the version accepts.
+"""Encodes SFrame functions as the bytes of a section, in a form that every known consumer of the version accepts.
 
-This shape: flags SORTED | FUNC_START_PCREL, no auxiliary header, index right after the header, FREs right after the index.
+That form has the flags SORTED | FUNC_START_PCREL, no auxiliary header, the index right after the header, and the FREs after it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ EMPTY_COLUMN: Column = zeros("I", 0)
 
 
 class Encoder:
-    """Encodes one table. The size of the section is known before its address, which only changes the function index."""
+    """Encodes one table. The size of the section is known before its address, because only the function index depends on that."""
 
     def __init__(
         self,
@@ -54,17 +54,16 @@ class Encoder:
     ) -> None:
         """`table`: sorted, without overlaps. `share`: functions with equal rows share one block. `encoded`: the table's rules.
 
-        `like`: for each function an earlier one with the same kind and rows, if known, or itself; may be empty.
-
-        Raises FormatError if the version cannot express a kind or rule, or a field overflows.
+        `like`: for each function itself, or an earlier one that is known to have the same kind and rows; may be empty. Raises
+        FormatError if the version cannot express a kind or rule, or a field overflows.
         """
         self.table = table
         self.abi = abi
         self.layout = layout
         self.flags = F_FDE_SORTED | F_FDE_FUNC_START_PCREL  # flags of the header; more can be set before `encode`
-        unsaid = next((kind for kind in table.kinds if kind.signal > layout.signal or (kind.fde_type and not layout.flex)), None)
-        if unsaid is not None and table.kinds.index(unsaid) in table.kind:
-            raise FormatError(f"SFrame version {layout.version} cannot express {unsaid}")
+        bad_kind = next((kind for kind in table.kinds if kind.signal > layout.signal or (kind.fde_type and not layout.flex)), None)
+        if bad_kind is not None and table.kinds.index(bad_kind) in table.kind:
+            raise FormatError(f"SFrame version {layout.version} cannot express {bad_kind}")
         self.kind_bytes = encode_kinds(table.kinds)
         self.encoded = encoded or EncodedRules(table.rules, RuleWords(abi, layout))
         self.owner, self.fre_type, self.block_size, self.block_at = make_columns("IBQQ", len(table))
@@ -74,9 +73,9 @@ class Encoder:
         if not are_consistent(functions, words, blocks, like):
             raise IndexError("the columns of the table do not fit together")
         hash_rows(functions, like, keys)
-        unsaid_row = place_blocks(functions, words, fields, blocks, like, keys, seen, total)
-        if unsaid_row >= 0:
-            raise FormatError(f"SFrame version {layout.version} cannot express {table.rules[table.row_rule[unsaid_row]]}")
+        bad_row = place_blocks(functions, words, fields, blocks, like, keys, seen, total)
+        if bad_row >= 0:
+            raise FormatError(f"SFrame version {layout.version} cannot express {table.rules[table.row_rule[bad_row]]}")
         self.blocks_size, self.stored_rows = total
         if self.blocks_size > 0xFFFFFFFF or self.stored_rows > 0xFFFFFFFF:
             raise FormatError(f"{self.stored_rows} rows do not fit into an SFrame section: its offsets are 32 bits")
@@ -118,11 +117,11 @@ class Encoder:
         return out
 
     def encode_unplaced(self) -> memoryview:
-        """Return the section's bytes with zeros for function starts, which relocations fill in."""
+        """Return the section's bytes with zeros for the starts of functions, which relocations fill in."""
         section = self.encode(0)
         count, size = len(self.table), self.layout.index_size
-        for at in range(HEADER_SIZE, HEADER_SIZE + self.layout.start_width):  # a byte of all of them at a time
-            section[at : at + count * size : size] = bytes(count)
+        for offset in range(HEADER_SIZE, HEADER_SIZE + self.layout.start_width):  # sets one byte of all starts at a time
+            section[offset : offset + count * size : size] = bytes(count)
         return section
 
 

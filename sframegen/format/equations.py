@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def equation(rule: Rule, abi: Abi) -> str:
-    """Return the equation of a rule. The left side is the caller's CFA, RA and FP; registers on the right have current values."""
+    """Return the equation of a rule. Its left side is the caller's CFA, RA and FP; its right side uses the current registers."""
     return rule.equation(partial(register_name, abi=abi), register_name(abi.ra, abi), register_name(abi.fp, abi))
 
 
 def rule_fields(rule: Rule, abi: Abi) -> dict[str, Any]:
-    """Return the equation and its parts, for JSON. `cfa` null: outermost frame; `ra` or `fp` null: still in its register."""
+    """Return a rule as JSON fields. `cfa` is null in an outermost frame, `ra` or `fp` if it is still in its register."""
     return {
         "rule": equation(rule, abi),
         "cfa": _parts_of_place(rule.cfa, abi),

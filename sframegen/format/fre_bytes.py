@@ -1,6 +1,6 @@
-"""The bits of an FRE and of a function's attribute: FRE types, data words, FDE types. A new FRE type goes here.
+"""Reads the bits of an FRE's info byte and of a function's attribute. A new FRE type has to be added here.
 
-The compiled loops take the same functions from `fre_bytes.pxd`, inline; this module itself is not compiled. Masks: layouts.py.
+Compiled loops inline the same functions from `fre_bytes.pxd`; this module is not compiled. The masks are in layouts.py.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ def fre_type_known(info: int) -> bool:
 
 
 def start_width(info: int) -> int:
-    """Return the bytes of a row's start, in a function with that `info`."""
+    """Return how many bytes the start of a row has in a function with that `info`."""
     return 1 << (info & FRE_TYPE_MASK)
 
 
 def fre_type_for(start: int) -> int:
-    """Return the FRE type with the narrowest row starts that can hold `start`."""
+    """Return the FRE type with the narrowest row starts that `start` fits into."""
     return (start > 0xFF) + (start > 0xFFFF)
 
 
 def without_fre_type(info: int) -> int:
-    """Return a function's `info` without the FRE type: the bits that do not depend on its rows."""
+    """Return those bits of a function's `info` that do not depend on its rows, which are all but the FRE type."""
     return info & ~FRE_TYPE_MASK
 
 
 def is_masked(info: int) -> bool:
-    """True if the function is of PC type MASK: its rows repeat."""
+    """True if a function is of PC type MASK, which means that its rows repeat."""
     return info & PCTYPE_MASK_BIT != 0
 
 
@@ -60,5 +60,5 @@ def word_size_known(row_info: int) -> bool:
 
 
 def words_size(row_info: int) -> int:
-    """Return the bytes of data words that follow an FRE info byte."""
+    """Return how many bytes of data words follow an FRE info byte."""
     return (row_info >> DATAWORD_COUNT_SHIFT & DATAWORD_COUNT_MASK) << (row_info >> DATAWORD_SIZE_SHIFT & DATAWORD_SIZE_MASK)

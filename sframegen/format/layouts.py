@@ -1,4 +1,4 @@
-"""The records of the format, each declared once: the header and bits of all versions, and a row for each version."""
+"""The layout of the format: the header and the bits that all versions share, and a table with a row for each version."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ HEADER_CODE = "HBBBbbBIIIII"
 HEADER_SIZE = struct.calcsize("<" + HEADER_CODE)
 assert HEADER_SIZE == 28
 
-# -- versions: the offsets of a function's fields, and the features of its rows
+# -- the versions
 
 NONE = -1
 
 
 class Layout(NamedTuple):
-    """The layout of a version. Field offsets are in bytes from the start of the index entry, or of the attribute before FREs."""
+    """The layout of a version. Field offsets are bytes from the start of the index entry, or of the attribute before the FREs."""
 
     version: int
     index_size: int
     start_width: int  # bytes of the signed function start, the entry's first field
     size_at: int
     fre_offset_at: int
-    attribute_in_block: bool  # the fields below are before the function's FREs (V3), else in the index entry
+    attribute_in_block: bool  # True: the fields below are before the function's FREs (V3); False: they are in the index entry
     attribute_size: int  # bytes before the FREs
     num_fres_at: int
     num_fres_width: int
@@ -74,8 +74,8 @@ class Layout(NamedTuple):
     registers_as_odd_offsets: bool  # s390x: a register number n as RA or FP offset 2n + 1
     outermost: bool  # every reader treats an FRE without data words as outermost frame; in version 2 only by an erratum
     outermost_without_rows: bool  # a default FDE without FREs is an outermost frame
-    flags: int  # all flags that it defines
-    info_unused: int  # unused bits, like info2_unused
+    flags: int  # all header flags that the version defines
+    info_unused: int  # unused bits of info; info2_unused: those of info2
     info2_unused: int
     padding_at: int  # two unused bytes of the index entry
 

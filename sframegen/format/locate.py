@@ -1,4 +1,4 @@
-"""Finds the SFrame section of a linked file."""
+"""Finds and opens the SFrame section of a linked file."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ ZEROS = re.compile(rb"\0*")
 
 
 def find_sframe(elf: ElfFile) -> tuple[memoryview, int] | None:
-    """Return bytes and link-time address of the segment PT_GNU_SFRAME, else of the section with that name or type, or None.
+    """Return (bytes, link-time address) of PT_GNU_SFRAME or, without that segment, of the section with the type or a name; or None.
 
-    Both are empty in a separate debug file. Raises FormatError for a relocatable object, whose functions have no addresses yet.
+    Separate debug files have neither. Raises FormatError for a relocatable object, whose functions have no addresses yet.
     """
     for segment in elf.segments:
         if segment.p_type == PT.GNU_SFRAME and segment.p_filesz:
@@ -38,19 +38,19 @@ def find_sframe(elf: ElfFile) -> tuple[memoryview, int] | None:
 
 
 def is_sframe_section(section: Section) -> bool:
-    """True for a section of type SHT_GNU_SFRAME, or with one of the names, and bytes in the file."""
+    """True if the section has type SHT_GNU_SFRAME, or one of the names and bytes in the file."""
     kind = section.header.sh_type
     return kind == SHT.GNU_SFRAME or (section.name in NAMES and kind != SHT.NOBITS)
 
 
 def loaded_size(elf: ElfFile) -> int:
-    """Return the bytes of the loaded section by its header, or 0. GNU ld may make the segment longer, without data at its end."""
+    """Return the loaded section's size by its header, or 0. GNU ld may make the segment longer, with unused bytes at its end."""
     loaded = (s.header for s in elf.sections if is_sframe_section(s) and s.header.sh_flags & SHF.ALLOC)
     return max((header.sh_size for header in loaded), default=0)
 
 
 def find_unloaded_section(elf: ElfFile) -> Section | None:
-    """Return the section that `sframe_of` reads if its flags say that it is not loaded; None if it is loaded or there is none."""
+    """Return the section that `find_sframe` reads if it is not loaded, by its flags; None if it is loaded or there is none."""
     if any(segment.p_type == PT.GNU_SFRAME and segment.p_filesz for segment in elf.segments):
         return None
     section = next(filter(is_sframe_section, elf.sections), None)
@@ -58,34 +58,34 @@ def find_unloaded_section(elf: ElfFile) -> Section | None:
 
 
 def open_sframe(elf: ElfFile) -> SframeSection:
-    """Open the file's section: only its header is read. Raises FormatError if it has none."""
+    """Open the file's section, reading only its header. Raises FormatError if there is none."""
     return open_section(*_find_section(elf))
 
 
 def read_sframe(elf: ElfFile) -> SframeSection:
-    """Decode the file's section. Raises FormatError if it has none."""
+    """Decode the file's section completely. Raises FormatError if there is none."""
     return decode(*_find_section(elf))
 
 
 def open_joined_sections(elf: ElfFile) -> list[SframeSection]:
-    """Return the parts of the file's section, if a linker that does not know SFrame joined several; decoded on demand.
+    """Return the SFrame sections in the file's section: nearly always one, or several that a linker without SFrame support joined.
 
-    There is nearly always one part. Raises FormatError if there is no section, or a header is bad.
+    They are decoded on demand. Raises FormatError if there is no section, or a header is bad.
     """
     data, address = _find_section(elf)
     data = data[: loaded_size(elf) or len(data)]
-    return list(split_joined_sections(data, address)) or [open_section(data, address)]  # raises: an empty section is an error
+    return list(split_joined_sections(data, address)) or [open_section(data, address)]  # an empty section raises the error here
 
 
 def split_joined_sections(data: memoryview, address: int) -> Iterator[SframeSection]:
-    """Yield sections stored one after another, with zeros between them. Only headers are read. Raises FormatError for a bad one."""
-    at = 0
-    while at < len(data):
-        piece = open_section(data[at:], address + at)
-        yield replace(piece, data=piece.data[: piece.end])
-        at += piece.end
-        padding = ZEROS.match(data, at)
-        at = padding.end() if padding else at
+    """Yield sections that are stored one after the other, with zeros in between. Reads only headers; FormatError for a bad one."""
+    offset = 0
+    while offset < len(data):
+        section = open_section(data[offset:], address + offset)
+        yield replace(section, data=section.data[: section.end])
+        offset += section.end
+        padding = ZEROS.match(data, offset)
+        offset = padding.end() if padding else offset
 
 
 def _find_section(elf: ElfFile) -> tuple[memoryview, int]:

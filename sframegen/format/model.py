@@ -1,4 +1,4 @@
-"""The content of an SFrame section, independent of version, byte order and encoding: flat columns with absolute addresses."""
+"""The content of an SFrame section, independent of version, byte order and encoding: columns with absolute addresses."""
 
 from __future__ import annotations
 
@@ -155,24 +155,24 @@ class FunctionTable:
         end = len(table) if end is None else end
         rows = slice(table.first_row[first], table.first_row[end])
         first_row = table.first_row[first + 1 : end + 1]
-        moved = len(self.row_start) - rows.start
+        shift = len(self.row_start) - rows.start
         for column, more in (
             (self.start, table.start[first:end]),
             (self.size, table.size[first:end]),
             (self.kind, table.kind[first:end]),
-            (self.first_row, array("I", [row + moved for row in first_row]) if moved else first_row),
+            (self.first_row, array("I", [row + shift for row in first_row]) if shift else first_row),
             (self.row_start, table.row_start[rows]),
             (self.row_rule, table.row_rule[rows]),
         ):
             column.frombytes(memoryview(more).cast("B"))
 
     def sort_by_start(self) -> tuple[list[int], list[int]]:
-        """Return (the functions' numbers, their starts), by ascending start."""
+        """Return (the functions' numbers, their starts), both sorted by start."""
         order = list(sort_indexes(self.start, 0, len(self)))
         return order, [self.start[function] for function in order]
 
     def searchable_ranges(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (function, start, end) of the code for which a search finds each function; ascending, without overlaps."""
+        """Yield (function, start, end), ascending: the code for which a search by address finds the function."""
         order: Sequence[int] = range(len(self)) if is_ascending(self.start) else sort_indexes(self.start, 0, len(self))
         following = [*(self.start[function] for function in order[1:]), ADDRESS_SPACE]
         for function, limit in zip(order, following, strict=False):
@@ -182,7 +182,7 @@ class FunctionTable:
                 yield function, start, end
 
     def select(self, functions: Iterable[int]) -> FunctionTable:
-        """Return a table of these functions, in that order."""
+        """Return a table of only these functions, in that order."""
         out = FunctionTable(kinds=self.kinds, rules=self.rules)
         for first, end in _consecutive_runs(functions):
             out.extend(self, first, end)
@@ -229,8 +229,8 @@ def look_up_in(table: FunctionTable, pc: int) -> Match | None:
     kind = table.kinds[table.kind[function]]
     offset = pc - table.start[function]
     first, end = table.first_row[function], table.first_row[function + 1]
-    head = (table.start[function], table.size[function], kind)
+    start_size_kind = (table.start[function], table.size[function], kind)
     if first == end:
-        return Match(*head, None, OUTERMOST) if kind.fde_type is FdeType.DEFAULT else None
+        return Match(*start_size_kind, None, OUTERMOST) if kind.fde_type is FdeType.DEFAULT else None
     row = bisect_right(table.row_start, offset % kind.rep_size if kind.mask and kind.rep_size else offset, first, end) - 1
-    return None if row < first else Match(*head, table.row_start[row], table.rules[table.row_rule[row]])
+    return None if row < first else Match(*start_size_kind, table.row_start[row], table.rules[table.row_rule[row]])

@@ -1,4 +1,4 @@
-"""Measures and writes the function index and the FREs from a table's columns. Compiled; encode.py checks the limits."""
+"""Computes the sizes of a table's function index and FREs, and writes them as bytes. Compiled; encode.py checks the limits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class OutputBytes:
         self.big = big
 
     def put(self, pos: cython.Py_ssize_t, value: cython.longlong, width: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Writes the low `width` bytes of `value` at `pos`; returns the position after them."""
+        """Write the low `width` bytes of `value` at `pos`; return the position after them."""
         i: cython.Py_ssize_t
         for i in range(width):
             self.data[pos + (width - 1 - i if self.big else i)] = (value >> (8 * i)) & 0xFF
@@ -41,7 +41,7 @@ class OutputBytes:
 def are_consistent(functions: Functions, words: Words, blocks: Blocks, like: Column) -> bool:
     """True if all columns have the right length, and every number of a row, rule or kind is valid.
 
-    The loops over such a table, here and in join.py, do not check bounds again.
+    The other loops here and in join.py rely on this, and do not check bounds again.
     """
     count: cython.Py_ssize_t = len(functions.kind)
     rows: cython.Py_ssize_t = len(functions.row_rule)
@@ -73,9 +73,9 @@ def are_consistent(functions: Functions, words: Words, blocks: Blocks, like: Col
     row_rule="const unsigned int[::1]",
 )
 def hash_rows(functions: Functions, like: Column, keys: Column) -> None:
-    """Fills `keys` with the hash of each function's kind and rows, except for functions with an earlier one in `like`.
+    """Fill `keys` with the hash of each function's kind and rows, except for functions with an earlier one in `like`.
 
-    `like`: as in `place_blocks`. The columns have passed `fits_together`.
+    `like`: as in `place_blocks`. The columns have passed `are_consistent`.
     """
     first_row = functions.first_row
     row_start = functions.row_start
@@ -95,22 +95,22 @@ def hash_rows(functions: Functions, like: Column, keys: Column) -> None:
 
 @cython.boundscheck(False)
 @cython.locals(
-    like="const unsigned int[::1]", keys="const unsigned int[::1]", seen="unsigned int[::1]", total="unsigned long long[::1]"
+    like="const unsigned int[::1]", keys="const unsigned int[::1]", seen="unsigned int[::1]", totals="unsigned long long[::1]"
 )
 def place_blocks(
-    functions: Functions, words: Words, fields: Fields, blocks: Blocks, like: Column, keys: Column, seen: Column, total: Column
+    functions: Functions, words: Words, fields: Fields, blocks: Blocks, like: Column, keys: Column, seen: Column, totals: Column
 ) -> int:
-    """Fills `blocks`: FRE type, size and offset of each function's block, which holds its FREs, in V3 after its attribute.
+    """Fill `blocks`: the FRE type, size and offset of each function's block, which is its FREs, in V3 after its attribute.
 
-    `total` gets the bytes and rows of all blocks. Functions of one kind with the same rows share the block of the first, `owner`.
-    `like`: for each function an earlier one with the same kind and rows, if known, or itself; may be empty. `keys`: filled by
-    `hash_rows`; empty to share nothing. `seen`: zeros, a hash table of a power of two pairs (function + 1, key); a function that
-    does not find a slot has its own block. The columns have passed `fits_together`. Returns the first row that its FDE type cannot
-    express, or -1.
+    Return the first row that its FDE type cannot express, or -1. `totals` gets the number of bytes and of rows in all blocks.
+    Functions of one kind with the same rows share the block of the first, their `owner`. `like`: for each function itself, or an
+    earlier one that is known to have the same kind and rows; may be empty. `keys`: filled by `hash_rows`; empty to share nothing.
+    `seen`: a hash table of zeros for a power of two of pairs (function + 1, key); functions that do not find a slot do not share.
+    The columns have passed `are_consistent`.
     """
     function: cython.Py_ssize_t
     owner: cython.Py_ssize_t
-    unsaid: cython.Py_ssize_t
+    bad_row: cython.Py_ssize_t
     at: cython.ulonglong = 0
     stored: cython.ulonglong = 0
     for function in range(len(functions.kind)):
@@ -126,20 +126,20 @@ def place_blocks(
             blocks.size[function] = blocks.size[owner]
             blocks.at[function] = blocks.at[owner]
             continue
-        unsaid = measure_block(functions, words, fields, blocks, function)
-        if unsaid >= 0:
-            return unsaid
+        bad_row = measure_block(functions, words, fields, blocks, function)
+        if bad_row >= 0:
+            return bad_row
         blocks.at[function] = at
         at += blocks.size[function]
         stored += functions.first_row[function + 1] - functions.first_row[function]
-    total[0] = at
-    total[1] = stored
+    totals[0] = at
+    totals[1] = stored
     return -1
 
 
 @cython.boundscheck(False)
 def prefetch_later_functions(functions: Functions, keys: Column, seen: Column, function: cython.Py_ssize_t) -> cython.int:
-    """Prefetches the memory that `same_before` will read for later functions."""
+    """Prefetch the memory that `find_same_before` will read for later functions."""
     mask: cython.Py_ssize_t = (len(seen) >> 1) - 1
     row: cython.Py_ssize_t
     if function + 16 < len(keys) and cython.compiled:
@@ -155,7 +155,7 @@ def prefetch_later_functions(functions: Functions, keys: Column, seen: Column, f
 
 @cython.boundscheck(False)
 def find_same_before(functions: Functions, keys: Column, seen: Column, function: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Returns an earlier function in `seen` with the same kind and rows; else adds this function to `seen`, and returns it."""
+    """Return an earlier function in `seen` with the same kind and rows; if there is none, add this function, and return it."""
     mask: cython.Py_ssize_t = (len(seen) >> 1) - 1
     key: cython.longlong = keys[function]
     slot: cython.Py_ssize_t = slot_of(key, mask)
@@ -197,7 +197,7 @@ def have_same_rows(functions: Functions, one: cython.Py_ssize_t, other: cython.P
 def measure_block(
     functions: Functions, words: Words, fields: Fields, blocks: Blocks, function: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """Fills FRE type and size of the function's own block; returns the first row that its FDE type cannot express, or -1."""
+    """Fill in the FRE type and size of the function's own block; return the first row that its FDE type cannot express, or -1."""
     first: cython.Py_ssize_t = functions.first_row[function]
     end: cython.Py_ssize_t = functions.first_row[function + 1]
     fde_type: cython.Py_ssize_t = words.kind_bytes[functions.kind[function] * 3 + 1]
@@ -219,7 +219,7 @@ def measure_block(
 
 
 def slot_of(key: cython.longlong, mask: cython.longlong) -> cython.longlong:
-    """Returns the slot where the search for a key begins."""
+    """Return the slot where the search for a key begins."""
     return ((key * 0x45D9F3B) >> 24) & mask
 
 
@@ -232,7 +232,7 @@ def put_attribute(
     fields: Fields,
     blocks: Blocks,
 ) -> cython.int:
-    """Writes the number of a function's rows and its kind, if the version has these fields. `at`: base of their offsets."""
+    """Write a function's number of rows and its kind, if the version has these fields. `at`: the base of their offsets."""
     group: cython.Py_ssize_t = functions.kind[function] * 3
     out.put(at + fields.num_fres_at, functions.first_row[function + 1] - functions.first_row[function], fields.num_fres_width)
     out.data[at + fields.info_at] = words.kind_bytes[group] | blocks.fre_type[function]
@@ -246,7 +246,7 @@ def put_attribute(
 def write_blocks(
     functions: Functions, words: Words, fields: Fields, blocks: Blocks, out: OutputBytes, blocks_at: cython.Py_ssize_t
 ) -> None:
-    """Writes all blocks of rows, the first at `blocks_at`."""
+    """Write all blocks of rows, the first at `blocks_at`."""
     function: cython.Py_ssize_t
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
@@ -284,7 +284,7 @@ def write_index(
     index_at: cython.Py_ssize_t,
     origin: cython.ulonglong,
 ) -> None:
-    """Writes the function index. Function starts are relative to their own fields; `origin` is the address of the first one."""
+    """Write the function index. Each function's start is relative to its own field; `origin` is the address of the first field."""
     function: cython.Py_ssize_t
     entry: cython.Py_ssize_t
     distance: cython.longlong

@@ -87,7 +87,7 @@ class OpenedSection(Protocol):
 
 
 class SectionBytes(ByteReader):
-    """A section's bytes, with the offsets of its parts, limited to `data`, and the fields of the current function.
+    """A section's bytes, the offsets of its parts (limited to `data`), and the fields of the current function.
 
     `read_entry` sets the offsets of the function's index entry, block and rows (`entry`, `block`, `rows_at`), `start` and `size`.
     `read_attribute` sets its number of rows, `count`, its `info`, `info2`, `rep_size`, and the offset of `info`, `attribute_at`.
@@ -111,7 +111,7 @@ class SectionBytes(ByteReader):
         self.info = self.info2 = self.rep_size = 0
 
     def start_of(self, function: cython.longlong) -> cython.ulonglong:
-        """Returns a function's address."""
+        """Return the address of a function."""
         entry: cython.Py_ssize_t = self.index_at + function * self.fields.index_size
         distance: cython.ulonglong = self.number(entry, self.fields.start_width)
         if self.fields.start_width == 4:
@@ -129,7 +129,7 @@ class SectionBytes(ByteReader):
     def set_entry(
         self, function: cython.longlong, start: cython.ulonglong, size: cython.ulonglong, block: cython.longlong
     ) -> cython.int:
-        """Sets the same attributes as `read_entry`, from values that are known already."""
+        """Set the attributes that `read_entry` sets, to values that are already known."""
         self.entry = self.index_at + function * self.fields.index_size
         self.start = start
         self.size = size
@@ -153,7 +153,7 @@ class Seeker(SectionBytes):
 
     A look-up reads a logarithmic number of index entries, and the rows of one function up to the one that it looks for. A hostile
     function can claim 2 ** 32 rows; but each takes two bytes or more of the FRE sub-section, so a look-up reads at most half as
-    many rows as that has bytes.
+    many rows as that sub-section has bytes.
 
     `find` sets the number of the `function`, its `start`, `size`, `info`, `info2`, `rep_size`, and `row_offset`, the row's start in
     bytes from the function's start or the repeated block's; after BAD the number of the `fault` in FAULTS, and its offset `at`.
@@ -179,11 +179,13 @@ class Seeker(SectionBytes):
         return True
 
     def set_fault(self, fault: cython.int, at: cython.longlong) -> cython.Py_ssize_t:
+        """Set `fault` (an index in FAULTS) and `at`; return BAD."""
         self.fault = fault
         self.at = at
         return -3  # BAD
 
     def seek_row(self, pc: cython.ulonglong) -> cython.Py_ssize_t:
+        """Do the work of `find`, for callers in compiled code."""
         low: cython.longlong = 0
         high: cython.longlong = self.functions
         middle: cython.longlong
@@ -205,7 +207,7 @@ class Seeker(SectionBytes):
         return self.find_row(offset) if readable else self.set_fault(1, self.entry)
 
     def find_row(self, offset: cython.longlong) -> cython.Py_ssize_t:
-        """Returns the offset of the info byte of the row that holds `offset` bytes into the current function, or as `find`."""
+        """Return what `find` returns, for the address `offset` bytes into the current function."""
         pos: cython.longlong = self.rows_at
         found: cython.longlong = -2  # NO_ROWS
         width: cython.longlong

@@ -1,4 +1,4 @@
-"""Reads all functions and rows of sections, one section after the other, into columns. Compiled.
+"""Reads all functions and rows of one or more sections into columns. Compiled.
 
 Every read is checked against the bounds. Types: unpack.pxd.
 """
@@ -35,7 +35,7 @@ FDE_TYPES = [bytes([number]) for number in range(32)]
 
 
 class Numbering(Protocol):
-    """The numbers of kinds and rules that were met so far; methods give the next number to a new one.
+    """Numbers kinds and rules. The dictionaries have those found so far; the methods give the next number to a new one.
 
     Keys of `kinds`: info without the FRE type, info2 and rep_size in one number. Keys of `rules`: the FDE type as a byte, then the
     row's info byte and data words.
@@ -55,11 +55,11 @@ class Numbering(Protocol):
 
 
 class Unpacker(SectionBytes):
-    """Reads the functions and rows of sections, one section after the other, into columns that all of them share.
+    """Reads the functions and rows of one section after the other into columns that all sections share.
 
-    Objects have thousands of small sections, and separate columns would take longer than reading. `functions` and `rows` are the
-    current section's numbers of them, `first` and `first_row` their first indexes in the columns. If it cannot be read, `fault` is
-    a number in FAULTS, and `at` an offset. The next section overwrites the columns of this one, unless `keep` is called.
+    Objects have thousands of small sections, and making columns for each would take longer than reading it. `functions` and `rows`
+    count those of the current section; `first` and `first_row` are the indexes of the first ones in the columns. If the section
+    cannot be read, `fault` is an index in FAULTS, and `at` an offset. The next section overwrites it, unless `keep` is called.
     """
 
     def __init__(self, section: OpenedSection, numbering: Numbering, columns: Functions) -> None:
@@ -71,12 +71,12 @@ class Unpacker(SectionBytes):
         """Fill these columns from now on, from their beginning."""
         functions, rows = len(columns.start), len(columns.row_start)
         slots = 16
-        while slots < 0x1000 and slots < rows:  # few slots for small sections
+        while slots < 0x1000 and slots < rows:  # small sections get few slots, because making them takes time
             slots *= 2
         self.columns = columns
         self.first = self.first_row = 0
         self.attribute, self.block_at, self.row_at = zeros("B", 3 * functions), zeros("Q", functions), zeros("I", rows)
-        # A cache of rows by a hash of their bytes: a look-up in `rules` would create a Python object for each row.
+        # A cache of rules by a hash of the row's bytes, because a look-up in `rules` creates a Python object for each row.
         self.slot_mask = slots - 1
         self.slot_bytes, self.slot_type, self.slot_rule = zeros("B", 16 * slots), zeros("B", slots), zeros("I", slots)
 
@@ -90,7 +90,7 @@ class Unpacker(SectionBytes):
             self.slot_type = zeros("B", len(self.slot_type))
 
     def keep(self) -> None:
-        """Keep the current section in the columns: the next one is read behind it."""
+        """Keep the current section in the columns; the next one is stored after it."""
         self.first += self.functions
         self.first_row += self.rows
 

@@ -1,4 +1,4 @@
-"""Encodes a rule as FRE info byte and data words, or tells why it cannot, and decodes them. Runs once for each distinct rule."""
+"""Converts rules to FRE info bytes and data words and back, or tells why that is impossible. Runs once for each distinct rule."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Reason(Enum):
 
 
 class RuleWords:
-    """Encodes rules as bytes, for one ABI and version."""
+    """Encodes rules as bytes for one ABI and version. `of(rule)` is cached."""
 
     def __init__(self, abi: Abi, layout: Layout) -> None:
         self.abi = abi
@@ -192,20 +192,17 @@ def _struct(byte_order: ByteOrder, shape: str, size: int) -> struct.Struct:
 
 
 class EncodedRules:
-    """All rules of a table, encoded for each FDE type: rule r in type t is raw[at[2 * r + t] : at[2 * r + t + 1]].
-
-    That is empty if the type cannot express the rule.
-    """
+    """All rules of a table in each FDE type: rule r in type t is raw[at[2 * r + t] : at[2 * r + t + 1]], empty if inexpressible."""
 
     def __init__(self, rules: Iterable[Rule], words: RuleWords) -> None:
         self.abi = words.abi
         self.layout = words.layout
-        blobs = [*chain.from_iterable(map(words.of, rules))]
-        self.raw = b"".join(blobs)
-        self.at = array("I", accumulate(map(len, blobs), initial=0))
+        encoded = [*chain.from_iterable(map(words.of, rules))]
+        self.raw = b"".join(encoded)
+        self.at = array("I", accumulate(map(len, encoded), initial=0))
 
     def flexible(self) -> bytes:
-        """Return for each rule 1 if default FDEs cannot express it, else 0."""
+        """Return a byte for each rule: 1 if default FDEs cannot express it, else 0."""
         return bytes(map(eq, self.at[::2], self.at[1::2]))
 
 
@@ -234,7 +231,7 @@ def data_words(raw: bytes, abi: Abi) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def fixed_place(offset: int) -> Where | None:
-    """Return the place of a register without a rule in the row: at its fixed offset from the CFA, or unchanged (None)."""
+    """Return where a register without a rule in the row is: at its fixed offset from the CFA, or unchanged (None)."""
     return Where(None, offset, deref=True) if offset else None
 
 
@@ -256,27 +253,27 @@ def _decode_default(words: Sequence[int], base: int, abi: Abi, layout: Layout) -
 
 
 def control_word_indexes(words: Sequence[int]) -> list[int]:
-    """Return the indexes of the control words of CFA, RA and FP, and the index after all: len(words) if they form a rule."""
-    places = [0]
+    """Return the indexes of the control words of CFA, RA and FP, and the index after them: len(words) if they form a rule."""
+    indexes = [0]
     for _ in range(3):
-        at = places[-1]
-        places.append(at + (0 if at >= len(words) else 1 if words[at] == PADDING else 2))
-    return places
+        index = indexes[-1]
+        indexes.append(index + (0 if index >= len(words) else 1 if words[index] == PADDING else 2))
+    return indexes
 
 
 def _decode_flex(signed: Sequence[int], unsigned: Sequence[int], abi: Abi) -> Rule | None:
-    *places, end = control_word_indexes(unsigned)
+    *indexes, end = control_word_indexes(unsigned)
     if end != len(unsigned):
         return None
-    said: list[Where | None] = []
-    for at, offset in zip(places, (0, abi.fixed_ra_offset, abi.fixed_fp_offset), strict=True):
-        control = unsigned[at] if at < end else PADDING
+    decoded: list[Where | None] = []
+    for index, offset in zip(indexes, (0, abi.fixed_ra_offset, abi.fixed_fp_offset), strict=True):
+        control = unsigned[index] if index < end else PADDING
         if control == PADDING:
-            said.append(fixed_place(offset))
+            decoded.append(fixed_place(offset))
             continue
         register = control >> FLEX_REGISTER_SHIFT if control & FLEX_REGISTER_BIT else None
-        said.append(Where(register, signed[at + 1], bool(control & FLEX_DEREF_BIT)))
-    cfa, ra, fp = said
+        decoded.append(Where(register, signed[index + 1], bool(control & FLEX_DEREF_BIT)))
+    cfa, ra, fp = decoded
     if cfa is None or cfa.register is None:
         return None
     return Rule(cfa._replace(offset=cfa.offset * abi.cfa_scale + abi.cfa_adjustment), ra, fp)

@@ -1,4 +1,4 @@
-"""Compares the rules that a search finds in two tables, however these divide the code into functions and rows."""
+"""Compares the rules that a search finds in two tables, whichever way they divide the code into functions and rows."""
 
 from __future__ import annotations
 
@@ -12,48 +12,49 @@ if TYPE_CHECKING:
 
 
 class RepeatedRules(NamedTuple):
-    """The rows (offset, rule) of a function of PC type MASK, which repeat every `size` bytes."""
+    """The rows (offset, rule) of a function of PC type MASK; they repeat every `size` bytes."""
 
     size: int
     rows: tuple[tuple[int, Rule], ...]
 
 
 class RuleClaim(NamedTuple):
-    """A table's claim about a range of code."""
+    """What a table says about a range of code."""
 
     rule: Rule | RepeatedRules
     signal: bool
     key_b: bool
 
 
-Span: TypeAlias = tuple[int, int, RuleClaim]  # start and end of a range of code, and the claim about it
+Span: TypeAlias = tuple[int, int, RuleClaim]  # the start and end of a range of code, and the claim about it
 END: Span = (1 << 64, 1 << 64, RuleClaim(OUTERMOST, signal=False, key_b=False))  # sorts after all other spans
 
 
 def find_difference(before: FunctionTable, after: FunctionTable) -> tuple[int | None, int]:
     """Return (None, bytes of code that only `before` describes), or (start of a range where `after` has other or more rules, 0)."""
-    earlier = claim_spans(before)
+    spans_before = claim_spans(before)
     bytes_before = bytes_after = 0
-    here, limit, expected = next(earlier, END)
+    low, high, expected = next(spans_before, END)
     for start, end, claim in claim_spans(after):
-        while limit <= start:
-            bytes_before += limit - here
-            here, limit, expected = next(earlier, END)
-        if start < here or limit < end or claim != expected:
+        while high <= start:
+            bytes_before += high - low
+            low, high, expected = next(spans_before, END)
+        if start < low or high < end or claim != expected:
             return start, 0
         bytes_after += end - start
-    while here < limit:
-        bytes_before += limit - here
-        here, limit, expected = next(earlier, END)
+    while low < high:
+        bytes_before += high - low
+        low, high, expected = next(spans_before, END)
     return None, bytes_before - bytes_after
 
 
 def have_same_rules(one: FunctionTable, other: FunctionTable, gap: int, padded: Mapping[int, int]) -> bool:
-    """True if both tables have the same rules for all code, except for padding after a range.
+    """True if both tables have the same rules for all code but the padding after a range.
 
-    Padding: up to `gap` bytes before the next range, and from a key of `padded` up to its value.
+    Padding is up to `gap` bytes before the next range. `padded`: further padding, by its start, its end.
     """
-    return all(a == b for a, b in zip_longest(_merge(_bridge_gaps(one, gap, padded)), _merge(_bridge_gaps(other, gap, padded))))
+    bridged, other_bridged = (_merge(_bridge_gaps(table, gap, padded)) for table in (one, other))
+    return all(a == b for a, b in zip_longest(bridged, other_bridged))
 
 
 def _bridge_gaps(table: FunctionTable, gap: int, padded: Mapping[int, int]) -> Iterator[Span]:
@@ -63,16 +64,16 @@ def _bridge_gaps(table: FunctionTable, gap: int, padded: Mapping[int, int]) -> I
 
 
 def claim_spans(table: FunctionTable) -> Iterator[Span]:
-    """Yield the ranges of code with one claim, ascending. Adjacent ranges with equal claims are one."""
+    """Yield the ranges of code with one claim each, ascending. Adjacent ranges with equal claims are merged."""
     return _merge(_spans_of_rows(table))
 
 
-def _merge(pieces: Iterator[Span]) -> Iterator[Span]:
-    first = next(pieces, None)
+def _merge(spans: Iterator[Span]) -> Iterator[Span]:
+    first = next(spans, None)
     if first is None:
         return
     start, end, claim = first
-    for next_start, next_end, next_claim in pieces:
+    for next_start, next_end, next_claim in spans:
         if next_start == end and next_claim == claim and isinstance(claim.rule, Rule):
             end = next_end
         else:

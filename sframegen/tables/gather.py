@@ -1,4 +1,4 @@
-"""Merges many SFrame sections into one table of functions. docs/objects.md tells which one wins where they disagree."""
+"""Merges many SFrame sections into one table of functions. docs/objects.md says which section wins where they disagree."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
 
-DROPPED_ADDRESS = (1 << 64) - 1  # stands for the address of a function whose code was dropped
+DROPPED_ADDRESS = (1 << 64) - 1  # the address of a function whose code a linker has dropped
 
 
 class Merger:
-    """Merges SFrame sections of one ABI and of any versions, one after the other; it does not keep the sections."""
+    """Merges SFrame sections of one ABI and of any versions; the sections themselves are not kept."""
 
     def __init__(self) -> None:
         self.abi: Abi | None = None
@@ -35,10 +35,9 @@ class Merger:
         self._decoder = Decoder()
 
     def add(self, section: SframeSection, starts: Sequence[int] | None = None) -> Sequence[int]:
-        """Add a section, and return the sizes of its functions.
+        """Add a section, and return the sizes of its functions. Raises FormatError if it is damaged, or for another ABI.
 
-        `starts`: the functions' addresses, DEAD for one without code; None: use those in the section. Raises FormatError if the
-        section is damaged or for another ABI.
+        `starts`: the functions' addresses, or DROPPED_ADDRESS; None: the addresses in the section.
         """
         if self.abi and section.abi.sframe_id != self.abi.sframe_id:
             raise FormatError(f"SFrame section for {section.abi.name}, others are for {self.abi.name}", section.place, 4)
@@ -52,36 +51,36 @@ class Merger:
     def build_table(self, code: Sequence[Range], more: FunctionTable | None = None) -> tuple[FunctionTable, int]:
         """Return (all functions by address, number of functions left out because they lie outside of the code).
 
-        `code`: ranges, ascending. Linkers leave the functions whose code they dropped, at address 0 or elsewhere outside of the
-        code. `more`: further functions, which are not in a section.
+        `code`: ascending ranges. Functions outside are those whose code a linker has dropped; their addresses are 0, for instance.
+        `more`: further functions, which are not in a section.
         """
         table = self._decoder.table if more is None else concatenate_tables((self._decoder.table, more))
         functions: Sequence[int] = range(len(table))
-        if code and not _all_inside(table, code[0]):  # an empty `code` is that of a file that loads nothing
+        if code and not _all_inside(table, code[0]):  # `code` is empty for a file that loads nothing
             starts = [start for start, _ in code]
             functions = [
                 function
                 for function, (start, size) in enumerate(zip(table.start, table.size, strict=True))
-                if size and (place := bisect_right(starts, start) - 1) >= 0 and start + size <= code[place][1]
+                if size and (index := bisect_right(starts, start) - 1) >= 0 and start + size <= code[index][1]
             ]
-        dead = len(table) - len(functions)
-        if dead == 0 and all(map(lt, table.start, islice(table.start, 1, None))):
+        dropped = len(table) - len(functions)
+        if dropped == 0 and all(map(lt, table.start, islice(table.start, 1, None))):
             return table, 0
         functions = sorted(functions, key=table.start.__getitem__)
         starts = list(map(table.start.__getitem__, functions))
         if any(map(eq, starts, islice(starts, 1, None))):
             functions = _drop_repetitions(table, functions)
-        return table.select(functions), dead
+        return table.select(functions), dropped
 
 
 def _all_inside(table: FunctionTable, code: Range) -> bool:
-    """True if all functions lie in that range, and none is empty."""
+    """True if all functions lie in that range, and no function is empty."""
     ends = map(add, table.start, table.size)
     return all(table.size) and min(table.start, default=code[0]) >= code[0] and max(ends, default=code[1]) <= code[1]
 
 
 def _drop_repetitions(table: FunctionTable, functions: Sequence[int]) -> list[int]:
-    """Return the functions without repetitions. Of several at one address the longest is last, which is what a search finds."""
+    """Return the functions without repetitions. Of several at one address the longest is last, because a search finds the last."""
     kept: list[int] = []
     for _, group in groupby(functions, table.start.__getitem__):
         same = list(group)
@@ -100,7 +99,7 @@ def concatenate_tables(tables: Iterable[FunctionTable]) -> FunctionTable:
     for table in tables:
         kind_of = [kinds.setdefault(kind, len(kinds)) for kind in table.kinds]
         rule_of = [rules.setdefault(rule, len(rules)) for rule in table.rules]
-        if kind_of != list(range(len(kind_of))) or rule_of != list(range(len(rule_of))):  # numbers of the first table stay
+        if kind_of != list(range(len(kind_of))) or rule_of != list(range(len(rule_of))):  # never the first table
             kind = array("H", map(kind_of.__getitem__, table.kind))
             row_rule = array("I", map(rule_of.__getitem__, table.row_rule))
             table = replace(table, kind=kind, row_rule=row_rule)  # noqa: PLW2901

@@ -33,7 +33,7 @@ COMPILED: bool = cython.compiled
 @cython.locals(
     kind_bytes="const unsigned char[::1]",
     symbols="const unsigned long long[::1]",
-    unsaid="const unsigned long long[::1]",
+    uncovered="const unsigned long long[::1]",
     may_follow="unsigned char[::1]",
 )
 def mark_followers(
@@ -41,14 +41,14 @@ def mark_followers(
     kind_bytes: Bytes,
     areas: Areas,
     symbols: Column,
-    unsaid: Column,
+    uncovered: Column,
     max_gap: cython.ulonglong,
     may_follow: bytearray,
 ) -> None:
-    """Marks in `may_follow` each function that may share an FDE with the previous one.
+    """Mark in `may_follow` each function that may share an FDE with the previous one.
 
-    Both are of one kind, and not of PC type MASK. Between them are at most `max_gap` bytes, all of which the area's states accept
-    as padding, and none of the addresses in `symbols` and `unsaid`. Functions, `symbols` and `unsaid` ascend.
+    Both are of one kind, and not of PC type MASK. Between them are at most `max_gap` bytes, all padding by the area's patterns, and
+    no address in `symbols` or `uncovered`. Functions, `symbols` and `uncovered` ascend.
     """
     function: cython.Py_ssize_t
     ahead: cython.Py_ssize_t
@@ -69,9 +69,9 @@ def mark_followers(
             continue
         while symbol < len(symbols) and symbols[symbol] < low:
             symbol += 1
-        while left < len(unsaid) and unsaid[left] < low:
+        while left < len(uncovered) and uncovered[left] < low:
             left += 1
-        if (symbol < len(symbols) and symbols[symbol] < high) or (left < len(unsaid) and unsaid[left] < high):
+        if (symbol < len(symbols) and symbols[symbol] < high) or (left < len(uncovered) and uncovered[left] < high):
             continue
         while area < len(areas.end) and areas.end[area] <= functions.start[function - 1]:
             area += 1
@@ -92,10 +92,10 @@ def mark_pieces(
     worth: cython.ulonglong,
     body: cython.longlong,
 ) -> int:
-    """Marks in `begins` the first row of each piece; returns the number of pieces.
+    """Mark in `begins` the first row of each piece; return the number of pieces.
 
-    A function is cut after each row that holds for at least `body` bytes of code, if its share of the bytes of its block is at
-    least `worth`, and it is not of PC type MASK. `sharers`: zeros; gets the number of functions that have each owner's block.
+    A function is cut after each row that applies to at least `body` bytes of code, unless its share of the bytes of its block is
+    less than `worth`, or it is of PC type MASK. `sharers`: zeros; gets the number of functions that use each owner's block.
     """
     count: cython.Py_ssize_t = len(functions.start)
     function: cython.Py_ssize_t
@@ -118,14 +118,14 @@ def mark_pieces(
 
 
 class Groups:
-    """The groups of pieces that share an FDE: columns with an entry for each piece, and working space.
+    """The groups of pieces that share an FDE: columns with an entry for each piece, and scratch columns.
 
     `may_follow`: 1 if only padding separates the piece from the previous one, and both have one kind, of PC type INC.
     `function`: the first piece of its function. `like`: a piece of an earlier function with the same rows, or itself. `whole`: for
     the last of several pieces, the function's share of the bytes of its block. first[p + 1]: the first piece of the group that
     ends with p. `head`: 1 if it begins a group. `several`: 1 if its group has other pieces; it then does not count as a sharer.
     `joined_size`: bytes of its rows without their starts. `repeated`: bytes of its first row if that repeats the previous piece's
-    last row, else 0. Working space: `sharers` (of the block that it owns), `best` (smallest size of the section before the piece).
+    last row, else 0. Scratch: `sharers` (of the block that it owns), `best` (the smallest size of the section before the piece).
 
     `run` has an entry for each last piece of a run of two pieces, then of three, up to `longest`: the last piece of the first run
     with the same rows at the same distances, or itself. `chosen`: how many runs equal to it are groups.
@@ -155,9 +155,9 @@ def fill_pieces(
     pieces: Functions,
     groups: Groups,
 ) -> None:
-    """Fills the columns of the pieces that `cut` marked, and their entries in `groups`. Rules stay those of the functions.
+    """Fill the columns of the pieces that `mark_pieces` marked, and their entries in `groups`. The column of rules is not filled.
 
-    `piece_of`: working space, the first piece of each function. Functions with the same block are cut in the same places.
+    `piece_of`: scratch, the first piece of each function. Functions with the same block are cut at the same offsets.
     """
     piece: cython.Py_ssize_t = 0
     first: cython.Py_ssize_t
@@ -198,9 +198,9 @@ def fill_pieces(
 @cython.boundscheck(False)
 @cython.locals(start="const unsigned long long[::1]", owner="const unsigned int[::1]", seen="unsigned int[::1]")
 def find_runs(pieces: Functions, blocks: Blocks, groups: Groups, seen: Column) -> None:
-    """Fills groups.run, and groups.chosen as if each run were a group. `seen`: working space, a power of two.
+    """Fill groups.run, and groups.chosen as if each run were a group. `seen`: a scratch column whose size is a power of two.
 
-    A run can repeat only if it does without its last piece, too, so most pieces need no look-up.
+    A run can only repeat if the same run without its last piece repeats, so most pieces are not looked up.
     """
     start = pieces.start
     owner = blocks.owner
@@ -256,11 +256,11 @@ def choose_groups(
     max_rows: cython.longlong,
     max_span: cython.ulonglong,
 ) -> int:
-    """Fills groups.first so that the section up to each piece is smallest; returns the number of groups.
+    """Fill groups.first so that the section up to each piece is as small as possible; return the number of groups.
 
     `index_size`, `attribute`: bytes of an index entry and an attribute. Groups have at most `max_rows` rows. A group of several
-    functions spans at most `max_span` bytes of code; a whole function may always be a group. The result changes `groups.several`
-    and `groups.chosen`, which the weights depend on: call this again.
+    functions spans at most `max_span` bytes of code; a whole function may always be a group. This changes `groups.several` and
+    `groups.chosen`, which the costs depend on, so that another call can find a better result.
     """
     last: cython.Py_ssize_t
     rule: cython.Py_ssize_t
@@ -310,7 +310,7 @@ def weigh_groups(
     max_rows: cython.longlong,
     max_span: cython.ulonglong,
 ) -> cython.int:
-    """Weighs all groups of several pieces that end with piece `last`, and keeps the one with the smallest section."""
+    """Compute the costs of all groups of several pieces that end with piece `last`, and keep the one with the smallest section."""
     own: cython.Py_ssize_t = groups.function[last]
     end: cython.ulonglong = pieces.start[last] + pieces.size[last]
     last_row: cython.ulonglong = pieces.start[last] + pieces.row_start[pieces.first_row[last + 1] - 1]
@@ -351,7 +351,7 @@ def weigh_groups(
 @cython.cfunc
 @cython.exceptval(-1)
 def mark_groups(groups: Groups) -> cython.Py_ssize_t:
-    """Marks the pieces that begin a group, and those that share their group; returns the number of groups."""
+    """Mark the pieces that begin a group, and those that share their group; return the number of groups."""
     count: cython.Py_ssize_t = 0
     end: cython.Py_ssize_t = len(groups.head)
     piece: cython.Py_ssize_t
@@ -382,12 +382,12 @@ def mark_groups(groups: Groups) -> cython.Py_ssize_t:
     new_start="unsigned int[::1]",
     new_rule="unsigned int[::1]",
 )
-def fill_joined_functions(pieces: Functions, blocks: Blocks, groups: Groups, joined: Functions, like: Column) -> int:
-    """Fills the columns of the joined functions, which have room for as many as `groups.head` marks; returns the number of rows.
+def fill_joined(pieces: Functions, blocks: Blocks, groups: Groups, joined: Functions, like: Column) -> int:
+    """Fill the columns of the joined functions, one for each piece that `groups.head` marks; return the number of rows.
 
     `blocks`: those of the pieces. `like` gets an earlier joined function whose pieces have the same rows, or the function itself.
-    Overwrites groups.first (number of the joined function that begins with a piece) and groups.sharers (by the owner of its rows,
-    the first such piece).
+    Overwrites groups.first (the number of the joined function that begins with a piece) and groups.sharers (for each owner of rows,
+    1 + the first such piece).
     """
     row_start = pieces.row_start
     row_rule = pieces.row_rule

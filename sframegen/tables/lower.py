@@ -1,4 +1,4 @@
-"""Converts a table for another version. Ranges of code that the version cannot express are left out, and counted by reason."""
+"""Converts a table to what an SFrame version can express. Other ranges of code are left out, and counted by reason."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def lower_table(table: FunctionTable, abi: Abi, layout: Layout) -> tuple[FunctionTable, dict[Reason, int]]:
-    """Return (functions that the version can express, bytes of code left out by reason).
+    """Return (the functions that the version can express, bytes of code left out by reason).
 
-    A search finds the same rules as in `table`, once that is sorted: a function ends where the next one starts, and of several
-    functions with one start the last stays. Rows that repeat the previous row are dropped.
+    A search in the result finds the same rules as in the sorted `table`: a function ends where the next one starts, and of several
+    functions with the same start the last one stays. Rows that repeat the previous row are dropped.
     """
     words = RuleWords(abi, layout)
     lowered = _LoweredFunctions(table, words)
@@ -32,7 +32,7 @@ def lower_table(table: FunctionTable, abi: Abi, layout: Layout) -> tuple[Functio
 
 
 class _LoweredFunctions:
-    """The converted functions. They are added in the order of their addresses."""
+    """Converts functions, which are added in the order of their addresses. The result is `out`; `lost` counts bytes by reason."""
 
     def __init__(self, table: FunctionTable, words: RuleWords) -> None:
         self.table = table
@@ -54,7 +54,7 @@ class _LoweredFunctions:
         rows = self._rows(function, end - start)
         if not rows and kind.fde_type is FdeType.FLEX:
             return
-        if not rows:  # an outermost frame, as a row, which every consumer of version 3 reads
+        if not rows:  # an outermost frame; it becomes a row, because every consumer of version 3 reads that
             self._add_ranges(kind._replace(mask=False, rep_size=0), [(0, len(self.table.rules))], start, end)
         elif kind.mask:
             reason = next(filter(None, (self.reasons[rule] for _, rule in rows)), None)
@@ -66,7 +66,7 @@ class _LoweredFunctions:
             self._add_ranges(kind._replace(rep_size=0), rows, start, end)
 
     def _copy(self, function: int, kind: Kind, start: int, end: int) -> bool:
-        """Add a function whose rows stay the same; False if they do not. This is the fast path for most functions."""
+        """Add a function whose rows stay the same and return True, or return False. This is the fast path for most functions."""
         span = slice(self.table.first_row[function], self.table.first_row[function + 1])
         offsets, rules = self.table.row_start[span], self.table.row_rule[span]
         if not 0 < len(rules) <= MAX_FUNCTION_ROWS or kind.mask or offsets[-1] >= end - start:
@@ -83,7 +83,7 @@ class _LoweredFunctions:
         return True
 
     def _rows(self, function: int, size: int) -> list[Row]:
-        """Return the rows that begin in the function's first `size` bytes, without repetitions."""
+        """Return the rows that begin in the first `size` bytes of the function, without rows that repeat the previous row."""
         rows: list[Row] = []
         for offset, rule in self.table.numbered_rows(function):
             if offset < size and not (rows and rows[-1][1] == rule):
@@ -104,14 +104,14 @@ class _LoweredFunctions:
                 self._emit(kind, part, start + part[0][0], start + after[0][0] if after else limit)
 
     def _emit(self, kind: Kind, rows: list[Row], start: int, end: int) -> None:
-        """Add a function, whose rows are moved so that the first begins at 0."""
+        """Add a function. Its rows are moved, so that the first one begins at offset 0."""
         fde_type = FdeType(any(self.flex[rule] for _, rule in rows))
         base = rows[0][0]
         number = self._kind(kind._replace(fde_type=fde_type))
         self.out.append(start, end - start, number, [(offset - base, rule) for offset, rule in rows])
 
     def _kind(self, kind: Kind) -> int:
-        """Return the number of a kind in `kinds`. A kind is added with both FDE types: `narrow` changes one into the other."""
+        """Return a kind's number in `kinds`. New kinds are added with both FDE types, because narrow_table changes the type."""
         if kind not in self.kinds:
             for fde_type in FdeType:
                 self.kinds[kind._replace(fde_type=fde_type)] = len(self.kinds)

@@ -1,7 +1,4 @@
-"""Cuts a flexible function if default FDEs for the rows that do not need a flexible one make the section smaller.
-
-Compiled.
-"""
+"""Cuts flexible functions where a default FDE for the rows that do not need a flexible one makes the section smaller. Compiled."""
 
 from __future__ import annotations
 
@@ -22,13 +19,13 @@ if TYPE_CHECKING:
     from sframegen.format.words import EncodedRules
 
 COMPILED: bool = cython.compiled
-NO_KIND = 0xFFFF
+NO_KIND = 0xFFFF  # in place of the number of a kind
 
 
 def narrow_table(table: FunctionTable, encoded: EncodedRules) -> FunctionTable:
-    """Return a table with the same rule at every address that takes no more bytes. It takes over the rows of `table`.
+    """Return a table with the same rule at every address that takes no more bytes. It reuses, and changes, the rows of `table`.
 
-    In `table`, flexible functions are as long as possible. A function of PC type MASK is never cut: its rows repeat.
+    In `table`, flexible functions are as long as possible. A function of PC type MASK is never cut, because its rows repeat.
     """
     kinds = table.kinds
     [default_kind] = make_columns("H", len(kinds))
@@ -50,10 +47,10 @@ def narrow_table(table: FunctionTable, encoded: EncodedRules) -> FunctionTable:
 
 @cython.locals(default_kind="const unsigned short[::1]", types="unsigned char[::1]")
 def choose_types(functions: Functions, words: Words, default_kind: Column, function_cost: cython.longlong, types: Column) -> int:
-    """Fill `types`, the FDE type of each row of flexible functions; return the number of functions after cuts, 0 if none changes.
+    """Fill `types`, the FDE type of each row of flexible functions; return the number of functions after cuts, 0 if none is cut.
 
-    The types are those with which rows and functions take the fewest bytes; a change of type costs `function_cost` bytes.
-    `default_kind`: for each flexible kind the number of the default one, for other kinds 0xFFFF.
+    The chosen types take the fewest bytes. Where the type changes, a new function begins, which costs `function_cost` bytes.
+    `default_kind`: for each flexible kind the number of the default one, for other kinds NO_KIND.
     """
     count: cython.Py_ssize_t = 0
     changed: cython.bint = False
@@ -100,28 +97,28 @@ def choose_types(functions: Functions, words: Words, default_kind: Column, funct
 
 @cython.locals(default_kind="const unsigned short[::1]", types="const unsigned char[::1]")
 def cut_by_type(functions: Functions, default_kind: Column, types: Column, out: Functions) -> None:
-    """Fills `out` with the functions cut where the type changes. Both tables share their rows, whose offsets change."""
-    made: cython.Py_ssize_t = 0
+    """Fill `out` with the functions, cut where the type of rows changes. Both tables share their rows, whose offsets change."""
+    count: cython.Py_ssize_t = 0
     function: cython.Py_ssize_t
     first: cython.Py_ssize_t
     row: cython.Py_ssize_t
     base: cython.uint
     for function in range(len(functions.start)):
         first = functions.first_row[function]
-        out.start[made] = functions.start[function]
-        out.kind[made] = functions.kind[function]
-        out.first_row[made] = first
+        out.start[count] = functions.start[function]
+        out.kind[count] = functions.kind[function]
+        out.first_row[count] = first
         base = 0
         if default_kind[functions.kind[function]] != 0xFFFF:
             for row in range(first, functions.first_row[function + 1]):
                 if row > first and types[row] != types[row - 1]:
-                    out.size[made] = functions.row_start[row] - base
-                    made += 1
+                    out.size[count] = functions.row_start[row] - base
+                    count += 1
                     base = functions.row_start[row]
-                    out.start[made] = functions.start[function] + base
-                    out.first_row[made] = row
-                out.kind[made] = functions.kind[function] if types[row] else default_kind[functions.kind[function]]
+                    out.start[count] = functions.start[function] + base
+                    out.first_row[count] = row
+                out.kind[count] = functions.kind[function] if types[row] else default_kind[functions.kind[function]]
                 out.row_start[row] = functions.row_start[row] - base
-        out.size[made] = functions.size[function] - base
-        made += 1
-    out.first_row[made] = functions.first_row[len(functions.start)]
+        out.size[count] = functions.size[function] - base
+        count += 1
+    out.first_row[count] = functions.first_row[len(functions.start)]

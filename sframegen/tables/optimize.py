@@ -1,4 +1,4 @@
-"""Makes a section smaller, depending on the level: cuts functions into pieces, and joins pieces in one FDE."""
+"""Makes a section smaller, as far as the level allows: cuts functions into pieces, and joins pieces in one FDE."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sframegen.elf.code_areas import CodeArea, build_areas, code_segments
 from sframegen.format.encode import EMPTY_COLUMN, Encoder, encode_kinds
 from sframegen.format.model import FunctionTable
 from sframegen.program.own_memory import drop_pages
-from sframegen.tables.join import Groups, choose_groups, fill_joined_functions, fill_pieces, find_runs, mark_followers, mark_pieces
+from sframegen.tables.join import Groups, choose_groups, fill_joined, fill_pieces, find_runs, mark_followers, mark_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from sframegen.tables.levels import Level
 
 MAX_GAP = 15  # bytes of padding between joined functions
-NEVER = 0xFFFFFFFF  # more bytes than any block has
+NEVER = 0xFFFFFFFF  # more bytes than any block has, so that nothing is cut
 
 
 class Borders(NamedTuple):
-    """Addresses and code that may not lie between functions that share an FDE."""
+    """Addresses and ranges that must not lie between functions that share an FDE."""
 
-    symbols: Column  # addresses that symbols name, ascending
-    unsaid: Column = zeros("Q", 0)  # starts of code that is left out, ascending
-    ignored: Iterable[Range] = ()  # code of ignored FDEs: ranges without overlaps
+    symbols: Column  # addresses of symbols, ascending
+    uncovered: Column = zeros("Q", 0)  # starts of the ranges of code that are left out, ascending
+    ignored: Iterable[Range] = ()  # the code of FDEs that are ignored, without overlaps
 
 
 def build_optimized_encoder(elf: ElfFile, table: FunctionTable, encoded: EncodedRules, level: Level, borders: Borders) -> Encoder:
-    """Return the encoder for the table at that level. Every address that the table covers keeps its rule."""
+    """Return the encoder of the table, optimized for the level. Every address that the table covers keeps its rule."""
     encoder = build_encoder(table, encoded, level)
     if level.max_rows and len(table):
         marks = find_followers(elf, table, borders)
@@ -46,7 +46,7 @@ def build_optimized_encoder(elf: ElfFile, table: FunctionTable, encoded: Encoded
 
 
 def build_encoder(table: FunctionTable, encoded: EncodedRules, level: Level, like: Column = EMPTY_COLUMN) -> Encoder:
-    """Return the encoder for the unchanged table. Functions share blocks if the level allows it."""
+    """Return the encoder of the unchanged table. Functions share blocks if the level and the ABI allow it."""
     return Encoder(table, encoded.abi, encoded.layout, share=may_share_blocks(encoded.abi, level), encoded=encoded, like=like)
 
 
@@ -57,11 +57,11 @@ def may_share_blocks(abi: Abi, level: Level) -> bool:
 def find_followers(elf: ElfFile, table: FunctionTable, borders: Borders) -> bytearray:
     """Return for each function 1 if it may share an FDE with the previous one, else 0.
 
-    They may if only padding separates them, and no symbol or CFI refers to it. With CFI, no-ops can be code that is left out.
+    It may if only padding separates them, without a symbol or CFI: no-ops with CFI can be code that is left out.
     """
     areas = build_areas(elf, [CodeArea(segment, segment.start, segment.end) for segment in code_segments(elf)])
     marks = bytearray(len(table))
-    mark_followers(table.columns(), encode_kinds(table.kinds), areas, borders.symbols, borders.unsaid, MAX_GAP, marks)
+    mark_followers(table.columns(), encode_kinds(table.kinds), areas, borders.symbols, borders.uncovered, MAX_GAP, marks)
     for start, end in borders.ignored:
         first, last = bisect_left(table.start, start), bisect_right(table.start, end) + 1
         marks[first:last] = bytes(len(marks[first:last]))
@@ -69,9 +69,9 @@ def find_followers(elf: ElfFile, table: FunctionTable, borders: Borders) -> byte
 
 
 def join_pieces(table: FunctionTable, encoder: Encoder, level: Level, may_follow: bytes | bytearray) -> Encoder:
-    """Return an encoder with the same rules in other FDEs, or `encoder` itself if that section is not larger.
+    """Return an encoder with the same rules in other FDEs, or `encoder` itself if its section is not larger.
 
-    `encoder`: that of the table, which gives the size of each function. Joined functions also cover the padding between them.
+    `encoder`: the encoder of `table`. Joined functions also cover the padding between them.
     """
     pieces, groups = cut_into_pieces(table, encoder, level, may_follow)
     layout = encoder.layout
@@ -85,15 +85,15 @@ def join_pieces(table: FunctionTable, encoder: Encoder, level: Level, may_follow
         )
     joined = FunctionTable.with_room(count, len(table.row_start), table.kinds, table.rules)
     [like] = make_columns("I", count)
-    joined.shrink(count, fill_joined_functions(functions, blocks, groups, joined.columns(), like))
-    found = build_encoder(joined, encoder.encoded, level, like)
-    return found if found.size_bytes < encoder.size_bytes else encoder
+    joined.shrink(count, fill_joined(functions, blocks, groups, joined.columns(), like))
+    joined_encoder = build_encoder(joined, encoder.encoded, level, like)
+    return joined_encoder if joined_encoder.size_bytes < encoder.size_bytes else encoder
 
 
 def cut_into_pieces(
     table: FunctionTable, encoder: Encoder, level: Level, may_follow: bytes | bytearray
 ) -> tuple[FunctionTable, Groups]:
-    """Return the table of pieces, the smallest ranges that an FDE may cover, and the groups that they can form."""
+    """Return the table of pieces, which are the smallest ranges that an FDE may cover, and the groups that they can form."""
     functions, words, _, blocks = encoder.columns()
     sharers, piece_of = make_columns("II", len(table))
     [begins] = make_columns("B", len(table.row_start))
