@@ -288,14 +288,7 @@ class CfiMachine(Cursor):
     block = cython.declare("long long")
     final = cython.declare("long long")  # the state at the end of the last program
 
-    def start(
-        self,
-        opcodes: Bytes,
-        registers: FollowedRegisters,
-        block_base: int,
-        cies: Column,
-        numbers: dict[bytes, int],
-    ) -> None:
+    def start(self, opcodes: Bytes, registers: FollowedRegisters, block_base: int, cies: Column, numbers: dict[bytes, int]) -> None:
         """Run the initial instructions of all CIEs. They give the state that FDEs start in and that DW_CFA_restore restores.
 
         `opcodes`: cfi.opcodes.PROGRAM. `cies`: seven numbers each: offset of the instructions, their end, return address column,

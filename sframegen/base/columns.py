@@ -82,10 +82,7 @@ def is_ascending(values: Column) -> bool:
 
 
 @cython.locals(
-    values="const unsigned long long[::1]",
-    order="unsigned int[::1]",
-    spare="unsigned int[::1]",
-    next_index="unsigned int[::1]",
+    values="const unsigned long long[::1]", order="unsigned int[::1]", spare="unsigned int[::1]", next_index="unsigned int[::1]"
 )
 def sort_indexes(values: Column, first: cython.Py_ssize_t, end: cython.Py_ssize_t) -> memoryview:
     """Return the indexes `first` .. `end` - 1, sorted by their `values`; indexes of equal values stay in order."""

@@ -106,10 +106,7 @@ S390X = Abi(
     sp=15,
     fp=11,
     ra=14,
-    register_names=(
-        *(f"r{n}" for n in range(16)),
-        *(f"f{n}" for n in (0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)),
-    ),
+    register_names=(*(f"r{n}" for n in range(16)), *(f"f{n}" for n in (0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15))),
     base_registers=range(32),
     since=2,
     relocations={22: ABSOLUTE_64, 4: ABSOLUTE_32, 23: RELATIVE_64, 5: RELATIVE_32},

@@ -189,7 +189,7 @@ def die_with_parent(*, ignore_signals: bool = False) -> None:
         signal.signal(number, signal.SIG_IGN if ignore_signals else signal.SIG_DFL)
 
 
-def close_other_descriptors(*descriptors: int) -> None:
+def keep_only_descriptors(*descriptors: int) -> None:
     """Close all descriptors but these and the standard streams, because others wait for the end of pipes that would stay open."""
     first = 3
     for descriptor in sorted(descriptors):

@@ -8,7 +8,7 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sframegen.program.forked import ForkedProcess, close_other_descriptors, die_with_parent, fork_server
+from sframegen.program.forked import ForkedProcess, die_with_parent, fork_server, keep_only_descriptors
 from sframegen.program.signals import signals_held
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class _ForkServer:
     def prepare(self, pipe: int) -> None:
         self._pipe = pipe
         die_with_parent(ignore_signals=True)  # the processes that it has forked die with it
-        close_other_descriptors(pipe, *self._holds)
+        keep_only_descriptors(pipe, *self._holds)
 
     def answer(self, released: list[int], pid: int, seconds: float, *pipes: int) -> int | OSError:
         """Fork a process for the pipe and return its pid; without a pipe, wait for process `pid` and return its exit code."""

@@ -15,14 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from sframegen.program import patience
-from sframegen.program.forked import (
-    Answer,
-    ForkedProcess,
-    close_other_descriptors,
-    die_with_parent,
-    redirect_to_null,
-    reuse_or_start,
-)
+from sframegen.program.forked import Answer, ForkedProcess, die_with_parent, keep_only_descriptors, redirect_to_null, reuse_or_start
 from sframegen.program.forker import Forker
 
 if TYPE_CHECKING:
@@ -155,7 +148,7 @@ def _close_descriptors(pipe: int) -> None:
     """Close inherited descriptors, because others wait until all copies are closed: output pipes, perf events, BPF programs."""
     die_with_parent(ignore_signals=True)
     redirect_to_null(0, 1, 2)
-    close_other_descriptors(pipe)
+    keep_only_descriptors(pipe)
 
 
 def _call(work: Callable[..., Answer], *arguments: object) -> Answer:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from sframegen.elf.symbols import MANGLED
 from sframegen.program.forked import (
     ForkedProcess,
-    close_other_descriptors,
     die_with_parent,
+    keep_only_descriptors,
     limit_memory,
     redirect_to_null,
     reuse_or_start,
@@ -96,7 +96,7 @@ def _limit_process(pipe: int) -> None:
     """Give up all descriptors but the pipe, and limit the memory."""
     die_with_parent(ignore_signals=True)
     redirect_to_null(1, 2)
-    close_other_descriptors(pipe)
+    keep_only_descriptors(pipe)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     _demangle_name("")  # loads the library before the limit
