@@ -42,24 +42,19 @@ def opened(data: bytes, abi: Abi = AMD64) -> InputObject:
 
 @for_each("flags", [(), ("-ffunction-sections",), ("-g",)])
 @for_each("version", [2, 3])
-def test_what_compilers_make_has_the_usual_form(
+def test_what_compilers_and_gnu_as_make_has_the_usual_form(
     version: FormatVersion, flags: tuple[str, ...], compile_c: Compiler, tmp_path: Path
 ) -> None:
     compiled = compile_c(SOURCE, "-c", "-O2", *flags, name="made.o")
     add_section(compiled, output=tmp_path / "made.o", version=version)
-    data = (tmp_path / "made.o").read_bytes()
-    found = opened(data)
-    assert isinstance(found, UsualObject)
-    assert said(found) == said(UnusualObject(memoryview(data), "input"))
-    assert len(found.code) == (3 if "-ffunction-sections" in flags else 1)
-    assert isinstance(opened(data, AARCH64), UnusualObject)
-
-
-def test_what_gnu_as_makes_has_the_usual_form(compile_c: Compiler) -> None:
-    data = compile_c(SOURCE, "-c", "-O2", "-Wa,--gsframe", name="gnu.o", peer_binutils=True).read_bytes()
-    found = opened(data)
-    assert isinstance(found, UsualObject)
-    assert said(found) == said(UnusualObject(memoryview(data), "input"))
+    gnu = [compile_c(SOURCE, "-c", "-O2", "-Wa,--gsframe", name="gnu.o", peer_binutils=True)] if not flags else []
+    for path in (tmp_path / "made.o", *gnu):
+        data = path.read_bytes()
+        found = opened(data)
+        assert isinstance(found, UsualObject)
+        assert said(found) == said(UnusualObject(memoryview(data), "input"))
+        assert len(found.code) == (3 if "-ffunction-sections" in flags else 1)
+        assert isinstance(opened(data, AARCH64), UnusualObject)
 
 
 def places_of_headers(data: bytes) -> list[int]:
