@@ -58,16 +58,7 @@ class Image(NamedTuple):
 
     def link(self, name: str, *objects: Path) -> Path:
         out = self.script.with_name(name)
-        command: list[str | Path] = [
-            f"{self.machine.prefix}ld",
-            "-T",
-            self.script,
-            "--no-warn-rwx-segments",
-            "-o",
-            out,
-            self.object,
-            *objects,
-        ]
+        command = [f"{self.machine.prefix}ld", "--no-warn-rwx-segments", "-T", self.script, "-o", out, self.object, *objects]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         assert not done.stderr
         return out
@@ -142,33 +133,28 @@ def test_the_object_is_one_that_old_linkers_take(peers: Peers, tmp_path: Path) -
         assert all(found.data()[one["r_offset"] : one["r_offset"] + 8] == bytes(8) for one in relocations)
 
 
-def test_a_section_without_symbol_at_its_start(peers: Peers, tmp_path: Path) -> None:
-    first = image(ARM64, peers, tmp_path, FIRMWARE | {"INIT": "LONG(0) firmware_init = .;"}, HYP).link("first")
-    with pytest.raises(FormatError, match=r"\.init\.text: no global symbol at its start"):
-        add_section(first, object_file=tmp_path / "section.o")
-    assert not (tmp_path / "section.o").exists()
+def test_what_lacks_symbols_is_refused(peers: Peers, compile_c: Compiler, tmp_path: Path) -> None:
+    """Names need not be text."""
+    section = tmp_path / "section.o"
 
+    def refuse(file: Path, why: str) -> None:
+        with pytest.raises(FormatError, match=why):
+            add_section(file, object_file=section)
+        assert not section.exists()
 
-def test_a_symbol_whose_name_is_no_text(peers: Peers, tmp_path: Path) -> None:
+    refuse(compile_c("int f(void) { return 1; }", "-c", name="one.o"), "only linked files")
+    without = FIRMWARE | {"INIT": "LONG(0) firmware_init = .;"}
+    refuse(image(ARM64, peers, tmp_path, without, HYP).link("first"), r"\.init\.text: no global symbol at its start")
     first = image(ARM64, peers, tmp_path, FIRMWARE, HYP).link("first")
-    first.write_bytes(first.read_bytes().replace(b"\0outside\0", b"\0\xff\xfetsid\xc0\0"))
-    add_section(first, object_file=tmp_path / "section.o")
-    assert b"\0\xff\xfetsid\xc0\0" in (tmp_path / "section.o").read_bytes()
-
-
-def test_a_symbol_without_a_name(peers: Peers, tmp_path: Path) -> None:
-    first = image(ARM64, peers, tmp_path, FIRMWARE, HYP).link("first")
-    data = first.read_bytes().replace(b"\0firmware_text\0", b"\0\0irmware_text\0")
-    first.write_bytes(data.replace(b"\0outside\0", b"\0\0utside\0"))
-    with pytest.raises(FormatError, match=r"\.text: no global symbol at its start"):
-        add_section(first, object_file=tmp_path / "section.o")
-
-
-def test_a_stripped_image(peers: Peers, tmp_path: Path) -> None:
-    first = image(ARM64, peers, tmp_path, FIRMWARE, HYP).link("first")
+    data = first.read_bytes()
+    first.write_bytes(data.replace(b"\0firmware_text\0", b"\0\0irmware_text\0").replace(b"\0outside\0", b"\0\0utside\0"))
+    refuse(first, r"\.text: no global symbol at its start")
+    first.write_bytes(data)
     subprocess.run([f"{ARM64.prefix}strip", "--keep-section=.debug_frame", first], check=True)
-    with pytest.raises(FormatError, match="no symbol table: give the image that its first link made"):
-        add_section(first, object_file=tmp_path / "section.o")
+    refuse(first, "no symbol table: give the image that its first link made")
+    first.write_bytes(data.replace(b"\0outside\0", b"\0\xff\xfetsid\xc0\0"))
+    add_section(first, object_file=section)
+    assert b"\0\xff\xfetsid\xc0\0" in section.read_bytes()
 
 
 def test_the_object_is_written_once(peers: Peers, tmp_path: Path) -> None:
@@ -180,8 +166,3 @@ def test_the_object_is_written_once(peers: Peers, tmp_path: Path) -> None:
     again = runner.invoke(cli, ["add-section", "--object", str(section), str(first)])
     assert "has it already" in again.stdout
     assert section.stat().st_mtime_ns == mtime
-
-
-def test_objects_are_refused(compile_c: Compiler, tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="only linked files"):
-        add_section(compile_c("int f(void) { return 1; }", "-c", name="one.o"), object_file=tmp_path / "section.o")

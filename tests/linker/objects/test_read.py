@@ -20,22 +20,22 @@ from sframegen.elf.records import SHT
 from sframegen.elf.symbols import find_functions_named, read_functions
 from tests.support.cross import ARM64, S390X
 from tests.support.loops import for_each
-from tests.support.peers import Compiler
 from tests.support.producers import AARCH64, ROWS_AARCH64, ROWS_X86_64, X86_64
 
 if TYPE_CHECKING:
     from click.testing import Result
 
+    from sframegen.elf.records import Shdr
     from sframegen.format.layouts import FormatVersion
     from tests.support.cross import Machine
-    from tests.support.peers import Peers
+    from tests.support.peers import Compiler, Peers
     from tests.support.producers import Producer
 
 # A function in a COMDAT group, one that calls it, one more; each in a section of its own.
 SOURCE = """
     inline __attribute__((noinline)) int grouped(int a) { volatile int b[9] = {a}; return b[0]; }
     int calls(int a) { return grouped(a) + 1; }
-    int main(int n, char **) { return calls(n) - n; }
+    int main(int n, char **) { return calls(n) - n - 1; }
 """
 FLAGS = ("-x", "c++", "-O1", "-ffunction-sections", "-c")
 
@@ -55,8 +55,12 @@ def ours(compile_c: Compiler, tmp_path: Path) -> Path:
     """A piece for the group, and one for the rest."""
     path = tmp_path / "ours.o"
     add_section(compile_c(SOURCE, *FLAGS, name="ours.o"), output=path)
-    assert len([one for one in open_elf(path).sections if one.header.sh_type == SHT.GNU_SFRAME]) == 2
+    assert len(pieces(path)) == 2
     return path
+
+
+def pieces(path: Path) -> list[Shdr]:
+    return [one.header for one in open_elf(path).sections if one.header.sh_type == SHT.GNU_SFRAME]
 
 
 @pytest.fixture
@@ -64,15 +68,12 @@ def gas(compile_c: Compiler) -> Path:
     return compile_c(SOURCE, *FLAGS, "-Wa,--gsframe", name="gas.o", peer_binutils=True)
 
 
-# -- dump
-
-
 @for_each("version", [2, 3])
 @pytest.mark.parametrize("machine", [None, ARM64, S390X], ids=lambda machine: machine.name if machine else "here")
 def test_dump_is_readelfs_of_our_objects(
     machine: Machine | None, version: FormatVersion, compile_c: Compiler, peers: Peers, tmp_path: Path
 ) -> None:
-    compiler = compile_c if machine is None else Compiler(peers, tmp_path, machine.prefix)
+    compiler = machine.compiler(peers, tmp_path) if machine else compile_c
     path = tmp_path / "ours.o"
     add_section(compiler(SOURCE, *FLAGS, name="a.o"), output=path, version=version)
     text = readelf(peers, path)
@@ -127,8 +128,7 @@ def test_json_is_whole_where_an_object_is_damaged(fault: str, ours: Path, tmp_pa
     damaged, after = (Path(shutil.copy(ours, tmp_path / name)) for name in ("damaged.o", "after.o"))
     elf = open_elf(ours)
     if fault == "row":
-        section = next(one for one in elf.sections if one.header.sh_type == SHT.GNU_SFRAME)
-        offset, data = section.header.sh_offset + section.header.sh_size - 3, b"\xff\xff\xff"
+        offset, data = pieces(ours)[0].sh_offset + pieces(ours)[0].sh_size - 3, b"\xff\xff\xff"
     else:
         text = next(one for one in elf.sections if one.name == ".text.main")
         offset, data = elf.header.e_shoff + 64 * text.number + 32, struct.pack("<Q", len(elf.data))
@@ -143,9 +143,6 @@ def test_json_is_whole_where_an_object_is_damaged(fault: str, ours: Path, tmp_pa
     assert documents[1] == {"file": str(damaged), "error": line.removeprefix("sframegen: ")}
     assert line.startswith(f"sframegen: {damaged}: ")
     assert fault in line
-
-
-# -- lookup
 
 
 @for_each("made", ["ours", "gas"])
@@ -167,17 +164,14 @@ def test_lookup_finds_what_the_linked_file_has(made: str, peers: Peers, tmp_path
             assert (answer["cfa"]["offset"], answer["name"].partition("+")[0]) == (expected.cfa.offset, name)
 
 
-def test_lookup_says_where_it_looked(ours: Path) -> None:
+def test_lookup_ends_where_its_section_ends(ours: Path) -> None:
+    """Code of other sections follows in the object as it is laid out in memory."""
     result = sframegen_on("lookup", ours, "main", ".text._Z5callsi+0")
     assert result.stdout.splitlines() == [
         ".text.main+0x0 <main>: (cfa, ra, fp) = (rsp + 8, *(cfa - 8), rbp)",
         ".text._Z5callsi+0x0 <_Z5callsi>: (cfa, ra, fp) = (rsp + 8, *(cfa - 8), rbp)",
     ]
     assert result.exit_code == 0
-
-
-def test_lookup_ends_where_its_section_ends(ours: Path) -> None:
-    """Code of other sections follows in the object as it is laid out in memory."""
     section = open_elf(ours).section(".text._Z7groupedi")
     assert section is not None
     size = section.header.sh_size
@@ -208,9 +202,6 @@ def test_lookup_in_archives(ours: Path, gas: Path, peers: Peers, tmp_path: Path)
     assert "2 functions or sections of code are named .text.main" in sframegen_on("lookup", archive, ".text.main").stderr
 
 
-# -- check
-
-
 @for_each("made", ["ours", "gas"])
 def test_check_holds_objects_against_their_cfi(made: str, request: pytest.FixtureRequest) -> None:
     path = request.getfixturevalue(made)
@@ -231,9 +222,8 @@ def test_check_of_assemblers_objects(producer: Producer, peers: Peers, tmp_path:
 
 
 def test_check_finds_a_wrong_rule_and_says_in_which_function(ours: Path) -> None:
-    piece = [one for one in open_elf(ours).sections if one.header.sh_type == SHT.GNU_SFRAME][-1]
-    raw = bytearray(ours.read_bytes())
-    raw[piece.header.sh_offset + piece.header.sh_size - 1] += 8  # the last function's only CFA offset
+    piece, raw = pieces(ours)[-1], bytearray(ours.read_bytes())
+    raw[piece.sh_offset + piece.sh_size - 1] += 8  # the last function's only CFA offset
     ours.write_bytes(raw)
     report = sframegen.check(ours)
     [finding] = report.findings
@@ -242,24 +232,17 @@ def test_check_finds_a_wrong_rule_and_says_in_which_function(ours: Path) -> None
     assert sframegen_on("check", ours).exit_code == 1
 
 
-DAMAGE = {
-    "magic": (0, b"\0\0", "magic"),
-    "flags": (3, b"\x85", "flags"),
-    "functions": (8, b"\xff\xff\0\0", "index-bounds"),
-    "size": (36, b"\xff\xff\0\0", "end-outside-code"),
-}
-
-
-@pytest.mark.parametrize("name", DAMAGE)
-def test_check_finds_damage(name: str, ours: Path) -> None:
-    at, data, rule = DAMAGE[name]
-    piece = next(one for one in open_elf(ours).sections if one.header.sh_type == SHT.GNU_SFRAME)
-    raw = bytearray(ours.read_bytes())
-    raw[piece.header.sh_offset + at : piece.header.sh_offset + at + len(data)] = data
-    ours.write_bytes(raw)
-    assert rule in {finding.rule for finding in sframegen.check(ours).findings}
-    result = sframegen_on("dump", ours)
-    assert (result.exit_code == 0) == (name in ("flags", "size"))
+def test_check_finds_damage(ours: Path) -> None:
+    good, at = ours.read_bytes(), pieces(ours)[0].sh_offset
+    for offset, data, rule, is_dumped in (
+        (0, b"\0\0", "magic", False),
+        (3, b"\x85", "flags", True),
+        (8, b"\xff\xff\0\0", "index-bounds", False),
+        (36, b"\xff\xff\0\0", "end-outside-code", True),
+    ):
+        ours.write_bytes(good[: at + offset] + data + good[at + offset + len(data) :])
+        assert rule in {finding.rule for finding in sframegen.check(ours).findings}
+        assert (sframegen_on("dump", ours).exit_code == 0) == is_dumped, rule
 
 
 def test_check_of_archives_names_the_objects(ours: Path, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
@@ -273,16 +256,13 @@ def test_check_of_archives_names_the_objects(ours: Path, compile_c: Compiler, pe
 def test_what_needs_a_linked_file_says_so(ours: Path, tmp_path: Path) -> None:
     with pytest.raises(sframegen.FormatError, match="of linked files only"):
         sframegen.check(ours, second_reader=True)
+    with pytest.raises(sframegen.FormatError, match="its functions have no addresses yet; sframegen dump and lookup read it"):
+        read(ours)
     archive = tmp_path / "lib.a"
     subprocess.run(["ar", "rc", archive, ours], check=True)
     for call in (sframegen.check, sframegen.add_section):
         with pytest.raises(sframegen.FormatError, match="an archive has no separate debug file"):
             call(archive, debug_file=ours)
-
-
-def test_read_says_what_reads_objects(ours: Path) -> None:
-    with pytest.raises(sframegen.FormatError, match="its functions have no addresses yet; sframegen dump and lookup read it"):
-        read(ours)
 
 
 @for_each("command", [["dump"], ["lookup", "main"], ["check"]])
