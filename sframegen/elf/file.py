@@ -264,10 +264,7 @@ PIPE_BYTES = 1 << 16  # a pipe's capacity
 
 
 def open_regular(name: str, display_path: str, flags: int = 0, *, directory: int | None = None) -> int:
-    """Open a regular file for reading, and return its descriptor. Raises FormatError for other kinds of files, and OSError.
-
-    `display_path`: the path in messages. `flags`: further flags of os.open. `directory`: the descriptor that `name` is relative to.
-    """
+    """Open a regular file and return its descriptor. `display_path`: its name in errors. Raises FormatError for others, OSError."""
     try:  # O_NONBLOCK, because opening a FIFO would wait for a writer
         descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags, dir_fd=directory)
     except OSError as error:

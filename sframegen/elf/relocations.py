@@ -67,10 +67,7 @@ def _crel_rows(elf: ElfFile, table: Section, raw: memoryview) -> Iterator[tuple[
 
 
 def dynamic_relocations(elf: ElfFile) -> Iterator[tuple[Section | None, RelocationColumns]]:
-    """Yield (symbol table section, relocations) for each dynamic relocation section.
-
-    The sections may together be no larger than the file, so that a hostile file cannot have the same bytes read many times.
-    """
+    """Yield (symbol table section, relocations) for each dynamic relocation section, up to the file's size in total."""
     allowed = len(elf.data)
     for section in elf.sections:
         header = section.header

@@ -118,10 +118,7 @@ class SymbolTable:
         return sections
 
     def defined_in(self, sections: Iterable[int]) -> Iterator[int]:
-        """Yield the numbers of the entries that these sections define.
-
-        If a section's number is too large for st_shndx, that includes all entries with SHN_XINDEX.
-        """
+        """Yield the numbers of entries that these sections define, and of all with SHN_XINDEX if a section number needs that."""
         values = {number if number < SHN.LORESERVE else SHN.XINDEX for number in sections}
         wanted = {int.from_bytes(value.to_bytes(2, self._elf.byte_order), sys.byteorder) for value in values}
         for start in range(0, len(self), CHUNK_ENTRIES):

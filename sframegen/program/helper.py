@@ -88,10 +88,7 @@ class Helpers:
         return True
 
     def begin(self) -> ForkedProcess:
-        """Start the processes now, so that all helpers have the modules that this process has now. Raises OSError.
-
-        Return the process for the next call.
-        """
+        """Start and return the process for the next call. All later ones are copies of our state now. Raises OSError."""
         self._forker.begin()
         return self._reuse_or_start()
 

@@ -26,10 +26,7 @@ MAX_PADDING = 64  # bytes: how far to search for padding between two functions
 
 @cache
 def padding_states(machine: int) -> array[int]:
-    """Return the state machine's table: entry `state * 256 + byte` is the next state, or FAIL if the bytes are not padding.
-
-    In state 0, all bytes so far are complete instructions; state 1 follows a prefix.
-    """
+    """Return the next state, or FAIL, at `state * 256 + byte`. State 0: only whole patterns so far; state 1: after a prefix."""
     patterns = MACHINES[machine].padding
     table = [array("H", [FAIL]) * 256 for _ in range(2)]
     for next_states in table[:]:
