@@ -245,8 +245,7 @@ def test_a_closed_output_is_not_the_file_s() -> None:
 
 
 @for_each(
-    ("raised", "status"),
-    [(KeyboardInterrupt(), 130), (click.Abort(), 130), (click.UsageError("so not"), 2), (None, 0), (1, 1)],
+    ("raised", "status"), [(KeyboardInterrupt(), 130), (click.Abort(), 130), (click.UsageError("so not"), 2), (None, 0), (1, 1)]
 )
 def test_status_of_the_process(monkeypatch: pytest.MonkeyPatch, raised: BaseException | int | None, status: int) -> None:
     def command(**_options: Any) -> int | None:

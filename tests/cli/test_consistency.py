@@ -70,11 +70,7 @@ def run(path: str, *arguments: str) -> tuple[int, str]:
 
 
 def test_the_walk_sees_all_commands() -> None:
-    assert CONTEXTS.keys() >= {
-        "sframegen",
-        "sframegen fleet run",
-        *(f"sframegen {one}" for one in COMMANDS),
-    }
+    assert CONTEXTS.keys() >= {"sframegen", "sframegen fleet run", *(f"sframegen {one}" for one in COMMANDS)}
 
 
 def test_an_option_has_the_same_short_name_everywhere() -> None:
@@ -265,11 +261,7 @@ def test_without_operands_it_is_wrong_usage_or_none_are_needed(path: str) -> Non
 
 
 @for_each(
-    ("path", "lacking"),
-    [
-        ("add-section", {"--replace", "--detached", "--object", "--recursive"}),
-        ("remove", {"--recursive"}),
-    ],
+    ("path", "lacking"), [("add-section", {"--replace", "--detached", "--object", "--recursive"}), ("remove", {"--recursive"})]
 )
 def test_commands_for_trees_lack_only_what_is_for_one_file(path: str, lacking: set[str]) -> None:
     lacking |= {"--output"}
@@ -282,15 +274,7 @@ def test_commands_for_trees_lack_only_what_is_for_one_file(path: str, lacking: s
 def test_add_tree_has_what_add_section_has(path: str) -> None:
     """Except what is for one file: `--replace` is what it always does."""
     names = {name for option in options_of(path) for name in option.opts}
-    assert names >= {
-        "--json",
-        "--force",
-        "--debug-file",
-        "--min-coverage",
-        "--synthesize",
-        "--unloaded",
-        "--min-kernel",
-    }
+    assert names >= {"--json", "--force", "--debug-file", "--min-coverage", "--synthesize", "--unloaded", "--min-kernel"}
 
 
 @for_each(

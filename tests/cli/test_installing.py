@@ -21,11 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CLICK, CAPSTONE, LIEF, *_ = DEPENDENCIES
-NEEDED = {
-    "click": "click>=8",
-    "lief": "lief>=1",
-    "fsspec": "fsspec[http]>=2025.1",
-}
+NEEDED = {"click": "click>=8", "lief": "lief>=1", "fsspec": "fsspec[http]>=2025.1"}
 
 
 @pytest.fixture

@@ -113,14 +113,7 @@ def test_a_signal_at_any_moment(
     driver: Driver, program: Path, tmp_path: Path, event: str, number: signal.Signals, moments: int
 ) -> None:
     before = program.read_bytes()
-    arguments = [
-        "add-section",
-        "-q",
-        "-j1",
-        "-o",
-        str(tmp_path / "out"),
-        str(program),
-    ]
+    arguments = ["add-section", "-q", "-j1", "-o", str(tmp_path / "out"), str(program)]
     status, stderr, events = driver.run(arguments, event, number, 0)
     assert (status, stderr) == (0, "")
     assert events

@@ -338,10 +338,7 @@ FAULT = "sframegen fault, please report it: KeyError: 'bug' (PLACE); SFRAMEGEN_T
         ("os.kill(os.getpid(), signal.SIGKILL)", "a.out: sframegen was killed"),
         ("os.kill(os.getpid(), signal.SIGTERM)", "a.out: sframegen was killed"),
         ("raise MemoryError", "a.out: not enough memory"),
-        (
-            "raise KeyError('bug')",
-            f"a.out: {FAULT}",
-        ),
+        ("raise KeyError('bug')", f"a.out: {FAULT}"),
         ("raise OSError(28, 'No space left', 'there')", "there: No space left"),
     ],
 )
@@ -472,10 +469,7 @@ def test_a_shim_without_sframegen_is_the_linker_with_a_warning(here: Path, objec
     shim = here / "shims" / "ld"
     shim.write_text(shim.read_text().replace("__init__.py", "gone.py"))
     done = run(shim, "-e", "main", object_file)
-    assert (done.returncode, done.stderr) == (
-        0,
-        "sframegen: warning: sframegen has been uninstalled; linked without the section\n",
-    )
+    assert (done.returncode, done.stderr) == (0, "sframegen: warning: sframegen has been uninstalled; linked without the section\n")
     subprocess.run(["ld", "-e", "main", object_file, "-o", "plain"], check=True)
     assert (here / "a.out").read_bytes() == (here / "plain").read_bytes()
 

@@ -159,10 +159,7 @@ def test_one_at_a_time_needs_no_other_process(arguments: tuple[str, ...]) -> Non
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize(
-    "options",
-    [("--json",), ("--dry-run", "--json"), ("-v", "--no-verify", "--min-coverage", "100")],
-)
+@pytest.mark.parametrize("options", [("--json",), ("--dry-run", "--json"), ("-v", "--no-verify", "--min-coverage", "100")])
 def test_all_that_users_see_is_as_with_one(program: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
     directory = tmp_path / "directory"
     files = [directory / name for name in ("one", "absent", "text", "two\udcff", "with section", "large")]
@@ -338,10 +335,7 @@ def kill_one(process: subprocess.Popen[str], number: int) -> None:
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     ("jobs", "number", "send"),
-    [
-        (1, signal.SIGINT, kill_one),
-        *product([2], [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], [kill_one, kill_all]),
-    ],
+    [(1, signal.SIGINT, kill_one), *product([2], [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], [kill_one, kill_all])],
 )
 def test_signals_leave_nothing(
     program: Path, tmp_path: Path, jobs: int, number: signal.Signals, send: Callable[[subprocess.Popen[str], int], None]

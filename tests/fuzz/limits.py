@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 BLOCKED_SECONDS = 30.0  # of waiting without work, for what never comes
 MEMORY_FACTOR, MEMORY_BASE = 10, 50 << 20  # bytes for each byte of the input, and for any
-ENDINGS = {
-    signal.SIGPROF: "hang",
-    signal.SIGALRM: "hang: waits for ever",
-    signal.SIGKILL: "killed: the machine is out of memory",
-}
+ENDINGS = {signal.SIGPROF: "hang", signal.SIGALRM: "hang: waits for ever", signal.SIGKILL: "killed: the machine is out of memory"}
 
 
 def address_space() -> int:

@@ -24,10 +24,7 @@ from tests import ROOT
 
 DOCUMENT = (ROOT / "docs" / "linking.md").read_text()
 START = "from sframegen.cli.start import"
-SOURCES = {
-    "say.c": "int say(void) { return 7; }\n",
-    "main.c": "int say(void);\nint main(void) { return say(); }\n",
-}
+SOURCES = {"say.c": "int say(void) { return 7; }\n", "main.c": "int say(void);\nint main(void) { return say(); }\n"}
 SIGNED = '__attribute__((section(".signature"), used)) static char signature[] = "by elfsign";\n'  # add-section refuses it
 PLAIN = {
     "Makefile": "main: main.o libsay.so\nlibsay.so: say.c\n\t$(CC) -shared -fPIC -o $@ $<\n",
@@ -192,12 +189,7 @@ KILLED = "import os, sframegen.api.adding as adding; adding.add = lambda *_: os.
     [
         ("ninja", START, KILLED, "sframegen: warning: main: sframegen was killed; linked without"),
         ("ninja", "__init__.py", "gone.py", "sframegen: warning: sframegen has been uninstalled; linked without"),
-        (
-            "cmake, ninja",
-            START,
-            KILLED,
-            "sframegen: warning: main: sframegen was killed; linked without",
-        ),
+        ("cmake, ninja", START, KILLED, "sframegen: warning: main: sframegen was killed; linked without"),
     ],
 )
 def test_sframegen_is_killed_or_gone(tmp_path: Path, path: str, name: str, old: str, new: str, message: str) -> None:

@@ -65,10 +65,7 @@ def start_of(program: Path) -> int:
 
 @pytest.mark.parametrize(
     ("detail", "expected"),
-    [
-        (FrameDetail(), [("outer", 4, False), ("inner", 2, True)]),
-        (FrameDetail(inlined=False), [("outer", 4, False)]),
-    ],
+    [(FrameDetail(), [("outer", 4, False), ("inner", 2, True)]), (FrameDetail(inlined=False), [("outer", 4, False)])],
 )
 def test_what_is_asked_for(detail: FrameDetail, expected: list[tuple[str, int, bool]], program: Path, tmp_path: Path) -> None:
     pytest.importorskip("symbolic")
