@@ -1,4 +1,4 @@
-"""What is released: a version with its changes, files with the same bytes from each build, a table that says what was tried."""
+"""What is released: files with the same bytes from each build, all modules in them, and a list of their parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from sframegen.program.build import MODULES, SHARED_MODULE
 from tests import ROOT
 from tools.release import sbom
 from tools.release.building import missing_in, settle
-from tools.release.trial import SOURCE, changed_since, contents, row_of, trials
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,40 +77,6 @@ def test_a_wheel_without_a_module_that_could_not_be_compiled_is_found(tmp_path: 
     assert missing_in(wheel, compiled=False) == []
 
 
-METADATA = "Metadata-Version: 2.4\nRequires-Dist: {}\n\n{}"
-
-
-def wheel_of(path: Path, module: str, needs: str, description: str, year: int) -> Path:
-    files = {"p.py": module, "p-1.dist-info/METADATA": METADATA.format(needs, description)}
-    record = "".join(f"{name},sha256={sha256(text.encode()).hexdigest()},{len(text)}\n" for name, text in files.items())
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, text in {**files, "p-1.dist-info/RECORD": record}.items():
-            archive.writestr(zipfile.ZipInfo(name, (year, 1, 1, 0, 0, 0)), text)
-    return path
-
-
-def test_what_was_tried_holds_for_wheels_that_install_the_same(tmp_path: Path) -> None:
-    """A row of the table is kept when only dates and the description change, and goes when code or dependencies do."""
-    tried = contents(wheel_of(tmp_path / "a.whl", "x = 1", "click", "One.", 2020))
-    assert contents(wheel_of(tmp_path / "b.whl", "x = 1", "click", "Another one.", 2021)) == tried
-    assert contents(wheel_of(tmp_path / "c.whl", "x = 2", "click", "One.", 2020)) != tried
-    assert contents(wheel_of(tmp_path / "d.whl", "x = 1", "lief", "One.", 2020)) != tried
-
-
-def test_a_row_of_a_trial_that_failed_says_why() -> None:
-    found = {"machine": "x86_64", "python": "3.13", "free-threaded": False, "way": "pip", "what": "pure wheel", "failed": "none"}
-    assert row_of(found).endswith("|  | no: none |")
-
-
-def test_what_is_tried_is_the_sdist_and_no_other_tarball(tmp_path: Path) -> None:
-    """`make release` puts the conformance suite beside it."""
-    [trial] = [one for one in trials([]) if one.kind == SOURCE and one.with_lief]
-    (tmp_path / "sframegen-1.0-conformance.tar.gz").touch()
-    assert trial.chosen(tmp_path) is None
-    (tmp_path / "sframegen-1.0.tar.gz").touch()
-    assert trial.chosen(tmp_path) == tmp_path / "sframegen-1.0.tar.gz"
-
-
 def reported(name: str, version: str) -> dict[str, object]:
     """An entry of pip's report."""
     download = {"url": f"https://example.org/{name}-{version}.whl", "archive_info": {"hashes": {"sha256": "0" * 64}}}
@@ -131,18 +96,6 @@ def test_the_sbom_names_each_part_with_version_hash_and_license(tmp_path: Path) 
     assert lief["hashes"] == [{"alg": "SHA-256", "content": "0" * 64}]
     assert {"name": "sframegen:condition", "value": "platform_machine != 's390x'"} in lief["properties"]
     assert bill["dependencies"][0]["dependsOn"] == [click["bom-ref"], lief["bom-ref"]]
-
-
-def test_wheels_are_tried_with_the_tests_of_their_own_sources(tmp_path: Path) -> None:
-    names = ["setup.py", "sframegen/__init__.py", "sframegen/base/errors.py"]
-    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
-        for name in names:
-            archive.add(ROOT / name, f"sframegen-0/{name}")
-    assert changed_since(tmp_path / "a.tar.gz") == []
-    with tarfile.open(tmp_path / "b.tar.gz", "w:gz") as archive:
-        archive.add(ROOT / "LICENSE", "sframegen-0/sframegen/base/errors.py")
-        archive.add(ROOT / "LICENSE", "sframegen-0/cfi/gone.py")
-    assert changed_since(tmp_path / "b.tar.gz") == ["sframegen/base/errors.py", "cfi/gone.py"]
 
 
 @pytest.fixture
