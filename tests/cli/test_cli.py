@@ -38,15 +38,6 @@ def process(*arguments: object, **options: Any) -> subprocess.CompletedProcess[s
 # -- the group
 
 
-def test_help_lists_every_command_with_its_line() -> None:
-    result = run("--help")
-    assert result.exit_code == 0
-    for name, line in COMMANDS.items():
-        assert f"  {name} " in result.stdout
-        assert line.split()[0] in result.stdout
-    assert "_SFRAMEGEN_COMPLETE" in result.stdout
-
-
 def test_help_has_the_commands_in_groups_also_where_no_command_is_given() -> None:
     assert sum(map(len, GROUPS.values())) == len(COMMANDS)
     for text in (run("--help").stdout, run().stderr):
@@ -128,18 +119,8 @@ def test_a_module_is_compiled_where_its_file_says_so(name: str) -> None:
     assert build.is_compiled(name) != str(import_module(name).__file__).endswith(".py")
 
 
-NOT_AT_START = {
-    "json",
-    "subprocess",
-    "pathlib",
-    "shutil",
-    "tempfile",
-    "multiprocessing",
-    "importlib.metadata",
-    "lief",
-    "capstone",
-    "elftools",
-}
+NOT_AT_START = {"json", "subprocess", "pathlib", "shutil", "tempfile", "multiprocessing", "importlib.metadata"}
+NOT_AT_START |= {"lief", "capstone", "elftools"}
 
 
 @for_each(("arguments", "most"), [(("--version",), 6), (("lookup", "FILE", "0"), 52), (("stack", "4194304"), 91)])
@@ -191,6 +172,7 @@ def test_merge_imports_neither_conversions_nor_other_commands() -> None:
         ("dump", "--nosuch", "file"),
         ("lookup", "file"),
         ("add-section",),
+        ("add-tree", "absent"),
         ("add-section", "-o", "out", "a", "b"),
         ("add-section", "--min-coverage", "101", "a"),
         ("add-section", "--min-coverage", "most", "a"),
@@ -205,11 +187,6 @@ def test_wrong_usage_is_status_2(arguments: tuple[str, ...]) -> None:
 def test_a_dash_is_a_file_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert run("dump", "-").stderr == "sframegen: -: No such file or directory\n"
-
-
-def test_shell_completion() -> None:
-    env = os.environ | {"_SFRAMEGEN_COMPLETE": "bash_complete", "COMP_WORDS": "sframegen loo", "COMP_CWORD": "1"}
-    assert process(env=env, stdout=subprocess.PIPE).stdout == "plain,lookup\n"
 
 
 # -- one line and status 1 for what is wrong with a file; the program's own end
@@ -235,13 +212,6 @@ def test_errors_of_a_file_are_one_line(error: Exception, line: str, capsys: pyte
         throw(error)
     assert files.status == 1
     assert capsys.readouterr() == ("", line)
-
-
-def test_a_closed_output_is_not_the_file_s() -> None:
-    files = Run()
-    with pytest.raises(BrokenPipeError), files.working_on("app"):
-        throw(BrokenPipeError())
-    assert files.status == 0
 
 
 @for_each(

@@ -50,9 +50,9 @@ def why_no_bpf() -> str:
 
 
 @cache
-def why_no_perf_events(flags: int = USER_ONLY) -> str:
+def why_no_perf_events() -> str:
     """Return why a process cannot sample itself here, or an empty text."""
-    attributes = ctypes.create_string_buffer(pack("=IIQQQQQ", SOFTWARE, 112, CPU_CLOCK, 1 << 20, 0, 0, flags), 112)
+    attributes = ctypes.create_string_buffer(pack("=IIQQQQQ", SOFTWARE, 112, CPU_CLOCK, 1 << 20, 0, 0, USER_ONLY), 112)
     fd = _system_call(PERF_EVENT_OPEN, attributes, 0, -1, -1, 8)
     if fd < 0:
         return f"no perf events: {os.strerror(-fd)}"
@@ -60,8 +60,6 @@ def why_no_perf_events(flags: int = USER_ONLY) -> str:
     return ""
 
 
-no_kernel_events = why_no_perf_events(flags=0)
-needs_perf_events_of_the_kernel = pytest.mark.skipif(bool(no_kernel_events), reason=no_kernel_events or "perf events work")
 needs_perf_events = pytest.mark.skipif(bool(why_no_perf_events()), reason=why_no_perf_events() or "perf events work")
 needs_bpf = pytest.mark.skipif(
     bool(why_no_bpf() or why_no_perf_events()), reason=why_no_bpf() or why_no_perf_events() or "BPF works"

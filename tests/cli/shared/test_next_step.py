@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,23 +24,11 @@ if TYPE_CHECKING:
     from tests.support.peers import Compiler
 
 
-class Terminal:
-    def __init__(self, is_terminal: bool) -> None:
-        self.is_terminal = is_terminal
-
-    def isatty(self) -> bool:
-        return self.is_terminal
-
-
 @pytest.fixture
 def on_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """For this line only: click's runner has its own standard error, which is none."""
-
-    class Sys:
-        stderr = Terminal(is_terminal=True)
-        stdout = sys.stdout
-
-    monkeypatch.setattr(module, "sys", Sys)
+    terminal = SimpleNamespace(isatty=lambda: True)
+    monkeypatch.setattr(module, "sys", SimpleNamespace(stderr=terminal, stdout=sys.stdout))
 
 
 @pytest.fixture
@@ -59,42 +49,26 @@ def said(*arguments: str) -> list[str]:
     return [line for line in done.stderr.splitlines() if line.startswith("next: ")]
 
 
-@pytest.mark.usefixtures("on_terminal", "place")
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["add-section", "prog"], "sframegen check prog"),
-        (["add-section", "-o", "a copy", "prog"], "sframegen check 'a copy'"),
-        (["add-section", "--", "-prog", "a file"], "sframegen check ./-prog 'a file'"),
-        (["add-section", "--detached", "a store", "prog"], "sframegen check --sections 'a store' prog"),
-        (["merge", "-o", "all.o", "one.o"], "sframegen check all.o"),
-        (["add-tree", "root"], "sframegen check --quiet root"),
-    ],
-)
-def test_success_ends_with_what_to_do_next(arguments: list[str], line: str) -> None:
-    if arguments[0] == "merge":
-        said("add-section", "-q", "one.o")
-    assert said(*arguments) == [f"next: {line}"]
-
-
-@pytest.mark.usefixtures("on_terminal", "place")
-def test_after_convert() -> None:
-    said("add-section", "-q", "prog")
-    assert said("convert", "--sframe-version", "2", "-o", "prog.v2", "prog") == ["next: sframegen check prog.v2"]
-
-
-@pytest.mark.usefixtures("on_terminal", "place")
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["add-section", "--quiet", "prog"],
-        ["add-section", "--json", "prog"],
-        ["add-section", "--dry-run", "prog"],
-        ["add-tree", "--dry-run", "root"],
-    ],
-)
-def test_nothing_is_said_where_it_helps_nobody(arguments: list[str]) -> None:
-    assert said(*arguments) == []
+@pytest.mark.usefixtures("place")
+def test_success_ends_with_what_to_do_next(request: pytest.FixtureRequest) -> None:
+    """On a terminal: not to pipes, and not where it helps nobody."""
+    assert said("add-section", "-o", "piped", "prog") == []
+    request.getfixturevalue("on_terminal")
+    said("add-section", "-q", "one.o")
+    expected = {
+        "add-section --dry-run prog": [],
+        "add-section --quiet -o quiet prog": [],
+        "add-section --json -o json prog": [],
+        "add-section -o 'a copy' prog": ["next: sframegen check 'a copy'"],
+        "add-section --detached 'a store' prog": ["next: sframegen check --sections 'a store' prog"],
+        "add-section prog": ["next: sframegen check prog"],
+        "add-section -- -prog 'a file'": ["next: sframegen check ./-prog 'a file'"],
+        "merge -o all.o one.o": ["next: sframegen check all.o"],
+        "convert --sframe-version 2 -o prog.v2 prog": ["next: sframegen check prog.v2"],
+        "add-tree --dry-run root": [],
+        "add-tree root": ["next: sframegen check --quiet root"],
+    }
+    assert {line: said(*shlex.split(line)) for line in expected} == expected
 
 
 @pytest.mark.usefixtures("on_terminal")
@@ -118,11 +92,6 @@ def test_nothing_is_said_after_a_refusal() -> None:
     done = CliRunner().invoke(cli, ["add-section", "prog", "missing"])
     assert done.exit_code == 1
     assert "next: " not in done.stderr
-
-
-@pytest.mark.usefixtures("place")
-def test_nothing_is_said_to_pipes() -> None:
-    assert said("add-section", "prog") == []
 
 
 @pytest.mark.usefixtures("on_terminal")
