@@ -109,23 +109,17 @@ def test_all_programs_and_libraries_get_a_section(root: Path) -> None:
     assert subprocess.run([root / "usr/bin/tree", "7"], check=False).returncode == 7
 
 
-def test_a_second_run_changes_nothing(root: Path) -> None:
+@pytest.mark.parametrize("tool", ["", "strip", "llvm-strip"])
+def test_a_second_run_changes_nothing(root: Path, peers: Peers, tool: str) -> None:
+    """Nor does one after strip, which takes with it what `remove` needs, and leaves the section."""
     run(root)
+    if tool:
+        for file in ("usr/bin/tree", "usr/lib/libtree.so.1"):
+            subprocess.run([peers.tool(tool), root / file], check=True)
+        run(root)
     before = state(root)
     again = run(root)
     assert again.stdout.startswith("0 files given a section, 3 unchanged, 0 without CFI, 0 refused; 100.00 % of ")
-    assert state(root) == before
-
-
-@pytest.mark.parametrize("tool", ["strip", "llvm-strip"])
-def test_nor_does_one_after_strip(root: Path, peers: Peers, tool: str) -> None:
-    """Which takes with it what `remove` needs, and leaves the section."""
-    run(root)
-    for file in ("usr/bin/tree", "usr/lib/libtree.so.1"):
-        subprocess.run([peers.tool(tool), root / file], check=True)
-    run(root)
-    before = state(root)
-    assert "0 files given a section, 3 unchanged" in run(root).stdout
     assert state(root) == before
 
 
@@ -190,7 +184,7 @@ def test_files_without_cfi_are_counted(root: Path, compile_c: Compiler) -> None:
     assert (entry["outcome"], entry["reason"]) == ("nothing to add", "nothing to add: no call frame information")
 
 
-@pytest.mark.parametrize("mode", [0o444, 0o555, 0o4755, 0o2755])
+@pytest.mark.parametrize("mode", [0o444, 0o555, 0o4755, 0o2755, 0o6511, 0o1700])
 def test_modes_and_attributes_stay(root: Path, mode: int) -> None:
     file = root / "usr/bin/tree"
     file.chmod(mode)
@@ -331,12 +325,16 @@ def test_a_refused_file(root: Path, options: list[str], status: int, word: str |
 
 
 def test_a_checksum_beside_a_file_stays_true(root: Path) -> None:
-    (root / "usr/lib/.libtree.so.1.hmac").write_text("0123\n")
-    report = root.parent / "report.json"
+    """Unless --force is given, as the warning without it says."""
+    file, report = root / "usr/lib/libtree.so.1", root.parent / "report.json"
+    file.with_name(".libtree.so.1.hmac").write_text("0123\n")
     assert "2 files given a section, 0 unchanged, 0 without CFI, 1 refused" in run("--report", report, root).stdout
     assert by_path(report)["usr/lib/libtree.so.1"]["reason"] == (
         "signed: a checksum in usr/lib/.libtree.so.1.hmac; use --force to change it anyway, then sign it again"
     )
+    assert not has_section(file)
+    assert f"sframegen: {file}: warning: must be signed again: " in run("--force", root).stderr
+    assert has_section(file)
 
 
 def test_what_may_not_be_read_or_written(root: Path) -> None:
@@ -358,23 +356,9 @@ def test_what_may_not_be_read_or_written(root: Path) -> None:
         directory.chmod(0o755)
 
 
-def test_a_file_that_vanishes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = tree_files.find_linked_files
-
-    def find(*arguments: Any, **options: Any) -> Any:
-        result = found(*arguments, **options)
-        (root / "usr/bin/tree").unlink()
-        return result
-
-    monkeypatch.setattr("sframegen.cli.trees.each_file.find_linked_files", find)
-    result = run(root)
-    assert (result.exit_code, result.stderr) == (0, f"sframegen: warning: {root}/usr/bin/tree: No such file or directory\n")
-    assert "2 files given a section" in result.stdout
-
-
-@pytest.mark.parametrize("swapped", ["usr/bin", "usr/bin/tree"])
-def test_a_symbolic_link_that_comes_between(swapped: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It leads to a file outside of the root, which stays unchanged."""
+@pytest.mark.parametrize("swapped", ["", "usr/bin", "usr/bin/tree"])
+def test_a_file_that_vanishes(swapped: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a symbolic link comes in its place, or in that of its directory: the file outside of the root stays unchanged."""
     found = tree_files.find_linked_files
     outside = tmp_path / "outside"
     shutil.copytree(root / "usr/bin", outside)
@@ -382,16 +366,17 @@ def test_a_symbolic_link_that_comes_between(swapped: str, root: Path, tmp_path: 
 
     def find(*arguments: Any, **options: Any) -> Any:
         result = found(*arguments, **options)
-        (root / swapped).rename(tmp_path / "away")
-        (root / swapped).symlink_to(outside / swapped[len("usr/bin/") :])
+        (root / (swapped or "usr/bin/tree")).rename(tmp_path / "away")
+        if swapped:
+            (root / swapped).symlink_to(outside / swapped[len("usr/bin/") :])
         return result
 
     monkeypatch.setattr("sframegen.cli.trees.each_file.find_linked_files", find)
     result = run(root)
     assert (outside / "tree").read_bytes() == before
-    assert (result.exit_code, result.stderr) == (
-        0, f"sframegen: warning: {root}/usr/bin/tree: a symbolic link has appeared in its path\n",
-    )  # fmt: skip
+    why = "a symbolic link has appeared in its path" if swapped else "No such file or directory"
+    assert (result.exit_code, result.stderr) == (0, f"sframegen: warning: {root}/usr/bin/tree: {why}\n")
+    assert "2 files given a section" in result.stdout
 
 
 def test_the_report_follows_no_link_that_somebody_guessed(root: Path, tmp_path: Path) -> None:
@@ -437,16 +422,15 @@ def test_paths_longer_than_the_system_takes(root: Path) -> None:
     assert result.stdout.startswith("3 files given a section, 0 unchanged, 0 without CFI, 1 refused")
 
 
-@for_each("place", ["absent", "file"])
-def test_a_root_is_a_directory(tmp_path: Path, place: str) -> None:
-    (tmp_path / "file").touch()
-    assert run(tmp_path / place).exit_code == 2
-
-
 def test_a_report_that_cannot_be_written(root: Path, tmp_path: Path) -> None:
-    result = run("--report", tmp_path / "absent/report.json", root)
-    assert result.exit_code == 1
-    assert "No such file or directory" in result.stderr
+    """It takes the place of no device: /dev/null, for root."""
+    absent, fifo = tmp_path / "absent/report.json", tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for report, why in (absent, "No such file or directory"), (fifo, f"sframegen: {fifo}: not a regular file\n"):
+        result = run("--report", report, root)
+        assert result.exit_code == 1
+        assert why in result.stderr
+    assert fifo.is_fifo()
     assert has_section(root / "usr/bin/tree")
 
 
@@ -457,15 +441,6 @@ def test_a_report_to_stdout_is_all_that_is_there(root: Path, tmp_path: Path, mon
     assert "3 files given a section, " in result.stderr
     assert f"{root / 'usr/bin/tree'}: " in result.stderr
     assert not (tmp_path / "-").exists()
-
-
-def test_a_report_takes_the_place_of_no_device(root: Path, tmp_path: Path) -> None:
-    """/dev/null, for root."""
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    result = run("--report", fifo, root)
-    assert (result.exit_code, result.stderr) == (1, f"sframegen: {fifo}: not a regular file\n")
-    assert fifo.is_fifo()
 
 
 def test_a_file_that_is_truncated_while_it_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -633,17 +608,6 @@ def test_two_forms_of_json_on_stdout_are_wrong_usage(root: Path) -> None:
     assert state(root) == before
 
 
-def test_force_changes_what_is_signed(root: Path) -> None:
-    """As the warning without it says."""
-    file = root / "usr/lib/libtree.so.1"
-    file.with_name(".libtree.so.1.hmac").write_text("0123")
-    assert "use --force to change it anyway" in run(root).stderr
-    assert not has_section(file)
-    forced = run("--force", root)
-    assert f"sframegen: {file}: warning: must be signed again: " in forced.stderr
-    assert has_section(file)
-
-
 def test_debug_files_of_a_tree(root: Path, compile_c: Compiler, tmp_path: Path) -> None:
     """For those files that have one with call frame information; the others are done without, and are not refused."""
     file, debug = root / "usr/bin/work", tmp_path / "debug"
@@ -661,3 +625,49 @@ def test_debug_files_of_a_tree(root: Path, compile_c: Compiler, tmp_path: Path) 
     assert [one.severity for one in check(file, debug_file=debug).findings if one.severity is Severity.ERROR] == []
     its_own.write_bytes(its_own.read_bytes()[:1000])
     assert f"warning: {its_own}" in run("--debug-file", debug, root).stderr
+
+
+# -- on a root that is installed
+
+CLONE_NEWNS, MS_BIND, MS_PRIVATE, MS_REC = 0x20000, 4096, 1 << 18, 16384
+
+
+@for_each("jobs", [1, 2])
+def test_times_of_directories_stay(root: Path, jobs: int) -> None:
+    directories = [path for path in (root, *root.rglob("*")) if path.is_dir() and not path.is_symlink()]
+    for number, path in enumerate(directories):
+        os.utime(path, ns=(10**18 + number, 10**18 + 7 * number))
+    before = [path.stat().st_mtime_ns for path in directories]
+    for command in (run, remove_tree):
+        assert command("-j", jobs, root).exit_code == 0
+        assert [path.stat().st_mtime_ns for path in directories] == before
+
+
+def test_one_file_system(root: Path, tmp_path: Path) -> None:
+    """A directory and a file from elsewhere are mounted, in a name space of the test's own."""
+    other = Path("/dev/shm") / f"sframegen-{os.getpid()}"
+    if os.geteuid() != 0 or not other.parent.is_dir() or other.parent.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("needs root and a second file system")
+    libc = ctypes.CDLL(None, use_errno=True)
+    shutil.copy(root / "usr/bin/tree", root / "usr/bin/second")
+
+    def mount() -> None:
+        if libc.unshare(CLONE_NEWNS) or libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None):
+            os._exit(77)
+        for name in ("usr/lib/deep", "usr/bin/tree"):
+            if libc.mount(os.fsencode(other / name), os.fsencode(root / name), None, MS_BIND, None):
+                os._exit(77)
+
+    def files(*options: str) -> str:
+        command = [sys.executable, "-P", "-m", "sframegen", "add-tree", "--dry-run", *options, str(root)]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, preexec_fn=mount)
+        if done.returncode == 77:
+            pytest.skip("this user may not mount")
+        return done.stdout.partition(" would be")[0]
+
+    try:
+        shutil.copytree(root / "usr", other / "usr")
+        assert (files(), files("--one-file-system")) == ("4 files", "2 files")
+    finally:
+        shutil.rmtree(other, ignore_errors=True)
+    assert not has_section(root / "usr/bin/tree")

@@ -151,14 +151,6 @@ def test_a_file_that_may_not_be_read_is_refused_and_the_others_are_done(
     assert (result.exit_code, result.stderr.splitlines(), result.stdout) == (1, lines, "")
 
 
-@pytest.mark.parametrize("mode", [0o444, 0o4755, 0o2755, 0o6511, 0o1700])
-def test_the_mode_stays(mode: int, program: Path) -> None:
-    program.chmod(mode)
-    assert run("-q", program).output == ""
-    assert stat.S_IMODE(program.stat().st_mode) == mode
-    assert find_sframe(open_elf(program)) is not None
-
-
 def test_capabilities_stay(program: Path) -> None:
     try:
         os.setxattr(program, "security.capability", CAPABILITY)
