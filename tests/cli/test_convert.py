@@ -7,8 +7,9 @@ import re
 import shutil
 import subprocess
 from collections import Counter
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pytest
 from click.testing import CliRunner, Result
@@ -173,8 +174,8 @@ def test_headers_shrink_and_the_rest_is_zeros(file: Path) -> None:
 def test_the_undo_record_gives_back_the_original(added: Path, compile_c: Compiler, tmp_path: Path) -> None:
     original = compile_c(PROGRAM, "-O2").read_bytes()
     file = Path(shutil.copy2(added, tmp_path / "file"))
-    for version in (2, 3):
-        api.convert(file, version)
+    for version, level in (2, None), (3, None), (None, "size"):
+        api.convert(file, version, optimize=level)
         assert restored(file.read_bytes()) == original
 
 
@@ -208,23 +209,16 @@ def test_version_that_the_file_has_already(file: Path, tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_refused_and_the_remedy_helps(peers: Peers, tmp_path: Path) -> None:
     file = producers.GNU[1].link(producers.ROWS_X86_64, tmp_path / "library", peers)
-    data = file.read_bytes()
+    data, before = file.read_bytes(), read_sframe(open_elf(file)).table
     result = run("--optimize", "none", "--sframe-version", 3, file)
     assert result.exit_code == 1
     assert "do not fit into the section's place" in result.stderr
     assert "add-section --replace" in result.stderr
     assert file.read_bytes() == data
     subprocess.run([peers.tool("objcopy"), "--remove-section", ".sframe", file], check=True)
-    before = read_sframe_of(data, tmp_path)
     sframegen.add_section(file, optimize="none")
     assert version_of(file) == 3
     assert find_difference(before, read_sframe(open_elf(file)).table) == (None, 0)
-
-
-def read_sframe_of(data: bytes, directory: Path) -> FunctionTable:
-    file = directory / "before"
-    file.write_bytes(data)
-    return read_sframe(open_elf(file)).table
 
 
 @pytest.mark.parametrize("maker", producers.GNU[:2], ids=lambda maker: maker.name)
@@ -266,14 +260,6 @@ def test_output_dry_run_and_json(file: Path, tmp_path: Path) -> None:
     assert run("-q", "--sframe-version", 2, file).output == ""
 
 
-def test_hard_links(file: Path) -> None:
-    (file.parent / "other").hardlink_to(file)
-    result = run("--sframe-version", 2, file)
-    assert result.exit_code == 0
-    assert "1 other name (hard links)" in result.stderr
-    assert version_of(file.parent / "other") == 3
-
-
 def test_hard_links_of_one_run_follow_the_file(file: Path) -> None:
     names = [file, *(file.parent / name for name in ("other", "absent from the run"))]
     for name in names[1:]:
@@ -284,11 +270,6 @@ def test_hard_links_of_one_run_follow_the_file(file: Path) -> None:
     assert "1 other name (hard links)" in result.stderr
     assert names[0].samefile(names[1])
     assert [version_of(name) for name in names] == [2, 2, 3]
-
-
-def test_usage_errors(file: Path) -> None:
-    assert [run(file).exit_code, run("--sframe-version", 1, file).exit_code, run("--sframe-version", 2).exit_code] == [2, 2, 2]
-    assert run("--sframe-version", 2, "-o", "x", file, file).exit_code == 2
 
 
 def test_refused_files_do_not_stop_the_others(file: Path, compile_c: Compiler, tmp_path: Path) -> None:
@@ -464,23 +445,25 @@ def test_a_section_of_ours_that_does_not_fit_in_its_place_is_added_again(compile
     assert program.read_bytes() == original.read_bytes()
 
 
-def test_versions_that_are_not_written(file: Path) -> None:
-    with pytest.raises(ValueError, match="version 1 is not written, only 2, 3"):
-        api.convert(file, 1)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="version 4 is not written, only 2, 3"):
-        api.add_section(file, version=4)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="version '3' is not written, only 2, 3"):
-        api.convert(file, "3")  # type: ignore[arg-type]
-
-
-def test_the_error_names_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "text"
+def test_wrong_usage(file: Path) -> None:
+    for words in ((file,), ("--sframe-version", 1, file), ("--sframe-version", 2), ("--sframe-version", 2, "-o", "x", file, file)):
+        assert run(*words).exit_code == 2
+    lines = run(file).stderr.splitlines()
+    assert (lines[0], lines[-1]) == (
+        "Usage: cli convert [OPTIONS] FILE...",
+        "Error: give --sframe-version, --optimize or both",
+    )
+    add: Any = partial(api.add_section, file)
+    convert: Any = partial(api.convert, file)
+    for call, why in (
+        (partial(convert, 1), "version 1 is not written, only 2, 3"),
+        (partial(add, version=4), "version 4 is not written, only 2, 3"),
+        (partial(convert, "3"), "version '3' is not written, only 2, 3"),
+        (convert, "give a version, or a level"),
+        (partial(convert, optimize="tiny"), "unknown level 'tiny'"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            call()
     file.write_text("no ELF file")
     with pytest.raises(FormatError, match=str(file)):
-        sframegen.convert(file, 2)
-
-
-def test_without_a_version_and_a_level_it_says_how_it_is_used() -> None:
-    done = CliRunner().invoke(cli, ["convert", "/bin/true"])
-    assert (done.exit_code, done.stderr.splitlines()[0]) == (2, "Usage: cli convert [OPTIONS] FILE...")
-    assert done.stderr.splitlines()[-1] == "Error: give --sframe-version, --optimize or both"
+        api.convert(file, 2)
