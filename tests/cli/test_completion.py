@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pty
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
+from tests.packages.package_makers import needs
 
 INSTALLING = (ROOT / "docs" / "installing.md").read_text()
 PROMPT = "ready> "
@@ -46,14 +46,9 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, st
     return os.environ | {"PATH": path, "HOME": str(tmp_path), "TERM": "dumb", "PS1": PROMPT, "LC_ALL": "C.UTF-8"}
 
 
-def need(program: str) -> None:
-    if shutil.which(program) is None:
-        pytest.skip(f"no {program}")
-
-
 @pytest.mark.parametrize("shell", INTERACTIVE)
 def test_tab(shell: str, environment: dict[str, str]) -> None:
-    need(shell)
+    needs(shell)
     command, prepare = INTERACTIVE[shell]
     terminal, theirs = pty.openpty()
     with subprocess.Popen(["setsid", "--ctty", *command], stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
@@ -82,7 +77,7 @@ def test_tab(shell: str, environment: dict[str, str]) -> None:
 
 
 def test_fish(environment: dict[str, str]) -> None:
-    need("fish")
+    needs("fish")
     for typed, completed in TYPED:
         script = f"{documented('fish')}; complete -C '{typed}'"
         done = subprocess.run(["fish", "--no-config", "-c", script], env=environment, check=True, capture_output=True, text=True)

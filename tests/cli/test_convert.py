@@ -174,8 +174,8 @@ def test_headers_shrink_and_the_rest_is_zeros(file: Path) -> None:
 def test_the_undo_record_gives_back_the_original(added: Path, compile_c: Compiler, tmp_path: Path) -> None:
     original = compile_c(PROGRAM, "-O2").read_bytes()
     file = Path(shutil.copy2(added, tmp_path / "file"))
-    for version, level in (2, None), (3, None), (None, "size"):
-        api.convert(file, version, optimize=level)
+    for words in ("--sframe-version", 2), ("--sframe-version", 3), ("--optimize", "size"):
+        assert run(*words, file).exit_code == 0
         assert restored(file.read_bytes()) == original
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from importlib import metadata
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,13 @@ from sframegen.program import libraries
 from sframegen.program.build import build_kind
 from sframegen.program.libraries import DEPENDENCIES, FLEET, SYMBOL_LIBRARIES
 from tests import ROOT
+from tests.support.loops import for_each
 
 DAMAGES = {
-    "no Python": ("x =", "lief cannot be imported: SyntaxError: invalid syntax (lief.py, line 1)"),
-    "what it needs is missing": ("import nosuch", "lief cannot be imported: ModuleNotFoundError: No module named 'nosuch'"),
+    "no Python": ("x =", "{module} cannot be imported: SyntaxError: invalid syntax ({module}.py, line 1)"),
+    "what it needs is missing": ("import nosuch", "{module} cannot be imported: ModuleNotFoundError: No module named 'nosuch'"),
     "an end": ("import sys\nsys.exit('bye')", "SystemExit: bye"),
-    "noise": ("raise ValueError('a\\nb\\x1b')", "lief cannot be imported: ValueError: a b\\x1b"),
+    "noise": ("raise ValueError('a\\nb\\x1b')", "{module} cannot be imported: ValueError: a b\\x1b"),
 }
 
 
@@ -59,33 +61,19 @@ def test_a_whole_installation() -> None:
     assert [line.split()[0] for line in compiled] == ["ok" if build_kind() == "compiled" else "no"]
 
 
-def test_an_installation_without_the_object_for_preload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(module, "HERE", tmp_path)
-    found = part("preload")
-    assert not found.works
-    assert "install a C compiler" in found.found
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_library_costs_its_line(damage: str, tmp_path: Path) -> None:
+@for_each(
+    ("module", "damage"),
+    [*product(["lief"], DAMAGES), *product(["click", "capstone"], ["no Python", "what it needs is missing"])],
+)
+def test_a_damaged_library_costs_its_line(module: str, damage: str, tmp_path: Path) -> None:
     text, why = DAMAGES[damage]
-    (tmp_path / "lief.py").write_text(text)
-    parts = parts_of(doctor("--json", PYTHONPATH=str(tmp_path)))
-    assert not parts["lief"]["works"]
-    assert why in parts["lief"]["found"]
-    assert "pip install" in parts["lief"]["remedy"]
-    assert "'lief>=" in parts["lief"]["remedy"]
-    assert parts["capstone"]["works"]
-
-
-@pytest.mark.parametrize("damage", ["no Python", "what it needs is missing"])
-@pytest.mark.parametrize("module", ["click", "capstone"])
-def test_it_runs_without_click_and_without_capstone(module: str, damage: str, tmp_path: Path) -> None:
-    (tmp_path / f"{module}.py").write_text(DAMAGES[damage][0])
+    (tmp_path / f"{module}.py").write_text(text)
     parts = parts_of(doctor("--json", PYTHONPATH=str(tmp_path)))
     assert not parts[module]["works"]
-    assert f"{module} cannot be imported: " in parts[module]["found"]
-    assert parts["lief"]["works"]
+    assert why.format(module=module) in parts[module]["found"]
+    assert "pip install" in parts[module]["remedy"]
+    assert f"'{module}" in parts[module]["remedy"]
+    assert parts["capstone" if module == "lief" else "lief"]["works"]
 
 
 def test_what_is_not_installed(tmp_path: Path) -> None:
@@ -144,12 +132,14 @@ def test_every_dependency_has_a_row() -> None:
     assert {one.project for one in SYMBOL_LIBRARIES} == names(project["optional-dependencies"]["symbols"])
 
 
-def test_without_libbpf(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_c_libraries_that_are_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(module, "HERE", tmp_path)
     monkeypatch.setattr(libbpf, "LIBRARY", "libbpf.so.nosuch")
     libbpf.library.cache_clear()
-    found = part("libbpf.so.1")
-    assert not found.works
-    assert found.found.startswith("libbpf.so.nosuch cannot be loaded: install libbpf")
+    preload, bpf = part("preload"), part("libbpf.so.1")
+    assert (preload.works, bpf.works) == (False, False)
+    assert "install a C compiler" in preload.found
+    assert bpf.found.startswith("libbpf.so.nosuch cannot be loaded: install libbpf")
 
 
 def test_remedies_are_for_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:

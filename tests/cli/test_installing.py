@@ -59,12 +59,9 @@ def test_uv_where_there_is_no_pip(environment: Path, monkeypatch: pytest.MonkeyP
     on_path(monkeypatch, "uv")
     assert install_command([LIEF]) == f"uv pip install --python {python} 'lief>=1'"
     assert install_command([LIEF], again=True) == f"uv pip install --python {python} --reinstall 'lief>=1'"
-
-
-def test_uv_in_its_own_environment_of_a_tool(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installing, "find_spec", lambda _: None)
-    (environment / "uv-receipt.toml").touch()
-    assert install_command([CLICK]) == f"uv pip install --python {environment}/bin/python 'click>=8'"
+    on_path(monkeypatch)
+    (environment / "uv-receipt.toml").touch()  # uv's own environment of a tool
+    assert install_command([CLICK]) == f"uv pip install --python {python} 'click>=8'"
 
 
 def test_pipx(environment: Path) -> None:

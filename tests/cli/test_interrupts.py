@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -71,24 +71,10 @@ for line in sys.stdin:
 """
 
 
-class Run(NamedTuple):
-    status: int
-    stderr: str
-    events: int
-
-
-class Driver:
-    def __init__(self, process: Answering) -> None:
-        self.process = process
-
-    def run(self, arguments: list[str], event: str, number: int, moment: int) -> Run:
-        return Run(*self.process.ask([arguments, event, number, moment]))
-
-
 @pytest.fixture(scope="module")
-def driver() -> Iterator[Driver]:
+def driver() -> Iterator[Answering]:
     with Answering([sys.executable, "-c", DRIVER]) as process:
-        yield Driver(process)
+        yield process
 
 
 @pytest.fixture(scope="module")
@@ -110,16 +96,16 @@ def program(compile_c: Compiler) -> Path:
     ],
 )
 def test_a_signal_at_any_moment(
-    driver: Driver, program: Path, tmp_path: Path, event: str, number: signal.Signals, moments: int
+    driver: Answering, program: Path, tmp_path: Path, event: str, number: signal.Signals, moments: int
 ) -> None:
     before = program.read_bytes()
     arguments = ["add-section", "-q", "-j1", "-o", str(tmp_path / "out"), str(program)]
-    status, stderr, events = driver.run(arguments, event, number, 0)
+    status, stderr, events = driver.ask([arguments, event, number, 0])
     assert (status, stderr) == (0, "")
     assert events
     (tmp_path / "out").unlink()
     for moment in range(1, events + 1, max(1, events // moments)):
-        status, stderr, sent = driver.run(arguments, event, number, moment)
+        status, stderr, sent = driver.ask([arguments, event, number, moment])
         assert stderr == "", f"moment {moment} of {events}"
         assert status in (ENDS[number] if sent else {0}), f"moment {moment} of {events}"
         assert sent or moment > events * 0.9, f"moment {moment} of {events}"  # no two runs have quite the same events

@@ -86,9 +86,20 @@ def test_a_failed_merge_names_the_file_that_is_refused(arguments: str, compile_c
     assert document["error"].startswith("nope: No such file or directory")
 
 
-def test_add_section(file: Path) -> None:
+def test_add_section_dump_lookup_convert_and_remove(file: Path) -> None:
     assert_documented(printed("add-section", file), "add-section")
     assert_documented(printed("add-section", "--dry-run", "--replace", "--sframe-version", "2", file), "add-section")
+    assert_documented(printed("dump", file), "dump")
+    document = printed("lookup", file, "main", "_start", "nosuch", "0")
+    assert_documented(document, "lookup")
+    *covered, unknown, uncovered = document["addresses"]
+    assert all("signal" in each for each in covered)
+    assert (covered[0]["name"], list(unknown), unknown["given"]) == ("main", ["given", "error"], "nosuch")
+    assert list(uncovered) == DEFINITIONS["lookup-address"]["required"]
+    assert uncovered["rule"] is None
+    for words in ("convert", "--sframe-version", "2"), ("remove",):
+        for dry_run in (["--dry-run"], []):
+            assert_documented(printed(*words, *dry_run, file), words[0])
 
 
 def test_add_section_to_a_package(file: Path, tmp_path: Path) -> None:
@@ -99,14 +110,6 @@ def test_add_section_to_a_package(file: Path, tmp_path: Path) -> None:
     assert_documented(document, "add-section")
     [each] = document["package"]["files"]
     assert each["file"] == "usr/bin/file"
-
-
-def test_convert_and_remove(file: Path) -> None:
-    printed("add-section", file)
-    for dry_run in (["--dry-run"], []):
-        assert_documented(printed("convert", "--sframe-version", "2", *dry_run, file), "convert")
-    for dry_run in (["--dry-run"], []):
-        assert_documented(printed("remove", *dry_run, file), "remove")
 
 
 def test_merge(compile_c: Compiler, tmp_path: Path) -> None:
@@ -140,15 +143,6 @@ def test_check(file: Path, compile_c: Compiler) -> None:
         assert re.search(rf"`{verdict.name.lower()}`(?: \({re.escape(verdict.value)}\))?", said)
 
 
-def test_lookup(file: Path) -> None:
-    printed("add-section", file)
-    document = printed("lookup", file, "main", "_start", "0")
-    assert_documented(document, "lookup")
-    *covered, uncovered = document["addresses"]
-    assert all("signal" in each for each in covered)
-    assert list(uncovered) == DEFINITIONS["lookup-address"]["required"]
-
-
 def test_lookup_and_dump_of_objects(compile_c: Compiler, tmp_path: Path) -> None:
     file = shutil.copy(compile_c(SOURCE, "-c"), tmp_path / "file.o")
     subprocess.run(["ar", "rc", archive := tmp_path / "lib.a", file], check=True)
@@ -158,11 +152,6 @@ def test_lookup_and_dump_of_objects(compile_c: Compiler, tmp_path: Path) -> None
         assert_documented(document, "lookup")
         assert ("object" in document["addresses"][0]) is (given == archive)
         assert_documented(printed("dump", given), "dump-sections")
-
-
-def test_dump(file: Path) -> None:
-    printed("add-section", file)
-    assert_documented(printed("dump", file), "dump")
 
 
 def test_doctor() -> None:
@@ -205,13 +194,6 @@ def test_commands_with_one_result_print_the_refusal_as_that(arguments: tuple[str
     document = printed(*arguments)
     assert_documented(document, "refused")
     assert document["file"] == "none"
-
-
-def test_an_address_that_was_not_understood_has_its_error(file: Path) -> None:
-    printed("add-section", file)
-    first, second, third = printed("lookup", file, "main", "nosuch", "0")["addresses"]
-    assert (first["name"], list(second), third["rule"]) == ("main", ["given", "error"], None)
-    assert second["given"] == "nosuch"
 
 
 def test_stack() -> None:

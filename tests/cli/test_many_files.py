@@ -324,21 +324,13 @@ main()
 """
 
 
-def kill_all(process: subprocess.Popen[str], number: int) -> None:
-    os.killpg(process.pid, number)
-
-
-def kill_one(process: subprocess.Popen[str], number: int) -> None:
-    os.kill(process.pid, number)
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     ("jobs", "number", "send"),
-    [(1, signal.SIGINT, kill_one), *product([2], [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], [kill_one, kill_all])],
+    [(1, signal.SIGINT, os.kill), *product([2], [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], [os.kill, os.killpg])],
 )
 def test_signals_leave_nothing(
-    program: Path, tmp_path: Path, jobs: int, number: signal.Signals, send: Callable[[subprocess.Popen[str], int], None]
+    program: Path, tmp_path: Path, jobs: int, number: signal.Signals, send: Callable[[int, int], None]
 ) -> None:
     files = [tmp_path / name for name in ("one", "two", "three")]
     for file in files:
@@ -350,7 +342,7 @@ def test_signals_leave_nothing(
     os.close(telling)
     for _ in range(jobs):
         assert os.read(told, 1) == b"x"
-    send(process, number)
+    send(process.pid, number)
     assert finish(process) == (128 + number, "", "")
     os.close(told)
     assert sorted(tmp_path.iterdir()) == sorted(files)

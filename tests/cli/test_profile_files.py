@@ -10,14 +10,11 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
 
-from sframegen.cli.commands import cli
 from sframegen.cli.shared import profile_output
 from sframegen.cli.shared.output import Run
 from sframegen.profile.report.formats.file_formats import write_profile
 from sframegen.profile.report.formats.flamegraph import encode_flamegraph
-from tests.support.kernel_events import needs_bpf
 from tests.support.named_stacks import EXAMPLE, named
 from tests.support.pprof_messages import stacks_of
 
@@ -25,13 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from click.testing import Result
-
     from sframegen.profile.report.named import NamedProfile
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, [*map(str, arguments)])
 
 
 @pytest.mark.parametrize("quiet", [False, True])
@@ -114,16 +105,6 @@ def test_an_output_that_cannot_be_written_keeps_the_profile(full: Path, capsys: 
     assert "SELF %" in printed.out
     assert folded.read_text()
     assert sum(stacks_of(copy.read_bytes()).values()) == 10
-
-
-@pytest.mark.sampled
-@needs_bpf
-def test_a_new_profile_that_cannot_be_written_is_kept(full: Path) -> None:
-    done = run("profile", "-F", 999, "-o", full, "--", sys.executable, "-c", "sum(range(1_000_000))")
-    assert done.exit_code == 1
-    [copy] = (full.parent / "kept").iterdir()
-    assert str(copy) in done.stderr
-    assert stacks_of(copy.read_bytes())
 
 
 def test_a_closed_standard_output_is_refused_before_sampling(tmp_path: Path) -> None:

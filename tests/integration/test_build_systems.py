@@ -21,6 +21,7 @@ from sframegen.cli import integration
 from sframegen.cli.commands import cli
 from sframegen.cli.integration import DIRECTORY, INSTALLED_FILES
 from tests import ROOT
+from tests.packages.package_makers import needs
 
 DOCUMENT = (ROOT / "docs" / "linking.md").read_text()
 START = "from sframegen.cli.start import"
@@ -67,12 +68,6 @@ IN_PROJECT = ("cmake, ninja", "meson", "make")  # these ask for sframegen themse
 def blocks(heading: str, language: str) -> list[str]:
     [section] = re.findall(rf"^## {heading}\n(.*?)(?=^## |\Z)", DOCUMENT, re.DOTALL | re.MULTILINE)
     return re.findall(rf"^```{language}\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
-
-
-def needs(*tools: str) -> None:
-    for tool in tools:
-        if shutil.which(tool) is None:
-            pytest.skip(f"no {tool} on this machine")
 
 
 class Build:
@@ -179,30 +174,6 @@ def test_without_sframegen_all_is_built_and_is_what_gets_the_section(tmp_path: P
     build.run("rm -rf build main.o", path)
     assert build.run(build.first, path).returncode == 0
     assert {output: build.output(output).read_bytes() for output in expected} == expected
-
-
-KILLED = "import os, sframegen.api.adding as adding; adding.add = lambda *_: os.kill(os.getpid(), 9); " + START
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "new", "message"),
-    [
-        ("ninja", START, KILLED, "sframegen: warning: main: sframegen was killed; linked without"),
-        ("ninja", "__init__.py", "gone.py", "sframegen: warning: sframegen has been uninstalled; linked without"),
-        ("cmake, ninja", START, KILLED, "sframegen: warning: main: sframegen was killed; linked without"),
-    ],
-)
-def test_sframegen_is_killed_or_gone(tmp_path: Path, path: str, name: str, old: str, new: str, message: str) -> None:
-    build = Build(tmp_path, EXAMPLES[name])
-    build.run(build.first, path)
-    for shim in tmp_path.rglob("sframegen-link"):
-        shim.write_text(shim.read_text().replace(old, new))
-    for options, status in {"": 0, "--strict": 1}.items():
-        (tmp_path / "main.c").write_text(SOURCES["main.c"])
-        done = build.run(build.again, path, SFRAMEGEN_LINK_OPTIONS=options)
-        assert done.returncode == status
-        assert (message in done.stdout) is (status == 0)
-        assert status or not good(build.output("main"))
 
 
 # -- CMake

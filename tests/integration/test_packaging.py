@@ -16,6 +16,7 @@ import pytest
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import read_build_id
 from tests import ROOT
+from tests.packages.package_makers import needs
 from tests.support.packaged import debug_file, elf_files, gdb_says, has_section, is_good, place, with_debhelper, with_sframegen
 
 if TYPE_CHECKING:
@@ -131,12 +132,6 @@ class Built(NamedTuple):
         return self.tree.parent
 
 
-def needs(*programs: str) -> None:
-    for program in programs:
-        if shutil.which(program) is None:
-            pytest.skip(f"no {program} on this machine")
-
-
 def written(directory: Path, files: dict[str, str]) -> None:
     directory.mkdir(parents=True)
     for name, text in files.items():
@@ -202,10 +197,7 @@ def test_debian_packages_have_sections(debian: Built, peers: Peers) -> None:
     done = subprocess.run([found["frames"]], env={"LD_LIBRARY_PATH": libraries}, check=True, text=True, capture_output=True)
     assert done.stdout == "55\n"
     assert found["frames"].samefile(found["frames-too"])
-
-
-def test_what_is_left_out_and_foreign_stays(debian: Built) -> None:
-    assert not has_section(debian.packages["libframes1"] / "usr/lib/frames/plugin.so")
+    assert not has_section(found["plugin.so"])  # left out by an option
     assert not has_section(debian.packages["frames-data"] / "usr/lib/foreign")
 
 
