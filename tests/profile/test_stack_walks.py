@@ -121,13 +121,6 @@ def test_stacks_wait_for_the_table_of_their_file() -> None:
     assert len(run.walks) == 0
 
 
-def test_with_its_tables_a_stack_does_not_wait() -> None:
-    run = Run()
-    run.give(run.first, table_of_rules([OUTERMOST]))
-    run.walk()
-    assert (run.stacks(), run.builder.requested, len(run.walks)) == ([(End.OUTERMOST, 1, 1)], [], 0)
-
-
 def test_a_stack_that_meets_another_file_waits_again() -> None:
     run = Run()
     run.walk(stack=stack_of({SP + 8: OTHER_CODE + 1}, 24))
