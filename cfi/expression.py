@@ -10,9 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 WORD = 0xFFFFFFFFFFFFFFFF
-MAX_SIZE = (
-    256  # bytes; compilers and linkers write about ten. The limit matters because thousands of rules can share one expression
-)
+MAX_SIZE = 256  # bytes; compilers and linkers write about ten. Limited, because thousands of rules can share one expression
 PC_PERIOD = 16  # bytes: the size of PLT entries, whose expressions use the low four bits of the PC
 
 CFA = -1  # stands for the CFA in place of a register number

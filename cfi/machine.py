@@ -373,7 +373,7 @@ class CfiMachine(Cursor):
         factor: cython.longlong = 0
         state: cython.longlong = 0
         limit: cython.ulonglong  # the FDE's size in bytes; 0 if it makes no rows
-        here: cython.ulonglong  # the start of the current row, in bytes from the FDE's start
+        position: cython.ulonglong  # the start of the current row, in bytes from the FDE's start
         target: cython.ulonglong
         last: cython.longlong  # number of the previous row's rule
         rule: cython.longlong
@@ -398,14 +398,14 @@ class CfiMachine(Cursor):
                 self.enter_cie(current)
                 factor = self.code_factor
             state = self.initial[current]
-            here = 0
+            position = 0
             last = -1
             depth = 0
             while pos < stop:
                 byte = data[pos]
                 pos += 1
                 if 0x40 <= byte < 0x80:  # DW_CFA_advance_loc
-                    target = here + (byte & 0x3F) * factor
+                    target = position + (byte & 0x3F) * factor
                 elif byte >= 0x80 and slots[byte & 0x3F] == 0:  # DW_CFA_offset or DW_CFA_restore of a register that is not followed
                     if byte < 0xC0 and pos < stop and data[pos] < 0x80:
                         pos += 1
@@ -445,7 +445,7 @@ class CfiMachine(Cursor):
                             return fde
                         if action == ADVANCE:
                             # At most 2 ** 32 * 2 ** 24, which is past the end of any function that SFrame can describe.
-                            target = here + (self.mask32 if a >> 32 else a) * factor
+                            target = position + (self.mask32 if a >> 32 else a) * factor
                         elif action == REMEMBER_STATE:
                             if depth == 64:
                                 self.pos = pos
@@ -487,9 +487,9 @@ class CfiMachine(Cursor):
                                 return fde
                             continue
                 # The location has advanced to `target`.
-                if limit == 0 or target == here:
+                if limit == 0 or target == position:
                     continue
-                if target < here or target >> 63:
+                if target < position or target >> 63:
                     self.pos = pos
                     self.fault = BACKWARDS
                     return fde
@@ -497,19 +497,19 @@ class CfiMachine(Cursor):
                 if rule < 0:
                     rule = self.number_rule(state)
                 if rule != last:
-                    rows.start[used] = here
+                    rows.start[used] = position
                     rows.rule[used] = rule
                     used += 1
                     last = rule
-                here = target
-                if here >= limit:
+                position = target
+                if position >= limit:
                     break
-            if here < limit:
+            if position < limit:
                 rule = rule_of[state] - 1
                 if rule < 0:
                     rule = self.number_rule(state)
                 if rule != last:
-                    rows.start[used] = here
+                    rows.start[used] = position
                     rows.rule[used] = rule
                     used += 1
             if self.fault:

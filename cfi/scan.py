@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 COMPILED: bool = cython.compiled
 
 
-@cython.locals(found="long long[::1]")
+@cython.locals(result="long long[::1]")
 def scan_entries(
-    data: Bytes, big: cython.bint, eh: cython.bint, fde_count: cython.longlong, cies: Entries, fdes: Entries, found: Column
+    data: Bytes, big: cython.bint, eh: cython.bint, fde_count: cython.longlong, cies: Entries, fdes: Entries, result: Column
 ) -> None:
     """Fill the tables of CIEs and FDEs, as far as they have room. `fde_count` is as in CfiSection.
 
-    `found` gets four numbers: a fault's index in SCAN_FAULTS and its offset, the number of CIEs, and the number of FDEs.
+    `result` gets four numbers: a fault's index in SCAN_FAULTS and its offset, the number of CIEs, and the number of FDEs.
     """
     source: ByteReader = ByteReader(data, big)
     size: cython.longlong = len(data)
@@ -39,8 +39,8 @@ def scan_entries(
     at: cython.longlong
     width: cython.longlong
     is_cie: cython.bint
-    while pos + 4 <= size and found[0] == 0:
-        found[1] = pos
+    while pos + 4 <= size and result[0] == 0:
+        result[1] = pos
         at = pos + 4
         wide = length = source.number(pos, 4)
         width = 8 if wide == mask32 and not eh else 4
@@ -52,16 +52,16 @@ def scan_entries(
             continue
         if wide == mask32:  # 64-bit DWARF
             if pos + 12 > size:
-                found[0] = 1
+                result[0] = 1  # the length is cut off
                 continue
             wide = source.number(at, 8)
             length = size if wide >> 62 else wide
             at += 8
         if length > size - at:
-            found[0] = 2
+            result[0] = 2  # the entry reaches past the end of the section
             continue
         if length < width:
-            found[0] = 3
+            result[0] = 3  # the entry is too short for its CIE pointer
             continue
         wide = source.number(at, width)
         pointer = size if wide >> 62 else wide
@@ -73,17 +73,17 @@ def scan_entries(
         if is_cie:
             cie = add_entry(cies, cie, pos, at + width, at + length)
         elif pointer < 0 or pointer >= size:
-            found[0] = 4
+            result[0] = 4  # the CIE pointer leads out of the section
         else:
             if fde < len(fdes.cie):
                 fdes.cie[fde] = pointer
             fde = add_entry(fdes, fde, pos, at + width, at + length)
         pos = at + length
-    if found[0] == 0 and any(data[pos:]):
-        found[0] = 1
-        found[1] = pos
-    found[2] = cie
-    found[3] = fde
+    if result[0] == 0 and any(data[pos:]):
+        result[0] = 1  # the length is cut off
+        result[1] = pos
+    result[2] = cie
+    result[3] = fde
 
 
 @cython.cfunc

@@ -36,14 +36,14 @@ def code_segments(elf: ElfFile) -> list[CodeSegment]:
     """Return the code segments by ascending address. Raises FormatError if they overlap or reach past the end of the file."""
     loads = elf.executable_loads()
     vaddrs = [load.p_vaddr for load in loads]
-    found: list[CodeSegment] = []
+    segments: list[CodeSegment] = []
     for start, end in elf.executable_ranges():
         load = loads[bisect_right(vaddrs, start) - 1]
         elf.slice(load.p_offset, load.p_filesz, "PT_LOAD")
-        if start < (found[-1].end if found else 0) or end != load.p_vaddr + load.p_filesz:
+        if start < (segments[-1].end if segments else 0) or end != load.p_vaddr + load.p_filesz:
             raise elf.error(f"executable segments overlap at {start:#x}", "program header table")
-        found.append(CodeSegment(start, end, load.p_offset + start - load.p_vaddr))
-    return found
+        segments.append(CodeSegment(start, end, load.p_offset + start - load.p_vaddr))
+    return segments
 
 
 def build_areas(elf: ElfFile, code_areas: Iterable[CodeArea]) -> Areas:
