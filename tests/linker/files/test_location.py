@@ -171,9 +171,6 @@ def test_a_directory_with_a_list_of_access_rights() -> None:
             locate(directory / "link")
 
 
-# -- directories that are made on the way to a file
-
-
 def test_directories_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
@@ -195,14 +192,9 @@ def test_no_directory_is_made_where_a_link_of_others_leads() -> None:
         with pytest.raises(OSError, match=CONTROLLED):
             make_directory(directory / "link/new/newer")
         assert not list(victim.iterdir())
-        assert (
-            subprocess.run([sys.executable, "-m", "sframegen", "link", "--install", directory / "link/new"], check=False).returncode
-            == 1
-        )
+        command = [sys.executable, "-m", "sframegen", "link", "--install", directory / "link/new"]
+        assert subprocess.run(command, check=False).returncode == 1
         assert not list(victim.iterdir())
-
-
-# -- links of /proc
 
 
 @pytest.fixture
@@ -218,9 +210,8 @@ def running(tmp_path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def add(*arguments: object) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-m", "sframegen", "add-section", "--no-verify", *map(str, arguments)], capture_output=True, check=False
-    )
+    command = [sys.executable, "-m", "sframegen", "add-section", "--no-verify", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, check=False)
 
 
 def test_no_link_of_proc_is_a_target(running: tuple[Path, str]) -> None:

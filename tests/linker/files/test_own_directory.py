@@ -25,12 +25,6 @@ def directory() -> Iterator[Path]:
         yield Path(name)
 
 
-def of_another_user(path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs a second user")
-    os.chown(path, NOBODY, NOBODY)
-
-
 def test_a_directory_is_made(directory: Path) -> None:
     with OwnDirectory.opened(directory / "a/b", make=True) as own, own.at("c/d/file", make=True) as location:
         assert (own.path, location.path) == (str(directory / "a/b"), str(directory / "a/b/c/d/file"))
@@ -47,50 +41,40 @@ def test_a_directory_that_cannot_be_made_is_named_whole(path: str) -> None:
     assert caught.value.filename in (path, "/proc/none")
 
 
-@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o757])
-def test_a_directory_that_all_can_write_to(directory: Path, mode: int) -> None:
+@for_each("mode", [0o777, 0o1777, 0o757, 0o775])
+def test_a_directory_that_others_can_write_to(directory: Path, mode: int) -> None:
+    """Many users have a group of their own, and a umask that lets it write; root is asked."""
     directory.chmod(mode)
+    if mode == 0o775 and os.geteuid() != 0:
+        OwnDirectory.opened(directory).close()
+        return
     with pytest.raises(PermissionError, match=OPEN):
         OwnDirectory.opened(directory)
 
 
-def test_a_directory_that_a_group_can_write_to(directory: Path) -> None:
-    """Many users have a group of their own, and a umask that lets it write; root is asked."""
-    directory.chmod(0o775)
-    if os.geteuid() == 0:
-        with pytest.raises(PermissionError, match=OPEN):
-            OwnDirectory.opened(directory)
-    else:
-        OwnDirectory.opened(directory).close()
+@for_each("make", [False, True])
+def test_no_link_is_followed_and_no_name_leads_out(directory: Path, make: bool) -> None:
+    (directory / "link").unlink(missing_ok=True)
+    (directory / "link").symlink_to(".")
+    with OwnDirectory.opened(directory) as own:
+        with pytest.raises(OSError, match="a symbolic link has appeared in its path"):
+            own.at("link/file", make=make)
+        for name in ("../x", "a/../../x", "/etc/x"):
+            with pytest.raises(OSError, match="leads out"):
+                own.at(name, make=make)
+    assert [path.name for path in directory.iterdir()] == ["link"]
 
 
 def test_a_directory_of_another_user(directory: Path) -> None:
-    of_another_user(directory)
-    with pytest.raises(PermissionError, match=THEIRS):
-        OwnDirectory.opened(directory)
-
-
-@pytest.mark.parametrize("make", [False, True])
-def test_a_directory_of_another_user_below(directory: Path, make: bool) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs a second user")
     (directory / "a/b").mkdir(parents=True)
-    of_another_user(directory / "a")
-    with OwnDirectory.opened(directory) as own, pytest.raises(PermissionError, match=f"its directory a {THEIRS}"):
-        own.at("a/b/c", make=make)
-
-
-@pytest.mark.parametrize("make", [False, True])
-def test_no_link_is_followed(directory: Path, make: bool) -> None:
-    (directory / "real").mkdir()
-    (directory / "link").symlink_to("real")
-    with OwnDirectory.opened(directory) as own, pytest.raises(OSError, match="a symbolic link has appeared in its path"):
-        own.at("link/file", make=make)
-
-
-@pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/x"])
-def test_no_name_leads_out(directory: Path, name: str) -> None:
-    with OwnDirectory.opened(directory) as own, pytest.raises(OSError, match="leads out"):
-        own.at(name, make=True)
-    assert not list(directory.iterdir())
+    os.chown(directory / "a", NOBODY, NOBODY)
+    for make in (False, True):
+        with OwnDirectory.opened(directory) as own, pytest.raises(PermissionError, match=f"its directory a {THEIRS}"):
+            own.at("a/b/c", make=make)
+    with pytest.raises(PermissionError, match=THEIRS):
+        OwnDirectory.opened(directory / "a")
 
 
 def test_it_stays_the_same_directory(directory: Path) -> None:

@@ -68,10 +68,7 @@ def squashfs(tmp_path: Path) -> bytes:
 
 @pytest.fixture
 def program(compile_c: Compiler, tmp_path: Path) -> Callable[[str], Path]:
-    def copy(source: str) -> Path:
-        return Path(shutil.copy2(compile_c(source), tmp_path / "program"))
-
-    return copy
+    return lambda source: Path(shutil.copy2(compile_c(source), tmp_path / "program"))
 
 
 def append(file: Path, payload: bytes) -> None:
@@ -94,11 +91,21 @@ def file_end(file: Path) -> int:
     return header.e_shoff + header.e_shnum * 64
 
 
-def test_a_zip_archive(program: Callable[[str], Path]) -> None:
-    """Found from the end of the file."""
+@pytest.mark.parametrize(
+    ("payload", "kind"),
+    [
+        (zip_archive(), ", a zip archive"),  # found from the end of the file
+        (bytes(4096) + zip_archive(), ", a zip archive"),
+        (b"#!/bin/sh\n", ""),
+        (bytes(5000) + b"x", ""),
+        (b"\1" * (3 << 20), ""),
+    ],
+    ids=["zip", "zip after zeros", "script", "zeros before", "long"],
+)
+def test_what_follows_is_refused(payload: bytes, kind: str, program: Callable[[str], Path]) -> None:
     file = program(PLAIN)
-    append(file, zip_archive())
-    assert_refused(file, ", a zip archive")
+    append(file, payload)
+    assert_refused(file, kind)
 
 
 def test_a_zip_archive_behind_a_section(program: Callable[[str], Path]) -> None:
@@ -112,35 +119,16 @@ def test_a_zip_archive_behind_a_section(program: Callable[[str], Path]) -> None:
     assert find_sframe(open_elf(file)) is not None
 
 
-def test_an_appimage(program: Callable[[str], Path], squashfs: bytes) -> None:
-    """Found after the section headers."""
+def test_an_appimage(program: Callable[[str], Path], squashfs: bytes, peers: Peers) -> None:
+    """Found after the section headers. objcopy drops the undo record, which is there too."""
     file = program(APPIMAGE)
     assert subprocess.run([file], check=False).returncode == 1
     append(file, squashfs)
     subprocess.run([file], check=True)
     assert_refused(file, ", a squashfs image, as in AppImages")
-
-
-def test_an_appimage_whose_runtime_has_a_section(program: Callable[[str], Path], squashfs: bytes, peers: Peers) -> None:
-    """objcopy drops the undo record, which is after the section headers."""
     file = program(APPIMAGE)
     assert run(file).exit_code == 0
     subprocess.run([peers.tool("objcopy"), file], check=True)
     append(file, squashfs)
     subprocess.run([file], check=True)
     assert find_sframe(open_elf(file)) is not None
-
-
-@pytest.mark.parametrize(
-    "payload", [b"#!/bin/sh\n", b"\0" * 5000 + b"x", b"\1" * (3 << 20)], ids=["script", "zeros before", "long"]
-)
-def test_something_else(payload: bytes, program: Callable[[str], Path]) -> None:
-    file = program(PLAIN)
-    append(file, payload)
-    assert_refused(file, "")
-
-
-def test_zeros_between(program: Callable[[str], Path]) -> None:
-    file = program(PLAIN)
-    append(file, bytes(4096 - file.stat().st_size % 4096) + zip_archive())
-    assert_refused(file, ", a zip archive")

@@ -7,7 +7,6 @@ import shutil
 import stat
 import subprocess
 import sys
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,11 +14,10 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import pytest
 
-from linker.files.location import locate
-from linker.files.rename_into_place import write_atomically
-from linker.files.rights import Rights, Source, read_umask
+from linker.files.rights import Rights
 from sframegen import add_section, convert, merge, remove
 from sframegen.profile.this_machine import in_user_namespace
+from tests.linker.files.test_replace import CAPABILITY, NEW, put, write_new
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,11 +37,6 @@ class File(NamedTuple):
         status = path.stat()
         return cls(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode))
 
-    def write(self, path: Path) -> None:
-        path.write_bytes(b"content")
-        os.chown(path, self.owner, self.group)
-        path.chmod(self.mode)
-
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
@@ -59,10 +52,10 @@ def directory() -> Iterator[Path]:
 
 WITHOUT_CODECS = """
 import encodings
-from linker.files.rights import umask
+from linker.files.rights import read_umask
 from sframegen.profile.this_machine import in_user_namespace
 encodings.__path__.clear()
-print(oct(umask()), in_user_namespace())
+print(oct(read_umask()), in_user_namespace())
 """
 
 
@@ -80,12 +73,8 @@ def copied(directory: Path, rights: Rights, source: File, there: File | None = N
     source.write(directory / "source")
     if there is not None:
         there.write(directory / "new")
-    with ExitStack() as held:
-        file = held.enter_context((directory / "source").open("rb"))
-        target = held.enter_context(locate(directory / "new"))
-        opened = Source(file.fileno(), os.fstat(file.fileno()))
-        write_atomically(target, write, source=opened, rights=rights)
-    assert (directory / "new").read_bytes() == b"new"
+    put(directory / "new", write_new, source=directory / "source", rights=rights)
+    assert (directory / "new").read_bytes() == NEW
     return File.at(directory / "new")
 
 
@@ -131,39 +120,20 @@ def test_a_file_that_another_user_may_have_put_there(directory: Path, owner: int
     assert copied(directory, Rights.OUTPUT, File(0, 0, 0o600), there) == File(0, 0, 0o600)
 
 
-def test_in_place_all_is_kept(directory: Path) -> None:
-    File(THEIRS, OTHER, 0o6754).write(directory / "new")
-    with (directory / "new").open("rb") as file, locate(directory / "new") as target:
-        opened = Source(file.fileno(), os.fstat(file.fileno()))
-        write_atomically(target, write, source=opened, rights=Rights.IN_PLACE)
-    assert File.at(directory / "new") == File(THEIRS, OTHER, 0o6754)
-
-
 def test_capabilities(directory: Path) -> None:
     """Those of a file that is there are not for another content; nor those of another user's file for root's."""
-    capability = bytes.fromhex("0100000200040000000000000000000000000000")
+    source, new = directory / "source", directory / "new"
     for owner, there in ((0, True), (THEIRS, False)):
-        File(owner, 0, 0o755).write(directory / "source")
-        (directory / "new").unlink(missing_ok=True)
+        File(owner, 0, 0o755).write(source)
+        new.unlink(missing_ok=True)
         if there:
-            File(0, 0, 0o755).write(directory / "new")
+            File(0, 0, 0o755).write(new)
         try:
-            os.setxattr(directory / ("new" if there else "source"), "security.capability", capability)
+            os.setxattr(new if there else source, "security.capability", CAPABILITY)
         except OSError:
             pytest.skip("this file system has no capabilities")
-        with (directory / "source").open("rb") as file, locate(directory / "new") as target:
-            opened = Source(file.fileno(), os.fstat(file.fileno()))
-            replaced = write_atomically(target, write, source=opened, rights=Rights.OUTPUT)
-        assert "security.capability" in replaced.lost
-        assert "security.capability" not in os.listxattr(directory / "new")
-
-
-def test_the_umask() -> None:
-    before = os.umask(0o027)
-    try:
-        assert read_umask() == 0o027
-    finally:
-        os.umask(before)
+        assert "security.capability" in put(new, write_new, source=source).lost
+        assert "security.capability" not in os.listxattr(new)
 
 
 def test_no_command_writes_a_file_that_is_set_id_to_another_user(directory: Path, compile_c: Compiler) -> None:

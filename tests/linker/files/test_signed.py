@@ -39,11 +39,6 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(cli, ["add-section", "-j1", *map(str, arguments)])
 
 
-def integrity_note(kind: str) -> str:
-    return f"""__asm__(".section .note.fdo.integrity, \\"a\\", @note\\n .balign 4\\n .long 4, 32\\n {kind}\\n .asciz \\"FDO\\"\\n"
-               ".zero 32\\n .previous");"""
-
-
 def appended(data: bytes, size: int = 300) -> bytes:
     """As the kernel's sign-file does it."""
     return data + b"\x30\x82" + os.urandom(size - 2) + struct.pack(">5B3xI", 0, 0, 2, 0, 0, size) + APPENDED_MARKER
@@ -100,7 +95,8 @@ def test_sections(name: str, program: Callable[..., Path]) -> None:
 
 @pytest.mark.parametrize("kind", [".long 0xcafe2a8e", ".byte 0xca, 0xfe, 0x2a, 0x8e"])
 def test_a_checksum_in_a_note(kind: str, program: Callable[..., Path]) -> None:
-    file = program(integrity_note(kind))
+    note = f""".balign 4\\n .long 4, 32\\n {kind}\\n .asciz \\"FDO\\"\\n .zero 32\\n .previous"""
+    file = program(f'__asm__(".section .note.fdo.integrity, \\"a\\", @note\\n {note}");')
     # Linkers may put the note, which cannot move, where there is then no room without that option.
     assert_only_by_force(file, "a FIPS 140 checksum in a note", "--min-kernel", "5.18")
 
