@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +16,8 @@ from tests.support.kernel_events import needs_bpf
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.support.peers import Compiler
 
 PROGRAM = """
 volatile unsigned long sum;
@@ -32,12 +33,9 @@ int main(void) { return work(300000) & 0; }
 INLINED, WORK = 4, 7  # lines
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("lines")
-    (folder / "program.c").write_text(PROGRAM)
-    subprocess.run(["gcc", "-O2", "-g", "-Wl,--build-id", folder / "program.c", "-o", folder / "program"], check=True)
-    return folder / "program"
+@pytest.fixture
+def program(compile_c: Compiler) -> Path:
+    return compile_c(PROGRAM, "-O2", "-g")
 
 
 def hottest(*arguments: object) -> list[dict[str, Any]]:
@@ -58,23 +56,12 @@ def test_a_command(program: Path) -> None:
         ("work", WORK, False),
         ("inlined", INLINED, True),
     ]
-    assert all(frame["source"].endswith("/program.c") for frame in found)
+    assert all(frame["source"].endswith("/source.c") for frame in found)
     found = hottest("--no-inlined", "--", program)
     assert [(frame["function"], frame["line"]) for frame in found] == [("work", WORK)]
     lines = sframegen("--lines", "-F", 999, "--", program).stdout
     assert f"inlined [inlined]:{INLINED} < work:{WORK} < main" in lines
     assert "HOTTEST LINES" in lines
-
-
-@pytest.mark.sampled
-@needs_bpf
-def test_a_stripped_command_with_its_debug_file(program: Path, tmp_path: Path) -> None:
-    pytest.importorskip("symbolic")
-    stripped, debug = tmp_path / "program", tmp_path / "program.debug"
-    subprocess.run(["objcopy", "--only-keep-debug", program, debug], check=True)
-    subprocess.run(["strip", "-o", stripped, program], check=True)
-    subprocess.run(["objcopy", f"--add-gnu-debuglink={debug}", stripped], check=True)
-    assert [frame["function"] for frame in hottest("--", stripped)] == ["work", "inlined"]
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,8 @@ from tests.support.kernel_events import needs_bpf
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tests.support.peers import Compiler
+
 pytestmark = needs_bpf
 
 # Each function calls the next; `inner` runs nearly all the time. Without an argument it runs until it is killed.
@@ -49,13 +51,9 @@ LONG_ENOUGH = "300000"
 LONGEST = 60  # seconds
 
 
-@pytest.fixture(scope="module")
-def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("chain")
-    (folder / "chain.c").write_text(CHAIN)
-    flags = ["-O2", "-fno-optimize-sibling-calls", "-fomit-frame-pointer"]
-    subprocess.run(["gcc", *flags, folder / "chain.c", "-o", folder / "chain"], check=True)
-    return folder / "chain"
+@pytest.fixture
+def chain(compile_c: Compiler) -> Path:
+    return compile_c(CHAIN, "-O2", "-fno-optimize-sibling-calls", "-fomit-frame-pointer", name="chain")
 
 
 @pytest.fixture
@@ -128,17 +126,16 @@ int main(int count, char **arguments) { outer(atol(arguments[1])); return count 
 
 @pytest.mark.sampled
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the assembly is x86-64's")
-def test_assembly_without_cfi_is_walked_from_the_first_sample_on(tmp_path: Path) -> None:
-    (tmp_path / "spin.c").write_text(ASSEMBLY)
-    subprocess.run(["gcc", "-O2", tmp_path / "spin.c", "-o", tmp_path / "spin"], check=True)
-    profile = as_json("--", tmp_path / "spin", 2_000_000_000)
+def test_assembly_without_cfi_is_walked_from_the_first_sample_on(compile_c: Compiler) -> None:
+    spin = compile_c(ASSEMBLY, "-O2", name="spin")
+    profile = as_json("--", spin, 2_000_000_000)
     stacks = [functions(profile, stack) for stack in profile["stacks"]]
     inside = [(names, stack) for names, stack in zip(stacks, profile["stacks"], strict=True) if names[-1] in ("spin", "turn")]
     assert sum(stack["samples"] for _, stack in inside) > 50
     assert {tuple(names[-4:]) for names, _ in inside if names[-1] == "turn"} == {("main", "outer", "spin", "turn")}
     assert all(stack["complete"] for _, stack in inside)
     assert not any(profile["frames"][number]["guessed"] for _, stack in inside for number in stack["frames"])
-    assert any(f"{tmp_path}/spin" in note and "derived from the instructions" in note for note in profile["notes"])
+    assert any(str(spin) in note and "derived from the instructions" in note for note in profile["notes"])
 
 
 @pytest.mark.sampled
@@ -208,10 +205,9 @@ int main(int count, char **arguments) {
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_new_thread_has_no_caller(backend: str, tmp_path: Path) -> None:
-    (tmp_path / "threads.c").write_text(THREADS)
-    subprocess.run(["gcc", "-O2", "-pthread", tmp_path / "threads.c", "-o", tmp_path / "threads"], check=True)
-    profile = as_json("-F", 9999, "--backend", backend, "--", tmp_path / "threads", 20_000)
+def test_a_new_thread_has_no_caller(backend: str, compile_c: Compiler) -> None:
+    program = compile_c(THREADS, "-O2", "-pthread", name="threads")
+    profile = as_json("-F", 9999, "--backend", backend, "--", program, 20_000)
     new = [stack for stack in profile["stacks"] if "clone" in functions(profile, stack)[-1]]
     assert sum(stack["samples"] for stack in new) > 10
     first = [stack for stack in new if functions(profile, stack)[0] != "[callers unknown]" and len(stack["frames"]) == 1]
@@ -236,10 +232,8 @@ int main(void) {
 
 
 @pytest.mark.sampled
-def test_a_process_with_very_many_mappings_that_come_and_go(tmp_path: Path) -> None:
-    (tmp_path / "maps.c").write_text(MAPPINGS)
-    subprocess.run(["gcc", "-O2", tmp_path / "maps.c", "-o", tmp_path / "maps"], check=True)
-    with subprocess.Popen([tmp_path / "maps"]) as process:
+def test_a_process_with_very_many_mappings_that_come_and_go(compile_c: Compiler) -> None:
+    with subprocess.Popen([compile_c(MAPPINGS, "-O2", name="maps")]) as process:
         while len((PROC / str(process.pid) / "maps").read_bytes().splitlines()) < 40_000:
             time.sleep(0.1)
         profile = sampled_for(3, "-F", 99, process.pid, enough=lambda profile: profile["complete"] > 10)
@@ -273,12 +267,10 @@ int main(void) {
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_code_that_nothing_calls_has_its_own_name(backend: str, tmp_path: Path) -> None:
+def test_code_that_nothing_calls_has_its_own_name(backend: str, compile_c: Compiler) -> None:
     """The kernel and makecontext put its address where a return address is: the byte before it is another function's."""
-    (tmp_path / "put.c").write_text(PUT_THERE)
-    flags = ["-O2", "-static", "-fno-optimize-sibling-calls"]
-    subprocess.run(["gcc", *flags, tmp_path / "put.c", "-o", tmp_path / "put"], check=True)
-    profile = as_json("--backend", backend, "--", tmp_path / "put")
+    program = compile_c(PUT_THERE, "-O2", "-static", "-fno-optimize-sibling-calls", name="put")
+    profile = as_json("--backend", backend, "--", program)
     stacks = {tuple(functions(profile, stack)) for stack in profile["stacks"]}
     handled = [names for names in stacks if "handler" in names and names[-1] == "spin"]
     assert handled

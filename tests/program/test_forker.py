@@ -34,30 +34,6 @@ def prepare(_pipe: int) -> None:
     die_with_parent()
 
 
-def outcomes(pool: Pool[int]) -> dict[int, object]:
-    found: dict[int, object] = {}
-    while pool.pending:
-        ready = pool.take_answers(WAIT / 1000)
-        assert ready, "nothing came"
-        found |= {item: answer.value for item, answer in ready}
-    return found
-
-
-def test_they_have_what_was_held_then_and_get_what_is_sent() -> None:
-    held = [1]
-    forker = Forker(lambda number: (held[0], number, os.getppid()), prepare)
-    forker.begin()
-    held[0] = 2
-    with Pool[int](forker.start_process, 2) as pool:
-        pool.put(7, 8, 9)
-        found = outcomes(pool)
-        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    forker.close()
-    assert {item: value[:2] for item, value in found.items() if isinstance(value, tuple)} == {7: (1, 7), 8: (1, 8), 9: (1, 9)}
-    [parent] = {value[2] for value in found.values() if isinstance(value, tuple)}
-    assert str(parent) in children
-
-
 def test_they_keep_no_end_of_other_pipes() -> None:
     def sockets() -> set[str]:
         names = [one for one in Path("/proc/self/fd").iterdir() if os.path.lexists(one)]  # not that of the folder itself
@@ -110,7 +86,11 @@ def test_with_the_small_process_those_that_it_has_forked_end() -> None:
         pool.put(1, 2)
         [(worker, _)] = pool._workers.values()
         killed(forker)
-        found = outcomes(pool)
+        found: dict[int, object] = {}
+        while pool.pending:
+            ready = pool.take_answers(WAIT / 1000)
+            assert ready, "nothing came"
+            found |= {item: answer.value for item, answer in ready}
         assert worker.code is not None
     forker.close()
     assert isinstance(found[1], ChildProcessError)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -134,23 +133,6 @@ def test_a_stack_deeper_than_the_limit_ends_too_deep(compile_c: Compiler) -> Non
         sampled.sample(10)
         ends = {(stack.end, len(stack.frames)) for stack in sampled.stacks().values()}
         assert ends == {(End.TOO_DEEP, MAX_DEPTH)}
-
-
-def test_an_unknown_process_sends_its_registers_and_its_stack(compile_c: Compiler) -> None:
-    with running(compile_c, RECURSION, "-DDEPTH=40") as pid, Sampled({pid}) as sampled:
-        sampled.sample(5)
-        records = sampled.unfinished()
-        assert len(records) == sampled.walker.statistics()[Statistic.SAMPLES]
-        for record in records:
-            assert (record.pid, record.tid, record.comm, record.end) == (pid, pid, "a.out", End.NO_PROCESS)
-            where = record.where
-            assert (where.frames, where.exact, where.guessed, where.known) == ((), True, False, 0xFFFF)
-            assert 0 <= where.values[7] - record.stack_start <= 128
-            assert len(record.stack) > 40 * 16
-        with Path(f"/proc/{pid}/mem").open("rb") as memory:
-            memory.seek(records[-1].where.values[7] + 64)
-            at = records[-1].where.values[7] - records[-1].stack_start + 64
-            assert memory.read(200) == records[-1].stack[at : at + 200]
 
 
 def copies_of(sampled: Sampled) -> CopyWalker:
@@ -339,14 +321,6 @@ def test_kernel_frames_come_first(compile_c: Compiler) -> None:
         assert stacks.keys() >= sampled.counts().keys()
 
 
-def test_threads_are_counted_apart(compile_c: Compiler) -> None:
-    with running(compile_c, THREAD) as pid, Sampled({pid}, ProfilePlan(frequency=999, by="tid")) as sampled:
-        sampled.publish(pid)
-        sampled.sample(20)
-        assert {tid for _, _, tid in sampled.counts()} & {stack.tid for stack in sampled.stacks().values()}
-        assert pid not in {stack.tid for stack in sampled.stacks().values()}
-
-
 def test_counts_taken_meanwhile_lose_nothing(compile_c: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_walker, "GRACE", 0.0)
     with running(compile_c, RECURSION, "-DDEPTH=4") as pid, Sampled({pid}, ProfilePlan(frequency=4999)) as sampled:
@@ -375,9 +349,6 @@ def test_tables_beyond_the_memory_are_refused(compile_c: Compiler, monkeypatch: 
         walker.drop_table(max(sampled.numbers.values()))
         walker.add_tables({100: DecodedTable(0, 0, 0, 0, 0, 0, 0, bytes(64), 0)})
         assert walker.refused == set()
-        sampled.walker.attach()
-        sampled.until(lambda: walker.statistics()[Statistic.SAMPLES] > 20)
-        sampled.end()
 
 
 def test_a_table_with_impossible_places_is_damaged_and_nothing_more(compile_c: Compiler) -> None:

@@ -136,16 +136,6 @@ def test_a_program_that_starts_while_it_is_followed(following: Follower, compile
         assert all(file.build_id for path, file in files.items() if path != "[vdso]" or file.build_id)
 
 
-def test_a_program_that_ran_before(compile_c: Compiler, tmp_path: Path) -> None:
-    with Program(compiled(compile_c, tmp_path, HOLDING, section=False)) as program, all_followed() as following:
-        assert following.spans(program.pid) is None
-        assert following.scan(program.pid)
-        check(following, program.pid)
-        assert following.processes.name_of(program.pid) == "program"
-        following.drain()
-        assert following.spans(program.pid, 0) is not None  # nothing has changed since
-
-
 def test_what_is_no_process_has_no_mappings(following: Follower) -> None:
     assert not following.scan(2)  # a thread of the kernel
     child = subprocess.Popen(["true"])

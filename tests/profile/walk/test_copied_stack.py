@@ -209,15 +209,6 @@ def test_where_a_signal_frame_has_its_return_address_no_call_ends() -> None:
 RETURN_AT_SP = Rule(Where(7, 16), Where(None, -8, deref=True))
 
 
-def test_goes_on_after_frames_that_are_walked_already() -> None:
-    walker = walker_with(AMD64, [RETURN_AT_SP, OUTERMOST])
-    stack = stack_of({SP + 8: place(1)})
-    before = (FileFrame(9, 0x123).pack(),)
-    end = walker.walk(SPANS, start_of({7: SP}, place(0), frames=before, exact=False), SP, stack)
-    assert end is End.OUTERMOST
-    assert addresses(walker) == [0x123, place(0) - 1 - BIAS, place(1) - 1 - BIAS]
-
-
 @pytest.mark.parametrize("guessed", [False, True])
 def test_a_first_frame_that_a_frame_pointer_led_to_is_marked(guessed: bool) -> None:
     """Also where nothing is mapped. The frames after it have rules."""
