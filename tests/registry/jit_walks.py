@@ -9,7 +9,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +24,7 @@ from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.frames import End, RuleSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from sframegen.stack.snapshot import Snapshot
     from sframegen.stack.walking.frames import Thread
@@ -72,11 +71,7 @@ class Function(NamedTuple):
 class Counts(NamedTuple):
     walks: int  # with frames of such code
     frames: int  # of such code
-    samples: int
-    stopped_ms: float  # a sample
-    made: int
-    removed: int
-    ranges: int  # of code, given up and made again
+    removed: int  # functions
     tops: Counter[str]  # what was at the top, of these walks
 
 
@@ -172,55 +167,38 @@ class Truth:
             cfa = frame.cfa
 
 
-def walk_producer(program: Path, walks: int, pause_us: int = 20, tell: Callable[[int], None] = lambda _: None) -> Counts:
+def walk_producer(program: Path, walks: int) -> Counts:
     """Walks all stacks of the program, until this many had made code on them. AssertionError for a wrong frame."""
-    command = [str(program), str(pause_us)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as producer:
+    with subprocess.Popen([program, "20"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as producer:
         assert producer.stdin is not None
         assert producer.stdout is not None
         try:
             runners = int(producer.stdout.readline().split()[0], 16)
             with Watched(producer.pid, runners) as process:
                 truth, tracer = Truth(process, program), Tracer(convert=True)
-                done = frames = samples = 0
+                done = frames = 0
                 tops: Counter[str] = Counter()
                 while done < walks:
-                    samples += 1
                     for thread in tracer.trace_process(process):
                         number, top = truth.check(thread)
                         done += number > 0
                         frames += number
                         tops[top] += number > 0
-                    tell(done)
-                stopped_ms = 1000 * process.stopped_seconds / samples
             producer.stdin.write("\n")
             producer.stdin.flush()
-            made, removed, ranges = map(int, producer.stdout.readline().split())
+            _, removed, _ = map(int, producer.stdout.readline().split())
         finally:
             producer.stdin.close()
     assert producer.returncode == 0
-    return Counts(done, frames, samples, stopped_ms, made, removed, ranges, tops)
-
-
-def tell(done: int) -> None:
-    print(f"\r{done:,} walks", end="", file=sys.stderr, flush=True)
+    return Counts(done, frames, removed, tops)
 
 
 def main(walks: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, "producer")
         subprocess.run(["gcc", *FLAGS, "-o", program, SOURCE], check=True)
-        began = time.monotonic()
-        counts = walk_producer(program, walks, tell=tell if sys.stderr.isatty() else lambda _done: None)
-    print(file=sys.stderr)
-    print(
-        f"{counts.walks:,} walks with {counts.frames:,} frames of code made at run time, in {counts.samples:,} samples and "
-        f"{time.monotonic() - began:.0f} s: no wrong frame.\nThe program was stopped for {counts.stopped_ms:.1f} ms a sample. "
-        f"Meanwhile it made {counts.made:,} functions, removed {counts.removed:,}, and gave up and made anew {counts.ranges:,} "
-        "ranges of code."
-    )
-    tops = ", ".join(f"{top} {number}" for top, number in counts.tops.most_common(8))
-    print(f"At the top: {len(counts.tops)} different places, {tops}, ...")
+        counts = walk_producer(program, walks)
+    print(f"{counts.walks:,} walks with {counts.frames:,} frames of code made at run time: no wrong frame.")
 
 
 if __name__ == "__main__":

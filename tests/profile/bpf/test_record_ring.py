@@ -97,15 +97,6 @@ def test_what_comes_before_room_is_given_back_is_taken_at_once(made: tuple[Recor
     assert shared.taken == shared.at
 
 
-def test_what_the_program_has_discarded_is_passed_over(made: tuple[RecordRing, Shared]) -> None:
-    ring, shared = made
-    shared.write(b"first")
-    shared.write(bytes(48), DISCARDED)
-    shared.write(b"last")
-    assert ring.take() == [b"first", b"last"]
-    assert shared.taken == shared.at
-
-
 # -- what a ring buffer has had: all of it, in order, however long nobody asks for it
 
 LARGE = 1000

@@ -22,11 +22,19 @@ from sframegen.program.patience import TimeLimits
 from sframegen.stack.live.process import parse_mappings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from sframegen.elf.file import ElfFile
 
 NOBODY = 4_194_303  # no process has this number here
+
+
+@pytest.fixture
+def files() -> Iterator[TracedFiles]:
+    found = TracedFiles()
+    yield found
+    found.close()
 
 
 @pytest.fixture
@@ -137,8 +145,8 @@ def test_another_file_that_was_mapped_there_for_a_moment_is_not_taken(library: P
     os.close(descriptor)
 
 
-def test_files_have_one_number_for_an_inode(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files, when = TracedFiles(), later(library)
+def test_files_have_one_number_for_an_inode(files: TracedFiles, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    when = later(library)
     first = files.find_or_open(key_of(library), place(library, when))
     assert first is not None
     assert first.elf is not None
@@ -149,12 +157,11 @@ def test_files_have_one_number_for_an_inode(library: Path, monkeypatch: pytest.M
     assert files.take_new() == [first]
     assert files.take_new() == []
     assert files.by_number == {1: first}
-    files.close()
     helpers().close()  # and the next one has not
 
 
-def test_a_file_that_could_not_be_opened_is_tried_again(library: Path) -> None:
-    files, key = TracedFiles(), key_of(library)
+def test_a_file_that_could_not_be_opened_is_tried_again(files: TracedFiles, library: Path) -> None:
+    key = key_of(library)
     moved = library.rename(library.with_name("moved"))
     failed = files.find_or_open(key, place(library, later(moved)))
     assert failed is not None
@@ -164,23 +171,22 @@ def test_a_file_that_could_not_be_opened_is_tried_again(library: Path) -> None:
     assert opened is not None
     assert opened.number != failed.number, "stacks may have addresses in it, and nobody knew its bias"
     assert (opened.elf is not None, opened.why, opened.ready, files.take_new()) == (True, "", False, [opened])
-    files.close()
 
 
 @pytest.mark.parametrize(
     ("data", "number", "why"), [(b"text", None, NOT_ELF), (b"\x7fELF\1\1\1" + bytes(60), 1, "32-bit"), (b"", 1, "empty")]
 )
-def test_files_that_are_no_elf_files_of_64_bits(tmp_path: Path, data: bytes, number: int | None, why: str) -> None:
+def test_files_that_are_no_elf_files_of_64_bits(
+    files: TracedFiles, tmp_path: Path, data: bytes, number: int | None, why: str
+) -> None:
     path = tmp_path / "file"
     path.write_bytes(data)
-    files = TracedFiles()
     traced = files.find_or_open(key_of(path), place(path, later(path)))
     assert (traced.number if traced else None) == number
     assert why in files.by_number[1].why
     assert files.take_new() == []
     assert files.find_or_open(key_of(path), place(path, later(path))) is traced
     assert len(files.by_number) == 1
-    files.close()
 
 
 def test_numbers_are_limited(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,8 +208,7 @@ def test_the_image_of_the_kernel_has_one_number() -> None:
     assert files.add_image(b"no ELF") is None
 
 
-def test_files_that_nobody_uses_are_closed_and_their_numbers_used_again(library: Path) -> None:
-    files = TracedFiles()
+def test_files_that_nobody_uses_are_closed_and_their_numbers_used_again(files: TracedFiles, library: Path) -> None:
     first = files.find_or_open(key_of(library), place(library, later(library)))
     assert first is not None
     assert first.elf is not None
@@ -223,11 +228,9 @@ def test_files_that_nobody_uses_are_closed_and_their_numbers_used_again(library:
     again = files.find_or_open(key_of(library), place(library, later(library)))
     assert again is not None
     assert again.number != second.number
-    files.close()
 
 
-def test_a_number_that_is_used_again_gets_no_table_of_its_first_file(library: Path) -> None:
-    files = TracedFiles()
+def test_a_number_that_is_used_again_gets_no_table_of_its_first_file(files: TracedFiles, library: Path) -> None:
     library.rename(library.with_name("moved"))
     assert files.find_or_open(key_of(library.with_name("moved")), place(library, 0)) is not None
     assert files.take_without_table() == [1]
@@ -236,7 +239,6 @@ def test_a_number_that_is_used_again_gets_no_table_of_its_first_file(library: Pa
     opened = files.find_or_open(key_of(library), place(library, later(library)))
     assert opened is not None
     assert (opened.number, files.take_without_table(), files.take_new()) == (1, [], [opened])
-    files.close()
 
 
 # -- mappings of ELF files -> spans with biases; the first case is what loaders do

@@ -131,19 +131,13 @@ def test_code_that_is_not_called(programs: Programs) -> None:
         table = make_table(elf).table
         assert table is not None
         if elf.header.e_machine == EM.X86_64:  # AArch64's has a frame that its table does not describe
-            preempts = find_rule(table, programs.at["runtime.asyncPreempt.abi0"])
-            assert preempts is not None
-            assert preempts[-1] & RuleFlag.SIGNAL
+            assert flags_at(table, programs.at["runtime.asyncPreempt.abi0"]) & RuleFlag.SIGNAL
             (restores,) = (programs.at[name] for name in programs.at if name.startswith("runtime.sigreturn"))
             assert find_rule(table, restores) is None
             # To its first byte callbacks from C return.
-            before = find_rule(table, programs.at["runtime.systemstack_switch.abi0"] - 1)
-            assert before is not None
-            assert before[-1] & RuleFlag.SIGNAL
+            assert flags_at(table, programs.at["runtime.systemstack_switch.abi0"] - 1) & RuleFlag.SIGNAL
         for name in ("runtime.goexit.abi0", "runtime.rt0_go.abi0"):
-            ends = find_rule(table, programs.at[name])
-            assert ends is not None
-            assert ends[-1] & RuleFlag.OUTERMOST
+            assert flags_at(table, programs.at[name]) & RuleFlag.OUTERMOST
 
 
 @pytest.mark.dear
