@@ -393,7 +393,7 @@ def test_damaged_sections_are_converted_or_refused_in_one_line(version: int, add
     assert min(outcomes[0], outcomes[1]) > 10
 
 
-def test_add_section_writes_version_2(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+def test_add_section_writes_version_2(compile_c: Compiler, tmp_path: Path) -> None:
     source = compile_c(PROGRAM, "-O2")
     two, three = tmp_path / "two", tmp_path / "three"
     result = CliRunner().invoke(cli, ["add-section", "--sframe-version", "2", "--optimize", "none", "-o", str(two), str(source)])
@@ -403,9 +403,6 @@ def test_add_section_writes_version_2(compile_c: Compiler, peers: Peers, tmp_pat
     api.convert(three, 2, optimize="none")
     first, second = (read_sframe(open_elf(file)).table for file in (two, three))
     assert list(claim_spans(first)) == list(claim_spans(second))
-    printed = subprocess.run([peers.tool("readelf"), "--sframe", two], check=True, capture_output=True, text=True)
-    assert printed.stderr == ""
-    assert printed.stdout == CliRunner().invoke(cli, ["dump", str(two)]).stdout
     assert subprocess.run([two], check=False, capture_output=True).returncode == 0
 
 

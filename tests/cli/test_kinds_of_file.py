@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 import subprocess
 from contextlib import contextmanager
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 NOBODY = 65534
 CAPABILITY = bytes.fromhex("0100000200000000002000000000000000000000")  # cap_net_raw, as setcap writes it
-SCRIPT = b"#!/bin/sh\nexec tail -n +3 $0\nPK\3\4"
 
 
 def run(*arguments: object) -> Result:
@@ -40,17 +40,14 @@ def patched(data: bytes, at: int, new: bytes) -> bytes:
 
 @pytest.fixture
 def program(compile_c: Compiler, tmp_path: Path) -> Path:
-    file = tmp_path / "program"
-    file.write_bytes(compile_c("int main(void) { return 0; }").read_bytes())
-    file.chmod(0o755)
-    return file
+    return Path(shutil.copy(compile_c("int main(void) { return 0; }"), tmp_path / "program"))
 
 
 ELF = small_file()
 CONTENTS = {
     "empty": (b"", "the file is empty"),
     "text": (b"hello\n", "not an ELF file"),
-    "self-extracting": (SCRIPT, "not an ELF file"),
+    "self-extracting": (b"#!/bin/sh\nexec tail -n +3 $0\nPK\3\4", "not an ELF file"),
     "program.exe": (b"MZ\0\0", "not an ELF file"),
     "four bytes": (b"\x7fELF", "ELF header+0x0: expected 64 bytes, have 4"),
     "half": (ELF[: len(ELF) // 2], "section header table: 768 bytes at file offset 0x510 reach past the end of the file (0x408)"),

@@ -86,9 +86,8 @@ def test_naming(
         assert {one.address for one in stack.frames[1:]} == {outer.address}
     else:
         assert {(one.source, one.line) for one in stack.frames} == {("", 0)}
-    copy = profile
-    copy.files[1].is_copy = True  # without the debug sections
-    (stack,) = stacks_in(name_stacks(copy, detail=detail))
+    profile.files[1].is_copy = True  # without the debug sections
+    (stack,) = stacks_in(name_stacks(profile, detail=detail))
     assert len(stack.frames) == 2
 
 
@@ -109,7 +108,7 @@ def test_lines_apart(profile: NamedProfile) -> None:
     assert [line.split(";")[1] for line in written(profile, ".folded").decode().splitlines()] == ["main:12", "main:12", "main:13"]
 
 
-def test_pprof(profile: NamedProfile) -> None:
+def test_pprof_and_json(profile: NamedProfile) -> None:
     """A location for each address, whose lines are the innermost first."""
     data = fields(gzip.decompress(written(profile, ".pb.gz")), "profile")
     strings = data[6]
@@ -125,20 +124,8 @@ def test_pprof(profile: NamedProfile) -> None:
     assert {file for _, file in functions.values()} == {"/src/a.c"}
     [mapping] = data[3]
     assert [mapping[field][0] for field in (7, 8, 9, 10)] == [1, 1, 1, 1]
-
-
-def test_json(profile: NamedProfile) -> None:
     [deepest] = [one for one in json.loads(written(profile, ".json"))["frames"] if one["function"] == "deepest"]
     assert (deepest["source"], deepest["line"], deepest["inlined"]) == ("/src/a.c", 4, True)
-
-
-def test_stacks_may_become_deeper_than_they_were_walked() -> None:
-    """Each of many frames has inlined functions: no format has too little room."""
-    deep = [frame("f", 1, 0x10), *(frame("g", number, 0x10, inlined=True) for number in range(2, 4))] * MAX_NAMED_FRAMES
-    profile = named(stack_of(deep, 3))
-    assert profile.max_depth == len(deep)
-    for ending in (".folded", ".html", ".pb.gz", ".json"):
-        assert written(profile, ending)
 
 
 def test_a_function_that_is_inlined_into_itself() -> None:
@@ -146,5 +133,10 @@ def test_a_function_that_is_inlined_into_itself() -> None:
     again = frame("g", 2, 0x10, inlined=True)
     profile = named(stack_of([frame("f", 1, 0x10), again, frame("h", 3, 0x10, inlined=True), again, again]))
     assert written(profile, ".folded").decode() == "program;f;g [inlined];h [inlined];g [inlined];g [inlined] 1\n"
-    for ending in (".html", ".pb.gz", ".json"):
+    # Each of many frames has inlined functions: stacks become deeper than they were walked, and no format has too little room.
+    deep = [frame("f", 1, 0x10), *(frame("g", number, 0x10, inlined=True) for number in range(2, 4))] * MAX_NAMED_FRAMES
+    deeper = named(stack_of(deep, 3))
+    assert deeper.max_depth == len(deep)
+    for ending in (".folded", ".html", ".pb.gz", ".json"):
         assert written(profile, ending)
+        assert written(deeper, ending)

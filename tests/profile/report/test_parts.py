@@ -79,6 +79,7 @@ def test_parts_are_all_numbers_in_their_order_and_memory_goes_between_them(monke
     done.clear()
     assert [*room.parts(11, 1)]
     assert not done
+    assert [*Room().parts(6, last_first=True)] == [range(4, 6), range(4)]
 
 
 def test_what_stays_in_memory_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,8 +106,3 @@ def test_a_profile_in_which_nothing_is_counted() -> None:
     for one in (named, group_stacks(empty, "pid")):
         assert all(b"".join(format_of(ending).encode(one)) or ending in (".folded", ".txt") for ending in FORMATS)
         assert [*format_table(one)]
-
-
-def test_parts_from_the_last_one_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growing, "PART_SIZE", 4)
-    assert [*Room().parts(6, last_first=True)] == [range(4, 6), range(4)]

@@ -123,18 +123,15 @@ def test_a_file_costs_only_its_own_places(compile_c: Compiler, tmp_path: Path) -
     assert found[1][good.addresses[0]][0].function == "main"  # type: ignore[index]
 
 
-def test_one_that_takes_too_much_memory(monkeypatch: pytest.MonkeyPatch, compile_c: Compiler, tmp_path: Path) -> None:
-    monkeypatch.setattr(places_module, "look_up_source_frames", lambda *_: bytearray(1 << 28))
+def test_one_that_takes_too_much_is_ended(monkeypatch: pytest.MonkeyPatch, compile_c: Compiler, tmp_path: Path) -> None:
     question = FileAddresses(0, open_elf(compile_c(SOURCE, *FLAGS)), [1])
-    [(_, why)] = find_source_frames([question], directory=tmp_path, limits=ReadingLimits(120, memory=1 << 26))
-    assert why == f"{question.file.name}: no source lines or inlined functions: MemoryError"
-
-
-def test_one_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch, compile_c: Compiler, tmp_path: Path) -> None:
-    monkeypatch.setattr(places_module, "look_up_source_frames", lambda *_: time.sleep(60))
-    elf = open_elf(compile_c(SOURCE, *FLAGS))
-    [(_, why)] = find_source_frames([FileAddresses(0, elf, [1])], directory=tmp_path, limits=ReadingLimits(0.2))
-    assert why == f"{elf.name}: no source lines or inlined functions: it took longer than 0.2 seconds"
+    for work, limits, why in (
+        (lambda *_: bytearray(1 << 28), ReadingLimits(120, memory=1 << 26), "MemoryError"),
+        (lambda *_: time.sleep(60), ReadingLimits(0.2), "it took longer than 0.2 seconds"),
+    ):
+        monkeypatch.setattr(places_module, "look_up_source_frames", work)
+        [(_, said)] = find_source_frames([question], directory=tmp_path, limits=limits)
+        assert said == f"{question.file.name}: no source lines or inlined functions: {why}"
 
 
 def test_all_together_take_no_longer_than_that(compile_c: Compiler, tmp_path: Path) -> None:

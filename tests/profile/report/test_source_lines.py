@@ -31,7 +31,6 @@ __attribute__((noinline)) int outer(int a) {
 }
 int main(int c, char **v) { return outer(c); }
 """
-EVERYTHING = FrameDetail()
 
 
 @pytest.fixture
@@ -80,17 +79,15 @@ def test_what_is_asked_for(detail: FrameDetail, expected: list[tuple[str, int, b
 
 def test_a_stripped_file_has_those_of_its_debug_file(program: Path, tmp_path: Path) -> None:
     pytest.importorskip("symbolic")
-    stripped = tmp_path / "stripped"
+    stripped, start = tmp_path / "stripped", start_of(program)
     subprocess.run(["strip", "-o", stripped, program], check=True)
-    assert learned(open_elf(stripped), tmp_path, start_of(program)).frames_at(7, start_of(program)) == ()
+    assert learned(open_elf(stripped), tmp_path, start).frames_at(7, start) == ()
     build_id = (read_build_id(open_elf(stripped)) or b"").hex()
     place = tmp_path / "debug/.build-id" / build_id[:2] / f"{build_id[2:]}.debug"
     place.parent.mkdir(parents=True)
     shutil.copy(program, place)
-    debug = DebugFiles(str(tmp_path / "debug"))
-    assert (
-        learned(open_elf(stripped), tmp_path, start_of(program), debug=debug).frames_at(7, start_of(program))[0].function == "outer"
-    )
+    found = learned(open_elf(stripped), tmp_path, start, debug=DebugFiles(str(tmp_path / "debug")))
+    assert found.frames_at(7, start)[0].function == "outer"
 
 
 def test_debug_information_that_cannot_be_read_is_noted(program: Path, tmp_path: Path) -> None:
@@ -107,4 +104,3 @@ def test_lines_of_go_need_no_library(compile_c: Compiler, tmp_path: Path, monkey
     monkeypatch.setattr(source_lines, "has_library", lambda: False)
     elf = open_elf(with_section(compile_c("int main(void) { return 0; }"), written(GO_LAYOUTS[-1]), ".gopclntab", tmp_path))
     assert learned(elf, tmp_path, TEXT, 1).frames_at(7, TEXT) == (SourceFrame("", "/src/main.go", 12, inlined=False),)
-    shutil.rmtree(tmp_path / "kept", ignore_errors=True)

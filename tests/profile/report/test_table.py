@@ -52,12 +52,6 @@ def test_a_recursive_function_counts_once_a_sample() -> None:
     assert [cost[2:] for cost in function_costs(profile)] == [(3, 4), (1, 4)]
 
 
-def test_own_samples_add_up_to_all() -> None:
-    profile = named(*EXAMPLE)
-    assert sum(cost.self for cost in function_costs(profile)) == profile.samples
-    assert max(cost.total for cost in function_costs(profile)) <= profile.samples
-
-
 def test_lines_are_cut_to_the_width() -> None:
     huge = NamedFrame("f" * 10_000_000, "o" * 500, "/p", 1, FrameKind.USER)
     profile = named(stack_of([huge, huge], process="p" * 500, thread="t" * 500), *EXAMPLE)

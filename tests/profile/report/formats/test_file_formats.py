@@ -20,10 +20,8 @@ from tests.support.pprof_messages import fields
 if TYPE_CHECKING:
     from pathlib import Path
 
-HOSTILE = ["</script><script>alert(1)</script>", 'a";b\\', "\x1b[31m\u2028\u202e", "--><!--", "${x}`", "\udcff"]
-
-
 NOBODY = 65534
+HOSTILE = ["</script><script>alert(1)</script>", 'a";b\\', "\x1b[31m\u2028\u202e", "--><!--", "${x}`", "\udcff"]
 
 
 def written(profile: NamedProfile, ending: str, folder: Path) -> bytes:
@@ -54,11 +52,12 @@ def test_where_no_file_can_be_made_is_known_before_sampling(tmp_path: Path) -> N
 
 
 def test_without_samples_and_hostile_names(tmp_path: Path) -> None:
-    """Every file is written, and the same again from the same profile."""
+    """Every file is written, and the same again from the same profile; the page shortens long names."""
     profile = hostile()
     for ending in FORMATS:
         written(named(), ending, tmp_path)
     assert [ending for ending in FORMATS if written(profile, ending, tmp_path) != written(profile, ending, tmp_path)] == []
+    assert len(written(profile, ".html", tmp_path)) < 100_000
 
 
 def test_a_link_of_another_user_is_not_followed(tmp_path: Path) -> None:

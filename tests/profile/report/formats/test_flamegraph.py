@@ -11,7 +11,7 @@ from typing import Any
 
 from sframegen.profile.report.formats.flamegraph import encode_flamegraph
 from sframegen.profile.report.named import FrameKind, NamedFrame, NamedProfile
-from tests.support.named_stacks import EXAMPLE, named, stack, stack_of
+from tests.support.named_stacks import EXAMPLE, named, stack_of
 
 
 class Page(HTMLParser):
@@ -68,11 +68,8 @@ def test_the_tree() -> None:
     ]
     assert [data["objects"][number] for number in data["frameObjects"]][-1] == "libwork.so"
     assert data["notes"][0].startswith("16 samples of cpu-clock")
-
-
-def test_without_samples() -> None:
-    data = Page(named()).data
-    assert (data["depths"], data["title"]) == ([], "cpu-clock: 0 samples")
+    empty = Page(named()).data
+    assert (empty["depths"], empty["title"]) == ([], "cpu-clock: 0 samples")
 
 
 def test_names_are_no_markup_and_no_script() -> None:
@@ -95,10 +92,3 @@ def test_only_its_own_style_and_script_are_allowed() -> None:
     assert "unsafe" not in policy
     assert [attributes for _, attributes in page.elements if {"src", "href", "style", "onclick"} & {*attributes}] == []
     assert re.search(r"https?:|fetch\(|innerHTML|eval\(", page.texts[0][1] + page.texts[2][1]) is None
-
-
-def test_long_names_are_shortened() -> None:
-    page = "".join(
-        encode_flamegraph(named(stack_of([NamedFrame("f" * 10_000_000, "o", "/o", 1, FrameKind.USER)]), stack("main@program")))
-    )
-    assert len(page) < 100_000

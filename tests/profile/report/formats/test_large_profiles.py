@@ -6,8 +6,6 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import pytest
-
 from sframegen.profile.report.formats.file_formats import format_of
 from sframegen.profile.report.formats.path_bytes import BLOCK_SIZE
 from sframegen.profile.report.formats.row_kinds import ROWS_IN_PART
@@ -21,8 +19,7 @@ COUNT = 2 * ROWS_IN_PART + 5
 FRAMES = [frame(f"a_function_with_a_long_name_{number}@program") for number in range(30)]
 
 
-@pytest.fixture(scope="module")
-def profile() -> NamedProfile:
+def large_profile() -> NamedProfile:
     """A part of its rows has no samples at all, and each third row of the others."""
     stacks = []
     for number in range(COUNT):
@@ -33,37 +30,25 @@ def profile() -> NamedProfile:
     return named(*stacks, by="pid")
 
 
-def expected(profile: NamedProfile) -> Counter[tuple[str, ...]]:
-    found: Counter[tuple[str, ...]] = Counter()
+def test_files_have_all_samples() -> None:
+    profile = large_profile()
+    expected: Counter[tuple[str, ...]] = Counter()
+    without_groups: Counter[tuple[str, ...]] = Counter()
     for stack in stacks_in(profile):
-        found[stack.labels] += stack.samples
-    return found
-
-
-def test_folded(profile: NamedProfile) -> None:
-    parts = [*format_of("a.folded").encode(profile)]
-    lines = [line.rpartition(b" ") for line in b"".join(parts).splitlines()]
-    assert {tuple(stack.decode().split(";")): int(count) for stack, _, count in lines} == expected(profile)
-    assert len(parts) > 2
-    assert max(map(len, parts)) < 2 * BLOCK_SIZE
-
-
-def test_summary(profile: NamedProfile) -> None:
-    parts = [*format_of("a.json").encode(profile)]
-    document = json.loads(b"".join(parts))
+        expected[stack.labels] += stack.samples
+        without_groups[stack.labels[1:]] += stack.samples
+    folded, summary, pprof = ([*format_of(name).encode(profile)] for name in ("a.folded", "a.json", "a.pb.gz"))
+    lines = [line.rpartition(b" ") for line in b"".join(folded).splitlines()]
+    assert {tuple(stack.decode().split(";")): int(count) for stack, _, count in lines} == expected
+    document = json.loads(b"".join(summary))
     labels = [one["function"] for one in document["frames"]]
     found: Counter[tuple[str, ...]] = Counter()
     for stack in document["stacks"]:
         found[stack["group"], *(labels[number] for number in stack["frames"])] += stack["samples"]
-    assert found == expected(profile)
-    assert max(map(len, parts)) < 2 * BLOCK_SIZE
-
-
-def test_pprof(profile: NamedProfile) -> None:
-    without_groups: Counter[tuple[str, ...]] = Counter()
-    for stack in stacks_in(profile):
-        without_groups[stack.labels[1:]] += stack.samples
-    assert stacks_of(b"".join(format_of("a.pb.gz").encode(profile))) == without_groups
+    assert found == expected
+    assert stacks_of(b"".join(pprof)) == without_groups
+    assert len(folded) > 2
+    assert max(map(len, folded + summary)) < 2 * BLOCK_SIZE
 
 
 def test_a_stack_that_is_longer_than_a_part() -> None:
