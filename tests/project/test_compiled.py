@@ -58,15 +58,12 @@ def test_a_column_of_another_type_is_refused() -> None:
         Functions(narrow, narrow, kinds, narrow, narrow, narrow)
 
 
-def test_what_all_compiled_modules_need_is_compiled_once() -> None:
-    """Where each has its own, it takes three times as long to compile them all."""
+def test_compiled_modules_share_one_and_use_the_limited_api() -> None:
+    """Where each has what all need, it takes three times as long to compile them. Names tell of the limited API: cythonize() of
+    Cython 3.1 forgets the macro of the shared module, which then needs one Python, and gives it the name of a temporary folder."""
     files = {name: Path(import_module(name).__file__ or "") for name in (*MODULES, SHARED_MODULE)}
     assert [name for name, file in files.items() if b"View.MemoryView" in file.read_bytes()] == [SHARED_MODULE]
-
-
-def test_compiled_modules_use_the_limited_api() -> None:
-    """Their names say so. cythonize() of Cython 3.1 forgets the macro of the shared module, which then needs one Python."""
-    files = {name: Path(import_module(name).__file__ or "") for name in (*MODULES, SHARED_MODULE)}
+    assert re.findall(rb"[\w./]*compiled_shared\.pyx", files[SHARED_MODULE].read_bytes()) == [b"compiled_shared.pyx"]
     if ".abi3." not in files[SHARED_MODULE].name:
         pytest.skip("free-threaded Python has no limited API")
     private = {}
@@ -92,9 +89,3 @@ def test_no_module_lacks_what_it_needs_without_the_global_lock(tmp_path: Path) -
         text = Path(file).read_text()
         used, defined = (set(re.findall(rf"{before}(__Pyx_\w+_CRITICAL_SECTION\w*)", text)) for before in ("", "#define "))
         assert used == defined, module
-
-
-def test_the_shared_module_names_no_folder_of_its_build() -> None:
-    """Cython 3.1 gives it the name of a temporary one: two builds of Debian's package had other bytes."""
-    file = Path(import_module(SHARED_MODULE).__file__ or "")
-    assert re.findall(rb"[\w./]*compiled_shared\.pyx", file.read_bytes()) == [b"compiled_shared.pyx"]

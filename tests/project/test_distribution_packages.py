@@ -48,52 +48,39 @@ def test_the_version_is_that_of_the_package() -> None:
     assert [first[1], *("".join(one) for one in in_spec[:2])] == [sframegen.__version__] * 3
 
 
-@pytest.mark.parametrize("project", sorted((RUNNING.keys() | BUILDING.keys()) - LATER))
-def test_debian_builds_with_at_least_what_pyproject_asks_for(project: str) -> None:
-    """What it runs with, dh_python3 reads from the wheel."""
-    name = {"cython": "cython3"}.get(project, f"python3-{project}")
-    lowest = CYTHON if project == "cython" else dict((RUNNING | BUILDING)[project])[">="]
-    assert re.search(rf"^ +{name} \(>= {re.escape(lowest)}\)", CONTROL, re.MULTILINE)
-
-
-def test_debian_has_no_lief() -> None:
+def test_debian_builds_with_at_least_what_pyproject_asks_for() -> None:
+    """What it runs with, dh_python3 reads from the wheel. Debian has no LIEF."""
+    lowest = {name: dict(limits)[">="] for name, limits in (RUNNING | BUILDING).items() if name not in LATER} | {"cython": CYTHON}
+    packages = {{"cython": "cython3"}.get(name, f"python3-{name}"): version for name, version in lowest.items()}
+    assert packages.items() <= set(re.findall(r"^ +([\w-]+) \(>= ([\d.]+)\)", CONTROL, re.MULTILINE))
     assert (ROOT / "debian/py3dist-overrides").read_text() == "lief\n"
     assert "lief" not in CONTROL
+    # dh_python3 would call libraries libsframe-backtrace-preload.cpython-314-x86_64-linux-gnu.so: `sframegen preload` found none.
+    assert "\noverride_dh_python3:\n\tdh_python3 --no-ext-rename\n" in (ROOT / "debian/rules").read_text()
 
 
-@pytest.mark.parametrize("project", sorted(RUNNING.keys() - LATER))
-def test_the_spec_requires_what_pyproject_does(project: str) -> None:
-    required = re.findall(rf"^Requires: +python3dist\({project}\) (>=|<) ([\d.]+)$", SPEC, re.MULTILINE)
-    assert sorted(required) == sorted(RUNNING[project])
-
-
-def test_the_spec_names_the_other_dependencies() -> None:
-    [(_, lief)] = RUNNING["lief"]
-    [(_, zstd)] = RUNNING["backports.zstd"]
+def test_the_spec_names_what_pyproject_does() -> None:
+    for project in RUNNING.keys() - LATER:
+        required = re.findall(rf"^Requires: +python3dist\({project}\) (>=|<) ([\d.]+)$", SPEC, re.MULTILINE)
+        assert sorted(required) == sorted(RUNNING[project]), project
+    [(_, lief)], [(_, zstd)] = RUNNING["lief"], RUNNING["backports.zstd"]
     assert f"\nRecommends:     python3dist(lief) >= {lief}\n" in SPEC
     assert f"\nRequires:       (python3dist(backports.zstd) >= {zstd} or python3 >= 3.14)\n" in SPEC
     for project, limits in BUILDING.items():
         assert f"\nBuildRequires:  python3dist({project}) >= {dict(limits)['>=']}\n" in SPEC
-
-
-def test_the_oldest_python_is_that_of_pyproject() -> None:
-    oldest = PROJECT["project"]["requires-python"]
-    assert SPEC.count(f" {oldest.replace('>=', '>= ')}\n") == 2
-
-
-def test_the_spec_lists_each_python_package() -> None:
+    assert SPEC.count(f" {PROJECT['project']['requires-python'].replace('>=', '>= ')}\n") == 2
     packages = {pattern.removesuffix("*") for pattern in PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]}
     assert set(re.findall(r"^%\{python3_sitearch\}/(\w+)$", SPEC, re.MULTILINE)) == packages
+    # The source is the sdist that has its name.
+    assert "\nSource0:        %{name}-%{version}.tar.gz\n" in SPEC
+    assert 'tools.release --sdist --dist "$out/SOURCES"' in (ROOT / "packaging/build-rpm").read_text()
 
 
-def test_each_file_that_is_named_exists() -> None:
+def test_each_file_that_is_named_exists_and_each_script_can_be_run() -> None:
     installed = [line.split()[0] for line in (ROOT / "debian/dh-sframe.install").read_text().splitlines()]
     installed += re.findall(r"sframegen/integration/[\w/-]+(?:\.\w+)?", SPEC + (ROOT / "debian/rules").read_text())
     assert len(installed) >= 5
     assert [path for path in installed if not (ROOT / path).exists()] == []
-
-
-def test_each_script_can_be_run() -> None:
     tests = re.findall(r"^Tests: (.+)$", (ROOT / "debian/tests/control").read_text(), re.MULTILINE)
     recipes = re.findall(r"packager,([\w-]+)\)", (ROOT / "Makefile").read_text())
     scripts = [f"packaging/{name}" for name in ("add-libraries", "add-shared", *recipes)]
@@ -101,11 +88,6 @@ def test_each_script_can_be_run() -> None:
     scripts += [f"debian/tests/{name}" for name in tests]
     assert len(scripts) == 10
     assert [script for script in scripts if not os.access(ROOT / script, os.X_OK)] == []
-
-
-def test_the_libraries_keep_their_names_in_the_debian_package() -> None:
-    """dh_python3 would call them libsframe-backtrace-preload.cpython-314-x86_64-linux-gnu.so: `sframegen preload` found none."""
-    assert re.search(r"^override_dh_python3:\n\tdh_python3 --no-ext-rename$", (ROOT / "debian/rules").read_text(), re.MULTILINE)
 
 
 def test_the_debian_library_asks_for_a_glibc_that_has_its_functions() -> None:
@@ -165,11 +147,6 @@ def test_programs_get_the_library_from_its_own_rpm() -> None:
     assert all(hidden.search(f"{site}/sframegen/backtrace/{name}") for name in (SHARED, PRELOAD))
     assert not hidden.search(f"{site}/sframegen-{sframegen.__version__}.dist-info/METADATA")
     assert not hidden.search(f"/usr/lib64/{SONAME}")
-
-
-def test_the_source_of_the_rpm_is_the_sdist_that_has_its_name() -> None:
-    assert "\nSource0:        %{name}-%{version}.tar.gz\n" in SPEC
-    assert 'tools.release --sdist --dist "$out/SOURCES"' in (ROOT / "packaging/build-rpm").read_text()
 
 
 @pytest.mark.parametrize(("link", "status"), [("", 0), (" <>", 1), (" < >", 1)])
