@@ -72,18 +72,10 @@ def by_path(report: Path) -> dict[str, Any]:
     return {entry["path"]: entry for tree in json.loads(report.read_text())["trees"] for entry in tree["files"]}
 
 
-@pytest.fixture(scope="module")
-def library(compile_c: Compiler) -> Path:
-    return compile_c(LIBRARY, "-O2", "-g", "-shared", "-fPIC", "-Wl,--build-id", name="libtree.so.1")
-
-
-@pytest.fixture(scope="module")
-def program(compile_c: Compiler) -> Path:
-    return compile_c(PROGRAM, "-O2", "-g", "-Wl,--build-id", name="tree")
-
-
 @pytest.fixture
-def root(tmp_path: Path, library: Path, program: Path) -> Path:
+def root(tmp_path: Path, compile_c: Compiler) -> Path:
+    program = compile_c(PROGRAM, "-O2", "-g", "-Wl,--build-id", name="tree")
+    library = compile_c(LIBRARY, "-O2", "-g", "-shared", "-fPIC", "-Wl,--build-id", name="libtree.so.1")
     root = tmp_path / "pkg"
     for directory in ("usr/bin", "usr/lib/deep/er"):
         (root / directory).mkdir(parents=True)
@@ -479,15 +471,15 @@ def test_the_report_tells_all(root: Path, tmp_path: Path) -> None:
     assert sum(entry["fates"]["covered"].values()) == entry["covered_bytes"]
 
 
-def test_ten_thousand_files(tmp_path: Path, program: Path) -> None:
+def test_ten_thousand_files(root: Path) -> None:
     """Most of them scripts; the time is linear, and no path is reported twice."""
     for number in range(10_000):
-        file = tmp_path / f"pkg/{number % 100}/{number}"
+        file = root / f"{number % 100}/{number}"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"#!/bin/sh\n")
     for number in range(40):
-        shutil.copy(program, tmp_path / f"pkg/{number}/program")
-    assert "40 files given a section" in run(tmp_path / "pkg").stdout
+        shutil.copy(root / "usr/bin/tree", root / f"{number}/program")
+    assert "43 files given a section" in run(root).stdout
 
 
 # -- undoing it, and not doing it

@@ -16,7 +16,6 @@ import sframegen
 from linker.existing.in_place import find_slot
 from sframegen import api
 from sframegen.cli.commands import cli
-from sframegen.conversion import convert
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import sorted_functions
 from sframegen.format.locate import read_sframe
@@ -113,17 +112,13 @@ def test_once_is_enough(file: Path) -> None:
     assert file.read_bytes() == data
 
 
-def test_code_that_was_left_out_is_no_padding(linked: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_was_left_out_is_no_padding(linked: Path, file: Path) -> None:
     """No-ops between two functions of a section can be code for which it has no rule."""
     pause = next(symbol.address for symbol in sorted_functions(open_elf(linked)) if symbol.name == "pause_")
     assert run("--sframe-version", 2, "--optimize", "size", file).exit_code == 0
     section = sframegen.read(file)
     assert (section.rule_at(pause + 1), section.rule_at(pause + 2)) == (None, None)
     assert section.rule_at(pause) == section.rule_at(pause + 3) != None  # noqa: E711
-
-    monkeypatch.setattr(convert, "_read_fde_code", lambda *_: [])  # the test can fail
-    api.convert(linked, 2, output=file, optimize="size")
-    assert sframegen.read(file).rule_at(pause + 1) is not None
 
 
 def test_without_cfi_only_what_touches_is_joined(file: Path, peers: Peers) -> None:

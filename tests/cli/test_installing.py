@@ -128,7 +128,4 @@ def test_no_index_is_asked_for_sframegen(environment: Path) -> None:
 def test_the_library_of_a_module(module: str | None, project: str | None) -> None:
     library = find_library(module)
     assert (library and library.project) == project
-
-
-def test_what_is_no_library_of_ours_has_no_remedy() -> None:
     assert describe_import_error(ImportError("no\nway", name="other")) == "no way"

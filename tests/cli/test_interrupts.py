@@ -77,11 +77,6 @@ def driver() -> Iterator[Answering]:
         yield process
 
 
-@pytest.fixture(scope="module")
-def program(compile_c: Compiler) -> Path:
-    return compile_c("int f(int x) { return x + 1; }\nint main(void) { return f(1); }", "-O1")
-
-
 @pytest.mark.dear
 @pytest.mark.full
 @pytest.mark.parametrize(
@@ -96,8 +91,9 @@ def program(compile_c: Compiler) -> Path:
     ],
 )
 def test_a_signal_at_any_moment(
-    driver: Answering, program: Path, tmp_path: Path, event: str, number: signal.Signals, moments: int
+    driver: Answering, compile_c: Compiler, tmp_path: Path, event: str, number: signal.Signals, moments: int
 ) -> None:
+    program = compile_c("int f(int x) { return x + 1; }\nint main(void) { return f(1); }", "-O1")
     before = program.read_bytes()
     arguments = ["add-section", "-q", "-j1", "-o", str(tmp_path / "out"), str(program)]
     status, stderr, events = driver.ask([arguments, event, number, 0])

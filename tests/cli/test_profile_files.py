@@ -74,28 +74,23 @@ def test_a_copy_that_finds_no_room_leaves_nothing(
     assert (list(kept.iterdir()), [path.name for path in tmp_path.iterdir()]) == ([], ["kept"])
 
 
-@pytest.fixture
-def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file on a disk that is full when it is written. Temporary files are in `kept`."""
-    path, kept = tmp_path / "full.html", tmp_path / "kept"
+def test_an_output_that_cannot_be_written_keeps_the_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The other outputs are written, the table is printed, and a copy is kept."""
+    full, folded, kept = (tmp_path / name for name in ("full.html", "out.folded", "kept"))
     kept.mkdir()
 
     def write(profile: NamedProfile, name: str) -> None:
-        if name == str(path):
+        if name == str(full):
             raise OSError(errno.ENOSPC, "No space left on device", name)
         write_profile(profile, name)
 
     monkeypatch.setattr(profile_output, "write_profile", write)
     monkeypatch.setattr("tempfile.tempdir", str(kept))
-    return path
-
-
-def test_an_output_that_cannot_be_written_keeps_the_profile(full: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The other outputs are written, the table is printed, and a copy is kept."""
-    folded = full.with_name("out.folded")
     outputs = profile_output.Outputs(Run(), (str(full), str(folded)), as_json=False)
     outputs.write(named(*EXAMPLE))
-    [copy] = (full.parent / "kept").iterdir()
+    [copy] = kept.iterdir()
     printed = capsys.readouterr()
     assert outputs.run.status == 1
     assert printed.err.splitlines() == [

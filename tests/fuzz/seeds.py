@@ -14,14 +14,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from linker.existing.add_or_replace import find_base, make_change, plan_section
-from linker.inject.apply import write_changed_file
 from linker.objects.change_objects import convert_object, write_object
-from sframegen.conversion import convert
-from sframegen.conversion.cfi_sections import find_sources
-from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.file import ElfFile
 from sframegen.elf.records import ET, PT, SHF, SHT, Phdr
-from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi, abi_of
+from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import LAYOUTS, V1, V2, V3, Layout
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
@@ -42,6 +38,8 @@ from tests.support.inputs.sframe_files import write_sframe_elf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from sframegen.format.layouts import FormatVersion
 
 ADDRESS = 0x3000
 SOURCE = """
@@ -113,20 +111,13 @@ def compiled(source: str, *flags: str, result: str = "out") -> bytes:
         return Path(directory, result).read_bytes()
 
 
-def with_section(data: bytes, version: int = 3, *, unloaded: bool = False) -> bytes:
+def with_section(data: bytes, version: FormatVersion = 3, *, unloaded: bool = False) -> bytes:
     """The file as add-section makes it."""
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(data)
-        file.flush()
-        elf = open_elf(file.name)
-        base = find_base(elf)
-        abi = abi_of(elf)
-        converted = convert.convert(find_sources(elf).sections, elf.executable_ranges(), abi, LAYOUTS[version])
-        encoder = converted.make_encoder(elf, LEVELS["fast"])
-        plan = plan_section(base, encoder, unloaded=encoder.encode(0) if unloaded else None)
-        out = io.BytesIO()
-        write_changed_file(ElfFile(elf.data), make_change(plan, base, encoder), out)
-        return out.getvalue()
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory, "file")
+        file.write_bytes(data)
+        sframegen.add_section(file, version=version, unloaded=unloaded, verify=False)
+        return file.read_bytes()
 
 
 def sframe_table(abi: Abi, layout: Layout) -> FunctionTable:

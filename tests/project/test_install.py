@@ -121,8 +121,9 @@ def works_interpreted(site: Path) -> None:
 
 @pytest.mark.full
 def test_without_a_compiler_what_must_be_compiled_is_an_error(source: Path) -> None:
-    with pytest.raises(subprocess.CalledProcessError):
-        installed(source, CC=str(source), SFRAMEGEN_PURE="0")
+    for compiler in (str(source), "false"):
+        with pytest.raises(subprocess.CalledProcessError):
+            installed(source, CC=compiler, SFRAMEGEN_PURE="0")
 
 
 TWO = {"sframegen.base.columns", "cfi.scan"}

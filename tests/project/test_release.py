@@ -25,7 +25,7 @@ from tools.release.building import missing_in, settle
 if TYPE_CHECKING:
     from pathlib import Path
 
-NARROWED = """
+BUILD = """
 import re, sys
 from pathlib import Path
 from tools.release.building import Source
@@ -35,15 +35,10 @@ work = Path(sys.argv[1])
 source = Source(work / "source")
 modules = work / "source/sframegen/program/build.py"
 modules.write_text(re.sub(r"MODULES = \\(.*?\\n\\)", "MODULES = ('sframegen.base.columns',)", modules.read_text(), flags=re.DOTALL))
-"""
-BUILD = (
-    NARROWED
-    + """
 source.sdist(work / "out")
 source.pure_wheel(work / "out")
 source.build("wheel", work / "out", {})
 """
-)
 
 
 def sdist(path: Path, user: str, mode: int, names: list[str]) -> bytes:
@@ -105,19 +100,6 @@ def building() -> None:
             pytest.skip(f"no {tool} in this environment: use make test-all")
     if subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], check=False, capture_output=True).returncode:
         pytest.skip("git does not list this folder")
-
-
-@pytest.mark.full
-@pytest.mark.usefixtures("building")
-@pytest.mark.parametrize(("required", "status"), [("0", 1), ("", 0)])
-def test_a_module_that_cannot_be_compiled_is_an_error_where_it_has_to_be(required: str, status: int, tmp_path: Path) -> None:
-    """For lack of a compiler, or of its libc's headers: elsewhere it is left out with a warning."""
-    failing = {"CC": "false", "SFRAMEGEN_PURE": required}
-    build = f"{NARROWED}\nsource.build('wheel', work / 'out', {failing})"
-    environ = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", build, tmp_path], check=False, capture_output=True, env=environ)
-    assert done.returncode == status
-    assert len(list((tmp_path / "out").iterdir())) == 1 - status
 
 
 @pytest.mark.usefixtures("building")
