@@ -34,14 +34,14 @@ import struct, sys
 from sframegen.cli.start import main
 from sframegen.elf.file import ElfFile
 
-counts = ElfFile._counts
+counts = ElfFile._read_counts
 
 def planted(elf):
     if bytes(elf.data[-{length}:]) == {mark!r}:
         raise {exception}
     return counts(elf)
 
-ElfFile._counts = planted
+ElfFile._read_counts = planted
 main()
 """
 EXCEPTIONS = (
