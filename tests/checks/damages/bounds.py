@@ -10,13 +10,29 @@ from tests.checks.damages.kinds import Kinds, Place
 from tests.checks.damages.subject import NotHereError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from random import Random
+    from typing import Any
 
+    from sframegen.format.decode import SframeSection
     from tests.checks.damages.kinds import Bytes, Copy, Fre
 
 KINDS = Kinds()
 WARNING = Severity.WARNING
-FLAGS_AT = 3
+
+
+def _field(name: str, offset: int | None, field: str, value: Callable[[Copy, Random], int], *rules: str, **more: Any) -> None:
+    """Another number in a field of the header, which is found at that offset."""
+
+    def do(copy: Copy, random: Random) -> Place:
+        copy.section.set_header(**{field: value(copy, random)})
+        return Place(offset=offset)
+
+    KINDS.add(name, do, *rules, **more)
+
+
+def _lost_flag(name: str, flag: int, rule: str) -> None:
+    _field(name, None, "flags", lambda copy, _: copy.section.header.flags & ~flag, rule, severity=WARNING)
 
 
 @KINDS("magic")
@@ -25,46 +41,13 @@ def other_magic_number(copy: Copy, random: Random) -> Place:
     return Place(offset=0)
 
 
-@KINDS("version")
-def unknown_version(copy: Copy, random: Random) -> Place:
-    copy.section.data[2] = random.randrange(4, 256)
-    return Place(offset=2)
-
-
-@KINDS("sub-section-order", versions=(3,))
-def version_2_instead_of_3(copy: Copy, _: Random) -> Place:
-    copy.section.data[2] = 2
-    return Place(offset=24)
-
-
-@KINDS("sub-section-gap", severity=WARNING, versions=(2,))
-def version_3_instead_of_2(copy: Copy, _: Random) -> Place:
-    copy.section.data[2] = 3
-    return Place(offset=20)
-
-
-@KINDS("flags")
-def unknown_flag(copy: Copy, random: Random) -> Place:
-    copy.section.data[FLAGS_AT] |= 1 << random.randrange(3, 8)
-    return Place(offset=FLAGS_AT)
-
-
-@KINDS("gnu-sorted", severity=WARNING)
-def flag_of_order_lost(copy: Copy, _: Random) -> Place:
-    copy.section.data[FLAGS_AT] &= ~F_FDE_SORTED
-    return Place()
-
-
-@KINDS("gnu-pc-relative", severity=WARNING)
-def flag_of_relative_starts_lost(copy: Copy, _: Random) -> Place:
-    copy.section.data[FLAGS_AT] &= ~F_FDE_FUNC_START_PCREL
-    return Place()
-
-
-@KINDS("abi", "machine")
-def unknown_abi(copy: Copy, random: Random) -> Place:
-    copy.section.set_header(abi_arch=random.randrange(5, 256))
-    return Place(offset=4)
+_field("unknown version", 2, "version", lambda _, random: random.randrange(4, 256), "version")
+_field("version 2 instead of 3", 24, "version", lambda *_: 2, "sub-section-order", versions=(3,))
+_field("version 3 instead of 2", 20, "version", lambda *_: 3, "sub-section-gap", severity=WARNING, versions=(2,))
+_field("unknown flag", 3, "flags", lambda copy, random: copy.section.header.flags | 1 << random.randrange(3, 8), "flags")
+_lost_flag("flag of order lost", F_FDE_SORTED, "gnu-sorted")
+_lost_flag("flag of relative starts lost", F_FDE_FUNC_START_PCREL, "gnu-pc-relative")
+_field("unknown abi", 4, "abi_arch", lambda _, random: random.randrange(5, 256), "abi", "machine")
 
 
 @KINDS("machine")
@@ -79,10 +62,7 @@ def other_fixed_offset_of_ra(copy: Copy, random: Random) -> Place:
     return Place(offset=5)
 
 
-@KINDS("fixed-offsets")
-def other_fixed_offset_of_fp(copy: Copy, random: Random) -> Place:
-    copy.section.set_header(cfa_fixed_fp_offset=-8 * random.randrange(1, 9))
-    return Place(offset=5)
+_field("other fixed offset of fp", 5, "cfa_fixed_fp_offset", lambda _, random: -8 * random.randrange(1, 9), "fixed-offsets")
 
 
 @KINDS("auxiliary-header", severity=WARNING)
@@ -104,16 +84,8 @@ def more_functions_than_fit(copy: Copy, random: Random) -> Place:
     return Place(offset=8)
 
 
-@KINDS("sub-section-order")
-def one_function_more(copy: Copy, _: Random) -> Place:
-    copy.section.set_header(num_fdes=copy.section.header.num_fdes + 1)
-    return Place(offset=24)
-
-
-@KINDS("sub-section-gap", severity=WARNING)
-def one_function_fewer(copy: Copy, _: Random) -> Place:
-    copy.section.set_header(num_fdes=copy.section.header.num_fdes - 1)
-    return Place(offset=20)
+_field("one function more", 24, "num_fdes", lambda copy, _: copy.section.header.num_fdes + 1, "sub-section-order")
+_field("one function fewer", 20, "num_fdes", lambda copy, _: copy.section.header.num_fdes - 1, "sub-section-gap", severity=WARNING)
 
 
 @KINDS("row-total", alone=True)
@@ -144,45 +116,32 @@ def _last_rows(data: Bytes) -> list[Fre]:
     return [data.fres(function)[-1] for function in range(data.header.num_fdes) if data.count(function)]
 
 
-@KINDS("sub-section-order")
-def fres_begin_too_early(copy: Copy, random: Random) -> Place:
-    copy.section.set_header(freoff=copy.section.header.freoff - random.randrange(1, 16))
-    return Place(offset=24)
+def _moved_fres(name: str, offset: int, sign: int, rule: str, severity: Severity) -> None:
+    def value(copy: Copy, random: Random) -> int:
+        return copy.section.header.freoff + sign * random.randrange(1, 16)
+
+    _field(name, offset, "freoff", value, rule, severity=severity)
 
 
-@KINDS("sub-section-gap", severity=WARNING)
-def fres_begin_too_late(copy: Copy, random: Random) -> Place:
-    copy.section.set_header(freoff=copy.section.header.freoff + random.randrange(1, 16))
-    return Place(offset=20)
-
-
-@KINDS("sub-section-order")
-def index_begins_too_late(copy: Copy, random: Random) -> Place:
-    copy.section.set_header(fdeoff=random.randrange(1, 16))
-    return Place(offset=24)
+_moved_fres("fres begin too early", 24, -1, "sub-section-order", Severity.ERROR)
+_moved_fres("fres begin too late", 20, 1, "sub-section-gap", WARNING)
+_field("index begins too late", 24, "fdeoff", lambda _, random: random.randrange(1, 16), "sub-section-order")
 
 
 # -- the section's end
 
 
-@KINDS("header-size")
-def cut_in_the_header(copy: Copy, random: Random) -> Place:
-    del copy.section.data[random.randrange(1, HEADER_SIZE) :]
-    return Place(offset=0)
+def _cut(name: str, offset: int, places: Callable[[SframeSection], tuple[int, int]], rule: str) -> None:
+    def do(copy: Copy, random: Random) -> Place:
+        del copy.section.data[random.randrange(*places(copy.subject.section)) :]
+        return Place(offset=offset)
+
+    KINDS.add(name, do, rule)
 
 
-@KINDS("index-bounds")
-def cut_in_the_index(copy: Copy, random: Random) -> Place:
-    section = copy.subject.section
-    del copy.section.data[random.randrange(section.index_at, section.fres_at) :]
-    return Place(offset=8)
-
-
-@KINDS("rows-bounds")
-def cut_in_the_fres(copy: Copy, random: Random) -> Place:
-    section = copy.subject.section
-    del copy.section.data[random.randrange(section.fres_at, section.fres_end) :]
-    return Place(offset=16)
+_cut("cut in the header", 0, lambda _: (1, HEADER_SIZE), "header-size")
+_cut("cut in the index", 8, lambda section: (section.index_at, section.fres_at), "index-bounds")
+_cut("cut in the fres", 16, lambda section: (section.fres_at, section.fres_end), "rows-bounds")
 
 
 @KINDS("trailing-bytes", severity=WARNING)

@@ -10,12 +10,16 @@ from tests.checks.damages.kinds import Kinds, Place
 from tests.checks.damages.subject import NowhereError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from random import Random
+    from typing import Any
 
     from tests.checks.damages.kinds import Copy
 
+    Change = Callable[[int, Random], int]
+
 KINDS = Kinds()
-WARNING = Severity.WARNING
+WARNING, SFRAME = Severity.WARNING, PT.GNU_SFRAME
 
 
 def _segment(copy: Copy, kind: int, **fields: int) -> Place:
@@ -58,9 +62,25 @@ def _header(copy: Copy) -> Shdr:
     return section.header
 
 
-@KINDS("no-segment")
-def pt_gnu_sframe_of_another_type(copy: Copy, random: Random) -> Place:
-    return _segment(copy, PT.GNU_SFRAME, p_type=random.choice((0, PT.NOTE, PT.GNU_SFRAME + 1)))
+def _in_segment(name: str, rule: str, kind: int, field: str, change: Change, **more: Any) -> None:
+    def do(copy: Copy, random: Random) -> Place:
+        segment = _found(copy) if kind == PT.GNU_SFRAME else _load(copy)
+        return _segment(copy, kind, **{field: change(getattr(segment, field), random)})
+
+    KINDS.add(name, do, rule, **more)
+
+
+def _in_header(name: str, rule: str, field: str, change: Change, **more: Any) -> None:
+    KINDS.add(name, lambda copy, random: _section(copy, **{field: change(getattr(_header(copy), field), random)}), rule, **more)
+
+
+def _near(old: int, random: Random) -> int:
+    return old + random.choice((-8, 8, 4096))
+
+
+_in_segment(
+    "pt gnu sframe of another type", "no-segment", SFRAME, "p_type", lambda _, random: random.choice((0, PT.NOTE, SFRAME + 1))
+)
 
 
 @KINDS("several-sections")
@@ -71,15 +91,8 @@ def second_pt_gnu_sframe(copy: Copy, random: Random) -> Place:
     return Place()
 
 
-@KINDS("section-place")
-def pt_gnu_sframe_at_another_address(copy: Copy, random: Random) -> Place:
-    by = random.choice((-8, 8, 4096))
-    return _segment(copy, PT.GNU_SFRAME, p_vaddr=_found(copy).p_vaddr + by)
-
-
-@KINDS("section-place")
-def pt_gnu_sframe_elsewhere_in_the_file(copy: Copy, random: Random) -> Place:
-    return _segment(copy, PT.GNU_SFRAME, p_offset=_found(copy).p_offset + random.choice((-8, 8, 4096)))
+_in_segment("pt gnu sframe at another address", "section-place", SFRAME, "p_vaddr", _near)
+_in_segment("pt gnu sframe elsewhere in the file", "section-place", SFRAME, "p_offset", _near)
 
 
 @KINDS("outside-file")
@@ -87,18 +100,17 @@ def pt_gnu_sframe_outside_of_the_file(copy: Copy, random: Random) -> Place:
     return _segment(copy, PT.GNU_SFRAME, p_offset=len(copy.image) + random.randrange(1 << 40))
 
 
-@KINDS("segment-size", severity=WARNING)
-def pt_gnu_sframe_too_short(copy: Copy, random: Random) -> Place:
-    if "segment-size" in copy.subject.faults:
-        raise NowhereError
-    return _segment(copy, PT.GNU_SFRAME, p_filesz=_found(copy).p_filesz - random.randrange(1, 28))
+def _sized(name: str, field: str, change: Change) -> None:
+    def do(copy: Copy, random: Random) -> Place:
+        if "segment-size" in copy.subject.faults:
+            raise NowhereError
+        return _segment(copy, PT.GNU_SFRAME, **{field: change(getattr(_found(copy), field), random)})
+
+    KINDS.add(name, do, "segment-size", severity=WARNING)
 
 
-@KINDS("segment-size", severity=WARNING)
-def pt_gnu_sframe_longer_in_memory(copy: Copy, random: Random) -> Place:
-    if "segment-size" in copy.subject.faults:
-        raise NowhereError
-    return _segment(copy, PT.GNU_SFRAME, p_memsz=_found(copy).p_memsz + random.randrange(1, 4096))
+_sized("pt gnu sframe too short", "p_filesz", lambda old, random: old - random.randrange(1, 28))
+_sized("pt gnu sframe longer in memory", "p_memsz", lambda old, random: old + random.randrange(1, 4096))
 
 
 @KINDS("no-section", severity=WARNING)
@@ -106,24 +118,11 @@ def section_header_lost(copy: Copy, _: Random) -> Place:
     return _section(copy, sh_type=0, sh_name=0)
 
 
-@KINDS("section-type", severity=WARNING, versions=(3,))
-def section_type_of_other_data(copy: Copy, _: Random) -> Place:
-    return _section(copy, sh_type=SHT.PROGBITS)
-
-
-@KINDS("section-flags")
-def section_flags_of_data_that_changes(copy: Copy, random: Random) -> Place:
-    return _section(copy, sh_flags=random.choice((0, SHF.ALLOC | SHF.WRITE, SHF.ALLOC | SHF.EXECINSTR)))
-
-
-@KINDS("section-place")
-def section_header_with_another_address(copy: Copy, random: Random) -> Place:
-    return _section(copy, sh_addr=_header(copy).sh_addr + random.choice((-8, 8, 4096)))
-
-
-@KINDS("section-place")
-def section_header_with_another_offset(copy: Copy, random: Random) -> Place:
-    return _section(copy, sh_offset=_header(copy).sh_offset + random.choice((-8, 8, 4096)))
+CHANGING = (0, SHF.ALLOC | SHF.WRITE, SHF.ALLOC | SHF.EXECINSTR)
+_in_header("section type of other data", "section-type", "sh_type", lambda *_: SHT.PROGBITS, severity=WARNING, versions=(3,))
+_in_header("section flags of data that changes", "section-flags", "sh_flags", lambda _, random: random.choice(CHANGING))
+_in_header("section header with another address", "section-place", "sh_addr", _near)
+_in_header("section header with another offset", "section-place", "sh_offset", _near)
 
 
 @KINDS("not-mapped")
@@ -135,20 +134,9 @@ def mapped_in_part(copy: Copy, random: Random) -> Place:
     return _segment(copy, PT.LOAD, p_filesz=inside)
 
 
-@KINDS("not-mapped")
-def mapped_from_elsewhere(copy: Copy, random: Random) -> Place:
-    load = _load(copy)
-    return _segment(copy, PT.LOAD, p_offset=load.p_offset + random.choice((8, 4096)))
-
-
-@KINDS("mapped-unreadable")
-def mapped_without_the_right_to_read(copy: Copy, _: Random) -> Place:
-    return _segment(copy, PT.LOAD, p_flags=_load(copy).p_flags & ~PF.R)
-
-
-@KINDS("mapped-writable", severity=WARNING)
-def mapped_writable(copy: Copy, _: Random) -> Place:
-    return _segment(copy, PT.LOAD, p_flags=_load(copy).p_flags | PF.W)
+_in_segment("mapped from elsewhere", "not-mapped", PT.LOAD, "p_offset", lambda old, random: old + random.choice((8, 4096)))
+_in_segment("mapped without the right to read", "mapped-unreadable", PT.LOAD, "p_flags", lambda old, _: old & ~PF.R)
+_in_segment("mapped writable", "mapped-writable", PT.LOAD, "p_flags", lambda old, _: old | PF.W, severity=WARNING)
 
 
 @KINDS("machine")

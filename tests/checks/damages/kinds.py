@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sframegen.checks.finding import Severity
 from sframegen.format.encode import Encoder
@@ -226,12 +226,22 @@ class Kinds:
     def __init__(self) -> None:
         self.all: list[Damage] = []
 
-    def __call__(
-        self, *rules: str, severity: Severity = Severity.ERROR, versions: tuple[int, ...] = (2, 3), alone: bool = False
-    ) -> Callable[[Do], Do]:
+    def add(
+        self,
+        name: str,
+        do: Do,
+        *rules: str,
+        severity: Severity = Severity.ERROR,
+        versions: tuple[int, ...] = (2, 3),
+        alone: bool = False,
+    ) -> None:
+        self.all.append(Damage(name, do, rules, severity, versions, alone))
+
+    def __call__(self, *rules: str, **more: Any) -> Callable[[Do], Do]:
+        """As `add`, by the name of a function."""
+
         def add(do: Do) -> Do:
-            name = do.__name__.replace("_", " ")
-            self.all.append(Damage(name, do, rules, severity, versions, alone))
+            self.add(do.__name__.replace("_", " "), do, *rules, **more)
             return do
 
         return add

@@ -10,6 +10,7 @@ from tests.checks.damages.kinds import Kinds, Place
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
+    from typing import Any
 
     from tests.checks.damages.kinds import Copy
     from tests.checks.damages.subject import Site
@@ -21,196 +22,135 @@ def _saved(where: Where | None) -> bool:
     return where is not None and where.deref
 
 
-def _changed(copy: Copy, random: Random, fits: Callable[[Rule], object], change: Callable[[Rule], Rule]) -> Place:
-    """Changes the rule of a row that fits, and is not the outermost frame's."""
-    site = copy.site(random, lambda site: site.rule.cfa is not None and fits(site.rule))
-    return copy.set_rule(site, change(site.rule))
-
-
 def _moved(where: Where | None, by: int) -> Where:
     assert where is not None
     return where._replace(offset=where.offset + by)
 
 
+def _rule(name: str, fits: Callable[[Copy, Rule], object], change: Callable[[Copy, Rule], Rule]) -> None:
+    """Changes the rule of a row that fits, and is not the outermost frame's."""
+
+    def do(copy: Copy, random: Random) -> Place:
+        site = copy.site(random, lambda site: site.rule.cfa is not None and fits(copy, site.rule))
+        return copy.set_rule(site, change(copy, site.rule))
+
+    KINDS.add(name, do, "cfi-rule", alone=True)
+
+
+def _cfa(name: str, fits: Callable[[Copy, Where], object], change: Callable[[Copy, Where, Random], Where], **more: Any) -> None:
+    def do(copy: Copy, random: Random) -> Place:
+        site = copy.site(random, lambda site: site.rule.cfa is not None and fits(copy, site.rule.cfa))
+        assert site.rule.cfa is not None
+        return copy.set_rule(site, site.rule._replace(cfa=change(copy, site.rule.cfa, random)))
+
+    KINDS.add(name, do, "cfi-rule", alone=True, **more)
+
+
 # -- CFA
 
 
-def _cfa_changed(copy: Copy, random: Random, fits: Callable[[Where], object], change: Callable[[Where], Where]) -> Place:
-    site = copy.site(random, lambda site: site.rule.cfa is not None and fits(site.rule.cfa))
-    assert site.rule.cfa is not None
-    return copy.set_rule(site, site.rule._replace(cfa=change(site.rule.cfa)))
+def _others(copy: Copy) -> list[int]:
+    return [n for n in copy.abi.base_registers if n not in (copy.abi.sp, copy.abi.fp)]
 
 
-@KINDS("cfi-rule", alone=True)
-def cfa_offset_8_more(copy: Copy, random: Random) -> Place:
-    return _cfa_changed(copy, random, lambda _: True, lambda cfa: _moved(cfa, 8))
+def _another(copy: Copy, cfa: Where, random: Random) -> Where:
+    return cfa._replace(register=random.choice([n for n in _others(copy) if n != cfa.register]))
 
 
-@KINDS("cfi-rule", alone=True)
-def cfa_offset_8_less(copy: Copy, random: Random) -> Place:
-    return _cfa_changed(copy, random, lambda _: True, lambda cfa: _moved(cfa, -8))
-
-
-@KINDS("cfi-rule", alone=True)
-def cfa_from_fp_instead_of_sp(copy: Copy, random: Random) -> Place:
-    sp, fp = copy.abi.sp, copy.abi.fp
-    return _cfa_changed(copy, random, lambda cfa: cfa.register == sp, lambda cfa: cfa._replace(register=fp))
-
-
-@KINDS("cfi-rule", alone=True)
-def cfa_from_sp_instead_of_fp(copy: Copy, random: Random) -> Place:
-    sp, fp = copy.abi.sp, copy.abi.fp
-    return _cfa_changed(copy, random, lambda cfa: cfa.register == fp, lambda cfa: cfa._replace(register=sp))
-
-
-@KINDS("cfi-rule", versions=(3,), alone=True)
-def cfa_from_another_register(copy: Copy, random: Random) -> Place:
-    """Of a flexible rule."""
-    others = [n for n in copy.abi.base_registers if n not in (copy.abi.sp, copy.abi.fp)]
-
-    def change(cfa: Where) -> Where:
-        return cfa._replace(register=random.choice([n for n in others if n != cfa.register]))
-
-    return _cfa_changed(copy, random, lambda cfa: cfa.register in others, change)
-
-
-@KINDS("cfi-rule", versions=(3,), alone=True)
-def cfa_not_read_from_memory(copy: Copy, random: Random) -> Place:
-    return _cfa_changed(copy, random, lambda cfa: cfa.deref, lambda cfa: cfa._replace(deref=False))
-
-
-@KINDS("cfi-rule", versions=(3,), alone=True)
-def cfa_read_from_memory(copy: Copy, random: Random) -> Place:
-    return _cfa_changed(copy, random, lambda cfa: not cfa.deref, lambda cfa: cfa._replace(deref=True))
-
-
-@KINDS("cfi-rule", alone=True)
-def cfa_offset_adjusted_twice(copy: Copy, random: Random) -> Place:
-    """s390x, which stores CFA offsets less 160."""
-    adjustment = copy.abi.cfa_adjustment
-    return _cfa_changed(copy, random, lambda _: adjustment, lambda cfa: _moved(cfa, adjustment))
-
-
-@KINDS("cfi-rule", alone=True)
-def cfa_offset_scaled_twice(copy: Copy, random: Random) -> Place:
-    """s390x, which stores an eighth of them."""
-    adjustment, scale = copy.abi.cfa_adjustment, copy.abi.cfa_scale
-    return _cfa_changed(
-        copy,
-        random,
-        lambda cfa: scale > 1 and cfa.offset != adjustment,
-        lambda cfa: _moved(cfa, (cfa.offset - adjustment) * (scale - 1)),
-    )
+_cfa("cfa offset 8 more", lambda *_: True, lambda _, cfa, __: _moved(cfa, 8))
+_cfa("cfa offset 8 less", lambda *_: True, lambda _, cfa, __: _moved(cfa, -8))
+_cfa(
+    "cfa from fp instead of sp",
+    lambda copy, cfa: cfa.register == copy.abi.sp,
+    lambda copy, cfa, _: cfa._replace(register=copy.abi.fp),
+)
+_cfa(
+    "cfa from sp instead of fp",
+    lambda copy, cfa: cfa.register == copy.abi.fp,
+    lambda copy, cfa, _: cfa._replace(register=copy.abi.sp),
+)
+_cfa("cfa from another register", lambda copy, cfa: cfa.register in _others(copy), _another, versions=(3,))  # of a flexible rule
+_cfa("cfa not read from memory", lambda _, cfa: cfa.deref, lambda _, cfa, __: cfa._replace(deref=False), versions=(3,))
+_cfa("cfa read from memory", lambda _, cfa: not cfa.deref, lambda _, cfa, __: cfa._replace(deref=True), versions=(3,))
+# s390x stores CFA offsets less 160, and an eighth of that.
+_cfa(
+    "cfa offset adjusted twice", lambda copy, _: copy.abi.cfa_adjustment, lambda copy, cfa, _: _moved(cfa, copy.abi.cfa_adjustment)
+)
+_cfa(
+    "cfa offset scaled twice",
+    lambda copy, cfa: copy.abi.cfa_scale > 1 and cfa.offset != copy.abi.cfa_adjustment,
+    lambda copy, cfa, _: _moved(cfa, (cfa.offset - copy.abi.cfa_adjustment) * (copy.abi.cfa_scale - 1)),
+)
 
 
 # -- RA, FP
 
 
-@KINDS("cfi-rule", alone=True)
-def ra_offset_8_less(copy: Copy, random: Random) -> Place:
-    return _changed(copy, random, lambda rule: _saved(rule.ra), lambda rule: rule._replace(ra=_moved(rule.ra, -8)))
+def _in_another_register(_: Copy, rule: Rule) -> Rule:
+    assert rule.ra is not None
+    assert rule.ra.register is not None
+    return rule._replace(ra=rule.ra._replace(register=rule.ra.register ^ 1))
 
 
-@KINDS("cfi-rule", alone=True)
-def ra_rule_lost(copy: Copy, random: Random) -> Place:
-    return _changed(copy, random, lambda rule: rule.ra and not copy.abi.fixed_ra_offset, lambda rule: rule._replace(ra=None))
-
-
-@KINDS("cfi-rule", alone=True)
-def ra_rule_invented(copy: Copy, random: Random) -> Place:
-    return _changed(copy, random, lambda rule: rule.ra is None, lambda rule: rule._replace(ra=Where(None, -8, deref=True)))
-
-
-@KINDS("cfi-rule", alone=True)
-def ra_in_another_register(copy: Copy, random: Random) -> Place:
-    """Of s390x, whose version 2 says registers as odd offsets."""
-
-    def change(rule: Rule) -> Rule:
-        assert rule.ra is not None
-        assert rule.ra.register is not None
-        return rule._replace(ra=rule.ra._replace(register=rule.ra.register ^ 1))
-
-    return _changed(copy, random, lambda rule: rule.ra and rule.ra.register is not None and not rule.ra.deref, change)
-
-
-@KINDS("cfi-rule", alone=True)
-def fp_offset_8_less(copy: Copy, random: Random) -> Place:
-    return _changed(copy, random, lambda rule: _saved(rule.fp), lambda rule: rule._replace(fp=_moved(rule.fp, -8)))
-
-
-@KINDS("cfi-rule", alone=True)
-def fp_rule_lost(copy: Copy, random: Random) -> Place:
-    return _changed(copy, random, lambda rule: rule.fp is not None, lambda rule: rule._replace(fp=None))
-
-
-@KINDS("cfi-rule", alone=True)
-def fp_rule_invented(copy: Copy, random: Random) -> Place:
-    return _changed(copy, random, lambda rule: rule.fp is None, lambda rule: rule._replace(fp=Where(None, -24, deref=True)))
-
-
-@KINDS("cfi-rule", alone=True)
-def ra_and_fp_exchanged(copy: Copy, random: Random) -> Place:
-    def fits(rule: Rule) -> bool:
-        return rule.ra != rule.fp and _saved(rule.ra) and _saved(rule.fp)
-
-    return _changed(copy, random, fits, lambda rule: rule._replace(ra=rule.fp, fp=rule.ra))
-
-
-@KINDS("cfi-rule", alone=True)
-def outermost_frame_invented(copy: Copy, random: Random) -> Place:
-    return _changed(copy, random, lambda _: True, lambda _: OUTERMOST)
+_rule("ra offset 8 less", lambda _, rule: _saved(rule.ra), lambda _, rule: rule._replace(ra=_moved(rule.ra, -8)))
+_rule("ra rule lost", lambda copy, rule: rule.ra and not copy.abi.fixed_ra_offset, lambda _, rule: rule._replace(ra=None))
+_rule("ra rule invented", lambda _, rule: rule.ra is None, lambda _, rule: rule._replace(ra=Where(None, -8, deref=True)))
+# Of s390x, whose version 2 says registers as odd offsets.
+_rule(
+    "ra in another register",
+    lambda _, rule: rule.ra and rule.ra.register is not None and not rule.ra.deref,
+    _in_another_register,
+)
+_rule("fp offset 8 less", lambda _, rule: _saved(rule.fp), lambda _, rule: rule._replace(fp=_moved(rule.fp, -8)))
+_rule("fp rule lost", lambda _, rule: rule.fp is not None, lambda _, rule: rule._replace(fp=None))
+_rule("fp rule invented", lambda _, rule: rule.fp is None, lambda _, rule: rule._replace(fp=Where(None, -24, deref=True)))
+_rule(
+    "ra and fp exchanged",
+    lambda _, rule: rule.ra != rule.fp and _saved(rule.ra) and _saved(rule.fp),
+    lambda _, rule: rule._replace(ra=rule.fp, fp=rule.ra),
+)
+_rule("outermost frame invented", lambda *_: True, lambda *_: OUTERMOST)
 
 
 @KINDS("cfi-rule", alone=True)
 def outermost_frame_lost(copy: Copy, random: Random) -> Place:
-    site = copy.site(random, lambda site: site.rule == OUTERMOST)
-    return copy.set_rule(site, copy.usual_rule())
+    return copy.set_rule(copy.site(random, lambda site: site.rule == OUTERMOST), copy.usual_rule())
 
 
-@KINDS("cfi-rule", alone=True)
-def signed_state_lost(copy: Copy, random: Random) -> Place:
-    return _changed(copy, random, lambda rule: rule.ra_signed, lambda rule: rule._replace(ra_signed=False))
-
-
-@KINDS("cfi-rule", alone=True)
-def signed_state_invented(copy: Copy, random: Random) -> Place:
-    signs = copy.abi.ra_is_signed
-    return _changed(copy, random, lambda rule: signs and not rule.ra_signed, lambda rule: rule._replace(ra_signed=True))
+_rule("signed state lost", lambda _, rule: rule.ra_signed, lambda _, rule: rule._replace(ra_signed=False))
+_rule(
+    "signed state invented",
+    lambda copy, rule: copy.abi.ra_is_signed and not rule.ra_signed,
+    lambda _, rule: rule._replace(ra_signed=True),
+)
 
 
 # -- rows
 
 
-@KINDS("cfi-rule", alone=True)
-def stale_fp_rule_after_a_restore(copy: Copy, random: Random) -> Place:
-    site = copy.site(
-        random, lambda site: site.rule.cfa and site.rule.fp is None and site.before is not None and _saved(site.before.fp)
-    )
-    assert site.before is not None
-    return copy.set_rule(site, site.rule._replace(fp=site.before.fp))
+def _stale(register: str) -> None:
+    def do(copy: Copy, random: Random) -> Place:
+        def fits(site: Site) -> object:
+            return site.rule.cfa and getattr(site.rule, register) is None and site.before and _saved(getattr(site.before, register))
+
+        site = copy.site(random, fits)
+        return copy.set_rule(site, site.rule._replace(**{register: getattr(site.before, register)}))
+
+    KINDS.add(f"stale {register} rule after a restore", do, "cfi-rule", alone=True)
 
 
-@KINDS("cfi-rule", alone=True)
-def stale_ra_rule_after_a_restore(copy: Copy, random: Random) -> Place:
-    site = copy.site(
-        random, lambda site: site.rule.cfa and site.rule.ra is None and site.before is not None and _saved(site.before.ra)
-    )
-    assert site.before is not None
-    return copy.set_rule(site, site.rule._replace(ra=site.before.ra))
+def _neighbours(name: str) -> None:
+    def do(copy: Copy, random: Random) -> Place:
+        site = copy.site(random, lambda site: copy.differ(getattr(site, name), site.rule))
+        return copy.set_rule(site, getattr(site, name))
+
+    KINDS.add(f"rule of the row {name}", do, "cfi-rule", alone=True)
 
 
-@KINDS("cfi-rule", alone=True)
-def rule_of_the_row_before(copy: Copy, random: Random) -> Place:
-    site = copy.site(random, lambda site: copy.differ(site.before, site.rule))
-    assert site.before is not None
-    return copy.set_rule(site, site.before)
-
-
-@KINDS("cfi-rule", alone=True)
-def rule_of_the_row_after(copy: Copy, random: Random) -> Place:
-    site = copy.site(random, lambda site: copy.differ(site.after, site.rule))
-    assert site.after is not None
-    return copy.set_rule(site, site.after)
+_stale("fp")
+_stale("ra")
+_neighbours("before")
+_neighbours("after")
 
 
 @KINDS("cfi-rule", alone=True)
