@@ -37,67 +37,41 @@ if TYPE_CHECKING:
 
 X86 = """
 f: .cfi_startproc
- push %rbx
- .cfi_adjust_cfa_offset 8
- .cfi_offset rbx, -16
- push %rbp
- .cfi_adjust_cfa_offset 8
- .cfi_offset rbp, -24
- sub $24, %rsp
- .cfi_adjust_cfa_offset 24
+ push %rbx; .cfi_adjust_cfa_offset 8; .cfi_offset rbx, -16
+ push %rbp; .cfi_adjust_cfa_offset 8; .cfi_offset rbp, -24
+ sub $24, %rsp; .cfi_adjust_cfa_offset 24
  mov $5, %ebp
  call g
- add $24, %rsp
- .cfi_adjust_cfa_offset -24
- pop %rbp
- .cfi_adjust_cfa_offset -8
- .cfi_restore rbp
- pop %rbx
- .cfi_adjust_cfa_offset -8
- ret
- .cfi_endproc
+ add $24, %rsp; .cfi_adjust_cfa_offset -24
+ pop %rbp; .cfi_adjust_cfa_offset -8; .cfi_restore rbp
+ pop %rbx; .cfi_adjust_cfa_offset -8
+ ret; .cfi_endproc
  .size f, . - f
 g: .cfi_startproc
- push %rbp
- .cfi_adjust_cfa_offset 8
- .cfi_offset rbp, -16
- mov %rsp, %rbp
- .cfi_def_cfa_register rbp
+ push %rbp; .cfi_adjust_cfa_offset 8; .cfi_offset rbp, -16
+ mov %rsp, %rbp; .cfi_def_cfa_register rbp
  and $-64, %rsp
  sub $64, %rsp
  call h
- leave
- .cfi_def_cfa rsp, 8
- ret
- .cfi_endproc
+ leave; .cfi_def_cfa rsp, 8
+ ret; .cfi_endproc
  .size g, . - g
 h: .cfi_startproc
- ret
- .cfi_endproc
+ ret; .cfi_endproc
  .size h, . - h
 """
 AARCH64 = """
 f: .cfi_startproc
- paciasp
- .cfi_negate_ra_state
- stp x29, x30, [sp, -32]!
- .cfi_def_cfa_offset 32
- .cfi_offset x29, -32
- .cfi_offset x30, -24
+ paciasp; .cfi_negate_ra_state
+ stp x29, x30, [sp, -32]!; .cfi_def_cfa_offset 32; .cfi_offset x29, -32; .cfi_offset x30, -24
  mov x29, sp
  bl g
- ldp x29, x30, [sp], 32
- .cfi_restore x29
- .cfi_restore x30
- .cfi_def_cfa_offset 0
- autiasp
- .cfi_negate_ra_state
- ret
- .cfi_endproc
+ ldp x29, x30, [sp], 32; .cfi_restore x29; .cfi_restore x30; .cfi_def_cfa_offset 0
+ autiasp; .cfi_negate_ra_state
+ ret; .cfi_endproc
  .size f, . - f
 g: .cfi_startproc
- ret
- .cfi_endproc
+ ret; .cfi_endproc
  .size g, . - g
 """
 HEAD = "\n.text\n.globl f, g, h\n.type f, %function\n.type g, %function\n.type h, %function\n"
@@ -117,14 +91,14 @@ class Fault(NamedTuple):
 ENTRY, PUSHED = "(rsp + 8, *(cfa - 8), rbp)", "(rsp + 16, *(cfa - 8), rbp)"
 FAULTS = {
     "adjustment missing": Fault(
-        "push %rbx\n .cfi_adjust_cfa_offset 8\n", "push %rbx\n", "f+0x1", 22, ENTRY, PUSHED
+        "push %rbx; .cfi_adjust_cfa_offset 8; ", "push %rbx; ", "f+0x1", 22, ENTRY, PUSHED
     ),
     "adjustment late": Fault(
         ".cfi_adjust_cfa_offset 24\n mov $5, %ebp\n", "mov $5, %ebp\n .cfi_adjust_cfa_offset 24\n", "f+0x6", 5,
         "(rsp + 24, *(cfa - 8), *(cfa - 24))", "(rsp + 48, *(cfa - 8), *(cfa - 24))",
     ),
     "adjustment early": Fault(
-        " pop %rbx\n .cfi_adjust_cfa_offset -8\n", " .cfi_adjust_cfa_offset -8\n pop %rbx\n", "f+0x15", 1,
+        " pop %rbx; .cfi_adjust_cfa_offset -8\n", " .cfi_adjust_cfa_offset -8\n pop %rbx\n", "f+0x15", 1,
         "(rsp + 8, *(cfa - 8), rbp)", "(rsp + 16, *(cfa - 8), rbp)",
     ),
     "wrong amount": Fault(
@@ -136,7 +110,7 @@ FAULTS = {
         "(rsp + 16, *(cfa - 8), *(cfa - 16))", "?",
     ),
     "register too early": Fault(
-        " mov %rsp, %rbp\n .cfi_def_cfa_register rbp\n", " .cfi_def_cfa_register rbp\n mov %rsp, %rbp\n", "g+0x1", 3,
+        " mov %rsp, %rbp; .cfi_def_cfa_register rbp\n", " .cfi_def_cfa_register rbp\n mov %rsp, %rbp\n", "g+0x1", 3,
         "(rbp + 16, *(cfa - 8), *(cfa - 16))", "(rsp + 16, *(cfa - 8), *(cfa - 16))",
     ),
     "fp not saved": Fault(
@@ -150,11 +124,11 @@ FAULTS = {
 UNDECIDABLE = {"wrong register"}  # realigned, the distance from rsp is unknown
 AARCH64_FAULTS = {
     "adjustment missing": Fault(
-        " .cfi_def_cfa_offset 32\n", "", "f+0x8", 12,
+        " .cfi_def_cfa_offset 32;", "", "f+0x8", 12,
         "(sp, *(cfa - 24) signed, *(cfa - 32))", "(sp + 32, *(cfa - 24) signed, *(cfa - 32))",
     ),
     "signature missing": Fault(
-        " paciasp\n .cfi_negate_ra_state\n", " paciasp\n", "f+0x4", 24, "(sp, x30, x29)", "(sp, x30 signed, x29)",
+        " paciasp; .cfi_negate_ra_state\n", " paciasp\n", "f+0x4", 24, "(sp, x30, x29)", "(sp, x30 signed, x29)",
     ),
     "ra restored early": Fault(
         " mov x29, sp\n", " .cfi_restore x30\n mov x29, sp\n",
@@ -283,12 +257,10 @@ def test_functions_without_symbols(library: Callable[..., Path]) -> None:
 
 FRAGMENT = """
 f: .cfi_startproc
- sub $24, %rsp
- .cfi_adjust_cfa_offset 24
+ sub $24, %rsp; .cfi_adjust_cfa_offset 24
  test %edi, %edi
  jne fragment
-.Lback: add $24, %rsp
- .cfi_adjust_cfa_offset -24
+.Lback: add $24, %rsp; .cfi_adjust_cfa_offset -24
  ret
  .cfi_endproc
  .size f, . - f
@@ -310,31 +282,20 @@ h: .cfi_startproc
 """
 AARCH64_FRAGMENT = """
 f: .cfi_startproc
- str x30, [sp, -16]!
- .cfi_def_cfa_offset 16
- .cfi_offset x30, -16
+ str x30, [sp, -16]!; .cfi_def_cfa_offset 16; .cfi_offset x30, -16
  cbnz x0, fragment
-.Lback: ldr x30, [sp], 16
- .cfi_restore x30
- .cfi_def_cfa_offset 0
- ret
- .cfi_endproc
+.Lback: ldr x30, [sp], 16; .cfi_restore x30; .cfi_def_cfa_offset 0
+ ret; .cfi_endproc
 .type fragment, %function
 fragment: .cfi_startproc
  mov x0, 1
- b .Lback
- .cfi_endproc
+ b .Lback; .cfi_endproc
  .size fragment, . - fragment
 g: .cfi_startproc
- str x30, [sp, -16]!
- .cfi_def_cfa_offset 16
- .cfi_offset x30, -16
+ str x30, [sp, -16]!; .cfi_def_cfa_offset 16; .cfi_offset x30, -16
  bl f
- ldr x30, [sp], 16
- .cfi_restore x30
- .cfi_def_cfa_offset 0
- ret
- .cfi_endproc
+ ldr x30, [sp], 16; .cfi_restore x30; .cfi_def_cfa_offset 0
+ ret; .cfi_endproc
 """
 
 
@@ -363,7 +324,7 @@ FUNCTIONS_AFTER_ALL = {
     "data has its address": ("g: .cfi_startproc", ".data\n.quad fragment\n.text\ng: .cfi_startproc"),
     "it is jumped to as a function, too": (" call f\n ret\n", " call f\n jmp fragment\n"),
     "it jumps to where the frame is its own": (
-        ".Lback: add $24, %rsp\n .cfi_adjust_cfa_offset -24\n", " add $24, %rsp\n .cfi_adjust_cfa_offset -24\n.Lback: nop\n"
+        ".Lback: add $24, %rsp; .cfi_adjust_cfa_offset -24\n", " add $24, %rsp\n .cfi_adjust_cfa_offset -24\n.Lback: nop\n"
     ),
     "nothing shows that the code that jumps to it is a function": (" call f\n", " call h\n"),
 }  # fmt: skip
@@ -383,199 +344,136 @@ def test_function_that_branches_lead_to(name: str, library: Callable[..., Path])
 QUIET = {
     "a part of a function that others jump into, whose frame its first row tells": """
 f: .cfi_startproc
- push %rbx
- .cfi_adjust_cfa_offset 8
+ push %rbx; .cfi_adjust_cfa_offset 8
  test %edi, %edi
  jne .Lcold
- pop %rbx
- .cfi_adjust_cfa_offset -8
- ret
- .cfi_endproc
-g: .cfi_startproc
- .cfi_def_cfa_offset 16
-.Lcold: pop %rbx
- .cfi_adjust_cfa_offset -8
- ret
- .cfi_endproc
+ pop %rbx; .cfi_adjust_cfa_offset -8
+ ret; .cfi_endproc
+g: .cfi_startproc; .cfi_def_cfa_offset 16
+.Lcold: pop %rbx; .cfi_adjust_cfa_offset -8
+ ret; .cfi_endproc
 """,
     "a landing pad behind a call that does not come back": """
 f: .cfi_startproc
- push %rbx
- .cfi_adjust_cfa_offset 8
- sub $16, %rsp
- .cfi_adjust_cfa_offset 16
- call elsewhere@plt
- .cfi_adjust_cfa_offset -16
- pop %rbx
- .cfi_adjust_cfa_offset -8
- ret
- .cfi_endproc
+ push %rbx; .cfi_adjust_cfa_offset 8
+ sub $16, %rsp; .cfi_adjust_cfa_offset 16
+ call elsewhere@plt; .cfi_adjust_cfa_offset -16
+ pop %rbx; .cfi_adjust_cfa_offset -8
+ ret; .cfi_endproc
 """,
     "the same, with padding between": """
 f: .cfi_startproc
- push %rbx
- .cfi_adjust_cfa_offset 8
- sub $16, %rsp
- .cfi_adjust_cfa_offset 16
+ push %rbx; .cfi_adjust_cfa_offset 8
+ sub $16, %rsp; .cfi_adjust_cfa_offset 16
  call elsewhere@plt
- nopw 0(%rax,%rax)
- .cfi_adjust_cfa_offset -16
- pop %rbx
- .cfi_adjust_cfa_offset -8
- ret
- .cfi_endproc
+ nopw 0(%rax,%rax); .cfi_adjust_cfa_offset -16
+ pop %rbx; .cfi_adjust_cfa_offset -8
+ ret; .cfi_endproc
 """,
     "a landing pad at the begin of a part, behind a no-op": """
 f: .cfi_startproc
- nop
- .cfi_def_cfa_offset 16
- pop %rbx
- .cfi_def_cfa_offset 8
- ret
- .cfi_endproc
+ nop; .cfi_def_cfa_offset 16
+ pop %rbx; .cfi_def_cfa_offset 8
+ ret; .cfi_endproc
 """,
     "what runs first in a process": """
-f: .cfi_startproc
- .cfi_undefined rip
+f: .cfi_startproc; .cfi_undefined rip
  xor %ebp, %ebp
  push %rax
  call elsewhere@plt
- hlt
- .cfi_endproc
+ hlt; .cfi_endproc
 """,
     "a CFA that another register keeps": """
 f: .cfi_startproc
- mov %rsp, %r10
- .cfi_def_cfa r10, 8
+ mov %rsp, %r10; .cfi_def_cfa r10, 8
  and $-64, %rsp
  sub $64, %rsp
- mov %r10, %rsp
- .cfi_def_cfa rsp, 8
- ret
- .cfi_endproc
+ mov %r10, %rsp; .cfi_def_cfa rsp, 8
+ ret; .cfi_endproc
 """,
     "fp in two places": """
 f: .cfi_startproc
- push %rbp
- .cfi_adjust_cfa_offset 8
- .cfi_offset rbp, -16
- push %rbp
- .cfi_adjust_cfa_offset 8
+ push %rbp; .cfi_adjust_cfa_offset 8; .cfi_offset rbp, -16
+ push %rbp; .cfi_adjust_cfa_offset 8
  mov $1, %ebp
  nop
- add $8, %rsp
- .cfi_adjust_cfa_offset -8
- pop %rbp
- .cfi_adjust_cfa_offset -8
- ret
- .cfi_endproc
+ add $8, %rsp; .cfi_adjust_cfa_offset -8
+ pop %rbp; .cfi_adjust_cfa_offset -8
+ ret; .cfi_endproc
 """,
     "fp in two places, in a part of the function": """
 f: .cfi_startproc
- push %rbp
- .cfi_adjust_cfa_offset 8
- .cfi_offset rbp, -16
- push %rbp
- .cfi_adjust_cfa_offset 8
+ push %rbp; .cfi_adjust_cfa_offset 8; .cfi_offset rbp, -16
+ push %rbp; .cfi_adjust_cfa_offset 8
  mov $1, %ebp
  test %edi, %edi
  jne .Lcold
- add $8, %rsp
- .cfi_adjust_cfa_offset -8
- pop %rbp
- .cfi_adjust_cfa_offset -8
- ret
- .cfi_endproc
-g: .cfi_startproc
- .cfi_def_cfa_offset 24
- .cfi_offset rbp, -16
+ add $8, %rsp; .cfi_adjust_cfa_offset -8
+ pop %rbp; .cfi_adjust_cfa_offset -8
+ ret; .cfi_endproc
+g: .cfi_startproc; .cfi_def_cfa_offset 24; .cfi_offset rbp, -16
 .Lcold: xor %eax, %eax
- add $8, %rsp
- .cfi_adjust_cfa_offset -8
- pop %rbp
- .cfi_adjust_cfa_offset -8
- ret
- .cfi_endproc
+ add $8, %rsp; .cfi_adjust_cfa_offset -8
+ pop %rbp; .cfi_adjust_cfa_offset -8
+ ret; .cfi_endproc
 """,
     "padding that nothing reaches": """
 f: .cfi_startproc
- push %rbx
- .cfi_adjust_cfa_offset 8
- jmp 1f
- .cfi_adjust_cfa_offset 8
+ push %rbx; .cfi_adjust_cfa_offset 8
+ jmp 1f; .cfi_adjust_cfa_offset 8
  nop
- nop
- .cfi_adjust_cfa_offset -8
-1: pop %rbx
- .cfi_adjust_cfa_offset -8
- ret
- .cfi_endproc
+ nop; .cfi_adjust_cfa_offset -8
+1: pop %rbx; .cfi_adjust_cfa_offset -8
+ ret; .cfi_endproc
 """,
     "fp that comes back by another register": """
 f: .cfi_startproc
- push %rbp
- .cfi_adjust_cfa_offset 8
- .cfi_offset rbp, -16
+ push %rbp; .cfi_adjust_cfa_offset 8; .cfi_offset rbp, -16
  lea (%rsp), %rsi
  mov $1, %ebp
- mov (%rsi), %rbp
- .cfi_restore rbp
+ mov (%rsi), %rbp; .cfi_restore rbp
  mov %edi, %edi
- add $8, %rsp
- .cfi_adjust_cfa_offset -8
- ret
- .cfi_endproc
+ add $8, %rsp; .cfi_adjust_cfa_offset -8
+ ret; .cfi_endproc
 g: .cfi_startproc
  call f
- ret
- .cfi_endproc
+ ret; .cfi_endproc
 """,
     "a function that others enter in their own way, and that does not return": """
 f: .cfi_startproc
- sub $8, %rsp
- .cfi_def_cfa_offset 64
- call elsewhere@plt
- .cfi_endproc
+ sub $8, %rsp; .cfi_def_cfa_offset 64
+ call elsewhere@plt; .cfi_endproc
 """,
     "a branch to what happens to stand next, in the midst": """
 f: .cfi_startproc
- push %rbx
- .cfi_adjust_cfa_offset 8
+ push %rbx; .cfi_adjust_cfa_offset 8
  cmp $3, %edi
  ja 2f
  lea table(%rip), %rdx
  movslq (%rdx,%rdi,4), %rax
  add %rdx, %rax
  notrack jmp *%rax
-1: pop %rbx
- .cfi_adjust_cfa_offset -8
+1: pop %rbx; .cfi_adjust_cfa_offset -8
  ret
 2: .cfi_adjust_cfa_offset 48
- call elsewhere@plt
- .cfi_endproc
+ call elsewhere@plt; .cfi_endproc
  .section .rodata
 table: .long 1b - table, 1b - table, 1b - table, 1b - table
  .text
 """,
     "a branch to what happens to stand next, another function's part": """
 f: .cfi_startproc
- push %rbx
- .cfi_adjust_cfa_offset 8
+ push %rbx; .cfi_adjust_cfa_offset 8
  cmp $3, %edi
  ja g
- pop %rbx
- .cfi_adjust_cfa_offset -8
- ret
- .cfi_endproc
-g: .cfi_startproc
- .cfi_def_cfa_offset 48
- call elsewhere@plt
- .cfi_endproc
+ pop %rbx; .cfi_adjust_cfa_offset -8
+ ret; .cfi_endproc
+g: .cfi_startproc; .cfi_def_cfa_offset 48
+ call elsewhere@plt; .cfi_endproc
 """,
     "a stack that a system call exchanges": """
 f: .cfi_startproc
- sub $8, %rsp
- .cfi_adjust_cfa_offset 8
+ sub $8, %rsp; .cfi_adjust_cfa_offset 8
  mov $56, %eax
  syscall
  test %rax, %rax
@@ -583,33 +481,24 @@ f: .cfi_startproc
  pop %rax
  pop %rdi
  call *%rax
-1: add $8, %rsp
- .cfi_adjust_cfa_offset -8
- ret
- .cfi_endproc
+1: add $8, %rsp; .cfi_adjust_cfa_offset -8
+ ret; .cfi_endproc
 """,
     "the same on AArch64": """
 f: .cfi_startproc
- str x30, [sp, -16]!
- .cfi_def_cfa_offset 16
- .cfi_offset x30, -16
+ str x30, [sp, -16]!; .cfi_def_cfa_offset 16; .cfi_offset x30, -16
  mov x8, 220
  svc 0
  cbnz x0, 1f
  ldp x1, x0, [sp], 16
  blr x1
-1: ldr x30, [sp], 16
- .cfi_restore x30
- .cfi_def_cfa_offset 0
- ret
- .cfi_endproc
+1: ldr x30, [sp], 16; .cfi_restore x30; .cfi_def_cfa_offset 0
+ ret; .cfi_endproc
 """,
     "a function that does not return to where it came from": """
 f: .cfi_startproc
- push %rbx
- .cfi_adjust_cfa_offset 16
- ret
- .cfi_endproc
+ push %rbx; .cfi_adjust_cfa_offset 16
+ ret; .cfi_endproc
 """,
 }
 
