@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-import subprocess
-import sys
 from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,8 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 import sframegen
-from corpus.contradictions.found import look
-from corpus.contradictions.kinds import kind
 from sframegen import FormatError, Severity, Where
 from sframegen.checks.contradictions import RIGHT, UNDECIDED, judge_rule
 from sframegen.checks.tracks import Track, intersect_tracks, make_track, new_track
@@ -23,7 +18,6 @@ from sframegen.code.isa.effects import CALLERS, FrameState
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import sorted_functions
 from sframegen.format.model import OUTERMOST, Rule
-from tests import with_checkout
 from tests.code.test_code import C_SOURCE, CXX_SOURCE
 from tests.support.cross import ARM64, S390X
 from tests.support.loops import for_each
@@ -236,7 +230,6 @@ def test_section_wrong_and_cfi_right(library: Callable[..., Path], tmp_path: Pat
     assert good is not None
     assert place.header.sh_size == good.header.sh_size
     data = bytearray(file.read_bytes())
-    data[place.header.sh_offset :][: place.header.sh_size] = other.contents(good)
     data[place.header.sh_offset : place.header.sh_offset + place.header.sh_size] = other.contents(good)
     file.unlink()
     file.write_bytes(data)
@@ -572,82 +565,6 @@ def test_options(library: Callable[..., Path]) -> None:
     good = library(X86)
     assert check(good, "-q") == (0, "")
     assert check(good, str(file), "-j", "2") == (1, text + check(good)[1])
-
-
-def test_others_do_not_load_capstone(library: Callable[..., Path]) -> None:
-    program = "import sys, sframegen; sframegen.check(sys.argv[1]); sys.exit('capstone' in sys.modules)"
-    subprocess.run([sys.executable, "-P", "-c", program, library(X86)], check=True)
-
-
-@pytest.mark.dear
-def test_damaged(library: Callable[..., Path], tmp_path: Path) -> None:
-    """Nothing but FormatError is raised, and what is said can be printed."""
-    file = with_section(library(X86), tmp_path)
-    data = file.read_bytes()
-    chance = random.Random(1)
-    elf = open_elf(file)
-    places = [
-        range(section.header.sh_offset, section.header.sh_offset + section.header.sh_size)
-        for section in elf.sections
-        if section.name in (".text", ".eh_frame", ".sframe")
-    ]
-    assert len(places) == 3
-    for number in range(150):
-        changed = bytearray(data)
-        for _ in range(chance.randrange(1, 4)):
-            changed[chance.choice(places[number % 3])] = chance.randrange(256)
-        copy = tmp_path / "damaged"
-        copy.write_bytes(changed)
-        try:
-            report = sframegen.check(copy, instructions=True)
-        except FormatError:
-            continue
-        assert json.dumps(report.to_json())
-        assert all(line.isprintable() for line in report.lines(Severity.NOTE))
-
-
-# -- all files of a machine
-
-
-@pytest.mark.dear
-def test_many_files(library: Callable[..., Path], tmp_path: Path) -> None:
-    """What is kept is not looked at again."""
-    fault = FAULTS["adjustment late"]
-    (tmp_path / "files").mkdir()
-    for number, source in enumerate((X86, X86.replace(fault.old, fault.new))):
-        (tmp_path / "files" / f"lib{number}.so").write_bytes(library(source).read_bytes())
-    (tmp_path / "files" / "text").write_text("no ELF file")
-
-    def run() -> str:
-        options = ["--kept", str(tmp_path / "kept"), "--json", str(tmp_path / "json"), "--jobs", "2", str(tmp_path / "files")]
-        command = [sys.executable, "-m", "corpus.contradictions", *options]
-        return subprocess.run(command, env=with_checkout(), check=True, stdout=subprocess.PIPE, encoding="utf-8").stdout
-
-    text = run()
-    kept = (tmp_path / "kept").read_text()
-    assert len(kept.splitlines()) == 2
-    assert "lib1.so: 0x" in text
-    found = json.loads((tmp_path / "json").read_text())
-    assert found["sframegen"] == sframegen.__version__
-    assert [found[key] for key in ("files", "contradicted_files", "contradicted_places")] == [2, 1, 1]
-    [record] = found["contradicted"]
-    assert record["at"][0].endswith(f"f{fault.place[1:]} ({fault.size})")
-    assert [record[key] for key in ("file", "cfi", "code")] == ["lib1.so", fault.claim, fault.proof]
-    assert run() == text
-    assert (tmp_path / "kept").read_text() == kept
-
-
-@for_each(
-    ("name", "expected"),
-    [
-        ("adjustment missing", "no rows"), ("adjustment late", "late"), ("wrong amount", "distance"),
-        ("fp not saved", "place of FP"), ("register too early", "FP is the caller's"),
-    ],
-)  # fmt: skip
-def test_kinds(name: str, expected: str, library: Callable[..., Path]) -> None:
-    fault = FAULTS[name]
-    [first, *_] = look(library(X86.replace(fault.old, fault.new))).places
-    assert kind(first) == expected
 
 
 # -- parts
