@@ -253,21 +253,14 @@ FLEET_RACES = {
         f"a directory: fleet run, {inner} in the output": Race(
             with_package(below_output(f"run/{inner}")), fleet(mode), copies=True, cost=4, is_refused=True
         )
-        for inner, mode in (
-            ("packages", "rewrite"),
-            ("results", "survey"),
-            ("seen", "survey"),
-        )
+        for inner, mode in (("packages", "rewrite"), ("results", "survey"), ("seen", "survey"))
     },
 }
 
 # Each command of the command line: the races that it is in, or why there is none.
 COMMANDS: dict[str, tuple[str, ...] | str] = {
     "add-section": tuple(name for name in RACES if ": add-section" in name),
-    "add-tree": (
-        "content planted: add-tree, remove-tree",
-        "a directory: add-tree",
-    ),
+    "add-tree": ("content planted: add-tree, remove-tree", "a directory: add-tree"),
     "check": ("a FIFO: check",),
     "convert": ("content planted: convert",),
     "doctor": "reads its own installation, and writes only to directories that it makes for itself alone",
@@ -279,11 +272,7 @@ COMMANDS: dict[str, tuple[str, ...] | str] = {
     "merge": ("a directory: merge -o",),
     "preload": "runs the user's own command; --detached writes as add-section does",
     "profile": ("a directory: profile -o", "a directory: profile's cache of tables"),
-    "remove": (
-        "ownership lost: add-section in place",
-        "a directory: add-section in place",
-        "a FIFO: add-section in place",
-    ),
+    "remove": ("ownership lost: add-section in place", "a directory: add-section in place", "a FIFO: add-section in place"),
     "remove-tree": ("content planted: add-tree, remove-tree",),
     "stack": "writes no files",
 }

@@ -568,17 +568,7 @@ def test_cfi_of_a_debug_file(compile_c: Compiler, peers: Peers, tmp_path: Path) 
     assert together.code[Verdict.EQUAL] > alone.code[Verdict.EQUAL]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "bash",
-        "libc",
-        "arm64-libc",
-        "s390x-libc",
-        "libstdcxx",
-        "libcrypto",
-    ],
-)
+@pytest.mark.parametrize("name", ["bash", "libc", "arm64-libc", "s390x-libc", "libstdcxx", "libcrypto"])
 def test_our_sections_of_real_files_are_good(corpus_file: Callable[[str], Path], name: str, tmp_path: Path) -> None:
     ways: list[tuple[LevelName, FormatVersion]] = [("fast", 3), ("size", 2)]
     for level, version in ways:
@@ -592,11 +582,7 @@ def test_our_sections_of_real_files_are_good(corpus_file: Callable[[str], Path],
 
 def test_rules_that_the_kernel_cannot_use_are_counted(compile_c: Compiler, tmp_path: Path) -> None:
     """CFA in memory after a stack was realigned; CFA from r10; outermost. Two bytes each, and no others."""
-    parts = {
-        "memory": ".cfi_escape 0x0f, 3, 0x76, 0x78, 6",
-        "register": ".cfi_def_cfa 10, 0",
-        "outermost": ".cfi_undefined 16",
-    }
+    parts = {"memory": ".cfi_escape 0x0f, 3, 0x76, 0x78, 6", "register": ".cfi_def_cfa 10, 0", "outermost": ".cfi_undefined 16"}
     source = "".join(f'__asm__("{name}: .cfi_startproc\\n {cfi}\\n nop\\n nop\\n .cfi_endproc");\n' for name, cfi in parts.items())
     file = compile_c(source, "-shared", "-nostdlib")
     sframegen.add_section(file, output=tmp_path / "file")

@@ -501,11 +501,7 @@ def test_code_that_several_fdes_describe_differently_is_not_judged() -> None:
     for start, size, program in ((0, 16, b""), (0, 16, b""), (32, 16, b""), (40, 16, b""), (64, 8, b"\x0e\x10")):
         frames.fde(cie, frames.number(0x1000 + start, 8), frames.number(size, 8), program)
     found = ranges_of(functions_of(frames.section()), [(0x1000, 0x1046)])
-    assert found == [
-        (0x1000, 0x1010, 0),
-        (0x1020, 0x1038, UNKNOWN_ROW),
-        (0x1040, 0x1046, 1),
-    ]
+    assert found == [(0x1000, 0x1010, 0), (0x1020, 0x1038, UNKNOWN_ROW), (0x1040, 0x1046, 1)]
 
 
 # -- the command, and from Python

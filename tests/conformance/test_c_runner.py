@@ -66,11 +66,7 @@ def test_our_library_passes(prefix: str, cases: Path, tmp_path: Path) -> None:
 
 @for_each(
     ("body", "said"),
-    [
-        ("false", "refuses the section"),
-        ("section[size] == 0", "it crashes or reads outside"),
-        ("true", "none; expected"),
-    ],
+    [("false", "refuses the section"), ("section[size] == 0", "it crashes or reads outside"), ("true", "none; expected")],
 )
 def test_bad_readers_are_noticed(body: str, said: str, tmp_path: Path) -> None:
     cases = tmp_path / "sframe_cases.c"

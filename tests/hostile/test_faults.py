@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent / "faults"
 NOTHING, ERROR, FULL, SHORT, KILL, HALF_KILL, TERM = range(7)  # as in faults.c
-FAULTS = {
-    "I/O error": (ERROR, errno.EIO),
-    "disk full from there on": (FULL, 0),
-    "SIGKILL after it or half of it": (HALF_KILL, 0),
-}
+FAULTS = {"I/O error": (ERROR, errno.EIO), "disk full from there on": (FULL, 0), "SIGKILL after it or half of it": (HALF_KILL, 0)}
 MORE_FAULTS = FAULTS | {
     "SIGKILL before it": (KILL, 0),
     "SIGTERM": (TERM, 0),
@@ -42,17 +38,7 @@ COPIED_MODE = 0o751  # set-user-ID bits of others' files are not copied
 
 # Everything that is used to read, write, keep and replace.
 CALLS = {"flock", "mmap64", "open64", "openat64", "lseek64", "copy_file_range", "ftruncate64", "write"}
-CALLS |= {
-    "flistxattr",
-    "fgetxattr",
-    "fsetxattr",
-    "fchown",
-    "fchmod",
-    "fsync",
-    "linkat",
-    "renameat",
-    "close",
-}
+CALLS |= {"flistxattr", "fgetxattr", "fsetxattr", "fchown", "fchmod", "fsync", "linkat", "renameat", "close"}
 
 
 class Scenario(NamedTuple):

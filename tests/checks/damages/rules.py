@@ -97,9 +97,7 @@ _rule("ra rule lost", lambda copy, rule: rule.ra and not copy.abi.fixed_ra_offse
 _rule("ra rule invented", lambda _, rule: rule.ra is None, lambda _, rule: rule._replace(ra=Where(None, -8, deref=True)))
 # Of s390x, whose version 2 says registers as odd offsets.
 _rule(
-    "ra in another register",
-    lambda _, rule: rule.ra and rule.ra.register is not None and not rule.ra.deref,
-    _in_another_register,
+    "ra in another register", lambda _, rule: rule.ra and rule.ra.register is not None and not rule.ra.deref, _in_another_register
 )
 _rule("fp offset 8 less", lambda _, rule: _saved(rule.fp), lambda _, rule: rule._replace(fp=_moved(rule.fp, -8)))
 _rule("fp rule lost", lambda _, rule: rule.fp is not None, lambda _, rule: rule._replace(fp=None))
