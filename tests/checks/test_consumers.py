@@ -115,6 +115,7 @@ def damaged(demand: Demand) -> SectionFacts:
 @for_each("demand", DEMANDS, ids=lambda demand: demand.name)
 def test_each_demand_is_broken_and_found(demand: Demand) -> None:
     facts = broken(demand)
+    assert not isinstance(demand.broken, tuple) or set(demand.broken) <= set(RULES)
     assert demand in find_unmet_demands(facts, demand.consumer)
     [finding] = [finding for finding in check_consumers(facts, demand.consumer) if finding.rule == demand.name]
     assert finding.consumer == demand.consumer
@@ -281,24 +282,6 @@ def test_the_readers_take_sound_sections(base: Base, gnu: LibSframe) -> None:
         unread = verdict.consumer.split()[-1]
         assert verdict.done is (None if base.data[2] in CONSUMERS[unread].versions else Effect.REJECTS)
         assert verdict.said is verdict.done
-
-
-# -- tables
-
-
-def test_demands_name_rules_of_the_table() -> None:
-    names = [demand.name for demand in DEMANDS]
-    assert len(set(names)) == len(names)
-    for demand in DEMANDS:
-        assert demand.name.startswith(f"{demand.consumer}-")
-        assert re.fullmatch(r"[a-z]+(64)?(-[a-z]+)*", demand.name)
-        assert isinstance(demand.broken, tuple) is (demand.name not in OTHERS and demand.name not in CONTEXT)
-        assert not isinstance(demand.broken, tuple) or set(demand.broken) <= set(RULES)
-
-
-CONTEXT = {
-    *("kernel-byte-order", "glibc-byte-order", "kernel-one-text"), *("arm64-kernel-byte-order", "arm64-kernel-outside-text")
-}  # fmt: skip
 
 
 def test_each_reader_has_its_kind_of_file() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -14,14 +13,13 @@ from sframegen import add_section
 from sframegen.base.errors import FormatError
 from sframegen.checks.finding import Severity
 from sframegen.checks.placement import check_placement
-from sframegen.checks.specification import rule_list, wellformed
-from sframegen.checks.specification.rule_list import FILE, MAX_PER_RULE, RULES, WALKED
+from sframegen.checks.specification import wellformed
+from sframegen.checks.specification.rule_list import FILE, MAX_PER_RULE, RULES
 from sframegen.checks.specification.wellformed import examine_section
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PT, RECORDS, SHF, SHT, Phdr, Shdr
 from sframegen.format.decode import decode
 from sframegen.format.locate import find_sframe
-from tests import ROOT
 from tests.checks.readers.mutate import Base, bases, mutant
 from tests.checks.section_damage import BESIDES, DAMAGES, SHIFTED, Editor, base_named, damaged
 from tests.support import producers
@@ -278,27 +276,3 @@ def test_what_is_wrong_in_a_file(rule: str, compile_c: Compiler, tmp_path: Path)
 def test_a_file_without_a_section_has_nothing_to_judge(compile_c: Compiler) -> None:
     assert check_placement(open_elf(compile_c(PROGRAM, "-O2"))) == []
     assert check_placement(open_elf(compile_c(PROGRAM, "-O2", "-c", name="a.o"))) == []
-
-
-# -- tables
-
-
-def test_the_walk_knows_rules_by_their_place() -> None:
-    """`self.note(3, ...)  # empty-function`, and so on for each."""
-    text = (ROOT / "sframegen/checks/specification/section_walk.py").read_text()
-    noted = re.findall(r"self\.note\((?:(\d+) if [^#]*? else )?(\d+),.*# ([\w-]+)(?:, -?([\w-]+))?", text)
-    names = [rule.name for rule in WALKED]
-    seen = set()
-    for first, second, name, other in noted:
-        numbers = [int(number) for number in (first, second) if number]
-        assert names[numbers[0]] == name
-        assert not other or names[numbers[1]].endswith(other)
-        seen |= set(numbers)
-    assert seen == set(range(len(WALKED)))
-    assert text.count("self.note(") == len(noted)
-
-
-def test_names_are_unique() -> None:
-    lists = (rule_list.HEADER, rule_list.WALKED, rule_list.WORDS, rule_list.FILE)
-    assert len(RULES) == sum(map(len, lists))
-    assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", name) for name in RULES)
