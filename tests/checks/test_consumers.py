@@ -247,12 +247,7 @@ def test_an_fp_that_the_kernel_takes_for_unchanged(name: str) -> None:
 def test_repeated_code_that_cannot_be_used_is_counted_in_every_period() -> None:
     table = FunctionTable(kinds=[Kind(FdeType.FLEX, rep_size=16, mask=True)])
     table.rules = [Rule(Where(AMD64.sp, 8)), Rule(Where(AMD64.sp, 8, deref=True))]
-    table.start.append(0x1000)
-    table.size.append(0x47)
-    table.kind.append(0)
-    table.row_start.extend([0, 6])
-    table.row_rule.extend([0, 1])
-    table.first_row.append(2)
+    table.append(0x1000, 0x47, 0, [(0, 0), (6, 1)])
     assert find_unusable_code(table, [(0x1000, 0x2000)], AMD64).code["kernel-cfa-memory"] == 4 * 10 + 1
     assert find_unusable_code(table, [(0x2000, 0x3000)], AMD64) == (dict.fromkeys((limit.name for limit in LIMITS), 0), [])
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sframegen import add_section
+from sframegen import add_section, check
 from sframegen.base.errors import FormatError
-from sframegen.checks.finding import Severity
+from sframegen.checks.finding import Severity, Verdict
 from sframegen.checks.placement import check_placement
 from sframegen.checks.specification import wellformed
 from sframegen.checks.specification.rule_list import FILE, MAX_PER_RULE, RULES
@@ -122,8 +122,14 @@ def test_programs_of_other_producers_have_only_their_faults(
     + [(producer, producers.ROWS_AARCH64) for producer in (*AARCH64, *AARCH64_BE)],
     ids=lambda value: value.name + "".join(value.assembler[-1:]) if hasattr(value, "name") else "",
 )
-def test_rows_of_other_producers_have_only_their_faults(producer: Producer, source: str, peers: Peers, tmp_path: Path) -> None:
-    assert set(findings_of(producer.link(source, tmp_path / "lib.so", peers))) == FAULTS.get((producer.name, "rows"), set())
+def test_rows_of_other_producers_have_only_their_faults_and_are_true(
+    producer: Producer, source: str, peers: Peers, tmp_path: Path
+) -> None:
+    file = producer.link(source, tmp_path / "lib.so", peers)
+    assert set(findings_of(file)) == FAULTS.get((producer.name, "rows"), set())
+    report = check(file)
+    assert [finding.message for finding in report.findings if finding.rule.startswith("cfi")] == []
+    assert report.code[Verdict.EQUAL] == sum(report.code.values()) - report.code[Verdict.SILENT]
 
 
 # -- hostile sections

@@ -61,13 +61,7 @@ def table_for(abi: Abi) -> FunctionTable:
     for start, size, kind, rows in functions:
         if kind not in table.kinds:
             table.kinds.append(kind)
-        table.start.append(start)
-        table.size.append(size)
-        table.kind.append(table.kinds.index(kind))
-        for offset, rule in rows:
-            table.row_start.append(offset)
-            table.row_rule.append(rules.setdefault(rule, len(rules)))
-        table.first_row.append(len(table.row_start))
+        table.append(start, size, table.kinds.index(kind), [(offset, rules.setdefault(rule, len(rules))) for offset, rule in rows])
     table.rules = list(rules)
     return table
 

@@ -62,12 +62,7 @@ def section_bytes(abi: Abi, address: int = SECTION, start: int = TEXT) -> bytes:
     if not abi.fixed_ra_offset:
         table.rules[0] = table.rules[0]._replace(fp=Where(None, abi.sp_offset - 16, deref=True))
     for number in range(3):
-        table.start.append(start + 0x100 * number)
-        table.size.append(0x100)
-        table.kind.append(0)
-        table.row_start.append(0)
-        table.row_rule.append(number // 2)
-        table.first_row.append(number + 1)
+        table.append(start + 0x100 * number, 0x100, 0, [(0, number // 2)])
     return bytes(Encoder(table, abi).encode(address))
 
 
