@@ -105,7 +105,6 @@ def test_the_traces_of_the_proof_of_concept(source: str, functions: list[str], c
 SIGNALS = r"""
 static void holding(int number) { hold(); after++; }
 static void holding_with_info(int number, siginfo_t *info, void *context) { hold(); after++; }
-extern char leaf_start[];
 KEPT __attribute__((naked)) void leaf(void) { __asm__("mov $1,%eax\n ud2\n ret"); }
 static void skipping(int number, siginfo_t *info, void *context) {
     hold();
@@ -116,14 +115,8 @@ KEPT void raises(int number) { raise(number); after++; }
 int main(int count, char **options) {
     struct sigaction action = {.sa_handler = holding};
     if (strchr(options[1], 'i')) { action.sa_sigaction = holding_with_info; action.sa_flags = SA_SIGINFO; }
-    if (strchr(options[1], 'a')) {
-        stack_t stack = {.ss_sp = malloc(1 << 16), .ss_size = 1 << 16};
-        sigaltstack(&stack, NULL);
-        action.sa_flags |= SA_ONSTACK;
-    }
-    if (strchr(options[1], 's')) {
-        static char inside[1 << 16];
-        stack_t stack = {.ss_sp = alloca(1 << 16), .ss_size = 1 << 16};
+    if (strpbrk(options[1], "as")) {
+        stack_t stack = {.ss_sp = strchr(options[1], 's') ? alloca(1 << 16) : malloc(1 << 16), .ss_size = 1 << 16};
         sigaltstack(&stack, NULL);
         action.sa_flags |= SA_ONSTACK;
     }
@@ -183,10 +176,17 @@ int main(void) { down(10000); puts("done"); return 0; }
 """
 
 
-def test_ten_thousand_frames(compile_c: Compiler, tmp_path: Path) -> None:
-    with Program(compiled(compile_c, tmp_path, RECURSION, "-O1", "-static")) as running:
+def test_ten_thousand_frames_by_a_section_or_converted_or_by_frame_pointers(compile_c: Compiler, tmp_path: Path) -> None:
+    program = compiled(compile_c, tmp_path, RECURSION, "-O1", "-static", "-fno-omit-frame-pointer", section=False)
+    with Program(program) as running:
+        converted, thread = Names(running.pid, convert=True).first()
+        assert ({frame.how for frame in thread.frames}, thread.end) == ({RuleSource.CONVERTED}, End.OUTERMOST)
+        _, thread = Names(running.pid).first()
+        assert {frame.how for frame in thread.frames} == {RuleSource.FRAME_POINTER}
+    sframegen.add_section(program, verify=False)
+    with Program(program) as running:
         names, thread = Names(running.pid).first()
-    assert between(names, "hold") == ["hold", *["down"] * 10001, "main"]
+    assert between(names, "hold") == between(converted, "hold") == ["hold", *["down"] * 10001, "main"]
     assert thread.end is End.OUTERMOST
 
 
@@ -220,16 +220,6 @@ def test_two_hundred_threads(compile_c: Compiler, tmp_path: Path) -> None:
     assert between(first, "hold") == ["hold", "main"]
     assert all(between(names, "in_thread", "start") == ["in_thread", "start"] for names in others)
     assert {thread.end for thread in threads} == {End.OUTERMOST}
-
-
-def test_an_object_without_a_section_is_converted_or_walked_by_frame_pointers(compile_c: Compiler, tmp_path: Path) -> None:
-    plain = compiled(compile_c, tmp_path, RECURSION, "-O1", "-static", "-fno-omit-frame-pointer", section=False)
-    with Program(plain) as running:
-        converted, thread = Names(running.pid, convert=True).first()
-        assert ({frame.how for frame in thread.frames}, thread.end) == ({RuleSource.CONVERTED}, End.OUTERMOST)
-        assert len(between(converted, "hold")) == 10003
-        _, thread = Names(running.pid).first()
-        assert {frame.how for frame in thread.frames} == {RuleSource.FRAME_POINTER}
 
 
 # -- what changes
@@ -307,11 +297,6 @@ def test_another_program_in_the_same_process(compile_c: Compiler, tmp_path: Path
         names, thread = by.first()
         assert (between(names, "hold", "down"), thread.end) == (["hold", "down"], End.OUTERMOST)
         assert by.process.executable == str(other)
-
-
-def test_a_thread_of_another_process() -> None:
-    with Process(os.getpid()) as process, pytest.raises(StackError, match="it has no thread 1"):
-        Tracer().trace_process(process, 1)
 
 
 CORRUPT = r"""
@@ -417,33 +402,25 @@ def test_a_stopped_process_stays_stopped(compile_c: Compiler, tmp_path: Path) ->
     assert child.returncode == 0
 
 
-def test_one_tracer_at_a_time(compile_c: Compiler, tmp_path: Path) -> None:
+@pytest.mark.parametrize("death", [None, signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+def test_one_tracer_at_a_time_and_one_that_is_killed_lets_go(
+    death: signal.Signals | None, compile_c: Compiler, tmp_path: Path
+) -> None:
     code = "import sys; from sframegen.stack.live import ptrace\nwith ptrace.stopped(int(sys.argv[1])): print(flush=True); input()"
     with Program(compiled(compile_c, tmp_path, RECURSION, *STATIC)) as running:
-        other = subprocess.Popen(
-            [sys.executable, "-c", code, str(running.pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ
-        )
+        tracer, pipe = [sys.executable, "-c", code, str(running.pid)], subprocess.PIPE
+        other = subprocess.Popen(tracer, stdin=pipe, stdout=pipe, stderr=pipe)
         assert other.stdout
         assert other.stdout.readline() == b"\n"
-        refused = command(running.pid)
+        if death:
+            other.send_signal(death)
+        else:
+            refused = command(running.pid)
+            assert (refused.returncode, refused.stdout) == (1, "")
+            assert refused.stderr == f"sframegen: process {running.pid}: process {other.pid} already traces it\n"
         other.communicate(b"\n", timeout=60)
-        assert (refused.returncode, refused.stdout) == (1, "")
-        assert refused.stderr == f"sframegen: process {running.pid}: process {other.pid} already traces it\n"
+        assert other.returncode in ((-death, 1, 130) if death else (0,))
         assert command(running.pid).returncode == 0
-
-
-@pytest.mark.parametrize("death", ["SIGTERM", "SIGKILL", "SIGINT"])
-def test_a_tracer_that_is_killed_lets_go(death: str, compile_c: Compiler, tmp_path: Path) -> None:
-    code = "import sys; from sframegen.stack.live import ptrace\nwith ptrace.stopped(int(sys.argv[1])): print(flush=True); input()"
-    with Program(compiled(compile_c, tmp_path, RECURSION, *STATIC)) as running:
-        other = subprocess.Popen(
-            [sys.executable, "-c", code, str(running.pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        assert other.stdout
-        assert other.stdout.readline() == b"\n"
-        other.send_signal(signal.Signals[death])
-        other.communicate(b"\n", timeout=60)
-        assert other.returncode in (-signal.Signals[death], 1, 130)
 
 
 def test_signals_that_come_meanwhile_are_delivered(compile_c: Compiler, tmp_path: Path) -> None:
@@ -570,13 +547,9 @@ def test_what_nobody_may_open_for_a_moment_is_not_refused_for_lack_of_rights(mon
         monkeypatch.setattr(proc, "RETRY_INTERVAL", 0)
         assert proc.explain_refusal(process.pid) == proc.EXECUTES
         monkeypatch.undo()
+        # The kernel also refuses a thread that another one replaces at that moment, to execute a program.
+        assert proc.explain_refusal(process.pid) == proc.EXECUTES
         process.kill()
-
-
-def test_what_we_may_read_was_not_refused_for_lack_of_rights(compile_c: Compiler, tmp_path: Path) -> None:
-    """The kernel also refuses a thread that another one replaces at that moment, to execute a program."""
-    with Program(compiled(compile_c, tmp_path, RECURSION, *STATIC)) as running:
-        assert proc.explain_refusal(running.pid) == proc.EXECUTES
 
 
 FORBIDS = """
@@ -614,11 +587,6 @@ def test_a_thread_of_the_kernel() -> None:
     if not threads:
         pytest.skip("no threads of the kernel are visible, or the kernel does not mark them")
     assert {proc.explain_refusal(tid) for tid in threads} <= {"it is a thread of the kernel", proc.GONE}
-
-
-def test_itself() -> None:
-    with pytest.raises(StackError, match="a process cannot trace itself"):
-        Names(os.getpid()).threads()
 
 
 def test_threads_without_end(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -701,7 +669,6 @@ int main(void) {
 """
 
 
-@pytest.mark.sampled
 def test_threads_that_wait_can_be_left_out(compile_c: Compiler, tmp_path: Path) -> None:
     with Program(compiled(compile_c, tmp_path, SPINNING, "-O2", "-static", "-pthread")) as running:
         while state_of(running.pid) != "S":
@@ -715,13 +682,6 @@ def test_threads_that_wait_can_be_left_out(compile_c: Compiler, tmp_path: Path) 
     assert "spin" in {frame["function"] for frame in thread["frames"]}
 
 
-def test_output_that_cannot_be_written_is_named(compile_c: Compiler, tmp_path: Path) -> None:
-    with Program(compiled(compile_c, tmp_path, REALIGNED, *STATIC)) as running, Path("/dev/full").open("w") as full:
-        line = [sys.executable, "-P", "-m", "sframegen", "stack", str(running.pid)]
-        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "sframegen: standard output: No space left on device\n")
-
-
 def test_refusals_are_one_line() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
@@ -729,3 +689,7 @@ def test_refusals_are_one_line() -> None:
     assert (done.returncode, done.stderr) == (1, f"sframegen: process {gone.pid}: no such process\n")
     for arguments in ((), ("none",), (0,), (gone.pid, gone.pid), ("--json", "--raw", gone.pid)):
         assert command(*arguments).returncode == 2
+    with pytest.raises(StackError, match="a process cannot trace itself"):
+        Names(os.getpid()).threads()
+    with Process(os.getpid()) as process, pytest.raises(StackError, match="it has no thread 1"):
+        Tracer().trace_process(process, 1)

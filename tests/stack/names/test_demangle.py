@@ -15,6 +15,8 @@ from sframegen.stack.names.demangle import begin_demangling, demangle_all
 from sframegen.stack.names.file_names import FileNames, NamedFunction
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.support.peers import Compiler
 
 pytestmark = pytest.mark.skipif(not module.can_demangle(), reason="no pycxxfilt here")
@@ -22,6 +24,13 @@ pytestmark = pytest.mark.skipif(not module.can_demangle(), reason="no pycxxfilt 
 
 def demangle(name: str) -> str:
     return demangle_all([name])[name]
+
+
+@pytest.fixture
+def demangler(monkeypatch: pytest.MonkeyPatch) -> Iterator[module._Demangler]:
+    monkeypatch.setattr(module, "_DEMANGLER", made := module._Demangler())
+    yield made
+    made.close()
 
 
 def bomb(levels: int) -> str:
@@ -89,25 +98,21 @@ def test_without_the_library_names_stay_mangled(monkeypatch: pytest.MonkeyPatch)
     assert demangle_all(["_Z1fv", "_RNvC7example4main"]) == {"_Z1fv": "_Z1fv", "_RNvC7example4main": "_RNvC7example4main"}
 
 
-def test_the_process_may_begin_before_the_first_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_may_begin_before_the_first_name(demangler: module._Demangler, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the memory of this one is small, which it would keep; those after it are no copies of this one, either."""
-    monkeypatch.setattr(module, "_DEMANGLER", demangler := module._Demangler())
     begin_demangling()
     with monkeypatch.context() as later:
         later.setattr(os, "fork", lambda: pytest.fail("another process"))
         assert demangle_all(["_Z1fv"]) == {"_Z1fv": "f()"}
         assert demangle_all([bomb(30), "_Z1gv"]) == {bomb(30): bomb(30), "_Z1gv": "g()"}
     assert (demangler._deaths, demangler._forker.is_running) == (1, True)
-    demangler.close()
 
 
-def test_a_process_that_was_killed_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_DEMANGLER", demangler := module._Demangler())
+def test_a_process_that_was_killed_is_replaced(demangler: module._Demangler) -> None:
     pid = demangler._running_process().pid
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert demangle_all(["_Z1gv"]) == {"_Z1gv": "g()"}
-    demangler.close()
 
 
 @pytest.mark.parametrize(
@@ -129,15 +134,14 @@ def test_a_process_that_was_killed_is_replaced(monkeypatch: pytest.MonkeyPatch) 
     ],
     ids=lambda name: repr(name[:16]),
 )
-def test_hostile_names_stay_mangled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("demangler")
+def test_hostile_names_stay_mangled(name: str) -> None:
     """Deep, long, endless: others have their texts."""
-    monkeypatch.setattr(module, "_DEMANGLER", demangler := module._Demangler())
     assert demangle_all([name, "_Z1gv"]) == {name: name, "_Z1gv": "g()"}
-    demangler.close()
 
 
 @pytest.mark.dear
-def test_names_that_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_fill_the_memory(demangler: module._Demangler, monkeypatch: pytest.MonkeyPatch) -> None:
     """They stay unchanged; no process is left running, and other names are read as long as not too many are of that kind."""
     started = []
     fork = os.fork
@@ -147,8 +151,6 @@ def test_names_that_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         return started[-1]
 
     monkeypatch.setattr(os, "fork", forking)
-    demangler = module._Demangler()
-    monkeypatch.setattr(module, "_DEMANGLER", demangler)
     assert demangle(bomb(2)) == "f(A<int>, A<A<int>, A<int>>, A<A<A<int>, A<int>>, A<A<int>, A<int>>>)"
     assert demangle(bomb(30)) == bomb(30)
     assert demangle("_Z1gv") == "g()"
@@ -161,27 +163,25 @@ def test_names_that_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
             os.waitpid(pid, 0)
 
 
-def test_the_process_holds_nothing_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("demangler")
+def test_the_process_holds_nothing_of_its_parent() -> None:
     """What a profiler has open, its maps in the kernel among that, is closed with the profiler."""
-    monkeypatch.setattr(module, "_DEMANGLER", demangler := module._Demangler())
     read, write = os.pipe()
     demangle_all(["_Z1gv"])
     os.close(write)
     with os.fdopen(read, "rb") as pipe:
         assert pipe.read() == b""  # it would wait for as long as another process has the other end
-    demangler.close()
 
 
-def test_many_names_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("demangler")
+def test_many_names_at_once() -> None:
     """One that ends the process costs no other its text, and more names than a pipe holds make nobody wait."""
-    monkeypatch.setattr(module, "_DEMANGLER", demangler := module._Demangler())
     long = "x" * 900
     names = [f"_Z900{long}{a}{b}" for a in "abcdefhijl" for b in "abcdefhijl"]
     count = len(names)
     names += ["_Z1gv", bomb(30), "_Z1hv", "main", "_RNvC7example4main"]
     names += [f"_Z{len(name)}{name}v" for name in (f"f{number}" for number in range(5000))]
     found = demangle_all(names)
-    demangler.close()
     assert [*found] == names
     assert [found[name] for name in names[count:][:5]] == ["g()", bomb(30), "h()", "main", "example::main"]
     assert [found[name] for name in names[count + 5 :]] == [f"f{number}()" for number in range(5000)]

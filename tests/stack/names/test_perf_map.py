@@ -85,38 +85,25 @@ def test_a_map_that_grows(target: Target) -> None:
     assert found(names, 0x2000) == [None]
 
 
-def _linked(target: Target, folder: Path) -> None:
-    (folder / "other").write_text("1000 10 planted\n")
-    target.file.symlink_to(folder / "other")
-
-
-def _hard_link(target: Target, _: Path) -> None:
+def _write(target: Target) -> Path:
     target.file.write_text("1000 10 planted\n")
-    (target.file.parent / f"{target.file.name}.other").hardlink_to(target.file)
+    return target.file
 
 
-def _pipe(target: Target, _: Path) -> None:
-    os.mkfifo(target.file)
+PLANTED: dict[str, Callable[[Target, Path], object]] = {
+    "a link": lambda target, other: target.file.symlink_to(other),
+    "a hard link": lambda target, _: target.file.with_name(f"{target.file.name}.other").hardlink_to(_write(target)),
+    "a pipe": lambda target, _: os.mkfifo(target.file),
+    "a directory": lambda target, _: target.file.mkdir(),
+    "writable": lambda target, _: _write(target).chmod(0o666),
+    "of an earlier process that had the same id": lambda target, _: os.utime(_write(target), (0, 0)),
+}
 
 
-def _directory(target: Target, _: Path) -> None:
-    target.file.mkdir()
-
-
-def _writable(target: Target, _: Path) -> None:
-    target.file.write_text("1000 10 planted\n")
-    target.file.chmod(0o666)
-
-
-def _old(target: Target, _: Path) -> None:
-    """Of an earlier process that had the same id."""
-    target.file.write_text("1000 10 planted\n")
-    os.utime(target.file, (0, 0))
-
-
-@pytest.mark.parametrize("plant", [_linked, _hard_link, _pipe, _directory, _writable, _old])
-def test_a_file_that_may_be_somebody_elses(plant: Callable[[Target, Path], None], target: Target, tmp_path: Path) -> None:
-    plant(target, tmp_path)
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_file_that_may_be_somebody_elses(planted: str, target: Target, tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("1000 10 planted\n")
+    PLANTED[planted](target, tmp_path / "other")
     try:
         assert target.names(0x1000) == [None]
     finally:
