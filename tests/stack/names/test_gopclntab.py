@@ -126,6 +126,7 @@ def test_each_layout(layout: GoLayout, order: ByteOrder) -> None:
                 assert table.function_at(address) == expected[-1]
             at += size
     assert [*table.functions()] == expected
+    assert [*table.frames()] == [GoFrame("main.main", TEXT, TEXT + 0x30, ((0, 0), (4, 24), (0x2F, 0)), is_outermost=False)]
     for outside in (0, TEXT - 1, at, 1 << 63, (1 << 64) - 1):
         assert table.function_at(outside) is None
         assert table.line_at(outside) is None
@@ -156,33 +157,20 @@ def test_no_damage_raises_anything_else(layout: GoLayout) -> None:
         assert all(start < end for start, end in table.outermost_ranges())
 
 
-@for_each("layout", GO_LAYOUTS, ids=[layout.since for layout in GO_LAYOUTS])
-@for_each("order", ["little", "big"])
-def test_how_much_of_the_stack_functions_take(layout: GoLayout, order: ByteOrder) -> None:
-    table = GoTable(memoryview(written(layout, order)), order)
-    assert [*table.frames()] == [GoFrame("main.main", TEXT, TEXT + 0x30, ((0, 0), (4, 24), (0x2F, 0)), is_outermost=False)]
-
-
-def test_a_table_of_sp_that_goes_on_after_the_function() -> None:
-    data, inside, outside = written(GO_LAYOUTS[-1]), values([(4, 0), (0x2B, 24)])[:-1], values([(4, 0), (0x41, 24)])[:-1]
-    assert inside in data
-    assert not [*GoTable(memoryview(data.replace(inside, outside)), "little").frames()]
+def first_record() -> tuple[bytearray, int, int]:
+    """A table, and where in it the functions' part and the record of the first function begin."""
+    data = bytearray(written(GO_LAYOUTS[-1]))
+    (functions_part,) = struct.unpack_from("<Q", data, 8 + 7 * 8)
+    return data, functions_part, functions_part + 4 * (2 * len(FUNCTIONS) + 1)
 
 
 def test_functions_that_begin_a_stack() -> None:
-    """A flag says that nothing called them; with the flag that SP is written they are the outermost."""
-    data = bytearray(written(GO_LAYOUTS[-1]))
-    (functions_part,) = struct.unpack_from("<Q", data, 8 + 7 * 8)
-    record = functions_part + 4 * (2 * len(FUNCTIONS) + 1)
+    """A flag says that nothing called them; with the flag that SP is written they are the outermost, unless they end too early."""
+    data, functions_part, record = first_record()
     for flags, expected in ((0, []), (1, []), (2, []), (7, [(TEXT, TEXT + 0x40)])):
         data[record + 4 + 37] = flags
         assert [*GoTable(memoryview(bytes(data) + bytes(64)), "little").outermost_ranges()] == expected
-
-
-def test_a_function_that_ends_before_it_begins() -> None:
-    data = bytearray(written(GO_LAYOUTS[-1]))
-    (functions_part,) = struct.unpack_from("<Q", data, 8 + 7 * 8)
-    data[functions_part + 4 * (2 * len(FUNCTIONS) + 1) + 4 + 37] = 3
+    data[record + 4 + 37] = 3
     struct.pack_into("<I", data, functions_part, 0x1000)
     table = GoTable(memoryview(bytes(data)), "little")
     assert not [*table.outermost_ranges()]
@@ -201,12 +189,12 @@ def test_a_text_that_begins_below_zero() -> None:
 def test_steps_without_sense_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else each of millions of functions could have a million of them."""
     good, bad = (values([(4, 0), (size, 24)])[:-1] for size in (0x2B, 0x41))
-    data = bytearray(written(GO_LAYOUTS[-1]).replace(good, bad))
-    (functions_part,) = struct.unpack_from("<Q", data, 8 + 7 * 8)
-    second = functions_part + 4 * (2 * len(FUNCTIONS) + 1) + 36
+    data, _, record = first_record()
+    assert good in data
+    data, second = data.replace(good, bad), record + 36
     data[second + 16 : second + 20] = data[second + 24 : second + 28]  # the table of lines as that of SP: one step
     table = GoTable(memoryview(bytes(data)), "little")
-    assert [frame.name for frame in table.frames()] == [FUNCTIONS[1].name]
+    assert [frame.name for frame in table.frames()] == [FUNCTIONS[1].name]  # the table of the first goes on after the function
     monkeypatch.setattr(gopclntab, "MAX_ALL_STEPS", 2)
     assert not [*table.frames()]
 
@@ -214,9 +202,8 @@ def test_steps_without_sense_are_counted(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.dear
 def test_a_line_table_without_an_end() -> None:
     """The values of the first function never come to an address."""
-    data = bytearray(written(GO_LAYOUTS[-1]))
-    values_part, functions_part = struct.unpack_from("<2Q", data, 8 + 6 * 8)
-    record = functions_part + 4 * (2 * len(FUNCTIONS) + 1)
+    data, _, record = first_record()
+    (values_part,) = struct.unpack_from("<Q", data, 8 + 6 * 8)
     struct.pack_into("<2I", data, record + 20, *[len(data) - values_part] * 2)
     table = GoTable(memoryview(bytes(data) + b"\x02\x00" * (MAX_STEPS + 10)), "little")
     assert table.function_at(TEXT) is not None

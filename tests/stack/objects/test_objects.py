@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sframegen.stack.abi.machines import Context
+    from sframegen.stack.objects.loaded_objects import LoadedObject
 
 BASE = 0x7F0000000000
 TEXT, SECTION, END = 0x1000, 0x3000, 0x5000  # link-time addresses and offsets in the file
@@ -137,22 +139,28 @@ class Made:
         return None if self.file is None else ElfFile(memoryview(self.file), mapping.path)
 
 
+def loaded_in(snapshot: Made, objects: LoadedObjects | None = None, at: int = BASE + TEXT) -> LoadedObject:
+    """What is loaded there, after a look at the process."""
+    objects = objects or LoadedObjects()
+    objects.verify(snapshot.now)
+    loaded = objects.at(at)
+    assert loaded
+    return loaded
+
+
 def functions_found(snapshot: Made, base: int = BASE) -> list[int | None]:
     """Where the functions are that are found at their addresses."""
-    objects = LoadedObjects()
-    objects.verify(snapshot.now)
-    found = []
-    for offset in (0, 0x1FF):
-        loaded = objects.at(base + TEXT + offset)
-        assert loaded
-        function = loaded.look_up(base + TEXT + offset)
-        found.append(function.start - base if function else None)
-    return found
+    found = [loaded_in(snapshot, None, at).look_up(at) for at in (base + TEXT, base + TEXT + 0x1FF)]
+    return [function.start - base if function else None for function in found]
 
 
 @for_each("abi", ABIS, ids=lambda abi: abi.name)
 def test_a_section_by_headers_in_memory(abi: Abi) -> None:
-    assert functions_found(Made(elf_bytes(abi), abi=abi)) == [TEXT, TEXT + 0x100]
+    for phoff in (EHDR_SIZE, 0xE00, SECTION + 0x1000):
+        assert functions_found(Made(elf_bytes(abi, phoff=phoff), abi=abi)) == [TEXT, TEXT + 0x100]
+    twice = Made(elf_bytes(abi), abi=abi)
+    twice.map(loaded_rows(BASE + 0x10000), elf_bytes(abi))
+    assert functions_found(twice) == functions_found(twice, BASE + 0x10000) == [TEXT, TEXT + 0x100]
 
 
 def test_all_sections_together_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,15 +208,9 @@ def test_a_section_that_is_not_loaded_is_read_from_the_file(abi: Abi, compressed
     data = with_unloaded(abi, compressed=compressed)
     assert functions_found(Made(data, abi=abi, file=data)) == [TEXT, TEXT + 0x100]
     assert functions_found(Made(data, abi=abi)) == [None, None]  # no file
-
-
-def test_a_loaded_section_comes_first() -> None:
-    data = with_unloaded(loaded=True)
-    assert functions_found(Made(data, file=data)) == [None, None]
-
-
-def test_the_section_of_a_file_that_is_another_now_does_not_count() -> None:
-    assert functions_found(Made(elf_bytes(section=b""), file=with_unloaded())) == [None, None]
+    assert functions_found(Made(elf_bytes(abi, section=b""), abi=abi, file=data)) == [None, None]  # another file now
+    loaded = with_unloaded(abi, compressed=compressed, loaded=True)
+    assert functions_found(Made(loaded, abi=abi, file=loaded)) == [None, None]  # a loaded section comes first
 
 
 @for_each(
@@ -221,27 +223,15 @@ def test_the_section_of_a_file_that_is_another_now_does_not_count() -> None:
     ],
 )
 def test_a_damaged_section_in_the_file(data: bytearray, message: str) -> None:
-    objects = LoadedObjects(convert=True)
-    objects.verify(Made(data, file=data).now)
-    loaded = objects.at(BASE + TEXT)
-    assert loaded
+    loaded = loaded_in(Made(data, file=data), LoadedObjects(convert=True))
     with pytest.raises(FormatError, match=message):
         loaded.look_up(BASE + TEXT)
-
-
-@for_each("phoff", [0xE00, SECTION + 0x1000])
-def test_program_headers_may_be_anywhere(phoff: int) -> None:
-    assert functions_found(Made(elf_bytes(phoff=phoff))) == [TEXT, TEXT + 0x100]
 
 
 def test_program_headers_that_are_not_mapped_are_read_from_the_file() -> None:
     data = elf_bytes(phoff=0x2800)
     assert functions_found(Made(data, file=data)) == [TEXT, TEXT + 0x100]
-    objects = LoadedObjects()
-    objects.verify(Made(data).now)
-    loaded = objects.at(BASE + TEXT)
-    assert loaded
-    assert loaded.image is None
+    assert loaded_in(Made(data)).image is None
 
 
 @for_each("mapped", [True, False])
@@ -254,18 +244,9 @@ def test_more_program_headers_than_the_header_can_count(mapped: bool) -> None:
 
 
 def test_a_file_that_is_another_now_does_not_count() -> None:
-    objects = LoadedObjects()
-    objects.verify(Made(elf_bytes(), file=elf_bytes(filesz=5)).now)
-    loaded = objects.at(BASE + TEXT)
-    assert loaded
+    loaded = loaded_in(Made(elf_bytes(), file=elf_bytes(filesz=5)))
     assert loaded.section
     assert loaded.file is None
-
-
-def test_a_file_that_is_loaded_twice() -> None:
-    snapshot = Made(elf_bytes())
-    snapshot.map(loaded_rows(BASE + 0x10000), elf_bytes())
-    assert functions_found(snapshot) == functions_found(snapshot, BASE + 0x10000) == [TEXT, TEXT + 0x100]
 
 
 def test_code_in_anonymous_memory_is_compared_with_the_file_around_it_up_to_limits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,9 +269,7 @@ def test_code_in_anonymous_memory_is_compared_with_the_file_around_it_up_to_limi
         made.memory = CachedMemory(read, "little")
         objects = LoadedObjects()
         for _ in range(2):
-            objects.verify(made.now)
-            loaded = objects.at(text.start)
-            assert loaded
+            loaded = loaded_in(made, objects, text.start)
             assert (loaded.image is not None) == (reads == 4 and not change)
         assert asked.count(0x400) == reads
         assert max(asked) <= 0x400
@@ -330,16 +309,10 @@ def test_an_object_in_the_place_of_another_is_noticed() -> None:
     """The mappings are the same, what is in them is not."""
     snapshot = Made(elf_bytes())
     objects = LoadedObjects()
-    objects.verify(snapshot.now)
-    first = objects.at(BASE + TEXT)
-    objects.verify(snapshot.now)
-    assert objects.at(BASE + TEXT) is first
+    assert loaded_in(snapshot, objects) is loaded_in(snapshot, objects)
     changed = Made(elf_bytes(section=section_bytes(AMD64, start=TEXT + 0x80)))
     changed.mappings = snapshot.mappings
-    objects.verify(changed.now)
-    second = objects.at(BASE + TEXT + 0x80)
-    assert second
-    function = second.look_up(BASE + TEXT + 0x80)
+    function = loaded_in(changed, objects, BASE + TEXT + 0x80).look_up(BASE + TEXT + 0x80)
     assert function
     assert function.start == BASE + TEXT + 0x80
 
@@ -371,23 +344,16 @@ def test_a_section_that_is_there_later(readable: int) -> None:
     whole = snapshot.contents[-1]
     snapshot.contents[-1] = (whole[0], whole[1][:readable])
     objects = LoadedObjects()
-    objects.verify(snapshot.now)
-    loaded = objects.at(BASE + TEXT)
-    assert loaded
-    assert "not in readable memory" in loaded.damage
+    assert "not in readable memory" in loaded_in(snapshot, objects).damage
     snapshot.contents[-1] = whole
-    objects.verify(snapshot.now)
-    loaded = objects.at(BASE + TEXT)
-    assert loaded
+    loaded = loaded_in(snapshot, objects)
     assert not loaded.damage
     assert loaded.look_up(BASE + TEXT)
 
 
 def test_an_object_that_was_closed_is_forgotten() -> None:
-    snapshot = Made(elf_bytes())
     objects = LoadedObjects()
-    objects.verify(snapshot.now)
-    assert objects.at(BASE + TEXT)
+    assert loaded_in(Made(elf_bytes()), objects)
     gone = Made(b"")
     gone.mappings = Mappings()
     objects.verify(gone.now)
@@ -498,6 +464,18 @@ def test_a_stack_of_several_mappings() -> None:
 def test_mappings_that_overlap() -> None:
     first, second, third = row(0, 8, "r"), row(4, 8, "rw"), row(8, 8, "rx")
     assert list(Mappings([third, second, first, row(20, 0, "r")])) == [first, third]
+
+
+def test_endless_memory_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "MAX_PAGES", 64)
+    endless = CachedMemory(lambda _, size: bytes(size), "little")
+    tracemalloc.start()
+    try:
+        for number in range(1000):
+            assert endless.word(number << 20) == 0
+        assert tracemalloc.get_traced_memory()[1] < 200 * memory.PAGE_SIZE
+    finally:
+        tracemalloc.stop()
 
 
 def test_words_across_pages_and_ends() -> None:

@@ -121,6 +121,7 @@ def test_goes_from_caller_to_caller(abi: Abi) -> None:
     assert [frame.cfa for frame in found.frames] == [*cfas[:-1], None]
     assert [frame.sp for frame in found.frames] == [SP, *(cfa + abi.sp_offset for cfa in cfas[:-1])]
     assert found.end is End.OUTERMOST
+    assert space.asked == [pcs[0], *(pc - 1 for pc in pcs[1:])], "a return address is looked up in the call"
 
 
 @each_abi
@@ -131,13 +132,6 @@ def test_a_new_thread_has_no_caller(abi: Abi) -> None:
     for first, frames in ((0, 1), (5, len(pcs))):
         found = walk(registers._replace(values=registers.values | {0: first}), abi, space)
         assert (len(found.frames), found.end) == (frames, End.OUTERMOST)
-
-
-@each_abi
-def test_return_addresses_are_looked_up_in_the_call(abi: Abi) -> None:
-    space, registers, pcs, _ = chain(abi)
-    walk(registers, abi, space)
-    assert space.asked == [pcs[0], *(pc - 1 for pc in pcs[1:])]
 
 
 @each_abi
@@ -341,11 +335,21 @@ def test_a_rule_on_a_register_that_is_lost_gives_way_to_a_guess() -> None:
 
 
 @each_abi
-def test_ends_where_code_is_not_covered(abi: Abi) -> None:
-    space, registers, pcs, _ = chain(abi)
-    del space.functions[CODE.start // FUNCTION + 2]
-    found = walk(registers, abi, space)
-    assert ([frame.pc for frame in found.frames], found.end) == (pcs[:3], End.NOT_COVERED)
+def test_ends_where_code_is_not_covered_or_memory_cannot_be_read_or_sp_is_nowhere(abi: Abi) -> None:
+    for end, frames in ((End.NOT_COVERED, 3), (End.UNREADABLE, 2), (End.NO_STACK, 1)):
+        space, registers, pcs, cfas = chain(abi)
+        if end is End.NOT_COVERED:
+            del space.functions[CODE.start // FUNCTION + 2]
+        elif end is End.UNREADABLE:
+            del space.words[cfas[1] - 8]
+        else:
+            space.stacks = []
+        found = walk(registers, abi, space)
+        assert ([frame.pc for frame in found.frames], found.end) == (pcs[:frames], end)
+        assert found.frames[-1].cfa is None or end is not End.UNREADABLE
+    space, registers, pcs, _ = chain(abi, 200)
+    found = walk(registers, abi, space, 100)
+    assert ([frame.pc for frame in found.frames], found.end) == (pcs[:100], End.TOO_DEEP)
 
 
 @for_each(
@@ -359,14 +363,6 @@ def test_ends_at_a_return_address_that_is_none(abi: Abi, ra: int, end: End) -> N
     found = walk(registers, abi, space)
     assert ([frame.pc for frame in found.frames], found.end) == (pcs[:2], end)
     assert found.frames[-1].cfa == cfas[1]
-
-
-@each_abi
-def test_ends_where_memory_cannot_be_read(abi: Abi) -> None:
-    space, registers, pcs, cfas = chain(abi)
-    del space.words[cfas[1] - 8]
-    found = walk(registers, abi, space)
-    assert ([frame.pc for frame in found.frames], found.end, found.frames[-1].cfa) == (pcs[:2], End.UNREADABLE, None)
 
 
 @each_abi
@@ -394,14 +390,6 @@ def test_ends_where_the_caller_would_not_be_above(abi: Abi, size: int) -> None:
 
 
 @each_abi
-def test_ends_where_sp_is_nowhere(abi: Abi) -> None:
-    space, registers, pcs, _ = chain(abi)
-    space.stacks = []
-    found = walk(registers, abi, space)
-    assert ([frame.pc for frame in found.frames], found.end) == (pcs[:1], End.NO_STACK)
-
-
-@each_abi
 def test_ends_in_a_loop_of_signal_frames(abi: Abi) -> None:
     space = Space(abi)
     trampoline = space.function(0, conventions_of(abi).contexts[0].rule(abi.sp, abi.fp), signal=True)
@@ -409,13 +397,6 @@ def test_ends_in_a_loop_of_signal_frames(abi: Abi) -> None:
     space.interrupt(SP + 0x1000, ThreadRegisters(trampoline, {abi.sp: SP}))
     found = walk(space.registers(trampoline), abi, space)
     assert (len(found.frames), found.end) == (3, End.LOOP)
-
-
-@each_abi
-def test_ends_where_it_is_too_deep(abi: Abi) -> None:
-    space, registers, pcs, _ = chain(abi, 200)
-    found = walk(registers, abi, space, 100)
-    assert ([frame.pc for frame in found.frames], found.end) == (pcs[:100], End.TOO_DEEP)
 
 
 ADDRESSES = st.sampled_from(
