@@ -19,9 +19,9 @@ from sframegen.format.locate import find_sframe, read_sframe
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
 from sframegen.tables.compare import have_same_rules
 from sframegen.tables.levels import LEVELS
-from tests.linker.inject.test_run import REFUSED, STRIPPERS, blocked_library, run
+from tests.linker.inject.test_run import STRIPPERS, apply_tool, blocked_library, run
 from tests.support.cross import ARM64, S390X
-from tests.support.inputs.linker_inputs import FLAGS, KINDS, SOURCE, inject_bytes, small_file, source_of
+from tests.support.inputs.linker_inputs import FLAGS, KINDS, SOURCE
 from tests.support.loops import for_each
 from tests.support.producers import GNU, Producer, functions
 from tests.support.programs import PROGRAM
@@ -49,6 +49,18 @@ def assert_one_section(file: Path) -> None:
     assert len([s for s in elf.segments if s.p_type == PT.LOAD and s.p_vaddr <= segment.p_vaddr < s.p_vaddr + s.p_filesz]) == 1
 
 
+def assert_nothing_is_left(file: Path) -> None:
+    elf = open_elf(file)
+    assert [s for s in elf.segments if s.p_type == PT.GNU_SFRAME] == []
+    assert [s for s in elf.sections if s.header.sh_type == SHT.GNU_SFRAME or s.name == ".sframe"] == []
+
+
+def sframe_bytes(file: Path) -> bytes:
+    found = find_sframe(open_elf(file))
+    assert found is not None
+    return bytes(found[0])
+
+
 def assert_same_rules(file: Path, original: Path, directory: Path, **options: Any) -> None:
     """As in a section that is added to the original."""
     sframegen.add_section(original, output=directory / "expected", verify=False, **options)
@@ -64,28 +76,23 @@ def unchanged(file: Path, action: Callable[[], Any]) -> Any:
     return result
 
 
-# -- our own section, with the undo record
-
-
-@for_each("kind", KINDS)
-def test_a_second_time_nothing_happens(kind: str, compile_c: Compiler, tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    sframegen.add_section(compile_c(source_of(kind), *FLAGS, *KINDS[kind]), output=file, verify=False)
-    assert unchanged(file, lambda: sframegen.add_section(file)).note == "has it already"
-    assert unchanged(file, lambda: sframegen.add_section(file, replace=True)).note == "has it already"
-
-
 @pytest.mark.parametrize("machine", [ARM64, S390X], ids=lambda machine: machine.name)
 def test_other_machines(machine: Machine, peers: Peers, tmp_path: Path) -> None:
     original, file = machine.compiler(peers, tmp_path)(PROGRAM, "-O2"), tmp_path / "file"
     sframegen.add_section(original, output=file, verify=False)
     assert unchanged(file, lambda: sframegen.add_section(file)).note == "has it already"
+    sframegen.remove(file, output=tmp_path / "removed")
+    assert (tmp_path / "removed").read_bytes() == original.read_bytes()
     sframegen.add_section(file, replace=True, optimize="none", verify=False)
     assert_one_section(file)
     subprocess.run([peers.tool(f"{machine.prefix}strip"), file], check=True)
     assert unchanged(file, lambda: sframegen.add_section(file, optimize="none")).note == "has it already"
     printed = [subprocess.run(machine.command(machine.root, f), check=True, capture_output=True).stdout for f in (original, file)]
     assert printed[0] == printed[1] != b""
+    sframegen.remove(file, output=tmp_path / "removed")
+    assert_nothing_is_left(tmp_path / "removed")
+    done = subprocess.run(machine.command(machine.root, tmp_path / "removed"), check=True, capture_output=True)
+    assert done.stdout == printed[0]
     sframegen.add_section(file, replace=True, version=2, verify=False)
     assert read_sframe(open_elf(file)).header.version == 2
 
@@ -109,6 +116,9 @@ def test_the_tail_layout(compile_c: Compiler, peers: Peers, tmp_path: Path) -> N
     original, file = blocked_library(compile_c, tmp_path), tmp_path / "file.so"
     sframegen.add_section(original, output=file, verify=False)
     data = file.read_bytes()
+    assert open_elf(file).section(".sframegen.phdrs") is not None
+    sframegen.remove(file, output=tmp_path / "removed.so")
+    assert (tmp_path / "removed.so").read_bytes() == original.read_bytes()
     unchanged(file, lambda: sframegen.add_section(file))
     sframegen.add_section(file, replace=True, version=2)
     sframegen.add_section(file, replace=True)
@@ -148,30 +158,17 @@ def test_what_the_command_says(compile_c: Compiler, tmp_path: Path) -> None:
     assert read_sframe(open_elf(copy)).header.version == 2
 
 
-# -- after other tools, without the undo record
-
-
-@pytest.mark.parametrize("tool", STRIPPERS)
-@for_each("kind", KINDS)
-def test_after_other_tools_nothing_happens(tool: str, kind: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
-    if (tool, kind) in REFUSED:
-        return
-    file = stripped_by(tool, compile_c(source_of(kind), *FLAGS, *KINDS[kind]), peers, tmp_path)
-    assert unchanged(file, lambda: sframegen.add_section(file)).note == "has it already"
-    assert REMEDY in unchanged(file, lambda: add("--sframe-version", 2, file)).stderr
-    if kind == "static-pie":  # for older kernels, --replace has no room
-        old = ("--sframe-version", 2, "--min-kernel", "5.17")
-        assert "--min-kernel 5.18" in unchanged(file, lambda: add(*old, file)).stderr
-
-
 @pytest.mark.parametrize("tool", STRIPPERS)
 @for_each(("earlier", "later"), [("none", "size"), ("size", "none")])
 def test_after_other_tools_it_can_be_replaced(
-    tool: str, earlier: str, later: LevelName, compile_c: Compiler, peers: Peers, tmp_path: Path
+    tool: str, earlier: LevelName, later: LevelName, compile_c: Compiler, peers: Peers, tmp_path: Path
 ) -> None:
     """In its place, where it fits, else in a new one; what add-section was given comes back."""
     original = compile_c(PROGRAM, "-O2")
-    file = stripped_by(tool, original, peers, tmp_path, optimize=earlier)
+    file = tmp_path / "stripped"
+    sframegen.add_section(original, output=tmp_path / "added", verify=False, optimize=earlier)
+    apply_tool(tool, tmp_path / "added", file, peers)
+    file.chmod(0o755)
     data, section = file.read_bytes(), sframe_bytes(file)
     place = find_sframe(open_elf(file))
     levels: tuple[LevelName, ...] = (later, "fast", later)
@@ -195,28 +192,10 @@ def test_after_other_tools_it_can_be_replaced(
     assert file.read_bytes() == data
 
 
-def stripped_by(tool: str, original: Path, peers: Peers, directory: Path, **options: Any) -> Path:
-    file, added = directory / "stripped", directory / "added"
-    sframegen.add_section(original, output=added, verify=False, **options)
-    arguments = [argument.format(**{"in": added, "out": file}) for argument in STRIPPERS[tool]]
-    subprocess.run([peers.tool(tool), *arguments], check=True, capture_output=True)
-    file.chmod(0o755)
-    return file
-
-
-def sframe_bytes(file: Path) -> bytes:
-    found = find_sframe(open_elf(file))
-    assert found is not None
-    return bytes(found[0])
-
-
 def undo_start(file: Path) -> int:
     record = undo_record.read_verified(open_elf(file).data)
     assert record is not None
     return record.start
-
-
-# -- sections by GNU ld
 
 
 @pytest.fixture
@@ -298,8 +277,7 @@ def test_gnu_ld_s_section_is_superseded_elsewhere(by_ld_in_part: Path, peers: Pe
     sframegen.remove(file, output=copy)
     assert copy.read_bytes() == data
     for tool in STRIPPERS:
-        arguments = [argument.format(**{"in": file, "out": copy}) for argument in STRIPPERS[tool]]
-        subprocess.run([peers.tool(tool), *arguments], check=True, capture_output=True)
+        apply_tool(tool, file, copy, peers, is_quiet=False)
         assert_one_section(copy)
         assert subprocess.run([copy], check=True, capture_output=True).stdout == printed
         assert unchanged(copy, lambda: sframegen.add_section(copy)).note == "has it already"
@@ -310,18 +288,12 @@ def assert_readable(file: Path, peers: Peers) -> None:
     assert done.stderr == ""
 
 
-# -- hostile files
-
-
 def test_a_second_section_beside_a_damaged_one(compile_c: Compiler, tmp_path: Path) -> None:
     """Every byte of the section's header in turn: refused in one line, or replaced by a good one."""
     original, file = compile_c(SOURCE, *FLAGS, *KINDS["pie"]), tmp_path / "file"
     sframegen.add_section(original, output=file, verify=False)
-    found = find_sframe(open_elf(file))
-    assert found is not None
-    data = file.read_bytes()
-    at = data.index(bytes(found[0]))
-    good = bytes(found[0])
+    data, good = file.read_bytes(), sframe_bytes(file)
+    at = data.index(good)
     for place in range(28):
         for value in (0, 0xFF):
             spoiled = bytearray(data)
@@ -334,18 +306,6 @@ def test_a_second_section_beside_a_damaged_one(compile_c: Compiler, tmp_path: Pa
             assert add("--replace", file).exit_code == 0
             assert sframe_bytes(file) == good or read_sframe(open_elf(file))
             run(file, "pie", compile_c)
-
-
-def test_a_truncated_file_is_refused_in_one_line(tmp_path: Path) -> None:
-    changed = inject_bytes(small_file())
-    for size in range(0, len(changed), 23):
-        (tmp_path / "file").write_bytes(changed[:size])
-        result = add("--replace", tmp_path / "file")
-        assert result.exception is None or isinstance(result.exception, SystemExit)
-        assert (result.exit_code, len(result.stderr.splitlines())) in ((0, 0), (1, 1))
-
-
-# -- whether two tables say the same, padding apart
 
 
 def table_of(*functions: tuple[int, int, list[tuple[int, int]]]) -> FunctionTable:

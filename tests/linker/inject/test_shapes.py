@@ -15,6 +15,7 @@ from sframegen.base.errors import RefusedError
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PF, PHDR_SIZE, SHN
 from tests.linker.inject.both_readers import findings as verify
+from tests.linker.inject.test_run import run
 from tests.support.inputs.linker_inputs import (
     FLAGS,
     KINDS,
@@ -35,12 +36,6 @@ if TYPE_CHECKING:
     from tests.support.peers import Compiler, Peers
 
 
-def run(file: Path, kind: str, compile_c: Compiler | None = None) -> str:
-    file.chmod(0o755)
-    loader = [str(compile_c(SOURCE, *FLAGS, "-DLOADER", name="loader"))] if compile_c and "library" in kind else []
-    return subprocess.run([*loader, file.absolute()], capture_output=True, text=True, check=True).stdout
-
-
 def original_data(changed: Path) -> memoryview:
     found = restore_original(open_elf(changed))
     assert found is not None
@@ -53,12 +48,12 @@ def program(compile_c: Compiler) -> bytes:
 
 
 @pytest.mark.full
-def test_more_sections_than_the_elf_header_can_say(program: bytes, peers: Peers, tmp_path: Path) -> None:
+def test_more_sections_than_the_elf_header_can_say(program: bytes, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     """Moved notes have numbers above 65,280, and their symbols SHN_XINDEX."""
     source, result = tmp_path / "original", tmp_path / "result"
     source.write_bytes(with_many_sections(program, 66_000))
     plan = inject(source, result)
-    assert run(result, "pie") == "counter 17\n"
+    run(result, "pie", compile_c)
     assert verify(plan, open_elf(source), result) == []
     assert original_data(result) == source.read_bytes()
     elf = open_elf(result)
@@ -110,9 +105,8 @@ def test_a_symbol_whose_section_nothing_tells() -> None:
 
 @for_each("count", [1169, 65_535, 66_000])
 def test_more_program_headers_than_any_kernel_reads(count: int) -> None:
-    with pytest.raises(
-        RefusedError, match=f"^file: has {count:,} program headers: 3 more would be above the 1,170 that kernels read"
-    ) as error:
+    why = f"^file: has {count:,} program headers: 3 more would be above the 1,170 that kernels read"
+    with pytest.raises(RefusedError, match=why) as error:
         plan_injection(ElfFile(memoryview(with_many_segments(small_file(), count)), "file"), 28)
     assert "\n" not in str(error.value)
 
@@ -134,10 +128,10 @@ def test_a_program_header_table_elsewhere(flag: int, kind: str, compile_c: Compi
     assert verify(plan, open_elf(source), result) == []
     assert original_data(result) == source.read_bytes()
     for file in (source, result):
-        assert run(file, kind, compile_c) == "counter 17\n"
+        run(file, kind, compile_c)
 
 
-def test_section_headers_that_are_none(program: bytes, tmp_path: Path) -> None:
+def test_section_headers_that_are_none(program: bytes, compile_c: Compiler, tmp_path: Path) -> None:
     """An offset of section headers, but none in number."""
     source, result = tmp_path / "original", tmp_path / "result"
     bare = without_sections(program)
@@ -146,13 +140,4 @@ def test_section_headers_that_are_none(program: bytes, tmp_path: Path) -> None:
     assert open_elf(result).sections == []
     assert open_elf(result).header.e_shoff == to_new_offset(plan.gaps, len(bare))
     assert verify(plan, open_elf(source), result) == []
-    assert run(result, "pie") == "counter 17\n"
-
-
-def test_no_tail_behind_a_huge_bss() -> None:
-    """The table's offset would have to grow with its address."""
-    data = bytearray(small_file(library=True, blocked=256))
-    place = 64 + 2 * PHDR_SIZE + 40  # p_memsz of the segment with .dynamic
-    data[place : place + 8] = (1 << 30).to_bytes(8, "little")
-    with pytest.raises(RefusedError, match=r"neither after it nor at the end of the file$"):
-        plan_injection(ElfFile(memoryview(bytes(data))), 28)
+    run(result, "pie", compile_c)

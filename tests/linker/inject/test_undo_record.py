@@ -80,19 +80,14 @@ def test_a_record_is_read_back(start: int | None) -> None:
     assert size == len(changed) - found.start
 
 
-@for_each("place", [0, 15, 20, 22, 56, 63, 124, 128])
-def test_a_change_of_what_is_covered_spoils_the_record(place: int) -> None:
-    changed = bytearray(made(WRITES, GAPS))
-    changed[place] ^= 1
-    assert undo_record.read_unverified(memoryview(changed)) is not None
-    assert undo_record.read_verified(memoryview(changed)) is None
-
-
-@for_each("place", [16, 19, 23, 55, 64, 123])
-def test_a_change_elsewhere_does_not(place: int) -> None:
-    changed = bytearray(made(WRITES, GAPS))
-    changed[place] ^= 1
-    assert undo_record.read_verified(memoryview(changed)) is not None
+def test_a_change_of_what_is_covered_spoils_the_record() -> None:
+    good = made(WRITES, GAPS)
+    covered, elsewhere = (0, 15, 20, 22, 56, 63, 124, 128), (16, 19, 23, 55, 64, 123)
+    for place in (*covered, *elsewhere):
+        changed = bytearray(good)
+        changed[place] ^= 1
+        assert undo_record.read_unverified(memoryview(changed)) is not None
+        assert (undo_record.read_verified(memoryview(changed)) is not None) == (place in elsewhere), place
 
 
 def trailer(body: bytes, *, original_size: int = 0, count: int = 0, size: int | None = None) -> memoryview:
@@ -131,7 +126,3 @@ def test_the_number_of_entries_has_a_limit() -> None:
 def test_the_checksum_runs_over_all_pieces() -> None:
     assert undo_record.crc_of_pieces([b"ab", b"", b"c"]) == zlib.crc32(b"abc")
     assert undo_record.crc_of_pieces([]) == 0
-
-
-def test_a_write_says_its_range() -> None:
-    assert str(Write(0x40, b"abc")) == "written over: 0x3 bytes at offset 0x40"

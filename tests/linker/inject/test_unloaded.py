@@ -17,10 +17,11 @@ from sframegen import FormatError, Severity, Summary, add_section, check, conver
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.cli.commands import cli
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.records import CHDR_SIZE, EHDR_SIZE, PHDR_SIZE, PT, RECORDS, SHDR_SIZE, SHF, SHT, Chdr, Ehdr, Phdr, Shdr
+from sframegen.elf.records import CHDR_SIZE, EHDR_SIZE, PT, RECORDS, SHDR_SIZE, SHF, SHT, Chdr, Ehdr, Phdr, Shdr
 from sframegen.format.locate import find_unloaded_section
 from tests.linker.inject.both_readers import findings as verify
 from tests.linker.inject.test_min_kernel import system_loader
+from tests.linker.inject.test_run import run
 from tests.support.inputs.linker_inputs import (
     FLAGS,
     KINDS,
@@ -29,6 +30,7 @@ from tests.support.inputs.linker_inputs import (
     small_file,
     source_of,
     with_many_sections,
+    with_many_segments,
     without_sections,
 )
 from tests.support.loops import for_each
@@ -79,13 +81,9 @@ def test_only_the_place_of_the_section_headers_changes(original: Path, tmp_path:
     assert (section.header.sh_addr, section.header.sh_size) == (0, SIZE)
     assert after.stored_contents(section) == section_of(SIZE)[:SIZE]
     assert verify(plan, before, tmp_path / "result") == []
-
-
-def test_the_original_comes_back(original: Path, tmp_path: Path) -> None:
-    inject(original, tmp_path / "result")
-    found = restore_original(open_elf(tmp_path / "result"))
+    found = restore_original(after)
     assert found is not None
-    assert found.elf.data == original.read_bytes()
+    assert found.elf.data == before.data
     remove(tmp_path / "result")
     assert (tmp_path / "result").read_bytes() == original.read_bytes()
 
@@ -99,80 +97,50 @@ def test_the_plan_says_so() -> None:
     assert not any("segment" in line or "program header" in line for line in lines)
 
 
-def spoil_header(file: Path) -> None:
-    put(file, 0, RECORDS[Ehdr, "little"].pack(*open_elf(file).header._replace(e_flags=1)))
-
-
-def spoil_version(file: Path) -> None:
-    put(file, 0, RECORDS[Ehdr, "little"].pack(*open_elf(file).header._replace(e_version=2)))
-
-
-def spoil_segment(file: Path) -> None:
-    elf = open_elf(file)
-    put(file, elf.header.e_phoff, RECORDS[Phdr, "little"].pack(*elf.segments[0]._replace(p_align=16)))
-
-
-def spoil_byte(file: Path) -> None:
-    """Of a section that is not loaded, which segments do not show."""
-    section = open_elf(file).section(".symtab")
-    assert section is not None
-    put(file, section.header.sh_offset, b"\xff")
-
-
-def spoil_flags(file: Path) -> None:
-    elf = open_elf(file)
-    last = elf.sections[-1]
-    at = elf.header.e_shoff + last.number * SHDR_SIZE
-    put(file, at, RECORDS[Shdr, "little"].pack(*last.header._replace(sh_flags=SHF.ALLOC)))
-
-
 def put(file: Path, offset: int, data: bytes) -> None:
     with file.open("r+b") as out:
         out.seek(offset)
         out.write(data)
 
 
-@for_each(
-    ("spoil", "finding"),
-    [
-        (spoil_header, "the ELF header changed"),
-        (spoil_version, "the ELF header changed"),
-        (spoil_segment, "program headers changed"),
-        (spoil_byte, "bytes of the original changed"),
-        (spoil_flags, ".sframe is not the planned one"),
-    ],
-)
-def test_verification_finds(spoil: object, finding: str, tmp_path: Path) -> None:
+def test_verification_finds(tmp_path: Path) -> None:
     (tmp_path / "original").write_bytes(small_file())
     plan = inject(tmp_path / "original", tmp_path / "result")
-    spoil(tmp_path / "result")  # type: ignore[operator]
-    assert finding in verify(plan, open_elf(tmp_path / "original"), tmp_path / "result")
+    good = (tmp_path / "result").read_bytes()
+    elf = ElfFile(memoryview(good))
+    header, symbols, last = elf.header, elf.section(".symtab"), elf.sections[-1]
+    assert symbols is not None
+    for offset, data, finding in (
+        (0, RECORDS[Ehdr, "little"].pack(*header._replace(e_flags=1)), "the ELF header changed"),
+        (0, RECORDS[Ehdr, "little"].pack(*header._replace(e_version=2)), "the ELF header changed"),
+        (header.e_phoff, RECORDS[Phdr, "little"].pack(*elf.segments[0]._replace(p_align=16)), "program headers changed"),
+        (symbols.header.sh_offset, b"\xff", "bytes of the original changed"),  # of a section that is not loaded
+        (
+            header.e_shoff + last.number * SHDR_SIZE,
+            RECORDS[Shdr, "little"].pack(*last.header._replace(sh_flags=SHF.ALLOC)),
+            ".sframe is not the planned one",
+        ),
+    ):
+        (tmp_path / "result").write_bytes(good)
+        put(tmp_path / "result", offset, data)
+        assert finding in verify(plan, open_elf(tmp_path / "original"), tmp_path / "result")
 
 
-def test_refusals(tmp_path: Path) -> None:
+def test_refusals(compile_c: Compiler, tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match=r"no section headers: without them") as error:
         plan_unloaded(ElfFile(memoryview(without_sections(small_file()))), SIZE)
     assert error.value.reason is Refusal.NO_ROOM
     with pytest.raises(RefusedError, match=r"follow the ELF image") as error:
         plan_unloaded(ElfFile(memoryview(small_file() + b"PK\3\4 and more")), SIZE)
     assert error.value.reason is Refusal.APPENDED_DATA
-    inject_once = tmp_path / "result"
     (tmp_path / "original").write_bytes(small_file())
-    inject(tmp_path / "original", inject_once)
+    inject(tmp_path / "original", tmp_path / "result")
     with pytest.raises(FormatError, match=r"has an \.sframe section already"):
-        plan_unloaded(open_elf(inject_once), SIZE)
+        plan_unloaded(open_elf(tmp_path / "result"), SIZE)
     with pytest.raises(FormatError, match=r"a section of 0 bytes"):
         plan_unloaded(open_elf(tmp_path / "original"), 0)
-
-
-# -- real files
-
-
-def run(file: Path, kind: str, compile_c: Compiler) -> None:
-    file.chmod(0o755)
-    loader = [str(compile_c(SOURCE, *FLAGS, "-DLOADER", name="loader"))] if "-shared" in KINDS.get(kind, ()) else []
-    done = subprocess.run([*loader, file.absolute()], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "counter 17\n", "")
+    with pytest.raises(FormatError, match="only linked files can have a section that is not loaded"):
+        add_section(compile_c(SOURCE, *FLAGS, "-c", name="main.o"), output=tmp_path / "out.o", unloaded=True)
 
 
 def add_and_read(original: Path, file: Path, version: FormatVersion = 3) -> Summary:
@@ -240,9 +208,6 @@ def test_gnu_readelf_reads_the_same(name: str, version: FormatVersion, peers: Pe
         theirs = subprocess.run([peers.tool("readelf"), "--sframe", file], capture_output=True, text=True, check=True).stdout
         ours = CliRunner().invoke(cli, ["dump", str(file)]).stdout
         assert theirs.strip() == ours.strip()
-
-
-# -- with a section already
 
 
 @pytest.fixture
@@ -352,9 +317,6 @@ def test_after_a_tool_that_drops_the_record(file: Path, is_compressed: bool, pee
     assert not any(rewritten.read_bytes()[at : at + size])
 
 
-# -- damage
-
-
 @pytest.fixture
 def compressed(file: Path) -> Path:
     add_section(file, unloaded=True)
@@ -404,12 +366,6 @@ def test_a_compression_header_that_is_cut_off(compressed: Path) -> None:
         read(compressed)
 
 
-def test_an_object_has_none(compile_c: Compiler, tmp_path: Path) -> None:
-    made = compile_c(SOURCE, *FLAGS, "-c", name="main.o")
-    with pytest.raises(FormatError, match="only linked files can have a section that is not loaded"):
-        add_section(made, output=tmp_path / "out.o", unloaded=True)
-
-
 def test_two_of_them(file: Path) -> None:
     """The first is read; convert, which would drop the other, refuses."""
     add_section(file, unloaded=True)
@@ -423,12 +379,5 @@ def test_two_of_them(file: Path) -> None:
 
 
 def test_program_headers_that_no_kernel_reads() -> None:
-    data = bytearray(small_file())
-    elf = ElfFile(memoryview(bytes(data)))
-    count = 0x10000 // PHDR_SIZE + 1
-    own = bytes(data[elf.header.e_phoff :][: elf.phnum * PHDR_SIZE])
-    header = elf.header._replace(e_phoff=len(data), e_phnum=count)
-    data[:EHDR_SIZE] = RECORDS[Ehdr, "little"].pack(*header)
-    data += own + bytes((count - elf.phnum) * PHDR_SIZE)
     with pytest.raises(RefusedError, match=r"has 1,171 program headers, above the 1,170 that kernels read"):
-        plan_unloaded(ElfFile(memoryview(bytes(data))), SIZE)
+        plan_unloaded(ElfFile(memoryview(with_many_segments(small_file(), 1171))), SIZE)
