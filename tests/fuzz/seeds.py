@@ -14,6 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import sframegen
 from linker.objects.change_objects import convert_object, write_object
 from sframegen.elf.file import ElfFile
 from sframegen.elf.records import ET, PT, SHF, SHT, Phdr
