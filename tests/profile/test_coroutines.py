@@ -13,7 +13,7 @@ import pytest
 from sframegen.profile.copied_session import BACKENDS
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.kernel_walks import profiled
-from tests.support.processes.live import command, spinning
+from tests.support.processes.live import SPIN, command, spinning
 
 if TYPE_CHECKING:
     from tests.support.named_stacks import NamedStack
@@ -28,22 +28,12 @@ pytestmark = [
 # still that of whoever made the coroutine. through() has a frame pointer and no CFI, and returns as no function does: no rule is
 # proven from its instructions.
 SOURCE = r"""
-#define _GNU_SOURCE
-#include <stdlib.h>
-#include <sys/mman.h>
 #include <ucontext.h>
-#include <unistd.h>
-#define KEPT __attribute__((noinline, noclone))
 enum { SIZE = 65536, PAGE = 4096 };
-volatile long after;
 static ucontext_t caller, coroutine, second;
 void through(void (*callee)(void));
 __asm__(".pushsection .text\n.type through,@function\nthrough: push %rbp\n mov %rsp,%rbp\n sub $32,%rsp\n call *%rdi\n leave\n"
         " pop %rcx\n jmp *%rcx\n.size through,.-through\n.popsection");
-KEPT void spin(void) {
-    if (write(1, "here\n", 5) != 5) _exit(9);
-    for (;;) after++;
-}
 KEPT void work(void) { spin(); after++; }
 KEPT void entry(void) { through(work); after++; }
 KEPT void resumes(void) { swapcontext(&coroutine, &second); after++; }
@@ -92,7 +82,7 @@ def folded(stacks: list[NamedStack]) -> Counter[str]:
 @pytest.mark.sampled
 @pytest.mark.parametrize("source", [MAPPED, ALLOCATED, NEIGHBOURS], ids=["mapped", "allocated", "neighbours"])
 def test_a_guess_stays_on_its_stack(source: str, compile_c: Compiler) -> None:
-    with spinning(compile_c(SOURCE + source + REST, *FLAGS)) as pid:
+    with spinning(compile_c(SPIN + SOURCE + source + REST, *FLAGS)) as pid:
         found = {backend: folded(profiled(pid, backend)) for backend in BACKENDS}
         (thread,) = json.loads(command("--convert", "--json", pid).stdout)["threads"]
     stack = ";".join(frame["function"] + " [guess]" * frame["guessed"] for frame in reversed(thread["frames"]))

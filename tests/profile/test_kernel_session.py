@@ -28,7 +28,7 @@ from sframegen.profile.stack_walks import NO_TABLE_IN_TIME
 from sframegen.profile.this_machine import RAISED_PRIORITY
 from sframegen.program.helper import helpers
 from tests.support.kernel_events import needs_bpf
-from tests.support.processes.live import HOLD, Program
+from tests.support.processes.live import HOLD, SPIN, Program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,16 +73,12 @@ int main(int count, char **words) {
     hold();
 }
 """
-SPINS = 'int main(void) { puts("here"); fflush(stdout); for (;;) after++; }'
 DEEP = r"""
-#include <stdio.h>
-#include <string.h>
-volatile long count;
 static int deep(int left) {
     char bytes[60000];
     memset(bytes, left, sizeof bytes);
     if (left) return deep(left - 1) + bytes[left];
-    for (;;) ++count;
+    for (;;) ++after;
 }
 int main(void) { puts("here"); fflush(stdout); return deep(2); }
 """
@@ -183,7 +179,7 @@ def test_samples_are_taken_while_the_profiler_is_busy_for_longer_than_the_ring_b
     compile_c: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel_walker, "choose_ring_size", lambda *_: BUFFER)
-    with Program(compile_c(DEEP, "-O1"), ends=False) as program, KernelSession(plan_for(program.pid)) as session:
+    with Program(compile_c(HOLD + DEEP, "-O1"), ends=False) as program, KernelSession(plan_for(program.pid)) as session:
         with monkeypatch.context() as context:
             context.setattr(session._publications, "publish", lambda: None)
             session.begin()
@@ -237,7 +233,7 @@ def test_samples_taken_while_mappings_are_read_do_not_make_them_be_read_again(
             pass
         return scan(pid, drained)
 
-    program = compile_c(HOLD + SPINS, "-O2")
+    program = compile_c(SPIN + "int main(void) { spin(); }", "-O2")
     with Program(program, ends=False) as process, begun(process.pid) as session:
         while session.samples < 1:  # what was mapped at its begin is known
             session.advance()

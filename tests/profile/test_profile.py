@@ -159,24 +159,16 @@ def test_only_one_thread(running: int) -> None:
 def test_children_that_exist_already_are_sampled(chain: Path, backend: str) -> None:
     with subprocess.Popen(["sh", "-c", f"({chain} & {chain}; wait) & wait"], start_new_session=True) as shell:
         try:
-            while sorted(map(name_of, descendants(shell.pid))) != ["chain", "chain", "sh"]:
-                time.sleep(0.05)
+            names: list[str] = []
+            while names != ["chain", "chain", "sh", "sh"]:
+                follow_descendants(known := {shell.pid}, lambda _: None)
+                names = sorted((PROC / str(pid) / "comm").read_text().strip() for pid in known)
             profile = sampled_for(0.5, "--backend", backend, shell.pid, enough=lambda profile: len(pids_of(profile)) >= 2)
         finally:
             os.killpg(shell.pid, signal.SIGKILL)
     assert len(pids_of(profile)) == 2
     assert set(profile["groups"]) == {"chain"}
     assert all(names == CHAIN_FRAMES for names in in_program(profile))
-
-
-def name_of(pid: int) -> str:
-    return (PROC / str(pid) / "comm").read_text().strip()
-
-
-def descendants(pid: int) -> set[int]:
-    known = {pid}
-    follow_descendants(known, lambda _: None)
-    return known - {pid}
 
 
 @pytest.mark.sampled

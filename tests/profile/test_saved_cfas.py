@@ -19,7 +19,7 @@ from sframegen.stack.walking.step import RuleFlag
 from tests.support.decoded_tables import find_rule
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.kernel_walks import profiled
-from tests.support.processes.live import spinning
+from tests.support.processes.live import SPIN, spinning
 
 if TYPE_CHECKING:
     from tests.support.peers import Compiler
@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the assembly is x86-64's")
 
 # DW_CFA_def_cfa_expression: breg7 40, deref, plus_uconst N
-SOURCE = r"""
-#include <unistd.h>
-volatile long after;
-__attribute__((noinline, noclone)) void spin(void) { if (write(1, "here\n", 5) != 5) _exit(9); for (;;) after++; }
+SOURCE = (
+    SPIN
+    + r"""
 void realigned(void);
 __asm__(".text\n.globl realigned\n.type realigned, @function\nrealigned: .cfi_startproc\n"
         " mov %rsp, %rax\n .cfi_def_cfa_register rax\n push %rbx\n .cfi_offset rbx, -16\n push %rbp\n .cfi_offset rbp, -24\n"
@@ -38,9 +37,10 @@ __asm__(".text\n.globl realigned\n.type realigned, @function\nrealigned: .cfi_st
         " xor %ebp, %ebp\n.globl inside\n.type inside, @function\ninside: call spin\n mov 40(%rsp), %rsi\n .cfi_def_cfa rsi, 8\n"
         " mov -16(%rsi), %rbp\n .cfi_restore rbp\n mov -8(%rsi), %rbx\n .cfi_restore rbx\n lea (%rsi), %rsp\n"
         " .cfi_def_cfa_register rsp\n ret\n.cfi_endproc\n.size realigned, .-realigned\n");
-__attribute__((noinline, noclone)) void middle(void) { realigned(); after++; }
+KEPT void middle(void) { realigned(); after++; }
 int main(void) { middle(); after++; }
 """
+)
 FLAGS = ("-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-D_FORTIFY_SOURCE=0")
 
 

@@ -23,7 +23,7 @@ from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.frames import End
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.kernel_walks import Sampled
-from tests.support.processes.live import spinning
+from tests.support.processes.live import SPIN, spinning
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -32,25 +32,6 @@ if TYPE_CHECKING:
 
 pytestmark = needs_bpf
 
-# Prints "here\n" and works for ever: all of a stack except its innermost PC stays the same.
-SPIN = r"""
-#define _GNU_SOURCE
-#include <alloca.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
-#define KEPT __attribute__((noinline, noclone))
-volatile long after;  // changes after calls, so that they do not become jumps
-KEPT void spin(void) {
-    if (write(1, "here\n", 5) != 5) _exit(9);
-    for (;;) after++;
-}
-"""
 RECURSION = "KEPT void down(int n) { if (n) down(n - 1); else spin(); after++; } int main(void) { down(DEPTH); }"
 QSORT = r"""
 static int compare(const void *a, const void *b) { if (after++ == 20) spin(); return *(int *)a - *(int *)b; }

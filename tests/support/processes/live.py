@@ -44,6 +44,19 @@ KEPT void hold(void) {
     after++;
 }
 """
+# What others begin with: spin() says "here\n" and works for ever: all of a stack except its innermost PC stays the same.
+SPIN = (
+    HOLD
+    + r"""
+#include <alloca.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+KEPT void spin(void) {
+    if (write(1, "here\n", 5) != 5) _exit(9);
+    for (;;) after++;
+}
+"""
+)
 # Moves its code to anonymous memory, and changes a byte of it if it has an argument.
 MOVES_CODE = """
 #include <sys/mman.h>
