@@ -68,18 +68,6 @@ def refused(path: Path, *options: str) -> str:
     return str(result.stderr)
 
 
-def whole_or_refused(path: Path, damaged: bytes, out: Path) -> None:
-    """Damage is refused, or is in what no reader reads; then the result has the same names."""
-    path.write_bytes(damaged)
-    try:
-        add_to_package(path, output=out, verify=False)
-    except FormatError as error:
-        assert "\n" not in str(error)  # noqa: PT017
-        assert not out.exists()
-    assert path.read_bytes() == damaged
-    out.unlink(missing_ok=True)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_packages_that_are_cut_off(packages: dict[str, Path], kind: str, tmp_path: Path) -> None:
     path = packages[kind]
@@ -100,27 +88,24 @@ def is_damaged(archive: bytes, size: int) -> bool:
     return size not in ends and size < max(ends) + 512
 
 
-@pytest.mark.dear
-@pytest.mark.parametrize("kind", KINDS)
-def test_packages_with_flipped_bits(packages: dict[str, Path], kind: str, tmp_path: Path) -> None:
-    path, out = packages[kind], tmp_path / "out"
-    data = path.read_bytes()
-    chosen = random.Random(kind)
-    for _ in range(150):
-        damaged = bytearray(data)
-        damaged[chosen.randrange(len(data))] ^= 1 << chosen.randrange(8)
-        whole_or_refused(path, bytes(damaged), out)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_packages_full_of_garbage(packages: dict[str, Path], kind: str, tmp_path: Path) -> None:
+    """Damage is refused, or is in what no reader reads."""
     path, out = packages[kind], tmp_path / "out"
     data = path.read_bytes()
     chosen = random.Random(kind)
-    for _ in range(40):
+    for number in range(80):
         start = chosen.randrange(len(data))
-        garbage = chosen.randbytes(chosen.choice((4, 40, 400)))
-        whole_or_refused(path, data[:start] + garbage + data[start + len(garbage) :], out)
+        garbage = bytes([data[start] ^ 1 << chosen.randrange(8)]) if number % 2 else chosen.randbytes(chosen.choice((4, 40, 400)))
+        damaged = data[:start] + garbage + data[start + len(garbage) :]
+        path.write_bytes(damaged)
+        try:
+            add_to_package(path, output=out, verify=False)
+        except FormatError as error:
+            assert "\n" not in str(error)  # noqa: PT017
+            assert not out.exists()
+        assert path.read_bytes() == damaged
+        out.unlink(missing_ok=True)
 
 
 def zeros(count: int, compress: Callable[[bytes], bytes]) -> bytes:
@@ -133,15 +118,13 @@ def zeros(count: int, compress: Callable[[bytes], bytes]) -> bytes:
 @pytest.mark.parametrize("suffix", ["gz", "xz", "bz2", "zst"])
 def test_tar_bombs(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(package_pass, "MIN_UNPACKED_LIMIT", 1 << 20)
-    pack: dict[str, Callable[[bytes], bytes]] = {
-        "gz": gzip.compress,
-        "xz": lzma.compress,
-        "bz2": bz2.compress,
-        "zst": import_zstd().compress,
-    }
+    pack = {"gz": gzip.compress, "xz": lzma.compress, "bz2": bz2.compress, "zst": import_zstd().compress}
     path = tmp_path / f"bomb.tar.{suffix}"
     path.write_bytes(zeros(3000, pack[suffix]))
     assert "zeros: with this file, the package unpacks to more than" in refused(path)
+    if suffix == "gz":
+        path.write_bytes(gzip.compress(b"") * 100_000)  # each stream costs as much as a large one
+        assert "streams" in refused(path)
 
 
 @pytest.mark.dear
@@ -160,13 +143,6 @@ def test_memory_for_a_bomb_is_that_of_a_piece(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 20 << 20
-
-
-def test_many_small_streams_are_refused(tmp_path: Path) -> None:
-    """Each costs as much as a large one."""
-    path = tmp_path / "x.tar.gz"
-    path.write_bytes(gzip.compress(b"") * 100_000)
-    assert "streams" in refused(path)
 
 
 def test_zip_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,13 +219,6 @@ def test_an_elf_file_that_is_damaged_is_a_warning(library: bytes, tmp_path: Path
     assert "--min-coverage: 1 file in it refused" in result.stderr
 
 
-def test_a_fifo_with_the_name_of_a_package(tmp_path: Path) -> None:
-    path = tmp_path / NAME
-    os.mkfifo(path)
-    result = CliRunner().invoke(cli, ["add-section", str(path)])
-    assert (result.exit_code, result.stderr) == (1, f"sframegen: {path}: not a regular file\n")
-
-
 def test_a_package_that_is_replaced_while_it_is_read(packages: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     path = packages["whl"]
     other = path.with_name("other")
@@ -265,6 +234,13 @@ def test_a_package_that_is_replaced_while_it_is_read(packages: dict[str, Path], 
         add_to_package(path, verify=False)
     assert path.read_bytes() == b"of someone else"
     assert not [name for name in everything(path.parent) if "sframegen" in name]
+
+
+def test_a_fifo_with_the_name_of_a_package(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    os.mkfifo(path)
+    result = CliRunner().invoke(cli, ["add-section", str(path)])
+    assert (result.exit_code, result.stderr) == (1, f"sframegen: {path}: not a regular file\n")
 
 
 def test_a_link_to_a_package_stays_a_link(packages: dict[str, Path]) -> None:
@@ -340,17 +316,13 @@ def test_records_of_empty_lines_and_of_one_line(tmp_path: Path, monkeypatch: pyt
         assert "more than RECORD of a wheel has" in refused(path)
 
 
-def test_headers_that_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_that_fill_the_memory(library: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Directories and links have no contents, and their names and attributes are kept."""
     monkeypatch.setattr(package_pass, "MAX_HEADER_BYTES", 1 << 20)
     path = tmp_path / "x.tar.gz"
-    path.write_bytes(
-        tar([(entry(f"{number}{'/x' * 1000}", tarfile.LNKTYPE, "y" * 2000), b"") for number in range(300)], mode="w:gz")
-    )
+    links = [(entry(f"{number}{'/x' * 1000}", tarfile.LNKTYPE, "y" * 2000), b"") for number in range(300)]
+    path.write_bytes(tar(links, mode="w:gz"))
     assert "extended headers of more than 1,048,576 bytes" in refused(path)
-
-
-def test_headers_of_a_control_archive_count(library: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(debs, "MAX_CONTROL_BYTES", 1 << 16)
     about = tar([("./control", CONTROL), *((entry(str(number), tarfile.DIRTYPE), b"") for number in range(200))], mode="w:xz")
     path = deb(tmp_path / "x.deb", tar([("./a.so", library)], mode="w:xz"), about, suffix=".xz")
