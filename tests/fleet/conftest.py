@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fleet.package_makers import programs, write_tar
-from tests.fleet.runs import PACKAGES
+from tests.fleet.runs import PACKAGES, programs, write_tar
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,6 +15,11 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def some_programs(compile_c: Compiler) -> list[bytes]:
     return programs(compile_c, 3)
+
+
+@pytest.fixture
+def program(some_programs: list[bytes]) -> bytes:
+    return some_programs[0]
 
 
 @pytest.fixture

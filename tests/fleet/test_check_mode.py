@@ -14,19 +14,18 @@ from sframegen.fleet.package_work import work_on
 from sframegen.fleet.result_rows import FileRow, PackageResult, RowOutcome
 from sframegen.fleet.run_options import Mode, RunOptions
 from sframegen.fleet.sources.items import Item
-from tests.fleet.package_makers import programs, write_tar
+from tests.fleet.runs import write_tar
 from tests.packages.package_makers import with_sections
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from tests.support.peers import Compiler
-
 
 @pytest.fixture
-def files(compile_c: Compiler, tmp_path: Path) -> dict[str, bytes]:
-    (tmp_path / "program").write_bytes(programs(compile_c, 1)[0])
+def files(program: bytes, tmp_path: Path) -> dict[str, bytes]:
+    (tmp_path / "program").write_bytes(program)
     return with_sections(tmp_path / "program", tmp_path)
 
 
@@ -65,13 +64,7 @@ def test_what_falls_short(files: dict[str, bytes], tmp_path: Path) -> None:
     assert CoverageDemand(checked=True, strict=True).explain_shortfall(warned) == "warning: x: y"
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        (["--mode", "check", "--sframe-version", "2"], "--sframe-version has no effect with --mode check"),
-        (["--mode", "check", "--synthesize"], "--synthesize has no effect with --mode check"),
-    ],
-)
-def test_options_of_other_modes(options: list[str], why: str, tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli, ["fleet", "run", str(tmp_path), "-o", str(tmp_path / "out"), *options])
-    assert (done.exit_code, done.output.splitlines()[-1]) == (2, f"Error: {why}")
+@for_each("option", [("--sframe-version", "2"), ("--synthesize",)])
+def test_options_of_other_modes(option: tuple[str, ...], tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["fleet", "run", str(tmp_path), "-o", str(tmp_path / "out"), "--mode", "check", *option])
+    assert (done.exit_code, done.output.splitlines()[-1]) == (2, f"Error: {option[0]} has no effect with --mode check")

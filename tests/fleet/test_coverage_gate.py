@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from sframegen.cli.commands import cli
 from sframegen.fleet.fleet_run import MAX_REPORTED_FILES, CoverageDemand, CoverageGate, is_excluded
 from sframegen.fleet.result_rows import FileRow, PackageResult, PackageRow, RowOutcome
-from tests.fleet.package_makers import write_tar
+from tests.fleet.runs import write_tar
 
 if TYPE_CHECKING:
     from pathlib import Path

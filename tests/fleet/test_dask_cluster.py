@@ -28,8 +28,7 @@ from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.result_rows import Finished, RowOutcome
 from sframegen.fleet.run_options import EngineError, Job, RunOptions
 from sframegen.fleet.sources.items import Item
-from tests.fleet.package_makers import served, write_tar
-from tests.fleet.runs import PACKAGES, Watched, list_of, processes_below, rows, run, sockets_of
+from tests.fleet.runs import PACKAGES, Watched, list_of, processes_below, rows, run, served, sockets_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -255,19 +254,6 @@ def test_which_addresses_are_this_machine(host: str, *, is_ours: bool) -> None:
     assert is_this_machine(f"tcp://{host}:8786") is is_ours
 
 
-def test_a_relative_source_is_the_same_for_each_worker(pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker's working directory has another file of that name."""
-    write_tar(tmp_path / "there/pool/00.tar", {"README": b"x"})
-    with scheduler() as address:
-        monkeypatch.chdir(tmp_path / "there")
-        with worker(address, tmp_path):
-            monkeypatch.chdir(pool.parent)
-            _, watched = on_cluster("pool/00.tar", tmp_path / "out", address)
-    assert watched.findings == []
-    (row,) = rows(tmp_path / "out", "packages")
-    assert (row["outcome"], row["source"]) == ("added", str(pool / "00.tar"))
-
-
 def test_a_scheduler_that_is_gone_is_one_line(pool: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     schedulers: list[subprocess.Popen[str]] = []
@@ -318,9 +304,6 @@ def test_another_server_is_not_a_scheduler(tmp_path: Path, answer: bytes) -> Non
             pass
         server.join()
     assert str(caught.value) == f"{address}: {dask_cluster.OTHER_SERVICE}"
-
-
-def test_tls_without_certificates_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="needs certificates"), connected(tmp_path, "tls://127.0.0.1:1"):
         pass
 

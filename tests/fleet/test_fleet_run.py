@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -28,8 +27,18 @@ from sframegen.fleet.run_options import Mode, RunOptions
 from sframegen.fleet.sources.fetching import identify_content
 from sframegen.fleet.sources.items import Item
 from tests import ROOT
-from tests.fleet.package_makers import served, write_tar
-from tests.fleet.runs import ONE_PROCESS, PACKAGES, Watched, list_of, processes_below, rows, run, wait_for_the_end
+from tests.fleet.runs import (
+    ONE_PROCESS,
+    PACKAGES,
+    Watched,
+    list_of,
+    processes_below,
+    rows,
+    run,
+    served,
+    wait_for_the_end,
+    write_tar,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -280,28 +289,6 @@ def test_another_content_than_the_client_saw_is_not_converted(pool: Path, tmp_pa
         (pool / "01.tar").unlink()
         with pytest.raises(OSError, match="all workers need the same sources"):
             work_on(item._replace(state=here.state), options, output)
-
-
-def test_a_killed_run_leaves_no_temporary_files(tmp_path: Path) -> None:
-    program = """
-import os, sys
-from sframegen.fleet.one_machine import OneMachine
-from sframegen.fleet.output_directory import OutputDirectory
-from sframegen.fleet.run_options import Job, Mode, RunOptions
-with OutputDirectory.opened(sys.argv[1], make=True) as output:
-    with OneMachine(Job(RunOptions(Mode.SURVEY), output, "", print), 2) as engine:
-        for _ in range(2):
-            engine._new_process()._start()
-        os.kill(os.getpid(), 9)
-"""
-    (tmp_path / "temporary").mkdir()
-    environment = os.environ | {"TMPDIR": str(tmp_path / "temporary")}
-    command = [sys.executable, "-P", "-c", program, str(tmp_path / "output")]
-    assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
-    deadline = time.monotonic() + 60
-    while [*(tmp_path / "temporary").glob("*/*")] and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert len([*(tmp_path / "temporary").rglob("*")]) == 1, "an empty directory"
 
 
 def test_the_outcomes_of_a_package(tmp_path: Path, some_programs: list[bytes]) -> None:

@@ -15,14 +15,12 @@ from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_work import work_on
 from sframegen.fleet.run_options import Mode, RunOptions
 from sframegen.fleet.sources.listing import list_source
-from tests.fleet.package_makers import programs, served, write_tar
-from tests.fleet.runs import processes_below, run, sockets_of
+from tests.fleet.runs import processes_below, run, served, sockets_of, write_tar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sframegen.fleet.sources.items import Item
-    from tests.support.peers import Compiler
 
 pytestmark = pytest.mark.full
 
@@ -42,11 +40,6 @@ def directory() -> Iterator[Path]:
     with TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name)
-
-
-@pytest.fixture
-def program(compile_c: Compiler) -> bytes:
-    return programs(compile_c, 1)[0]
 
 
 def give(*paths: Path) -> None:
@@ -152,11 +145,9 @@ def test_nothing_listens_during_a_run_on_one_machine(directory: Path, program: b
 def listening() -> set[str]:
     """The numbers of the sockets that listen, as another user sees them."""
     tables = [path for path in map(Path, ("/proc/net/tcp", "/proc/net/tcp6", "/proc/net/unix")) if path.exists()]
-    done = subprocess.run(
-        ["cat", *tables], check=True, stdout=subprocess.PIPE, text=True, user=NOBODY, group=NOBODY, extra_groups=[]
-    )
+    text = subprocess.check_output(["cat", *tables], text=True, user=NOBODY, group=NOBODY, extra_groups=[])
     found = set()
-    for line in done.stdout.splitlines():
+    for line in text.splitlines():
         match line.split():
             case [_, _, _, "0A", _, _, _, _, _, inode, *_]:  # of TCP: LISTEN
                 found.add(inode)

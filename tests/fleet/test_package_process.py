@@ -17,12 +17,11 @@ from sframegen.fleet.package_process import PackageProcess
 from sframegen.fleet.result_rows import RowOutcome
 from sframegen.fleet.run_options import Mode, RunOptions
 from sframegen.fleet.sources.items import Item
-from tests.fleet.package_makers import programs, served, write_tar
+from tests.fleet.runs import served, write_tar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.peers import Compiler
 
 pytestmark = pytest.mark.full
 
@@ -43,8 +42,7 @@ def process(tmp_path: Path) -> Iterator[PackageProcess]:
 
 
 @pytest.fixture
-def package(tmp_path: Path, compile_c: Compiler) -> Item:
-    (program,) = programs(compile_c, 1)
+def package(tmp_path: Path, program: bytes) -> Item:
     return Item("p.tar", str(write_tar(tmp_path / "pool/p.tar", {"usr/bin/p": program, "README": b"x"})))
 
 
@@ -75,8 +73,11 @@ def test_one_process_works_on_many_packages(process: PackageProcess, package: It
     assert result.package.peak_memory_bytes > 0
 
 
-def test_a_process_that_is_killed_costs_its_package(process: PackageProcess, package: Item, tmp_path: Path) -> None:
+def test_a_package_whose_content_is_not_the_one_of_its_index(process: PackageProcess, package: Item) -> None:
+    assert "its SHA256 differs from the one in its index" in failure(process, package._replace(sha256="0" * 64))
 
+
+def test_a_process_that_is_killed_costs_its_package(process: PackageProcess, package: Item, tmp_path: Path) -> None:
     def kill(path: str, _: int) -> None:
         if path == "/bad.tar":
             os.kill(pid(process), signal.SIGKILL)
@@ -139,7 +140,3 @@ def test_the_process_ends_with_its_parent(process: PackageProcess, package: Item
     process.pipe.close()  # as the system does for a parent that dies
     assert process.process.wait(MANY_SECONDS) == -signal.SIGKILL
     assert list((tmp_path / "temporary").iterdir()) == []
-
-
-def test_a_package_whose_content_is_not_the_one_of_its_index(process: PackageProcess, package: Item) -> None:
-    assert "its SHA256 differs from the one in its index" in failure(process, package._replace(sha256="0" * 64))

@@ -18,7 +18,7 @@ from sframegen.base.errors import FormatError
 from sframegen.fleet.sources import fetching, listing
 from sframegen.fleet.sources.items import Item, is_url, make_absolute, make_place_below, without_secrets
 from sframegen.fleet.sources.listing import list_items, list_source
-from tests.fleet.package_makers import Handler, served, write_tar
+from tests.fleet.runs import Handler, served, write_tar
 
 pytestmark = pytest.mark.full
 
@@ -233,22 +233,16 @@ def test_failures_of_http_are_in_words(answer: bytes) -> None:
     assert error.value.strerror == f"cannot be fetched: {ANSWERS[answer]}"
 
 
-@pytest.mark.parametrize(
-    ("place", "why"),
-    [("http://127.0.0.1:1/x", "Connection refused"), ("http://127.0.0.1:99999/x", "Port out of range 0-65535")],
-)
-def test_servers_that_are_not_there(place: str, why: str) -> None:
-    with pytest.raises(fetching.FetchError) as error, fetching.opened_content(Item("x", place)):
-        pass
-    assert error.value.strerror == f"cannot be fetched: {why}"
-
-
-def test_results_have_no_secrets_of_urls() -> None:
+def test_why_a_url_cannot_be_fetched_without_its_secrets(tmp_path: Path) -> None:
     assert without_secrets("https://me:word@host/a?sig=1#x") == "https://host/a"
     assert without_secrets("zip://x::https://me:word@host/a?sig=1") == "zip://x::https://host/a"
-
-
-def test_why_a_url_cannot_be_fetched_without_its_secrets(tmp_path: Path) -> None:
+    for place, why in (
+        ("http://127.0.0.1:1/x", "Connection refused"),
+        ("http://127.0.0.1:99999/x", "Port out of range 0-65535"),
+    ):
+        with pytest.raises(fetching.FetchError) as error, fetching.opened_content(Item("x", place)):
+            pass
+        assert error.value.strerror == f"cannot be fetched: {why}"
     with served(tmp_path) as (url, _):
         place = f"{url.replace('://', '://user:secret@')}/none.deb?token=secret"
         with pytest.raises(OSError, match="cannot be fetched: HTTP status 404") as missing:
