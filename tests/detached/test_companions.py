@@ -65,17 +65,12 @@ def run(*arguments: object) -> Result:
 
 @for_each("kind", KINDS)
 def test_kinds_are_known(kind: str, program: Path, tmp_path: Path) -> None:
+    """A program is none, with or without a section."""
     assert companion_of(open_elf(companion_beside(program, kind, tmp_path))) is KINDS[kind]
-
-
-def test_a_program_is_none(program: Path) -> None:
     assert companion_of(open_elf(program)) is None
-    add_section(program)
-    assert companion_of(open_elf(program)) is None
-    add_section(program, unloaded=True, replace=True)
-    assert companion_of(open_elf(program)) is None
-    add_section(program, unloaded=True, replace=True)
-    assert companion_of(open_elf(program)) is None
+    for unloaded in (False, True):
+        add_section(program, output=tmp_path / "added", unloaded=unloaded)
+        assert companion_of(open_elf(tmp_path / "added")) is None
 
 
 @for_each("kind", KINDS)

@@ -90,19 +90,6 @@ def test_an_equal_file_is_not_written_again(program: Path, tmp_path: Path) -> No
     assert [*store.rglob(".sframegen*")] == []
 
 
-def test_programs_of_a_package_get_detached_sections(program: Path, tmp_path: Path) -> None:
-    """The summary of the package counts those that were written: the package itself is only read."""
-    package = tmp_path / "package.tar"
-    with tarfile.open(package, "w") as tar:
-        tar.add(program, "usr/bin/program")
-    before = package.read_bytes()
-    first = add_to_package(package, detached=tmp_path / "store")
-    assert stored(tmp_path / "store").name.endswith(".sframe")
-    assert "1 of 1 ELF file given a section" in first.one_line()
-    assert "0 of 1 ELF file given a section" in add_to_package(package, detached=tmp_path / "store").one_line()
-    assert package.read_bytes() == before
-
-
 def test_its_mode_is_that_of_new_files(program: Path, tmp_path: Path) -> None:
     previous = os.umask(0o027)
     try:
@@ -128,26 +115,29 @@ def test_what_is_refused_in_files_is_no_matter(program: Path, tmp_path: Path) ->
     assert add_section(program, detached=tmp_path / "store").section_bytes
 
 
-def test_a_file_without_a_build_id_is_refused(compile_c: Compiler, tmp_path: Path) -> None:
+def test_programs_of_a_package_get_detached_sections(program: Path, tmp_path: Path) -> None:
+    """The summary of the package counts those that were written: the package itself is only read."""
+    package = tmp_path / "package.tar"
+    with tarfile.open(package, "w") as tar:
+        tar.add(program, "usr/bin/program")
+    before = package.read_bytes()
+    for count in (1, 0):
+        summary = add_to_package(package, detached=tmp_path / "store")
+        assert f"{count} of 1 ELF file given a section" in summary.one_line()
+    assert stored(tmp_path / "store").name.endswith(".sframe")
+    assert package.read_bytes() == before
+
+
+def test_refusals(program: Path, compile_c: Compiler, tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="link with --build-id") as refused:
         add_section(compile_c(SOURCE, "-Wl,--build-id=none"), detached=tmp_path / "store")
     assert refused.value.reason is Refusal.NO_BUILD_ID
-    assert not (tmp_path / "store").exists()
-
-
-def test_objects_have_none(compile_c: Compiler, tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="only linked files"):
         add_section(compile_c(SOURCE, "-c", name="a.o"), detached=tmp_path / "store")
-
-
-def test_neither_another_output_nor_unloaded_goes_with_it(program: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="detached"):
-        add_section(program, detached=tmp_path, output=tmp_path / "out")
-    with pytest.raises(ValueError, match="detached"):
-        add_section(program, detached=tmp_path, unloaded=True)
-
-
-def test_a_link_of_nobody_else_is_followed_and_a_fifo_is_no_place(program: Path, tmp_path: Path) -> None:
+    for others in ({"output": tmp_path / "out"}, {"unloaded": True}):
+        with pytest.raises(ValueError, match="detached"):
+            add_section(program, detached=tmp_path / "store", **others)
+    assert not (tmp_path / "store").exists()
     place = tmp_path / "store" / path_in_store(identity(program).build_id)
     place.parent.mkdir(parents=True)
     os.mkfifo(place)

@@ -47,12 +47,6 @@ def rules(stores: Stores, program: Path) -> int | None:
     return stores.find_for_file(open_elf(program), lambda data: open_section(data, 0).header.version)
 
 
-def test_without_stores_nothing_is_read(program: Path) -> None:
-    assert not Stores()
-    assert rules(Stores(), program) is None
-    assert Stores().describe_state_for(open_elf(program)) == ""
-
-
 def test_the_first_store_that_has_a_section_is_used(program: Path, store: Path, tmp_path: Path) -> None:
     add_section(program, detached=tmp_path / "other", version=2)
     (tmp_path / "empty").mkdir()
@@ -79,19 +73,18 @@ def test_a_damaged_section_is_noted_once_and_the_next_store_is_used(program: Pat
 
 def test_a_section_of_another_build_is_not_used(program: Path, store: Path, compile_c: Compiler) -> None:
     """Its file has the name of the build-id: someone has put it there, or the program was built again with that build-id."""
-    other = compile_c(SOURCE.replace("+ n", "* n + f(n - 2)"), "-O0", "-static", BUILD_ID)
-    assert identity(other).build_id == identity(program).build_id
-    stores = Stores([store])
-    assert rules(stores, other) is None
-    assert stores.take_notes() == [f"{place(store, program)}: for another file: its load layout differs; not used"]
-
-
-def test_a_stale_section_is_not_used(program: Path, store: Path, compile_c: Compiler) -> None:
+    assert not Stores()
+    assert rules(Stores(), program) is None
+    assert Stores().describe_state_for(open_elf(program)) == ""
     new = compile_c(SOURCE, "-O1", "-Wl,--build-id=0x0123456789abcdef0123456789abcdee")
     shutil.copy(place(store, program), place(store, new))
     stores = Stores([store])
     assert rules(stores, new) is None
     assert stores.take_notes() == [f"{place(store, new)}: for another file: its build-id differs; not used"]
+    other = compile_c(SOURCE.replace("+ n", "* n + f(n - 2)"), "-O0", "-static", BUILD_ID)
+    assert identity(other).build_id == identity(program).build_id
+    assert rules(stores, other) is None
+    assert stores.take_notes() == [f"{place(store, program)}: for another file: its load layout differs; not used"]
 
 
 def is_a_fifo(file: Path) -> None:
@@ -180,7 +173,10 @@ def test_a_section_that_comes_later_changes_the_state(program: Path, store: Path
     assert stores.describe_state_for(elf) == states[-1]
 
 
-def test_notes_that_are_damaged_are_no_identity(program: Path, store: Path) -> None:
+def test_notes_that_are_damaged_are_no_identity(program: Path, store: Path, compile_c: Compiler) -> None:
+    """Nor are build-ids of another size."""
+    for size in (1, 65):
+        assert identity_of(open_elf(compile_c(SOURCE, f"-Wl,--build-id=0x{'ab' * size}"))) is None
     data = bytearray(program.read_bytes())
     at = data.index(identity(program).build_id) - 16
     data[at : at + 8] = b"\xff" * 8
@@ -190,19 +186,11 @@ def test_notes_that_are_damaged_are_no_identity(program: Path, store: Path) -> N
     assert rules(Stores([store]), program) is None
 
 
-@pytest.mark.parametrize("size", [1, 65])
-def test_a_build_id_of_another_size_is_none(size: int, compile_c: Compiler) -> None:
-    assert identity_of(open_elf(compile_c(SOURCE, f"-Wl,--build-id=0x{'ab' * size}"))) is None
-
-
 def test_directories_come_from_the_command_line_then_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SFRAMEGEN_PATH", ":/c::relative:")
     assert list_stores(["/a", "/b"]) == ["/a", "/b", "/c", "relative"]
     monkeypatch.delenv("SFRAMEGEN_PATH")
     assert list_stores(()) == []
-
-
-# -- commands and functions that read files
 
 
 def invoke(*arguments: object) -> str:
@@ -219,6 +207,8 @@ def test_lookup_reads_the_store_after_the_file(program: Path, store: Path, monke
     assert invoke("lookup", program, "main", "f+4") == expected
     place(store, program).write_bytes(b"damaged")
     assert invoke("lookup", tmp_path / "added", "main", "f+4") == expected  # its own: the store is not looked at
+    done = CliRunner().invoke(cli, ["lookup", "--sections", str(tmp_path / "missing"), str(program), "main"])
+    assert done.exit_code == 2
     done = CliRunner().invoke(cli, ["lookup", str(program), "main"])
     assert done.exit_code == 1
     assert done.output.splitlines() == [
@@ -248,8 +238,3 @@ def test_read_gives_a_copy_of_the_detached_section(program: Path, store: Path) -
     assert section.table.start == sframegen.read(program.with_name("unloaded")).table.start
     with pytest.raises(FormatError, match="no SFrame section"):
         sframegen.read(program, sections=[store])
-
-
-def test_a_directory_that_is_missing_is_wrong_usage(program: Path, tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli, ["lookup", "--sections", str(tmp_path / "missing"), str(program), "main"])
-    assert done.exit_code == 2
