@@ -4,17 +4,17 @@ import ctypes
 import json
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 import sframegen
 from sframegen.api.add_summary import Plan, Summary
-from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.format.locate import find_sframe
+from tests.support.commands import run as command
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 
     Call = dict[str, Any]
 
-
-def run(*arguments: object) -> Result:
-    """In this process, where a test can put something in the place of what it does."""
-    return CliRunner().invoke(cli, ["add-section", "-j1", *map(str, arguments)])
+run = partial(command, "add-section", "-j1")
 
 
 def summary(file: str = "app", **fields: Any) -> Summary:
@@ -249,8 +246,8 @@ def test_a_program_gets_its_section_in_place(plain: Path, peers: Peers) -> None:
     assert result.stdout.startswith(f"{plain}: ")
     assert subprocess.run([plain], check=True, capture_output=True).stdout == before
     theirs = subprocess.run([peers.tool("readelf"), "--sframe", plain], check=True, capture_output=True, text=True).stdout
-    assert CliRunner().invoke(cli, ["dump", str(plain)]).stdout == theirs
-    assert "<main>: (cfa, ra, fp) = (rsp + 8, *(cfa - 8), rbp)" in CliRunner().invoke(cli, ["lookup", str(plain), "main"]).stdout
+    assert command("dump", plain).stdout == theirs
+    assert "<main>: (cfa, ra, fp) = (rsp + 8, *(cfa - 8), rbp)" in command("lookup", plain, "main").stdout
     again = run(plain)
     assert (again.exit_code, again.stdout, again.stderr) == (0, result.stdout[:-1] + "; has it already\n", "")
 
@@ -293,9 +290,9 @@ def test_a_tree(plain: Path, tmp_path: Path) -> None:
     assert run("-q", "-r", "--min-coverage", "1", tree).stderr.startswith(f"sframegen: {refused}: ")
     refused.unlink()
     assert run("-q", "-r", "--min-coverage", "1", tree).exit_code == 0
-    result = CliRunner().invoke(cli, ["remove", "-r", str(tree)])
+    result = command("remove", "-r", tree)
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith("1 file restored")
-    for command in ("add-section", "remove"):
-        result = CliRunner().invoke(cli, [command, "-r", str(tree / "plain")])
+    for name in ("add-section", "remove"):
+        result = command(name, "-r", tree / "plain")
         assert (result.exit_code, result.stdout) == (2, "")

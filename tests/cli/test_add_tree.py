@@ -9,22 +9,22 @@ import os
 import re
 import shutil
 import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 import linker.existing.add_or_replace
 from sframegen import add_section, check, read
 from sframegen.checks.finding import Severity
-from sframegen.cli.commands import cli
 from sframegen.cli.trees import tree_files
 from sframegen.cli.trees.tree_files import Exclusions
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import read_build_id
 from sframegen.format.locate import find_sframe
+from tests.support.commands import run as sframegen
+from tests.support.commands import start
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -32,12 +32,9 @@ if TYPE_CHECKING:
 
 LIBRARY = "int twice(int n) { return 2 * n; } int four(int n, int (*f)(int)) { return f(n) + f(n + 1); }"
 PROGRAM = "#include <stdlib.h>\nint main(int n, char **v) { return n > 1 ? atoi(v[1]) : 0; }"
+run, remove_tree = partial(sframegen, "add-tree"), partial(sframegen, "remove-tree")
 
 PR_CAPBSET_DROP, DAC_OVERRIDE, DAC_READ_SEARCH = 24, 1, 2  # of Linux
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, ["add-tree", *map(str, arguments)], catch_exceptions=False)
 
 
 def as_owner(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -48,8 +45,7 @@ def as_owner(*arguments: object) -> subprocess.CompletedProcess[str]:
         for capability in DAC_OVERRIDE, DAC_READ_SEARCH:
             libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
 
-    command = [sys.executable, "-m", "sframegen", "add-tree", *map(str, arguments)]
-    return subprocess.run(command, check=False, text=True, capture_output=True, preexec_fn=drop)
+    return start("add-tree", *arguments, preexec_fn=drop)
 
 
 def has_section(file: Path) -> bool:
@@ -497,10 +493,6 @@ def test_a_dry_run_changes_nothing(root: Path, tmp_path: Path) -> None:
     assert by_path(tmp_path / "report.json") == dry
 
 
-def remove_tree(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, ["remove-tree", *map(str, arguments)], catch_exceptions=False)
-
-
 def test_remove_tree_gives_the_files_back(root: Path, peers: Peers, compile_c: Compiler) -> None:
     (root / "usr/bin/other").hardlink_to(root / "usr/bin/tree")
     stripped = root / "usr/lib/libtree.so.1"
@@ -536,9 +528,7 @@ def test_remove_tree_refuses_what_is_damaged(root: Path, options: list[str], sta
 def test_check_of_a_directory(root: Path) -> None:
     """Those that have a section, and what cannot be read."""
 
-    def check(*arguments: object) -> Result:
-        return CliRunner().invoke(cli, ["check", *map(str, arguments)], catch_exceptions=False)
-
+    check = partial(sframegen, "check")
     empty = check(root)
     assert (empty.exit_code, empty.stderr) == (1, f"sframegen: {root}: no program or library in it has an SFrame section\n")
     for file in ("usr/bin/tree", "usr/lib/libtree.so.1"):
@@ -571,10 +561,10 @@ def test_json_is_a_list_like_that_of_add_section(root: Path, tmp_path: Path) -> 
     assert [document["file"] for document in documents] == [*map(str, paths)]
     assert documents[1].keys() == {"file", "error"}
     assert f"sframegen: warning: {documents[1]['error']}" in result.stderr.splitlines()
-    again = CliRunner().invoke(cli, ["add-section", "--json", str(paths[0])])
+    again = sframegen("add-section", "--json", paths[0])
     assert json.loads(again.stdout)[0].keys() == documents[0].keys()
     assert result.exit_code == 0
-    removed = CliRunner().invoke(cli, ["remove-tree", "--json", "-v", str(root)])
+    removed = remove_tree("--json", "-v", root)
     assert [document.get("restored") for document in json.loads(removed.stdout)] == [True, None, True]
     assert not has_section(paths[0])
     report = run("--json", "--report", tmp_path / "report.json", root)
@@ -632,8 +622,7 @@ def test_one_file_system(root: Path, tmp_path: Path) -> None:
                 os._exit(77)
 
     def files(*options: str) -> str:
-        command = [sys.executable, "-P", "-m", "sframegen", "add-tree", "--dry-run", *options, str(root)]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, preexec_fn=mount)
+        done = start("add-tree", "--dry-run", *options, root, preexec_fn=mount)
         if done.returncode == 77:
             pytest.skip("this user may not mount")
         return done.stdout.partition(" would be")[0]

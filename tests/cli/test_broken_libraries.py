@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sframegen.cli.shared.install_commands import as_root, describe_import_error
+from tests.support.commands import start
 from tests.support.loops import for_each
 
 RAISED = {
@@ -36,9 +37,7 @@ NEEDED_BY = {
 
 def without(module: str, how: str, folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     (folder / f"{module}.py").write_text(RAISED[how])
-    command = [sys.executable, "-P", "-m", "sframegen", *map(str, arguments)]
-    environment = os.environ | {"PYTHONPATH": str(folder)}
-    return subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    return start(*arguments, env=os.environ | {"PYTHONPATH": str(folder)})
 
 
 @pytest.mark.parametrize("how", RAISED)

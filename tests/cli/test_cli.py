@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
-from click.testing import CliRunner, Result
 
 import sframegen
 from sframegen.base.errors import FormatError
@@ -17,22 +16,13 @@ from sframegen.cli import commands
 from sframegen.cli.commands import COMMANDS, GROUPS, cli
 from sframegen.cli.shared.output import Run, join_json_list
 from sframegen.program import build
+from tests.support.commands import run, start
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.peers import Compiler
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
-
-
-def process(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "sframegen", *map(str, arguments)], check=False, text=True, stderr=subprocess.PIPE, **options
-    )
 
 
 # -- the group
@@ -75,7 +65,7 @@ def test_an_unknown_command_is_answered_with_those_like_it(name: str, answer: st
 
 @for_each("arguments", [("check",), ("add-section",), ("add-section", "-o"), ("add-tree",)])
 def test_a_path_that_is_too_long_is_not_printed_whole(arguments: tuple[str, ...]) -> None:
-    done = process(*arguments, *["/bin/sh"] * ("-o" in arguments), "x" * 10_000)
+    done = start(*arguments, *["/bin/sh"] * ("-o" in arguments), "x" * 10_000)
     assert done.returncode in (1, 2)
     last = done.stderr.splitlines()[-1]
     assert "characters] ..." in last
@@ -123,8 +113,8 @@ NOT_AT_START = {"json", "subprocess", "pathlib", "shutil", "tempfile", "multipro
 NOT_AT_START |= {"lief", "capstone", "elftools"}
 
 
-@for_each(("arguments", "most"), [(("--version",), 6), (("lookup", "FILE", "0"), 52), (("stack", "4194304"), 91)])
-def test_a_short_command_imports_little(arguments: tuple[str, ...], most: int, tmp_path: Path) -> None:
+@for_each(("line", "most"), [("--version", 6), ("lookup FILE 0", 52), ("stack 4194304", 91)])
+def test_a_short_command_imports_little(line: str, most: int, tmp_path: Path) -> None:
     """What click and Python import themselves, which depends on their releases, is not counted, nor Cython's own parts."""
     with_section = tmp_path / "sh"
     sframegen.add_section("/bin/sh", output=with_section, verify=False)
@@ -132,7 +122,7 @@ def test_a_short_command_imports_little(arguments: tuple[str, ...], most: int, t
 import sys, click, __future__
 before = set(sys.modules)
 import atexit
-sys.argv = {["sframegen", *(str(with_section) if word == "FILE" else word for word in arguments)]!r}
+sys.argv = {["sframegen", *line.replace("FILE", str(with_section)).split()]!r}
 atexit.register(lambda: print(*sorted(set(sys.modules) - before), file=sys.stderr))
 from sframegen.cli.start import main
 main()
@@ -140,7 +130,7 @@ main()
     done = subprocess.run([sys.executable, "-P", "-c", program], check=False, capture_output=True, text=True)
     imported = set(done.stderr.splitlines()[-1].split())
     assert NOT_AT_START.isdisjoint(imported)
-    assert ("sframegen.cli.commands" in imported) is (arguments != ("--version",))
+    assert ("sframegen.cli.commands" in imported) is (line != "--version")
     cython = {"sframegen.base.cython_shadow", build.SHARED_MODULE}
     ours = {name for name in imported if name.partition(".")[0] in ("sframegen", "linker", "cfi")} - cython
     assert len(ours) <= most, ours
@@ -254,7 +244,7 @@ def test_closed_pipe_is_no_error(program: Path) -> None:
 
 def test_full_disk_is_one_line(program: Path) -> None:
     with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
-        result = process("dump", program, stdout=full)
+        result = start("dump", program, capture_output=False, stdout=full, stderr=subprocess.PIPE)
     assert (result.returncode, result.stderr) == (1, "sframegen: standard output: No space left on device\n")
 
 
@@ -262,8 +252,7 @@ def test_full_disk_is_one_line(program: Path) -> None:
 def test_closed_streams_change_nothing_else(closed: tuple[int, ...], compile_c: Compiler, tmp_path: Path) -> None:
     """Files would be opened with the numbers of those that are closed, and messages written into them."""
     files = [shutil.copy(compile_c("int f(void) { return 1; }", "-shared"), tmp_path / name) for name in ("one", "two")]
-    command = [sys.executable, "-m", "sframegen", "add-section", "-j2", *files, tmp_path / "none"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, preexec_fn=lambda: [*map(os.close, closed)])
+    done = start("add-section", "-j2", *files, tmp_path / "none", preexec_fn=lambda: [*map(os.close, closed)])
     assert done.returncode == 1
     assert len(done.stdout.splitlines()) == 2 * (1 not in closed)
     assert done.stderr == f"sframegen: {tmp_path / 'none'}: No such file or directory\n" * (2 not in closed)

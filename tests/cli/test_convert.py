@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pytest
-from click.testing import CliRunner, Result
 
 import sframegen
 from linker.existing.in_place import find_slot
 from linker.inject import apply, undo_record
 from sframegen import api
 from sframegen.base.errors import FormatError
-from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import PT, RECORDS, Shdr
 from sframegen.elf.symbols import sorted_functions
@@ -31,6 +29,7 @@ from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule
 from sframegen.format.words import Reason
 from sframegen.tables.compare import claim_spans, find_difference
 from tests.support import producers
+from tests.support.commands import run as command
 from tests.support.inputs.linker_inputs import restored
 from tests.support.inputs.sframe_files import write_sframe_elf
 from tests.support.loops import for_each
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from sframegen.format.layouts import Layout
     from tests.support.peers import Compiler, Peers
 
+run = partial(command, "convert", "-j1")
 PROGRAM = r"""
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,10 +63,6 @@ __asm__(
 
 # CFA, FP and RA as the judges spell them; x86-64.
 IN_VERSION_2 = re.compile(r"(sp|fp)[+-]\d+ (same|c[+-]\d+) c-8")
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, ["convert", "-j1", *map(str, arguments)])
 
 
 def version_of(file: Path) -> int:
@@ -108,7 +104,7 @@ def test_down_and_up_again(file: Path, peers: Peers) -> None:
     assert f"; {lost:,} bytes of code left out" in result.stdout
     printed = subprocess.run([peers.tool("readelf"), "--sframe", file], check=True, capture_output=True, text=True)
     assert printed.stderr == ""
-    assert printed.stdout == CliRunner().invoke(cli, ["dump", str(file)]).stdout
+    assert printed.stdout == command("dump", file).stdout
     assert subprocess.run([file], check=False, capture_output=True, text=True).returncode == 0
 
     result = run("--optimize", "none", "--sframe-version", 3, file)
@@ -396,7 +392,7 @@ def test_damaged_sections_are_converted_or_refused_in_one_line(version: int, add
 def test_add_section_writes_version_2(compile_c: Compiler, tmp_path: Path) -> None:
     source = compile_c(PROGRAM, "-O2")
     two, three = tmp_path / "two", tmp_path / "three"
-    result = CliRunner().invoke(cli, ["add-section", "--sframe-version", "2", "--optimize", "none", "-o", str(two), str(source)])
+    result = command("add-section", "--sframe-version", 2, "--optimize", "none", "-o", two, source)
     assert result.exit_code == 0, result.output
     sframegen.add_section(source, output=three, optimize="none")
     assert (version_of(two), version_of(three)) == (2, 3)

@@ -5,26 +5,27 @@ from __future__ import annotations
 import shutil
 import struct
 import subprocess
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner, Result
 
 import sframegen
 from linker.existing.in_place import find_slot
 from sframegen import api
-from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import sorted_functions
 from sframegen.format.locate import read_sframe
 from sframegen.tables.compare import claim_spans, find_difference, have_same_rules
 from sframegen.tables.optimize import MAX_GAP
+from tests.support.commands import run as command
 
 if TYPE_CHECKING:
     from tests.support.peers import Compiler, Peers
 
+run = partial(command, "convert", "-j1")
 P_FILESZ = 32  # where it is in a program header; p_memsz follows
 # Functions of one frame, side by side; `pause` keeps its CFA in a register for two no-ops, which Version 2 cannot say.
 PROGRAM = "\n".join(
@@ -40,10 +41,6 @@ PROGRAM = "\n".join(
   " .cfi_def_cfa rsp, 8\n ret\n .cfi_endproc\n .size pause_, .-pause_\n");""",
     ]
 )
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, ["convert", "-j1", *map(str, arguments)])
 
 
 @pytest.fixture(scope="module")

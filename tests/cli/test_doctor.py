@@ -24,6 +24,7 @@ from sframegen.program import libraries
 from sframegen.program.build import build_kind
 from sframegen.program.libraries import DEPENDENCIES, FLEET, SYMBOL_LIBRARIES
 from tests import ROOT
+from tests.support.commands import start
 from tests.support.loops import for_each
 
 DAMAGES = {
@@ -32,11 +33,6 @@ DAMAGES = {
     "an end": ("import sys\nsys.exit('bye')", "SystemExit: bye"),
     "noise": ("raise ValueError('a\\nb\\x1b')", "{module} cannot be imported: ValueError: a b\\x1b"),
 }
-
-
-def doctor(*options: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "sframegen", "doctor", *options]
-    return subprocess.run(command, check=False, capture_output=True, text=True, env=os.environ | environ)
 
 
 def parts_of(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
@@ -50,7 +46,7 @@ def part(name: str) -> Component:
 
 
 def test_a_whole_installation() -> None:
-    done = doctor()
+    done = start("doctor")
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0].startswith(f"sframegen {metadata.version('sframegen')} ({build_kind()}), in ")
@@ -68,7 +64,7 @@ def test_a_whole_installation() -> None:
 def test_a_damaged_library_costs_its_line(module: str, damage: str, tmp_path: Path) -> None:
     text, why = DAMAGES[damage]
     (tmp_path / f"{module}.py").write_text(text)
-    parts = parts_of(doctor("--json", PYTHONPATH=str(tmp_path)))
+    parts = parts_of(start("doctor", "--json", env=os.environ | {"PYTHONPATH": str(tmp_path)}))
     assert not parts[module]["works"]
     assert why.format(module=module) in parts[module]["found"]
     assert "pip install" in parts[module]["remedy"]

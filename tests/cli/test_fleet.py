@@ -41,7 +41,6 @@ def test_without_the_extra_there_is_one_line(tmp_path: Path, monkeypatch: pytest
         (["--memory", "much"], "'much' is not a size such as 512M or 4G"),
         (["--memory", "100"], "100 is out of range for a package (minimum 256M)"),
         (["--timeout", "0"], "0 is out of range (must be more than 0)"),
-        (["--scheduler", "tcp://127.0.0.1:1", "--jobs", "2"], "--scheduler and --jobs exclude each other"),
         (["--scheduler", "tcp://127.0.0.1:1", "-j", "2"], "--scheduler and --jobs exclude each other"),
         (["--timeout", "inf"], "inf is not a finite number"),
         (["--scheduler", "foo"], "'foo' is not an address such as tcp://HOST:PORT"),

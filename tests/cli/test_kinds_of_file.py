@@ -12,26 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
 
-from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.format.locate import find_sframe
+from tests.support.commands import run
 from tests.support.inputs.linker_inputs import small_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from click.testing import Result
-
     from tests.support.peers import Compiler
 
 NOBODY = 65534
 CAPABILITY = bytes.fromhex("0100000200000000002000000000000000000000")  # cap_net_raw, as setcap writes it
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, ["add-section", *map(str, arguments)])
 
 
 def patched(data: bytes, at: int, new: bytes) -> bytes:
@@ -79,7 +72,7 @@ def test_what_is_no_program_costs_one_line(jobs: str, program: Path, monkeypatch
         "/dev/null": "not a regular file",
     }
     expected = {name: line for name, (_, line) in CONTENTS.items()} | others
-    result = run(jobs, "program", *expected, "last")
+    result = run("add-section", jobs, "program", *expected, "last")
     assert result.exit_code == 1
     assert result.stderr.splitlines() == [f"sframegen: {name}: {line}" for name, line in expected.items()]
     assert [line.split(":")[0] for line in result.stdout.splitlines()] == ["program", "last"]
@@ -103,7 +96,7 @@ def test_nothing_waits_for_a_fifo_or_reads_a_device(
 ) -> None:
     monkeypatch.chdir(program.parent)
     os.mkfifo("fifo")
-    result = CliRunner().invoke(cli, command.replace("OTHER", other).split())
+    result = run(*command.replace("OTHER", other).split())
     assert (result.exit_code, result.stderr.splitlines()[-1], result.stdout) == (status, line.replace("OTHER", other), "")
 
 
@@ -139,9 +132,9 @@ def test_a_file_that_may_not_be_read_is_refused_and_the_others_are_done(
     monkeypatch.chdir(program.parent)
     program.rename("secret").chmod(0)
     if os.geteuid() == 0:
-        CliRunner().invoke(cli, command.replace("secret", "missing").split())  # imports what nobody may not be able to read
+        run(*command.replace("secret", "missing").split())  # imports what nobody may not be able to read
     with nobody():
-        result = CliRunner().invoke(cli, command.split())
+        result = run(*command.split())
     lines = ["sframegen: secret: Permission denied"]
     if "missing" in command:
         lines.append("sframegen: missing: No such file or directory")
@@ -155,7 +148,7 @@ def test_capabilities_stay(program: Path) -> None:
         pytest.skip(f"cannot set capabilities here: {error.strerror}")
     copy = program.with_name("copy")
     for options in (["-o", copy], []):
-        result = run(*options, program)
+        result = run("add-section", *options, program)
         assert (result.exit_code, result.stderr) == (0, "")
     assert [os.getxattr(file, "security.capability") for file in (copy, program)] == [CAPABILITY] * 2
 
@@ -175,14 +168,14 @@ def test_rights_that_a_copy_cannot_have(program: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("os.fchown", refuse)
     monkeypatch.setattr("os.setxattr", refuse)
     copy = program.with_name("copy")
-    result = run("-o", copy, program)
+    result = run("add-section", "-o", copy, program)
     assert result.exit_code == 0
     assert result.stderr == (
         f"sframegen: {program}: warning: {copy} could not be given set-user-ID bit, set-group-ID bit, security.capability\n"
     )
     assert stat.S_IMODE(copy.stat().st_mode) == 0o755
     subprocess.run([copy], check=True, capture_output=True)
-    result = run(program)  # in place all is kept or nothing done
+    result = run("add-section", program)  # in place all is kept or nothing done
     assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
     assert "Operation not permitted" in result.stderr
     assert program.read_bytes() == before

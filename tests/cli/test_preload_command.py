@@ -27,6 +27,7 @@ from sframegen.backtrace.preloading import (
 )
 from sframegen.base.errors import FormatError, SframegenError
 from sframegen.detached.stores import VARIABLE
+from tests.support.commands import start
 
 if TYPE_CHECKING:
     from tests.support.peers import Compiler
@@ -42,8 +43,7 @@ def library() -> Path:
 
 
 def preload(*words: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "sframegen", "preload", *words]
-    return subprocess.run(command, check=False, capture_output=True, text=True, env=os.environ | environ)
+    return start("preload", *words, env=os.environ | environ)
 
 
 def shown(name: str) -> tuple[str, ...]:
@@ -76,9 +76,7 @@ def test_the_command_ignores_no_signals_that_python_ignores() -> None:
 @pytest.mark.parametrize("given", [{}, {"LC_CTYPE": "C.UTF-8"}])
 def test_the_command_has_the_locale_of_its_user(given: dict[str, str]) -> None:
     """Python itself sets LC_CTYPE where the locale is C."""
-    command = [sys.executable, "-P", "-m", "sframegen", "preload", "--", "env"]
-    environment = {"PATH": os.environ["PATH"], **given}
-    printed = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    printed = start("preload", "--", "env", check=True, env={"PATH": os.environ["PATH"], **given}).stdout
     assert ("LC_CTYPE=C.UTF-8" in printed.splitlines()) == bool(given)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -15,6 +13,7 @@ from sframegen.cli.shared import profile_output
 from sframegen.cli.shared.output import Run
 from sframegen.profile.report.formats.file_formats import write_profile
 from sframegen.profile.report.formats.flamegraph import encode_flamegraph
+from tests.support.commands import start
 from tests.support.named_stacks import EXAMPLE, named
 from tests.support.pprof_messages import stacks_of
 
@@ -104,8 +103,7 @@ def test_an_output_that_cannot_be_written_keeps_the_profile(
 
 def test_a_closed_standard_output_is_refused_before_sampling(tmp_path: Path) -> None:
     for words in (["--", "true"], ["--json", "-o", tmp_path / "out.folded", "--", "true"]):
-        command = [sys.executable, "-P", "-m", "sframegen", "profile", *map(str, words)]
-        done = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: os.close(1))
+        done = start("profile", *words, preexec_fn=lambda: os.close(1))
         assert done.returncode == 2
         assert done.stderr.splitlines()[-1] == "Error: standard output is closed; name a file with --output"
     assert not list(tmp_path.iterdir())

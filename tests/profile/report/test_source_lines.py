@@ -62,21 +62,6 @@ def start_of(program: Path) -> int:
     return symbol.address
 
 
-@pytest.mark.parametrize(
-    ("detail", "expected"),
-    [(FrameDetail(), [("outer", 4, False), ("inner", 2, True)]), (FrameDetail(inlined=False), [("outer", 4, False)])],
-)
-def test_what_is_asked_for(detail: FrameDetail, expected: list[tuple[str, int, bool]], program: Path, tmp_path: Path) -> None:
-    pytest.importorskip("symbolic")
-    start = start_of(program)
-    wanted = range(start, start + 12)
-    found = learned(open_elf(program), tmp_path, *wanted, detail=detail)
-    chains = [[(place.function, place.line, place.inlined) for place in found.frames_at(7, address)] for address in wanted]
-    assert expected in chains
-    assert found.frames_at(7, 1) == found.frames_at(8, start) == ()
-    assert found.notes == []
-
-
 def test_a_stripped_file_has_those_of_its_debug_file(program: Path, tmp_path: Path) -> None:
     pytest.importorskip("symbolic")
     stripped, start = tmp_path / "stripped", start_of(program)
@@ -88,6 +73,8 @@ def test_a_stripped_file_has_those_of_its_debug_file(program: Path, tmp_path: Pa
     shutil.copy(program, place)
     found = learned(open_elf(stripped), tmp_path, start, debug=DebugFiles(str(tmp_path / "debug")))
     assert found.frames_at(7, start)[0].function == "outer"
+    assert found.frames_at(7, 1) == found.frames_at(8, start) == ()
+    assert found.notes == []
 
 
 def test_debug_information_that_cannot_be_read_is_noted(program: Path, tmp_path: Path) -> None:
