@@ -192,7 +192,7 @@ def test_no_directory_is_made_where_a_link_of_others_leads() -> None:
         with pytest.raises(OSError, match=CONTROLLED):
             make_directory(directory / "link/new/newer")
         assert not list(victim.iterdir())
-        command = [sys.executable, "-m", "sframegen", "link", "--install", directory / "link/new"]
+        command = [sys.executable, "-m", "sframegen", "link", "--install", f"{directory}/link/new"]
         assert subprocess.run(command, check=False).returncode == 1
         assert not list(victim.iterdir())
 

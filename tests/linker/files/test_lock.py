@@ -176,7 +176,7 @@ def test_runs_at_the_same_time(compile_c: Compiler, tmp_path: Path) -> None:
     for version in (2, 3):
         add_section(program, output=tmp_path / str(version), version=version, verify=False)
         possible.append((tmp_path / str(version)).read_bytes())
-    command = [sys.executable, "-m", "sframegen", "add-section", "--no-verify", directory / "program", "--sframe-version"]
+    command = [sys.executable, "-m", "sframegen", "add-section", "--no-verify", f"{directory}/program", "--sframe-version"]
     runs = [subprocess.Popen([*command, version], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for version in "2323"]
     ends = [(*run.communicate(), run.returncode) for run in runs]
     assert 0 in [status for _, _, status in ends]

@@ -37,6 +37,11 @@ class File(NamedTuple):
         status = path.stat()
         return cls(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode))
 
+    def write(self, path: Path) -> None:
+        path.write_bytes(b"content")
+        os.chown(path, self.owner, self.group)
+        path.chmod(self.mode)
+
 
 @pytest.fixture
 def directory() -> Iterator[Path]:

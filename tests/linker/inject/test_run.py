@@ -148,8 +148,8 @@ def test_objcopy_takes_the_section_out_and_it_can_be_added_again(
     inject(original, tmp_path / "a")
     with pytest.raises(FormatError, match="take it out first"):
         inject(tmp_path / "a", tmp_path / "never-written")
-    objcopy = [peers.tool("objcopy"), "--remove-section", ".sframe", tmp_path / "a", tmp_path / "b"]
-    subprocess.run(objcopy, check=True, stderr=subprocess.PIPE)
+    without = ("--remove-section", ".sframe", tmp_path / "a", tmp_path / "b")
+    subprocess.run([peers.tool("objcopy"), *without], check=True, stderr=subprocess.PIPE)
     plan = inject(tmp_path / "b", tmp_path / "c", 77)
     run(tmp_path / "c", kind, compile_c)
     assert_section_is_whole(tmp_path / "c", 77)

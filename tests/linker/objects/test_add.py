@@ -203,7 +203,7 @@ def test_archives(peers: Peers, compile_c: Compiler, tmp_path: Path) -> None:
     archive, text = tmp_path / "both.a", tmp_path / "a_member_that_is_no_object.txt"
     text.write_text("odd")
     subprocess.run([peers.tool("ar"), "rcs", archive, *made.values(), text], check=True)
-    nm = [peers.tool("nm"), "-s", archive]
+    nm = (peers.tool("nm"), "-s", archive)
     before = subprocess.run(nm, check=False, capture_output=True, text=True).stdout
     summary = add_section(archive)
     assert summary.section_bytes

@@ -58,8 +58,9 @@ class Image(NamedTuple):
 
     def link(self, name: str, *objects: Path) -> Path:
         out = self.script.with_name(name)
-        command = [f"{self.machine.prefix}ld", "--no-warn-rwx-segments", "-T", self.script, "-o", out, self.object, *objects]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        linker = (f"{self.machine.prefix}ld", "--no-warn-rwx-segments")
+        files = ("-T", self.script, "-o", out, self.object, *objects)
+        done = subprocess.run([*linker, *map(str, files)], check=True, capture_output=True, text=True)
         assert not done.stderr
         return out
 
