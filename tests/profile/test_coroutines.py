@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import platform
 import re
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +15,6 @@ from tests.support.processes.kernel_walks import profiled
 from tests.support.processes.live import SPIN, command, spinning
 
 if TYPE_CHECKING:
-    from tests.support.named_stacks import NamedStack
     from tests.support.peers import Compiler
 
 pytestmark = [
@@ -71,21 +69,15 @@ REST = "KEPT void middle(void) { start(); after++; } int main(void) { middle(); 
 FLAGS = ("-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-D_FORTIFY_SOURCE=0")
 
 
-def folded(stacks: list[NamedStack]) -> Counter[str]:
-    """Samples by the names of their frames, the outermost first."""
-    found: Counter[str] = Counter()
-    for stack in stacks:
-        found[";".join(frame.label for frame in stack.frames)] += stack.samples
-    return found
-
-
 @pytest.mark.sampled
 @pytest.mark.parametrize("source", [MAPPED, ALLOCATED, NEIGHBOURS], ids=["mapped", "allocated", "neighbours"])
 def test_a_guess_stays_on_its_stack(source: str, compile_c: Compiler) -> None:
     with spinning(compile_c(SPIN + SOURCE + source + REST, *FLAGS)) as pid:
-        found = {backend: folded(profiled(pid, backend)) for backend in BACKENDS}
+        found = {
+            backend: {";".join(frame.label for frame in stack.frames) for stack in profiled(pid, backend)} for backend in BACKENDS
+        }
         (thread,) = json.loads(command("--convert", "--json", pid).stdout)["threads"]
     stack = ";".join(frame["function"] + " [guess]" * frame["guessed"] for frame in reversed(thread["frames"]))
     # A function of libc begins the coroutine, which is known from its bytes.
     assert re.fullmatch(r"[^;]+;entry \[guess\];through;work;spin", stack)
-    assert {backend: set(stacks) for backend, stacks in found.items()} == {backend: {stack} for backend in BACKENDS}
+    assert found == {backend: {stack} for backend in BACKENDS}

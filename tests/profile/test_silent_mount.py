@@ -6,9 +6,9 @@ import json
 import shutil
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -17,7 +17,9 @@ from tests.support.processes.live import until_it_runs
 from tests.support.processes.silent_mount import SilentMount
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+
+    from tests.support.peers import Compiler
 
 BUSY = """
 #include <dlfcn.h>
@@ -40,18 +42,15 @@ GUARD = 120  # seconds, as for a busy machine: a freeze fails a test
 class Silent(NamedTuple):
     """Processes that run, busy: `healthy`; one whose program is on the silent mount; one that has only mapped a file there."""
 
-    mount: Path
     healthy: int
     program: int
     mapped: int
 
 
-@contextmanager
-def started(folder: Path) -> Iterator[tuple[Path, list[subprocess.Popen[bytes]]]]:
-    """The mount, which answers no more, and the processes."""
-    (folder / "busy.c").write_text(BUSY)
-    healthy, mount = folder / "healthy", folder / "mount"
-    subprocess.run(["gcc", "-O2", "-fno-optimize-sibling-calls", folder / "busy.c", "-o", healthy], check=True)
+@pytest.fixture
+def silent(compile_c: Compiler, tmp_path: Path) -> Iterator[Silent]:
+    """The mount answers no more."""
+    healthy, mount = compile_c(BUSY, "-O2", "-fno-optimize-sibling-calls"), tmp_path / "mount"
     mount.mkdir()
     with ExitStack() as opened:
         processes: list[subprocess.Popen[bytes]] = []
@@ -60,7 +59,7 @@ def started(folder: Path) -> Iterator[tuple[Path, list[subprocess.Popen[bytes]]]
             server = opened.enter_context(SilentMount(mount, {"victim": healthy.read_bytes(), "library": healthy.read_bytes()}))
         except OSError as error:
             pytest.skip(f"no BPF: no FUSE either: {error.strerror}")
-        mapping = shutil.copy(healthy, folder / "mapping")
+        mapping = shutil.copy(healthy, tmp_path / "mapping")
         for command in ([healthy], [mount / "victim"], [mapping, mount / "library"]):
             process = subprocess.Popen(command, stdout=subprocess.PIPE)
             processes.append(process)
@@ -70,41 +69,12 @@ def started(folder: Path) -> Iterator[tuple[Path, list[subprocess.Popen[bytes]]]
             until_it_runs(process.pid)
         server.be_silent()
         Path("/proc/sys/vm/drop_caches").write_text("3")
-        yield mount, processes
-
-
-@pytest.fixture(scope="module")
-def all_silent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Silent]]:
-    """All are started again when one of them has died."""
-    mount, processes = Path(), list[subprocess.Popen[bytes]]()
-
-    def silent() -> Silent:
-        nonlocal mount, processes
-        if not processes or any(process.poll() is not None for process in processes):
-            opened.close()
-            mount, processes = opened.enter_context(started(tmp_path_factory.mktemp("silent")))
-        return Silent(mount, *(process.pid for process in processes))
-
-    with ExitStack() as opened:
-        yield silent
-
-
-@pytest.fixture
-def silent(all_silent: Callable[[], Silent]) -> Silent:
-    return all_silent()
+        yield Silent(*(process.pid for process in processes))
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "sframegen", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=GUARD, check=False)
-
-
-def functions_of(profile: dict[str, Any], pid: int) -> set[tuple[str, ...]]:
-    return {
-        tuple(profile["frames"][number]["function"] for number in stack["frames"])[-2:]
-        for stack in profile["stacks"]
-        if stack["pid"] == pid and stack["complete"]
-    }
 
 
 @pytest.mark.sampled
@@ -131,6 +101,8 @@ def test_the_others_are_profiled(silent: Silent, backend: str, which: str) -> No
         if sampled <= {stack["pid"] for stack in profile["stacks"]}:
             break
     for one in sampled:
-        assert functions_of(profile, one) == {("outer", "inner")}, done.stdout + done.stderr
+        complete = [stack["frames"][-2:] for stack in profile["stacks"] if stack["pid"] == one and stack["complete"]]
+        functions = {tuple(profile["frames"][number]["function"] for number in frames) for frames in complete}
+        assert functions == {("outer", "inner")}, done.stdout + done.stderr
     if which == "program":
         assert any(SILENT in note for note in profile["notes"]), done.stdout + done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 from array import array
 from typing import TYPE_CHECKING, cast
 
@@ -181,11 +182,7 @@ def sample(abi: Abi, stack: bytes, fp: int, *, registers_abi: int = REGISTERS_64
     return SampleRecord(PID, PID + 1, 5, 0, (), registers_abi, registers, stack)
 
 
-def words(*values: int) -> bytes:
-    return b"".join(value.to_bytes(8, "little") for value in values)
-
-
-TWO_RECORDS = words(0, 0, 0, 0, SP + 0x60, OTHER_CODE + 0x200, *[0] * 20)  # at SP + 0x20; the next one is the last
+TWO_RECORDS = struct.pack("<26Q", 0, 0, 0, 0, SP + 0x60, OTHER_CODE + 0x200, *[0] * 20)  # at SP + 0x20; the next one is the last
 
 
 @pytest.mark.parametrize("abi", [AMD64, AARCH64], ids=lambda abi: abi.name)
@@ -219,10 +216,6 @@ def test_samples_without_a_program_counter_are_refused() -> None:
 # -- counts that the kernel program sends apart from stacks
 
 
-def stack(number: int) -> NewStack:
-    return NewStack(number, 7, 0, End.OUTERMOST, "program", memoryview(array("Q", [number])))
-
-
 def test_time_of_a_thread_that_ran_again_is_lost_with_that_reason() -> None:
     """It waited when sampling began, and its stack was to be read from here."""
     collected = Collected("cpu-clock", "bpf", 99)
@@ -244,7 +237,8 @@ def test_time_off_the_cpu_is_lost_once() -> None:
     record = UnfinishedWalk(1, 7, 9, "program", End.NO_TABLE, where, 0, b"", 0, hash=5)
     for one in (record, record._replace(hash=6), record._replace(hash=0)):
         counted.count_lost(one.unwalked, NO_TABLE_IN_TIME)
-    counted.keep_stack(stack(1)._replace(hash=6, frames=array("Q", where.frames)))  # this one is known after all
+    frames = memoryview(array("Q", where.frames))
+    counted.keep_stack(NewStack(6, 7, 0, End.OUTERMOST, "program", frames))  # this one is known after all
     counted.add_counts({(5, 7, 0): SampleCount(3, 1000), (6, 7, 0): SampleCount(2, 1000)}, last=True)
     assert collected.lost == {NO_TABLE_IN_TIME: 4}
     assert collected.stacks.samples == 2

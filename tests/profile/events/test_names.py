@@ -16,23 +16,14 @@ from sframegen.profile.events.names import BY_NAME, EVENTS, find_event
 if TYPE_CHECKING:
     from pathlib import Path
 
-HERE = {"cpu-clock", "page-faults"}
 
-
-@pytest.fixture
-def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that has two events."""
-
+def test_only_events_of_the_machine_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
     def opened(asked: EventAttributes, _pid: int, _cpu: int) -> int:
-        if any((asked.type, asked.config) == (BY_NAME[name].type, BY_NAME[name].config) for name in HERE):
+        if any((asked.type, asked.config) == (BY_NAME[name].type, BY_NAME[name].config) for name in ("cpu-clock", "page-faults")):
             return os.open("/dev/null", os.O_RDONLY)
         raise EventError("no", errno.ENOENT)
 
     monkeypatch.setattr(names, "open_event", opened)
-
-
-@pytest.mark.usefixtures("small_machine")
-def test_only_events_of_the_machine_are_given() -> None:
     assert find_event("faults") is BY_NAME["page-faults"]
     with pytest.raises(EventError, match=r"^this machine has no cycles events; choose one of cpu-clock, page-faults$"):
         find_event("cycles")

@@ -22,7 +22,7 @@ from sframegen.stack.walking.step import RuleFlag
 from tests.support.decoded_tables import find_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from tests.support.peers import Compiler
 
@@ -149,19 +149,6 @@ def program(code: bytes) -> ElfFile:
     return ElfFile(memoryview((header + load).ljust(ENTRY, b"\0") + code))
 
 
-def covered(*functions: tuple[int, int]) -> FunctionTable:
-    table = FunctionTable(kinds=[Kind()], rules=[Rule(Where(7, 8), Where(None, -8, deref=True))])
-    for start, size in functions:
-        table.append(start, size, 0, [(0, 0)])
-    return table
-
-
-def added(code: bytes, functions: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """(start, size) of functions that have no caller."""
-    table = add_entry_function(covered(*functions), program(code.ljust(64, NO_OP)), AMD64)
-    return [(start, table.size[number]) for number, start in enumerate(table.start) if table.rows(number) == [(0, OUTERMOST)]]
-
-
 def test_first_code_reaches_to_its_first_call() -> None:
     cases: list[tuple[bytes, list[tuple[int, int]], list[tuple[int, int]]]] = [
         (NO_OP + CALL + TRAP, [], [(ENTRY, 6)]),
@@ -173,7 +160,13 @@ def test_first_code_reaches_to_its_first_call() -> None:
         (NO_OP + RETURN + CALL, [], []),  # a function like any other
         (NO_OP, [], []),
     ]
-    assert [added(code, functions) for code, functions, _ in cases] == [expected for *_, expected in cases]
+    for code, functions, expected in cases:
+        table = FunctionTable(kinds=[Kind()], rules=[Rule(Where(7, 8), Where(None, -8, deref=True))])
+        for start, size in functions:
+            table.append(start, size, 0, [(0, 0)])
+        table = add_entry_function(table, program(code.ljust(64, NO_OP)), AMD64)
+        without_caller = [number for number in range(len(table)) if table.rows(number) == [(0, OUTERMOST)]]
+        assert [(table.start[number], table.size[number]) for number in without_caller] == expected, code
 
 
 def test_this_machines_programs_and_loader_begin_without_a_caller() -> None:

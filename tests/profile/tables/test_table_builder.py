@@ -16,13 +16,13 @@ import pytest
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.profile.tables import table_builder
 from sframegen.profile.tables.make_table import Origin, TableResult, make_table
-from sframegen.profile.tables.table_builder import BuiltTable, TableBuilder
+from sframegen.profile.tables.table_builder import NO_WAITING_STACKS, BuiltTable, TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.program import patience
 from sframegen.program.patience import TimeLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from sframegen.detached.stores import Stores
 
@@ -41,13 +41,14 @@ def _no_process_is_left() -> Iterator[None]:
     assert children() <= before
 
 
-def results(builder: TableBuilder) -> dict[int, BuiltTable]:
+def results(builder: TableBuilder, waiting_stacks: Mapping[int, int] = NO_WAITING_STACKS) -> dict[int, BuiltTable]:
+    """In the order in which they came."""
     found: list[BuiltTable] = []
     end = select.poll()
     end.register(builder.fileno(), select.POLLIN)
     while builder.pending:
         assert end.poll(WAIT), "nothing came"
-        found += builder.take_ready()
+        found += builder.take_ready(waiting_stacks)
     assert len({one.number for one in found}) == len(found)
     return {one.number: one for one in found}
 
@@ -117,15 +118,10 @@ def test_closing_ends_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_most_want_for_its_size_is_next(monkeypatch: pytest.MonkeyPatch) -> None:
     large = ElfFile(memoryview(bytes(PYTHON.data) + bytes(9 * len(PYTHON.data))), "large")
     monkeypatch.setattr(table_builder, "make_table", lambda elf, _cache, _stores: TableResult(None, Origin.NOTHING, elf.name))
-    wanted, order = {2: 4, 3: 3, 4: 1}, []
     with TableBuilder(1, None) as builder:
         for number, elf in enumerate((PYTHON, PYTHON, large, PYTHON, PYTHON)):
             builder.request(number, elf)
-        end = select.poll()
-        end.register(builder.fileno(), select.POLLIN)
-        while builder.pending:
-            assert end.poll(WAIT), "nothing came"
-            order += [one.number for one in builder.take_ready(wanted)]
+        order = [*results(builder, {2: 4, 3: 3, 4: 1})]
     assert order == [0, 3, 4, 2, 1]  # the first one was begun at once
 
 
