@@ -21,7 +21,6 @@ from sframegen.profile.walk.copied_stack import CopyWalker, Start, make_span_col
 from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.frames import End
-from tests.support.peers import needs_compiler
 from tests.support.processes.live import stopped_at
 from tests.support.processes.single_step import Traced
 
@@ -30,11 +29,10 @@ if TYPE_CHECKING:
 
     from sframegen.code.function.hazards import Installation
     from sframegen.stack.walking.frames import Thread
+    from tests.support.peers import Compiler
     from tests.support.processes.single_step import Step
 
-pytestmark = [
-    pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64"),
-]
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64")
 
 FUNCTIONS = ["main", "f1", "f2", "f3", "f4"]
 SOURCE = r"""
@@ -50,16 +48,9 @@ int main() { f1(3); }
 
 
 @pytest.fixture(scope="module", params=["-fno-omit-frame-pointer", "-fomit-frame-pointer"])
-def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def program(request: pytest.FixtureRequest, compile_c: Compiler) -> Path:
     """It throws once. With frame pointers each frame needs the FP of the one before; without, any SP will do."""
-    needs_compiler("g++")
-    folder = tmp_path_factory.mktemp("thrower")
-    (folder / "thrower.cc").write_text(SOURCE)
-    flags = ("-O1", request.param, "-static", "-no-pie")
-    done = subprocess.run(["g++", *flags, "-o", folder / "thrower", folder / "thrower.cc"], capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip("g++ makes no static programs here")
-    return folder / "thrower"
+    return compile_c(SOURCE, "-x", "c++", "-O1", request.param, "-static", "-no-pie", "-lstdc++")
 
 
 @pytest.fixture(scope="module")
