@@ -158,10 +158,8 @@ def test_merge_imports_neither_conversions_nor_other_commands() -> None:
     [
         ("nosuch",),
         ("--nosuch",),
-        ("dump",),
         ("dump", "--nosuch", "file"),
         ("lookup", "file"),
-        ("add-section",),
         ("add-tree", "absent"),
         ("add-section", "-o", "out", "a", "b"),
         ("add-section", "--min-coverage", "101", "a"),

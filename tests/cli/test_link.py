@@ -94,16 +94,8 @@ def test_output_by_arguments(arguments: str, output: str) -> None:
 
 
 def test_words_of_response_files() -> None:
-    assert split_words("""-o 'a b'\t"c\\"d" e\\ f g'h'"i"j\n'' \\\\ 'open""") == [
-        "-o",
-        "a b",
-        'c"d',
-        "e f",
-        "ghij",
-        "",
-        "\\",
-        "open",
-    ]
+    words = split_words("""-o 'a b'\t"c\\"d" e\\ f g'h'"i"j\n'' \\\\ 'open""")
+    assert words == ["-o", "a b", 'c"d', "e f", "ghij", "", "\\", "open"]
 
 
 def test_response_files_are_nested_or_stay_what_they_are(here: Path) -> None:

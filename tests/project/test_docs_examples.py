@@ -22,39 +22,14 @@ EXAMPLE = re.compile(
     r"|^Save this as `(?P<name>[\w.]+)`[^\n]*\n\n^```\w+\n(?P<file>.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
-EH_FRAME = ".eh_frame + .eh_frame_hdr"
-PAGES = (  # that can be typed from top to bottom
-    "README.md",
-    "docs/adding-sections.md",
-    "docs/checking.md",
-    "docs/commands.md",
-    "docs/consumers.md",
-    "docs/coverage.md",
-    pytest.param("docs/fleet.md", marks=pytest.mark.full),
-    "docs/how-sframe-works.md",
-    "docs/injection.md",
-    "docs/json.md",
-    pytest.param("docs/kernels.md", marks=pytest.mark.skipif(shutil.which("clang") is None, reason="no clang: install clang")),
-    "docs/library.md",
-    "docs/objects.md",
-    pytest.param("docs/profile.md", marks=needs_bpf),
-    "docs/registration.md",
-    "docs/size.md",
-    "docs/stack.md",
-    "docs/synthesize.md",
-    "docs/tutorial.md",
-)
-
-
-CONSOLE_ONLY = (  # whose other examples are pieces
-    "docs/backtrace.md",
-    "docs/detached.md",
-    "docs/index.md",
-    "docs/linking.md",
-    "docs/merging.md",
-    "docs/packaging.md",
-    "docs/strip.md",
-)
+# Pages whose examples can be typed from top to bottom; of the others, only what is typed, as their other examples are pieces.
+PAGES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")) if EXAMPLE.search(path.read_text()))]
+CONSOLE_ONLY = {f"docs/{name}.md" for name in ("backtrace", "detached", "index", "linking", "merging", "packaging", "strip")}
+MARKS = {
+    "docs/fleet.md": pytest.mark.full,
+    "docs/kernels.md": pytest.mark.skipif(shutil.which("clang") is None, reason="no clang: install clang"),
+    "docs/profile.md": needs_bpf,
+}
 
 
 def shape(line: str) -> str:
@@ -81,7 +56,7 @@ def is_about_this_machine(text: str) -> bool:
     return str(bash) in text and f" {bash.stat().st_size:,} bytes" in (ROOT / "README.md").read_text()
 
 
-@pytest.mark.parametrize("page", [*PAGES, *CONSOLE_ONLY])
+@pytest.mark.parametrize("page", [pytest.param(page, marks=MARKS.get(page, ())) for page in PAGES])
 def test_examples_do_what_the_page_shows(page: str, tmp_path: Path) -> None:
     environment = dict(os.environ, PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 
