@@ -22,6 +22,7 @@ from sframegen.profile.report.source_lines import (
     find_source_frames,
     has_debug_information,
 )
+from tests.profile.report.test_inlined import SOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -29,19 +30,7 @@ if TYPE_CHECKING:
 
     from tests.support.peers import Compiler
 
-SOURCE = """
-#include <stdlib.h>
-static inline __attribute__((always_inline)) int innermost(int a) {
-    return atoi("1") / a;
-}
-static inline __attribute__((always_inline)) int middle(int a) {
-    return innermost(a) + 3;
-}
-__attribute__((noinline)) int outer(int a) {
-    return middle(a) * 5;
-}
-int main(int c, char **v) { return outer(c); }
-"""
+
 FLAGS = ("-O2", "-g", "-fcf-protection=none")
 
 pytest.importorskip("symbolic")
@@ -81,7 +70,7 @@ def test_inlined_functions_come_after_the_one_that_has_them(program: Path) -> No
     elf = open_elf(program)
     found = places_at(elf, addresses_of(elf, b"outer"))
     chains = {tuple((place.function, place.line, place.inlined) for place in chain) for chain in found}
-    assert (("outer", 10, False), ("middle", 7, True), ("innermost", 4, True)) in chains
+    assert (("outer", 10, False), ("middle", 7, True), ("deepest", 4, True)) in chains
     assert all(chain[0].function == "outer" and not chain[0].inlined for chain in found)
     assert {place.source for chain in found for place in chain if place.line in (7, 10)} == {found[0][0].source}
 

@@ -17,6 +17,7 @@ from sframegen.program import patience
 from sframegen.program.patience import TimeLimits
 from sframegen.stack.names.gopclntab import GO_LAYOUTS
 from sframegen.stack.names.symbol_files import DebugFiles
+from tests.profile.report.test_inlined import SOURCE
 from tests.stack.names.test_gopclntab import TEXT, with_section, written
 
 if TYPE_CHECKING:
@@ -24,26 +25,16 @@ if TYPE_CHECKING:
 
     from tests.support.peers import Compiler
 
-SOURCE = """
-static inline __attribute__((always_inline)) int inner(int a) { return a * 7 / 3; }
-__attribute__((noinline)) int outer(int a) {
-    return inner(a) + 1;
-}
-int main(int c, char **v) { return outer(c); }
-"""
-
 
 @pytest.fixture
 def program(compile_c: Compiler) -> Path:
     return compile_c(SOURCE, "-O2", "-g", "-Wl,--build-id")
 
 
-def learned(
-    elf: ElfFile, folder: Path, *addresses: int, debug: DebugFiles | None = None, detail: FrameDetail | None = None
-) -> SourceLines:
+def learned(elf: ElfFile, folder: Path, *addresses: int, debug: DebugFiles | None = None) -> SourceLines:
     found = SourceLines()
     debug_files = debug or DebugFiles(directory=str(folder / "none"))
-    assert [*found.load([FileAddresses(7, elf, addresses)], debug_files, detail or FrameDetail(), directory=folder / "kept")] == [7]
+    assert [*found.load([FileAddresses(7, elf, addresses)], debug_files, FrameDetail(), directory=folder / "kept")] == [7]
     return found
 
 
