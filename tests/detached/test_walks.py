@@ -118,6 +118,11 @@ def test_converted_rules_come_after_the_store(compile_c: Compiler, tmp_path: Pat
     assert {frame.how for frame in with_store.frames[:-1]} == {RuleSource.SFRAME}
     assert {frame.how for frame in converted.frames[:-1]} == {RuleSource.CONVERTED}
     assert [frame.cfa for frame in with_store.frames] == [frame.cfa for frame in converted.frames]
+    stores = Stores([tmp_path / "store"])
+    assert make_table(open_elf(program), stores=stores).origin is Origin.DETACHED
+    assert make_table(open_elf(program)).origin is Origin.CONVERTED
+    sframegen.add_section(program, output=tmp_path / "added", verify=False)
+    assert make_table(open_elf(tmp_path / "added"), stores=stores).origin is Origin.SECTION
 
 
 def test_a_table_is_made_of_the_section_and_kept_until_another_comes(blank: Path, tmp_path: Path) -> None:
@@ -143,17 +148,6 @@ def test_a_table_is_made_of_the_section_and_kept_until_another_comes(blank: Path
     made = make_table(elf, stores=Stores([store]))
     assert made.why.startswith(f"{stored(store)}: not an ELF file; not used")
     assert built(store)[0] is Origin.NOTHING
-
-
-def test_the_profile_uses_it_before_call_frame_information(compile_c: Compiler, tmp_path: Path) -> None:
-    program = compiled(compile_c, tmp_path, SOURCE, *FLAGS, section=False)
-    elf = open_elf(program)
-    sframegen.add_section(program, detached=tmp_path / "store")
-    made = make_table(elf, stores=Stores([tmp_path / "store"]))
-    converted = make_table(elf)
-    assert (made.origin, converted.origin) == (Origin.DETACHED, Origin.CONVERTED)
-    sframegen.add_section(program, output=tmp_path / "added", verify=False)
-    assert make_table(open_elf(tmp_path / "added"), stores=Stores([tmp_path / "store"])).origin is Origin.SECTION
 
 
 @pytest.mark.dear

@@ -248,17 +248,6 @@ def test_processes_that_cannot_be_started_are_lines(pool: Path, tmp_path: Path, 
     assert watched.findings == [f"{n:02}.tar: failed: Resource temporarily unavailable" for n in range(PACKAGES)]
 
 
-def test_one_run_at_a_time(pool: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    with (
-        OutputDirectory.opened(str(out), make=True) as output,
-        output.locked(),
-        pytest.raises(BlockingIOError, match="another run writes there"),
-    ):
-        run(pool, out)
-    assert not (out / "run.json").exists()
-
-
 def test_results_depend_on_all_keywords_of_add_section() -> None:
     forced = RunOptions(adding={"force": True})
     assert RunOptions.from_json(json.loads(json.dumps(forced.to_json()))) == forced
@@ -268,7 +257,15 @@ def test_results_depend_on_all_keywords_of_add_section() -> None:
 
 
 def test_a_mistyped_source_leaves_the_tables(pool: Path, tmp_path: Path) -> None:
+    """There is one run at a time."""
     out = tmp_path / "out"
+    with (
+        OutputDirectory.opened(str(out), make=True) as output,
+        output.locked(),
+        pytest.raises(BlockingIOError, match="another run writes there"),
+    ):
+        run(pool, out)
+    assert not (out / "run.json").exists()
     run(pool, out)
     before = {path: path.read_bytes() for path in out.iterdir() if path.is_file()}
     watched = Watched()

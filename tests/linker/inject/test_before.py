@@ -20,8 +20,7 @@ from sframegen.checks.placement import check_placement
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import read_build_id
 from sframegen.elf.records import PT
-from tests.linker.inject.test_plan import with_segment
-from tests.support.inputs.linker_inputs import inject, restored
+from tests.support.inputs.linker_inputs import inject, restored, section_named
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -61,8 +60,7 @@ def test_every_old_byte_is_where_it_was(compile_c: Compiler, tmp_path: Path) -> 
     plan = inject(original, result)
     before, after = open_elf(original), open_elf(result)
     assert plan.layout == "before"
-    symbols = before.section(".symtab")
-    assert symbols is not None
+    symbols = section_named(before, ".symtab")
     for offset, size in plan.changed():
         assert symbols.header.sh_offset <= offset < offset + size <= symbols.header.sh_offset + symbols.header.sh_size
     for load in (s for s in before.segments if s.p_type == PT.LOAD):
@@ -134,18 +132,6 @@ def test_dwz_takes_the_result(kind: tuple[str, ...], compile_c: Compiler, tmp_pa
     add_section(compile_c(PROGRAM, *kind), output=result)
     subprocess.run(["dwz", result], check=True)
     assert check_placement(open_elf(result)) == []
-
-
-def test_check_finds_a_dynamic_section_that_cannot_be_written(compile_c: Compiler, tmp_path: Path) -> None:
-    """As patchelf 0.14 and 0.18 leave it in a file with a hole before .dynamic: the program ends in ld.so."""
-    result = tmp_path / "result"
-    add_section(compile_c(PROGRAM, *FLAGS), output=result)
-    data, elf = result.read_bytes(), open_elf(result)
-    [at] = [s.p_vaddr for s in elf.segments if s.p_type == PT.DYNAMIC]
-    loads = [(number, s) for number, s in enumerate(elf.segments) if s.p_type == PT.LOAD]
-    [holder] = [number for number, s in loads if s.p_vaddr <= at < s.p_vaddr + s.p_memsz]
-    result.write_bytes(with_segment(data, holder, p_flags=4))
-    assert {finding.rule for finding in check_placement(open_elf(result))} == {"dynamic-read-only"}
 
 
 def test_no_pages_before_a_low_address(compile_c: Compiler, tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from sframegen.base.errors import RefusedError
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import read_build_id
 from sframegen.elf.records import PT, SHT
-from tests.linker.inject.both_readers import findings as verify
 from tests.linker.inject.test_run import assert_only_the_new_types_are_remarked, run
 from tests.support.inputs.linker_inputs import FLAGS, LARGE_BSS, SOURCE, inject, section_of
+from tests.support.inputs.linker_inputs import both_findings as verify
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:

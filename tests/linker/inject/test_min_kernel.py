@@ -36,19 +36,6 @@ REFUSAL = "a dynamic loader: Linux before 6.7 cannot start programs with a loade
 HINT = "; --min-kernel 6.7 allows it, as does add-section --force"
 MODULE = "int value; int *at = &value; int get(void) { return *at + 7; }\n"
 MODULE_FLAGS = ("-shared", "-fPIC", "-nostdlib", "-Wl,-e,get")  # older GNU ld gave every library an entry point
-# It is a loader only in that programs name it: it starts none of them.
-UNKNOWN_LOADER = r"""
-static char space[100];
-__attribute__((used)) static void begin(void) {
-  static const char text[] = "loaded\n";
-  long result;
-  space[99] = 1;
-  __asm__ volatile("syscall" : "=a"(result) : "0"(1), "D"(1), "S"(text), "d"(7) : "rcx", "r11", "memory");
-  __asm__ volatile("syscall" : "=a"(result) : "0"(231), "D"(space[0]) : "rcx", "r11", "memory");
-}
-__asm__(".globl first\n.hidden first\nfirst: .cfi_startproc\n.cfi_undefined rip\nand $-16, %rsp\ncall begin\n.cfi_endproc");
-"""
-UNKNOWN_FLAGS = ("-O1", "-shared", "-fPIC", "-nostdlib", "-Wl,-e,first", "-fno-stack-protector")
 
 
 def role(file: Path) -> Role:
@@ -211,18 +198,6 @@ def test_no_kernel_has_room_after_the_last_address() -> None:
         plan_injection(ElfFile(memoryview(data)), 28)
 
 
-def test_a_loader_that_nobody_knows(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
-    original, file, program = compile_c(UNKNOWN_LOADER, *UNKNOWN_FLAGS, name="loader"), tmp_path / "loader", tmp_path / "program"
-    assert role(original) is Role.UNSURE
-    assert add_section(original, output=file, min_kernel="6.7").section_bytes
-    assert [s.p_type for s in open_elf(file).segments].count(PT.LOAD) > [s.p_type for s in open_elf(original).segments].count(
-        PT.LOAD
-    )
-    subprocess.run([peers.tool("patchelf"), "--set-interpreter", file, "--output", program, compile_c(SOURCE, *FLAGS)], check=True)
-    for command in (file, program):
-        assert subprocess.run([command], capture_output=True, text=True, check=True).stdout == "loaded\n"
-
-
 @for_each(
     ("source", "flags"),
     [
@@ -300,13 +275,6 @@ class TestCommands:
         done = subprocess.run([*tool, "--", *link, "-o", "with"], capture_output=True, text=True, check=True)
         assert done.stderr == ""
         assert self.is_good(Path("with"))
-
-    def test_linkers_made_with_it(self, link: list[str]) -> None:
-        result = self.run("link", "--min-kernel", "5.18", "--install", "shims", Path(link[4], "ld.lld"))
-        assert result.exit_code == 0
-        Path("shims/ld").rename("shims/ld.lld")
-        subprocess.run([*link[:3], "-B", "shims/", *link[3:], "-o", "program"], check=True)
-        assert self.is_good(Path("program"))
 
     def test_merge(self, program: Path) -> None:
         assert self.run("add-section", "main.o").exit_code == 0

@@ -23,6 +23,7 @@ from sframegen.elf.records import PF, PHDR_SIZE, PT, RECORDS, SHF, SHN, SHT, Ehd
 from tests.support.inputs.linker_inputs import (
     inject_bytes,
     restored,
+    section_named,
     section_of,
     small_file,
     with_many_sections,
@@ -54,8 +55,7 @@ def with_segment(data: bytes, number: int, **fields: int) -> bytes:
 
 
 def tags(elf: ElfFile) -> dict[int, int]:
-    section = elf.section(".dynamic")
-    assert section is not None
+    section = section_named(elf, ".dynamic")
     return dict(struct.iter_unpack(("<" if elf.byte_order == "little" else ">") + "QQ", elf.contents(section)))
 
 
@@ -73,11 +73,9 @@ def test_what_names_moved_metadata_follows(order: ByteOrder, library: bool) -> N
     assert plan.layout == "front"
     assert {".hash", ".note.gnu.build-id"} <= {name for item in plan.moves for name in item.names}
     for tag, name in {4: ".hash", 5: ".dynstr", 6: ".dynsym"}.items():
-        section = after.section(name)
-        assert section is not None
+        section = section_named(after, name)
         assert tags(after)[tag] == section.header.sh_addr
-    note = after.section(".note.gnu.build-id")
-    assert note is not None
+    note = section_named(after, ".note.gnu.build-id")
     assert symbols(after, SHT.SYMTAB)[1].st_value == note.header.sh_addr
     assert symbols(after, SHT.DYNSYM)[1].st_value == 0x5000  # counted to .hash, and nowhere near it
     assert [s.p_vaddr for s in after.segments if s.p_type == PT.NOTE] == [note.header.sh_addr]
@@ -90,14 +88,11 @@ def test_a_symbol_at_an_end_of_moved_metadata_follows(place: int) -> None:
     """-1: one before the section, which is not in it."""
     data = bytearray(small_file())
     elf = elf_of(bytes(data))
-    note, table = elf.section(".note.gnu.build-id"), elf.section(".symtab")
-    assert note is not None
-    assert table is not None
+    note, table = section_named(elf, ".note.gnu.build-id"), section_named(elf, ".symtab")
     value = note.header.sh_addr + place * (note.header.sh_size if place > 0 else 1)
     struct.pack_into("<Q", data, table.header.sh_offset + 24 + 8, value)
     after = elf_of(inject_bytes(bytes(data)))
-    moved = after.section(".note.gnu.build-id")
-    assert moved is not None
+    moved = section_named(after, ".note.gnu.build-id")
     by = moved.header.sh_addr - note.header.sh_addr
     assert by != 0
     assert symbols(after, SHT.SYMTAB)[1].st_value == value + (by if place >= 0 else 0)
@@ -116,8 +111,7 @@ def test_the_new_segment(order: ByteOrder) -> None:
     assert new.p_offset >= max(s.p_offset + s.p_filesz for s in before.segments)
     assert last.p_vaddr + last.p_memsz <= new.p_vaddr - new.p_vaddr % 0x1000
     (segment,) = [s for s in after.segments if s.p_type == PT.GNU_SFRAME]
-    section = after.section(".sframe")
-    assert section is not None
+    section = section_named(after, ".sframe")
     assert section.header[1:6] == (SHT.GNU_SFRAME, SHF.ALLOC, segment.p_vaddr, segment.p_offset, 1000)
     assert after.contents(section) == section_of(1000)[:1000]
     assert [s.name for s in after.sections if s != section] == [s.name for s in before.sections]
@@ -147,9 +141,11 @@ def test_tail_layout(order: ByteOrder) -> None:
     assert after.header.e_phoff == loads[-1].p_offset
     assert len({s.p_vaddr - s.p_offset for s in (loads[0], loads[-1])}) == 1
     assert [s.p_vaddr for s in loads] == sorted(s.p_vaddr for s in loads)
-    cover = after.section(".sframegen.phdrs")
-    assert cover is not None
+    cover = section_named(after, ".sframegen.phdrs")
     assert cover.header.sh_addr == loads[-1].p_vaddr
+    plan = plan_injection(elf_of(with_segment(bytes(before.data), 4, p_type=PT.PHDR)), 28)
+    (table,) = [s for s in plan.segments if s.p_type == PT.PHDR]
+    assert (table.p_offset, table.p_filesz) == (plan.table_offset, plan.table_size)
 
 
 def test_the_tail_lies_behind_all_that_the_file_has() -> None:
@@ -179,13 +175,6 @@ def test_the_hole_in_the_file_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(layout, "MAX_HOLE", hole - 1)
     with pytest.raises(RefusedError, match="at the end of the file"):
         plan_injection(large, 28)
-
-
-def test_tail_layout_takes_the_phdr_segment_along() -> None:
-    data = small_file(library=True, blocked=256)
-    plan = plan_injection(elf_of(with_segment(data, 4, p_type=PT.PHDR)), 28)
-    (table,) = [s for s in plan.segments if s.p_type == PT.PHDR]
-    assert (table.p_offset, table.p_filesz) == (plan.table_offset, plan.table_size)
 
 
 def test_the_first_segment_grows_only_where_its_last_page_is_free() -> None:
@@ -242,8 +231,7 @@ def test_padding_alone_may_be_written_over(filler: bytes) -> None:
     """patchelf leaves X where something was."""
     data = bytearray(small_file(library=True, blocked=256))
     elf = elf_of(bytes(data))
-    init = elf.section(".init")
-    assert init is not None
+    init = section_named(elf, ".init")
     data[init.header.sh_offset : init.header.sh_offset + 256] = filler * 256
     at = elf.header.e_shoff + init.number * 64 + 4
     data[at : at + 4] = bytes(4)  # SHT_NULL: the section is gone
@@ -386,16 +374,14 @@ def test_only_notes_that_are_found_by_their_headers_move(owner: str, kind: int, 
         int main(void) {{ return 0; }}
     """
     elf = open_elf(compile_c(source, "-Wl,--build-id=none"))
-    note = elf.section(".note.mine")
-    assert note is not None
+    note = section_named(elf, ".note.mine")
     assert may_move(elf, note, {}) is moves
 
 
 @for_each(("changed", "moves"), [({}, True), ({"sh_size": 0}, False), ({"sh_addralign": 3}, False)])
 def test_what_has_no_bytes_or_no_alignment_stays(changed: dict[str, int], moves: bool) -> None:
     elf = elf_of(small_file())
-    section = elf.section(".hash")
-    assert section is not None
+    section = section_named(elf, ".hash")
     section = section._replace(header=section.header._replace(**changed))
     assert may_move(elf, section, {DT.HASH: [section.header.sh_addr]}) is moves
 
@@ -408,8 +394,7 @@ TAGS = (4, 0x6FFFFEF5, 6, 5, 0x6FFFFFF0, 0x6FFFFFFC, 0x6FFFFFFE)
 @for_each(("kind", "tag"), zip(TYPES, TAGS, strict=True))
 def test_a_section_that_its_tag_names_may_move(kind: int, tag: int) -> None:
     elf = elf_of(small_file())
-    section = elf.section(".hash")
-    assert section
+    section = section_named(elf, ".hash")
     for flags, address, moves in ((2, 0, True), (2, 1, False), (0, 0, False), (3, 0, False), (6, 0, False)):
         other = section._replace(header=section.header._replace(sh_type=kind, sh_flags=flags))
         assert may_move(elf, other, {tag: [section.header.sh_addr + address]}) is moves
@@ -417,8 +402,7 @@ def test_a_section_that_its_tag_names_may_move(kind: int, tag: int) -> None:
 
 @for_each("unloaded", [False, True])
 def test_a_new_section_s_header_says_no_more_than_where_it_is(unloaded: bool) -> None:
-    section = elf_of(inject_bytes(small_file(), unloaded=unloaded)).section(".sframe")
-    assert section
+    section = section_named(elf_of(inject_bytes(small_file(), unloaded=unloaded)), ".sframe")
     header = section.header
     flags = 0 if unloaded else SHF.ALLOC
     assert header._replace(sh_name=0, sh_addr=0, sh_offset=0) == Shdr(0, SHT.GNU_SFRAME, flags, 0, 0, 28, 0, 0, 8, 0)

@@ -20,7 +20,16 @@ from sframegen.elf.notes import read_build_id
 from sframegen.elf.records import PF, PHDR_SIZE, PT, RECORDS, Ehdr, Phdr
 from tests.linker.inject.test_in_place import REMEDY, add, assert_nothing_is_left, assert_one_section, sframe_bytes, unchanged
 from tests.linker.inject.test_run import REFUSED, STRIPPERS, apply_tool, assert_table_is_found, blocked_library, run
-from tests.support.inputs.linker_inputs import FLAGS, KINDS, SOURCE, inject_bytes, small_file, source_of, without_sections
+from tests.support.inputs.linker_inputs import (
+    FLAGS,
+    KINDS,
+    SOURCE,
+    inject_bytes,
+    section_named,
+    small_file,
+    source_of,
+    without_sections,
+)
 from tests.support.loops import for_each
 from tests.support.programs import PROGRAM
 
@@ -228,8 +237,7 @@ def header_with(**changes: Any) -> tuple[int, bytes]:
 
 
 def text_offset() -> int:
-    text = ElfFile(memoryview(ORIGINAL)).section(".text")
-    assert text is not None
+    text = section_named(ElfFile(memoryview(ORIGINAL)), ".text")
     return text.header.sh_offset
 
 
@@ -267,8 +275,7 @@ def test_a_record_that_lies(lie: str, tmp_path: Path) -> None:
 
 def test_headers_that_call_code_a_section_are_all_that_goes(tmp_path: Path) -> None:
     elf = ElfFile(memoryview(ORIGINAL))
-    text = elf.section(".text")
-    assert text is not None
+    text = section_named(elf, ".text")
     place = (text.header.sh_offset, text.header.sh_addr, text.header.sh_addr, 16, 16)
     number = next(n for n, s in enumerate(elf.segments) if s.p_type == 4)  # the build-id's
     data = bytearray(ORIGINAL)

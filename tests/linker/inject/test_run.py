@@ -1,18 +1,19 @@
-"""Real programs and libraries with an added section: they run, no loaded byte changed, and the original can be had back."""
+"""Programs and libraries with an added section: they run, no loaded byte changed, and the original comes back."""
 
 from __future__ import annotations
 
 import re
 import subprocess
+from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
 
 from linker.inject.gaps import to_new_offset as moved_to
-from sframegen.base.errors import FormatError
-from sframegen.elf.file import open_elf
-from sframegen.elf.records import PT, SHT
-from tests.linker.inject.both_readers import findings as verify
+from linker.inject.plan import plan_injection
+from sframegen.base.errors import FormatError, RefusedError
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.records import PF, PHDR_SIZE, PT, SHN, SHT
 from tests.support.inputs.linker_inputs import (
     FLAGS,
     KINDS,
@@ -20,17 +21,23 @@ from tests.support.inputs.linker_inputs import (
     blocking_script,
     inject,
     restored,
+    section_named,
     section_of,
+    small_file,
     source_of,
+    with_many_sections,
+    with_many_segments,
+    with_table_behind,
     without_sections,
 )
+from tests.support.inputs.linker_inputs import both_findings as verify
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from linker.inject.plan import InjectionPlan
-    from sframegen.elf.file import ElfFile
+    from sframegen.elf.records import ByteOrder
     from tests.support.peers import Compiler, Peers
 
 LIBRARIES = {kind for kind, flags in KINDS.items() if "-shared" in flags}
@@ -125,8 +132,7 @@ def assert_every_loaded_byte_is_where_it_was(plan: InjectionPlan, before: ElfFil
     for section in before.sections:
         header = section.header
         if header.sh_addr and header.sh_size and header.sh_type != SHT.NOBITS and section.name not in {".dynamic", ".tbss"}:
-            new = after.section(section.name)
-            assert new is not None
+            new = section_named(after, section.name)
             if section.name not in moved:
                 same = header._replace(sh_name=0, sh_offset=new.header.sh_offset, sh_link=new.header.sh_link)
                 assert new.header._replace(sh_name=0) == same
@@ -192,3 +198,103 @@ def test_a_library_where_code_follows_the_table(compile_c: Compiler, tmp_path: P
 def blocked_library(compile_c: Compiler, directory: Path) -> Path:
     (directory / "script").write_text(blocking_script())
     return compile_c(SOURCE, *FLAGS, *KINDS["library"], f"-Wl,-T,{directory / 'script'}", name="blocked.so")
+
+
+@pytest.fixture
+def program(compile_c: Compiler) -> bytes:
+    return compile_c(SOURCE, *FLAGS, *KINDS["pie"]).read_bytes()
+
+
+@pytest.mark.full
+def test_more_sections_than_the_elf_header_can_say(program: bytes, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
+    """Moved notes have numbers above 65,280, and their symbols SHN_XINDEX."""
+    source, result = tmp_path / "original", tmp_path / "result"
+    source.write_bytes(with_many_sections(program, 66_000))
+    plan = inject(source, result)
+    run(result, "pie", compile_c)
+    assert verify(plan, open_elf(source), result) == []
+    assert restored(result.read_bytes()) == source.read_bytes()
+    elf = open_elf(result)
+    assert (elf.header.e_shnum, elf.header.e_shstrndx, len(elf.sections)) == (0, SHN.XINDEX, 66_001)
+    assert [s.name for s in elf.sections[-40:-1]] == [s.name for s in open_elf(source).sections[-39:]]
+    note = section_named(elf, ".note.ABI-tag")
+    assert any(".note.ABI-tag" in item.names for item in plan.moves)
+
+    def readelf(*options: str) -> str:
+        done = subprocess.run([peers.tool("readelf"), *options, "-W", result], capture_output=True, text=True, check=True)
+        assert done.stderr == ""
+        return done.stdout
+
+    [symbol] = [line.split() for line in readelf("-s").splitlines() if line.endswith(" __abi_tag")]
+    assert (int(symbol[1], 16), int(symbol[6])) == (note.header.sh_addr, note.number)
+    assert "0 (66001)" in readelf("-h")
+    assert readelf("-S").splitlines()[66_000 + 4].split()[:3] == ["[66000]", ".sframe", "GNU_SFRAME"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("count", "order"), [(SHN.LORESERVE - 2, "little"), (SHN.LORESERVE - 1, "big")])
+def test_one_section_too_many_for_the_elf_header(count: int, order: ByteOrder, tmp_path: Path) -> None:
+    source, result = tmp_path / "original", tmp_path / "result"
+    source.write_bytes(with_many_sections(small_file(order), count))
+    plan = inject(source, result)
+    elf = open_elf(result)
+    assert len(elf.sections) == elf.shnum == count + 1
+    assert elf.header.e_shnum == (count + 1 if count + 1 < SHN.LORESERVE else 0)
+    assert [section.name for section in elf.sections].count(".sframe") == 1
+    assert elf.sections[elf.shstrndx].name == ".shstrtab"
+    assert verify(plan, open_elf(source), result) == []
+    assert restored(result.read_bytes()) == source.read_bytes()
+
+
+@pytest.mark.dear
+def test_a_symbol_whose_section_nothing_tells() -> None:
+    """SHN_XINDEX without the section that holds the numbers: the symbol stays unchanged."""
+    data = with_many_sections(small_file(), 66_000)
+    header = ElfFile(memoryview(data)).header
+    at = header.e_shoff + (66_000 - 1) * 64 + 4
+    without = data[:at] + bytes(4) + data[at + 4 :]  # SHT_NULL
+    patched = [
+        [patch for patch in plan_injection(ElfFile(memoryview(file)), 28).patches if patch.name.startswith(".symtab")]
+        for file in (data, without)
+    ]
+    assert list(map(len, patched)) == [1, 0]
+
+
+@for_each("count", [1169, 65_535, 66_000])
+def test_more_program_headers_than_any_kernel_reads(count: int) -> None:
+    why = f"^file: has {count:,} program headers: 3 more would be above the 1,170 that kernels read"
+    with pytest.raises(RefusedError, match=why) as error:
+        plan_injection(ElfFile(memoryview(with_many_segments(small_file(), count)), "file"), 28)
+    assert "\n" not in str(error.value)
+
+
+@for_each(("flag", "kind"), [*product([PF.R, PF.X], ["pie", "no-pie", "library"]), (PF.R, "static-pie")])
+def test_a_program_header_table_elsewhere(flag: int, kind: str, compile_c: Compiler, tmp_path: Path) -> None:
+    """Not at offset 64 but after the metadata, or after code, as LIEF 1.0 and BOLT put it; it stays there, and grows."""
+    source, result = tmp_path / "original", tmp_path / "result"
+    source.write_bytes(with_table_behind(compile_c(SOURCE, *FLAGS, *KINDS[kind]).read_bytes(), flag))
+    table = open_elf(source).header
+    end = table.e_phoff + table.e_phnum * PHDR_SIZE
+    if -end % 0x1000 < 3 * PHDR_SIZE:
+        pytest.skip("no room after the headers in what this linker makes")
+    source.chmod(0o755)
+    plan = inject(source, result)
+    assert plan.layout == "front"
+    assert plan.table_offset == open_elf(source).header.e_phoff > 64
+    assert plan.moves == ()
+    assert verify(plan, open_elf(source), result) == []
+    assert restored(result.read_bytes()) == source.read_bytes()
+    for file in (source, result):
+        run(file, kind, compile_c)
+
+
+def test_section_headers_that_are_none(program: bytes, compile_c: Compiler, tmp_path: Path) -> None:
+    """An offset of section headers, but none in number."""
+    source, result = tmp_path / "original", tmp_path / "result"
+    bare = without_sections(program)
+    source.write_bytes(bare[:40] + len(bare).to_bytes(8, "little") + bare[48:] + bytes(64))
+    plan = inject(source, result)
+    assert open_elf(result).sections == []
+    assert open_elf(result).header.e_shoff == moved_to(plan.gaps, len(bare))
+    assert verify(plan, open_elf(source), result) == []
+    run(result, "pie", compile_c)

@@ -14,7 +14,7 @@ from sframegen.base.errors import FormatError
 from sframegen.elf.records import SHF, SHT, Shdr
 from tests.linker.inject.test_image import with_section
 from tests.linker.inject.test_plan import elf_of
-from tests.support.inputs.linker_inputs import small_file
+from tests.support.inputs.linker_inputs import section_named, small_file
 
 SFRAME = Shdr(0, SHT.GNU_SFRAME, SHF.ALLOC, 0x9000, 0x4000, 28, 0, 0, 8, 0)
 COVER = Shdr(0, SHT.PROGBITS, SHF.ALLOC, 0x8000, 0x3000, 8, 0, 0, 8, 0)
@@ -25,8 +25,7 @@ NOTE = Move((".note",), 0x20, 0x200, 0x800, 0x1200, 0x9800)
 
 def with_symbol(data: bytes, section: int, value: int) -> bytes:
     """The first symbol of .symtab is of that section."""
-    table = elf_of(data).section(".symtab")
-    assert table
+    table = section_named(elf_of(data), ".symtab")
     at = table.header.sh_offset + 24
     return data[: at + 6] + struct.pack("<HQ", section, value) + data[at + 16 :]
 
@@ -65,8 +64,7 @@ def test_symbols_of_later_sections_get_their_new_numbers() -> None:
     data = small_file()
     elf = elf_of(data)
     [place] = [section.number + 1 for section in elf.sections if section.name == ".dynamic"]
-    symbols = elf.section(".symtab")
-    assert symbols
+    symbols = section_named(elf, ".symtab")
     for number in (place - 1, place, elf.shnum - 1):
         table = make_section_table(elf_of(with_symbol(data, number, 0)), DRAFT)
         patch = Patch("section of .symtab[1]", symbols.header.sh_offset + 24 + 6, number, number + 2, 2)
@@ -108,9 +106,7 @@ def test_symbols_of_moved_sections_follow() -> None:
     """Up to the section's end."""
     data = small_file()
     elf = elf_of(data)
-    note, symbols = elf.section(".note.gnu.build-id"), elf.section(".symtab")
-    assert note
-    assert symbols
+    note, symbols = section_named(elf, ".note.gnu.build-id"), section_named(elf, ".symtab")
     address, size = note.header.sh_addr, note.header.sh_size
     move = Move(("note",), size, note.header.sh_offset, 0x4800, address, 0x9800)
     draft = DRAFT._replace(gaps=(Gap(symbols.header.sh_offset, 0x100),), moves=[move])

@@ -19,7 +19,6 @@ from sframegen.cli.commands import cli
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import CHDR_SIZE, EHDR_SIZE, PT, RECORDS, SHDR_SIZE, SHF, SHT, Chdr, Ehdr, Phdr, Shdr
 from sframegen.format.locate import find_unloaded_section
-from tests.linker.inject.both_readers import findings as verify
 from tests.linker.inject.test_min_kernel import system_loader
 from tests.linker.inject.test_run import run
 from tests.support.inputs.linker_inputs import (
@@ -33,6 +32,7 @@ from tests.support.inputs.linker_inputs import (
     with_many_segments,
     without_sections,
 )
+from tests.support.inputs.linker_inputs import both_findings as verify
 from tests.support.loops import for_each
 from tests.support.peers import corpus_file
 from tests.support.zstandard import compress_section
@@ -344,6 +344,13 @@ def test_a_compression_header_that_lies(compressed: Path, fields: dict[str, int]
 
 
 def test_a_damaged_one_is_replaced(compressed: Path) -> None:
+    good, elf = compressed.read_bytes(), open_elf(compressed)
+    last = elf.sections[-1]
+    header = last.header._replace(sh_size=CHDR_SIZE - 1)
+    put(compressed, elf.header.e_shoff + last.number * SHDR_SIZE, RECORDS[Shdr, "little"].pack(*header))
+    with pytest.raises(FormatError, match=r"expected 24 bytes of compression header, have 23"):
+        read(compressed)
+    compressed.write_bytes(good)
     at = open_elf(compressed).sections[-1].header.sh_offset + CHDR_SIZE + 20
     put(compressed, at, b"\xff" * 20)
     with pytest.raises(FormatError, match=r"cannot be decompressed"):
@@ -355,15 +362,6 @@ def test_a_damaged_one_is_replaced(compressed: Path) -> None:
     assert {finding.rule for finding in check(compressed).findings if finding.severity} == set()
     remove(compressed)
     assert compressed.read_bytes() == damaged
-
-
-def test_a_compression_header_that_is_cut_off(compressed: Path) -> None:
-    elf = open_elf(compressed)
-    last = elf.sections[-1]
-    header = last.header._replace(sh_size=CHDR_SIZE - 1)
-    put(compressed, elf.header.e_shoff + last.number * SHDR_SIZE, RECORDS[Shdr, "little"].pack(*header))
-    with pytest.raises(FormatError, match=r"expected 24 bytes of compression header, have 23"):
-        read(compressed)
 
 
 def test_two_of_them(file: Path) -> None:

@@ -1,4 +1,4 @@
-"""Verification finds what is wrong with a written file; each case here spoils a good one."""
+"""Verification finds what is wrong with a written file, which is spoilt here; each comparison at its limit."""
 
 from __future__ import annotations
 
@@ -12,19 +12,34 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from linker.files.copying import COMPARE_CHUNK, ranges_are_equal
-from linker.files.read_back import read_back
+from linker.files.read_back import READERS, ReadBack, read_back
+from linker.inject.layout import Move
+from linker.inject.undo_record import Write
+from linker.inject.verify import (
+    check_bytes,
+    check_load_order,
+    check_mapping,
+    check_moves,
+    check_overwritten,
+    check_table,
+    is_planned_change,
+    maps_range,
+    planned_location,
+    verify_writes,
+)
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile, open_elf, opened_elf
 from sframegen.elf.notes import read_notes
-from sframegen.elf.records import PHDR_SIZE, PT, RECORDS, SHDR_SIZE, Ehdr, Phdr, Shdr
-from tests.linker.inject.both_readers import findings as verify
-from tests.support.inputs.linker_inputs import inject, small_file
+from sframegen.elf.records import EHDR_SIZE, PF, PHDR_SIZE, PT, RECORDS, SHDR_SIZE, SHF, SHT, Ehdr, Phdr, Shdr
+from tests.support.inputs.linker_inputs import both_findings as verify
+from tests.support.inputs.linker_inputs import inject, section_named, small_file
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from linker.files.read_back import Reader
     from linker.inject.plan import InjectionPlan
     from sframegen.elf.records import ByteOrder
 
@@ -58,8 +73,7 @@ class Written(NamedTuple):
 
     def change_section(self, name: str, **fields: int) -> None:
         elf = open_elf(self.path)
-        section = elf.section(name)
-        assert section is not None
+        section = section_named(elf, name)
         self.put(elf.header.e_shoff + section.number * SHDR_SIZE, RECORDS[Shdr, "little"].pack(*section.header._replace(**fields)))
 
 
@@ -88,8 +102,7 @@ def test_a_table_at_an_offset_that_no_file_has(field: str, tmp_path: Path) -> No
 
 
 def spoil_code(written: Written) -> None:
-    section = written.original.section(".text")
-    assert section is not None
+    section = section_named(written.original, ".text")
     written.put(section.header.sh_offset + 5, b"\x90")
 
 
@@ -195,3 +208,233 @@ def test_planning_and_writing_do_not_import_lief() -> None:
     modules = "linker.files.rename_into_place, linker.inject.apply, linker.inject.plan, linker.inject.undo_record"
     code = f"import sys, {modules}; sys.exit('lief' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+LOAD = Phdr(PT.LOAD, PF.R, 0x1000, 0x5000, 0x5000, 0x100, 0x200, 0x1000)
+
+
+def read(*segments: Phdr, table_offset: int = EHDR_SIZE) -> ReadBack:
+    return ReadBack(table_offset, list(segments), [], {})
+
+
+@for_each(
+    ("address", "offset", "size", "held"),
+    [
+        (0x5000, 0x1000, 0x100, True),
+        (0x5000, 0x1000, 0x101, False),
+        (0x50FF, 0x10FF, 1, True),
+        (0x5100, 0x1100, 1, False),
+        (0x4FFF, 0xFFF, 1, False),
+        (0x5001, 0x1000, 1, False),
+        (0x5010, 0x1011, 1, False),
+    ],
+)
+def test_a_load_holds_what_lies_in_its_bytes(address: int, offset: int, size: int, held: bool) -> None:
+    assert maps_range(LOAD, address, offset, size) is held
+
+
+@for_each(
+    ("segments", "size", "found"),
+    [
+        ([LOAD], 0x1100, ""),
+        ([LOAD], 0x10FF, "PT_LOAD at 0x5000 reaches past the end of the file"),
+        ([LOAD._replace(p_filesz=0)], 0, ""),
+        ([LOAD, LOAD._replace(p_vaddr=0x5200)], 0x1100, ""),
+        ([LOAD, LOAD._replace(p_vaddr=0x51FF)], 0x1100, "PT_LOAD at 0x51ff begins before 0x5200, where the one before it ends"),
+        ([LOAD, LOAD._replace(p_type=PT.NOTE, p_vaddr=0)], 0x1100, ""),
+    ],
+)
+def test_loads_ascend_and_are_in_the_file(segments: list[Phdr], size: int, found: str) -> None:
+    assert list(check_load_order(read(*segments), size)) == [found] * bool(found)
+
+
+def test_the_table_is_where_the_first_load_puts_it() -> None:
+    first = LOAD._replace(p_offset=0, p_vaddr=0x4000)
+    table = Phdr(PT.PHDR, PF.R, EHDR_SIZE, 0x4000 + EHDR_SIZE, 0, 3 * PHDR_SIZE, 3 * PHDR_SIZE, 8)
+    far = LOAD._replace(p_vaddr=0x9000)
+
+    def findings(table: Phdr, *loads: Phdr) -> list[str]:
+        return [line.removeprefix("PT_PHDR ") for line in check_table(read(table, *loads))]
+
+    assert findings(table, first, far) == []
+    for wrong in ({"p_filesz": 2 * PHDR_SIZE}, {"p_offset": EHDR_SIZE + 8, "p_vaddr": table.p_vaddr}):
+        assert "does not cover the program header table" in findings(table._replace(**wrong), first, far)
+    assert findings(table, first._replace(p_filesz=EHDR_SIZE + 3 * PHDR_SIZE), far) == []
+    assert findings(table, first._replace(p_filesz=EHDR_SIZE + 3 * PHDR_SIZE - 1), far) == ["is in no PT_LOAD"]
+    shifted = table._replace(p_vaddr=table.p_vaddr + 8)
+    assert findings(shifted, first, far) == ["is not where the first PT_LOAD puts the program header table", "is in no PT_LOAD"]
+    only_table = read(table._replace(p_filesz=PHDR_SIZE))
+    assert list(check_table(only_table)) == ["PT_PHDR is in no PT_LOAD"]
+
+
+class Injected:
+    """A small file with a section: the plan, the original, and what a reader says of the result."""
+
+    def __init__(self, directory: Path, data: bytes) -> None:
+        (directory / "original").write_bytes(data)
+        self.plan: InjectionPlan = inject(directory / "original", directory / "result")
+        self.original = open_elf(directory / "original")
+        self.path = directory / "result"
+        read = read_back(self.path, "elftools")
+        assert read
+        self.written = read
+
+    def with_byte(self, offset: int) -> ElfFile:
+        """The result with another byte there."""
+        data = bytearray(self.path.read_bytes())
+        data[offset] ^= 0x55
+        return ElfFile(memoryview(bytes(data)))
+
+
+@pytest.fixture
+def injected(tmp_path: Path) -> Injected:
+    return Injected(tmp_path, small_file())
+
+
+def mapping(injected: Injected, *loads: Phdr) -> list[str]:
+    """The findings, if these map the section."""
+    rest = [s for s in injected.written.segments if s not in injected.plan.new_segments]
+    sframe = [s for s in injected.plan.new_segments if s.p_type == PT.GNU_SFRAME]
+    return list(check_mapping(injected.plan, injected.written._replace(segments=[*rest, *loads, *sframe])))
+
+
+def test_one_load_that_is_only_read_holds_the_section(injected: Injected) -> None:
+    [load] = [s for s in injected.plan.new_segments if s.p_type == PT.LOAD]
+    message = ["no read-only PT_LOAD of its own holds .sframe"]
+    place, size = injected.plan.section_address - load.p_vaddr, injected.plan.section_size
+    exact = load._replace(p_filesz=place + size, p_memsz=place + size)
+    assert mapping(injected, load) == mapping(injected, exact) == []
+    assert mapping(injected, exact._replace(p_filesz=place + size - 1)) == message
+    assert mapping(injected, load._replace(p_flags=PF.R | 1)) == message
+    assert mapping(injected, load, load) == mapping(injected) == message
+    below = load._replace(p_vaddr=injected.plan.section_address - 0x10, p_memsz=0x10, p_flags=0)
+    assert mapping(injected, below, load) == []
+    assert mapping(injected, below._replace(p_memsz=0x11), load) == message
+
+
+def test_every_byte_that_is_not_named_is_compared(injected: Injected) -> None:
+    """In the original's loads and out of them: each range's first and last byte, at its new place."""
+    original = injected.original
+    named = injected.plan.overwritten()
+    assert list(check_bytes(injected.plan, original, open_elf(injected.path), injected.written)) == []
+    kept = 0
+    for section in original.sections[1:]:
+        header = section.header
+        for at in (header.sh_offset, header.sh_offset + header.sh_size - 1):
+            if any(offset <= at < offset + size for offset, size in named):
+                continue
+            [there] = [
+                new.header.sh_offset + at - header.sh_offset for new in injected.written.sections if new.name == section.name
+            ] or [at]
+            moves = [item for item in injected.plan.moves if item.contains(header.sh_offset, header.sh_size)]
+            changed = injected.with_byte(at if moves else there)
+            found = list(check_bytes(injected.plan, original, changed, injected.written))
+            if section.name != ".shstrtab":
+                assert len(found) == 1, section.name
+                kept += 1
+    assert kept > 8
+
+
+def test_each_byte_of_what_moved_is_compared(injected: Injected) -> None:
+    plan, original = injected.plan, injected.original
+    assert list(check_moves(plan, original, open_elf(injected.path))) == []
+    assert plan.moves
+    for item in plan.moves:
+        for at in (item.to_offset, item.to_offset + item.size - 1):
+            if any(patch.offset <= at < patch.offset + patch.size for patch in plan.patches):
+                continue
+            assert list(check_moves(plan, original, injected.with_byte(at))) == [
+                f"{', '.join(item.names)} changed when it moved to {item.to_address:#x}"
+            ]
+    for patch in plan.patches:
+        found = list(check_moves(plan, original, injected.with_byte(patch.offset + patch.size - 1)))
+        assert f"{patch.name} does not say {patch.new:#x}" in found
+
+
+def test_an_address_names_moved_metadata_or_its_end(injected: Injected) -> None:
+    plan, result = injected.plan, open_elf(injected.path)
+    patch = next(patch for patch in plan.patches if patch.size == 8)
+    for item in plan.moves:
+        for address, known in (
+            (item.to_address, True),
+            (item.to_address + item.size, True),
+            (max(item.to_address + item.size for item in plan.moves) + 1, False),
+            (0, False),
+        ):
+            one = plan._replace(patches=(patch._replace(new=address),))
+            found = [line for line in check_moves(one, injected.original, result) if "nothing moved" in line]
+            assert found == ([] if known else [f"{patch.name} says {address:#x}, where nothing moved to"])
+
+
+def test_metadata_next_to_the_table_is_overwritten_only_if_it_moves(injected: Injected) -> None:
+    plan, original = injected.plan, injected.original
+    assert list(check_overwritten(plan, original)) == []
+    first = min(plan.moves, key=lambda item: item.from_offset)
+    left = plan._replace(moves=tuple(item for item in plan.moves if item != first))
+    assert any(name in line for name in first.names for line in check_overwritten(left, original))
+
+
+@for_each("reader", READERS)
+def test_only_the_writes_change_a_file(reader: Reader, tmp_path: Path) -> None:
+    data = small_file()
+    original = ElfFile(memoryview(data))
+    text = section_named(original, ".text")
+    at = text.header.sh_offset
+
+    def findings(result: bytes, writes: list[Write]) -> list[str]:
+        (tmp_path / "result").write_bytes(result)
+        return verify_writes(original, original.segments, original.sections, writes, tmp_path / "result", reader)
+
+    def changed(*offsets: int) -> bytes:
+        result = bytearray(data)
+        for offset in offsets:
+            result[offset] ^= 0x55
+        return bytes(result)
+
+    write = Write(at + 4, b"1234")
+    message = ["bytes changed that do not belong to the section"]
+    assert findings(changed(at + 4, at + 7), [write]) == []
+    assert findings(changed(at + 3), [write]) == message
+    assert findings(changed(at + 8), [write]) == message
+    end = Write(len(data), b"more")
+    assert findings(data + b"more", [end]) == []
+    assert findings(data, [end]) == [f"the file has {len(data)} bytes, not {len(data) + 4}"]
+    assert findings(data + b"more", [write]) == [f"the file has {len(data) + 4} bytes, not {len(data)}"]
+
+
+# -- follows, place_of: what a plan allows
+
+NOTE = Phdr(PT.NOTE, PF.R, 0x200, 0x1200, 0x1200, 0x20, 0x20, 4)
+MOVE = Move(("note",), 0x20, 0x200, 0x800, 0x1200, 0x9800)
+MOVED = NOTE._replace(p_offset=0x800, p_vaddr=0x9800, p_paddr=0x9800)
+
+
+def test_a_segment_follows_its_metadata(injected: Injected) -> None:
+    plan = injected.plan._replace(gaps=(), moves=(MOVE,))
+    assert is_planned_change(plan, NOTE, NOTE)
+    assert is_planned_change(plan, NOTE, MOVED)
+    for wrong in ({"p_offset": 0x801}, {"p_vaddr": 0x9801}, {"p_filesz": 0x1F}, {"p_flags": 5}, {"p_align": 8}):
+        assert not is_planned_change(plan, NOTE, MOVED._replace(**wrong))
+    assert not is_planned_change(plan._replace(moves=()), NOTE, MOVED)
+    assert not is_planned_change(plan, NOTE._replace(p_filesz=0x21), MOVED._replace(p_filesz=0x21))
+    other = NOTE._replace(p_type=PT.GNU_SFRAME)
+    assert not is_planned_change(plan, other, MOVED._replace(p_type=PT.GNU_SFRAME))
+    assert not is_planned_change(plan, LOAD, LOAD._replace(p_offset=0x1001))
+    assert is_planned_change(plan, LOAD, LOAD._replace(p_filesz=0x101))
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "offset", "size", "place"),
+    [
+        (SHT.PROGBITS, SHF.ALLOC, 0x200, 0x20, (0x9800, 0x800)),
+        (SHT.PROGBITS, SHF.ALLOC, 0x210, 0x10, (0x9800, 0x810)),
+        (SHT.PROGBITS, SHF.ALLOC, 0x210, 0x11, (0x1200, 0x210)),
+        (SHT.PROGBITS, 0, 0x200, 0x20, (0x1200, 0x200)),
+        (SHT.NOBITS, SHF.ALLOC, 0x200, 0x20, (0x1200, 0x200)),
+    ],
+)
+def test_a_section_follows_its_metadata(
+    kind: int, flags: int, offset: int, size: int, place: tuple[int, int], injected: Injected
+) -> None:
+    plan = injected.plan._replace(gaps=(), moves=(MOVE,))
+    assert planned_location(plan, Shdr(0, kind, flags, 0x1200, offset, size, 0, 0, 4, 0)) == place

@@ -7,10 +7,12 @@ import struct
 import subprocess
 from typing import TYPE_CHECKING
 
+from linker.files.read_back import READERS
 from linker.inject import undo_record
 from linker.inject.apply import Change, make_injection_change, write_changed_file
 from linker.inject.kernel_versions import changes_accepted_by
 from linker.inject.plan import plan_injection, plan_unloaded
+from linker.inject.verify import verify_injection
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import (
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from linker.inject.plan import InjectionPlan
+    from sframegen.elf.file import Section
 
 SHT_HASH, SHT_DYNAMIC = 5, 6
 
@@ -107,6 +110,21 @@ def blocking_script() -> str:
     here = '. = SEGMENT_START("text-segment", 0) + SIZEOF_HEADERS;'
     assert here in script
     return script.replace(here, here + " .rodata : { *(.rodata .rodata.*) QUAD(1) }", 1)
+
+
+def section_named(elf: ElfFile, name: str) -> Section:
+    section = elf.section(name)
+    assert section is not None
+    return section
+
+
+def both_findings(plan: InjectionPlan, original: ElfFile, result: Path) -> list[str]:
+    """What verification finds: the same with each reader of written files, except who cannot read it."""
+    first, *others = (
+        [one.replace(reader, "the reader") for one in verify_injection(plan, original, result, reader)] for reader in READERS
+    )
+    assert all(first == other for other in others)
+    return first
 
 
 def section_of(size: int) -> bytes:
