@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,9 +38,18 @@ if not os.fork():
     threading.Thread(target=deep, args=(10,)).start()
 deep(10)
 """
-SAMPLE = (
-    """
-import json, signal, subprocess, sys
+FORKS = """
+import os, sys, time
+sys.stdin.readline()
+for _ in range(100):
+    if not os.fork():
+        while time.process_time() < 0.003:
+            pass
+        os._exit(0)
+    os.wait()
+"""
+SAMPLE = """
+import json, os, signal, subprocess, sys
 from sframegen.profile.copied_session import CopiedSession
 from sframegen.profile.events.names import find_event
 from sframegen.profile.packed_frames import unpack_frame
@@ -48,44 +58,30 @@ def late(*_):
     raise TimeoutError
 signal.signal(signal.SIGALRM, late)
 signal.alarm(120)
-"""
-    f"BUSY = {BUSY!r}"
-    """
-target = subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE, start_new_session=True)
+target = subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, start_new_session=True)
 try:
     with CopiedSession(ProfilePlan(frozenset({target.pid}), find_event("cpu-clock"), 199, by="tid")) as session:
         session.begin()
         target.stdin.close()
-        while session.samples < 200 or len(session.collected.stacks.tasks) < 3:
+        while target.poll() is None and (session.samples < 200 or len(session.collected.stacks.tasks) < 3):
             session.advance()
         found = session.finish()
 finally:
-    import os
-    os.killpg(target.pid, signal.SIGKILL)
+    if target.poll() is None:
+        os.killpg(target.pid, signal.SIGKILL)
 stacks = [(stack.end.name, len(stack.frames), stack.samples) for stack in found.stacks]
 guessed = sum(stack.samples for stack in found.stacks if any(unpack_frame(frame).guessed for frame in stack.frames))
 pids = {stack.pid for stack in found.stacks}
-print(json.dumps([stacks, guessed, len(pids), dict(found.lost), [file.path for file in found.files.values()]]))
+files = [file.path for file in found.files.values()]
+print(json.dumps([stacks, guessed, len(pids), dict(found.lost), files, session.samples]))
 """
-)
 
 
 def run(script: str, user: int | None, python: str) -> subprocess.CompletedProcess[str]:
     environ = os.environ | {"PYTHONPATH": str(Path(sframegen.__file__).parents[1])}
+    as_user: dict[str, Any] = {"user": user, "group": user, "extra_groups": [] if user else None}
     command = [python, "-P", "-c", script]
-    groups: list[int] | None = [] if user else None
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        user=user,
-        group=user,
-        extra_groups=groups,
-        cwd="/",
-        env=environ,
-        timeout=200,
-    )
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", env=environ, timeout=200, **as_user)
 
 
 def python_of(user: int) -> str:
@@ -99,14 +95,19 @@ def python_of(user: int) -> str:
     pytest.skip("no Python that another user can run")
 
 
+def sampled(program: str, user: int | None) -> list[Any]:
+    """What SAMPLE prints, of a user."""
+    done = run(SAMPLE.replace("PROGRAM", repr(program)), user, python_of(user) if user else sys.executable)
+    assert done.returncode == 0, done.stderr
+    found: list[Any] = json.loads(done.stdout)
+    return found
+
+
 @pytest.mark.sampled
 @needs_perf_events
 @pytest.mark.parametrize("privileged", [True, False])
 def test_samples_of_threads_and_children_reach_the_outermost_frame(privileged: bool) -> None:
-    user = None if privileged or os.geteuid() else NOBODY
-    done = run(SAMPLE, user, python_of(user) if user else sys.executable)
-    assert done.returncode == 0, done.stderr
-    stacks, guessed, processes, lost, files = json.loads(done.stdout)
+    stacks, guessed, processes, lost, files, _ = sampled(BUSY, None if privileged or os.geteuid() else NOBODY)
     samples = sum(count for *_, count in stacks)
     outermost = sum(count for end, _, count in stacks if end == "OUTERMOST")
     assert outermost >= samples * 0.98
@@ -117,41 +118,13 @@ def test_samples_of_threads_and_children_reach_the_outermost_frame(privileged: b
     assert any(path == os.path.realpath(sys.executable) or "python" in path for path in files)
 
 
-FORKS = """
-import os, sys, time
-sys.stdin.readline()
-for _ in range(100):
-    if not os.fork():
-        while time.process_time() < 0.003:
-            pass
-        os._exit(0)
-    os.wait()
-"""
-SHORT_LIVED = f"""
-import json, subprocess, sys
-from sframegen.profile.copied_session import CopiedSession
-from sframegen.profile.events.names import find_event
-from sframegen.profile.sampling_plan import ProfilePlan
-target = subprocess.Popen([sys.executable, "-c", {FORKS!r}], stdin=subprocess.PIPE)
-with CopiedSession(ProfilePlan(frozenset([target.pid]), find_event("cpu-clock"), 199)) as session:
-    session.begin()
-    target.stdin.close()
-    while target.poll() is None:
-        session.advance()
-    found = session.finish()
-print(json.dumps([session.samples, dict(found.lost)]))
-"""
-
-
 @pytest.mark.sampled
 @needs_perf_events
 @pytest.mark.parametrize("privileged", [True, False])
 def test_processes_shorter_than_a_period_are_sampled_or_said_to_be_missing(privileged: bool) -> None:
     """100 of 3 ms, where a sample is taken each 5 ms."""
     user = None if privileged or os.geteuid() else NOBODY
-    done = run(SHORT_LIVED, user, python_of(user) if user else sys.executable)
-    assert done.returncode == 0, done.stderr
-    samples, lost = json.loads(done.stdout)
+    *_, lost, _, samples = sampled(FORKS, user)
     missing = lost.get(NOT_REACHED_OR_KERNEL, 0) + lost.get(NOT_REACHED, 0)
     assert samples + missing > 30
     assert missing > 30 if user else not missing

@@ -37,28 +37,30 @@ def test_no_two_events_are_the_same() -> None:
 
 
 def test_refusals_are_in_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    cases: list[tuple[int, int, int, str]] = [
-        (errno.EACCES, -1, 0, r"^cycles events of all processes need root, CAP_PERFMON, or .*paranoid of 0 or less \(it is 3\)$"),
-        (errno.EPERM, 7, 0, r"^cycles events of your own processes .* of 1 or less"),
-        (errno.EACCES, 7, EventFlag.EXCLUDE_KERNEL, r"^cycles events of your own processes .* of 2 or less"),
-        (errno.EMFILE, -1, 0, "ulimit -n"),
-        (errno.ENOENT, -1, 0, "^this machine has no cycles events$"),
-        (errno.EOPNOTSUPP, -1, 0, "^this machine has no cycles events$"),
-        (errno.ESRCH, 7, 0, "^process 7: no such process$"),
-        (errno.ENOSYS, 7, 0, "^this kernel has no perf events$"),
-        (errno.EINVAL, 7, 0, "refuses cycles events: Invalid argument$"),
-        (errno.EINVAL, 7, EventFlag.FREQUENCY, "^99,999 samples per second are more than .*max_sample_rate allows: 3$"),
-    ]
-    allowed = {
-        (7, "^process 7: cycles events of other users' processes need root or CAP_PERFMON$"),
-        (0, "^cycles events are not allowed, though .* is 1: a container or a policy forbids them$"),
-    }
-    levels = [(3, case) for case in cases] + [(1, (errno.EACCES, pid, 0, message)) for pid, message in allowed]
     monkeypatch.setattr(attributes, "_LIBC", type("Library", (), {"syscall": staticmethod(lambda *_: -1)}))
     for name in ("PARANOID", "MAX_RATE"):
         monkeypatch.setattr(attributes, name, tmp_path / "level")
     wrong = {}
-    for level, (number, pid, flags, message) in levels:
+    for level, number, pid, flags, message in (
+        (
+            3,
+            errno.EACCES,
+            -1,
+            0,
+            r"^cycles events of all processes need root, CAP_PERFMON, or .*paranoid of 0 or less \(it is 3\)$",
+        ),
+        (3, errno.EPERM, 7, 0, r"^cycles events of your own processes .* of 1 or less"),
+        (3, errno.EACCES, 7, EventFlag.EXCLUDE_KERNEL, r"^cycles events of your own processes .* of 2 or less"),
+        (3, errno.EMFILE, -1, 0, "ulimit -n"),
+        (3, errno.ENOENT, -1, 0, "^this machine has no cycles events$"),
+        (3, errno.EOPNOTSUPP, -1, 0, "^this machine has no cycles events$"),
+        (3, errno.ESRCH, 7, 0, "^process 7: no such process$"),
+        (3, errno.ENOSYS, 7, 0, "^this kernel has no perf events$"),
+        (3, errno.EINVAL, 7, 0, "refuses cycles events: Invalid argument$"),
+        (3, errno.EINVAL, 7, EventFlag.FREQUENCY, "^99,999 samples per second are more than .*max_sample_rate allows: 3$"),
+        (1, errno.EACCES, 7, 0, "^process 7: cycles events of other users' processes need root or CAP_PERFMON$"),
+        (1, errno.EACCES, 0, 0, "^cycles events are not allowed, though .* is 1: a container or a policy forbids them$"),
+    ):
         (tmp_path / "level").write_text(f"{level}\n")
         monkeypatch.setattr("ctypes.get_errno", lambda number=number: number)
         with pytest.raises(EventError) as caught:
