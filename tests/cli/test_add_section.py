@@ -85,12 +85,15 @@ def test_options_reach_the_api(
     assert made == [(path, IN_PLACE | changed) for path, changed in expected]
 
 
-def test_one_line(calls: Any) -> None:
-    calls(summary)
-    assert run("app").stdout == (
+def test_one_line_and_warnings_which_quiet_silences(calls: Any) -> None:
+    calls(lambda path: summary(path, warnings=["other names of this file keep the old one"]))
+    result = run("app")
+    assert result.stdout == (
         "app: 1,234 functions, 99.97 % of 345,678 bytes with CFI covered, 5,678 rows; "
         ".sframe 40,123 bytes, 0.83 of .eh_frame + .eh_frame_hdr\n"
     )
+    assert result.stderr == "sframegen: app: warning: other names of this file keep the old one\n"
+    assert run("-q", "app").output == ""
 
 
 @for_each(
@@ -205,12 +208,6 @@ def test_a_file_whose_section_kernels_do_not_take(
         assert ctypes.CDLL(str(out)).far() == 1
     else:
         subprocess.run([out], check=True)
-
-
-def test_warnings_go_to_stderr_and_quiet_silences_all_but_errors(calls: Any) -> None:
-    calls(lambda path: summary(path, warnings=["other names of this file keep the old one"]))
-    assert run("app").stderr == "sframegen: app: warning: other names of this file keep the old one\n"
-    assert run("-q", "app").output == ""
 
 
 def test_dry_run_prints_the_plan_and_json_has_everything(calls: Any) -> None:

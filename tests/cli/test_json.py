@@ -78,10 +78,22 @@ def printed(*arguments: str | Path | int) -> Any:
     return found[0] if isinstance(found, list) and len(found) == 1 else found
 
 
-@for_each("arguments", ["FILE nope", "--map nope FILE FILE", "--linker nope FILE", "--map FILE nope FILE"])
-def test_a_failed_merge_names_the_file_that_is_refused(arguments: str, compile_c: Compiler, tmp_path: Path) -> None:
-    file = compile_c(SOURCE, "-c") if "--map" not in arguments else compile_c(SOURCE)
-    document = printed("merge", "-o", tmp_path / "out", *arguments.replace("FILE", str(file)).split())
+@for_each(
+    "line",
+    [
+        "lookup nope 0",
+        "merge -o nope/out nope",
+        "merge -o out FILE nope",
+        "merge -o out --map nope FILE FILE",
+        "merge -o out --linker nope FILE",
+        "merge -o out --map FILE nope FILE",
+    ],
+)
+@pytest.mark.usefixtures("empty_folder")
+def test_commands_with_one_result_print_the_refusal_as_that(line: str, compile_c: Compiler) -> None:
+    file = compile_c(SOURCE, "-c") if "--map" not in line else compile_c(SOURCE)
+    document = printed(*line.replace("FILE", str(file)).split())
+    assert_documented(document, "refused")
     assert document["file"] == "nope"
     assert document["error"].startswith("nope: No such file or directory")
 
@@ -186,14 +198,6 @@ def test_the_page_names_the_commands_that_print_a_list(file: Path) -> None:
             assert [document["file"] for document in refused] == ["none"]
         assert len(refused) == 1
         assert len(documents) > 1
-
-
-@for_each("arguments", [("lookup", "none", "0"), ("merge", "-o", "none/out", "none")])
-@pytest.mark.usefixtures("empty_folder")
-def test_commands_with_one_result_print_the_refusal_as_that(arguments: tuple[str, ...]) -> None:
-    document = printed(*arguments)
-    assert_documented(document, "refused")
-    assert document["file"] == "none"
 
 
 def test_stack() -> None:

@@ -64,23 +64,13 @@ class _Marker(ast.NodeTransformer):
             body.insert(int(_is_docstring(body)), ast.Expr(self.flags.new()))
         return node
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+    def _with_body(self, node: ast.AST) -> ast.AST:
         return self._marked(node, "body")
+
+    visit_FunctionDef = visit_For = visit_While = visit_ExceptHandler = visit_match_case = _with_body  # noqa: N815 - ast's
 
     def visit_If(self, node: ast.If) -> ast.AST:
         return self._marked(node, "body", "orelse")
-
-    def visit_For(self, node: ast.For) -> ast.AST:
-        return self._marked(node, "body")
-
-    def visit_While(self, node: ast.While) -> ast.AST:
-        return self._marked(node, "body")
-
-    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.AST:
-        return self._marked(node, "body")
-
-    def visit_match_case(self, node: ast.match_case) -> ast.AST:
-        return self._marked(node, "body")
 
     def _reached(self, value: ast.expr) -> ast.expr:
         """The same value, which sets a flag before it is computed."""

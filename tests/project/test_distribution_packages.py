@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
-import tarfile
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ import sframegen
 from sframegen.backtrace.library_files import PRELOAD, SHARED, SONAME
 from sframegen.backtrace.preloading import HERE
 from tests import ROOT
-from tests.packages.package_makers import needs
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 REQUIREMENT = re.compile(r"([\w.]+)([^;]*)")
@@ -122,21 +119,6 @@ def oldest_versions(libc: ELFFile) -> dict[str, tuple[int, int]]:
             this = int(release[1]), int(release[2])
             found[symbol.name] = min(this, found.get(symbol.name, this))
     return found
-
-
-@pytest.mark.full
-def test_lintian_accepts_a_bound_that_names_glibc(tmp_path: Path) -> None:
-    """`make deb` fails at a warning of lintian's: the bound, which dpkg-shlibdeps cannot find, needs an override."""
-    needs("dpkg-source", "lintian")
-    source = tmp_path / f"sframegen-{sframegen.__version__}"
-    source.mkdir()
-    with tarfile.open(tmp_path / f"sframegen_{sframegen.__version__}.orig.tar.gz", "w:gz") as archive:
-        archive.add(source, source.name)
-    shutil.copytree(ROOT / "debian", source / "debian")
-    subprocess.run(["dpkg-source", "--build", source.name], check=True, cwd=tmp_path, stdout=subprocess.DEVNULL)
-    command = ["lintian", "--allow-root", "--fail-on=error,warning", "--tags=package-depends-on-hardcoded-libc"]
-    done = subprocess.run([*command, *tmp_path.glob("*.dsc")], check=False, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 def test_programs_get_the_library_from_its_own_rpm() -> None:
