@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
+import mmap
 import os
 import resource
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -19,6 +21,7 @@ from sframegen.cli.commands import cli
 from sframegen.code.isa.disassembly import make_disassembler
 from sframegen.code.isa.machines import isa_of
 from sframegen.format.abi import AMD64
+from sframegen.program.own_memory import zeros_for_missing_pages
 from sframegen.program.workers import run_all
 from tests.support.loops import for_each
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
     from tests.support.peers import Compiler
 
+PAGE = mmap.PAGESIZE
 MANY = "\n".join(f"int f{n}(int x) {{ volatile char b[{8 * n + 8}]; b[0] = x; return b[0]; }}" for n in range(400))
 
 
@@ -126,26 +130,20 @@ main()
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     "arguments",
-    [("add-section", "-j1"), ("add-section", "-j1", "--no-verify", "-o", "OUT"), ("check", "-j1"), ("dump",), ("remove", "-j1")],
-)
-def test_a_file_that_becomes_shorter_is_one_line(arguments: tuple[str, ...], library: Path, tmp_path: Path) -> None:
-    file, out = tmp_path / "file", tmp_path / "out"
-    file.write_bytes(library.read_bytes())
-    command = [sys.executable, "-c", CUT, *(str(out) if word == "OUT" else word for word in arguments), str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"sframegen: {file}: it was truncated while being read\n"
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-@pytest.mark.sampled
-def test_files_that_become_shorter_are_a_line_each(library: Path, tmp_path: Path) -> None:
-    files = [tmp_path / name for name in ("one", "two")]
+    [
+        ("add-section", "-j1"), ("add-section", "-j1", "--no-verify", "-o", "OUT"), ("check", "-j1"), ("check", "-j2"), ("dump",),
+        ("remove", "-j1"),
+    ],
+)  # fmt: skip
+def test_files_that_become_shorter_are_a_line_each(arguments: tuple[str, ...], library: Path, tmp_path: Path) -> None:
+    files, out = [tmp_path / name for name in ("one", "two")[: 1 + ("-j2" in arguments)]], tmp_path / "out"
     for file in files:
         file.write_bytes(library.read_bytes())
-    done = subprocess.run([sys.executable, "-c", CUT, "check", "-j2", *files], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", CUT, *(str(out) if word == "OUT" else word for word in arguments), *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.splitlines() == [f"sframegen: {file}: it was truncated while being read" for file in files]
+    assert sorted(tmp_path.iterdir()) == files
 
 
 def test_a_section_that_was_read_needs_its_file_no_more(library: Path, tmp_path: Path) -> None:
@@ -156,3 +154,32 @@ def test_a_section_that_was_read_needs_its_file_no_more(library: Path, tmp_path:
     os.truncate(file, 0)
     assert list(section.table.start) == list(expected.start)
     assert section.rule_at(expected.start[1]) is not None
+
+
+# -- mapped files that become shorter while zeros are asked for
+
+
+def test_what_a_file_has_lost_reads_as_zeros(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 4 * PAGE)
+    with path.open("r+b") as file, zeros_for_missing_pages():
+        data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        file.truncate(PAGE + 3)
+        assert bytes(data) == b"x" * (PAGE + 3) + bytes(3 * PAGE - 3)
+        file.truncate(0)
+        assert bytes(data) == bytes(4 * PAGE)
+
+
+def test_after_the_block_it_ends_the_program_again(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * PAGE)
+    script = f"""
+import mmap
+from sframegen.program.own_memory import zeros_for_missing_pages
+with open({str(tmp_path / "file")!r}, "r+b") as file:
+    data = mmap.mmap(file.fileno(), 0)
+    with zeros_for_missing_pages():
+        pass
+    file.truncate(0)
+    data[0]
+"""
+    assert subprocess.run([sys.executable, "-P", "-c", script], check=False).returncode == -signal.SIGBUS
