@@ -14,7 +14,7 @@ import reference_reader
 import run
 
 from conformance.__main__ import write_tarball
-from conformance.known_readers import known, measured
+from conformance.known_readers import known
 from conformance.suite import COMBINATIONS, all_cases
 from sframegen.checks.finding import Severity
 from sframegen.checks.specification.wellformed import examine_section
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from conformance.case import Case
-
-LARGE = {"v2-amd64-65536-rows", "v3-amd64-65535-rows"}
 
 
 @cache
@@ -111,15 +109,6 @@ def test_check_agrees(combination: Any) -> None:
     cases = [case for case in all_cases() if (case.version, case.machine) == combination]
     assert [case.name for case in cases if case.verdict == "valid" and Severity.ERROR in breaches(case)] == []
     assert [case.name for case in cases if case.verdict == "invalid" and not breaches(case)] == []
-
-
-def test_sections_are_small() -> None:
-    assert {case.name for case in all_cases() if len(case.section) > 4096} == LARGE
-
-
-def test_measured_cases_exist() -> None:
-    names = {case.name for case in all_cases()}
-    assert {name for cases in measured().values() for name in cases} <= names
 
 
 def test_cases_fit_their_schema() -> None:

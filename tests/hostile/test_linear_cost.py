@@ -377,13 +377,6 @@ def decoded_table(data: bytes) -> None:
     assert made.table is not None, made.why
 
 
-def test_a_decoded_table_costs_what_its_size_allows() -> None:
-    small, large = rows_that_no_section_has(100), rows_that_no_section_has(100 * GROWTH)
-    decoded_table(small)
-    (before, _), (after, _) = work(decoded_table, small), work(decoded_table, large)
-    assert after < SLACK * GROWTH * before
-
-
 def test_code_of_many_segments_is_searched_once() -> None:
     """Segments that all have the same bytes, at other addresses."""
     code = b"\x90" * 1000
@@ -406,10 +399,13 @@ def name_all(data: bytes) -> None:
     assert len(columns.functions_at(addresses)) == len(addresses)
 
 
-def test_the_ends_of_functions_without_a_size_are_looked_up() -> None:
-    small, large = functions_without_a_size(100), functions_without_a_size(100 * GROWTH)
-    name_all(small)
-    (before, _), (after, _) = work(name_all, small), work(name_all, large)
+@pytest.mark.parametrize(("run", "make"), [(decoded_table, rows_that_no_section_has), (name_all, functions_without_a_size)])
+def test_tables_and_ends_of_functions_cost_what_their_size_allows(
+    run: Callable[[bytes], None], make: Callable[[int], bytes]
+) -> None:
+    small, large = make(100), make(100 * GROWTH)
+    run(small)
+    (before, _), (after, _) = work(run, small), work(run, large)
     assert after < SLACK * GROWTH * before
 
 
