@@ -32,6 +32,10 @@ class Linked(NamedTuple):
     readelf: str
 
 
+def parts_left_out(summary: sframegen.Summary) -> dict[str, int]:
+    return {fate: count for fate, count in summary.fates["left_out"].items() if count}
+
+
 def linked(peers: Peers, target: str, directory: Path, *sources: str, version: FormatVersion = 3) -> Linked:
     """The library of objects that each have one source, in that order; the last one's object is given a section first."""
     tools = TARGETS[target]
@@ -44,8 +48,7 @@ def linked(peers: Peers, target: str, directory: Path, *sources: str, version: F
     command = [peers.tool(tools.prefix + "ld"), *tools.flags, "-shared", "-o", str(file), *map(str, objects)]
     subprocess.run(command, check=True, capture_output=True)
     done = subprocess.run([peers.tool(tools.prefix + "readelf"), "--sframe", str(file)], check=True, capture_output=True, text=True)
-    left_out = {fate: count for fate, count in summary.fates["left_out"].items() if count}
-    return Linked(file, left_out, done.stdout)
+    return Linked(file, parts_left_out(summary), done.stdout)
 
 
 def is_true(file: Path) -> bool:
@@ -87,12 +90,15 @@ FP_AT_CFA = {
 }
 
 
+def fp_at_cfa(target: str) -> str:
+    nop = "nopr\nnopr" if target == "s390x" else "nop"
+    return f".text\n.globl f\nf: .cfi_startproc\n{nop}\n{FP_AT_CFA[target]}{nop}\n.cfi_endproc\n"
+
+
 @for_each("target", FP_AT_CFA)
 def test_fp_at_the_cfa_itself(target: str, peers: Peers, tmp_path: Path) -> None:
-    """The word 0 of a default FDE, which the kernel takes for an FP that is unchanged."""
-    nop = "nopr\nnopr" if target == "s390x" else "nop"
-    source = f".text\n.globl f\nf: .cfi_startproc\n{nop}\n{FP_AT_CFA[target]}{nop}\n.cfi_endproc\n"
-    done = linked(peers, target, tmp_path, source)
+    """The word 0 of a default FDE, which the kernel takes for an FP that is unchanged. Version 2 has no other words."""
+    done = linked(peers, target, tmp_path, fp_at_cfa(target))
     assert done.left_out == {}
     table = sframegen.read(done.file).table
     at_cfa = [
@@ -104,24 +110,17 @@ def test_fp_at_the_cfa_itself(target: str, peers: Peers, tmp_path: Path) -> None
     assert re.search(r"\bc\+0\b", done.readelf)
     assert is_true(done.file)
 
-
-@for_each("target", FP_AT_CFA)
-def test_fp_at_the_cfa_itself_has_no_words_in_version_2(target: str, peers: Peers, tmp_path: Path) -> None:
-    nop = "nopr\nnopr" if target == "s390x" else "nop"
-    source = f".text\n.globl f\nf: .cfi_startproc\n{nop}\n{FP_AT_CFA[target]}{nop}\n.cfi_endproc\n"
-    tools = TARGETS[target]
-    file = tools.link(peers, source, tmp_path)
+    (tmp_path / "2").mkdir()
+    file = TARGETS[target].link(peers, fp_at_cfa(target), tmp_path / "2")
     summary = sframegen.add_section(file, version=2)
-    left_out = {fate: count for fate, count in summary.fates["left_out"].items() if count}
-    assert left_out == {Reason.FLEX.value: summary.code_bytes // 2}
+    assert parts_left_out(summary) == {Reason.FLEX.value: summary.code_bytes // 2}
     assert is_true(file)
 
 
 @for_each("target", ["amd64", "arm64"])
 def test_check_knows_that_the_kernel_misreads_it(target: str, peers: Peers, tmp_path: Path) -> None:
     """GNU as writes the word 0; a section in place of its own has a flexible FDE."""
-    source = f".text\n.globl f\nf: .cfi_startproc\nnop\n{FP_AT_CFA[target]}nop\n.cfi_endproc\n"
-    file = TARGETS[target].link(peers, source, tmp_path, "--gsframe")
+    file = TARGETS[target].link(peers, fp_at_cfa(target), tmp_path, "--gsframe")
     wrong = [one for one in sframegen.check(file).findings if one.severity is sframegen.Severity.ERROR]
     assert [one.rule for one in wrong] == ["kernel-fp-at-cfa"]
     assert sframegen.check(file, consumer="gnu").worst() is not sframegen.Severity.ERROR
@@ -146,8 +145,7 @@ def test_offsets_beyond_32_bits_are_left_out(target: str, form: str, offset: int
         "plus": [0x70 + tools.sp, 0, 0x10, *uleb(offset % (1 << 64)), 0x22],
     }[form]
     escape = ", ".join(map(str, [0x0F, len(code), *code]))
-    size = 4
-    nop = ".long 0x07000700" if target == "s390x" else f".skip {size}, 0x90"
+    size, nop = 4, ".long 0x07000700" if target == "s390x" else ".skip 4, 0x90"
     source = f".text\n.globl f\nf: .cfi_startproc\n{nop}\n.cfi_escape {escape}\n{nop}\n.cfi_endproc\n"
     done = linked(peers, target, tmp_path, source)
     assert done.left_out == ({} if offset in LAST else {Reason.OFFSET_RANGE.value: size})
@@ -169,8 +167,7 @@ def test_a_register_that_is_none_is_no_other_one(register: int, peers: Peers, tm
 
 @for_each("level", ["none", "fast"])
 def test_a_merge_says_it_in_words_that_the_kernel_reads(level: LevelName, peers: Peers, tmp_path: Path) -> None:
-    source = f".text\n.globl f\nf: .cfi_startproc\nnop\n{FP_AT_CFA['amd64']}nop\n.cfi_endproc\n"
-    made = TARGETS["amd64"].assemble(peers, source, tmp_path, "--gsframe")[0]
+    made = TARGETS["amd64"].assemble(peers, fp_at_cfa("amd64"), tmp_path, "--gsframe")[0]
     bare, linker_map, merged = tmp_path / "bare.so", tmp_path / "map", tmp_path / "merged.so"
     subprocess.run([peers.tool("ld.lld"), "-shared", "--eh-frame-hdr", f"-Map={linker_map}", "-o", bare, made], check=True)
     subprocess.run([peers.tool("objcopy"), "--remove-section", ".sframe", bare], check=True)
