@@ -52,7 +52,7 @@ tested_with := qemu-aarch64:qemu-user aarch64-linux-gnu-g++:g++-aarch64-linux-gn
     groff:groff-base zsh:zsh fish:fish cmake:cmake ninja:ninja-build meson:meson \
     dpkg-buildpackage:dpkg-dev dh:debhelper fakeroot:fakeroot rpmbuild:rpm rpm2cpio:rpm2cpio cpio:cpio eu-strip:elfutils \
     pkg-config:pkgconf node:nodejs mmdebstrap:mmdebstrap \
-    chromium:chromium bpftrace:bpftrace dwz:dwz lintian:lintian \
+    chromium:chromium bpftrace:bpftrace dwz:dwz \
     zstd:zstd unzip:unzip xz:xz-utils go:golang-go g++:g++ clang:clang musl-gcc:musl-tools ld.lld:lld valgrind:valgrind
 
 .PHONY: test-machine
