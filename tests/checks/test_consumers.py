@@ -153,20 +153,15 @@ def test_a_section_that_is_not_loaded_is_for_readers_of_files() -> None:
     editor.set_header(flags=4)
     facts = judge(bytes(editor.data), base_named("AMD64 V3"))
     assert {finding.rule for finding in check_consumers(facts)} == {"kernel-sorted", "glibc-version", "gnu-sorted"}
+    DAMAGES["row-order"](editor)  # what is rejected is not judged further
+    both = judge(bytes(editor.data), base_named("AMD64 V3"))
+    assert [demand.name for demand in find_unmet_demands(both, "kernel")] == ["kernel-sorted"]
     facts.loaded = False
     found = check_consumers(facts)
     assert {finding.rule for finding in found} == {"kernel-not-loaded", "glibc-not-loaded", "gnu-sorted"}
     assert {finding.severity for finding in found if finding.consumer != "gnu"} == {Severity.NOTE}
     assert [name for name in CONSUMERS if is_accepted_by(facts, name)] == ["gnu"]
     assert [(one.rule, one.severity) for one in check_consumers(facts, "kernel")] == [("kernel-not-loaded", Severity.ERROR)]
-
-
-def test_what_is_rejected_is_not_judged_further() -> None:
-    base = base_named("AMD64 V3")
-    editor = Editor(base)
-    DAMAGES["row-order"](editor)
-    editor.set_header(flags=4)
-    assert [demand.name for demand in find_unmet_demands(judge(bytes(editor.data), base), "kernel")] == ["kernel-sorted"]
 
 
 def test_a_start_round_the_end_of_the_address_space_has_the_kernel_drop_the_section() -> None:

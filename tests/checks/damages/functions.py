@@ -143,14 +143,12 @@ def _claimed(copy: Copy, random: Random, fits: Callable[[Reason], object]) -> Pl
     return Place(start)
 
 
-@KINDS("cfi-inexpressible", alone=True)
-def code_claimed_that_cannot_be_said(copy: Copy, random: Random) -> Place:
-    return _claimed(copy, random, lambda reason: reason is not Reason.SP_RULE)
+def _claims(name: str, fits: Callable[[Reason], object]) -> None:
+    KINDS.add(name, lambda copy, random: _claimed(copy, random, fits), "cfi-inexpressible", alone=True)
 
 
-@KINDS("cfi-inexpressible", alone=True)
-def code_claimed_whose_sp_is_not_the_cfa(copy: Copy, random: Random) -> Place:
-    return _claimed(copy, random, lambda reason: reason is Reason.SP_RULE)
+_claims("code claimed that cannot be said", lambda reason: reason is not Reason.SP_RULE)
+_claims("code claimed whose sp is not the cfa", lambda reason: reason is Reason.SP_RULE)
 
 
 # -- what all rows of a function have in common
@@ -161,21 +159,18 @@ def _other_kind(copy: Copy, function: int, **fields: Any) -> None:
     copy.set_kind(function, kind._replace(**fields))
 
 
-def _marked(copy: Copy, random: Random, *, signal: bool) -> Place:
-    table = copy.subject.table
-    site = copy.site(random, lambda site: site.row == 0 and table.kinds[table.kind[site.function]].signal == signal)
-    _other_kind(copy, site.function, signal=not signal)
-    return Place(site.start)
+def _mark(name: str, *, signal: bool) -> None:
+    def do(copy: Copy, random: Random) -> Place:
+        table = copy.subject.table
+        site = copy.site(random, lambda site: site.row == 0 and table.kinds[table.kind[site.function]].signal == signal)
+        _other_kind(copy, site.function, signal=not signal)
+        return Place(site.start)
+
+    KINDS.add(name, do, "cfi-signal", versions=(3,), alone=True)
 
 
-@KINDS("cfi-signal", versions=(3,), alone=True)
-def signal_mark_lost(copy: Copy, random: Random) -> Place:
-    return _marked(copy, random, signal=True)
-
-
-@KINDS("cfi-signal", versions=(3,), alone=True)
-def signal_mark_invented(copy: Copy, random: Random) -> Place:
-    return _marked(copy, random, signal=False)
+_mark("signal mark lost", signal=True)
+_mark("signal mark invented", signal=False)
 
 
 @KINDS("cfi-key", alone=True)

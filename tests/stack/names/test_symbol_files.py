@@ -6,6 +6,7 @@ import lzma
 import os
 import shutil
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,8 +19,6 @@ from sframegen.stack.names.file_names import FileNames
 from sframegen.stack.names.symbol_files import DebugFiles, load_mini_debug_file
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.support.peers import Compiler
 
 SOURCE = "static __attribute__((noinline)) int inner(int a) { return a * 7 / 3; }\nint main(int c, char **v) { return inner(c); }\n"
@@ -40,8 +39,18 @@ class Split:
     def link(self) -> None:
         subprocess.run(["objcopy", f"--add-gnu-debuglink={self.debug}", self.program], check=True)
 
-    def name(self, debug: DebugFiles) -> str | None:
-        return FileNames(open_elf(self.program), debug_files=debug).at(self.address).name
+    def name(self, directory: Path | None = None) -> str | None:
+        """By the debug files below a directory, else only by those beside the program, and in the cache of debuginfod."""
+        return (
+            FileNames(open_elf(self.program), debug_files=DebugFiles(str(directory or self.folder / "none"))).at(self.address).name
+        )
+
+    def stored(self, directory: Path, name: str, source: Path) -> None:
+        """A file below a directory, by the build-id."""
+        build_id = (read_build_id(open_elf(self.program)) or b"").hex()
+        path = directory / name.format(build_id[:2], build_id[2:])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, path)
 
 
 @pytest.fixture(params=["--build-id", "--build-id=none"])
@@ -54,29 +63,21 @@ def with_id(compile_c: Compiler, tmp_path: Path) -> Split:
     return Split(compile_c(SOURCE, "-O1", "-Wl,--build-id"), tmp_path)
 
 
-def test_without_a_debug_file_there_is_no_name(split: Split, tmp_path: Path) -> None:
-    assert split.name(DebugFiles(directory=str(tmp_path / "none"))) is None
-
-
 def test_by_build_id(with_id: Split, tmp_path: Path) -> None:
-    build_id = (read_build_id(open_elf(with_id.program)) or b"").hex()
-    home = tmp_path / "debug/.build-id" / build_id[:2] / f"{build_id[2:]}.debug"
-    home.parent.mkdir(parents=True)
-    shutil.copy(with_id.debug, home)
-    found = DebugFiles(directory=str(tmp_path / "debug"))
-    assert with_id.name(found) == "inner"
-    shutil.copy("/bin/true", home)  # another program's
-    assert with_id.name(DebugFiles(directory=str(tmp_path / "debug"))) is None
+    for source, name in ((with_id.debug, "inner"), (Path("/bin/true"), None)):  # another program's
+        with_id.stored(tmp_path / "debug", ".build-id/{}/{}.debug", source)
+        assert with_id.name(tmp_path / "debug") == name
 
 
 @pytest.mark.parametrize("folder", ["", ".debug", "usr-lib-debug"])
 def test_by_debug_link(folder: str, split: Split, tmp_path: Path) -> None:
+    assert split.name() is None
     split.link()
     usr = tmp_path / "usr"
     place = usr.joinpath(*tmp_path.parts[1:]) if folder == "usr-lib-debug" else tmp_path / folder
     place.mkdir(parents=True, exist_ok=True)
     split.debug.rename(place / split.debug.name)
-    assert split.name(DebugFiles(directory=str(usr))) == "inner"
+    assert split.name(usr) == "inner"
 
 
 def test_a_debug_link_to_another_file_is_not_used(split: Split, compile_c: Compiler) -> None:
@@ -84,10 +85,10 @@ def test_a_debug_link_to_another_file_is_not_used(split: Split, compile_c: Compi
     split.link()
     other = compile_c(SOURCE + "int more(void) { return 1; }", "-O1", "-Wl,--build-id")
     subprocess.run(["objcopy", "--only-keep-debug", other, split.debug], check=True)
-    assert split.name(DebugFiles(directory=str(split.folder / "none"))) is None
+    assert split.name() is None
     split.debug.unlink()
     os.mkfifo(split.debug)
-    assert split.name(DebugFiles(directory=str(split.folder / "none"))) is None
+    assert split.name() is None
 
 
 @pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", "DEBUGINFOD_CACHE_PATH", "HOME"])
@@ -98,16 +99,11 @@ def test_what_debuginfod_has_fetched_must_have_the_build_id(
     for name in below:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, str(tmp_path / "cache"))
-    build_id = read_build_id(open_elf(with_id.program))
-    assert build_id
-    fetched = tmp_path / "cache" / below[variable] / build_id.hex() / "debuginfo"
-    fetched.parent.mkdir(parents=True)
-    nowhere = str(with_id.folder / "none")
-    assert with_id.name(DebugFiles(nowhere)) is None
-    shutil.copy(with_id.debug, fetched)
-    assert with_id.name(DebugFiles(nowhere)) == "inner"
-    shutil.copy(compile_c(SOURCE + "int more(void) { return 1; }", "-O1", "-Wl,--build-id"), fetched)
-    assert with_id.name(DebugFiles(nowhere)) is None
+    assert with_id.name() is None
+    another = compile_c(SOURCE + "int more(void) { return 1; }", "-O1", "-Wl,--build-id")
+    for source, name in ((with_id.debug, "inner"), (another, None)):
+        with_id.stored(tmp_path / "cache" / below[variable], "{}{}/debuginfo", source)
+        assert with_id.name() == name
 
 
 def with_mini(split: Split, packed: bytes) -> ElfFile:
@@ -117,9 +113,8 @@ def with_mini(split: Split, packed: bytes) -> ElfFile:
 
 
 def test_mini_debug_information(split: Split) -> None:
-    elf = with_mini(split, lzma.compress(split.debug.read_bytes()))
-    names = FileNames(elf, debug_files=DebugFiles(directory=str(split.folder / "none")))
-    assert names.at(split.address).name == "inner"
+    with_mini(split, lzma.compress(split.debug.read_bytes()))
+    assert split.name() == "inner"
 
 
 @pytest.mark.dear
@@ -129,7 +124,7 @@ def test_mini_debug_information_that_is_damaged_or_too_large(split: Split, monke
         shutil.copy(split.whole, split.program)
         subprocess.run(["strip", split.program], check=True)
         assert load_mini_debug_file(with_mini(split, data)) is None
-        assert split.name(DebugFiles(directory=str(split.folder / "none"))) is None
+        assert split.name() is None
     monkeypatch.setattr(symbol_files, "MAX_MINI_DEBUG_BYTES", 100)
     shutil.copy(split.whole, split.program)
     assert load_mini_debug_file(with_mini(split, packed)) is None
