@@ -179,6 +179,15 @@ def test_tables_answer_as_a_list_would(steps: list[tuple[str, int, int]], random
         assert plain(describer.look_up(pc)) == plain(process.describer().look_up(pc)) == process.expected(pc)
 
 
+def test_removed_code_is_gone() -> None:
+    process = filled()
+    process.remove(24 * 4 + 15)
+    describer = process.describer()
+    assert describer.look_up(TEXT + 24 * 4) is None
+    assert describer.look_up(TEXT + 24 * 4 + 15) is None
+    assert plain(describer.look_up(TEXT + 24 * 5)) == process.expected(TEXT + 24 * 5)
+
+
 # --- Read while it is written -----------------------------------------------------------------------------------------------------
 
 

@@ -289,6 +289,13 @@ def test_signed_return_addresses_are_stripped() -> None:
     assert addresses(walker) == [place(0) - BIAS, place(1) - 1 - BIAS]
 
 
+def test_endless_signal_frames_end() -> None:
+    to_itself = Rule(Where(7, 0), Where(7, 0, deref=True))
+    walker = walker_with(AMD64, [to_itself], frozenset({0}))
+    assert walker.walk(SPANS, start_of({7: SP}, place(0)), SP, stack_of({SP: place(0)})) is End.TOO_DEEP
+    assert len(walker.frames()) == MAX_DEPTH
+
+
 def test_a_table_that_comes_later_is_not_a_table_that_says_nothing() -> None:
     walker = CopyWalker(AMD64, lambda _: None)
     start, stack = start_of({7: SP, 6: SP + 0x10}, place(0)), stack_of({SP + 0x18: place(1)})

@@ -262,6 +262,14 @@ def test_an_sp_that_is_not_known_ascends_from_the_begin_of_the_copy() -> None:
         assert end_of(guessing, start_of({RBP: rbp}, place(0)), stack) is end
 
 
+def test_a_return_address_of_0_ends_the_stack() -> None:
+    """Any other is looked up."""
+    walker = walker_with(AMD64, [RETURN_AT_SP])
+    for ra, end in ((0, End.NO_RETURN), (1, End.NO_MAPPING), (1 << 63, End.NO_MAPPING)):
+        assert end_of(walker, start_of({RSP: SP}, place(0)), stack_of({SP + 8: ra})) is end
+        assert depth(walker) == 1
+
+
 @pytest.mark.parametrize(("rbp", "end"), [(SP + 0xF8, End.OUTERMOST), (SP + 0xE8, End.NOT_ASCENDING)])
 def test_an_sp_that_is_known_ascends_from_itself(rbp: int, end: End) -> None:
     """Though the copy begins below it."""
@@ -282,6 +290,14 @@ def test_where_a_register_is_not_known_the_frame_pointer_leads_on(rule: Rule) ->
     for lost in ({RSP: SP}, {RSP: SP, RBP: SP + 0x20}):
         assert end_of(walker, start_of(lost, place(0)), stack) is End.UNKNOWN_REGISTER
         assert depth(walker) == 1
+
+
+def test_only_sp_and_fp_are_known_in_the_caller() -> None:
+    by_rbx = Rule(Where(RBX, 16), Where(None, -8, deref=True))
+    walker = walker_with(AMD64, [by_rbx, by_rbx, OUTERMOST])
+    stack = stack_of({SP + 8: place(1)})
+    assert end_of(walker, start_of({RSP: SP, RBX: SP}, place(0)), stack) is End.UNKNOWN_REGISTER
+    assert depth(walker) == 2
 
 
 def test_a_return_address_in_a_register_is_not_read_from_the_stack() -> None:
