@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner, Result
 
 from sframegen import add_section
-from sframegen.cli.commands import cli
 from sframegen.detached.detached_file import Companion, companion_of
 from sframegen.elf.file import open_elf
+from tests.support.commands import run
 from tests.support.loops import for_each
 from tests.support.zstandard import compress_section
 
@@ -57,10 +56,6 @@ def companion_beside(program: Path, kind: str, directory: Path) -> Path:
         add_section(program)
     subprocess.run(["objcopy", "--only-keep-debug", program, file], check=True)
     return file
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, list(map(str, arguments)), catch_exceptions=False)
 
 
 @for_each("kind", KINDS)

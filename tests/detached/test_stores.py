@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
 
 import sframegen
 from sframegen import FormatError, add_section
-from sframegen.cli.commands import cli
 from sframegen.detached.detached_file import identity_of, path_in_store
 from sframegen.detached.stores import Stores, list_stores
 from sframegen.elf.file import open_elf
 from sframegen.format.decode import open_section
 from tests.detached.test_detached_file import BUILD_ID, SOURCE, identity
+from tests.support.commands import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -193,23 +192,23 @@ def test_directories_come_from_the_command_line_then_from_the_environment(monkey
     assert list_stores(()) == []
 
 
-def invoke(*arguments: object) -> str:
-    done = CliRunner().invoke(cli, [*map(str, arguments)])
+def printed(*arguments: object) -> str:
+    done = run(*arguments)
     assert done.exit_code == 0, done.output
     return done.output
 
 
 def test_lookup_reads_the_store_after_the_file(program: Path, store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     add_section(program, output=tmp_path / "added")
-    expected = invoke("lookup", tmp_path / "added", "main", "f+4")
-    assert invoke("lookup", "--sections", store, program, "main", "f+4") == expected
+    expected = printed("lookup", tmp_path / "added", "main", "f+4")
+    assert printed("lookup", "--sections", store, program, "main", "f+4") == expected
     monkeypatch.setenv("SFRAMEGEN_PATH", str(store))
-    assert invoke("lookup", program, "main", "f+4") == expected
+    assert printed("lookup", program, "main", "f+4") == expected
     place(store, program).write_bytes(b"damaged")
-    assert invoke("lookup", tmp_path / "added", "main", "f+4") == expected  # its own: the store is not looked at
-    done = CliRunner().invoke(cli, ["lookup", "--sections", str(tmp_path / "missing"), str(program), "main"])
+    assert printed("lookup", tmp_path / "added", "main", "f+4") == expected  # its own: the store is not looked at
+    done = run("lookup", "--sections", tmp_path / "missing", program, "main")
     assert done.exit_code == 2
-    done = CliRunner().invoke(cli, ["lookup", str(program), "main"])
+    done = run("lookup", program, "main")
     assert done.exit_code == 1
     assert done.output.splitlines() == [
         f"sframegen: {place(store, program)}: not an ELF file; not used",
@@ -228,7 +227,7 @@ def test_check_compares_a_detached_section_with_the_file(program: Path, store: P
     data[at.header.sh_offset : at.header.sh_offset + at.header.sh_size] = bytes(at.header.sh_size)
     bad.write_bytes(data)
     assert sframegen.check(bad, sections=[store]).code[sframegen.Verdict.EQUAL] == 0
-    assert "OK: " in invoke("check", "--sections", store, program)
+    assert "OK: " in printed("check", "--sections", store, program)
 
 
 def test_read_gives_a_copy_of_the_detached_section(program: Path, store: Path) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
 
-from sframegen.cli.commands import cli
 from sframegen.fleet.fleet_run import CoverageDemand
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_work import work_on
@@ -16,6 +14,7 @@ from sframegen.fleet.run_options import Mode, RunOptions
 from sframegen.fleet.sources.items import Item
 from tests.fleet.runs import write_tar
 from tests.packages.package_makers import with_sections
+from tests.support.commands import run as invoke
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -66,5 +65,5 @@ def test_what_falls_short(files: dict[str, bytes], tmp_path: Path) -> None:
 
 @for_each("option", [("--sframe-version", "2"), ("--synthesize",)])
 def test_options_of_other_modes(option: tuple[str, ...], tmp_path: Path) -> None:
-    done = CliRunner().invoke(cli, ["fleet", "run", str(tmp_path), "-o", str(tmp_path / "out"), "--mode", "check", *option])
+    done = invoke("fleet", "run", tmp_path, "-o", tmp_path / "out", "--mode", "check", *option)
     assert (done.exit_code, done.output.splitlines()[-1]) == (2, f"Error: {option[0]} has no effect with --mode check")

@@ -4,12 +4,11 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
 
-from sframegen.cli.commands import cli
 from sframegen.fleet.fleet_run import MAX_REPORTED_FILES, CoverageDemand, CoverageGate, is_excluded
 from sframegen.fleet.result_rows import FileRow, PackageResult, PackageRow, RowOutcome
 from tests.fleet.runs import write_tar
+from tests.support.commands import run as invoke
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,10 +76,10 @@ def test_options_of_the_command(tmp_path: Path, compile_c: Compiler) -> None:
     for name in ("a", "b-dbg"):
         write_tar(tmp_path / f"pool/{name}.tar", {"bin/p": program})
     command = ["fleet", "run", str(tmp_path / "pool"), "-o", str(tmp_path / "out"), "-j", "1", "--exclude", "*-dbg*"]
-    assert CliRunner().invoke(cli, [*command, "--sframe-version", "2"]).exit_code == 0
+    assert invoke(*command, "--sframe-version", "2").exit_code == 0
     run = json.loads((tmp_path / "out/run.json").read_text())
     assert (run["packages"], run["packages_excluded"], run["options"]["version"]) == (1, 1, 2)
-    done = CliRunner().invoke(cli, [*command, "--min-coverage", "100", "--optimize", "none"])
+    done = invoke(*command, "--min-coverage", "100", "--optimize", "none")
     assert done.exit_code == 1
     assert "a.tar: bin/p: coverage: 0.0000 % is below 100 %" in done.output
-    assert CliRunner().invoke(cli, [*command, "--strict"]).exit_code == 0
+    assert invoke(*command, "--strict").exit_code == 0

@@ -8,14 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
 
 from sframegen import FormatError, Severity
 from sframegen.checks.finding import Finding
-from sframegen.cli.commands import cli
 from sframegen.packages import package_api
 from sframegen.packages.package_api import check_package
 from tests.packages.package_makers import NAME, deb_of, tar, wheel, with_sections
+from tests.support.commands import run as invoke
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,7 +57,7 @@ def test_lines_name_package_and_file(files: dict[str, bytes], tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     deb_of(tmp_path / "x.deb", files)
     deb_of(tmp_path / "good.deb", {"x/good.so": files["x/good.so"]})
-    done = CliRunner().invoke(cli, ["check", "x.deb", "good.deb"])
+    done = invoke("check", "x.deb", "good.deb")
     assert done.exit_code == 1
     lines = done.stdout.splitlines()
     assert lines[0].endswith(" errors, 1 refused: deb, 4 ELF files, 2 checked, 1 without a section")
@@ -68,9 +67,9 @@ def test_lines_name_package_and_file(files: dict[str, bytes], tmp_path: Path, mo
     assert bad.endswith(" errors")
     assert "good.deb: OK: deb, 1 ELF file, 1 checked" in lines
     assert [line.split(": ")[:3] for line in done.stderr.splitlines()] == [["sframegen", "x.deb", "x/cut.so"]]
-    done = CliRunner().invoke(cli, ["check", "--quiet", "good.deb"])
+    done = invoke("check", "--quiet", "good.deb")
     assert (done.exit_code, done.output) == (0, "")
-    done = CliRunner().invoke(cli, ["check", "--json", "x.deb"])
+    done = invoke("check", "--json", "x.deb")
     [report] = json.loads(done.stdout)
     assert done.exit_code == 1
     assert [part["file"] for part in report["package"]["files"]] == ["x/good.so", "x/wrong.so"]

@@ -18,10 +18,8 @@ import zlib
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
 
 from sframegen import FormatError
-from sframegen.cli.commands import cli
 from sframegen.elf.compressed import MAX_WINDOW_LOG, import_zstd
 from sframegen.packages import debs, package_pass, wheel_record
 from sframegen.packages.compression import MAX_XZ_MEMORY
@@ -29,6 +27,7 @@ from sframegen.packages.package_api import add_to_package
 from sframegen.packages.tar_archives import MAX_HEADER_BYTES
 from tests import ROOT
 from tests.packages.package_makers import CONTROL, NAME, deb, deb_of, entry, tar, wheel
+from tests.support.commands import run as invoke
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +57,7 @@ def everything(directory: Path) -> set[str]:
 def refused(path: Path, *options: str) -> str:
     """The one line that the command prints. The directory has what it had, and the file its bytes."""
     had, before = path.read_bytes(), everything(path.parent)
-    result = CliRunner().invoke(cli, ["add-section", "--no-verify", *options, str(path)])
+    result = invoke("add-section", "--no-verify", *options, path)
     assert result.exit_code == 1, result.output
     assert result.exception is None or isinstance(result.exception, SystemExit)
     assert (path.read_bytes(), everything(path.parent)) == (had, before)
@@ -210,11 +209,11 @@ def test_names_with_control_characters_and_endless_ones(tmp_path: Path) -> None:
 def test_an_elf_file_that_is_damaged_is_a_warning(library: bytes, tmp_path: Path) -> None:
     path = tmp_path / "x.tar"
     path.write_bytes(tar([("bad.so", library[:300]), ("good.so", library)]))
-    result = CliRunner().invoke(cli, ["add-section", "--no-verify", str(path)])
+    result = invoke("add-section", "--no-verify", path)
     assert result.exit_code == 0
     assert f"{path}: warning: bad.so: " in result.stderr
     assert "1 of 2 ELF files given a section, 1 refused" in result.stdout
-    result = CliRunner().invoke(cli, ["add-section", "--min-coverage", "1", str(path)])
+    result = invoke("add-section", "--min-coverage", "1", path)
     assert result.exit_code == 1
     assert "--min-coverage: 1 file in it refused" in result.stderr
 
@@ -239,7 +238,7 @@ def test_a_package_that_is_replaced_while_it_is_read(packages: dict[str, Path], 
 def test_a_fifo_with_the_name_of_a_package(tmp_path: Path) -> None:
     path = tmp_path / NAME
     os.mkfifo(path)
-    result = CliRunner().invoke(cli, ["add-section", str(path)])
+    result = invoke("add-section", path)
     assert (result.exit_code, result.stderr) == (1, f"sframegen: {path}: not a regular file\n")
 
 

@@ -11,16 +11,15 @@ import tarfile
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
 
 from sframegen import api
 from sframegen.base.errors import FormatError
-from sframegen.cli.commands import cli
 from sframegen.packages.kinds import pass_through
 from sframegen.packages.package_api import add_to_package, remove_from_package
 from sframegen.packages.package_pass import MIN_UNPACKED_LIMIT, Pass
 from sframegen.packages.tar_archives import visit_tar, write_tar
 from tests.packages.package_makers import adding, elf, entry, needs, tar
+from tests.support.commands import run as invoke
 from tests.support.zstandard import zstd
 
 if TYPE_CHECKING:
@@ -300,6 +299,6 @@ def test_the_command_refuses_in_one_line_and_leaves_the_package(command: str, li
     path = tmp_path / "x-1.pkg.tar.zst"
     path.write_bytes(zstd.compress(tar([(".MTREE", b""), ("usr/lib/x.so", library)])))
     before = path.read_bytes()
-    done = CliRunner().invoke(cli, [command, str(path)])
+    done = invoke(command, path)
     assert (done.exit_code, path.read_bytes()) == (1, before)
     assert done.output == f"sframegen: {path}: an Arch Linux package: run add-tree in its build (docs/packaging.md)\n"

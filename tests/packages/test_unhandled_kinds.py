@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from sframegen.cli.commands import cli
 from sframegen.fleet.sources.listing import list_source
 from sframegen.packages.kinds import explain_unhandled
+from tests.support.commands import run as invoke
 
 GIVEN = {
     "a.gem": (b"metadata.gz", "a Ruby gem"),
@@ -42,7 +41,7 @@ def test_every_command_refuses_by_name(name: str, command: tuple[str, ...], tmp_
     data, what = GIVEN[name]
     path = tmp_path / name
     path.write_bytes(data)
-    done = CliRunner().invoke(cli, [*command, str(path)])
+    done = invoke(*command, path)
     assert (done.exit_code, path.read_bytes()) == (1, data)
     assert done.output.startswith(f"sframegen: {path}: {what}")
     assert done.output.count("\n") == 1
@@ -69,7 +68,7 @@ def test_packages_and_image_layouts_are_refused_by_name(tmp_path: Path, monkeypa
         ),
     }.items():
         for line in lines:
-            result = CliRunner().invoke(cli, line.split())
+            result = invoke(*line.split())
             assert (result.exit_code, result.stderr.startswith(f"sframegen: {said}")) == (1, True), (line, result.output)
 
 

@@ -6,20 +6,18 @@ import io
 import shutil
 import subprocess
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
 
-from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.format.locate import find_sframe
+from tests.support.commands import run as invoke
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from click.testing import Result
 
     from tests.support.peers import Compiler, Peers
 
@@ -45,8 +43,7 @@ int main(int argc, char **argv) {
 """
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, ["add-section", *map(str, arguments)])
+run = partial(invoke, "add-section")
 
 
 def zip_archive() -> bytes:

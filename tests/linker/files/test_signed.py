@@ -5,23 +5,21 @@ from __future__ import annotations
 import os
 import struct
 import subprocess
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
 
 from linker.files.rights import Source
 from linker.files.signatures import APPENDED_MARKER, appended_signature_size, find_signatures
-from sframegen.cli.commands import cli
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.format.locate import find_sframe
+from tests.support.commands import run as invoke
 from tests.support.inputs.linker_inputs import small_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from click.testing import Result
 
     from tests.support.peers import Compiler
 
@@ -35,8 +33,7 @@ __asm__(".section .sha256_sig, \\"a\\"\\n .zero 64\\n .previous\\n"
 SECTIONS = [".signature", ".SUNW_signature", "signature", ".sha256_sig", ".codesign"]
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, ["add-section", "-j1", *map(str, arguments)])
+run = partial(invoke, "add-section", "-j1")
 
 
 def appended(data: bytes, size: int = 300) -> bytes:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 import sframegen
 from linker.inject import undo_record
-from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import PT, SHT
 from sframegen.format.locate import find_sframe, read_sframe
 from sframegen.tables.compare import have_same_rules
 from sframegen.tables.levels import LEVELS
 from tests.linker.inject.test_run import STRIPPERS, apply_tool, blocked_library, run
+from tests.support.commands import run as invoke
 from tests.support.cross import ARM64, S390X
 from tests.support.inputs.linker_inputs import FLAGS, KINDS, SOURCE
 from tests.support.loops import for_each
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 REMEDY = "already has a different SFrame section; use --replace"
 
 
-def add(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, ["add-section", "-j1", "--no-verify", *map(str, arguments)])
+add = partial(invoke, "add-section", "-j1", "--no-verify")
 
 
 def assert_one_section(file: Path) -> None:

@@ -12,18 +12,17 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from click.testing import CliRunner, Result
 
 from linker.inject.kernel_versions import Kernel, KernelChange, changes_accepted_by, parse_kernel_version
 from linker.inject.layout import no_room_error
 from linker.inject.plan import plan_injection
 from sframegen import FormatError, add_section, remove
 from sframegen.base.errors import Refusal, RefusedError
-from sframegen.cli.commands import cli
 from sframegen.elf.dynamic import Role, determine_role, read_dynamic
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PHDR_SIZE, PT
 from sframegen.format.locate import find_sframe
+from tests.support.commands import run as invoke
 from tests.support.inputs.linker_inputs import FLAGS, SOURCE, small_file
 from tests.support.loops import for_each
 
@@ -75,7 +74,7 @@ def test_what_is_no_version(version: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^not a Linux version"):
         add_section(tmp_path / "missing", min_kernel=version)
     for command in ("add-section", "add-tree", "link", "merge"):
-        result = CliRunner().invoke(cli, [command, f"--min-kernel={version}", "-o", "a", str(tmp_path)])
+        result = invoke(command, f"--min-kernel={version}", "-o", "a", tmp_path)
         assert (result.exit_code, result.stdout) == (2, "")
 
 
@@ -212,14 +211,14 @@ def test_a_remedy_was_tried(source: str, flags: str, compile_c: Compiler, peers:
     file, out = compile_c(source, *flags.split()), tmp_path / "out"
 
     def refusal(*arguments: object) -> str:
-        result = CliRunner().invoke(cli, ["add-section", "-o", str(tmp_path / "loaded"), *map(str, arguments)])
+        result = invoke("add-section", "-o", tmp_path / "loaded", *arguments)
         assert result.exit_code == 1
         return result.stderr
 
     remedy = "; use --unloaded to add a section for tools that read the file\n"
     assert refusal(file).endswith(remedy)
     assert refusal("--min-kernel", "6.7", file).endswith(remedy)
-    assert CliRunner().invoke(cli, ["add-section", "--unloaded", "-o", str(out), str(file)]).exit_code == 0
+    assert invoke("add-section", "--unloaded", "-o", out, file).exit_code == 0
     subprocess.run([peers.tool("strip"), out], check=True)  # with its undo record
     assert refusal(out).endswith(remedy)  # where --replace, the remedy against another section, would be refused
 
@@ -241,28 +240,24 @@ class TestCommands:
         return Path("program")
 
     @staticmethod
-    def run(*arguments: object) -> Result:
-        return CliRunner().invoke(cli, list(map(str, arguments)))
-
-    @staticmethod
     def is_good(file: Path) -> bool:
         subprocess.run([file.absolute()], check=True)
         return find_sframe(open_elf(file)) is not None
 
     def test_add_section(self, program: Path) -> None:
-        result = self.run("add-section", "--min-kernel", "5.17", program)
+        result = invoke("add-section", "--min-kernel", "5.17", program)
         assert result.exit_code == 1
         assert result.stderr.endswith("leave the first page of the file; --min-kernel 5.18 puts them at the end of the file\n")
-        assert self.run("add-section", program).exit_code == 0
+        assert invoke("add-section", program).exit_code == 0
         assert self.is_good(program)
-        assert self.run("add-section", "--min-kernel", "6.1", program).stdout.endswith("; has it already\n")
+        assert invoke("add-section", "--min-kernel", "6.1", program).stdout.endswith("; has it already\n")
 
     def test_add_tree(self, program: Path) -> None:
         Path("root").mkdir()
         program.rename("root/program")
-        assert "--min-kernel 5.18" in self.run("add-tree", "--min-kernel", "4.19", "root").stderr
+        assert "--min-kernel 5.18" in invoke("add-tree", "--min-kernel", "4.19", "root").stderr
         for line in ("1 file given a section", "0 files given a section, 1 unchanged"):
-            result = self.run("add-tree", "root")
+            result = invoke("add-tree", "root")
             assert (result.exit_code, result.stderr) == (0, "")
             assert line in result.stdout
             assert self.is_good(Path("root/program"))
@@ -277,11 +272,11 @@ class TestCommands:
         assert self.is_good(Path("with"))
 
     def test_merge(self, program: Path) -> None:
-        assert self.run("add-section", "main.o").exit_code == 0
+        assert invoke("add-section", "main.o").exit_code == 0
         merge = ["merge", "--map", "map", "-o", "out", program, "main.o"]
-        assert "--min-kernel 5.18" in self.run(*merge, "--min-kernel", "5.17").stderr
+        assert "--min-kernel 5.18" in invoke(*merge, "--min-kernel", "5.17").stderr
         assert not Path("out").exists()
-        assert self.run(*merge).exit_code == 0
+        assert invoke(*merge).exit_code == 0
         assert self.is_good(Path("out"))
 
 

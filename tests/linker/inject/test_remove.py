@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pytest
-from click.testing import CliRunner, Result
 
 import sframegen
 from linker.inject import apply, undo_record
 from sframegen.base.errors import FormatError, VerificationError
-from sframegen.cli.commands import cli
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import read_build_id
 from sframegen.elf.records import PF, PHDR_SIZE, PT, RECORDS, Ehdr, Phdr
 from tests.linker.inject.test_in_place import REMEDY, add, assert_nothing_is_left, assert_one_section, sframe_bytes, unchanged
 from tests.linker.inject.test_run import REFUSED, STRIPPERS, apply_tool, assert_table_is_found, blocked_library, run
+from tests.support.commands import run as invoke
 from tests.support.inputs.linker_inputs import (
     FLAGS,
     KINDS,
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from tests.support.peers import Compiler, Peers
 
 
-def remove(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, ["remove", "-j1", *map(str, arguments)])
+remove = partial(invoke, "remove", "-j1")
 
 
 def added(original: Path, directory: Path, **options: Any) -> Path:
@@ -323,7 +322,7 @@ def test_several_files_and_hard_links(compile_c: Compiler, tmp_path: Path) -> No
     file, other = added(original, tmp_path), tmp_path / "other"
     other.hardlink_to(file)
     (tmp_path / "text").write_text("no ELF file")
-    result = CliRunner().invoke(cli, ["remove", "-j2", str(file), str(tmp_path / "text"), str(other)])
+    result = invoke("remove", "-j2", file, tmp_path / "text", other)
     assert (result.exit_code, len(result.stdout.splitlines()), len(result.stderr.splitlines())) == (1, 1, 1)
     assert file.samefile(other)
     assert file.read_bytes() == original.read_bytes()

@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
 
 from linker.existing.original import restore_original
 from linker.inject.apply import make_injection_change, write_changed_file
 from linker.inject.plan import describe_plan, plan_unloaded
 from sframegen import FormatError, Severity, Summary, add_section, check, convert, read, remove
 from sframegen.base.errors import Refusal, RefusedError
-from sframegen.cli.commands import cli
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import CHDR_SIZE, EHDR_SIZE, PT, RECORDS, SHDR_SIZE, SHF, SHT, Chdr, Ehdr, Phdr, Shdr
 from sframegen.format.locate import find_unloaded_section
 from tests.linker.inject.test_min_kernel import system_loader
 from tests.linker.inject.test_run import run
+from tests.support.commands import run as invoke
 from tests.support.inputs.linker_inputs import (
     FLAGS,
     KINDS,
@@ -206,7 +205,7 @@ def test_gnu_readelf_reads_the_same(name: str, version: FormatVersion, peers: Pe
         if is_compressed:
             compress_section(file)
         theirs = subprocess.run([peers.tool("readelf"), "--sframe", file], capture_output=True, text=True, check=True).stdout
-        ours = CliRunner().invoke(cli, ["dump", str(file)]).stdout
+        ours = invoke("dump", file).stdout
         assert theirs.strip() == ours.strip()
 
 
@@ -269,12 +268,12 @@ def test_whole_trees(compile_c: Compiler, tmp_path: Path) -> None:
         shutil.copy(compile_c(source_of(kind), *FLAGS, *KINDS[kind]), root / kind)
     before = {kind: (root / kind).read_bytes() for kind in files}
     for text in ("3 files given a section, 0 unchanged", "0 files given a section, 3 unchanged"):
-        result = CliRunner().invoke(cli, ["add-tree", "--unloaded", str(root)])
+        result = invoke("add-tree", "--unloaded", root)
         assert result.stdout.startswith(text)
         assert all(find_unloaded_section(open_elf(root / kind)) for kind in files)
-    assert CliRunner().invoke(cli, ["add-tree", str(root)]).stdout.startswith("3 files given a section")
+    assert invoke("add-tree", root).stdout.startswith("3 files given a section")
     assert not any(find_unloaded_section(open_elf(root / kind)) for kind in files)
-    CliRunner().invoke(cli, ["remove-tree", str(root)])
+    invoke("remove-tree", root)
     assert {kind: (root / kind).read_bytes() for kind in files} == before
 
 

@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from linker.merge import inputs
 from sframegen import add_section, check, merge, read
 from sframegen.base.errors import FormatError
-from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import find_functions_named
 from sframegen.format.abi import AMD64
@@ -30,6 +28,7 @@ from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from sframegen.format.words import Reason
 from sframegen.tables.compare import find_difference
 from sframegen.tables.gather import Merger
+from tests.support.commands import run as invoke
 from tests.support.loops import for_each
 from tests.support.producers import functions
 from tests.support.tables import function_tables
@@ -214,8 +213,7 @@ def test_linked_code_that_no_object_describes_is_counted(linked: Link) -> None:
     }
     assert report.silent == (f"{main}: {lost.name}",)
     all_bytes = code_size + lost.header.sh_size + strangers
-    command = ["merge", "-v", "--map", str(linked.map), "-o", str(out), str(linked.program), *map(str, linked.objects)]
-    done = CliRunner().invoke(cli, command)
+    done = invoke("merge", "-v", "--map", linked.map, "-o", out, linked.program, *linked.objects)
     assert f"; {all_bytes:,} bytes of linked code that no object describes\n" in done.output
     assert f"  does not describe its section: {main}: {lost.name}\n" in done.output
 
@@ -451,16 +449,16 @@ def test_archives_are_taken_by_member(linked: Link) -> None:
 
 
 def test_the_command_tells_what_it_did(linked: Link) -> None:
-    out, objects, runner = str(linked.directory / "out"), list(map(str, linked.objects)), CliRunner()
-    done = runner.invoke(cli, ["merge", "--map", str(linked.map), "-o", out, "-v", str(linked.program), *objects])
+    out, objects = linked.directory / "out", linked.objects
+    done = invoke("merge", "--map", linked.map, "-o", out, "-v", linked.program, *objects)
     assert done.exit_code == 0
     assert done.output.startswith(f"{out}: 4 FDEs of 3 objects, ")
     assert "not given, though linked: " in done.output
-    assert runner.invoke(cli, ["merge", "--map", str(linked.map), "-o", out, str(linked.program)]).exit_code == 2
-    failed = runner.invoke(cli, ["merge", "--linker", "no-such-ld", "-o", out, *objects])
+    assert invoke("merge", "--map", linked.map, "-o", out, linked.program).exit_code == 2
+    failed = invoke("merge", "--linker", "no-such-ld", "-o", out, *objects)
     assert failed.exit_code == 1
     assert "no-such-ld: No such file or directory; use --linker to name another" in failed.output
-    failed = runner.invoke(cli, ["merge", "--linker", linked.peers.tool("ld"), "-o", out, *objects, objects[0]])
+    failed = invoke("merge", "--linker", linked.peers.tool("ld"), "-o", out, *objects, objects[0])
     assert failed.exit_code == 1
     first, *lines = failed.output.splitlines()
     assert first == f"sframegen: {linked.peers.tool('ld')}: -r failed: exit status 1"

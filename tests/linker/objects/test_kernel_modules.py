@@ -6,18 +6,17 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
 
 from linker.objects.laid_out import lay_out
 from sframegen import Verdict, add_section, check, remove
 from sframegen.base.errors import FormatError
-from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import SHDR_SIZE, SHF, SHT
 from sframegen.elf.symbols import find_functions_named
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import decode
 from sframegen.format.layouts import F_FDE_SORTED
+from tests.support.commands import run as invoke
 from tests.support.cross import ARM64, S390X
 
 if TYPE_CHECKING:
@@ -183,7 +182,7 @@ def test_notes_and_refusals(machine: Machine, module: Path, compile_c: Compiler,
     objcopy(machine, "--rename-section", ".gnu.linkonce.this_module=.other", module, tmp_path / "object.o")
     assert not add_section(tmp_path / "object.o", replace=True).note
     subprocess.run(["xz", "-k", module], check=True)
-    result = CliRunner().invoke(cli, ["add-section", str(tmp_path / "module.ko.xz")])
+    result = invoke("add-section", tmp_path / "module.ko.xz")
     assert result.exit_code == 1
     assert "unxz" in result.stderr
 

@@ -6,14 +6,13 @@ import subprocess
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from click.testing import CliRunner
 from elftools.elf.elffile import ELFFile
 
 from sframegen import Verdict, add_section, check, read
 from sframegen.base.errors import FormatError
-from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import find_functions_named
+from tests.support.commands import run as invoke
 from tests.support.cross import ARM64, S390X, Machine
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ def test_code_that_changed_between_the_links_is_found(peers: Peers, tmp_path: Pa
     more.mkdir()
     other = ARM64.compiler(peers, more)("int first(int n) { return n * 3; }", *FLAGS, name="more.o")
     vmlinux = kernel._replace(object=other).link("vmlinux", kernel.object, section)
-    result = CliRunner().invoke(cli, ["check", "--consumer", "arm64-kernel", str(vmlinux)])
+    result = invoke("check", "--consumer", "arm64-kernel", vmlinux)
     assert result.exit_code == 1
 
 
@@ -160,10 +159,9 @@ def test_what_lacks_symbols_is_refused(peers: Peers, compile_c: Compiler, tmp_pa
 
 def test_the_object_is_written_once(peers: Peers, tmp_path: Path) -> None:
     first, section = image(ARM64, peers, tmp_path, FIRMWARE, HYP).link("first"), tmp_path / "section.o"
-    runner = CliRunner()
-    written = runner.invoke(cli, ["add-section", "--object", str(section), str(first)])
+    written = invoke("add-section", "--object", section, first)
     assert (written.exit_code, written.stderr) == (0, "")
     mtime = section.stat().st_mtime_ns
-    again = runner.invoke(cli, ["add-section", "--object", str(section), str(first)])
+    again = invoke("add-section", "--object", section, first)
     assert "has it already" in again.stdout
     assert section.stat().st_mtime_ns == mtime

@@ -10,21 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
 
 import sframegen
 from sframegen import Severity, Verdict, add_section, read
-from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import SHT
 from sframegen.elf.symbols import find_functions_named, read_functions
+from tests.support.commands import run as sframegen_on
 from tests.support.cross import ARM64, S390X
 from tests.support.loops import for_each
 from tests.support.producers import AARCH64, ROWS_AARCH64, ROWS_X86_64, X86_64
 
 if TYPE_CHECKING:
-    from click.testing import Result
-
     from sframegen.elf.records import Shdr
     from sframegen.format.layouts import FormatVersion
     from tests.support.cross import Machine
@@ -38,10 +35,6 @@ SOURCE = """
     int main(int n, char **) { return calls(n) - n - 1; }
 """
 FLAGS = ("-x", "c++", "-O1", "-ffunction-sections", "-c")
-
-
-def sframegen_on(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
 def readelf(peers: Peers, *paths: Path) -> str:

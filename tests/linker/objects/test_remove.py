@@ -8,16 +8,15 @@ import subprocess
 from typing import TYPE_CHECKING, BinaryIO
 
 import pytest
-from click.testing import CliRunner
 
 from linker.inject.apply import write_changed_file
 from linker.objects import change_objects
 from sframegen import add_section, check, read, remove
 from sframegen.base.errors import RefusedError, VerificationError
-from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import SHT
 from tests.linker.objects.test_read import FLAGS, SOURCE
+from tests.support.commands import run as invoke
 from tests.support.cross import ARM64, S390X
 from tests.support.loops import for_each
 
@@ -177,7 +176,7 @@ def test_the_command_line_says_what_it_did(jobs: str, plain: Path, gas: Path) ->
     """With two jobs, what was done to a file comes from another process."""
     before = plain.read_bytes()
     add_section(plain)
-    result = CliRunner().invoke(cli, ["remove", "-j", jobs, str(plain), str(gas)])
+    result = invoke("remove", "-j", jobs, plain, gas)
     assert result.exit_code == 1
     assert result.stdout.startswith(f"{plain}: as it was before add-section; ")
     assert plain.read_bytes() == before
