@@ -35,6 +35,8 @@ from tests.support.processes.live import HOLD, MOVES_CODE, Names, Program, betwe
 from tests.support.zstandard import compress_section
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sframegen.elf.symbols import FunctionColumns
     from sframegen.stack.names.symbol_files import DebugFiles
     from tests.support.peers import Compiler
@@ -44,16 +46,8 @@ pytestmark = [pytest.mark.sampled, pytest.mark.skipif(platform.machine() != "x86
 STATIC = ("-O2", "-static", "-fomit-frame-pointer")
 
 
-# -- the programs of the kernel's proof of concept
+# -- the larger program of the kernel's proof of concept
 
-DEEP_HELLO = r"""
-#include <stdio.h>
-#include <stdlib.h>
-int baz(int a) { return a * rand() + 100; }
-int bar(int a) { int c = baz(a); return c * a * rand(); }
-int foo(int a) { int b = bar(a); return b * a * rand(); }
-int main(void) { int a = 100; int b = foo(a); printf("Hello world %d \n", b); return 0; }
-"""
 TARGET = r"""
 #include <fcntl.h>
 #include <stdio.h>
@@ -72,15 +66,11 @@ int main(void) {
 """ % "\n".join(f"int foo{n}(int x) {{ return foo{n + 1}(x) ^ 1; }}" for n in range(8, -1, -1))  # noqa: UP031 - full of braces
 
 
-@pytest.mark.parametrize(
-    ("source", "functions"),
-    [(DEEP_HELLO, ["baz", "bar", "foo", "main"]), (TARGET, [*(f"foo{n}" for n in range(9, -1, -1)), "main"])],
-    ids=["deep_hello", "target"],
-)
-def test_the_traces_of_the_proof_of_concept(source: str, functions: list[str], compile_c: Compiler, tmp_path: Path) -> None:
+def test_the_trace_of_the_proof_of_concept(compile_c: Compiler, tmp_path: Path) -> None:
     """Stopped before the first instruction of the innermost function."""
+    functions = [*(f"foo{n}" for n in range(9, -1, -1)), "main"]
     program = tmp_path / "program"
-    program.write_bytes(compile_c(source, "-O0", "-no-pie", "-fcf-protection=none", "-w").read_bytes())
+    program.write_bytes(compile_c(TARGET, "-O0", "-no-pie", "-fcf-protection=none", "-w").read_bytes())
     program.chmod(0o755)
     sframegen.add_section(program, verify=False)
     elf = open_elf(program)
@@ -176,7 +166,14 @@ int main(void) { down(10000); puts("done"); return 0; }
 """
 
 
+@pytest.fixture
+def recursing(compile_c: Compiler, tmp_path: Path) -> Iterator[Program]:
+    with Program(compiled(compile_c, tmp_path, RECURSION, *STATIC)) as running:
+        yield running
+
+
 def test_ten_thousand_frames_by_a_section_or_converted_or_by_frame_pointers(compile_c: Compiler, tmp_path: Path) -> None:
+    """The file with the section is deleted while it runs."""
     program = compiled(compile_c, tmp_path, RECURSION, "-O1", "-static", "-fno-omit-frame-pointer", section=False)
     with Program(program) as running:
         converted, thread = Names(running.pid, convert=True).first()
@@ -185,6 +182,7 @@ def test_ten_thousand_frames_by_a_section_or_converted_or_by_frame_pointers(comp
         assert {frame.how for frame in thread.frames} == {RuleSource.FRAME_POINTER}
     sframegen.add_section(program, verify=False)
     with Program(program) as running:
+        program.unlink()
         names, thread = Names(running.pid).first()
     assert between(names, "hold") == between(converted, "hold") == ["hold", *["down"] * 10001, "main"]
     assert thread.end is End.OUTERMOST
@@ -403,24 +401,21 @@ def test_a_stopped_process_stays_stopped(compile_c: Compiler, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("death", [None, signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
-def test_one_tracer_at_a_time_and_one_that_is_killed_lets_go(
-    death: signal.Signals | None, compile_c: Compiler, tmp_path: Path
-) -> None:
+def test_one_tracer_at_a_time_and_one_that_is_killed_lets_go(death: signal.Signals | None, recursing: Program) -> None:
     code = "import sys; from sframegen.stack.live import ptrace\nwith ptrace.stopped(int(sys.argv[1])): print(flush=True); input()"
-    with Program(compiled(compile_c, tmp_path, RECURSION, *STATIC)) as running:
-        tracer, pipe = [sys.executable, "-c", code, str(running.pid)], subprocess.PIPE
-        other = subprocess.Popen(tracer, stdin=pipe, stdout=pipe, stderr=pipe)
-        assert other.stdout
-        assert other.stdout.readline() == b"\n"
-        if death:
-            other.send_signal(death)
-        else:
-            refused = command(running.pid)
-            assert (refused.returncode, refused.stdout) == (1, "")
-            assert refused.stderr == f"sframegen: process {running.pid}: process {other.pid} already traces it\n"
-        other.communicate(b"\n", timeout=60)
-        assert other.returncode in ((-death, 1, 130) if death else (0,))
-        assert command(running.pid).returncode == 0
+    tracer, pipe = [sys.executable, "-c", code, str(recursing.pid)], subprocess.PIPE
+    other = subprocess.Popen(tracer, stdin=pipe, stdout=pipe, stderr=pipe)
+    assert other.stdout
+    assert other.stdout.readline() == b"\n"
+    if death:
+        other.send_signal(death)
+    else:
+        refused = command(recursing.pid)
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert refused.stderr == f"sframegen: process {recursing.pid}: process {other.pid} already traces it\n"
+    other.communicate(b"\n", timeout=60)
+    assert other.returncode in ((-death, 1, 130) if death else (0,))
+    assert command(recursing.pid).returncode == 0
 
 
 def test_signals_that_come_meanwhile_are_delivered(compile_c: Compiler, tmp_path: Path) -> None:
@@ -462,14 +457,6 @@ def test_a_process_whose_first_thread_has_ended(compile_c: Compiler, tmp_path: P
         assert (thread.end, by.tracer.problems) == (End.OUTERMOST, {})
 
 
-def test_a_file_that_is_deleted(compile_c: Compiler, tmp_path: Path) -> None:
-    program = compiled(compile_c, tmp_path, RECURSION, *STATIC)
-    with Program(program) as running:
-        program.unlink()
-        names, _ = Names(running.pid, convert=True).first()
-    assert between(names, "hold")[-1] == "main"
-
-
 def test_a_thread_that_does_not_stop(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that waits for the child of its vfork, which does."""
     monkeypatch.setattr(patience, "current", TimeLimits(threads=0.05))
@@ -492,13 +479,12 @@ def test_without_room_for_a_thread_nothing_is_stopped(monkeypatch: pytest.Monkey
         pytest.fail("it was stopped")
 
 
-def test_what_would_end_or_stop_the_tracer_waits(compile_c: Compiler, tmp_path: Path) -> None:
+def test_what_would_end_or_stop_the_tracer_waits(recursing: Program) -> None:
     """Stopped by Ctrl-Z, it would leave the process stopped as long."""
-    with Program(compiled(compile_c, tmp_path, RECURSION, *STATIC)) as running:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        with ptrace.stopped(running.pid):
-            within = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with ptrace.stopped(recursing.pid):
+        within = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
     assert within - before == {
         signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU,
     }  # fmt: skip
@@ -572,16 +558,12 @@ def test_a_refusal_of_ptrace_itself_is_not_called_an_execution() -> None:
     assert (done.returncode, done.stderr) == (1, f"sframegen: process {process.pid}: {ptrace.FORBIDDEN}\n")
 
 
-def test_a_process_that_is_about_to_end_is_no_thread_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its memory is gone before it is a zombie."""
-    fields = proc.status_fields_of(os.getpid())
-    monkeypatch.setattr(
-        proc, "status_fields_of", lambda _: {name: value for name, value in fields.items() if not name.startswith("Vm")}
-    )
-    assert proc.explain_refusal(os.getpid()) == proc.GONE
-
-
-def test_a_thread_of_the_kernel() -> None:
+def test_a_thread_of_the_kernel_and_a_process_that_is_about_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose memory is gone before it is a zombie."""
+    with monkeypatch.context() as gone:
+        fields = proc.status_fields_of(os.getpid()).items()
+        gone.setattr(proc, "status_fields_of", lambda _: {name: value for name, value in fields if not name.startswith("Vm")})
+        assert proc.explain_refusal(os.getpid()) == proc.GONE
     processes = [int(file.name) for file in Path("/proc").glob("[0-9]*")]
     threads = [pid for pid in processes if proc.status_fields_of(pid).get("Kthread") == "1"]  # others end meanwhile
     if not threads:
@@ -589,23 +571,20 @@ def test_a_thread_of_the_kernel() -> None:
     assert {proc.explain_refusal(tid) for tid in threads} <= {"it is a thread of the kernel", proc.GONE}
 
 
-def test_threads_without_end(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_without_end(recursing: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whenever it is asked for its threads, there is another one, which has ended before it can be stopped."""
     gone = itertools.count(1 << 23)  # no kernel has such ids
-    program = compiled(compile_c, tmp_path, RECURSION, *STATIC)
-    with Program(program) as running:
-        by = Names(running.pid)
-        monkeypatch.setattr(patience, "current", TimeLimits(threads=0.05))
-        monkeypatch.setattr(ptrace, "threads_of", lambda pid: [pid, next(gone)])
-        (thread,) = by.threads()
-        assert by.of(thread)[-1] == "_start"
-        (problem,) = by.tracer.problems.values()
-        assert problem.endswith(": the process starts threads faster than they can be stopped")
+    by = Names(recursing.pid)
+    monkeypatch.setattr(patience, "current", TimeLimits(threads=0.05))
+    monkeypatch.setattr(ptrace, "threads_of", lambda pid: [pid, next(gone)])
+    (thread,) = by.threads()
+    assert by.of(thread)[-1] == "_start"
+    (problem,) = by.tracer.problems.values()
+    assert problem.endswith(": the process starts threads faster than they can be stopped")
 
 
-def test_names_of_a_file_that_is_opened_anew(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_a_file_that_is_opened_anew(recursing: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that executes the same program again and again: its symbols are read once."""
-    program = compiled(compile_c, tmp_path, RECURSION, *STATIC)
     read: list[ElfFile] = []
     functions = file_names._read_symbol_tables
 
@@ -614,11 +593,10 @@ def test_names_of_a_file_that_is_opened_anew(compile_c: Compiler, tmp_path: Path
         return functions(file, debug_files)
 
     monkeypatch.setattr(file_names, "_read_symbol_tables", counting)
-    with Program(program) as running:
-        by = Names(running.pid)
-        for _ in range(3):
-            by.tracer.objects = by.symbols.objects = LoadedObjects()
-            assert by.first()[0][-1] == "_start"
+    by = Names(recursing.pid)
+    for _ in range(3):
+        by.tracer.objects = by.symbols.objects = LoadedObjects()
+        assert by.first()[0][-1] == "_start"
     assert len(read) == 1
 
 

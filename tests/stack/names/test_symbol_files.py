@@ -101,9 +101,9 @@ def test_what_debuginfod_has_fetched_must_have_the_build_id(
     monkeypatch.setenv(variable, str(tmp_path / "cache"))
     assert with_id.name() is None
     another = compile_c(SOURCE + "int more(void) { return 1; }", "-O1", "-Wl,--build-id")
-    for source, name in ((with_id.debug, "inner"), (another, None)):
+    for source, expected in ((with_id.debug, "inner"), (another, None)):
         with_id.stored(tmp_path / "cache" / below[variable], "{}{}/debuginfo", source)
-        assert with_id.name() == name
+        assert with_id.name() == expected
 
 
 def with_mini(split: Split, packed: bytes) -> ElfFile:
