@@ -37,22 +37,6 @@ int main(void) { first(); puts("done"); return 0; }
 FUNCTIONS = ["hold", "last", "through", "middle", "through", "first", "main"]
 
 
-@pytest.fixture
-def partly(compile_c: Compiler, tmp_path: Path) -> Path:
-    """A program whose section does not cover all of its code."""
-    return compiled(compile_c, tmp_path, THROUGH, *STATIC)
-
-
-def test_code_that_a_section_does_not_cover(partly: Path) -> None:
-    with Program(partly) as running:
-        names, thread = Names(running.pid).first()
-    assert between(names, "hold") == FUNCTIONS
-    assert thread.end is End.OUTERMOST
-    found = dict(zip(names, thread.frames, strict=True))
-    assert (found["through"].how, found["last"].how) == (RuleSource.FRAME_POINTER, RuleSource.SFRAME)
-    assert [name for name, frame in zip(names, thread.frames, strict=True) if frame.guessed] == ["middle", "first"]
-
-
 NO_RECORD = r"""
 __asm__(".pushsection .text\n.type through,@function\nthrough: push %rbp\n mov %rsi,%rbp\n call *%rdi\n pop %rbp\n ret\n"
         ".size through,.-through\n.popsection");
@@ -89,30 +73,6 @@ def test_a_section_never_costs_frames(frame_pointer: bool, compile_c: Compiler, 
     assert between(names, "hold") == FUNCTIONS
     if frame_pointer:
         assert len(plain) >= len(FUNCTIONS)
-
-
-WITHOUT = r"""
-__asm__(".pushsection .text\n.type through,@function\nthrough: push %rbx\n mov %rdx,%rbx\n mov %rsi,%rbp\n call *%rdi\n pop %rbx\n"
-        " ret\n.size through,.-through\n.popsection");
-void through(void (*callee)(void), void *fp);
-KEPT void last(void) { hold(); after++; }
-int main(void) {
-    uintptr_t *local = alloca(64);  // a frame record that is none: an address in code that no call precedes
-    local[0] = 0;
-    local[1] = (uintptr_t)through + 1;
-    __asm__ volatile("push %%rbp\n call through\n pop %%rbp" : : "D"(last), "S"(local) : "rax", "rcx", "rdx", "memory", "cc");
-    puts("done");
-    return 0;
-}
-"""
-
-
-def test_a_frame_pointer_that_is_none_is_not_followed(compile_c: Compiler, tmp_path: Path) -> None:
-    """Code without CFI keeps something else there, of which the words look like a frame record with code's address."""
-    with Program(compiled(compile_c, tmp_path, "#include <alloca.h>\n" + WITHOUT, "-O1", "-static", "-mno-red-zone")) as running:
-        names, thread = Names(running.pid).first()
-    assert names[names.index("hold") :] == ["hold", "last", "through"]
-    assert thread.end is End.NOT_COVERED
 
 
 MADE = r"""
@@ -161,14 +121,16 @@ def test_what_go_s_runtime_calls_on_a_stack_of_its_own_has_its_caller_elsewhere(
         assert (names[names.index("hold") :], thread.end) == (["hold", "last", "on_other"], End.OTHER_STACK)
 
 
-def test_guesses_are_marked(partly: Path) -> None:
-    with Program(partly) as running:
+def test_code_that_a_section_does_not_cover_and_marks_of_guesses(compile_c: Compiler, tmp_path: Path) -> None:
+    with Program(compiled(compile_c, tmp_path, THROUGH, *STATIC)) as running:
         text, raw, documents = (command(*form, running.pid) for form in ([], ["--raw"], ["--json"]))
     assert [done.returncode for done in (text, raw, documents)] == [0, 0, 0]
     marked = re.findall(r"^#\d+ +0x[0-9a-f]{16} (\w+) \+ 0x[0-9a-f]+ - /.* \[guess\]$", text.stdout, re.MULTILINE)
     assert marked == ["middle", "first"]
     assert len(re.findall(r"^#\d+ +0x[0-9a-f]{16} \[guess\]$", raw.stdout, re.MULTILINE)) == 2
     (thread,) = json.loads(documents.stdout)["threads"]
+    assert thread["complete"]
+    assert between([frame["function"] for frame in thread["frames"]], "hold") == FUNCTIONS
     assert [frame["function"] for frame in thread["frames"] if frame["guessed"]] == ["middle", "first"]
     assert {frame["function"] for frame in thread["frames"] if frame["how"] == "frame pointer"} == {"through"}
 
