@@ -6,7 +6,6 @@ SFRAMEGEN_PROGRAMS: how many programs for each ABI. SFRAMEGEN_SEED: what they ar
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,31 +15,21 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from sframegen import add_section
 from tests import ROOT
-from tests.differential.against_gas import BATCH, KINDS, Bench, Reading, kinds_of, needs_shrinking, shape
+from tests.differential.against_gas import BATCH, Bench, Reading, kinds_of, needs_shrinking, shape
 from tests.support.inputs.cfi_programs import TARGETS, Target, programs, source_of
 from tests.support.loops import for_each
-from tests.support.oracles import cfi_text, compare
-from tests.support.oracles.files import elf_facts
-from tests.support.oracles.rules import ABIS, Rule, by_byte
+from tests.support.oracles import compare
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.oracles.compare import Verdict
-    from tests.support.peers import Compiler, Peers
+    from tests.support.oracles.rules import Rule
+    from tests.support.peers import Peers
 
 PROGRAMS = int(os.environ.get("SFRAMEGEN_PROGRAMS", "100"))
 SEED = int(os.environ.get("SFRAMEGEN_SEED", "1"))
 KNOWN = ROOT / "tests" / "differential" / "gnu_as.txt"
-PLT_GOT = Rule("sp+8", "same", "c-8", signal=False)
-CALLS_FREE = """#include <stdlib.h>
-int main(int argc, char **argv) {
-    void (*volatile release)(void *) = free;
-    release(malloc(argc));
-    free(malloc(argc));
-    return 0;
-}
-"""
 ABI_NAMES = {"AMD64": "amd64", "AArch64": "arm64", "AArch64 big-endian": "arm64-be", "s390x": "s390x"}
 
 
@@ -126,10 +115,6 @@ def told(rule: Rule | None, otherwise: str) -> str:
     return "RA undefined" if rule.ra == "undefined" else " ".join(filter(None, (*rule[:3], "signal" * rule.signal, rule.key)))
 
 
-def test_there_is_an_example_of_each_kind() -> None:
-    assert {example.kind for example in examples()} == set(KINDS)
-
-
 @for_each("example", examples(), ids=lambda example: f"{example.kind}: {example.abi}: {example.program}")
 def test_the_examples(peers: Peers, tmp_path: Path, example: Example) -> None:
     """The last row is as gnu_as.txt has it, and nothing can be left out of the program."""
@@ -145,40 +130,3 @@ def test_the_examples(peers: Peers, tmp_path: Path, example: Example) -> None:
     assert example.ours == (example.cfi if reading.cfi[-1].rule else "nothing")
     assert example.kind in kinds_of(reading.difference, shape(target, body))
     assert bench.shrink([body], [reading.difference]) == [body]
-
-
-def test_the_rows_of_plt_got(peers: Peers, compile_c: Compiler, tmp_path: Path) -> None:
-    file = compile_c(CALLS_FREE, "-O2", "-fPIE", "-pie", "-Wa,--gsframe", peer_binutils=True)
-    sections = subprocess.run([peers.tool("readelf"), "-SW", file], check=True, capture_output=True, text=True).stdout
-    (words,) = [line.partition("PROGBITS")[2].split() for line in sections.splitlines() if " .plt.got " in line]
-    begin, size = int(words[0], 16), int(words[2], 16)
-    facts = elf_facts(file)
-    cfi = cfi_text.read(peers.tool("readelf"), str(file), ABIS[facts.machine], facts.executable())
-    assert {str(cfi.rows.values[by_byte(cfi.table)[at]].rule) for at in range(begin, begin + size)} == {str(PLT_GOT)}
-    (found,) = [line for line in compare.compare(file, file, peers).differences if line.startswith(f"{begin:#x}..")]
-    assert "wrong: CFI: cfa=sp+8 fp=same ra=c-8; SFrame: cfa=sp+16 fp=same ra=c-8" in found
-
-    plain = compile_c(CALLS_FREE, "-O2", "-fPIE", "-pie", peer_binutils=True)
-    add_section(plain, output=tmp_path / "ours")
-    assert compare.compare(plain, tmp_path / "ours", peers).ok
-
-
-@for_each(
-    ("abi", "body", "expected"),
-    [
-        (
-            "amd64",
-            [".cfi_def_cfa_offset 16", ".cfi_offset 6, -16", "nop", ".cfi_def_cfa_register 6", "nop"],
-            Rule("fp+16", "c-16", "c-8", signal=False),
-        ),
-        ("s390x", ["nop", ".cfi_register 15, 5", "nop"], Rule("sp+160", "same", "same", signal=False)),
-    ],
-)
-def test_a_program_without_a_difference_has_no_kind(
-    abi: str, body: list[str], expected: Rule, peers: Peers, tmp_path: Path
-) -> None:
-    (reading,) = Bench(TARGETS[abi], peers, tmp_path).read([body])
-    assert reading.difference == ""
-    assert reading.gnu == [row.rule for row in reading.cfi]
-    assert reading.cfi[-1].rule == expected
-    assert judge_ours(TARGETS[abi], peers, tmp_path, [body]).ok

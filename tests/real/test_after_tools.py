@@ -138,7 +138,3 @@ def test_add_section_the_tool_and_then_remove(
     assert tool.leaves.encode() in file.read_bytes()
     check_no_appended_data(elf)  # nothing is left of the record that would look like a payload
     shop.run(file)
-
-
-def test_expectations_name_tools_and_files() -> None:
-    assert EXPECTED.keys() <= {(tool.name, subject.name) for tool in TOOLS for subject in TABLED}
