@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,6 @@ from tests.detached.test_detached_file import BUILD_ID, SOURCE, identity
 from tests.support.commands import run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.support.peers import Compiler
 
 NOBODY = 65534
@@ -86,58 +85,26 @@ def test_a_section_of_another_build_is_not_used(program: Path, store: Path, comp
     assert stores.take_notes() == [f"{place(store, program)}: for another file: its load layout differs; not used"]
 
 
-def is_a_fifo(file: Path) -> None:
-    file.unlink()
-    os.mkfifo(file)
+OTHER_NAME = "a symbolic link or another file has its name"
+HOSTILE = {  # commands of the shell in the directory above that of FILE
+    "rm FILE; mkfifo FILE": "not a regular file",
+    "mv FILE real; ln -s ../real FILE": OTHER_NAME,
+    "mv 01 real; ln -s real 01": OTHER_NAME,
+    "rm FILE; mkdir FILE": "Is a directory",
+    ": >FILE": "the file is empty",
+    ": >FILE; truncate -s 1T FILE": "not an ELF file",
+    "chmod 666 FILE": "others can write to it",
+}
 
 
-def is_a_link(file: Path) -> None:
-    file.rename(file.with_name("real"))
-    file.symlink_to("real")
-
-
-def is_below_a_link(file: Path) -> None:
-    file.parent.rename(file.parent.with_name("real"))
-    file.parent.symlink_to("real")
-
-
-def is_a_directory(file: Path) -> None:
-    file.unlink()
-    file.mkdir()
-
-
-def is_empty(file: Path) -> None:
-    file.write_bytes(b"")
-
-
-def is_sparse(file: Path) -> None:
-    with file.open("r+b") as out:
-        out.truncate(1 << 40)
-        out.write(bytes(64))
-
-
-def is_writable_for_all(file: Path) -> None:
-    file.chmod(0o666)
-
-
-HOSTILE: list[tuple[Callable[[Path], None], str]] = [
-    (is_a_fifo, "not a regular file"),
-    (is_a_link, "a symbolic link or another file has its name"),
-    (is_below_a_link, "a symbolic link or another file has its name"),
-    (is_a_directory, "Is a directory"),
-    (is_empty, "the file is empty"),
-    (is_sparse, "not an ELF file"),
-    (is_writable_for_all, "others can write to it"),
-]
-
-
-@pytest.mark.parametrize(("spoil", "why"), HOSTILE, ids=lambda one: getattr(one, "__name__", None))
-def test_what_is_no_file_of_ours_is_not_used(spoil: Callable[[Path], None], why: str, program: Path, store: Path) -> None:
+@pytest.mark.parametrize("spoil", HOSTILE)
+def test_what_is_no_file_of_ours_is_not_used(spoil: str, program: Path, store: Path) -> None:
     file = place(store, program)
-    spoil(file)
+    above = file.parent.parent
+    subprocess.run(["sh", "-ec", spoil.replace("FILE", str(file.relative_to(above)))], cwd=above, check=True)
     stores = Stores([store])
     assert rules(stores, program) is None
-    assert stores.take_notes() == [f"{file}: {why}; not used"]
+    assert stores.take_notes() == [f"{file}: {HOSTILE[spoil]}; not used"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes files of another user")

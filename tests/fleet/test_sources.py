@@ -45,15 +45,17 @@ def test_a_directory_has_the_packages_below_it(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("b")
     os.mkfifo(tmp_path / "fifo.tar")
     assert names(str(tmp_path)) == ["a.tar.gz", "b/one.tar"]
-
-
-def test_a_build_root_is_for_another_command(tmp_path: Path) -> None:
-    assert names(str(tmp_path)) == []
-    (tmp_path / "x.o").write_bytes(OBJECT)
-    assert names(str(tmp_path)) == []
-    (tmp_path / "tool").write_bytes(ELF)
+    assert names(f"file://{tmp_path}/b/") == ["one.tar"]
+    with pytest.raises(FormatError, match="give a list of the URLs"):
+        names("https://user:secret@host.example/pool/")
+    root = tmp_path / "root"  # of a build, for another command
+    root.mkdir()
+    assert names(str(root)) == []
+    (root / "x.o").write_bytes(OBJECT)
+    assert names(str(root)) == []
+    (root / "tool").write_bytes(ELF)
     with pytest.raises(FormatError, match="for a build root, use sframegen add-tree"):
-        names(str(tmp_path))
+        names(str(root))
 
 
 def test_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +83,7 @@ def test_several_sources_have_names_of_their_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("source", ["pool", "./pool", "list", "pool/p.tar", "file://pool", "pool/../pool"])
 def test_places_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
-    """Workers have other working directories."""
+    """Workers have other working directories. URLs stay, and chains end in absolute paths."""
     write_tar(tmp_path / "pool/p.tar", {"f": b"x"})
     (tmp_path / "list").write_text("pool/p.tar\n")
     monkeypatch.chdir(tmp_path)
@@ -89,14 +91,10 @@ def test_places_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, so
     assert isinstance(item, Item)
     assert item.place.startswith(f"{tmp_path}/")
     assert Path(item.place).read_bytes()
-
-
-def test_urls_stay_and_chains_end_in_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
     assert make_absolute("https://host.example/x.deb") == "https://host.example/x.deb"
     assert make_absolute("zip://x.deb::https://host.example/a") == "zip://x.deb::https://host.example/a"
-    assert make_absolute("zip://x.deb::pool/a.zip") == f"zip://x.deb::{tmp_path}/pool/a.zip"
-    assert make_absolute("zip://x.deb::file://pool/a.zip") == f"zip://x.deb::{tmp_path}/pool/a.zip"
+    for last in ("pool/a.zip", "file://pool/a.zip"):
+        assert make_absolute(f"zip://x.deb::{last}") == f"zip://x.deb::{tmp_path}/pool/a.zip"
 
 
 CHAINS = ["pool/a::http:other.example/x.deb", "pool/simplecache::file:/etc/passwd", "a::memory:x", "::x.deb"]
@@ -167,13 +165,6 @@ def test_what_is_no_source_is_one_line(
     (tmp_path / name).write_bytes(content)
     with pytest.raises(FormatError, match=why):
         list(list_source(str(tmp_path / name)))
-
-
-def test_a_directory_of_a_server_is_not_listed(tmp_path: Path) -> None:
-    write_tar(tmp_path / "pool/a.tar", {"f": b"x"})
-    with pytest.raises(FormatError, match="give a list of the URLs"):
-        names("https://user:secret@host.example/pool/")
-    assert names(f"file://{tmp_path}/pool/") == ["a.tar"]
 
 
 def test_a_download_ends_at_the_size_of_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

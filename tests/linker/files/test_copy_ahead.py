@@ -114,21 +114,20 @@ def test_changed_after_the_copy(program: Path, ahead: list[ElfFile], monkeypatch
     assert names(program.parent) == there
 
 
-def test_no_nameless_files(program: Path, ahead: list[ElfFile], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "create_unnamed_file", lambda _: None)
-    sframegen.add_section(program, output=program.with_name("new"))
-    assert len(ahead) == 1
-    assert sframegen.add_section(program.with_name("new")).note == "has it already"
-
-
-@pytest.mark.usefixtures("ahead")
-@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
-def test_no_threads(program: Path, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError(), None])
+def test_no_threads_and_no_nameless_files(
+    program: Path, ahead: list[ElfFile], error: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(_: Thread) -> None:
+        assert error
         raise error
 
-    monkeypatch.setattr(Thread, "start", refuse)
+    if error:
+        monkeypatch.setattr(Thread, "start", refuse)
+    else:
+        monkeypatch.setattr(copying, "create_unnamed_file", lambda _: None)
     sframegen.add_section(program, output=program.with_name("new"))
+    assert error or len(ahead) == 1
     assert sframegen.add_section(program.with_name("new")).note == "has it already"
 
 

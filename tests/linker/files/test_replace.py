@@ -24,7 +24,7 @@ from linker.files import rename_into_place
 from linker.files.copying import copy_file
 from linker.files.location import locate
 from linker.files.rename_into_place import Replacement, write_atomically
-from linker.files.rights import Rights, Source, copy_rights
+from linker.files.rights import Rights, Source
 from linker.inject.apply import make_injection_change
 from linker.inject.plan import plan_injection
 from sframegen import add_section, convert, merge, remove
@@ -187,20 +187,6 @@ def test_attributes_owner_capabilities_and_set_user_id(target: Path) -> None:
     assert os.getxattr(target, "security.capability") == CAPABILITY
 
 
-def test_an_owner_who_cannot_be_kept(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError(errno.EPERM, "not permitted")
-
-    descriptor = os.open(target, os.O_RDWR)
-    other = Source(descriptor, os.stat_result([0o104755, *target.stat()[1:4], os.getuid() + 1, *target.stat()[5:]]))
-    monkeypatch.setattr("linker.files.rights.os.fchown", refuse)
-    with pytest.raises(PermissionError):
-        copy_rights(other, descriptor, 0o4755, strict=True)
-    copy_rights(other, descriptor, 0o4755, strict=False)
-    assert stat.S_IMODE(os.fstat(descriptor).st_mode) == 0o755
-    os.close(descriptor)
-
-
 def test_replacing_is_synced_and_new_files_are_not(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     replace = os.replace
@@ -219,11 +205,6 @@ def test_replacing_is_synced_and_new_files_are_not(target: Path, monkeypatch: py
     calls.clear()
     put(target.with_name("output"), write_new, source=target)
     assert calls == ["rename"]
-
-
-def test_only_regular_files(target: Path) -> None:
-    with pytest.raises(OSError, match="not a regular file"):
-        put(target.parent, write_new, source=target)
 
 
 @pytest.fixture
@@ -330,17 +311,15 @@ def test_other_names_follow(target: Path) -> None:
     assert [name.read_bytes() for name in links] == [NEW, NEW]
     assert target.samefile(links[0])
     assert target.with_name("three").read_bytes() == b"old content"
-    assert len(list(target.parent.iterdir())) == 4
-
-
-def test_a_name_of_another_file_does_not_follow(target: Path) -> None:
     other = target.with_name("other")
     other.write_bytes(b"something else")
     with pytest.raises(OSError, match="it still has the old file: it is no longer a name of that file") as error:
         put(target, write_new, source=target, hard_links=[other])
     assert error.value.filename == str(other)
     assert other.read_bytes() == b"something else"
-    assert len(list(target.parent.iterdir())) == 2
+    assert len(list(target.parent.iterdir())) == 5
+    with pytest.raises(OSError, match="not a regular file"):
+        put(target.parent, write_new, source=target)
 
 
 @pytest.fixture
@@ -581,9 +560,6 @@ def test_no_command_writes_a_file_that_is_set_id_to_another_user(directory: Path
                 there.write(new)
             change(theirs, output=new)
             assert File.at(new) == (there or File(0, 0, 0o755))
-
-
-def test_merge_keeps_the_file_that_is_there(directory: Path, compile_c: Compiler) -> None:
     merged = shutil.copy(compile_c("int main(void) { return 0; }", "-c"), directory / "object.o")
     add_section(merged)
     File(0, OTHER, 0o640).write(directory / "new")

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from tests.support.peers import Compiler, Peers
 
 REFUSAL = "a dynamic loader: Linux before 6.7 cannot start programs with a loader that has a segment after its .bss"
-HINT = "; --min-kernel 6.7 allows it, as does add-section --force"
 MODULE = "int value; int *at = &value; int get(void) { return *at + 7; }\n"
 MODULE_FLAGS = ("-shared", "-fPIC", "-nostdlib", "-Wl,-e,get")  # older GNU ld gave every library an entry point
 

@@ -56,6 +56,18 @@ class Written(NamedTuple):
             warnings.simplefilter("error")
             return "\n".join(verify(self.plan, self.original, self.path))
 
+    @property
+    def read(self) -> ReadBack:
+        found = read_back(self.path, "elftools")
+        assert found
+        return found
+
+    def with_byte(self, offset: int) -> ElfFile:
+        """The result with another byte there."""
+        data = bytearray(self.path.read_bytes())
+        data[offset] ^= 0x55
+        return ElfFile(memoryview(bytes(data)))
+
     def put(self, offset: int, data: bytes) -> None:
         with self.path.open("r+b") as file:
             file.seek(offset)
@@ -267,38 +279,19 @@ def test_the_table_is_where_the_first_load_puts_it() -> None:
     assert list(check_table(only_table)) == ["PT_PHDR is in no PT_LOAD"]
 
 
-class Injected:
-    """A small file with a section: the plan, the original, and what a reader says of the result."""
-
-    def __init__(self, directory: Path, data: bytes) -> None:
-        (directory / "original").write_bytes(data)
-        self.plan: InjectionPlan = inject(directory / "original", directory / "result")
-        self.original = open_elf(directory / "original")
-        self.path = directory / "result"
-        read = read_back(self.path, "elftools")
-        assert read
-        self.written = read
-
-    def with_byte(self, offset: int) -> ElfFile:
-        """The result with another byte there."""
-        data = bytearray(self.path.read_bytes())
-        data[offset] ^= 0x55
-        return ElfFile(memoryview(bytes(data)))
-
-
 @pytest.fixture
-def injected(tmp_path: Path) -> Injected:
-    return Injected(tmp_path, small_file())
+def injected(tmp_path: Path) -> Written:
+    return written(tmp_path)
 
 
-def mapping(injected: Injected, *loads: Phdr) -> list[str]:
+def mapping(injected: Written, *loads: Phdr) -> list[str]:
     """The findings, if these map the section."""
-    rest = [s for s in injected.written.segments if s not in injected.plan.new_segments]
+    rest = [s for s in injected.read.segments if s not in injected.plan.new_segments]
     sframe = [s for s in injected.plan.new_segments if s.p_type == PT.GNU_SFRAME]
-    return list(check_mapping(injected.plan, injected.written._replace(segments=[*rest, *loads, *sframe])))
+    return list(check_mapping(injected.plan, injected.read._replace(segments=[*rest, *loads, *sframe])))
 
 
-def test_one_load_that_is_only_read_holds_the_section(injected: Injected) -> None:
+def test_one_load_that_is_only_read_holds_the_section(injected: Written) -> None:
     [load] = [s for s in injected.plan.new_segments if s.p_type == PT.LOAD]
     message = ["no read-only PT_LOAD of its own holds .sframe"]
     place, size = injected.plan.section_address - load.p_vaddr, injected.plan.section_size
@@ -312,11 +305,11 @@ def test_one_load_that_is_only_read_holds_the_section(injected: Injected) -> Non
     assert mapping(injected, below._replace(p_memsz=0x11), load) == message
 
 
-def test_every_byte_that_is_not_named_is_compared(injected: Injected) -> None:
+def test_every_byte_that_is_not_named_is_compared(injected: Written) -> None:
     """In the original's loads and out of them: each range's first and last byte, at its new place."""
     original = injected.original
     named = injected.plan.overwritten()
-    assert list(check_bytes(injected.plan, original, open_elf(injected.path), injected.written)) == []
+    assert list(check_bytes(injected.plan, original, open_elf(injected.path), injected.read)) == []
     kept = 0
     for section in original.sections[1:]:
         header = section.header
@@ -324,18 +317,18 @@ def test_every_byte_that_is_not_named_is_compared(injected: Injected) -> None:
             if any(offset <= at < offset + size for offset, size in named):
                 continue
             [there] = [
-                new.header.sh_offset + at - header.sh_offset for new in injected.written.sections if new.name == section.name
+                new.header.sh_offset + at - header.sh_offset for new in injected.read.sections if new.name == section.name
             ] or [at]
             moves = [item for item in injected.plan.moves if item.contains(header.sh_offset, header.sh_size)]
             changed = injected.with_byte(at if moves else there)
-            found = list(check_bytes(injected.plan, original, changed, injected.written))
+            found = list(check_bytes(injected.plan, original, changed, injected.read))
             if section.name != ".shstrtab":
                 assert len(found) == 1, section.name
                 kept += 1
     assert kept > 8
 
 
-def test_each_byte_of_what_moved_is_compared(injected: Injected) -> None:
+def test_each_byte_of_what_moved_is_compared(injected: Written) -> None:
     plan, original = injected.plan, injected.original
     assert list(check_moves(plan, original, open_elf(injected.path))) == []
     assert plan.moves
@@ -351,7 +344,7 @@ def test_each_byte_of_what_moved_is_compared(injected: Injected) -> None:
         assert f"{patch.name} does not say {patch.new:#x}" in found
 
 
-def test_an_address_names_moved_metadata_or_its_end(injected: Injected) -> None:
+def test_an_address_names_moved_metadata_or_its_end(injected: Written) -> None:
     plan, result = injected.plan, open_elf(injected.path)
     patch = next(patch for patch in plan.patches if patch.size == 8)
     for item in plan.moves:
@@ -366,7 +359,7 @@ def test_an_address_names_moved_metadata_or_its_end(injected: Injected) -> None:
             assert found == ([] if known else [f"{patch.name} says {address:#x}, where nothing moved to"])
 
 
-def test_metadata_next_to_the_table_is_overwritten_only_if_it_moves(injected: Injected) -> None:
+def test_metadata_next_to_the_table_is_overwritten_only_if_it_moves(injected: Written) -> None:
     plan, original = injected.plan, injected.original
     assert list(check_overwritten(plan, original)) == []
     first = min(plan.moves, key=lambda item: item.from_offset)
@@ -409,7 +402,7 @@ MOVE = Move(("note",), 0x20, 0x200, 0x800, 0x1200, 0x9800)
 MOVED = NOTE._replace(p_offset=0x800, p_vaddr=0x9800, p_paddr=0x9800)
 
 
-def test_a_segment_follows_its_metadata(injected: Injected) -> None:
+def test_a_segment_follows_its_metadata(injected: Written) -> None:
     plan = injected.plan._replace(gaps=(), moves=(MOVE,))
     assert is_planned_change(plan, NOTE, NOTE)
     assert is_planned_change(plan, NOTE, MOVED)
@@ -434,7 +427,7 @@ def test_a_segment_follows_its_metadata(injected: Injected) -> None:
     ],
 )
 def test_a_section_follows_its_metadata(
-    kind: int, flags: int, offset: int, size: int, place: tuple[int, int], injected: Injected
+    kind: int, flags: int, offset: int, size: int, place: tuple[int, int], injected: Written
 ) -> None:
     plan = injected.plan._replace(gaps=(), moves=(MOVE,))
     assert planned_location(plan, Shdr(0, kind, flags, 0x1200, offset, size, 0, 0, 4, 0)) == place
