@@ -107,13 +107,6 @@ def test_a_checksum_beside_it(name: str, program: Callable[..., Path]) -> None:
     assert_only_by_force(file, f"a checksum in {beside}")
 
 
-def test_a_checksum_beside_a_library(tmp_path: Path) -> None:
-    file = tmp_path / "libsoftokn3.so"
-    file.write_bytes(small_file())
-    file.with_suffix(".chk").touch()
-    assert found(file) == [f"a checksum in {tmp_path}/libsoftokn3.chk"]
-
-
 def test_an_appended_signature(program: Callable[..., Path]) -> None:
     file = program()
     size = file.stat().st_size
@@ -138,8 +131,12 @@ def test_a_kernel_module(compile_c: Compiler, tmp_path: Path) -> None:
     assert open_elf(file).section(".sframe") is not None
 
 
-def test_an_appended_signature_that_is_cut(tmp_path: Path) -> None:
-    """Its size is whatever was written there."""
+def test_a_library_with_a_checksum_and_a_signature_that_is_cut(tmp_path: Path) -> None:
+    """The size of the latter is whatever was written there."""
+    library = tmp_path / "libsoftokn3.so"
+    library.write_bytes(small_file())
+    library.with_suffix(".chk").touch()
+    assert found(library) == [f"a checksum in {tmp_path}/libsoftokn3.chk"]
     (tmp_path / "file").write_bytes(small_file() + APPENDED_MARKER)
     elf = open_elf(tmp_path / "file")
     assert 0 < appended_signature_size(elf) <= len(elf.data)

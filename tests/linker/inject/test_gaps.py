@@ -36,12 +36,9 @@ def test_bytes_after_a_gap_move_by_its_size() -> None:
         assert empty_to_new_offset(GAPS[1:], old) == old
 
 
-def test_gaps_in_the_new_file() -> None:
+def test_parts_are_cut_where_a_gap_opens_within_them() -> None:
     assert gaps_in_new_file(GAPS) == [(0, 0x1000), (0x1200, 0x1230)]
     assert total_size(GAPS) == 0x1030
-
-
-def test_parts_are_cut_where_a_gap_opens_within_them() -> None:
     assert parts_to_copy(GAPS, 0x300) == [FilePart(0, 0x1000, 0x200), FilePart(0x200, 0x1230, 0x100)]
     assert parts_to_copy(GAPS, 0x200) == [FilePart(0, 0x1000, 0x200)]
     assert split_at_gaps(GAPS, [FilePart(0x10, 0x180, 0x80), FilePart(0x500, 0x200, 0x10)]) == [
@@ -52,15 +49,13 @@ def test_parts_are_cut_where_a_gap_opens_within_them() -> None:
 
 
 def test_a_segment_moves_with_its_bytes() -> None:
+    """Without bytes in the file it moves only with everything."""
     assert shift_segment(GAPS, LOAD) == LOAD._replace(p_offset=0x1100)
     after = LOAD._replace(p_offset=0x200, p_vaddr=0x40_0200)
     assert shift_segment(GAPS, after) == after._replace(p_offset=0x1230, p_align=0x10)
     assert shift_segment(GAPS, after._replace(p_align=0x10)).p_align == 0x10
     assert shift_segment(GAPS, after._replace(p_align=0)).p_align == 0
-
-
-def test_a_segment_without_bytes_in_the_file_moves_only_with_everything() -> None:
-    bss = LOAD._replace(p_offset=0x200, p_vaddr=0x40_0200, p_filesz=0)
+    bss = after._replace(p_filesz=0)
     assert shift_segment(GAPS, bss) == bss._replace(p_offset=0x1200)
     assert shift_segment(GAPS, bss._replace(p_memsz=0)) == bss._replace(p_memsz=0)
     assert shift_segment(GAPS, LOAD._replace(p_memsz=0)) == LOAD._replace(p_memsz=0, p_offset=0x1100)

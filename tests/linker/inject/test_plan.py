@@ -345,12 +345,6 @@ def test_gaps_of_a_record_are_within_the_original(gaps: list[tuple[int, int]], s
     assert undo_record.are_valid_gaps([Gap(*gap) for gap in gaps], 100, start) is sound
 
 
-@for_each("payload", [b"PAYLOAD!", bytes(4096) + b"1"])
-def test_a_payload_behind_the_elf_image_is_refused(payload: bytes) -> None:
-    with pytest.raises(RefusedError, match=f"{len(payload)} bytes follow the ELF image"):
-        plan_injection(elf_of(small_file() + payload), 28)
-
-
 @for_each(
     ("owner", "kind", "moves"),
     [
