@@ -97,21 +97,22 @@ def load(offset: int, size: int, flags: int = PF.R) -> Phdr:
     return Phdr(PT.LOAD, flags, offset, offset, offset, size, size, 0x1000)
 
 
+NOTE = struct.pack("<III", 4, 0, 1) + b"GNU\0"
+EMPTY_SECTION = struct.pack("<HBBBbbBIIIII", MAGIC, 3, 0, 3, 0, -8, 0, 0, 0, 0, 0, 0)
+
+
 def note_sections(count: int) -> bytes:
-    body = struct.pack("<III", 4, 0, 1) + b"GNU\0"
     notes = [section(SHT.NOTE, BODY + 16 * n, 16 * (2 * count - n), SHF.ALLOC) for n in range(count)]
-    return many(1, body * 2 * count, *notes)
+    return many(1, NOTE * 2 * count, *notes)
 
 
 def note_sections_of_a_linked_file(count: int) -> bytes:
-    body = struct.pack("<III", 4, 0, 1) + b"GNU\0"
-    return many(count, body * count, section(SHT.NOTE, BODY, 16 * count, SHF.ALLOC), segments=[load(0, BODY + 16 * count)])
+    return many(count, NOTE * count, section(SHT.NOTE, BODY, 16 * count, SHF.ALLOC), segments=[load(0, BODY + 16 * count)])
 
 
 def note_segments(count: int) -> bytes:
-    body = struct.pack("<III", 4, 0, 1) + b"GNU\0"
     notes = [Phdr(PT.NOTE, PF.R, BODY + 16 * n, 0, 0, 16 * (2 * count - n), 0, 4) for n in range(min(count, 72))]
-    return many(1, body * 2 * count, section(SHT.PROGBITS, BODY, 16), segments=notes)
+    return many(1, NOTE * 2 * count, section(SHT.PROGBITS, BODY, 16), segments=notes)
 
 
 def endless_names(count: int) -> bytes:
@@ -151,8 +152,7 @@ def all_branch_to_the_first(count: int) -> bytes:
     return code_file(b"".join(b"\x53\x0f\x84" + (-7 * n - 7).to_bytes(4, "little", signed=True) for n in range(count)))
 
 
-def functions_that_leave_to_the_next(count: int) -> bytes:
-    return code_file(b"\x85\xff\x74\x01\xc3\xe9\x0b\0\0\0".ljust(16, b"\xcc") * count)
+LEAVES = b"\x85\xff\x74\x01\xc3\xe9\x0b\0\0\0"
 
 
 def functions_in_one_another(count: int) -> bytes:
@@ -217,16 +217,16 @@ def shared_relocations(count: int) -> bytes:
 # -- objects and archives
 
 
-def objects_file(count: int, body: bytes, *sections: Shdr) -> bytes:
+def objects_file(body: bytes, *sections: Shdr) -> bytes:
     text = section(SHT.PROGBITS, BODY, 64, SHF.ALLOC | SHF.EXECINSTR, sh_name=TEXT)
     names = section(SHT.STRTAB, BODY + len(body), len(NAMES))
-    return elf_file(body + NAMES, [names, text, *sections * count], kind=ET.REL)
+    return elf_file(body + NAMES, [names, text, *sections], kind=ET.REL)
 
 
 def relocation_tables(count: int) -> bytes:
     body = bytes(24 * count)
     cfi = section(SHT.PROGBITS, BODY, 0, SHF.ALLOC, sh_name=EH_FRAME)
-    return objects_file(1, body, cfi, *[section(SHT.RELA, BODY, len(body), sh_info=3)] * count)
+    return objects_file(body, cfi, *[section(SHT.RELA, BODY, len(body), sh_info=3)] * count)
 
 
 def relocated_sections(count: int) -> bytes:
@@ -234,7 +234,7 @@ def relocated_sections(count: int) -> bytes:
     one, all_sections = section(SHT.RELA, BODY, 0), []
     for number in range(count):
         all_sections += [section(SHT.GNU_SFRAME, BODY, 0), one._replace(sh_info=3 + 2 * number)]
-    return objects_file(1, b"", *all_sections)
+    return objects_file(b"", *all_sections)
 
 
 def frame_sections(count: int) -> bytes:
@@ -242,7 +242,7 @@ def frame_sections(count: int) -> bytes:
     frames.plain_fde(frames.cie(), 0, 30)
     size = len(frames.data)
     cfi = section(SHT.PROGBITS, BODY, size, SHF.ALLOC, sh_name=EH_FRAME)
-    return objects_file(1, bytes(frames.data) * count, *[cfi._replace(sh_offset=BODY + size * n) for n in range(count)])
+    return objects_file(bytes(frames.data) * count, *[cfi._replace(sh_offset=BODY + size * n) for n in range(count)])
 
 
 def group_sections(count: int) -> bytes:
@@ -251,16 +251,12 @@ def group_sections(count: int) -> bytes:
     frames.plain_fde(cie, 0, 30)
     body = bytes(frames.data) + bytes(4 * count)
     cfi = section(SHT.PROGBITS, BODY, len(frames.data), SHF.ALLOC, sh_name=EH_FRAME)
-    return objects_file(1, body, cfi, *[section(SHT.GROUP, BODY, len(body))] * count)
+    return objects_file(body, cfi, *[section(SHT.GROUP, BODY, len(body))] * count)
 
 
 def sframe_sections(count: int) -> bytes:
     body = shared_rows(count)
-    return objects_file(1, body, *[section(SHT.GNU_SFRAME, BODY, len(body), SHF.ALLOC)] * count)
-
-
-def long_names(count: int) -> bytes:
-    return archive([(b"//", b"x" * 60 * count), *[(b"/%d" % n, b"") for n in range(count)]])
+    return objects_file(body, *[section(SHT.GNU_SFRAME, BODY, len(body), SHF.ALLOC)] * count)
 
 
 # -- sections
@@ -273,10 +269,6 @@ def shared_rows(count: int) -> bytes:
     block = struct.pack("<HBBB", 60, 0, 0, 0) + rows
     header = struct.pack("<" + HEADER_CODE, MAGIC, 3, 0, 3, 0, -8, 0, count, 60, len(block), 0, len(index))
     return header + index + block
-
-
-def pieces(count: int) -> bytes:
-    return shared_rows(1) * count
 
 
 def many_entries(count: int) -> bytes:
@@ -324,7 +316,7 @@ def with_record(data: bytes, entries: int) -> bytes:
 
 
 def recorded_sections(count: int) -> bytes:
-    body = struct.pack("<HBBBbbBIIIII", MAGIC, 3, 0, 3, 0, -8, 0, 0, 0, 0, 0, 0)
+    body = EMPTY_SECTION
     sections = [section(SHT.GNU_SFRAME, BODY, len(body), SHF.ALLOC, sh_name=SFRAME)]
     sections += [section(SHT.PROGBITS, BODY, 1, SHF.ALLOC | SHF.EXECINSTR)] * count
     names = section(SHT.STRTAB, BODY + len(body), len(NAMES))
@@ -334,7 +326,7 @@ def recorded_sections(count: int) -> bytes:
 def own_segments(count: int) -> bytes:
     """Segments that are of a section alone, and a dynamic section that could name a place in each."""
     count = min(count, 64)
-    body = struct.pack("<HBBBbbBIIIII", MAGIC, 3, 0, 3, 0, -8, 0, 0, 0, 0, 0, 0) + bytes([1] * 16) * 16 * count
+    body = EMPTY_SECTION + bytes([1] * 16) * 16 * count
     sframe = Phdr(PT.GNU_SFRAME, PF.R, BODY, BODY, BODY, 28, 28, 8)
     dynamic = Phdr(PT.DYNAMIC, PF.R, BODY + 28, 0, 0, len(body) - 28, 0, 8)
     return many(1, body, section(SHT.PROGBITS, 0, 0), segments=[sframe, dynamic, *[load(BODY, 28)] * count])
@@ -351,10 +343,10 @@ CASES: dict[str, tuple[ModuleType, Callable[[int], bytes], int]] = {
     "frame sections": (objects, frame_sections, 64),
     "section groups": (objects, group_sections, 64),
     "sframe sections": (objects, sframe_sections, 16),
-    "long names": (objects, long_names, 200),
+    "long names": (objects, lambda n: archive([(b"//", b"x" * 60 * n), *[(b"/%d" % one, b"") for one in range(n)]]), 200),
     "shared rows": (decode, shared_rows, 40),
     "shared rows, looked up": (lookup, shared_rows, 40),
-    "pieces": (merge, pieces, 40),
+    "pieces": (merge, lambda n: shared_rows(1) * n, 40),
     "entries": (cfi, many_entries, 64),
     "a long program": (cfi, one_long_program, 64),
     "a long expression": (cfi, one_long_expression, 300),
@@ -362,7 +354,7 @@ CASES: dict[str, tuple[ModuleType, Callable[[int], bytes], int]] = {
     "a record": (remove, recorded_sections, 64),
     "segments of a section alone": (remove, own_segments, 16),
     "branches to the first": (synthesize, all_branch_to_the_first, 100),
-    "functions that leave to the next": (synthesize, functions_that_leave_to_the_next, 40),
+    "functions that leave to the next": (synthesize, lambda n: code_file(LEAVES.ljust(16, b"\xcc") * n), 40),
     "functions in one another": (synthesize, functions_in_one_another, 40),
     "jump tables": (synthesize, jump_tables, 80),
     "begins everywhere": (synthesize, begins_everywhere, 16),
