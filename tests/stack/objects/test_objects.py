@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from sframegen.stack.abi.machines import Context
     from sframegen.stack.objects.loaded_objects import LoadedObject
+    from sframegen.stack.walking.frames import Thread
 
 BASE = 0x7F0000000000
 TEXT, SECTION, END = 0x1000, 0x3000, 0x5000  # link-time addresses and offsets in the file
@@ -146,6 +147,15 @@ def loaded_in(snapshot: Made, objects: LoadedObjects | None = None, at: int = BA
     loaded = objects.at(at)
     assert loaded
     return loaded
+
+
+def traced(snapshot: Made, pc: int, stack: bytes = b"", fp: int = 0, tid: int = 1) -> Thread:
+    """The walk of the only thread, with that stack."""
+    snapshot.threads_registers[tid] = ThreadRegisters(pc, {snapshot.abi.sp: STACK, snapshot.abi.fp: fp})
+    snapshot.map([row(STACK, 0x1000, "rw", inode=0, path="[stack]")], b"")
+    snapshot.contents.append((STACK, stack))
+    (thread,) = Tracer().trace(snapshot.now)
+    return thread
 
 
 def functions_found(snapshot: Made, base: int = BASE) -> list[int | None]:
@@ -286,10 +296,7 @@ def test_code_in_anonymous_memory_is_compared_with_the_file_around_it_up_to_limi
     ],
 )
 def test_a_section_that_is_none(data: bytearray, message: str) -> None:
-    snapshot = Made(data)
-    snapshot.threads_registers[1] = ThreadRegisters(BASE + TEXT, {AMD64.sp: STACK})
-    snapshot.map([row(STACK, 0x1000, "rw", inode=0, path="[stack]")], b"")
-    (thread,) = Tracer().trace(snapshot.now)
+    thread = traced(Made(data), BASE + TEXT)
     assert thread.end is End.DAMAGED_SECTION
     assert message in thread.detail
 
@@ -298,11 +305,7 @@ def test_a_section_that_is_none(data: bytearray, message: str) -> None:
 def test_whatever_the_headers_say_it_is_an_answer(at: int, byte: int) -> None:
     data = elf_bytes()
     data[at] = byte
-    snapshot = Made(data)
-    snapshot.threads_registers[1] = ThreadRegisters(BASE + TEXT, {AMD64.sp: STACK, AMD64.fp: 0})
-    snapshot.map([row(STACK, 0x1000, "rw", inode=0, path="[stack]")], bytes(0x1000))
-    (thread,) = Tracer().trace(snapshot.now)
-    assert len(thread.frames) == 1
+    assert len(traced(Made(data), BASE + TEXT, bytes(0x1000)).frames) == 1
 
 
 def test_an_object_in_the_place_of_another_is_noticed() -> None:
@@ -327,10 +330,8 @@ def test_code_that_is_mapped_elsewhere_without_its_section(beside: str | None) -
     snapshot.map([row(copy + TEXT, 0x1000, "rx", TEXT)], data)
     if beside:
         snapshot.map([row(copy + SECTION, 0x2000, "r", SECTION, inode=5, path=beside)], elf_bytes())
-    snapshot.map([row(STACK, 0x1000, "rw", inode=0, path="[stack]")], b"")
-    snapshot.threads_registers[1] = ThreadRegisters(copy + TEXT, {AMD64.sp: STACK, AMD64.fp: STACK + 0x20})
-    snapshot.contents.append((STACK, (bytes(0x28) + (BASE + TEXT + 0x210).to_bytes(8, "little")).ljust(0x1000, b"\0")))
-    (thread,) = Tracer().trace(snapshot.now)
+    words = (bytes(0x28) + (BASE + TEXT + 0x210).to_bytes(8, "little")).ljust(0x1000, b"\0")
+    thread = traced(snapshot, copy + TEXT, words, STACK + 0x20)
     assert [(frame.pc - BASE, frame.how) for frame in thread.frames] == [
         (0x100000 + TEXT, RuleSource.FRAME_POINTER), (TEXT + 0x210, RuleSource.SFRAME),
     ]  # fmt: skip
@@ -367,13 +368,8 @@ def stack(abi: Abi, ras: list[int]) -> bytes:
 
 @for_each("abi", ABIS, ids=lambda abi: abi.name)
 def test_a_whole_trace(abi: Abi) -> None:
-    snapshot = Made(elf_bytes(abi), abi=abi)
     ras = [BASE + TEXT + 0x110, BASE + TEXT + 0x210]
-    rows = [row(STACK, 0x1000, "rw", inode=0, path="[stack]")]
-    snapshot.map(rows, b"")
-    snapshot.contents.append((STACK, stack(abi, ras)))
-    snapshot.threads_registers[5] = ThreadRegisters(BASE + TEXT + 1, {abi.sp: STACK, abi.fp: 0})
-    (thread,) = Tracer().trace(snapshot.now)
+    thread = traced(Made(elf_bytes(abi), abi=abi), BASE + TEXT + 1, stack(abi, ras), tid=5)
     assert (thread.tid, thread.name, thread.idle, thread.end) == (5, "thread 5", True, End.OUTERMOST)
     assert [frame.pc for frame in thread.frames] == [BASE + TEXT + 1, *ras]
     assert {frame.how for frame in thread.frames} == {RuleSource.SFRAME}
@@ -408,16 +404,12 @@ def test_code_that_returns_from_a_handler_is_known_by_itself(abi: Abi, context: 
     data = elf_bytes(abi)
     data[TEXT + 0x800 : TEXT + 0x800 + len(context.code)] = context.code
     for at in context.instructions:
-        snapshot = Made(data, abi=abi, file=data)
         saved = dict.fromkeys(context.places, 0) | {abi.sp: STACK + 0x900, context.pc: 0}
         memory = bytearray(stack(abi, []))
         for number, place in context.places.items():
             memory[place : place + 8] = saved[number].to_bytes(8, abi.byte_order)
         memory[context.pc : context.pc + 8] = (BASE + TEXT + 0x200).to_bytes(8, abi.byte_order)
-        snapshot.map([row(STACK, 0x1000, "rw", inode=0, path="[stack]")], b"")
-        snapshot.contents.append((STACK, bytes(memory)))
-        snapshot.threads_registers[1] = ThreadRegisters(BASE + TEXT + 0x800 + at, {abi.sp: STACK, abi.fp: 0})
-        (thread,) = Tracer().trace(snapshot.now)
+        thread = traced(Made(data, abi=abi, file=data), BASE + TEXT + 0x800 + at, bytes(memory))
         assert [(frame.pc - BASE - TEXT, frame.exact, frame.signal) for frame in thread.frames] == [
             (0x800 + at, True, True), (0x200, True, False),
         ]  # fmt: skip
