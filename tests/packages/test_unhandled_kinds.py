@@ -47,12 +47,6 @@ def test_every_command_refuses_by_name(name: str, command: tuple[str, ...], tmp_
     assert done.output.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["a.rpm", "a.squashfs", "a.conda", "c.apk"])
-def test_what_was_handled_once_names_what_is_to_be_used(name: str) -> None:
-    assert explain_unhandled(name).endswith(": run add-tree in its build (docs/packaging.md)")
-    assert explain_unhandled(name, GIVEN[name][0]) == explain_unhandled(name)
-
-
 def test_packages_and_image_layouts_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.rpm").write_bytes(GIVEN["a.rpm"][0])

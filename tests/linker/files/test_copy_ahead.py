@@ -17,6 +17,7 @@ from linker.files.copying import FilePart, copy_file
 from linker.files.location import Location
 from linker.files.target import Target
 from sframegen.base.errors import FormatError, SframegenError
+from tests.linker.files.test_replace import unsupported
 from tests.support.inputs.linker_inputs import small_file
 
 if TYPE_CHECKING:
@@ -157,10 +158,6 @@ def test_interrupted_while_it_waits_for_the_copy(program: Path, ahead: list[ElfF
 @pytest.mark.parametrize("without", [[], ["fcntl.ioctl"], ["fcntl.ioctl", "os.copy_file_range"]])
 def test_a_copy_that_nobody_needs_ends(program: Path, without: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """In pieces: however large the file is, an error or a signal does not wait for its end."""
-
-    def unsupported(*_: object) -> int:
-        raise OSError(errno.EOPNOTSUPP, "not supported")
-
     for name in without:
         monkeypatch.setattr(f"linker.files.copying.{name}", unsupported)
     monkeypatch.setattr(copying, "MAX_KERNEL_COPY", 1 << 10)

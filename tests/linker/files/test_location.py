@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from linker.files.location import OwnDirectory, locate, locate_below, make_directory
+from tests.support.commands import start
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -191,8 +193,7 @@ def test_no_directory_is_made_where_a_link_of_others_leads() -> None:
         with pytest.raises(OSError, match=CONTROLLED):
             make_directory(directory / "link/new/newer")
         assert not list(victim.iterdir())
-        command = [sys.executable, "-m", "sframegen", "link", "--install", f"{directory}/link/new"]
-        assert subprocess.run(command, check=False).returncode == 1
+        assert start("link", "--install", directory / "link/new").returncode == 1
         assert not list(victim.iterdir())
 
 
@@ -208,9 +209,7 @@ def running(tmp_path: Path) -> Iterator[tuple[Path, str]]:
         process.stdin.close()
 
 
-def add(*arguments: object) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "sframegen", "add-section", "--no-verify", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, check=False)
+add = partial(start, "add-section", "--no-verify")
 
 
 def test_no_link_of_proc_is_a_target(running: tuple[Path, str]) -> None:
@@ -224,7 +223,7 @@ def test_no_link_of_proc_is_a_target(running: tuple[Path, str]) -> None:
     for arguments in ((link,), ("-o", link, "/bin/true")):
         run = add(*arguments)
         message = f"sframegen: {link}: a link of /proc in place of a file's name; name the file, or write to another one\n"
-        assert (run.returncode, run.stderr.decode()) == (1, message)
+        assert (run.returncode, run.stderr) == (1, message)
     assert program.read_bytes() == data
     program.unlink()
     assert add("-o", output, link).returncode == 0
@@ -236,7 +235,7 @@ def test_a_dash_is_standard_output(tmp_path: Path) -> None:
     output, redirected = tmp_path / "output", tmp_path / "redirected"
     assert add("-o", output, "/bin/true").returncode == 0
     command = [sys.executable, "-m", "sframegen", "add-section", "-o", "-", "/bin/true"]
-    assert subprocess.run(command, stdout=subprocess.PIPE, cwd=tmp_path, check=True).stdout == output.read_bytes()
+    assert subprocess.check_output(command, cwd=tmp_path) == output.read_bytes()
     with redirected.open("wb") as file:
         subprocess.run(command, stdout=file, cwd=tmp_path, check=True)
     assert redirected.read_bytes() == output.read_bytes()

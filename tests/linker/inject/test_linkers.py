@@ -15,7 +15,7 @@ from sframegen.elf.file import open_elf
 from sframegen.elf.notes import read_build_id
 from sframegen.elf.records import PT, SHT
 from tests.linker.inject.test_run import assert_only_the_new_types_are_remarked, run
-from tests.support.inputs.linker_inputs import FLAGS, LARGE_BSS, SOURCE, inject, section_of
+from tests.support.inputs.linker_inputs import FLAGS, LARGE_BSS, SOURCE, inject
 from tests.support.inputs.linker_inputs import both_findings as verify
 from tests.support.loops import for_each
 
@@ -113,29 +113,6 @@ def test_every_shape_of_every_linker(
         assert_only_the_new_types_are_remarked(original, result, peers)
         done = subprocess.run([peers.tool("readelf"), "-aW", result], capture_output=True, text=True, check=False)
         assert done.stderr == ""
-
-
-@pytest.mark.parametrize("tool", [("strip", "-o"), ("objcopy",), ("eu-strip", "-o"), ("llvm-strip", "-o"), ("llvm-objcopy",)])
-@pytest.mark.parametrize(("linker", "shape"), REFUSED)
-def test_programs_with_their_table_at_the_end_survive_other_tools(
-    linker: str,
-    shape: str,
-    tool: tuple[str, ...],
-    linked: Callable[[str, str], Path],
-    compile_c: Compiler,
-    peers: Peers,
-    tmp_path: Path,
-) -> None:
-    """Where the kernel says that the table is depends on the PT_LOAD that holds it."""
-    original, result, changed = linked(linker, shape), tmp_path / "result", tmp_path / "changed"
-    inject(original, result, min_kernel="5.18")
-    files = [changed, result] if "-o" in tool else [result, changed]
-    subprocess.run([peers.tool(tool[0]), *tool[1:], *files], check=True, stderr=subprocess.PIPE)
-    assert_runs(changed, shape, compile_c)
-    elf = open_elf(changed)
-    [segment] = [s for s in elf.segments if s.p_type == PT.GNU_SFRAME]
-    assert elf.at(segment.p_vaddr, 3001) == section_of(3001)[:3001]
-    assert read_build_id(elf) == read_build_id(open_elf(original)) is not None
 
 
 def name_of(shape: str) -> str:
