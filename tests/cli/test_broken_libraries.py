@@ -72,7 +72,7 @@ def test_what_the_system_lacks_is_installed_there(manager: str, monkeypatch: pyt
 @for_each("how", ["RuntimeError", "SystemError", "another project"])
 def test_results_are_read_back_with_the_other_library(how: str, tmp_path: Path) -> None:
     """Where a library was not asked for by name, one that works is taken."""
-    script = "from linker.files.read_back import *; import_for_many(MANY); print(choose_reader(1))"
+    script = "from linker.files.read_back import *; import_for_many(MIN_FILES_FOR_LIEF); print(choose_reader(1))"
     (tmp_path / "lief.py").write_text(RAISED[how])
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-P", "-c", script], check=False, capture_output=True, text=True, env=environment)

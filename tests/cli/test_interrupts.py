@@ -56,7 +56,7 @@ def run(arguments, event, number, moment):
                 atexit.register(lambda: os.write(write, str(seen).encode()))
             if event == "lief":
                 from linker.files import read_back
-                read_back.MANY = 1  # LIEF reads many files back
+                read_back.MIN_FILES_FOR_LIEF = 1  # LIEF reads many files back
             from sframegen.cli.start import main as program
             program()
         os.close(write)
