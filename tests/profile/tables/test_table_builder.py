@@ -133,7 +133,7 @@ def test_the_cache_is_filled_there_and_used(tmp_path: Path) -> None:
         builder.request(1, PYTHON)
         [first] = results(builder).values()
     [kept] = (tmp_path / "tables").iterdir()
-    with TableBuilder(1, cache) as builder:
+    with TableBuilder(1, TableCache(tmp_path / "tables")) as builder:  # its end closed the other
         builder.request(1, PYTHON)
         [second] = builder.take_ready()
     assert (second.number, second.why, second.origin) == (1, "", Origin.CACHED)
