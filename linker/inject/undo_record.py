@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MAGIC = b"SFrmUndo"
 ENTRY = struct.Struct("<QQ")
 TRAILER = struct.Struct("<QIIQ8s")
-MAX_RANGES = 1 << 18  # a plan patches at most 65,536 symbols
+MAX_RANGES = 1 << 18  # four times what a plan needs, which patches at most 65,536 symbols; limits the work on hostile files
 MAX_GAPS = 2  # one before the headers, one after all loaded bytes
 GAP_FLAG = 1 << 63  # marks an entry's offset as that of a gap
 UNBOUNDED = 1 << 64  # greater than every offset
@@ -61,7 +61,7 @@ class UndoRecord(NamedTuple):
     @property
     def parts(self) -> list[FilePart]:
         """Return the parts of the changed file that make up the original, except for `overwritten`."""
-        return [FilePart(to, start, size) for start, to, size in parts_to_copy(self.gaps, self.original_size)]
+        return [FilePart(new, old, size) for old, new, size in parts_to_copy(self.gaps, self.original_size)]
 
     @property
     def covered(self) -> list[Range]:
@@ -93,19 +93,20 @@ def make_record(original: memoryview, writes: Iterable[Write], gaps: Gaps = (), 
     No write may cross the original's end, or the start or end of a gap. `start`: the record's offset, by default after all writes.
     """
     size = len(original)
+    # Writes in these ranges overwrite nothing, and are only part of the checksum.
     new_ranges = [*gaps_in_new_file(gaps), (size + total_size(gaps), UNBOUNDED if start is None else start)]
-    added: list[list[tuple[int, bytearray]]] = [[] for _ in new_ranges]
+    written_there: list[list[tuple[int, bytearray]]] = [[] for _ in new_ranges]
     changed: list[bytearray] = []
     old: list[tuple[int, bytes]] = []
     for offset, data in merge_writes(writes):
         number = index_of_containing_range(new_ranges, offset)
         if number is not None:
-            added[number].append((offset, data))
+            written_there[number].append((offset, data))
             continue
         changed.append(data)
         old_offset = to_original_offset(gaps, offset)
         old.append((old_offset, bytes(original[old_offset : old_offset + len(data)])))
-    filled = (fill_holes_with_zeros(first, pieces, end) for (first, end), pieces in zip(new_ranges, added, strict=True))
+    filled = (fill_holes_with_zeros(first, pieces, end) for (first, end), pieces in zip(new_ranges, written_there, strict=True))
     return encode_record(UndoRecord(size, old, 0, gaps), [*changed, *chain.from_iterable(filled)])
 
 

@@ -139,7 +139,7 @@ class _InputFile(NamedTuple):
     @property
     def has_foreign_section(self) -> bool:
         """Return True if the file has a section made by another tool, which no undo record can remove."""
-        return bool(self.sections) and self.base.given is self.elf
+        return bool(self.sections) and self.base.given is self.elf  # no undo record leads to an earlier file
 
 
 class _NewSection(NamedTuple):
@@ -184,7 +184,7 @@ def _summarize_existing(file: _InputFile, summary: Summary, converted: Converted
 
 
 def _covers_only_start_files(elf: ElfFile, coverage: Coverage) -> bool:
-    """Return True if a linker made the loaded section from crt1.o and the like alone, and the new one has its rules and more."""
+    """Return True if the loaded section describes only C start-up code, and the new one keeps its rules and describes more."""
     starts = {elf.header.e_entry, *(entry.value for entry in read_dynamic(elf) if entry.tag in (DT.INIT, DT.FINI))}
     try:
         section = read_sframe(elf)

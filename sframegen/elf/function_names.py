@@ -42,9 +42,9 @@ class FunctionNames:
 
 
 def resolve_address(elf: ElfFile, text: str) -> int:
-    """Return the address of a function's name, a name + offset (decimal, or 0x...), or a hexadecimal address.
+    """Return the address that `text` means: a function's name, a name + offset (decimal, or 0x...), or a hexadecimal address.
 
-    They are tried in this order: `add` is the function of that name if there is one, else 0xadd. A symbol version may be left out.
+    Tried in this order: `add` is the function of that name if there is one, else 0xadd. `exp` also finds `exp@@GLIBC_2.29`.
     Raises FormatError if `text` is none of them, or the name of several functions.
     """
     address = resolve_name(text, lambda name: find_functions_named(elf, name), elf.name)

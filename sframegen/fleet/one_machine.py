@@ -1,4 +1,4 @@
-"""The engine for one machine: runs processes of this program, with which it talks by pipes, not by open ports."""
+"""Runs the packages of a fleet in processes of this machine. Talks by pipes, because others could connect to open ports."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class OneMachine:
 
     def submit(self, pending: Iterable[NumberedItem]) -> Iterator[NumberedResult]:
         """Give each process one package at a time, and yield the results. Raises OSError if a result cannot be written."""
-        left = iter(pending)
+        not_started = iter(pending)
         idle: list[PackageProcess] = []
         at_work: dict[PackageProcess, NumberedItem] = {}
         while True:
-            while len(at_work) < self._max_processes and (numbered := next(left, None)) is not None:
+            while len(at_work) < self._max_processes and (numbered := next(not_started, None)) is not None:
                 process = idle.pop() if idle else self._new_process()
                 finished = process.begin(numbered[1])
-                if finished is None:
+                if finished is None:  # else the process could not be started
                     at_work[process] = numbered
                 else:
                     idle.append(process)

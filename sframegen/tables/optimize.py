@@ -38,10 +38,10 @@ def build_optimized_encoder(elf: ElfFile, table: FunctionTable, encoded: Encoded
     """Return the encoder of the table, optimized for the level. Every address that the table covers keeps its rule."""
     encoder = build_encoder(table, encoded, level)
     if level.max_rows and len(table):
-        marks = find_followers(elf, table, borders)
+        may_follow = find_followers(elf, table, borders)
         if elf.status is not None:  # the file itself is mapped, without changes in memory that dropped pages would lose
             drop_pages(elf.data)  # its code is not read again
-        return join_pieces(table, encoder, level, marks)
+        return join_pieces(table, encoder, level, may_follow)
     return encoder
 
 
@@ -57,15 +57,15 @@ def may_share_blocks(abi: Abi, level: Level) -> bool:
 def find_followers(elf: ElfFile, table: FunctionTable, borders: Borders) -> bytearray:
     """Return for each function 1 if it may share an FDE with the previous one, else 0.
 
-    It may if only padding separates them, without a symbol or CFI: no-ops with CFI can be code that is left out.
+    It may if only padding without a symbol separates them. No-ops that have CFI, but no rule, are left-out code and no padding.
     """
     areas = build_areas(elf, [CodeArea(segment, segment.start, segment.end) for segment in code_segments(elf)])
-    marks = bytearray(len(table))
-    mark_followers(table.columns(), encode_kinds(table.kinds), areas, borders.symbols, borders.uncovered, MAX_GAP, marks)
-    for start, end in borders.ignored:
+    may_follow = bytearray(len(table))
+    mark_followers(table.columns(), encode_kinds(table.kinds), areas, borders.symbols, borders.uncovered, MAX_GAP, may_follow)
+    for start, end in borders.ignored:  # neither a function that begins in the range nor the next one may be joined
         first, last = bisect_left(table.start, start), bisect_right(table.start, end) + 1
-        marks[first:last] = bytes(len(marks[first:last]))
-    return marks
+        may_follow[first:last] = bytes(len(may_follow[first:last]))
+    return may_follow
 
 
 def join_pieces(table: FunctionTable, encoder: Encoder, level: Level, may_follow: bytes | bytearray) -> Encoder:
@@ -95,12 +95,13 @@ def cut_into_pieces(
 ) -> tuple[FunctionTable, Groups]:
     """Return the table of pieces, which are the smallest ranges that an FDE may cover, and the groups that they can form."""
     functions, words, _, blocks = encoder.columns()
-    sharers, piece_of = make_columns("II", len(table))
-    [begins] = make_columns("B", len(table.row_start))
-    worth = encoder.layout.index_size if may_share_blocks(encoder.abi, level) else NEVER
-    count = mark_pieces(functions, words, blocks, sharers, begins, worth, level.body)
-    pieces = FunctionTable.with_room(count, len(begins), table.kinds, table.rules)
+    sharers, first_piece = make_columns("II", len(table))  # by function: how many share its block, and its first piece
+    [begins_piece] = make_columns("B", len(table.row_start))
+    # A function is cut only if its share of its block is at least as large as the index entry that a cut adds.
+    min_share = encoder.layout.index_size if may_share_blocks(encoder.abi, level) else NEVER
+    count = mark_pieces(functions, words, blocks, sharers, begins_piece, min_share, level.body)
+    pieces = FunctionTable.with_room(count, len(begins_piece), table.kinds, table.rules)
     pieces.row_rule = table.row_rule
     groups = Groups(count, level.longest)
-    fill_pieces(functions, blocks, may_follow, sharers, begins, piece_of, pieces.columns(), groups)
+    fill_pieces(functions, blocks, may_follow, sharers, begins_piece, first_piece, pieces.columns(), groups)
     return pieces, groups

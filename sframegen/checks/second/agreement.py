@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sframegen.program.workers import Progress
 
 MAX_FINDINGS = 20  # findings of one kind; of further disagreements only the bytes are counted
-MAX_PC_ROWS = 64  # rows that depend on the PC, which are evaluated for every residue of it; linkers write one or two
+MAX_PC_ROWS = 64  # if more rows depend on the PC, all of these stay unjudged, because each residue costs; linkers write one or two
 LONGEST_PLT_ENTRY = 64  # bytes; the sizes of shorter PLT entries divide it
 ONLY_SECOND_DIFFERS = "the section says {claim}; pyelftools, unlike sframegen, reads {row} from the CFI"
 ONLY_FIRST_DIFFERS = "the section says {claim}, as pyelftools reads the CFI, but sframegen reads it differently"
@@ -91,7 +91,8 @@ def compare_second_reading(
                 if is_described != NO_CLAIM:
                     continue
                 left_out.add(one)
-            elif first.wrong_ranges is not None and (is_wrong == NO_CLAIM) is (agreement is Agreement.OTHER):
+            elif first.wrong_ranges is not None and (is_wrong == NO_CLAIM) != (agreement is Agreement.SAME):
+                # The readings disagree: where both contradict the section, the first comparison has reported it.
                 (only_second if agreement is Agreement.OTHER else only_first).add(one)
             result.code[agreement] += one.size
     judged = result.code[Agreement.SAME] + result.code[Agreement.OTHER]
@@ -179,7 +180,7 @@ class _Comparison:
         return claim._replace(rule=rows[bisect_right(rows, offset, key=itemgetter(0)) - 1][1])
 
     def _compare(self, number: int, claim: RuleClaim, residue: int) -> Agreement:
-        """Compare a row with a claim. `residue`: the PC modulo 16, 0 if the row does not depend on the PC."""
+        """Compare a row with a claim. `residue`: the PC modulo 16, the size of PLT entries; 0 if the row does not use it."""
         key = number, residue, claim
         if key not in self.known:
             row = self.rows[number]

@@ -1,4 +1,7 @@
-"""The code patterns of each supported machine, by e_machine: padding, calls, and code of runtimes and C libraries."""
+"""The code patterns of each machine, by e_machine: padding, calls, code of runtimes and C libraries. forms.py has their meaning.
+
+A search begins at a fixed byte, which is fast; `(?<=...)` then checks bytes before it, such as a prefix.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ X86_64 = CodeBytes(
 
 
 def _pattern_of_word(mask: int, value: int) -> CallPattern:
-    """Return the pattern of a call from its 32-bit instruction word, whose bytes are little-endian in the file."""
+    """Return the pattern of a call from its 32-bit word. Patterns are big-endian numbers, and files are little-endian."""
     return CallPattern(int.from_bytes(mask.to_bytes(4, "little"), "big"), int.from_bytes(value.to_bytes(4, "little"), "big"))
 
 
@@ -89,10 +92,10 @@ S390X = CodeBytes(
         )
     ),
     calls=(
-        CallPattern(0xFFFF_00000000, 0xC0E5_00000000),
-        CallPattern(0xFFFF0000, 0xA7E50000),
-        CallPattern(0xFFF0, 0x0DE0),
-    ),  # brasl, bras, basr
+        CallPattern(0xFFFF_00000000, 0xC0E5_00000000),  # brasl
+        CallPattern(0xFFFF0000, 0xA7E50000),  # bras
+        CallPattern(0xFFF0, 0x0DE0),  # basr
+    ),
 )
 
 MACHINES: dict[int, CodeBytes] = {

@@ -27,7 +27,7 @@ class Item(NamedTuple):
     sha256: str = ""  #: of its content according to an index, or ""
     size: int = -1  #: in bytes according to an index, or -1
     refused: str = ""  #: the reason if it must not be fetched
-    state: str = ""  #: for a path, the state on the machine of the run; workers that see another one do not convert it
+    state: str = ""  #: for a path, what identifies the file on the machine of the run; workers that see another file refuse it
 
     @property
     def is_local(self) -> bool:
@@ -54,13 +54,13 @@ def make_absolute(place: str) -> str:
 
 def local_path(text: str) -> str:
     """Return the path of a file: or local: URL, and other texts unchanged."""
-    return LOCAL.sub("", text) if LOCAL.match(text) and "::" not in text else text
+    return LOCAL.sub("", text) if LOCAL.match(text) and CHAIN not in text else text
 
 
 def without_secrets(place: str) -> str:
     """Return a path or URL in one line. URLs lose user, password and query, which can be secrets."""
     if is_url(place):
-        place = "::".join(_url_without_secrets(part) for part in place.split("::"))
+        place = CHAIN.join(_url_without_secrets(part) for part in place.split(CHAIN))
     return cut_middle(printable(place))
 
 
@@ -77,7 +77,7 @@ def make_name(place: str) -> str:
     if not is_url(place):
         return clean_path(place)
     try:
-        parts = urlsplit(place.rpartition("::")[2])
+        parts = urlsplit(place.rpartition(CHAIN)[2])
     except ValueError:
         return ""  # `refuse_bad_name` refuses it
     name = clean_path(f"{parts.netloc.rpartition('@')[2]}/{parts.path}")
@@ -107,7 +107,7 @@ def check_name(name: str) -> None:
     parts = name.split("/")
     if name.startswith("/") or ".." in parts:
         raise FormatError("its name leads out of the repository")
-    if not all(part not in ("", ".") for part in parts):
+    if any(part in ("", ".") for part in parts):
         raise FormatError("its name has empty parts")
     if len(raw) > MAX_NAME_BYTES or any(len(part.encode("utf-8", "surrogateescape")) > NAME_MAX for part in parts):
         raise FormatError("its name is too long")
