@@ -407,6 +407,17 @@ def test_a_report_that_cannot_be_written(root: Path, tmp_path: Path) -> None:
     assert has_section(root / "usr/bin/tree")
 
 
+def test_the_report_follows_no_link_that_somebody_guessed(root: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    (folder / f".report.json.{os.getpid()}").symlink_to(victim)
+    assert run("--report", folder / "report.json", root).exit_code == 0
+    assert victim.read_text() == "mine"
+    assert len(by_path(folder / "report.json")) == 3
+
+
 def test_a_report_to_stdout_is_all_that_is_there(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = run("-v", "--report", "-", root)

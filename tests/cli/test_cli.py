@@ -81,6 +81,11 @@ def test_that_the_current_directory_is_gone_is_no_fault_of_a_file(arguments: tup
     assert done.stderr == "sframegen: the current directory has been removed: change to one that exists\n"
 
 
+def test_shell_completion() -> None:
+    env = os.environ | {"_SFRAMEGEN_COMPLETE": "bash_complete", "COMP_WORDS": "sframegen loo", "COMP_CWORD": "1"}
+    assert start(env=env).stdout == "plain,lookup\n"
+
+
 def test_help_imports_no_command() -> None:
     code = """
 import sys

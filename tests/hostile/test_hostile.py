@@ -179,3 +179,13 @@ def test_a_damaged_undo_record(place: int) -> None:
         spoiled = changed[:-place] + bytes([value]) + changed[len(changed) - place + 1 :]
         record = undo_record.read_verified(memoryview(bytes(spoiled)))
         assert record is None or value == changed[-place]
+
+
+def test_an_undo_record_wants_what_was_written() -> None:
+    data = FILES["program"]
+    changed = inject_bytes(data)
+    record = undo_record.read_verified(memoryview(changed))
+    assert record is not None
+    assert record.original_size == len(data)
+    for spoiled in (changed[:-1], changed[:30] + b"\xff" + changed[31:], changed[:20], data):
+        assert undo_record.read_verified(memoryview(spoiled)) is None

@@ -75,6 +75,30 @@ def test_a_section_never_costs_frames(frame_pointer: bool, compile_c: Compiler, 
         assert len(plain) >= len(FUNCTIONS)
 
 
+WITHOUT = r"""
+__asm__(".pushsection .text\n.type through,@function\nthrough: push %rbx\n mov %rdx,%rbx\n mov %rsi,%rbp\n call *%rdi\n pop %rbx\n"
+        " ret\n.size through,.-through\n.popsection");
+void through(void (*callee)(void), void *fp);
+KEPT void last(void) { hold(); after++; }
+int main(void) {
+    uintptr_t *local = alloca(64);  // a frame record that is none: an address in code that no call precedes
+    local[0] = 0;
+    local[1] = (uintptr_t)through + 1;
+    __asm__ volatile("push %%rbp\n call through\n pop %%rbp" : : "D"(last), "S"(local) : "rax", "rcx", "rdx", "memory", "cc");
+    puts("done");
+    return 0;
+}
+"""
+
+
+def test_a_frame_pointer_that_is_none_is_not_followed(compile_c: Compiler, tmp_path: Path) -> None:
+    """Code without CFI keeps something else there, of which the words look like a frame record with code's address."""
+    with Program(compiled(compile_c, tmp_path, "#include <alloca.h>\n" + WITHOUT, "-O1", "-static", "-mno-red-zone")) as running:
+        names, thread = Names(running.pid).first()
+    assert names[names.index("hold") :] == ["hold", "last", "through"]
+    assert thread.end is End.NOT_COVERED
+
+
 MADE = r"""
 #include <sys/mman.h>
 KEPT void calls(void (*code)(long, long, long, void (*)(void))) { code(1, 2, 3, hold); after++; }
