@@ -124,7 +124,7 @@ def _fdes_with_unknown_fields(section: CfiSection, fdes: Entries, pointers: Colu
 
 
 def _join_tables(parts: list[FdeTable]) -> FdeTable:
-    """Return one table of all FDEs. Nearly all files have one section; its table is returned as it is."""
+    """Return one table of all FDEs: the section's own table if there is only one section, as in nearly all files."""
     if len(parts) == 1:
         return parts[0]
     table = FdeTable()

@@ -64,7 +64,7 @@ def parts_to_copy(gaps: Gaps, size: int) -> list[FilePart]:
 
 
 def split_at_gaps(gaps: Gaps, parts: Iterable[FilePart]) -> list[FilePart]:
-    """Return the parts, split where a gap opens in the copy, and moved behind the gaps before them."""
+    """Return the parts, split where a gap opens in the copy, and shifted by the sizes of the gaps before them."""
     result = []
     for start, to, size in parts:
         cuts = [gap.at for gap in gaps if to < gap.at < to + size]

@@ -23,7 +23,7 @@ STATISTICS = "SFRAMEGEN_PRELOAD_STATISTICS"  # preload.c reads it
 SPACES = frozenset(" \t\n\v\f\r")  # they separate paths in LD_PRELOAD, as a colon does
 SEPARATORS = frozenset(":;")  # they separate paths in LD_LIBRARY_PATH
 MAX_SCRIPTS = 4  # that name one another as interpreters
-FIRST_LINE = 256  # the kernel reads so many bytes of a script's first line
+FIRST_LINE = 256  # bytes of a script's first line that the kernel reads
 LISTED_PATH = re.compile(rb"^\t(?:.* => )?(/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)  # `libc.so.6 => /lib/libc.so.6 (0x7f...)`
 
 

@@ -155,9 +155,9 @@ def _survey_functions(
 def _make_assumptions(elf: ElfFile, abi: Abi, cfi: Track, section: Track, claims: Sequence[Claim]) -> Assumptions:
     """Return the assumptions about entries and control flow that keep the analysis from contradicting CFI without good reason.
 
-    A function begins only where the CFI, or else the section, has the rule of an entry. The first row of other code tells how it
-    is entered, for a landing pad after a no-op. Neither a call nor a jump changes the frame, so if the rule changes after one,
-    the call does not return, or the jump does not lead there.
+    A function begins only where the CFI, or else the section, has the rule of an entry. Other code, such as a landing pad after
+    a no-op, is entered with the rule of its first row. Neither a call nor a jump changes the frame, so if the rule changes after
+    one, the call does not return, or the jump does not lead there.
     """
     isa = isa_of(abi)
     states = padding_states(elf.header.e_machine)

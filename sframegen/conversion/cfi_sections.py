@@ -40,7 +40,7 @@ class Sources(NamedTuple):
 
     sections: list[CfiSection]
     eh_frame_hdr_bytes: int
-    required: int  # the first so many sections must be readable; if another one is not, that is a warning
+    required: int  # number of sections, from the first on, that must be readable; for others that are not, there is a warning
     warnings: list[str]
     floating: Sequence[Range] = ()
     unwalked: Sequence[Range] = ()

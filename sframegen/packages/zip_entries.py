@@ -149,7 +149,7 @@ def naming_damage(place: str = "a damaged zip archive: ") -> Iterator[None]:
     try:
         yield
     except (*ZIPFILE_ERRORS, OSError) as error:
-        cause = error.__context__ if isinstance(error, BadZipFile) else error  # zipfile hides read errors behind BadZipFile
+        cause = error.__context__ if isinstance(error, BadZipFile) else error  # zipfile raises BadZipFile for read errors, too
         if isinstance(cause, OSError) and cause.errno not in (None, errno.EINVAL):
             raise cause from None
         raise FormatError(f"{place}{error}") from None

@@ -44,7 +44,7 @@ ATTEMPTS = 8  # reads of a header, which the process may be writing
 
 ADDRESSES = 1 << 64
 MAX_READ = 1 << 21  # entries of all chains, also those kept from before: twice the limit of one chain
-TABLE_COST = 32  # a table or a member of a list takes as long to read as so many entries
+TABLE_COST = 32  # entries that take as long to read as a table or a member of a list
 EntryFields = tuple[int, int, int, int]  # offsets of CFA, RA and FP, and the info byte without REMOVED
 TABLE_SIZE = struct_size(JitTable)
 

@@ -12,7 +12,7 @@ class Level(NamedTuple):
     max_rows: int = 0  # rows of an FDE that neighbours share, at most
     max_span: int = 0  # bytes of code of such an FDE, at most
     rounds: int = 0  # how often groups are chosen, because the choice depends on shared rows, and these on the choice
-    body: int = 0  # functions are cut after rows that apply to so many bytes of code, which rows in prologues and epilogues do not
+    body: int = 0  # functions are cut after rows of at least this many bytes of code; prologues and epilogues have shorter ones
     longest: int = 1  # pieces in the longest runs of adjacent pieces whose repetitions are searched for
 
 

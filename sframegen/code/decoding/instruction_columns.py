@@ -344,7 +344,7 @@ class InstructionReader:
 
     def parse_rip_relative(self, pos: cython.Py_ssize_t, end: cython.ulonglong) -> cython.int:
         """Returns True if the operands at `pos` end in `[rip + n]`, and sets `value` to `end + n`. `end`: of the instruction."""
-        behind: cython.Py_ssize_t
+        end_of_number: cython.Py_ssize_t
         sign: cython.int
         if not cython.compiled:
             pos = self.data.find(91, pos, self.data.find(0, pos))
@@ -357,8 +357,8 @@ class InstructionReader:
         if self.data[pos - 1] != 32 or self.data[pos + 1] != 114 or self.data[pos + 2] != 105 or self.data[pos + 3] != 112:  # rip
             return 0
         sign = self.data[pos + 5]
-        behind = self.parse_number(pos + 7) if sign else 0
-        if behind == 0 or self.data[behind] != 93 or self.data[behind + 1]:  # ]
+        end_of_number = self.parse_number(pos + 7) if sign else 0
+        if end_of_number == 0 or self.data[end_of_number] != 93 or self.data[end_of_number + 1]:  # ]
             return 0
         self.value = (end + self.value if sign == 43 else end - self.value) & self.mask
         return 1

@@ -233,7 +233,7 @@ class BasicBlocks:
     def count_change(self, state: cython.Py_ssize_t) -> cython.int:
         """Counts a changed state. Too many distinct states end the walk."""
         self.changes += 1
-        if self.changes > 4096:  # MAX_STATES; only after so many changes can there be so many states
+        if self.changes > 4096:  # MAX_STATES; fewer changes cannot make more distinct states
             self.distinct_states.add(state)
             if len(self.distinct_states) > 4096:  # MAX_STATES
                 self.steps_left = -1

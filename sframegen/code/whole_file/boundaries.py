@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 WINDOW = 1 << 12  # bytes that are decoded at first to find a function's end
 IN_STEP_BYTES = 64  # after which decoding from any byte is in step with the real instructions
 MIN_FUNCTION = 16  # bytes on average: if there are more functions than that allows, the bytes are data, or hostile
-MAX_SMALL_FUNCTIONS = 256  # so many more are allowed
+MAX_SMALL_FUNCTIONS = 256  # functions that are allowed whatever the average size
 ALIGNMENT = 16  # bytes: of functions after padding
 ENDS = {RETURN, JUMP, INDIRECT, STOP}
 SHORT_JUMP = 1 << 10  # bytes that a jump may span within a function, if no branch shows that the function reaches so far
-IN_STEP_INSTRUCTIONS = 32  # decoding from so many instructions before another one is in step with it
+IN_STEP_INSTRUCTIONS = 32  # decoding that begins this many instructions before another one is in step with it
 
 
 def sweep_functions(context: FileContext, start: int, limit: int) -> Iterator[tuple[DecodedCode, int | None]]:

@@ -333,7 +333,7 @@ class _Passes:
 
 
 TASK_BYTES = 1 << 17  # of code that a process gets at a time
-# In so many runs, this process does one task before it forks others, so that these inherit the meanings of common instructions.
+# In the first runs, this process does one task before it forks others, which then inherit the meanings of common instructions.
 TASKS_DONE_FIRST = 3
 
 

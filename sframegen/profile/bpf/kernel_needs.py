@@ -66,5 +66,5 @@ def switch_has_state() -> bool:
 
 
 def has_tracepoint(name: str) -> bool:
-    """Return True if the kernel has the tracepoint. Its type information tells that even if tracefs is not mounted."""
+    """Return True if the kernel has the tracepoint, from its type information, because tracefs may not be mounted."""
     return f"btf_trace_{name}\0".encode() in BTF.read_bytes()

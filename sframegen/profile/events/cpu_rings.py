@@ -107,7 +107,7 @@ class CpuRings:
                 self._collect(ring)
 
     def collect_unless_full(self) -> None:
-        """Call `collect`, unless so many records are pending that it is better to let the buffers fill."""
+        """Call `collect`, unless MAX_PENDING records are pending: then it is better to let the buffers fill."""
         if len(self._pending) < MAX_PENDING:
             self.collect()
 
