@@ -24,7 +24,7 @@ The names are those of `sframegen.api`, which is imported when one of them is fi
 
 from __future__ import annotations
 
-__version__ = "0.3.0"  # setup reads it here
+__version__ = "0.4.0"  # setup reads it here
 TYPE_CHECKING = False  # not typing's, because importing typing would delay every start of the program
 if TYPE_CHECKING:
     from sframegen.api import *  # noqa: F403 - type checkers take names from a wildcard import for public ones
