@@ -1,6 +1,7 @@
-"""Encodes SFrame functions as the bytes of a section, in a form that every known consumer of the version accepts.
+"""Encodes a FunctionTable as the bytes of a section, in a form that every known consumer of the version accepts.
 
-That form has the flags SORTED | FUNC_START_PCREL, no auxiliary header, the index right after the header, and the FREs after it.
+That form has the flags SORTED | FUNC_START_PCREL, no auxiliary header, the function index right after the header, then the blocks:
+a block is the FREs of one function, in V3 after its attribute. Functions with the same kind and rows can share one block.
 """
 
 from __future__ import annotations
@@ -50,33 +51,34 @@ class Encoder:
         *,
         share: bool = False,
         encoded: EncodedRules | None = None,
-        like: Column = EMPTY_COLUMN,
+        same_rows_as: Column = EMPTY_COLUMN,
     ) -> None:
         """`table`: sorted, without overlaps. `share`: functions with equal rows share one block. `encoded`: the table's rules.
 
-        `like`: for each function itself, or an earlier one that is known to have the same kind and rows; may be empty. Raises
-        FormatError if the version cannot express a kind or rule, or a field overflows.
+        `same_rows_as`: for each function its own number, or that of an earlier one that is known to have the same kind and rows;
+        may be empty. Raises FormatError if the version cannot express a kind or rule of a function, or a field overflows.
         """
         self.table = table
         self.abi = abi
         self.layout = layout
         self.flags = F_FDE_SORTED | F_FDE_FUNC_START_PCREL  # flags of the header; more can be set before `encode`
-        bad_kind = next((kind for kind in table.kinds if kind.signal > layout.signal or (kind.fde_type and not layout.flex)), None)
-        if bad_kind is not None and table.kinds.index(bad_kind) in table.kind:
-            raise FormatError(f"SFrame version {layout.version} cannot express {bad_kind}")
+        bad_kinds = {n for n, kind in enumerate(table.kinds) if kind.signal > layout.signal or (kind.fde_type and not layout.flex)}
+        if bad_kinds and (used_bad_kinds := bad_kinds.intersection(table.kind)):
+            raise FormatError(f"SFrame version {layout.version} cannot express {table.kinds[min(used_bad_kinds)]}")
         self.kind_bytes = encode_kinds(table.kinds)
         self.encoded = encoded or EncodedRules(table.rules, RuleWords(abi, layout))
         self.owner, self.fre_type, self.block_size, self.block_at = make_columns("IBQQ", len(table))
-        total = zeros("Q", 2)
-        keys, seen = (make_columns("I", count if share else 0)[0] for count in (len(table), 2 << len(table).bit_length()))
+        totals = zeros("Q", 2)  # the bytes and the rows of all blocks
+        [row_hashes] = make_columns("I", len(table) if share else 0)
+        [hash_slots] = make_columns("I", 2 << len(table).bit_length() if share else 0)  # two numbers in each slot
         functions, words, fields, blocks = self.columns()
-        if not are_consistent(functions, words, blocks, like):
+        if not are_consistent(functions, words, blocks, same_rows_as):
             raise IndexError("the columns of the table do not fit together")
-        hash_rows(functions, like, keys)
-        bad_row = place_blocks(functions, words, fields, blocks, like, keys, seen, total)
+        hash_rows(functions, same_rows_as, row_hashes)
+        bad_row = place_blocks(functions, words, fields, blocks, same_rows_as, row_hashes, hash_slots, totals)
         if bad_row >= 0:
             raise FormatError(f"SFrame version {layout.version} cannot express {table.rules[table.row_rule[bad_row]]}")
-        self.blocks_size, self.stored_rows = total
+        self.blocks_size, self.stored_rows = totals
         if self.blocks_size > 0xFFFFFFFF or self.stored_rows > 0xFFFFFFFF:
             raise FormatError(f"{self.stored_rows} rows do not fit into an SFrame section: its offsets are 32 bits")
         self.size_bytes = HEADER_SIZE + layout.index_size * len(table) + self.blocks_size
@@ -90,7 +92,7 @@ class Encoder:
     def encode(self, address: int) -> memoryview:
         """Return the section's bytes for link-time address `address`. Raises FormatError if functions are too far from it."""
         table, abi = self.table, self.abi
-        reach = 1 << 8 * self.layout.start_width - 1
+        reach = 1 << 8 * self.layout.start_width - 1  # starts are signed distances
         farthest = max(table.start[-1] - address, address + self.size_bytes - table.start[0]) if len(table) else 0
         if self.layout.start_width < ADDRESS_SIZE and farthest >= reach:  # 64-bit distances wrap like addresses
             raise FormatError(f"functions are too far from the section for SFrame version {self.layout.version}")

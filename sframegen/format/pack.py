@@ -1,4 +1,8 @@
-"""Computes the sizes of a table's function index and FREs, and writes them as bytes. Compiled; encode.py checks the limits."""
+"""Places and writes the parts of a section: its function index, and its blocks. Compiled; encode.py checks the limits.
+
+A block is the FREs of a function, in V3 after the function's attribute. `place_blocks` gives each function a block, perhaps that of
+an earlier function with the same kind and rows; `write_blocks` and `write_index` then write the bytes.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +41,8 @@ class OutputBytes:
 
 
 @cython.boundscheck(False)
-@cython.locals(like="const unsigned int[::1]")
-def are_consistent(functions: Functions, words: Words, blocks: Blocks, like: Column) -> bool:
+@cython.locals(same_rows_as="const unsigned int[::1]")
+def are_consistent(functions: Functions, words: Words, blocks: Blocks, same_rows_as: Column) -> bool:
     """True if all columns have the right length, and every number of a row, rule or kind is valid.
 
     The other loops here and in join.py rely on this, and do not check bounds again.
@@ -51,7 +55,7 @@ def are_consistent(functions: Functions, words: Words, blocks: Blocks, like: Col
     wrong: cython.bint = len(functions.first_row) != count + 1 or len(functions.row_start) != rows or len(words.rule_at) == 0
     for i in (len(functions.start), len(functions.size), len(blocks.fre_type), len(blocks.size), len(blocks.at), len(blocks.owner)):
         wrong |= i != count
-    if wrong or (len(like) != 0 and len(like) != count) or functions.first_row[count] > rows:
+    if wrong or (len(same_rows_as) != 0 and len(same_rows_as) != count) or functions.first_row[count] > rows:
         return False
     for i in range(count):
         wrong |= functions.first_row[i] > functions.first_row[i + 1]
@@ -66,60 +70,69 @@ def are_consistent(functions: Functions, words: Words, blocks: Blocks, like: Col
 
 @cython.boundscheck(False)
 @cython.locals(
-    like="const unsigned int[::1]",
-    keys="unsigned int[::1]",
+    same_rows_as="const unsigned int[::1]",
+    row_hashes="unsigned int[::1]",
     first_row="const unsigned int[::1]",
     row_start="const unsigned int[::1]",
     row_rule="const unsigned int[::1]",
 )
-def hash_rows(functions: Functions, like: Column, keys: Column) -> None:
-    """Fill `keys` with the hash of each function's kind and rows, except for functions with an earlier one in `like`.
+def hash_rows(functions: Functions, same_rows_as: Column, row_hashes: Column) -> None:
+    """Fill `row_hashes` with a hash of each function's kind and rows, unless `same_rows_as` names an earlier function.
 
-    `like`: as in `place_blocks`. The columns have passed `are_consistent`.
+    `same_rows_as`: as in `place_blocks`. The columns have passed `are_consistent`.
     """
     first_row = functions.first_row
     row_start = functions.row_start
     row_rule = functions.row_rule
     function: cython.Py_ssize_t
     row: cython.Py_ssize_t
-    known: cython.bint = len(like) != 0
-    key: cython.longlong
-    for function in range(len(keys)):
-        if known and like[function] < function:
+    row_hash: cython.longlong
+    for function in range(len(row_hashes)):
+        if len(same_rows_as) and same_rows_as[function] < function:
             continue
-        key = 8 * (first_row[function + 1] - first_row[function]) + functions.kind[function]
+        row_hash = 8 * (first_row[function + 1] - first_row[function]) + functions.kind[function]
         for row in range(first_row[function], first_row[function + 1]):
-            key = ((key ^ row_start[row]) * 0x10193 + row_rule[row]) & 0x7FFFFFFF
-        keys[function] = key
+            row_hash = ((row_hash ^ row_start[row]) * 0x10193 + row_rule[row]) & 0x7FFFFFFF
+        row_hashes[function] = row_hash
 
 
 @cython.boundscheck(False)
 @cython.locals(
-    like="const unsigned int[::1]", keys="const unsigned int[::1]", seen="unsigned int[::1]", totals="unsigned long long[::1]"
+    same_rows_as="const unsigned int[::1]",
+    row_hashes="const unsigned int[::1]",
+    hash_slots="unsigned int[::1]",
+    totals="unsigned long long[::1]",
 )
 def place_blocks(
-    functions: Functions, words: Words, fields: Fields, blocks: Blocks, like: Column, keys: Column, seen: Column, totals: Column
+    functions: Functions,
+    words: Words,
+    fields: Fields,
+    blocks: Blocks,
+    same_rows_as: Column,
+    row_hashes: Column,
+    hash_slots: Column,
+    totals: Column,
 ) -> int:
     """Fill `blocks`: the FRE type, size and offset of each function's block, which is its FREs, in V3 after its attribute.
 
     Return the first row that its FDE type cannot express, or -1. `totals` gets the number of bytes and of rows in all blocks.
-    Functions of one kind with the same rows share the block of the first, their `owner`. `like`: for each function itself, or an
-    earlier one that is known to have the same kind and rows; may be empty. `keys`: filled by `hash_rows`; empty to share nothing.
-    `seen`: a hash table of zeros for a power of two of pairs (function + 1, key); functions that do not find a slot do not share.
-    The columns have passed `are_consistent`.
+    Functions of one kind with the same rows share the block of the first, their `owner`. `same_rows_as`: for each function its own
+    number, or that of an earlier one that is known to have the same kind and rows; may be empty. `row_hashes`: filled by
+    `hash_rows`; empty to share nothing. `hash_slots`: a hash table of zeros, a power of two of pairs (function + 1, its hash);
+    functions that do not find a slot do not share. The columns have passed `are_consistent`.
     """
     function: cython.Py_ssize_t
     owner: cython.Py_ssize_t
     bad_row: cython.Py_ssize_t
     at: cython.ulonglong = 0
-    stored: cython.ulonglong = 0
+    stored_rows: cython.ulonglong = 0
     for function in range(len(functions.kind)):
         owner = function
-        if len(keys):
-            prefetch_later_functions(functions, keys, seen, function)
-            if len(like):
-                owner = like[function]
-            owner = blocks.owner[owner] if owner < function else find_same_before(functions, keys, seen, function)
+        if len(row_hashes):
+            prefetch_later_functions(functions, row_hashes, hash_slots, function)
+            if len(same_rows_as):
+                owner = same_rows_as[function]
+            owner = blocks.owner[owner] if owner < function else find_same_before(functions, row_hashes, hash_slots, function)
         blocks.owner[function] = owner
         if owner != function:
             blocks.fre_type[function] = blocks.fre_type[owner]
@@ -131,21 +144,23 @@ def place_blocks(
             return bad_row
         blocks.at[function] = at
         at += blocks.size[function]
-        stored += functions.first_row[function + 1] - functions.first_row[function]
+        stored_rows += functions.first_row[function + 1] - functions.first_row[function]
     totals[0] = at
-    totals[1] = stored
+    totals[1] = stored_rows
     return -1
 
 
 @cython.boundscheck(False)
-def prefetch_later_functions(functions: Functions, keys: Column, seen: Column, function: cython.Py_ssize_t) -> cython.int:
+def prefetch_later_functions(
+    functions: Functions, row_hashes: Column, hash_slots: Column, function: cython.Py_ssize_t
+) -> cython.int:
     """Prefetch the memory that `find_same_before` will read for later functions."""
-    mask: cython.Py_ssize_t = (len(seen) >> 1) - 1
+    mask: cython.Py_ssize_t = (len(hash_slots) >> 1) - 1
     row: cython.Py_ssize_t
-    if function + 16 < len(keys) and cython.compiled:
-        prefetch(cython.address(seen[2 * slot_of(keys[function + 16], mask)]))  # type: ignore[attr-defined]
-    if function + 8 < len(keys) and cython.compiled:
-        row = seen[2 * slot_of(keys[function + 8], mask)]
+    if function + 16 < len(row_hashes) and cython.compiled:
+        prefetch(cython.address(hash_slots[2 * slot_of(row_hashes[function + 16], mask)]))  # type: ignore[attr-defined]
+    if function + 8 < len(row_hashes) and cython.compiled:
+        row = hash_slots[2 * slot_of(row_hashes[function + 8], mask)]
         if row:
             row = functions.first_row[row - 1]
             prefetch(cython.address(functions.row_start[row]))  # type: ignore[attr-defined]
@@ -154,20 +169,22 @@ def prefetch_later_functions(functions: Functions, keys: Column, seen: Column, f
 
 
 @cython.boundscheck(False)
-def find_same_before(functions: Functions, keys: Column, seen: Column, function: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Return an earlier function in `seen` with the same kind and rows; if there is none, add this function, and return it."""
-    mask: cython.Py_ssize_t = (len(seen) >> 1) - 1
-    key: cython.longlong = keys[function]
-    slot: cython.Py_ssize_t = slot_of(key, mask)
+def find_same_before(
+    functions: Functions, row_hashes: Column, hash_slots: Column, function: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """Return an earlier function with the same kind and rows; if `hash_slots` has none, add this function, and return it."""
+    mask: cython.Py_ssize_t = (len(hash_slots) >> 1) - 1
+    row_hash: cython.longlong = row_hashes[function]
+    slot: cython.Py_ssize_t = slot_of(row_hash, mask)
     other: cython.Py_ssize_t
-    for _ in range(32):
-        if seen[2 * slot] == 0:
-            seen[2 * slot] = function + 1
-            seen[2 * slot + 1] = key
+    for _ in range(32):  # slots at most, so that hashes that collide do not take quadratic time
+        if hash_slots[2 * slot] == 0:
+            hash_slots[2 * slot] = function + 1
+            hash_slots[2 * slot + 1] = row_hash
             break
-        other = seen[2 * slot] - 1
+        other = hash_slots[2 * slot] - 1
         if (
-            seen[2 * slot + 1] == key
+            hash_slots[2 * slot + 1] == row_hash
             and functions.kind[other] == functions.kind[function]
             and have_same_rows(functions, function, other)
         ):
@@ -177,18 +194,18 @@ def find_same_before(functions: Functions, keys: Column, seen: Column, function:
 
 
 @cython.boundscheck(False)
-def have_same_rows(functions: Functions, one: cython.Py_ssize_t, other: cython.Py_ssize_t) -> cython.bint:
+def have_same_rows(functions: Functions, function: cython.Py_ssize_t, other: cython.Py_ssize_t) -> cython.bint:
     """True if both functions have the same rows."""
-    first: cython.Py_ssize_t = functions.first_row[one]
-    rows: cython.Py_ssize_t = functions.first_row[one + 1] - first
-    second: cython.Py_ssize_t = functions.first_row[other]
+    first_row: cython.Py_ssize_t = functions.first_row[function]
+    rows: cython.Py_ssize_t = functions.first_row[function + 1] - first_row
+    other_first_row: cython.Py_ssize_t = functions.first_row[other]
     i: cython.Py_ssize_t
-    if functions.first_row[other + 1] - second != rows:
+    if functions.first_row[other + 1] - other_first_row != rows:
         return False
     for i in range(rows):
-        if functions.row_start[second + i] != functions.row_start[first + i]:
+        if functions.row_start[other_first_row + i] != functions.row_start[first_row + i]:
             return False
-        if functions.row_rule[second + i] != functions.row_rule[first + i]:
+        if functions.row_rule[other_first_row + i] != functions.row_rule[first_row + i]:
             return False
     return True
 
@@ -218,9 +235,9 @@ def measure_block(
     return -1
 
 
-def slot_of(key: cython.longlong, mask: cython.longlong) -> cython.longlong:
-    """Return the slot where the search for a key begins."""
-    return ((key * 0x45D9F3B) >> 24) & mask
+def slot_of(row_hash: cython.longlong, mask: cython.longlong) -> cython.longlong:
+    """Return the slot of `hash_slots` where the search for a hash begins. `mask`: the number of slots, a power of two, minus 1."""
+    return ((row_hash * 0x45D9F3B) >> 24) & mask
 
 
 def put_attribute(
@@ -233,13 +250,13 @@ def put_attribute(
     blocks: Blocks,
 ) -> cython.int:
     """Write a function's number of rows and its kind, if the version has these fields. `at`: the base of their offsets."""
-    group: cython.Py_ssize_t = functions.kind[function] * 3
+    kind_at: cython.Py_ssize_t = functions.kind[function] * 3
     out.put(at + fields.num_fres_at, functions.first_row[function + 1] - functions.first_row[function], fields.num_fres_width)
-    out.data[at + fields.info_at] = words.kind_bytes[group] | blocks.fre_type[function]
+    out.data[at + fields.info_at] = words.kind_bytes[kind_at] | blocks.fre_type[function]
     if fields.info2_at >= 0:
-        out.data[at + fields.info2_at] = words.kind_bytes[group + 1]
+        out.data[at + fields.info2_at] = words.kind_bytes[kind_at + 1]
     if fields.rep_size_at >= 0:
-        out.data[at + fields.rep_size_at] = words.kind_bytes[group + 2]
+        out.data[at + fields.rep_size_at] = words.kind_bytes[kind_at + 2]
     return 0
 
 

@@ -6,6 +6,6 @@ cdef extern from *:
     void prefetch "__builtin_prefetch" (const void *address) noexcept
 
 cdef class Groups:
-    cdef public unsigned char[::1] may_follow, head, several
-    cdef public unsigned int[::1] function, like, sharers, joined_size, repeated, first, run, chosen
-    cdef public unsigned long long[::1] whole, best
+    cdef public unsigned char[::1] may_follow, begins_group, is_joined
+    cdef public unsigned int[::1] function_begin, same_rows_as, sharers, joined_size, repeated, group_begin, equal_run, times_chosen
+    cdef public unsigned long long[::1] function_block_size, smallest_size

@@ -2,10 +2,13 @@
 
 An FDE need not be a function: unwinders look up its address range only. Two functions with the same prologue, the same epilogue
 and bodies of different lengths have different rows. If both are cut where the body ends, their halves have equal rows, because
-the length of a half's last row is only in the index entry. A cut costs an index entry. Adjacent ranges can share an FDE. That
-saves an index entry and an attribute, and a row if one range begins with the rule that the previous one ends with; but wide row
-starts cost more. A range, or a run of adjacent pieces, whose rows are repeated elsewhere costs only its index entry. A dynamic
-program over the pieces by address weighs these costs.
+the length of a half's last row is only in the index entry. A cut costs an index entry. Adjacent pieces can form a group, which
+shares an FDE. That saves an index entry and an attribute, and a row if one piece begins with the rule that the previous one ends
+with; but wide row starts cost more. A piece, or a run of adjacent pieces, whose rows are repeated elsewhere shares their block
+(the bytes of its rows, format/pack.py), and costs only its index entry.
+
+`choose_groups` weighs these costs with a dynamic program over the pieces by address: the smallest section up to a piece is, over
+all groups that may end with it, the smallest section before the group plus the group's size.
 """
 
 from __future__ import annotations
@@ -53,49 +56,51 @@ def mark_followers(
     function: cython.Py_ssize_t
     ahead: cython.Py_ssize_t
     area: cython.Py_ssize_t = 0
-    symbol: cython.Py_ssize_t = 0
-    left: cython.Py_ssize_t = 0
-    low: cython.ulonglong
-    high: cython.ulonglong
+    next_symbol: cython.Py_ssize_t = 0
+    next_uncovered: cython.Py_ssize_t = 0
+    gap_start: cython.ulonglong
+    gap_end: cython.ulonglong
     for function in range(1, len(functions.start)):
-        ahead = function + 16
+        ahead = function + 16  # so far ahead, the bytes are in the CPU's cache in time
         if cython.compiled and ahead < len(functions.start):
             areas.prefetch_byte(area, functions.start[ahead] - 1)
-        low = functions.start[function - 1] + functions.size[function - 1]
-        high = functions.start[function]
-        if functions.kind[function] != functions.kind[function - 1] or high - low > max_gap:
+        gap_start = functions.start[function - 1] + functions.size[function - 1]
+        gap_end = functions.start[function]
+        if functions.kind[function] != functions.kind[function - 1] or gap_end - gap_start > max_gap:
             continue
         if is_masked(kind_bytes[3 * functions.kind[function]]):
             continue
-        while symbol < len(symbols) and symbols[symbol] < low:
-            symbol += 1
-        while left < len(uncovered) and uncovered[left] < low:
-            left += 1
-        if (symbol < len(symbols) and symbols[symbol] < high) or (left < len(uncovered) and uncovered[left] < high):
+        while next_symbol < len(symbols) and symbols[next_symbol] < gap_start:
+            next_symbol += 1
+        while next_uncovered < len(uncovered) and uncovered[next_uncovered] < gap_start:
+            next_uncovered += 1
+        if next_symbol < len(symbols) and symbols[next_symbol] < gap_end:
+            continue
+        if next_uncovered < len(uncovered) and uncovered[next_uncovered] < gap_end:
             continue
         while area < len(areas.end) and areas.end[area] <= functions.start[function - 1]:
             area += 1
-        if area == len(areas.end) or high >= areas.end[area]:
+        if area == len(areas.end) or gap_end >= areas.end[area]:
             continue
-        if areas.padding_end(area, low, high, True) == high:
+        if areas.padding_end(area, gap_start, gap_end, True) == gap_end:
             may_follow[function] = 1
 
 
 @cython.boundscheck(False)
-@cython.locals(sharers="unsigned int[::1]", begins="unsigned char[::1]")
+@cython.locals(sharers="unsigned int[::1]", begins_piece="unsigned char[::1]")
 def mark_pieces(
     functions: Functions,
     words: Words,
     blocks: Blocks,
     sharers: Column,
-    begins: Column,
-    worth: cython.ulonglong,
-    body: cython.longlong,
+    begins_piece: Column,
+    min_share: cython.ulonglong,
+    min_body: cython.longlong,
 ) -> int:
-    """Mark in `begins` the first row of each piece; return the number of pieces.
+    """Mark in `begins_piece` the first row of each piece; return the number of pieces.
 
-    A function is cut after each row that applies to at least `body` bytes of code, unless its share of the bytes of its block is
-    less than `worth`, or it is of PC type MASK. `sharers`: zeros; gets the number of functions that use each owner's block.
+    A function is cut after each row that applies to at least `min_body` bytes of code, unless its share of the bytes of its block
+    is less than `min_share`, or it is of PC type MASK. `sharers`: zeros; gets the number of functions that use each owner's block.
     """
     count: cython.Py_ssize_t = len(functions.start)
     function: cython.Py_ssize_t
@@ -105,14 +110,14 @@ def mark_pieces(
     for function in range(len(functions.start)):
         if functions.first_row[function] == functions.first_row[function + 1]:
             raise IndexError(function)
-        begins[functions.first_row[function]] = 1
-        if blocks.size[function] < worth * sharers[blocks.owner[function]]:
+        begins_piece[functions.first_row[function]] = 1
+        if blocks.size[function] < min_share * sharers[blocks.owner[function]]:
             continue
         if is_masked(words.kind_bytes[3 * functions.kind[function]]):
             continue
         for row in range(functions.first_row[function] + 1, functions.first_row[function + 1]):
-            if functions.row_start[row] - functions.row_start[row - 1] >= body:
-                begins[row] = 1
+            if functions.row_start[row] - functions.row_start[row - 1] >= min_body:
+                begins_piece[row] = 1
                 count += 1
     return count
 
@@ -120,63 +125,65 @@ def mark_pieces(
 class Groups:
     """The groups of pieces that share an FDE: columns with an entry for each piece, and scratch columns.
 
-    `may_follow`: 1 if only padding separates the piece from the previous one, and both have one kind, of PC type INC.
-    `function`: the first piece of its function. `like`: a piece of an earlier function with the same rows, or itself. `whole`: for
-    the last of several pieces, the function's share of the bytes of its block. first[p + 1]: the first piece of the group that
-    ends with p. `head`: 1 if it begins a group. `several`: 1 if its group has other pieces; it then does not count as a sharer.
-    `joined_size`: bytes of its rows without their starts. `repeated`: bytes of its first row if that repeats the previous piece's
-    last row, else 0. Scratch: `sharers` (of the block that it owns), `best` (the smallest size of the section before the piece).
+    `fill_pieces` fills `may_follow` (1 if only padding separates the piece from the previous one, and both have one kind, of PC
+    type INC), `function_begin` (the first piece of its function), `same_rows_as` (a piece of an earlier function with the same
+    rows, or itself) and `function_block_size` (for the last of several pieces of a function: its share of the bytes of its block).
 
-    `run` has an entry for each last piece of a run of two pieces, then of three, up to `longest`: the last piece of the first run
-    with the same rows at the same distances, or itself. `chosen`: how many runs equal to it are groups.
+    `choose_groups` fills group_begin[p + 1] (the first piece of the group that ends with piece p), smallest_size[p] (bytes of the
+    section before p), `begins_group` (1 if the piece begins a group), `is_joined` (1 if its group has other pieces, so that it does
+    not use a block of its own), `sharers` (how many pieces use the block that it owns), `joined_size` (bytes of its rows without
+    their starts) and `repeated` (bytes of its first row if that repeats the previous piece's last row, else 0).
+
+    `equal_run` has an entry for each last piece of a run of two pieces, then of three, up to `longest_run`: the last piece of the
+    first run with the same rows at the same distances, or itself. `times_chosen`: how many runs equal to it are groups.
     """
 
-    def __init__(self, count: int, longest: int) -> None:
-        self.may_follow, self.head, self.several = make_columns("BBB", count)
-        self.function, self.like, self.sharers, self.joined_size, self.repeated = make_columns("IIIII", count)
-        self.first, self.whole, self.best = make_columns("IQQ", count + 1)
-        self.run, self.chosen = make_columns("II", count * (longest - 1))
+    def __init__(self, count: int, longest_run: int) -> None:
+        self.may_follow, self.begins_group, self.is_joined = make_columns("BBB", count)
+        self.function_begin, self.same_rows_as, self.sharers, self.joined_size, self.repeated = make_columns("IIIII", count)
+        self.group_begin, self.function_block_size, self.smallest_size = make_columns("IQQ", count + 1)
+        self.equal_run, self.times_chosen = make_columns("II", count * (longest_run - 1))
 
 
 @cython.boundscheck(False)
 @cython.locals(
     may_follow="const unsigned char[::1]",
     sharers="const unsigned int[::1]",
-    begins="const unsigned char[::1]",
-    piece_of="unsigned int[::1]",
+    begins_piece="const unsigned char[::1]",
+    first_piece="unsigned int[::1]",
 )
 def fill_pieces(
     functions: Functions,
     blocks: Blocks,
     may_follow: Bytes,
     sharers: Column,
-    begins: Column,
-    piece_of: Column,
+    begins_piece: Column,
+    first_piece: Column,
     pieces: Functions,
     groups: Groups,
 ) -> None:
     """Fill the columns of the pieces that `mark_pieces` marked, and their entries in `groups`. The column of rules is not filled.
 
-    `piece_of`: scratch, the first piece of each function. Functions with the same block are cut at the same offsets.
+    `first_piece`: scratch, the first piece of each function. Functions with the same block are cut at the same offsets.
     """
     piece: cython.Py_ssize_t = 0
-    first: cython.Py_ssize_t
-    alike: cython.Py_ssize_t  # the piece of the block's owner that is like this one
+    first: cython.Py_ssize_t  # the function's first piece
+    same: cython.Py_ssize_t  # the piece of the block's owner with the same rows as this one
     function: cython.Py_ssize_t
     ahead: cython.Py_ssize_t
     row: cython.Py_ssize_t
-    base: cython.longlong
+    base: cython.longlong  # the offset of the piece in the function
     for function in range(len(functions.start)):
         ahead = function + 16
         if ahead < len(functions.start) and cython.compiled:
-            prefetch(cython.address(piece_of[blocks.owner[ahead]]))  # type: ignore[attr-defined]
+            prefetch(cython.address(first_piece[blocks.owner[ahead]]))  # type: ignore[attr-defined]
             prefetch(cython.address(sharers[blocks.owner[ahead]]))  # type: ignore[attr-defined]
         first = piece
-        piece_of[function] = piece
-        alike = piece_of[blocks.owner[function]]
+        first_piece[function] = piece
+        same = first_piece[blocks.owner[function]]
         base = 0
         for row in range(functions.first_row[function], functions.first_row[function + 1]):
-            if begins[row]:
+            if begins_piece[row]:
                 if piece > first:
                     pieces.size[piece - 1] = functions.row_start[row] - base
                 base = functions.row_start[row]
@@ -184,63 +191,64 @@ def fill_pieces(
                 pieces.kind[piece] = functions.kind[function]
                 pieces.first_row[piece] = row
                 groups.may_follow[piece] = 1 if piece > first else may_follow[function]
-                groups.function[piece] = first
-                groups.like[piece] = alike
-                alike += 1
+                groups.function_begin[piece] = first
+                groups.same_rows_as[piece] = same
+                same += 1
                 piece += 1
             pieces.row_start[row] = functions.row_start[row] - base
         pieces.size[piece - 1] = functions.size[function] - base
         if piece - first > 1:
-            groups.whole[piece - 1] = blocks.size[function] // sharers[blocks.owner[function]]
+            groups.function_block_size[piece - 1] = blocks.size[function] // sharers[blocks.owner[function]]
     pieces.first_row[piece] = len(pieces.row_start)
 
 
 @cython.boundscheck(False)
-@cython.locals(start="const unsigned long long[::1]", owner="const unsigned int[::1]", seen="unsigned int[::1]")
-def find_runs(pieces: Functions, blocks: Blocks, groups: Groups, seen: Column) -> None:
-    """Fill groups.run, and groups.chosen as if each run were a group. `seen`: a scratch column whose size is a power of two.
+@cython.locals(start="const unsigned long long[::1]", owner="const unsigned int[::1]", hash_slots="unsigned int[::1]")
+def find_equal_runs(pieces: Functions, blocks: Blocks, groups: Groups, hash_slots: Column) -> None:
+    """Fill groups.equal_run, and groups.times_chosen as if each run were a group.
 
-    A run can only repeat if the same run without its last piece repeats, so most pieces are not looked up.
+    `hash_slots`: a scratch column whose size is a power of two, for 1 + the last piece of each different run. A run can only repeat
+    if its prefix (the run without its last piece) repeats, so most pieces are not looked up.
     """
     start = pieces.start
     owner = blocks.owner
     count: cython.Py_ssize_t = len(start)
-    mask: cython.longlong = len(seen) - 1
-    base: cython.Py_ssize_t  # index of the entries for runs of one length
+    mask: cython.longlong = len(hash_slots) - 1
+    table: cython.Py_ssize_t  # index of the entries for runs of one length: 0 for runs of two pieces, `count` for three, and so on
     last: cython.Py_ssize_t
     other: cython.Py_ssize_t
-    side_by_side: cython.Py_ssize_t
-    left: cython.Py_ssize_t
+    followers: cython.Py_ssize_t  # how many pieces up to `last` may each follow the previous one
+    prefix: cython.Py_ssize_t  # identifies the prefix: the owner of its only piece's rows, or the first run that is equal to it
     slot: cython.longlong
     for last in range(count):
         groups.sharers[owner[last]] += 1
-    for base in range(0, len(groups.run), count):
-        side_by_side = 0
-        for slot in range(len(seen)):
-            seen[slot] = 0
+    for table in range(0, len(groups.equal_run), count):
+        followers = 0
+        for slot in range(len(hash_slots)):
+            hash_slots[slot] = 0
         for last in range(count):
-            groups.run[base + last] = last
-            groups.chosen[base + last] += 1
-            side_by_side = side_by_side + 1 if groups.may_follow[last] else 0
-            if side_by_side * count <= base:
+            groups.equal_run[table + last] = last
+            groups.times_chosen[table + last] += 1
+            followers = followers + 1 if groups.may_follow[last] else 0
+            if followers * count <= table:
                 continue
-            left = owner[last - 1] if base == 0 else groups.run[base - count + last - 1]
-            if (groups.sharers[left] if base == 0 else groups.chosen[base - count + left]) < 2:
+            prefix = owner[last - 1] if table == 0 else groups.equal_run[table - count + last - 1]
+            if (groups.sharers[prefix] if table == 0 else groups.times_chosen[table - count + prefix]) < 2:
                 continue
-            slot = (((left * 0x10193 + owner[last]) * 0x10193 + (start[last] - start[last - 1])) * 0x45D9F3B >> 20) & mask
+            slot = (((prefix * 0x10193 + owner[last]) * 0x10193 + (start[last] - start[last - 1])) * 0x45D9F3B >> 20) & mask
             for _ in range(32):
-                if seen[slot] == 0:
-                    seen[slot] = last + 1
+                if hash_slots[slot] == 0:
+                    hash_slots[slot] = last + 1
                     break
-                other = seen[slot] - 1
+                other = hash_slots[slot] - 1
                 if (
                     owner[other] == owner[last]
                     and start[other] - start[other - 1] == start[last] - start[last - 1]
-                    and (owner[other - 1] if base == 0 else groups.run[base - count + other - 1]) == left
+                    and (owner[other - 1] if table == 0 else groups.equal_run[table - count + other - 1]) == prefix
                 ):
-                    groups.run[base + last] = other
-                    groups.chosen[base + last] -= 1
-                    groups.chosen[base + other] += 1
+                    groups.equal_run[table + last] = other
+                    groups.times_chosen[table + last] -= 1
+                    groups.times_chosen[table + other] += 1
                     break
                 slot = (slot + 1) & mask
 
@@ -252,49 +260,49 @@ def choose_groups(
     blocks: Blocks,
     groups: Groups,
     index_size: cython.ulonglong,
-    attribute: cython.longlong,
+    attribute_size: cython.longlong,
     max_rows: cython.longlong,
     max_span: cython.ulonglong,
 ) -> int:
-    """Fill groups.first so that the section up to each piece is as small as possible; return the number of groups.
+    """Fill groups.group_begin so that the section up to each piece is as small as possible; return the number of groups.
 
-    `index_size`, `attribute`: bytes of an index entry and an attribute. Groups have at most `max_rows` rows. A group of several
-    functions spans at most `max_span` bytes of code; a whole function may always be a group. This changes `groups.several` and
-    `groups.chosen`, which the costs depend on, so that another call can find a better result.
+    `index_size`, `attribute_size`: bytes of an index entry and an attribute. Groups have at most `max_rows` rows. A group of
+    several functions spans at most `max_span` bytes of code; a whole function may always be a group. This changes
+    `groups.is_joined` and `groups.times_chosen`, which the costs depend on, so that another call can find a better result.
     """
     last: cython.Py_ssize_t
     rule: cython.Py_ssize_t
     row: cython.Py_ssize_t
     rows: cython.longlong
-    own: cython.Py_ssize_t  # the first piece of the function
+    function_begin: cython.Py_ssize_t
     size: cython.ulonglong
     for last in range(len(pieces.start)):
         groups.sharers[last] = 0
     for last in range(len(pieces.start)):
-        if not groups.several[last]:
+        if not groups.is_joined[last]:
             groups.sharers[blocks.owner[last]] += 1
-    groups.best[0] = 0
+    groups.smallest_size[0] = 0
     for last in range(len(pieces.start)):
         if last + 16 < len(pieces.start) and cython.compiled:
             prefetch(cython.address(groups.sharers[blocks.owner[last + 16]]))  # type: ignore[attr-defined]
         size = blocks.size[last]
         row = pieces.first_row[last]
         rows = pieces.first_row[last + 1] - row
-        groups.joined_size[last] = size - attribute - rows * start_width(blocks.fre_type[last])
+        groups.joined_size[last] = size - attribute_size - rows * start_width(blocks.fre_type[last])
         groups.repeated[last] = 0
         if last > 0 and groups.may_follow[last] and pieces.row_rule[row - 1] == pieces.row_rule[row]:
             rule = 2 * pieces.row_rule[row] + words.kind_bytes[pieces.kind[last] * 3 + 1]
             groups.repeated[last] = words.rule_at[rule + 1] - words.rule_at[rule]
         if groups.sharers[blocks.owner[last]] > 1:
             size = size // groups.sharers[blocks.owner[last]]
-        groups.best[last + 1] = groups.best[last] + index_size + size
-        groups.first[last + 1] = last
-        own = groups.function[last]
-        size = groups.best[own] + index_size + groups.whole[last]
-        if groups.whole[last] and size <= groups.best[last + 1]:
-            groups.best[last + 1] = size
-            groups.first[last + 1] = own
-        weigh_groups(pieces, groups, last, index_size, attribute, max_rows, max_span)
+        groups.smallest_size[last + 1] = groups.smallest_size[last] + index_size + size  # if the piece is a group of its own
+        groups.group_begin[last + 1] = last
+        function_begin = groups.function_begin[last]
+        size = groups.smallest_size[function_begin] + index_size + groups.function_block_size[last]  # if the function is not cut
+        if groups.function_block_size[last] and size <= groups.smallest_size[last + 1]:
+            groups.smallest_size[last + 1] = size
+            groups.group_begin[last + 1] = function_begin
+        weigh_groups(pieces, groups, last, index_size, attribute_size, max_rows, max_span)
     return mark_groups(groups)
 
 
@@ -306,17 +314,17 @@ def weigh_groups(
     groups: Groups,
     last: cython.Py_ssize_t,
     index_size: cython.ulonglong,
-    attribute: cython.longlong,
+    attribute_size: cython.longlong,
     max_rows: cython.longlong,
     max_span: cython.ulonglong,
 ) -> cython.int:
-    """Compute the costs of all groups of several pieces that end with piece `last`, and keep the one with the smallest section."""
-    own: cython.Py_ssize_t = groups.function[last]
+    """Compute the costs of all groups of several pieces that end with piece `last`; record one that makes the section smaller."""
+    function_begin: cython.Py_ssize_t = groups.function_begin[last]
     end: cython.ulonglong = pieces.start[last] + pieces.size[last]
     last_row: cython.ulonglong = pieces.start[last] + pieces.row_start[pieces.first_row[last + 1] - 1]
-    smallest: cython.ulonglong = groups.best[last + 1]
+    smallest: cython.ulonglong = groups.smallest_size[last + 1]  # so far
     rows: cython.longlong = 0
-    size: cython.longlong = attribute
+    size: cython.longlong = attribute_size
     first: cython.Py_ssize_t = last
     run: cython.Py_ssize_t
     cost: cython.ulonglong
@@ -325,25 +333,25 @@ def weigh_groups(
         if rows > max_rows:
             break
         size += groups.joined_size[first]
-        if first < own and end - pieces.start[first] > max_span:
+        if first < function_begin and end - pieces.start[first] > max_span:  # a group of several functions
             break
         if first < last:
             cost = size + rows * start_width(fre_type_for(last_row - pieces.start[first]))
             run = (last - first - 1) * len(pieces.start) + last
-            if run < len(groups.run):
-                run += groups.run[run] - last
-                if groups.chosen[run] > 1:
-                    cost = cost // groups.chosen[run]
-            cost += groups.best[first] + index_size
+            if run < len(groups.equal_run):  # equal runs that are groups share a block
+                run += groups.equal_run[run] - last
+                if groups.times_chosen[run] > 1:
+                    cost = cost // groups.times_chosen[run]
+            cost += groups.smallest_size[first] + index_size
             if cost < smallest:
                 smallest = cost
-                groups.first[last + 1] = first
+                groups.group_begin[last + 1] = first
         if first == 0 or not groups.may_follow[first]:
             break
         size -= groups.repeated[first]
         rows -= groups.repeated[first] != 0
         first -= 1
-    groups.best[last + 1] = smallest
+    groups.smallest_size[last + 1] = smallest
     return 0
 
 
@@ -351,24 +359,24 @@ def weigh_groups(
 @cython.cfunc
 @cython.exceptval(-1)
 def mark_groups(groups: Groups) -> cython.Py_ssize_t:
-    """Mark the pieces that begin a group, and those that share their group; return the number of groups."""
+    """Fill `begins_group`, `is_joined` and `times_chosen`, from the last group to the first; return the number of groups."""
     count: cython.Py_ssize_t = 0
-    end: cython.Py_ssize_t = len(groups.head)
+    end: cython.Py_ssize_t = len(groups.begins_group)
     piece: cython.Py_ssize_t
     run: cython.Py_ssize_t
     for piece in range(end):
-        groups.head[piece] = 0
-        groups.several[piece] = 1
-    for run in range(len(groups.chosen)):
-        groups.chosen[run] = 0
+        groups.begins_group[piece] = 0
+        groups.is_joined[piece] = 1
+    for run in range(len(groups.times_chosen)):
+        groups.times_chosen[run] = 0
     while end > 0:
-        piece = groups.first[end]
-        groups.head[piece] = 1
-        run = (end - piece - 2) * len(groups.head) + end - 1
+        piece = groups.group_begin[end]
+        groups.begins_group[piece] = 1
+        run = (end - piece - 2) * len(groups.begins_group) + end - 1
         if piece == end - 1:
-            groups.several[piece] = 0
-        elif run < len(groups.run):
-            groups.chosen[run - (end - 1) + groups.run[run]] += 1
+            groups.is_joined[piece] = 0
+        elif run < len(groups.equal_run):
+            groups.times_chosen[run - (end - 1) + groups.equal_run[run]] += 1
         end = piece
         count += 1
     return count
@@ -376,32 +384,34 @@ def mark_groups(groups: Groups) -> cython.Py_ssize_t:
 
 @cython.boundscheck(False)
 @cython.locals(
-    like="unsigned int[::1]",
+    same_rows_as="unsigned int[::1]",
+    joined_number="unsigned int[::1]",
     row_start="const unsigned int[::1]",
     row_rule="const unsigned int[::1]",
-    new_start="unsigned int[::1]",
-    new_rule="unsigned int[::1]",
+    joined_start="unsigned int[::1]",
+    joined_rule="unsigned int[::1]",
 )
-def fill_joined(pieces: Functions, blocks: Blocks, groups: Groups, joined: Functions, like: Column) -> int:
-    """Fill the columns of the joined functions, one for each piece that `groups.head` marks; return the number of rows.
+def fill_joined(pieces: Functions, blocks: Blocks, groups: Groups, joined: Functions, same_rows_as: Column) -> int:
+    """Fill the columns of the joined functions, one for each piece that `groups.begins_group` marks; return the number of rows.
 
-    `blocks`: those of the pieces. `like` gets an earlier joined function whose pieces have the same rows, or the function itself.
-    Overwrites groups.first (the number of the joined function that begins with a piece) and groups.sharers (for each owner of rows,
-    1 + the first such piece).
+    `blocks`: those of the pieces. `same_rows_as` gets an earlier joined function whose pieces have the same rows, or the function
+    itself. Two columns of `groups` are used anew: group_begin for the number of the joined function that begins with a piece, and
+    sharers for 1 + the first piece that begins a joined function and has an owner's rows.
     """
+    joined_number = groups.group_begin
     row_start = pieces.row_start
     row_rule = pieces.row_rule
-    new_start = joined.row_start
-    new_rule = joined.row_rule
+    joined_start = joined.row_start
+    joined_rule = joined.row_rule
     count: cython.Py_ssize_t = 0
     piece: cython.Py_ssize_t
     end: cython.Py_ssize_t = 0
     rows: cython.Py_ssize_t = 0
-    first: cython.Py_ssize_t
+    first_row: cython.Py_ssize_t
     row: cython.Py_ssize_t
     other: cython.Py_ssize_t
-    same: cython.Py_ssize_t
-    moved: cython.longlong
+    equal_pieces: cython.Py_ssize_t
+    distance: cython.longlong
     base: cython.ulonglong
     for piece in range(len(pieces.start)):
         groups.sharers[piece] = 0
@@ -417,32 +427,35 @@ def fill_joined(pieces: Functions, blocks: Blocks, groups: Groups, joined: Funct
         joined.start[count] = base
         joined.kind[count] = pieces.kind[piece]
         joined.first_row[count] = rows
-        first = rows
-        while end == piece or (end < len(pieces.start) and not groups.head[end]):
-            moved = pieces.start[end] - base
+        first_row = rows
+        while end == piece or (end < len(pieces.start) and not groups.begins_group[end]):
+            distance = pieces.start[end] - base
             for row in range(pieces.first_row[end], pieces.first_row[end + 1]):
-                if rows > first and new_rule[rows - 1] == row_rule[row]:
+                if rows > first_row and joined_rule[rows - 1] == row_rule[row]:
                     continue
-                new_start[rows] = moved + row_start[row]
-                new_rule[rows] = row_rule[row]
+                joined_start[rows] = distance + row_start[row]
+                joined_rule[rows] = row_rule[row]
                 rows += 1
             end += 1
         joined.size[count] = pieces.start[end - 1] + pieces.size[end - 1] - base
-        groups.first[piece] = count
-        like[count] = count
+        joined_number[piece] = count
+        same_rows_as[count] = count
         other = groups.sharers[blocks.owner[piece]]
         if other == 0:
             groups.sharers[blocks.owner[piece]] = piece + 1
         else:
             other -= 1
-            same = 0
-            while piece + same < end and blocks.owner[piece + same] == blocks.owner[other + same]:
-                moved = pieces.start[other + same] - pieces.start[other]
-                if pieces.start[piece + same] - base != moved or groups.head[piece + same] != groups.head[other + same]:
+            equal_pieces = 0
+            while piece + equal_pieces < end and blocks.owner[piece + equal_pieces] == blocks.owner[other + equal_pieces]:
+                distance = pieces.start[other + equal_pieces] - pieces.start[other]
+                if (
+                    pieces.start[piece + equal_pieces] - base != distance
+                    or groups.begins_group[piece + equal_pieces] != groups.begins_group[other + equal_pieces]
+                ):
                     break
-                same += 1
-            if piece + same == end and groups.head[other + same]:
-                like[count] = groups.first[other]
+                equal_pieces += 1
+            if piece + equal_pieces == end and groups.begins_group[other + equal_pieces]:
+                same_rows_as[count] = joined_number[other]
         count += 1
     joined.first_row[count] = rows
     return rows

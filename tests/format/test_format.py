@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import struct
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -128,6 +129,17 @@ def test_what_a_version_cannot_say_is_refused_where_it_is_used() -> None:
         Encoder(table, AMD64, V3)
         with pytest.raises(FormatError, match="version 2 cannot express"):
             Encoder(table, AMD64, V2)
+
+
+def test_a_later_kind_that_a_version_lacks_is_refused_where_it_is_used() -> None:
+    """Even if the first such kind in the table's list is not used."""
+    unused, used = Kind(FdeType.FLEX), Kind(signal=True)
+    table = table_of([(0, sp_plus(8))], 8)
+    table.kinds = [Kind(), unused, used]
+    Encoder(table, AMD64, V2)
+    table.kind[0] = 2
+    with pytest.raises(FormatError, match=re.escape(f"version 2 cannot express {used}")):
+        Encoder(table, AMD64, V2)
 
 
 @for_each(("last", "width"), [(0, 1), (0xFF, 1), (0x100, 2), (0xFFFF, 2), (0x10000, 4)])

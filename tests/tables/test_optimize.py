@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tests.support.peers import Compiler, Peers
 
 ADDRESS = 0x3000
-SMALL = Level(share=True, max_rows=4, max_span=600, rounds=2, body=24, longest=3)
+SMALL = Level(share=True, max_rows=4, max_span=600, rounds=2, min_body=24, longest_run=3)
 
 
 FORMS = st.sampled_from([(abi, layout) for abi in ABIS for layout in WRITABLE.values()])
@@ -83,7 +83,7 @@ def test_functions_with_bodies_of_different_lengths_are_cut_to_have_rows_in_comm
     assert (len(plain.table), plain.stored_rows) == (7, 5 + 75)
     assert (len(cut.table), cut.stored_rows) == (2 + 10, 5 + 8 + 7)
     for body, pieces in ((28, 2 + 10), (29, 2 + 9)):
-        assert len(cut_into_pieces(table, plain, LEVELS["fast"]._replace(body=body), bytes(len(table)))[0]) == pieces
+        assert len(cut_into_pieces(table, plain, LEVELS["fast"]._replace(min_body=body), bytes(len(table)))[0]) == pieces
     alone = LEVELS["fast"]._replace(share=False)
     assert len(cut_into_pieces(table, Encoder(table, AMD64), alone, bytes(len(table)))[0]) == len(table)
     section = decode(cut.encode(ADDRESS), ADDRESS)
@@ -100,7 +100,7 @@ def test_neighbours_that_are_repeated_together_share_an_fde_and_their_rows() -> 
         table.append(0x1000 * n + 24, 24, 0, [(2 * row, 12 + row) for row in range(12)])
     plain = Encoder(table, AMD64, share=True)
     joined = join_pieces(table, plain, LEVELS["size"], bytes([0, 1]) * 6)
-    apart = join_pieces(table, plain, LEVELS["size"]._replace(longest=1), bytes([0, 1]) * 6)
+    apart = join_pieces(table, plain, LEVELS["size"]._replace(longest_run=1), bytes([0, 1]) * 6)
     assert (len(apart.table), apart.stored_rows) == (12, 24)
     assert (len(joined.table), joined.stored_rows) == (6, 24)
     section = decode(joined.encode(ADDRESS), ADDRESS)
@@ -114,7 +114,7 @@ def test_joined_functions_span_no_more_than_the_level_says() -> None:
     table.append(0x1000, 20, 0, [(0, 0), (4, 1)])
     table.append(0x1014, 12, 0, [(0, 2), (4, 3)])
     for span, functions in ((32, 1), (31, 2)):
-        level = Level(share=True, max_rows=4, max_span=span, rounds=1, body=1000)
+        level = Level(share=True, max_rows=4, max_span=span, rounds=1, min_body=1000)
         assert len(join_pieces(table, Encoder(table, AMD64, share=True), level, bytes([0, 1])).table) == functions
 
 
@@ -158,7 +158,7 @@ SIZES = {1: (3024, 2844, 2197, 2229), 2: (4541, 4541, 3630, 3703), 3: (3686, 358
 def test_sections_stay_as_small_as_they_are(seed: int) -> None:
     table, marks = crowd(seed)
     plain = Encoder(table, AMD64, share=True)
-    three = Level(share=True, max_rows=24, max_span=1200, rounds=2, body=24, longest=3)
+    three = Level(share=True, max_rows=24, max_span=1200, rounds=2, min_body=24, longest_run=3)
     joined = [join_pieces(table, plain, level, marks) for level in (LEVELS["fast"], LEVELS["size"], three)]
     assert tuple(encoder.size_bytes for encoder in (plain, *joined)) == SIZES[seed]
     for encoder in joined:
