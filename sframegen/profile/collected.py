@@ -63,10 +63,10 @@ class Stacks:
     def find_or_add(self, task: int, frames: Column, end: End) -> int:
         """Return the row of a stack of packed frames (innermost first), adding it if it is new. Raises OSError, MemoryError."""
         node = self.frames.add(self.tree, frames, self.tasks[task].pid)
-        return self.tree.row(node, end, task)
+        return self.tree.find_or_add_row(node, end, task)
 
     def add_samples(self, row: int, samples: int = 1) -> None:
-        self.tree.count(row, samples)
+        self.tree.add_samples(row, samples)
         self.samples += samples
 
     def keep_threads(self, tids: frozenset[int]) -> None:

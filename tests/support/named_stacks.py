@@ -59,10 +59,10 @@ def stack_of(
 def count(profile: NamedProfile, stack: NamedStack) -> None:
     node = 0
     for place in profile.locations.number_locations(stack.frames):
-        node = profile.tree.nodes.of(place, node)
+        node = profile.tree.nodes.number_of(place, node)
     task = profile.tasks.find_number(stack.pid, stack.tid)
     profile.tasks.set_names(task, stack.process, stack.thread)
-    profile.tree.count(profile.tree.row(node, stack.end, task), stack.samples)
+    profile.tree.add_samples(profile.tree.find_or_add_row(node, stack.end, task), stack.samples)
 
 
 def named(*stacks: NamedStack, by: str = "comm") -> NamedProfile:
@@ -83,7 +83,7 @@ def stacks_in(profile: NamedProfile) -> list[NamedStack]:
     """All stacks of a profile that have samples."""
     tree, places, found = profile.tree, places_in(profile), []
     for row in profile.rows():
-        frames = tuple(places[place] for place in tree.items(tree.node_of(row), [*range(len(places))]))
+        frames = tuple(places[place] for place in tree.list_path(tree.node_of(row), [*range(len(places))]))
         task = profile.tasks[tree.rows.second[row]]
         group = profile.groups[profile.group_of[row]] if profile.groups else ""
         found.append(NamedStack(*task, frames, End(tree.end_of(row)), tree.samples[row], group))

@@ -1,16 +1,18 @@
-"""Follows the mappings of processes: applies the perf records of all CPUs in time order, and reads earlier mappings from /proc."""
+"""Follows the mappings of processes: applies the perf records of all CPUs in time order, and reads earlier mappings from /proc.
+
+A mapping becomes spans (code_spans.py), which `Processes` keeps for each process. To scan a process is to read all its mappings
+from /proc: at first, after records were lost, and before its mappings are published, because no record tells what was unmapped.
+"""
 
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from sframegen.elf.records import PT, Phdr
 from sframegen.profile.events.attributes import (
     CLOCK_MONOTONIC,
     FOLLOWING,
@@ -23,102 +25,19 @@ from sframegen.profile.events.attributes import (
 )
 from sframegen.profile.events.cpu_rings import GAP, CpuRings, online_cpus
 from sframegen.profile.events.event_records import MmapRecord, RecordReader
+from sframegen.profile.following.code_spans import FileMapping, make_spans, read_code_in_file
 from sframegen.profile.following.files import CodeSpan, TracedFile, TracedFiles
 from sframegen.profile.following.mapped_file import FileKey, MappedPlace, parse_file_key
 from sframegen.profile.following.processes import Processes, ProcessSpans
+from sframegen.profile.packed_frames import NO_FILE
 from sframegen.program.helper import helpers
 from sframegen.stack.live.process import parse_mappings, read_memory_in_helper
 from sframegen.stack.mappings import MAX_VDSO, VDSO, Mapping
-from sframegen.stack.walking.frames import ADDRESS_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sframegen.elf.file import ElfFile
     from sframegen.stack.snapshot import MovedCode
-
-
-MAX_SPAN_LISTS = 64  # cached lists of spans for each file; a library is mapped in one or two ways
-MAX_SEGMENTS = 64  # executable segments of a file that are used; linkers make one or two
-PAGE_MASK = mmap.PAGESIZE - 1
-
-
-class FileMapping(NamedTuple):
-    """A mapping of a file, whose bytes from `offset` on are at addresses [start, end)."""
-
-    start: int
-    end: int
-    offset: int
-
-
-def make_spans(traced: TracedFile | None, mapped: FileMapping) -> list[CodeSpan]:
-    """Return the spans of an executable mapping. `traced`: its file; None: code without a file."""
-    if traced is None:
-        return [CodeSpan(mapped.start, mapped.end, 0, 0)]
-    if traced.elf is None:
-        return [CodeSpan(mapped.start, mapped.end, mapped.start - mapped.offset & ADDRESS_MASK, traced.number)]
-    size = mapped.end - mapped.start
-    spans = traced.spans.get((mapped.offset, size))
-    if spans is None:
-        if len(traced.spans) >= MAX_SPAN_LISTS:
-            traced.spans.clear()
-        at_zero = FileMapping(0, size, mapped.offset)
-        spans = traced.spans[mapped.offset, size] = split_into_code_spans(traced.elf, traced.number, at_zero)
-    at = mapped.start
-    return [CodeSpan(at + start, at + end, (at + bias & ADDRESS_MASK) * (file > 0), file) for start, end, bias, file in spans]
-
-
-def split_into_code_spans(elf: ElfFile, number: int, mapped: FileMapping) -> list[CodeSpan]:
-    """Return the spans of an executable mapping of an ELF file, ascending; one without a file if no segment is mapped there.
-
-    The kernel and ld.so map a segment in whole pages, so that the whole mapping has the segment's bias. If a mapping contains
-    segments with different biases, each segment gets a span of its own bytes.
-    """
-    stop = mapped.offset + mapped.end - mapped.start
-    loads = [load for load in elf.executable_loads() if _overlaps(load, mapped.offset, stop)]
-    if not loads:  # perhaps a segment that was made executable after loading
-        loads = [load for load in elf.segments if load.p_type == PT.LOAD and _overlaps(load, mapped.offset, stop)]
-    loads = loads[:MAX_SEGMENTS]
-    biases = {_compute_bias(load, mapped) for load in loads}
-    of_whole_segments = {_compute_bias(load, mapped) for load in loads if _is_mapped_whole(load, mapped.offset, stop)}
-    for candidates in (biases, of_whole_segments):
-        if len(candidates) == 1:
-            return [CodeSpan(mapped.start, mapped.end, candidates.pop(), number)]
-    spans: list[CodeSpan] = []
-    at = mapped.start
-    for load in sorted(loads, key=lambda load: load.p_offset):
-        start = max(at, mapped.start + load.p_offset - mapped.offset)
-        end = min(mapped.end, mapped.start + load.p_offset + load.p_filesz - mapped.offset)
-        if start < end:
-            spans.append(CodeSpan(start, end, _compute_bias(load, mapped), number))
-            at = end
-    return spans or [CodeSpan(mapped.start, mapped.end, 0, 0)]
-
-
-def read_code_in_file(elf: ElfFile, span: CodeSpan) -> tuple[int, memoryview]:
-    """Return the run-time address and the file's bytes of a span; no bytes unless one executable segment has all its pages."""
-    start, end = span.start - span.bias & ADDRESS_MASK, span.end - span.bias & ADDRESS_MASK
-    for load in elf.executable_loads():
-        limit = load.p_vaddr + load.p_filesz
-        is_whole = load.p_offset + load.p_filesz <= len(elf.data)
-        if is_whole and load.p_vaddr & ~PAGE_MASK <= start < end <= (limit + PAGE_MASK) & ~PAGE_MASK:
-            low, at = max(start, load.p_vaddr), load.p_offset - load.p_vaddr
-            return low + span.bias & ADDRESS_MASK, elf.data[at + low : at + min(end, limit)]
-    return 0, memoryview(b"")
-
-
-def _overlaps(load: Phdr, start: int, stop: int) -> bool:
-    return load.p_offset < stop and start < load.p_offset + load.p_filesz
-
-
-def _is_mapped_whole(load: Phdr, start: int, stop: int) -> bool:
-    """Return True if the mapping consists of this segment's pages, as a loader maps them."""
-    return start == load.p_offset & ~PAGE_MASK and stop <= (load.p_offset + load.p_filesz + PAGE_MASK) & ~PAGE_MASK
-
-
-def _compute_bias(load: Phdr, mapped: FileMapping) -> int:
-    return mapped.start - (load.p_vaddr - load.p_offset + mapped.offset) & ADDRESS_MASK
-
 
 RING_PAGES = 512  # 2 MiB for each CPU, enough for 20,000 mappings
 WAKE_UP = 1 << 16  # bytes in a ring buffer, at which the kernel wakes us
@@ -167,7 +86,7 @@ class MappingResolver:
         for row in near:
             for span in self.find_spans(_make_record(record.pid, row), time) if row.inode else ():
                 candidate = CodeSpan(record.start, record.end, span.bias, span.file)
-                if span.file and self._is_moved(record.pid, candidate, moved):
+                if span.file != NO_FILE and self._is_moved(record.pid, candidate, moved):
                     return [candidate]
         return self.find_spans(record, time)
 
@@ -194,11 +113,11 @@ def scan_process(pid: int, processes: Processes, resolver: MappingResolver, now:
         name = (folder / "comm").read_text(errors="surrogateescape").removesuffix("\n")
     except OSError:
         return False
-    read = time.monotonic_ns()
-    if text == b"\n":
+    read_at = time.monotonic_ns()
+    if text == b"\n":  # a kernel thread, or a process that is ending
         return False
     spans: list[CodeSpan] = []
-    at = 0  # offset of the row in the text
+    row_at = 0  # offset of the row in the text; rows ascend, so that the search goes on from the last one
     # Only executable rows ("START-END r-xp ...") are parsed, because there may be 40,000 others.
     executable = b"\n".join(line for line in text.split(b"\n") if line.partition(b" ")[2][2:3] == b"x")
     for row in parse_mappings(executable).rows:
@@ -207,13 +126,14 @@ def scan_process(pid: int, processes: Processes, resolver: MappingResolver, now:
             if row.inode or row.path == VDSO:
                 spans += resolver.find_spans(record, now)
                 continue
-            at = max(text.find(b"\n%08x-" % row.start, at), 0)
-            near = text[max(at - NEIGHBOUR_BYTES, 0) : at + NEIGHBOUR_BYTES].partition(b"\n")[2].rpartition(b"\n")[0]
-            if b"/" in near:
+            row_at = max(text.find(b"\n%08x-" % row.start, row_at), 0)
+            near = text[max(row_at - NEIGHBOUR_BYTES, 0) : row_at + NEIGHBOUR_BYTES]
+            near = near.partition(b"\n")[2].rpartition(b"\n")[0]  # without the rows that are cut off at both ends
+            if b"/" in near:  # a file is mapped near this memory
                 spans += resolver.find_anonymous_spans(record, parse_mappings(near).rows, processes.moved[pid], now)
             else:
                 spans += resolver.find_spans(record, now)
-    processes.set_scanned(pid, spans, name, now, read)
+    processes.set_scanned(pid, spans, name, now, read_at)
     return True
 
 
@@ -232,7 +152,7 @@ class Follower:
         self._reader = RecordReader(SIDE_BAND)
         self._rings = CpuRings()
         self._cpus: set[int] = set()
-        self._cpus_at = 0
+        self._cpus_checked = 0  # when the online CPUs were read last, in nanoseconds
         try:
             self._update_cpus()
         except EventError:
@@ -259,14 +179,14 @@ class Follower:
         Samples after that time have to wait for the next call.
         """
         now = time.monotonic_ns()
-        if now - self._cpus_at >= CPUS_INTERVAL:
+        if now - self._cpus_checked >= CPUS_INTERVAL:
             self._update_cpus()
         self._rings.collect()
-        for at, _, kind, misc, body in self._rings.take_until(now):
-            if kind == GAP:
-                self.processes.forget_mappings(at, misc)
+        for record_time, _, kind, misc, body in self._rings.take_until(now):
+            if kind == GAP:  # then `misc` is the time of its end
+                self.processes.forget_mappings(record_time, misc)
             elif (record := self._reader.read(kind, misc, body)) is not None:
-                self.processes.apply(record, at)
+                self.processes.apply(record, record_time)
             self.records += 1
         return now
 
@@ -277,13 +197,13 @@ class Follower:
     def scan(self, pid: int, drained: int = 0) -> bool:
         """Read the mappings of a process from /proc. Return False if it has ended, or is a kernel thread.
 
-        `drained`: the result of `drain`, if it was called just before.
+        `drained`: the time that `drain` returned, if it was called just before; 0: it is called now.
         """
         was_known = self.processes.spans(pid) is not None
         if not scan_process(pid, self.processes, self._resolver, drained or self.drain()):
             return False
         if not was_known:
-            self.drain()
+            self.drain()  # again, for records of changes that came while /proc was read
             self.processes.confirm_scan(pid)
         return True
 
@@ -302,7 +222,7 @@ class Follower:
 
     def _update_cpus(self) -> None:
         """Open events on new CPUs, and close those of CPUs that are gone."""
-        before, self._cpus_at = self._cpus_at, time.monotonic_ns()
+        last_check, self._cpus_checked = self._cpus_checked, time.monotonic_ns()
         cpus = online_cpus()
         if cpus == self._cpus:
             return
@@ -319,7 +239,7 @@ class Follower:
                 raise
             self._rings.add(cpu, descriptor, RING_PAGES)
             if was_running:  # nothing was recorded on that CPU until now
-                self.processes.forget_mappings(before, time.monotonic_ns())
+                self.processes.forget_mappings(last_check, time.monotonic_ns())
         self._cpus = cpus
 
 
@@ -351,7 +271,7 @@ class GeneratedCode:
         now = time.monotonic()
         if now > self._until:
             self._pages, self._until = {}, now + PAGE_LIFETIME
-        start, code = address & -PAGE, b""
+        start, code = address & -PAGE, b""  # `start`: of the page
         for page in range(start, address + size, PAGE):
             if page not in self._pages:
                 self._pages[page] = read_memory(self._pid, page, PAGE)

@@ -87,7 +87,7 @@ class LabelTrees(Generic[T]):
 
     def labels_to(self, node: int) -> list[T]:
         """Return the labels from the outermost frame to the frame of a node."""
-        return self.tree.items(node, self.labels)
+        return self.tree.list_path(node, self.labels)
 
 
 class GroupedRows(NamedTuple):

@@ -83,7 +83,7 @@ class FrameLocations:
 
     def number_location(self, frame: NamedFrame) -> int:
         """Return the number of a frame's location, which is added if it is new. Raises OSError, MemoryError."""
-        return self.numbered.of(NO_ADDRESS if frame.address is None else frame.address, self.number_site(frame))
+        return self.numbered.number_of(NO_ADDRESS if frame.address is None else frame.address, self.number_site(frame))
 
     def number_site(self, frame: NamedFrame) -> int:
         """Return the number of a frame's site, which is added if it is new."""

@@ -163,7 +163,7 @@ def _fill_named_tree(stacks: Stacks, by_frame: LocationLists, named: NamedProfil
         room.grow(mapped, tree.nodes.count)
         if flags[ROOT] & flag == CUT_OFF:
             missing = named.locations.number_location(MISSING)
-            mapped.view[ROOT] = into.nodes.append(missing, ROOT)  # not nodes.of, which would index all other nodes
+            mapped.view[ROOT] = into.nodes.append(missing, ROOT)  # not nodes.number_of, which would index all other nodes
         for part in room.parts(tree.nodes.count, 1):
             rename_nodes(tree, flag, flags, by_frame, into, mapped.view, part)
         maps.append(mapped)
@@ -217,7 +217,7 @@ class _Namer:
 
     def _name_by_function(self, names: FileNames, frames: array[int], locations: FrameLocations) -> Iterator[tuple[int, list[int]]]:
         """Yield (frame, locations) for a file without source lines, where one name is enough for all frames of a function."""
-        first, sites, of = self._collected.stacks.frames.numbers.first, self._sites, locations.numbered.of
+        first, sites, of = self._collected.stacks.frames.numbers.first, self._sites, locations.numbered.number_of
         for frame in frames:
             packed = first[frame]
             address = packed & PACKED_ADDRESS

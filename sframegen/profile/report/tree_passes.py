@@ -87,7 +87,7 @@ def rename_rows(tree: CallTree, flag_of_end: Bytes, whole: Column, cut_off: Colu
         if tree.samples[row]:
             end = tree.end_of(row)
             node = whole[tree.node_of(row)] if flag_of_end[end] == 1 else cut_off[tree.node_of(row)]  # 1: WHOLE
-            into.count(into.row(node, end, tree.rows.second[row]), tree.samples[row])
+            into.add_samples(into.find_or_add_row(node, end, tree.rows.second[row]), tree.samples[row])
 
 
 @cython.locals(flag_of="const unsigned char[::1]", flags="unsigned char[::1]")
@@ -185,7 +185,7 @@ def number_row_kinds(tree: CallTree, group_of: Column, first: cython.Py_ssize_t,
         row = first + index
         if tree.samples[row]:
             end = tree.end_of(row)
-            kind_of[index] = known.of(end << 32 | tree.rows.second[row], group_of[row])
+            kind_of[index] = known.number_of(end << 32 | tree.rows.second[row], group_of[row])
 
 
 class RecentNodes(NamedTuple):
@@ -226,14 +226,14 @@ def merge_labels(
             path[depth] = node
             depth += 1
             node = tree.nodes.second[node]
-        merged = cached_merged[node & mask] & tree.root if node else 0  # tree.root: 0xFFFFFFFF
+        merged = cached_merged[node & mask] & tree.node_mask if node else 0  # tree.node_mask: 0xFFFFFFFF
         while depth:
             depth -= 1
             node = path[depth]
-            merged = into.nodes.of(label_of[locations.second[tree.nodes.first[node]]], merged)
+            merged = into.nodes.number_of(label_of[locations.second[tree.nodes.first[node]]], merged)
             cached_nodes[node & mask] = node
             cached_merged[node & mask] = epoch << 32 | merged
-        into.count(into.row(merged, 0, 0), tree.samples[rows[index]])
+        into.add_samples(into.find_or_add_row(merged, 0, 0), tree.samples[rows[index]])
 
 
 @cython.locals(totals="unsigned long long[::1]")

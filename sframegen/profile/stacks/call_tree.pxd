@@ -9,10 +9,10 @@ cdef class CallTree:
     cdef readonly Numbered rows
     cdef object column
     cdef public unsigned long long[::1] samples
-    cdef unsigned long long root
+    cdef unsigned long long node_mask
 
-    cpdef Py_ssize_t row(self, unsigned long long node, unsigned long long end, unsigned long long task) except -9
-    cpdef count(self, Py_ssize_t row, unsigned long long samples)
+    cpdef Py_ssize_t find_or_add_row(self, unsigned long long node, unsigned long long end, unsigned long long task) except -9
+    cpdef add_samples(self, Py_ssize_t row, unsigned long long samples)
     cpdef Py_ssize_t node_of(self, Py_ssize_t row) except -9
     cpdef int end_of(self, Py_ssize_t row) except -9
 

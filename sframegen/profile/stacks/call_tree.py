@@ -1,4 +1,8 @@
-"""Keeps stacks as one tree: a node is a frame with its caller's node, and a row counts the samples of one node. Compiled."""
+"""Keeps stacks as one tree, in which stacks with the same callers share nodes. Compiled.
+
+A node is a frame with its caller's node, so that a node stands for a whole stack, from the root to its frame. A row counts the
+samples of one stack: of a node, in one task (stacks/tasks.py), whose walks ended for one reason (frames.End).
+"""
 
 from __future__ import annotations
 
@@ -34,40 +38,40 @@ class CallTree:
         self.rows = Numbered(room)
         self.column = room.new_column("Q")
         self.samples = self.column.view
-        self.root = 0xFFFFFFFF
-        self.nodes.of(self.root, 0)
+        self.node_mask = 0xFFFFFFFF  # of the node in a row; also the frame of the root, since no other frame has this number
+        self.nodes.number_of(self.node_mask, 0)
 
-    def row(self, node: cython.ulonglong, end: cython.ulonglong, task: cython.ulonglong) -> cython.Py_ssize_t:
+    def find_or_add_row(self, node: cython.ulonglong, end: cython.ulonglong, task: cython.ulonglong) -> cython.Py_ssize_t:
         """Return the row of a node, end and task, adding it if it is new. Raises OSError, MemoryError if there is no room."""
-        number: cython.Py_ssize_t = self.rows.of(node | end << 32, task)
+        number: cython.Py_ssize_t = self.rows.number_of(node | end << 32, task)
         if number >= len(self.samples):
-            self.extend()
+            self.grow_samples()
         return number
 
-    def count(self, row: cython.Py_ssize_t, samples: cython.ulonglong) -> None:
+    def add_samples(self, row: cython.Py_ssize_t, samples: cython.ulonglong) -> None:
         """Add samples to a row."""
         self.samples[row] += samples
 
     def node_of(self, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """Return the node of a row."""
         key: cython.ulonglong = self.rows.first[row]
-        return key & self.root
+        return key & self.node_mask
 
     def end_of(self, row: cython.Py_ssize_t) -> cython.int:
         """Return the end (frames.End) of a row."""
         key: cython.ulonglong = self.rows.first[row]
         return key >> 32
 
-    def items(self, node: cython.Py_ssize_t, of_frame: list[T]) -> list[T]:
+    def list_path(self, node: cython.Py_ssize_t, of_frame: list[T]) -> list[T]:
         """Return the item of `of_frame` for each frame from the root to this node, the outermost first."""
-        found: list[T] = []
+        path: list[T] = []
         while node:
-            found.append(of_frame[self.nodes.first[node]])
+            path.append(of_frame[self.nodes.first[node]])
             node = self.nodes.second[node]
-        found.reverse()
-        return found
+        path.reverse()
+        return path
 
-    def extend(self) -> None:
+    def grow_samples(self) -> None:
         """Make room for the counts of more rows."""
         self.samples = EMPTY64
         try:
@@ -82,7 +86,7 @@ class CallTree:
             self.samples[row] = 0
         self.rows.clear()
         self.nodes.clear()
-        self.nodes.of(self.root, 0)
+        self.nodes.number_of(self.node_mask, 0)
 
 
 class PackedFrames:
@@ -105,7 +109,7 @@ class PackedFrames:
         while at:
             at -= 1
             frame = packed[at]
-            file = (frame >> 48) & 0x7FFF
+            file = (frame >> 48) & 0x7FFF  # packed_frames.FILE_SHIFT, FILE_MASK
             self.used[file] = 1
-            node = tree.nodes.of(self.numbers.of(frame, 0 if file else pid), node)
+            node = tree.nodes.number_of(self.numbers.number_of(frame, 0 if file else pid), node)
         return node

@@ -1,4 +1,7 @@
-"""Columns of numbers that grow. All columns of a `Room` share a budget of memory; beyond it they move into unnamed files."""
+"""Columns of numbers that grow. All columns of a `Room` share a budget of memory; beyond it they move into unnamed files.
+
+A column in a file is mapped, so that it is used like one in memory. Its pages can be released; they are read again when needed.
+"""
 
 from __future__ import annotations
 
@@ -86,8 +89,8 @@ class Room:
     def __init__(self, budget: int = BUDGET, folder: str | None = None) -> None:
         self.budget = budget
         self.folder = folder or find_temporary_folder()
-        self.in_file = False
-        self._resident_before = 0
+        self.in_file = False  # the budget is used up
+        self._resident_before = 0  # bytes of file pages that stayed in memory after the last release
         self._columns: list[GrowingColumn] = []
 
     def new_column(self, code: str) -> GrowingColumn:
@@ -122,7 +125,7 @@ class Room:
             self.limit_file_memory()
 
     def limit_file_memory(self) -> None:
-        """Release file pages if columns are in files, and use much memory. Pages that others map, such as libraries, stay."""
+        """Release the pages of columns in files if file pages take much memory. Pages that others map, such as libraries, stay."""
         if not self.in_file:
             return
         size = resident_file_bytes()

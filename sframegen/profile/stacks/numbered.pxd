@@ -11,9 +11,9 @@ cdef class Numbered:
     cdef Py_ssize_t slots, capacity
     cdef unsigned long long factor, mask
 
-    cpdef Py_ssize_t of(self, unsigned long long first, unsigned long long second) except -9
+    cpdef Py_ssize_t number_of(self, unsigned long long first, unsigned long long second) except -9
     cpdef Py_ssize_t append(self, unsigned long long first, unsigned long long second) except -9
     cpdef Py_ssize_t find(self, unsigned long long first, unsigned long long second) except -9
-    cdef Py_ssize_t slot(self, unsigned long long first, unsigned long long second) except -9
+    cdef Py_ssize_t find_slot(self, unsigned long long first, unsigned long long second) except -9
     cdef Py_ssize_t first_slot(self, unsigned long long first, unsigned long long second) except -9
-    cdef int fill(self) except -9
+    cdef int rebuild_index(self) except -9

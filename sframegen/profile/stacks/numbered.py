@@ -1,4 +1,8 @@
-"""Numbers distinct pairs of integers in the order of first use: the frames, nodes and rows of a call tree. Compiled."""
+"""Numbers distinct pairs of integers in the order of first use: the frames, nodes and rows of a call tree. Compiled.
+
+The pairs are two growing columns, `first` and `second`. A third column is a hash table with linear probing, which finds a pair's
+number. While a column grows, nobody may have a view of it, so that the views are dropped before and taken again afterwards.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ if TYPE_CHECKING:
     from sframegen.profile.stacks.growing import Room
 
 COMPILED: bool = cython.compiled
-FILLED_AT_ONCE = 1 << 19  # pairs that `fill` reads before it releases their memory, if they are in a file
+PAIRS_AT_ONCE = 1 << 19  # pairs that `rebuild_index` reads before it releases their memory, if they are in files
 EMPTY64, EMPTY32 = memoryview(array("Q")), memoryview(array("I"))
 
 
@@ -28,20 +32,20 @@ class Numbered:
         self.room = room
         self.columns = room.new_column("Q"), room.new_column("I"), room.new_column("I")
         self.count = 0
-        self.factor = 0x9E3779B97F4A7C15
+        self.factor = 0x9E3779B97F4A7C15  # of the hash: 2**64 divided by the golden ratio, to spread similar numbers
         self.mask = 0xFFFFFFFFFFFFFFFF
         self.slots = len(self.columns[2])  # of the index: a power of two
-        self.look()
+        self.take_views()
 
-    def of(self, first: cython.ulonglong, second: cython.ulonglong) -> cython.Py_ssize_t:
+    def number_of(self, first: cython.ulonglong, second: cython.ulonglong) -> cython.Py_ssize_t:
         """Return the number of a pair, adding it if it is new. Raises OSError, MemoryError if there is no room for it."""
-        slot: cython.Py_ssize_t = self.slot(first, second)
+        slot: cython.Py_ssize_t = self.find_slot(first, second)
         number: cython.Py_ssize_t = self.index[slot]
         if number:
             return number - 1
         if self.count >= self.capacity:
             self.reserve(self.count + 1)
-            slot = self.slot(first, second)
+            slot = self.find_slot(first, second)
         number = self.count
         self.first[number] = first
         self.second[number] = second
@@ -61,18 +65,18 @@ class Numbered:
 
     def find(self, first: cython.ulonglong, second: cython.ulonglong) -> cython.Py_ssize_t:
         """Return the number of a pair; -1 if it was not added."""
-        number: cython.Py_ssize_t = self.index[self.slot(first, second)]
+        number: cython.Py_ssize_t = self.index[self.find_slot(first, second)]
         return number - 1
 
-    def slot(self, first: cython.ulonglong, second: cython.ulonglong) -> cython.Py_ssize_t:
+    def find_slot(self, first: cython.ulonglong, second: cython.ulonglong) -> cython.Py_ssize_t:
         """Return the index slot that contains the number of a pair, or the free slot where it belongs."""
         last: cython.ulonglong = len(self.index) - 1
-        place: cython.ulonglong = self.first_slot(first, second)
-        number: cython.Py_ssize_t = self.index[place]
+        slot: cython.ulonglong = self.first_slot(first, second)
+        number: cython.Py_ssize_t = self.index[slot]
         while number and (self.first[number - 1] != first or self.second[number - 1] != second):
-            place = (place + 1) & last
-            number = self.index[place]
-        return place
+            slot = (slot + 1) & last
+            number = self.index[slot]
+        return slot
 
     def first_slot(self, first: cython.ulonglong, second: cython.ulonglong) -> cython.Py_ssize_t:
         """Return the index slot at which the search for a pair begins, which is the pair's hash."""
@@ -80,63 +84,63 @@ class Numbered:
         return (mixed ^ (mixed >> 29)) & (len(self.index) - 1)
 
     def reserve(self, count: int) -> None:
-        """Make room for that many pairs, and for their index entries."""
+        """Make room for that many pairs, and for their index entries, which take at most two thirds of the slots."""
         index = self.columns[2]
         slots = self.slots
         while count > 2 * slots // 3:
             slots *= 2
         self.lengthen(count)
-        self.leave()
+        self.drop_views()
         try:
             if slots > len(index):
                 self.room.grow(index, slots)
         finally:
-            self.look()
+            self.take_views()
         if slots > self.slots:
             self.slots = slots
-            self.look()
-            self.fill()
+            self.take_views()
+            self.rebuild_index()
 
     def lengthen(self, count: int) -> None:
         """Make room for that many pairs, without index entries."""
-        self.leave()
+        self.drop_views()
         try:
             for column in self.columns[:2]:
                 if count > len(column):
                     self.room.grow(column, count)
         finally:
-            self.look()
+            self.take_views()
 
-    def leave(self) -> None:
+    def drop_views(self) -> None:
         """Release the views of all columns, so that columns can grow."""
         self.first, self.second, self.index = EMPTY64, EMPTY32, EMPTY32
 
-    def look(self) -> None:
+    def take_views(self) -> None:
         """Take views of all columns as they are now."""
         first, second, index = self.columns
         self.first, self.second, self.index = first.view, second.view, index.view[: self.slots]
         self.capacity = min(len(first), len(second), 2 * self.slots // 3)
 
-    def fill(self) -> None:
+    def rebuild_index(self) -> None:
         """Rebuild the index from the pairs, with only a part of the pairs in memory at a time."""
-        place: cython.Py_ssize_t
-        for place in range(len(self.index)):
-            self.index[place] = 0
-        part: cython.Py_ssize_t = FILLED_AT_ONCE
+        slot: cython.Py_ssize_t
+        for slot in range(len(self.index)):
+            self.index[slot] = 0
+        interval: cython.Py_ssize_t = PAIRS_AT_ONCE
         last: cython.Py_ssize_t = len(self.index) - 1
         number: cython.Py_ssize_t
         for number in range(self.count):
-            if number % part == 0:
+            if number % interval == 0:
                 for column in self.columns[:2]:
                     column.release_pages()
-            place = self.first_slot(self.first[number], self.second[number])
-            while self.index[place]:  # another pair's, because each pair occurs only once
-                place = (place + 1) & last
-            self.index[place] = number + 1
+            slot = self.first_slot(self.first[number], self.second[number])
+            while self.index[slot]:  # the slot is another pair's, because each pair occurs only once
+                slot = (slot + 1) & last
+            self.index[slot] = number + 1
 
     def close(self) -> None:
         """Free the memory of all columns."""
-        self.leave()
+        self.drop_views()
         for column in self.columns:
             self.room.drop(column)
 
@@ -145,5 +149,5 @@ class Numbered:
         number: cython.Py_ssize_t = self.count
         while number:  # the last pair first, because the search for a pair may pass the slots of earlier ones
             number -= 1
-            self.index[self.slot(self.first[number], self.second[number])] = 0
+            self.index[self.find_slot(self.first[number], self.second[number])] = 0
         self.count = 0

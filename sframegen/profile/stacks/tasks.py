@@ -36,9 +36,7 @@ class SampledTasks:
 
     def __getitem__(self, number: int) -> Task:
         text = self.texts
-        return Task(
-            self._pids[number], self._tids[number], text[self._processes[number]], text[self._threads[number]]
-        )  # fmt: skip
+        return Task(self._pids[number], self._tids[number], text[self._processes[number]], text[self._threads[number]])
 
     def __iter__(self) -> Iterator[Task]:
         return map(self.__getitem__, range(len(self)))
@@ -52,10 +50,10 @@ class SampledTasks:
     def find_number(self, pid: int, tid: int, program: int = 0) -> int:
         """Return the number of a task, adding it if it is new. `program`: a number that changes with each exec; 0 if unknown."""
         threads = self._current.setdefault(pid, {})
-        known, number = threads.get(tid, (-1, 0))
-        if known == program or (program == 0 and known > 0):
+        last_program, number = threads.get(tid, (-1, 0))  # -1: the thread has no task yet
+        if last_program == program or (program == 0 and last_program > 0):
             return number
-        if known != 0:  # a new task, and not one whose program has just become known
+        if last_program != 0:  # a new task, and not one whose program has just become known
             number = len(self._pids)
             self._pids.append(pid)
             self._tids.append(tid)

@@ -18,14 +18,14 @@ cdef class Paginator:
     cdef readonly unsigned long long base
     cdef long long budget
     cdef long long start
-    cdef long long limit
+    cdef long long size
     cdef long long end
     cdef readonly long long pages
     cdef readonly long long rows
     cdef readonly long long left_out
     cdef long long page
-    cdef unsigned int last
+    cdef unsigned int last_rule
 
-    cdef Py_ssize_t take(self, Py_ssize_t position) except -1
-    cdef int function(self, unsigned int[::1] index, unsigned int[::1] rows, Py_ssize_t function) except -1
-    cdef int put(self, unsigned int[::1] index, unsigned int[::1] rows, long long offset, unsigned int rule) except -1
+    cdef Py_ssize_t select_function(self, Py_ssize_t position) except -1
+    cdef int append_function(self, unsigned int[::1] index, unsigned int[::1] rows, Py_ssize_t function) except -1
+    cdef int append_row(self, unsigned int[::1] index, unsigned int[::1] rows, long long offset, unsigned int rule) except -1

@@ -1,4 +1,8 @@
-"""Turns the columns of a FunctionTable into the rows of a decoded table, and its index of pages (decoded_table.py). Compiled."""
+"""Turns the columns of a FunctionTable into the rows of a decoded table, and its index of pages (decoded_table.py). Compiled.
+
+`measure` and `fill` visit the functions by ascending address: `measure` to find the sizes of the index and of the rows, `fill` to
+write them. A function ends where the next one begins. Code between two functions gets a row with rule number 0, "no rule".
+"""
 
 from __future__ import annotations
 
@@ -46,35 +50,36 @@ class Paginator:
         self.max_repeated = max_repeated
         first: cython.Py_ssize_t = order[0]
         self.base = functions.start[first] & ~0xFF  # pages have 256 bytes (decoded_table.PAGE_BITS)
-        self.budget = 0
-        self.start = self.limit = self.end = 0
+        self.budget = 0  # rows of PC type MASK that may still be written
+        self.start = self.size = 0  # of the current function: its offset from `base`, and the bytes up to the next function
+        self.end = 0  # offset of the end of the function before
         self.pages = self.rows = self.left_out = 0
-        self.page = self.last = 0
+        self.page = self.last_rule = 0  # the next page to index, and the rule of the row that was written last
 
-    def take(self, position: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Set `start` and `limit` for the function at a position in `order`; return its largest number of rows, 0 if left out."""
+    def select_function(self, position: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Set `start` and `size` for the function at a position in `order`; return its largest number of rows, 0 if left out."""
         function: cython.Py_ssize_t = self.order[position]
         distance: cython.ulonglong
-        low: cython.longlong
+        first_row: cython.longlong
         rows: cython.longlong
         period: cython.longlong
         distance = self.functions.start[function] - self.base
-        self.limit = self.functions.size[function]
-        if distance + self.limit > self.max_bytes or distance > self.max_bytes:
+        self.size = self.functions.size[function]
+        if distance + self.size > self.max_bytes or distance > self.max_bytes:  # the sum may overflow
             self.left_out += 1
             return 0
         self.start = distance
         if position + 1 < len(self.order):
             distance = self.functions.start[self.order[position + 1]] - self.functions.start[function]
-            if distance < self.limit:
-                self.limit = distance
-        if self.limit == 0:
+            if distance < self.size:
+                self.size = distance
+        if self.size == 0:
             return 0
-        low = self.functions.first_row[function]
-        rows = self.functions.first_row[function + 1] - low + 1
+        first_row = self.functions.first_row[function]
+        rows = self.functions.first_row[function + 1] - first_row + 1  # one more for code before the first row
         period = self.numbers.period[self.functions.kind[function]]
         if period:
-            rows *= self.limit // period + 1
+            rows *= self.size // period + 1
             if rows > self.budget:
                 self.left_out += 1
                 return 0
@@ -85,16 +90,16 @@ class Paginator:
         """Set `rows`, `pages` and `left_out`, as the class says."""
         position: cython.Py_ssize_t
         rows: cython.longlong
-        total: cython.longlong = 1
+        max_rows: cython.longlong = 1  # the row after the last function
         end: cython.longlong = 0
         self.budget = self.max_repeated
         self.left_out = 0
         for position in range(len(self.order)):
-            rows = self.take(position)
+            rows = self.select_function(position)
             if rows:
-                total += rows + 1
-                end = self.start + self.limit
-        self.rows = total
+                max_rows += rows + 1  # one more for a gap before the function
+                end = self.start + self.size
+        self.rows = max_rows
         self.pages = (end + 0xFF) >> 8
 
     @cython.locals(index="unsigned int[::1]", rows="unsigned int[::1]")
@@ -103,62 +108,62 @@ class Paginator:
         position: cython.Py_ssize_t
         self.budget = self.max_repeated
         self.left_out = 0
-        self.rows = self.page = self.last = self.end = 0
+        self.rows = self.page = self.last_rule = self.end = 0
         for position in range(len(self.order)):
-            if self.take(position):
+            if self.select_function(position):
                 if self.start > self.end:
-                    self.put(index, rows, self.end, 0)
-                self.function(index, rows, self.order[position])
-                self.end = self.start + self.limit
+                    self.append_row(index, rows, self.end, 0)
+                self.append_function(index, rows, self.order[position])
+                self.end = self.start + self.size
         if self.end < self.pages << 8:
-            self.put(index, rows, self.end, 0)
+            self.append_row(index, rows, self.end, 0)
         while self.page <= self.pages:
             index[self.page] = self.rows
             self.page += 1
 
     @cython.locals(index="unsigned int[::1]", rows="unsigned int[::1]")
-    def function(self, index: Column, rows: Column, function: cython.Py_ssize_t) -> cython.int:
-        """Append the rows of the function for which `take` has set `start` and `limit`, repeated if its kind has a period."""
+    def append_function(self, index: Column, rows: Column, function: cython.Py_ssize_t) -> cython.int:
+        """Append the rows of the function that `select_function` has selected, repeated if its kind has a period."""
         kind: cython.Py_ssize_t = self.functions.kind[function]
         signal: cython.Py_ssize_t = self.numbers.signal[kind]
         period: cython.longlong = self.numbers.period[kind]
         first: cython.Py_ssize_t = self.functions.first_row[function]
         end: cython.Py_ssize_t = self.functions.first_row[function + 1]
-        at: cython.longlong = 0
+        at: cython.longlong = 0  # where the current repetition begins in the function
         limit: cython.longlong
-        before: cython.longlong
+        last_offset: cython.longlong
         offset: cython.longlong
         row: cython.Py_ssize_t
         rule: cython.Py_ssize_t
         if first == end:
-            return self.put(index, rows, self.start, self.numbers.without_rows[kind])
-        while at < self.limit:
-            limit = self.limit - at
+            return self.append_row(index, rows, self.start, self.numbers.without_rows[kind])
+        while at < self.size:
+            limit = self.size - at
             if period and period < limit:
                 limit = period
             if self.functions.row_start[first] > 0:
-                self.put(index, rows, self.start + at, 0)
-            before = -1
+                self.append_row(index, rows, self.start + at, 0)
+            last_offset = -1
             for row in range(first, end):
                 offset = self.functions.row_start[row]
                 if offset >= limit:
                     break
-                if offset > before:
+                if offset > last_offset:
                     rule = self.functions.row_rule[row]
-                    self.put(index, rows, self.start + at + offset, self.numbers.of_rule[2 * rule + signal])
-                    before = offset
+                    self.append_row(index, rows, self.start + at + offset, self.numbers.of_rule[2 * rule + signal])
+                    last_offset = offset
             at += limit
         return 0
 
     @cython.locals(index="unsigned int[::1]", rows="unsigned int[::1]")
-    def put(self, index: Column, rows: Column, offset: cython.longlong, rule: cython.uint) -> cython.int:
+    def append_row(self, index: Column, rows: Column, offset: cython.longlong, rule: cython.uint) -> cython.int:
         """Append a row for `offset`, unless the row before has the same rule. Offsets have to ascend."""
-        if rule == self.last:
+        if rule == self.last_rule:
             return 0
         while self.page <= offset >> 8:
             index[self.page] = self.rows
             self.page += 1
         rows[self.rows] = (rule << 16) | (offset & 0xFF)  # decoded_table.ROW_RULE_SHIFT
         self.rows += 1
-        self.last = rule
+        self.last_rule = rule
         return 0

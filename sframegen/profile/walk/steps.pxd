@@ -36,7 +36,7 @@ cdef class TableColumns:
 @cython.final
 cdef class Steps:
     cdef readonly StackCursor cursor
-    cdef object code
+    cdef object code_kinds
     cdef list tables
     cdef public unsigned long long[::1] frames
     cdef CallerRule rule, guess
@@ -47,11 +47,11 @@ cdef class Steps:
     cdef public Py_ssize_t missing
     cdef Py_ssize_t span
 
-    cdef int frame(self, SpanColumns spans) except -9
-    cdef bint is_put(self, Py_ssize_t rule, unsigned long long file, unsigned long long code) except -9
+    cdef int walk_frame(self, SpanColumns spans) except -9
+    cdef bint is_pushed(self, Py_ssize_t rule, unsigned long long file, unsigned long long pc_in_file) except -9
     cdef int step(self, SpanColumns spans, CallerRule rule) except -9
     cdef bint find_span(self, SpanColumns spans, unsigned long long address) except -9
     cdef Py_ssize_t find_rule(self, unsigned long long file, unsigned long long address) except -9
-    cdef int set_rule(self, const unsigned int[::1] words, Py_ssize_t first) except -9
-    cdef unsigned long long extended(self, unsigned long long word) except? 999
+    cdef int set_rule(self, const unsigned int[::1] words, Py_ssize_t at) except -9
+    cdef unsigned long long sign_extend(self, unsigned long long word) except? 999
     cdef bint returns_to(self, SpanColumns spans, unsigned long long pc) except -9

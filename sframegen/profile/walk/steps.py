@@ -1,5 +1,9 @@
 """Walks one copied stack from frame to frame by the rules of decoded tables, as the kernel program walks stacks in place. Compiled.
 
+Each frame is appended as a packed frame: the number of the file that is mapped at its address, and the link-time address there.
+The caller is then found by the first of these that applies: the rule in the file's table; the registers that the kernel saved for a
+signal handler; the rule of code that only returns; the frame pointer, which is a guess, because it may hold anything.
+
 Functions that return "the End" return its number, or -1 if the walk goes on.
 """
 
@@ -91,11 +95,11 @@ class Steps:
     The first `depth` elements of `frames` are the packed frames so far. `missing`: after NO_TABLE, the file without a table.
     """
 
-    def __init__(self, machine: WalkedMachine, ra_mask: int, frames: array[int], code: CodeKinds, guess: CallerRule) -> None:
+    def __init__(self, machine: WalkedMachine, ra_mask: int, frames: array[int], code_kinds: CodeKinds, guess: CallerRule) -> None:
         """`ra_mask`: the bits of a return address that are not its signature. `guess`: the machine's rule for a frame record."""
         self.cursor = StackCursor(machine, ra_mask, None, END_COPY_TOO_SHORT)
         self.frames = frames
-        self.code = code
+        self.code_kinds = code_kinds
         self.guess = guess
         self.rule = CallerRule()
         self.tables: list[TableColumns | None] = []
@@ -132,40 +136,42 @@ class Steps:
         """Append all frames from the current one to the end of the walk; return the End."""
         end: cython.int = -1
         while end < 0:
-            end = self.frame(spans)
+            end = self.walk_frame(spans)
         return end
 
-    def frame(self, spans: SpanColumns) -> cython.int:
+    def walk_frame(self, spans: SpanColumns) -> cython.int:
         """Append the current frame and go to its caller; return the End, or -1."""
         cursor: StackCursor = self.cursor
         address: cython.ulonglong = cursor.pc if cursor.exact else (cursor.pc - 1) & self.mask
         file: cython.ulonglong = 0
         bias: cython.ulonglong = 0
-        high: cython.ulonglong = self.guessed
-        code: cython.ulonglong
+        guessed: cython.ulonglong = self.guessed
+        pc_in_file: cython.ulonglong
+        may_start_thread: cython.bint
         rule: cython.Py_ssize_t = 0
         end: cython.int
         if not self.find_span(spans, address):
             if cursor.exact and self.depth < len(self.frames):
-                self.frames[self.depth] = high << 63 | address & self.address_mask
+                self.frames[self.depth] = guessed << 63 | address & self.address_mask
                 self.depth += 1
             return END_NO_MAPPING
         if self.depth == len(self.frames):
             return END_TOO_DEEP
         file = spans.file[self.span]
         bias = spans.bias[self.span]
-        self.frames[self.depth] = high << 63 | file << 48 | ((address - bias) & self.address_mask)  # as FileFrame.pack
+        self.frames[self.depth] = guessed << 63 | file << 48 | ((address - bias) & self.address_mask)  # as FileFrame.pack
         self.depth += 1
         if file:
-            code = (cursor.pc - bias) & self.mask
-            if cursor.exact and cursor.values[0] == 0 and cursor.is_known(0) and self.code.kind(file, code) & CODE_STARTS_THREAD:
+            pc_in_file = (cursor.pc - bias) & self.mask
+            may_start_thread = cursor.exact and cursor.values[0] == 0 and cursor.is_known(0)  # the call returns 0 in a new thread
+            if may_start_thread and self.code_kinds.kind(file, pc_in_file) & CODE_STARTS_THREAD:
                 return END_OUTERMOST
             rule = self.find_rule(file, (address - bias) & self.mask)
-            if rule == SEARCH_NO_RULE and not self.final and not self.code.kind(file, code) & CODE_RETURNS_FROM_SIGNAL:
-                self.missing = file
+            if rule == SEARCH_NO_RULE and not self.final and not self.code_kinds.kind(file, pc_in_file) & CODE_RETURNS_FROM_SIGNAL:
+                self.missing = file  # wait for the proof, which may add the rule
                 rule = SEARCH_NO_TABLE
-            elif not cursor.exact and self.is_put(rule, file, code):
-                self.frames[self.depth - 1] += 1
+            elif not cursor.exact and self.is_pushed(rule, file, pc_in_file):
+                self.frames[self.depth - 1] += 1  # from pc - 1 to pc
         if rule < 0:
             return END_NO_TABLE if rule == SEARCH_NO_TABLE else END_DAMAGED_TABLE
         if rule:
@@ -173,23 +179,23 @@ class Steps:
             if end != END_UNKNOWN_REGISTER:
                 return end
             return -1 if self.step(spans, self.guess) < 0 else END_UNKNOWN_REGISTER
-        if file and self.code.kind(file, code) & CODE_RETURNS_FROM_SIGNAL:
+        if file and self.code_kinds.kind(file, pc_in_file) & CODE_RETURNS_FROM_SIGNAL:
             return self.step(spans, cursor.machine.signal)
-        if not file and cursor.is_known(cursor.machine.sp) and self.code.kind(0, cursor.pc) & CODE_ONLY_RETURNS:
+        if not file and cursor.is_known(cursor.machine.sp) and self.code_kinds.kind(0, cursor.pc) & CODE_ONLY_RETURNS:
             return self.step(spans, cursor.machine.returning)  # type: ignore[arg-type] # not None, since such code was found
         if not cursor.is_known(cursor.machine.fp):
             return END_NO_RULE
         end = self.step(spans, self.guess)
-        # Other failures only show that the frame pointer was wrong, so they all count as a failed guess.
+        # Other failures show only that the register is no frame pointer, so they all count as a failed guess.
         return end if end < 0 or end in (END_COPY_TOO_SHORT, END_OTHER_STACK) else END_GUESS_FAILED
 
-    def is_put(self, rule: cython.Py_ssize_t, file: cython.ulonglong, code: cython.ulonglong) -> cython.bint:
+    def is_pushed(self, rule: cython.Py_ssize_t, file: cython.ulonglong, pc_in_file: cython.ulonglong) -> cython.bint:
         """Return True if the kernel or a library pushed this return address. Then no call precedes it, and the frame is at `pc`."""
         if rule > 0 and self.rule.flags & RULE_SIGNAL:
             return True
         if rule < 0 or (rule > 0 and not self.rule.flags & RULE_OUTERMOST):
             return False
-        kind: cython.int = self.code.kind(file, code)
+        kind: cython.int = self.code_kinds.kind(file, pc_in_file)
         return kind & CODE_RETURNS_FROM_SIGNAL != 0 or kind & CODE_RETURNS == 0
 
     def step(self, spans: SpanColumns, rule: CallerRule) -> cython.int:
@@ -232,7 +238,7 @@ class Steps:
         low: cython.ulonglong
         high: cython.ulonglong
         middle: cython.ulonglong
-        first: cython.ulonglong
+        page: cython.ulonglong
         rule: cython.ulonglong
         if file >= len(self.tables) or self.tables[file] is None:
             self.missing = file
@@ -240,11 +246,11 @@ class Steps:
         table = self.tables[file]  # type: ignore[assignment] # tested above
         self.final = table.final
         offset = (address - table.base) & self.mask
-        first = offset >> 8  # decoded_table.PAGE_BITS
-        if first >= table.pages:
+        page = offset >> 8  # decoded_table.PAGE_BITS
+        if page >= table.pages:
             return SEARCH_NO_RULE
-        low = table.words[table.index_at + first]
-        high = table.words[table.index_at + first + 1]
+        low = table.words[table.index_at + page]
+        high = table.words[table.index_at + page + 1]
         if low > high or high > table.rows:
             return SEARCH_DAMAGED
         offset &= 0xFF
@@ -259,25 +265,24 @@ class Steps:
         rule = table.words[table.rows_at + low - 1] >> 16  # decoded_table.ROW_RULE_SHIFT
         if rule >= table.rules:
             return SEARCH_DAMAGED
-        first = table.rules_at + 4 * rule
         if rule:
-            self.set_rule(table.words, first)
+            self.set_rule(table.words, table.rules_at + 4 * rule)
         return rule
 
-    def set_rule(self, words: Column, first: cython.Py_ssize_t) -> cython.int:
+    def set_rule(self, words: Column, at: cython.Py_ssize_t) -> cython.int:
         """Set `rule` from four words: signed offsets of CFA, RA and FP; then their registers and the flags, a byte each."""
         rule: CallerRule = self.rule
-        registers: cython.uint = words[first + 3]
-        rule.cfa_offset = self.extended(words[first])
-        rule.ra_offset = self.extended(words[first + 1])
-        rule.fp_offset = self.extended(words[first + 2])
+        registers: cython.uint = words[at + 3]
+        rule.cfa_offset = self.sign_extend(words[at])
+        rule.ra_offset = self.sign_extend(words[at + 1])
+        rule.fp_offset = self.sign_extend(words[at + 2])
         rule.cfa_register = registers & 0xFF
         rule.ra_register = registers >> 8 & 0xFF
         rule.fp_register = registers >> 16 & 0xFF
         rule.flags = registers >> 24
         return 0
 
-    def extended(self, word: cython.ulonglong) -> cython.ulonglong:
+    def sign_extend(self, word: cython.ulonglong) -> cython.ulonglong:
         """Return a signed 32-bit word, sign-extended to 64 bits."""
         return (word - ((word >> 31) << 32)) & self.mask
 
@@ -287,4 +292,4 @@ class Steps:
         if not self.find_span(spans, (pc - 1) & self.mask):
             return False
         file = spans.file[self.span]
-        return file == 0 or self.code.kind(file, (pc - spans.bias[self.span]) & self.mask) != 0
+        return file == 0 or self.code_kinds.kind(file, (pc - spans.bias[self.span]) & self.mask) != 0

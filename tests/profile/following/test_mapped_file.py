@@ -13,8 +13,8 @@ import pytest
 from sframegen.base.errors import FormatError
 from sframegen.elf.records import PF, PT, Phdr
 from sframegen.profile.following import mapped_file
+from sframegen.profile.following.code_spans import MAX_SPAN_LISTS, FileMapping, make_spans, split_into_code_spans
 from sframegen.profile.following.files import NOT_ELF, CodeSpan, TracedFile, TracedFiles
-from sframegen.profile.following.follower import MAX_SPAN_LISTS, FileMapping, make_spans, split_into_code_spans
 from sframegen.profile.following.mapped_file import CLOCK_STEP, FileKey, MappedPlace, Opener
 from sframegen.program import patience
 from sframegen.program.helper import helpers

@@ -57,7 +57,7 @@ def test_columns_in_files_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, value in (
         (growing, "PART_SIZE", 7),
         (growing, "MAX_FILE_MEMORY", NONE),
-        (numbered, "FILLED_AT_ONCE", 8),
+        (numbered, "PAIRS_AT_ONCE", 8),
         (label_trees, "MERGED_ROWS", 2),
     ):
         monkeypatch.setattr(module, name, value)

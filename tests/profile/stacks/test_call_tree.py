@@ -75,10 +75,10 @@ def test_a_full_disk_is_an_error_and_what_was_there_stays(monkeypatch: pytest.Mo
     def full(*_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    known = [numbered.of(number, 1) for number in range(100)]
+    known = [numbered.number_of(number, 1) for number in range(100)]
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(OSError, match="No space left"):
-        deque((numbered.of(number, 2) for number in range(1 << 17)), 0)
+        deque((numbered.number_of(number, 2) for number in range(1 << 17)), 0)
     assert [numbered.find(number, 1) for number in range(100)] == known
 
 
@@ -91,11 +91,11 @@ def test_numbers_are_those_of_the_first_use_also_after_clearing(
 ) -> None:
     numbered = Numbered(Room())
     for pair in before:
-        numbered.of(*pair)
+        numbered.number_of(*pair)
     numbered.clear()
     assert all(numbered.find(*pair) == -1 for pair in before)
     order = list(dict.fromkeys(pairs))
-    assert [numbered.of(*pair) for pair in pairs] == [order.index(pair) for pair in pairs]
+    assert [numbered.number_of(*pair) for pair in pairs] == [order.index(pair) for pair in pairs]
     assert list(zip(numbered.first[: numbered.count], numbered.second[: numbered.count], strict=True)) == order
 
 
@@ -104,7 +104,7 @@ def test_pairs_that_nobody_looks_for() -> None:
     numbered = Numbered(Room())
     pairs = [(number // 2, number % 3) for number in range(3000)]
     assert [numbered.append(*pair) for pair in pairs] == [*range(3000)]
-    assert [numbered.of(number, 7) for number in range(2000)] == [*range(3000, 5000)]
+    assert [numbered.number_of(number, 7) for number in range(2000)] == [*range(3000, 5000)]
     assert [*zip(numbered.first[:3000], numbered.second[:3000], strict=True)] == pairs
     assert [numbered.find(number, 7) for number in range(2000)] == [*range(3000, 5000)]
 
