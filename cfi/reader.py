@@ -52,7 +52,7 @@ def read_cfi_sections(sections: Iterable[CfiSection], registers: FollowedRegiste
         blocks.append((base, section))
         parts.append(_read_section(section, registers, base, numbers))
         base += len(section.data)
-        before = list_ends.pop() if section.more else list_ends[-1] if list_ends else 0
+        before = list_ends.pop() if section.continues else list_ends[-1] if list_ends else 0
         list_ends.append(before + len(parts[-1]))
         if len(numbers) > MAX_STATES:
             raise FormatError(RUN_FAULTS[TOO_MANY_STATES], section.name)
@@ -83,11 +83,11 @@ def _read_section(section: CfiSection, registers: FollowedRegisters, base: int, 
     table.start, table.size = start, size = make_columns("QQ", len(cie))
     table.cie = cie
     fdes, programs = Fdes(start, size, cie), Programs(entries.body, entries.end)
-    pointers = array("Q", entries.body) if section.known else array("Q")
+    pointers = array("Q", entries.body) if section.has_known_pointer else array("Q")
     longest = cursor.read_ranges(entries, shapes, fdes, programs) if cie else 0
     _raise_fault(cursor, section)
     for fde, pointer in enumerate(pointers):
-        if section.known and not section.known(pointer + cies[cie[fde]].segment_selector_size):
+        if section.has_known_pointer and not section.has_known_pointer(pointer + cies[cie[fde]].segment_selector_size):
             start[fde] = UNKNOWN_START
     unknown_cies = set(_cies_with_unknown_fields(section, cie_entries, cies))
     unknown = [fde for fde, number in enumerate(cie) if number in unknown_cies] if unknown_cies else []
@@ -101,20 +101,20 @@ def _read_section(section: CfiSection, registers: FollowedRegisters, base: int, 
 
 
 def _cies_with_unknown_fields(section: CfiSection, entries: Entries, cies: list[Cie]) -> Iterator[int]:
-    """Yield the number of each CIE whose instructions contain a field of `section.unknown`. `entries`: those of the CIEs."""
-    for offset in section.unknown:
+    """Yield the number of each CIE whose instructions contain a field of `section.unknown_fields`. `entries`: those of the CIEs."""
+    for offset in section.unknown_fields:
         number = bisect_right(entries.start, offset) - 1
         if number >= 0 and cies[number].program <= offset < cies[number].end:
             yield number
 
 
 def _fdes_with_unknown_fields(section: CfiSection, fdes: Entries, pointers: Column, cies: list[Cie], cie: Column) -> Iterator[int]:
-    """Yield the number of each FDE whose address range or instructions contain a field of `section.unknown`.
+    """Yield the number of each FDE whose address range or instructions contain a field of `section.unknown_fields`.
 
     `pointers`: the offsets of the FDEs' start pointers; `fdes.body`: those of their instructions. Only exception handling uses the
     augmentation data in between.
     """
-    for offset in section.unknown:
+    for offset in section.unknown_fields:
         fde = bisect_right(fdes.start, offset) - 1
         if fde >= 0 and offset < fdes.end[fde]:
             fde_cie = cies[cie[fde]]

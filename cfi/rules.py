@@ -84,7 +84,7 @@ class FdeTable:
         self.start: Column = array("Q")  # address
         self.size: Column = array("Q")  # bytes
         self.cie: Column = array("I")  # index into `cies`
-        self.list_ends: list[int] = []  # for each section and the sections after it with `more`: the number of FDEs up to their end
+        self.list_ends: list[int] = []  # for each section and the sections that continue it: the number of FDEs up to their end
         self.first_row: Column = array("I", [0])
         self.row_start: Column = array("I")
         self.row_rule: Column = array("I")  # index into `rules`

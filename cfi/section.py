@@ -45,11 +45,10 @@ class CfiSection(NamedTuple):
     data_base: int = 0  # for DW_EH_PE_datarel
     memory: Callable[[int], int] | None = None  # returns the 8 bytes at an address, for DW_EH_PE_indirect
     fde_count: int = -1  # if the section's size is unknown: reading stops at the first terminator after this many FDEs
-    more: bool = False  # True: the previous section has the same file and name, so that the FDEs of both form one list
-    known: Callable[[int], bool] | None = (
-        None  # False if relocation changes the pointer at an offset in an unknown way; None: never
-    )
-    unknown: Iterable[int] = ()  # offsets of other fields that relocation changes in an unknown way
+    continues: bool = False  # True: the previous section has the same file and name, so that the FDEs of both form one list
+    # Returns False if relocation changes the pointer at an offset in an unknown way; None: it never does.
+    has_known_pointer: Callable[[int], bool] | None = None
+    unknown_fields: Iterable[int] = ()  # offsets of other fields that relocation changes in an unknown way
 
 
 class FollowedRegisters(NamedTuple):
@@ -62,7 +61,8 @@ class FollowedRegisters(NamedTuple):
 
 # In real code, DW_CFA_remember_state nests once or twice. 64 state numbers take 256 bytes.
 MAX_REMEMBERED = 64
-# The 2.5 million rows of libxul are 1,322 different ones. Each of these takes about a kilobyte until the section is written.
+# A state is the rules of all followed registers in one row. The 2.5 million rows of libxul have 1,322 different states. Each takes
+# about a kilobyte until the section is written.
 MAX_STATES = 1 << 15
 
 SCAN_FAULTS = (

@@ -86,7 +86,7 @@ def _find_sections_named(elf: ElfFile, *names: str) -> list[CfiSection]:
     if sum(section.header.sh_size for section in found) > len(elf.data):
         raise elf.error(f"{len(found)} sections of that name overlap", names[0])
     bases = _find_pointer_bases(elf)
-    return [_make_cfi_section(elf, section, bases)._replace(more=number > 0) for number, section in enumerate(found)]
+    return [_make_cfi_section(elf, section, bases)._replace(continues=number > 0) for number, section in enumerate(found)]
 
 
 def _make_cfi_section(elf: ElfFile, section: Section, bases: Bases) -> CfiSection:
@@ -94,7 +94,7 @@ def _make_cfi_section(elf: ElfFile, section: Section, bases: Bases) -> CfiSectio
     cfi = CfiSection(section.name, elf.contents(section), address, elf.byte_order, is_eh_frame, *bases)
     if elf.relocated is not None:
         fields = elf.relocated.get(section.number, Relocated(set(), set()))
-        return cfi._replace(known=fields.filled.__contains__, unknown=fields.unknown)
+        return cfi._replace(has_known_pointer=fields.filled.__contains__, unknown_fields=fields.unknown)
     return _apply_dynamic_relocations(elf, cfi, section.header.sh_flags & SHF.WRITE) if is_eh_frame else cfi
 
 
@@ -104,7 +104,7 @@ def _apply_dynamic_relocations(elf: ElfFile, section: CfiSection, writable: int)
     if not (writable or DT.TEXTREL in tags or tags.get(DT.FLAGS, 0) & DF_TEXTREL):
         return section
     if UNREAD_TABLES & tags.keys():
-        return section._replace(known=lambda _: False)
+        return section._replace(has_known_pointer=lambda _: False)
     words = _read_relocated_words(elf, section.address, section.address + len(section.data))
     if not words:
         return section
@@ -114,7 +114,11 @@ def _apply_dynamic_relocations(elf: ElfFile, section: CfiSection, writable: int)
         if value is not None and offset + 8 <= len(data):
             data[offset : offset + 8] = value.to_bytes(8, elf.byte_order)
     unknown = [address - section.address for address, value in words.items() if value is None]
-    return section._replace(data=data, known=lambda at: words.get(section.address + at, 0) is not None, unknown=unknown)
+
+    def has_known_pointer(offset: int) -> bool:
+        return words.get(section.address + offset, 0) is not None
+
+    return section._replace(data=data, has_known_pointer=has_known_pointer, unknown_fields=unknown)
 
 
 def _read_relocated_words(elf: ElfFile, start: int = 0, end: int = MAX_ADDRESS) -> dict[int, int | None]:

@@ -72,9 +72,8 @@ class Coverage:
     ignored_ranges: list[Range]  # of FDEs that are ignored or cut short, unordered; other FDEs may describe the same code
     faulty_fdes: int = 0  # FDEs whose instructions cannot be read
     faults: Sequence[FdeFault] = ()  # the first of these FDEs' faults
-    synthesized: tuple[Sequence[Range], ...] = ((),) * len(
-        SYNTHESIZED
-    )  # in the order of SYNTHESIZED: code that the table describes, but no FDE
+    # In the order of SYNTHESIZED: code that the table describes, but no FDE.
+    synthesized: tuple[Sequence[Range], ...] = ((),) * len(SYNTHESIZED)
     proven: Sequence[Range] = ()  # the functions, or parts of them, in synthesized code whose rules were proven, ascending
     _final_calls: FinalCalls | None = field(default=None, init=False, repr=False)  # cached
 
@@ -148,7 +147,7 @@ def _group_counts(counts: Iterable[int]) -> CategoryBytes:
 
 
 def _divide_into_areas(elf: ElfFile, ignored: list[Range], synthesized: tuple[Sequence[Range], ...]) -> Areas:
-    """Divide the executable segments into areas. An area's category is that of its bytes that no FDE range has."""
+    """Divide the executable segments into areas. An area's category is that of its bytes outside of FDE ranges."""
     segments = code_segments(elf)
     code = [(segment.start, segment.end) for segment in segments]
     sections = (
@@ -159,17 +158,14 @@ def _divide_into_areas(elf: ElfFile, ignored: list[Range], synthesized: tuple[Se
         )
         or code
     )
-    ignored = merge_ranges(ignored)
-    by_category = [(IGNORED, ignored), *((FIRST_SYNTHESIZED + n, merge_ranges(one)) for n, one in enumerate(synthesized) if one)]
+    by_category = [(IGNORED, merge_ranges(ignored))]
+    by_category += [(FIRST_SYNTHESIZED + source, merge_ranges(ranges)) for source, ranges in enumerate(synthesized) if ranges]
     edges = {edge for ranges in (code, sections, *(ranges for _, ranges in by_category)) for pair in ranges for edge in pair}
     areas = []
     for start, end in pairwise(sorted(edges)):
         number = index_of_containing_range(code, start)
         if number is not None:
-            category = next(
-                (category for category, ranges in by_category if index_of_containing_range(ranges, start) is not None), CODE
-            )
-            if category == CODE and index_of_containing_range(sections, start) is None:
-                category = NOT_CODE
-            areas.append(CodeArea(segments[number], start, end, category))
+            in_code_section = index_of_containing_range(sections, start) is not None
+            categories = (category for category, ranges in by_category if index_of_containing_range(ranges, start) is not None)
+            areas.append(CodeArea(segments[number], start, end, next(categories, CODE if in_code_section else NOT_CODE)))
     return build_areas(elf, areas)

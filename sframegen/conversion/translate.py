@@ -84,7 +84,7 @@ class Translator:
 
 def _location_of_term(term: Term | None) -> Where | None:
     """Return an evaluated expression as a location; None if SFrame cannot describe it."""
-    if term is None or term.register is None or term.more:
+    if term is None or term.register is None or term.offset_after_deref:
         return None
     return Where(None if term.register == CFA else term.register, term.offset, term.deref)
 

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
     from sframegen.elf.file import ElfFile, Section
 
-IMAGE_SECTION = (
-    ".image_sframe"  # of a kernel, or another image that a linker script lays out; GNU ld rewrites sections named .sframe
-)
+# The section's name in a kernel, or another image that a linker script lays out, because GNU ld rewrites sections named .sframe.
+IMAGE_SECTION = ".image_sframe"
 NAMES = (".sframe", IMAGE_SECTION)
 ZEROS = re.compile(rb"\0*")
 

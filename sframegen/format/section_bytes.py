@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 COMPILED: bool = cython.compiled
 
-# The text of each fault, by its number.
+# The text of each fault, by its number: compiled code reports a fault by number and offset.
 FAULTS = (
     "",
     "function's FREs lie outside the FRE sub-section",
@@ -114,7 +114,7 @@ class SectionBytes(ByteReader):
         """Return the address of a function."""
         entry: cython.Py_ssize_t = self.index_at + function * self.fields.index_size
         distance: cython.ulonglong = self.number(entry, self.fields.start_width)
-        if self.fields.start_width == 4:
+        if self.fields.start_width == 4:  # signed
             distance = (distance ^ self.sign) - self.sign
         return (self.address + (entry if self.relative else 0) + distance) & self.mask
 
@@ -203,13 +203,13 @@ class Seeker(SectionBytes):
         readable = self.read_entry(low - 1)
         offset = pc - self.start
         if offset >= self.size:
-            return -1
-        return self.find_row(offset) if readable else self.set_fault(1, self.entry)
+            return -1  # NOT_COVERED
+        return self.find_row(offset) if readable else self.set_fault(1, self.entry)  # FREs outside the FRE sub-section
 
     def find_row(self, offset: cython.longlong) -> cython.Py_ssize_t:
         """Return what `find` returns, for the address `offset` bytes into the current function."""
         pos: cython.longlong = self.rows_at
-        found: cython.longlong = -2  # NO_ROWS
+        info_at: cython.longlong = -2  # NO_ROWS
         width: cython.longlong
         info: cython.int
         start: cython.longlong
@@ -217,29 +217,29 @@ class Seeker(SectionBytes):
         self.read_attribute()
         self.at = self.attribute_at + 1
         if not fre_type_known(self.info):
-            return self.set_fault(2, pos)
+            return self.set_fault(2, pos)  # unknown FRE type
         width = start_width(self.info)
         if is_masked(self.info) and self.rep_size:
             offset %= self.rep_size
         for _ in range(self.count):
             if pos + width + 1 > self.fres_end:
-                return self.set_fault(4, pos)
+                return self.set_fault(4, pos)  # FRE reaches past the end
             start = self.data[pos] if width == 1 else self.number(pos, width)
             if start <= before or (before < 0 and start != 0):
-                return self.set_fault(5, pos)
+                return self.set_fault(5, pos)  # row starts do not ascend
             if start > offset:
                 break
-            found = pos + width
-            info = self.data[found]
+            info_at = pos + width
+            info = self.data[info_at]
             if not word_size_known(info):
-                return self.set_fault(3, found)
+                return self.set_fault(3, info_at)  # unknown data word size
             self.scanned += 1
             before = start
-            pos = found + 1 + words_size(info)
+            pos = info_at + 1 + words_size(info)
             if pos > self.fres_end:
-                return self.set_fault(4, pos)
+                return self.set_fault(4, pos)  # FRE reaches past the end
         self.row_offset = before
-        return found
+        return info_at
 
     def find(self, pc: int) -> int:
         """Return the offset of the info byte of the row that covers `pc`; else NOT_COVERED, NO_ROWS (the function has no rows) or
@@ -256,4 +256,4 @@ class Seeker(SectionBytes):
         i: cython.Py_ssize_t
         for i in range(len(pcs)):
             rows[i] = self.seek_row(pcs[i])
-            functions[i] = -1 if rows[i] == -1 else self.function
+            functions[i] = -1 if rows[i] == -1 else self.function  # NOT_COVERED

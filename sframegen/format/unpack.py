@@ -1,6 +1,7 @@
-"""Reads all functions and rows of one or more sections into columns. Compiled.
+"""Reads all functions and rows of one or more sections into columns. Compiled; decode.Decoder calls it, in this order.
 
-Every read is checked against the bounds. Types: unpack.pxd.
+`read_index` reads the function index, `read_rows` finds the start and the bytes of each row, and `number_all` gives equal kinds of
+functions the same number, and rows with equal bytes the same rule, whose numbers a Numbering decides. Every read is checked.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class Unpacker(SectionBytes):
         """
         function: cython.Py_ssize_t
         first: cython.Py_ssize_t = self.first
-        total: cython.longlong = self.first_row
+        row_count: cython.longlong = self.first_row
         start = self.columns.start
         size = self.columns.size
         first_row = self.columns.first_row
@@ -121,23 +122,23 @@ class Unpacker(SectionBytes):
         block_at = self.block_at
         for function in range(self.functions):
             if not self.read_entry(function):
-                self.set_fault(1, self.entry)
+                self.set_fault(1, self.entry)  # FREs outside the FRE sub-section
                 return
             start[first + function] = self.start
             size[first + function] = self.size
             self.read_attribute()
             # Functions can share blocks, so there may be more rows than bytes; decode.py limits their number, `rows`.
-            first_row[first + function] = total
-            total += self.count
-            if total >> 32:
-                self.set_fault(6, self.entry)
+            first_row[first + function] = row_count
+            row_count += self.count
+            if row_count >> 32:
+                self.set_fault(6, self.entry)  # more FREs than bytes for them
                 return
             attribute[function * 3] = self.info
             attribute[function * 3 + 1] = self.info2
             attribute[function * 3 + 2] = self.rep_size
             block_at[function] = self.rows_at
-        first_row[first + self.functions] = total
-        self.rows = total - self.first_row
+        first_row[first + self.functions] = row_count
+        self.rows = row_count - self.first_row
 
     @cython.locals(
         size="const unsigned int[::1]",
@@ -157,8 +158,8 @@ class Unpacker(SectionBytes):
         pos: cython.Py_ssize_t
         width: cython.Py_ssize_t
         info: cython.int
-        value: cython.longlong
-        before: cython.longlong
+        start: cython.longlong
+        previous_start: cython.longlong
         limit: cython.longlong
         first: cython.Py_ssize_t = self.first
         base: cython.Py_ssize_t = self.first_row
@@ -172,33 +173,33 @@ class Unpacker(SectionBytes):
             pos = block_at[function]
             info = attribute[function * 3]
             if not fre_type_known(info):
-                self.set_fault(2, pos)
+                self.set_fault(2, pos)  # unknown FRE type
                 return
             width = start_width(info)
-            before = -1
+            previous_start = -1
             # A row at the very end covers nothing: GNU as 2.47 writes one for a directive after a function's last instruction.
             limit = size[first + function]
             if is_masked(info):  # rows repeat every rep_size bytes
                 limit = attribute[function * 3 + 2]
             for row in range(first_row[first + function], first_row[first + function + 1]):
                 if pos + width + 1 > self.fres_end:
-                    self.set_fault(4, pos)
+                    self.set_fault(4, pos)  # FRE reaches past the end
                     return
-                value = self.data[pos] if width == 1 else self.number(pos, width)
-                if value <= before or (before < 0 and value != 0) or value > limit:
-                    self.set_fault(5, pos)
+                start = self.data[pos] if width == 1 else self.number(pos, width)
+                if start <= previous_start or (previous_start < 0 and start != 0) or start > limit:
+                    self.set_fault(5, pos)  # row starts do not ascend
                     return
-                before = value
-                row_start[row] = value
+                previous_start = start
+                row_start[row] = start
                 pos += width
                 info = self.data[pos]
                 if not word_size_known(info):
-                    self.set_fault(3, pos)
+                    self.set_fault(3, pos)  # unknown data word size
                     return
                 row_at[row - base] = pos
                 pos += 1 + words_size(info)
                 if pos > self.fres_end:
-                    self.set_fault(4, pos)
+                    self.set_fault(4, pos)  # FRE reaches past the end
                     return
 
     @cython.locals(
@@ -218,21 +219,21 @@ class Unpacker(SectionBytes):
         at: cython.Py_ssize_t
         info: cython.int
         fde_type: cython.int
-        key: cython.int
+        kind_key: cython.int
         end: cython.Py_ssize_t
         i: cython.Py_ssize_t
         slot: cython.Py_ssize_t = 0
-        other: cython.Py_ssize_t = 0
-        fits: cython.bint
-        hashed: cython.longlong
+        slot_at: cython.Py_ssize_t = 0
+        is_cached: cython.bint
+        row_hash: cython.longlong
         first: cython.Py_ssize_t = self.first
         base: cython.Py_ssize_t = self.first_row
-        raw: bytes
+        rule_key: bytes
         view = self.view
         numbering = self.numbering
         kinds: dict[int, int] = numbering.kinds
         rules: dict[bytes, int] = numbering.rules
-        types = FDE_TYPES
+        type_bytes = FDE_TYPES
         attribute = self.attribute
         first_row = self.columns.first_row
         row_at = self.row_at
@@ -243,36 +244,38 @@ class Unpacker(SectionBytes):
         slot_rule = self.slot_rule
         for function in range(self.functions):
             fde_type = fde_type_of(attribute[function * 3 + 1])
-            key = without_fre_type(attribute[function * 3]) << 16 | attribute[function * 3 + 1] << 8 | attribute[function * 3 + 2]
-            number = kinds.get(key)
+            kind_key = (
+                without_fre_type(attribute[function * 3]) << 16 | attribute[function * 3 + 1] << 8 | attribute[function * 3 + 2]
+            )
+            number = kinds.get(kind_key)
             if number is None:
-                number = kinds[key] = numbering.new_kind(key, self.block_at[function])
+                number = kinds[kind_key] = numbering.new_kind(kind_key, self.block_at[function])
             kind[first + function] = number
             for row in range(first_row[first + function], first_row[first + function + 1]):
                 at = row_at[row - base]
                 info = self.data[at]
                 end = at + 1 + words_size(info)
-                fits = cython.compiled and end - at <= 16
-                if fits:
-                    hashed = fde_type
+                is_cached = cython.compiled and end - at <= 16  # the bytes of a slot
+                if is_cached:
+                    row_hash = fde_type
                     for i in range(at, end):
-                        hashed = ((hashed ^ self.data[i]) * 0x10193) & 0x7FFFFFFF
-                    slot = (hashed ^ (hashed >> 12)) & self.slot_mask
+                        row_hash = ((row_hash ^ self.data[i]) * 0x10193) & 0x7FFFFFFF
+                    slot = (row_hash ^ (row_hash >> 12)) & self.slot_mask
                     if slot_type[slot] == fde_type + 1:
-                        other = slot * 16
+                        slot_at = slot * 16
                         i = at
-                        while i < end and slot_bytes[other] == self.data[i]:
-                            other += 1
+                        while i < end and slot_bytes[slot_at] == self.data[i]:
+                            slot_at += 1
                             i += 1
                         if i == end:  # equal info bytes mean equal lengths
                             row_rule[row] = slot_rule[slot]
                             continue
-                raw = types[fde_type] + bytes(view[at:end])
-                number = rules.get(raw)
+                rule_key = type_bytes[fde_type] + bytes(view[at:end])
+                number = rules.get(rule_key)
                 if number is None:
-                    number = rules[raw] = numbering.new_rule(fde_type, at)
+                    number = rules[rule_key] = numbering.new_rule(fde_type, at)
                 row_rule[row] = number
-                if fits:
+                if is_cached:
                     slot_type[slot] = fde_type + 1
                     slot_rule[slot] = number
                     for i in range(end - at):

@@ -5,10 +5,8 @@ and bodies of different lengths have different rows. If both are cut where the b
 the length of a half's last row is only in the index entry. A cut costs an index entry. Adjacent pieces can form a group, which
 shares an FDE. That saves an index entry and an attribute, and a row if one piece begins with the rule that the previous one ends
 with; but wide row starts cost more. A piece, or a run of adjacent pieces, whose rows are repeated elsewhere shares their block
-(the bytes of its rows, format/pack.py), and costs only its index entry.
-
-`choose_groups` weighs these costs with a dynamic program over the pieces by address: the smallest section up to a piece is, over
-all groups that may end with it, the smallest section before the group plus the group's size.
+(the bytes of its rows, format/pack.py), and costs only its index entry. A dynamic program over the pieces by address weighs these
+costs: up to a piece, the section has the smallest size before a group that ends with the piece, plus the group's size.
 """
 
 from __future__ import annotations
@@ -54,16 +52,14 @@ def mark_followers(
     no address in `symbols` or `uncovered`. Functions, `symbols` and `uncovered` ascend.
     """
     function: cython.Py_ssize_t
-    ahead: cython.Py_ssize_t
     area: cython.Py_ssize_t = 0
     next_symbol: cython.Py_ssize_t = 0
     next_uncovered: cython.Py_ssize_t = 0
     gap_start: cython.ulonglong
     gap_end: cython.ulonglong
     for function in range(1, len(functions.start)):
-        ahead = function + 16  # so far ahead, the bytes are in the CPU's cache in time
-        if cython.compiled and ahead < len(functions.start):
-            areas.prefetch_byte(area, functions.start[ahead] - 1)
+        if cython.compiled and function + 16 < len(functions.start):  # so far ahead, the bytes are in the CPU's cache in time
+            areas.prefetch_byte(area, functions.start[function + 16] - 1)
         gap_start = functions.start[function - 1] + functions.size[function - 1]
         gap_end = functions.start[function]
         if functions.kind[function] != functions.kind[function - 1] or gap_end - gap_start > max_gap:
@@ -128,7 +124,6 @@ class Groups:
     `fill_pieces` fills `may_follow` (1 if only padding separates the piece from the previous one, and both have one kind, of PC
     type INC), `function_begin` (the first piece of its function), `same_rows_as` (a piece of an earlier function with the same
     rows, or itself) and `function_block_size` (for the last of several pieces of a function: its share of the bytes of its block).
-
     `choose_groups` fills group_begin[p + 1] (the first piece of the group that ends with piece p), smallest_size[p] (bytes of the
     section before p), `begins_group` (1 if the piece begins a group), `is_joined` (1 if its group has other pieces, so that it does
     not use a block of its own), `sharers` (how many pieces use the block that it owns), `joined_size` (bytes of its rows without
@@ -168,19 +163,15 @@ def fill_pieces(
     """
     piece: cython.Py_ssize_t = 0
     first: cython.Py_ssize_t  # the function's first piece
-    same: cython.Py_ssize_t  # the piece of the block's owner with the same rows as this one
     function: cython.Py_ssize_t
-    ahead: cython.Py_ssize_t
     row: cython.Py_ssize_t
     base: cython.longlong  # the offset of the piece in the function
     for function in range(len(functions.start)):
-        ahead = function + 16
-        if ahead < len(functions.start) and cython.compiled:
-            prefetch(cython.address(first_piece[blocks.owner[ahead]]))  # type: ignore[attr-defined]
-            prefetch(cython.address(sharers[blocks.owner[ahead]]))  # type: ignore[attr-defined]
+        if function + 16 < len(functions.start) and cython.compiled:
+            prefetch(cython.address(first_piece[blocks.owner[function + 16]]))  # type: ignore[attr-defined]
+            prefetch(cython.address(sharers[blocks.owner[function + 16]]))  # type: ignore[attr-defined]
         first = piece
         first_piece[function] = piece
-        same = first_piece[blocks.owner[function]]
         base = 0
         for row in range(functions.first_row[function], functions.first_row[function + 1]):
             if begins_piece[row]:
@@ -192,8 +183,7 @@ def fill_pieces(
                 pieces.first_row[piece] = row
                 groups.may_follow[piece] = 1 if piece > first else may_follow[function]
                 groups.function_begin[piece] = first
-                groups.same_rows_as[piece] = same
-                same += 1
+                groups.same_rows_as[piece] = first_piece[blocks.owner[function]] + (piece - first)
                 piece += 1
             pieces.row_start[row] = functions.row_start[row] - base
         pieces.size[piece - 1] = functions.size[function] - base
@@ -218,7 +208,7 @@ def find_equal_runs(pieces: Functions, blocks: Blocks, groups: Groups, hash_slot
     last: cython.Py_ssize_t
     other: cython.Py_ssize_t
     followers: cython.Py_ssize_t  # how many pieces up to `last` may each follow the previous one
-    prefix: cython.Py_ssize_t  # identifies the prefix: the owner of its only piece's rows, or the first run that is equal to it
+    prefix: cython.Py_ssize_t  # stands for the prefix: the owner of its only piece's rows, or the first run that is equal to it
     slot: cython.longlong
     for last in range(count):
         groups.sharers[owner[last]] += 1
@@ -394,11 +384,10 @@ def mark_groups(groups: Groups) -> cython.Py_ssize_t:
 def fill_joined(pieces: Functions, blocks: Blocks, groups: Groups, joined: Functions, same_rows_as: Column) -> int:
     """Fill the columns of the joined functions, one for each piece that `groups.begins_group` marks; return the number of rows.
 
-    `blocks`: those of the pieces. `same_rows_as` gets an earlier joined function whose pieces have the same rows, or the function
-    itself. Two columns of `groups` are used anew: group_begin for the number of the joined function that begins with a piece, and
-    sharers for 1 + the first piece that begins a joined function and has an owner's rows.
+    `same_rows_as` gets an earlier joined function whose pieces have the same rows, or the function itself. Two columns of `groups`
+    get another use: group_begin (see `joined_number`), and sharers for 1 + the first such piece that has an owner's rows.
     """
-    joined_number = groups.group_begin
+    joined_number = groups.group_begin  # by piece: the number of the joined function that begins with it
     row_start = pieces.row_start
     row_rule = pieces.row_rule
     joined_start = joined.row_start
@@ -409,7 +398,7 @@ def fill_joined(pieces: Functions, blocks: Blocks, groups: Groups, joined: Funct
     rows: cython.Py_ssize_t = 0
     first_row: cython.Py_ssize_t
     row: cython.Py_ssize_t
-    other: cython.Py_ssize_t
+    other: cython.Py_ssize_t  # the first piece of an earlier joined function, whose pieces may be equal
     equal_pieces: cython.Py_ssize_t
     distance: cython.longlong
     base: cython.ulonglong
@@ -444,14 +433,12 @@ def fill_joined(pieces: Functions, blocks: Blocks, groups: Groups, joined: Funct
         if other == 0:
             groups.sharers[blocks.owner[piece]] = piece + 1
         else:
-            other -= 1
-            equal_pieces = 0
+            other, equal_pieces = other - 1, 0
             while piece + equal_pieces < end and blocks.owner[piece + equal_pieces] == blocks.owner[other + equal_pieces]:
                 distance = pieces.start[other + equal_pieces] - pieces.start[other]
-                if (
-                    pieces.start[piece + equal_pieces] - base != distance
-                    or groups.begins_group[piece + equal_pieces] != groups.begins_group[other + equal_pieces]
-                ):
+                if pieces.start[piece + equal_pieces] - base != distance:
+                    break
+                if groups.begins_group[piece + equal_pieces] != groups.begins_group[other + equal_pieces]:
                     break
                 equal_pieces += 1
             if piece + equal_pieces == end and groups.begins_group[other + equal_pieces]:

@@ -37,8 +37,8 @@ def number(value: int) -> Term:
         (b"\x76\x08\x23\x90\x01", Term(6, 152)),
         (b"\x76\x78\x06", Term(6, -8, deref=True)),
         (b"\x76\x78\x06\x96", Term(6, -8, deref=True)),
-        (b"\x76\x78\x06\x23\x01", Term(6, -8, deref=True, more=1)),
-        (b"\x76\x78\x06\x34\x1c\x32\x22", Term(6, -8, deref=True, more=-2)),
+        (b"\x76\x78\x06\x23\x01", Term(6, -8, deref=True, offset_after_deref=1)),
+        (b"\x76\x78\x06\x34\x1c\x32\x22", Term(6, -8, deref=True, offset_after_deref=-2)),
         (b"\x76\x78\x06\x23\x01\x06", None),
         (b"\x31\x06", None),  # an address that is a number
         (b"\x76\x78\x06\x06", None),

@@ -344,7 +344,7 @@ def test_pointers_that_are_not_understood_cost_their_fde() -> None:
     frames = Frames(eh=False)
     cie = frames.cie(version=4, segment_size=2)
     places = [frames.fde(cie, bytes(2) + frames.number(start, 8), frames.number(16, 8)) for start in (0x4000, 0x5000)]
-    table = read_cfi_sections([frames.section()._replace(known={places[1] + 8 + 2}.__contains__)], AMD64)
+    table = read_cfi_sections([frames.section()._replace(has_known_pointer={places[1] + 8 + 2}.__contains__)], AMD64)
     assert list(table.start) == [UNKNOWN_START, 0x5000]
 
 
@@ -368,7 +368,7 @@ def test_several_sections_share_rules_and_keep_their_cies_apart() -> None:
     table = read_cfi_sections([one.section(), two.section()], AMD64)
     assert list(table.cie) == [0, 1, 1]
     assert table.list_ends == [1, 3]
-    table = read_cfi_sections([one.section(), two.section(), two.section()._replace(more=True)], AMD64)
+    table = read_cfi_sections([one.section(), two.section(), two.section()._replace(continues=True)], AMD64)
     assert (list(table.cie), table.list_ends, list(table.start[2:])) == ([0, 1, 1, 2, 2], [1, 5], [0x6000, 0x5000, 0x6000])
     assert [rows(table, fde)[0][1].cfa.expression for fde in range(5)] == [b"\x77\x08", b"\x77\x10", b"", b"\x77\x10", b""]
     assert [rows(table, fde)[0][1].cfa.expression for fde in range(3)] == [b"\x77\x08", b"\x77\x10", b""]

@@ -113,7 +113,7 @@ def _read_cfi(sources: Sources, abi: Abi, progress: Progress | None) -> FdeColum
     total, before = sum(len(section.data) for section in sources.sections), 0
     number = -1
     for section in sources.sections:
-        number += not section.more
+        number += not section.continues
         for done in read_fdes(section, number, abi, fdes):
             if progress:
                 progress(before + done, total)

@@ -55,6 +55,4 @@ class CodeBytes(NamedTuple):
     go: GoCode | None = None
     new_thread: bytes = b""  #: a system call that starts a thread; group 1 is the thread's code
     coroutine: bytes = b""  #: code without a caller; coroutines return to its first byte, or to that of group 1 if it matches
-    new_thread_call: bytes = (
-        b""  #: such a system call in a library with CFI; group 1 is the code of the thread that returns from it
-    )
+    new_thread_call: bytes = b""  #: such a system call in a library with CFI; group 1 is where the thread returns from it

@@ -1,6 +1,7 @@
 """The code patterns of each machine, by e_machine: padding, calls, code of runtimes and C libraries. forms.py has their meaning.
 
-A search begins at a fixed byte, which is fast; `(?<=...)` then checks bytes before it, such as a prefix.
+A search begins at a fixed byte, which is fast. A look-behind `(?<=...)` after it checks the bytes before, such as a prefix: it lists
+the bytes from there to the end of what has matched so far, most of them as dots. Comments name the instructions of each line.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ X86_64 = CodeBytes(
     eh_return=rb"\x48\x89\xcc(?:\xc3|\x59\xff\xe1)",  # mov %rcx,%rsp; then ret, or pop %rcx; jmp *%rcx
     go=GoCode(
         exit=rb"\xcc(\x90\xe8....\x90)(?=\xcc)",  # nop; call; nop, between int3
-        # mov 56(%r),%rsp, or the same through %rbx; in gogo: mov (%rbx),%rsp, and some bytes later mov 8(%rbx),%rbx; jmp *%rbx
-        switch=rb"\x8b(?:[\x60-\x63\x65-\x67]\x38(?<=[\x48\x49]...)|\x5a\x38\x48\x89\xdc(?<=\x48......)"
-        rb"|\x23(?<=\x48..)(?=.{8,96}?\x48\x8b\x5b\x08\xff\xe3))",
+        switch=rb"\x8b(?:[\x60-\x63\x65-\x67]\x38(?<=[\x48\x49]...)"  # mov 56(%r),%rsp; 48 or 49 is the prefix before 8b
+        rb"|\x5a\x38\x48\x89\xdc(?<=\x48......)"  # mov 56(%rdx),%rbx; mov %rbx,%rsp
+        rb"|\x23(?<=\x48..)(?=.{8,96}?\x48\x8b\x5b\x08\xff\xe3))",  # gogo: mov (%rbx),%rsp ... mov 8(%rbx),%rbx; jmp *%rbx
         padding=b"\xcc\xcc",
         # syscall; cmp $0,%rax or test %rax,%rax; je; mov %eax,n(%rsp); ret; in the new thread mov %rsi,%rsp ... call *%r12;
         # mov $111,%edi; mov $60,%eax; syscall; jmp
@@ -48,8 +49,9 @@ X86_64 = CodeBytes(
     ),
     # musl's clone: syscall; test %eax,%eax; jne; in the thread xor %ebp,%ebp; pop %rdi; call *%r; mov %eax,%edi ... syscall; hlt
     new_thread=rb"\x0f\x05\x85\xc0\x75.(\x31\xed\x5f\x41?\xff[\xd0-\xd7]\x89\xc7.{2,8}\x0f\x05\xf4)\xc3",
-    # glibc's __start_context: [endbr64;] mov %rbx,%rsp; mov (%rsp),%rdi; test %rdi,%rdi; je; call; mov %rax,%rdi; call; hlt
-    coroutine=rb"\x48\x89\xdc(?:(?<=(\xf3\x0f\x1e\xfa)...)|)\x48\x8b\x3c\x24\x48\x85\xff\x74\x08\xe8....\x48\x89\xc7\xe8....\xf4",
+    # glibc's __start_context: mov (%rsp),%rdi; test %rdi,%rdi; je; call; mov %rax,%rdi; call; hlt follow the first line
+    coroutine=rb"\x48\x89\xdc(?:(?<=(\xf3\x0f\x1e\xfa)...)|)"  # mov %rbx,%rsp; group 1 is an endbr64 before it, if there is one
+    rb"\x48\x8b\x3c\x24\x48\x85\xff\x74\x08\xe8....\x48\x89\xc7\xe8....\xf4",
     # glibc's clone and clone3: mov $number,%eax; syscall; test %rax,%rax; jl; je; ret
     new_thread_call=rb"\xb8(?:\x38\x00|\xb3\x01)\x00\x00(\x0f\x05\x48\x85\xc0(?:\x7c.|\x0f\x8c....)\x74.\xc3)",
 )
@@ -68,8 +70,9 @@ AARCH64 = CodeBytes(
     eh_return=rb"\xff\x63\x24\x8b(?:....)?(?:\xc0\x03\x5f\xd6|[\xa0\xc0]\x00\x1f\xd6)",
     go=GoCode(
         exit=rb"\0\0\0\0(\xe0\x03\x00\xaa...[\x94-\x97])(?=\0{4})",  # mov x0,x0; bl, between zeros
-        # ldr x, [x28, #56]; mov sp, x; in gogo: ldr x0, [x5]; mov sp, x0, and some bytes later ldr x6, [x5, #8]; br x6
+        # Both begin with the last two bytes of an ldr: ldr x, [x28, #56]; mov sp, x
         switch=rb"\x40\xf9(?:[\x1f\x3f\x5f\x7f\x9f\xbf\xdf\xff][\x00-\x03]\x00\x91(?<=[\x80-\x9e]\x1f......)"
+        # gogo: ldr x0, [x5]; mov sp, x0, and some bytes later ldr x6, [x5, #8]; br x6
         rb"|\x1f\x00\x00\x91(?<=\xa0\x00......)(?=.{16,96}?\xa6\x04\x40\xf9\xc0\x00\x1f\xd6))",
         padding=bytes(8),
         # svc; cmp x0,xzr; b.eq; str; ret; the code of the new thread ends with blr x0; mov w0,#111; mov x8,#93; svc; b

@@ -131,9 +131,14 @@ def _translate_saved_cfa(rule: CfiRule, translator: Translator, abi: Abi) -> Rul
     if rule.cfa.kind is not RuleKind.VAL_EXPRESSION:
         return None
     term = evaluate(rule.cfa.expression, abi.byte_order, abi.pc)
-    if term is None or term.register not in abi.base_registers or term.offset not in OFFSETS_32 or term.more not in ADDENDS:
+    if (
+        term is None
+        or term.register not in abi.base_registers
+        or term.offset not in OFFSETS_32
+        or term.offset_after_deref not in ADDENDS
+    ):
         return None
     translated = translator.translate(rule._replace(cfa=RegisterRule(RuleKind.REGISTER, abi.sp)))  # SP stands in for the saved CFA
     if not isinstance(translated, Rule) or translated.cfa is None or translated.ra is None or translated.ra.register is not None:
         return None
-    return translated._replace(cfa=Where(term.register, term.offset + (term.more << ADDEND_SHIFT), deref=True))
+    return translated._replace(cfa=Where(term.register, term.offset + (term.offset_after_deref << ADDEND_SHIFT), deref=True))
