@@ -1,4 +1,8 @@
-"""Restores the original of a changed file from its undo record, in memory."""
+"""Restores the original of a changed file from its undo record, in memory.
+
+The checksum only shows that the record belongs to the file. Other tools may have changed other bytes since, or a record may be
+forged, so `is_plausible` also compares the original with the file: the change may only have been one that sframegen makes.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from contextlib import contextmanager
 from linker.existing.in_place import find_own_loads
 from linker.files.copying import LARGE, copy_parts, ranges_are_equal
 from linker.inject import undo_record
-from linker.inject.gaps import gaps_in_new_file, is_grown, shift_segment, total_size
+from linker.inject.gaps import is_grown, shift_segment
 from linker.inject.image import MAX_PROGRAM_HEADERS, image_end
 from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS
 from linker.inject.plan import SPARE_HEADERS
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
 
     from linker.files.copying import FilePart
 
+# A change adds, removes or moves such segments, or makes them larger.
 CHANGING_SEGMENTS = {PT.NULL, PT.LOAD, PT.PHDR, PT.GNU_SFRAME, *MOVABLE_SEGMENTS}
 
 
@@ -56,13 +61,13 @@ def check_undo_record(elf: ElfFile, result: Path) -> list[str]:
         if original is None:
             return ["its undo record would not be used"]
         record = original.record
-        old = record.overwritten
-        ranges = join_extents(Extent(offset, offset + len(data)) for offset, data in old)
-        equal = len(elf.data) == record.original_size and all(elf.data[at : at + len(data)] == data for at, data in old)
-        rest = ((at, at - to + start, end - at) for start, to, size in record.parts for at, end in find_gaps(ranges, to, to + size))
-        if not equal or not all(ranges_are_equal(elf, at, changed, there, size) for at, there, size in rest):
-            return ["its undo record does not restore the original"]
-    return []
+        is_equal = len(elf.data) == record.original_size
+        is_equal = is_equal and all(elf.data[offset : offset + len(data)] == data for offset, data in record.overwritten)
+        overwritten = join_extents(Extent(offset, offset + len(data)) for offset, data in record.overwritten)
+        for start, to, size in record.parts:
+            for at, end in find_gaps(overwritten, to, to + size):  # all other bytes come from the changed file
+                is_equal = is_equal and ranges_are_equal(elf, at, changed, start + at - to, end - at)
+        return [] if is_equal else ["its undo record does not restore the original"]
 
 
 def map_with_writes(elf: ElfFile, parts: Sequence[FilePart], writes: Iterable[tuple[int, bytes | memoryview]]) -> ElfFile:
@@ -70,13 +75,14 @@ def map_with_writes(elf: ElfFile, parts: Sequence[FilePart], writes: Iterable[tu
 
     If possible, `elf` is mapped again, which only takes memory for changed pages; otherwise all parts are copied to memory.
     """
-    first, *rest = parts
-    is_mapped = first.start % mmap.ALLOCATIONGRANULARITY == 0 and sum(part.size for part in rest) < LARGE
+    first, *others = parts
+    is_mapped = first.start % mmap.ALLOCATIONGRANULARITY == 0 and sum(part.size for part in others) < LARGE
     with (reopened_file if is_mapped else copied_to_memory)(elf, parts) as descriptor:
-        start, size = first.start * is_mapped, max(part.to + part.size for part in parts)
+        start = first.start if is_mapped else 0
+        size = max(part.to + part.size for part in parts)
         mapped = mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY, offset=start)
-    other_parts = ((to, elf.data[start : start + count]) for start, to, count in rest if is_mapped)
-    for offset, data in (*other_parts, *writes):
+    copies = ((to, elf.data[start : start + count]) for start, to, count in others) if is_mapped else ()
+    for offset, data in (*copies, *writes):
         mapped[offset : offset + len(data)] = data
     return ElfFile(memoryview(mapped).toreadonly(), elf.name)
 
@@ -160,8 +166,8 @@ def keeps_loads(original: ElfFile, elf: ElfFile, record: undo_record.UndoRecord)
             remaining.remove(match)
         elif number not in own_numbers:
             return False
-    new_ranges = [*gaps_in_new_file(record.gaps), (record.original_size + total_size(record.gaps), undo_record.UNBOUNDED)]
-    return all(load.p_flags == PF.R and index_of_containing_range(new_ranges, load.p_offset) is not None for load in remaining)
+    added = undo_record.find_added_ranges(record.gaps, record.original_size)
+    return all(load.p_flags == PF.R and index_of_containing_range(added, load.p_offset) is not None for load in remaining)
 
 
 def find_changeable_ranges(original: ElfFile, elf: ElfFile) -> list[Extent]:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FICLONE = 0x40049409
+FICLONE = 0x40049409  # makes a file share all blocks of another one
 FS_IOC_RESVSP64 = 0x4030582A  # reserves blocks beyond a file's size; unlike glibc's posix_fallocate, it never writes zeros instead
-SPACE_RESV = struct.Struct("hhqqi20x")  # struct space_resv: type, whence, start, length, system
+SPACE_RESV = struct.Struct("hhqqi20x")  # struct space_resv: l_type, l_whence, l_start, l_len, l_sysid, then padding
 WRITE_CHUNK = 1 << 22  # bytes
 COMPARE_CHUNK = 1 << 18  # bytes
 LARGE = 16 << 20  # bytes: smaller files are copied in a few milliseconds
@@ -61,8 +61,8 @@ def copy_parts(elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart], cancelled
     if is_whole and call_if_supported(fcntl.ioctl, out.fileno(), FICLONE, source) is not None:
         return
     for start, to, size in parts:
-        for first, end in data_extents(source, start, start + size):
-            copy_range(elf, source, out, FilePart(first, to + first - start, end - first), cancelled)
+        for data_start, end in data_extents(source, start, start + size):
+            copy_range(elf, source, out, FilePart(data_start, to + data_start - start, end - data_start), cancelled)
     out.truncate(max(part.to + part.size for part in parts))
 
 
@@ -120,10 +120,10 @@ def call_if_supported(call: Callable[..., T], *arguments: int | bytes) -> T | No
         return None
 
 
-def ranges_are_equal(one: ElfFile, start: int, other: ElfFile, to: int, size: int) -> bool:
-    """Return True if both files have the same `size` bytes, from offset `start` in `one` and from offset `to` in `other`."""
+def ranges_are_equal(elf: ElfFile, offset: int, other: ElfFile, other_offset: int, size: int) -> bool:
+    """Return True if both files have the same `size` bytes at these offsets."""
     chunks = ((at, min(COMPARE_CHUNK, size - at)) for at in range(0, size, COMPARE_CHUNK))
-    return all(_read_bytes(one, start + at, count) == _read_bytes(other, to + at, count) for at, count in chunks)
+    return all(_read_bytes(elf, offset + at, count) == _read_bytes(other, other_offset + at, count) for at, count in chunks)
 
 
 def _read_bytes(elf: ElfFile, offset: int, size: int) -> bytes:
@@ -193,9 +193,7 @@ class CopyAhead:
                 self._failure = error
 
     def copy_into(self, elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart] = ()) -> None:
-        """Copy parts to `out`, like `copy_file`. If `out` is this object's file, wait for the thread and copy only the rest."""
-        parts = parts or [FilePart(0, 0, len(elf.data))]
-        first, *rest = parts
+        """Copy parts to `out`, like `copy_file`. If `out` is this object's file, wait for the thread and copy what is missing."""
         if out is not self.file:
             copy_file(elf, out, parts)
             return
@@ -207,11 +205,11 @@ class CopyAhead:
         if self._failure is not None:
             raise self._failure
         check_unchanged(elf)
-        if first.start == first.to == 0 and first.size >= self._size:
-            rest = [FilePart(self._size, self._size, first.size - self._size), *rest]
-        else:
+        first, *others = parts or [FilePart(0, 0, len(elf.data))]
+        missing = [FilePart(self._size, self._size, first.size - self._size), *others]  # the first part without the copied bytes
+        if first.start or first.to or first.size < self._size:  # the copied bytes are not its beginning
             out.truncate(0)
-            rest = list(parts)
-        rest = [part for part in rest if part.size]
-        if rest:
-            copy_file(elf, out, rest)
+            missing = [first, *others]
+        missing = [part for part in missing if part.size]
+        if missing:
+            copy_file(elf, out, missing)

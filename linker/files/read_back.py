@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import lief
 
 Reader = Literal["lief", "elftools"]
-# Reader -> (its module, an attribute by which the module is told from another project's module of the same name).
+# Reader -> (its module, an attribute of it, which another project's module of the same name does not have).
 LIBRARIES: dict[Reader, tuple[str, str]] = {"lief": ("lief", "ELF"), "elftools": ("elftools.elf.structs", "ELFStructs")}
 TYPE_MASK = 0xFFFFFFFF  # LIEF stores the architecture above the type's own 32 bits
 MAX_LIEF_BYTES = 16 << 20  # LIEF reads the whole file into memory
@@ -46,7 +46,7 @@ def choose_reader(size: int) -> Reader:
 
     The library is imported here, before a temporary file exists that an interrupted import could leave. Raises ImportError.
     """
-    if "lief" in sys.modules and size < MAX_LIEF_BYTES and _can_import_lief():
+    if "lief" in sys.modules and size < MAX_LIEF_BYTES and _try_import_lief():
         return "lief"
     _import_reader("elftools")
     return "elftools"
@@ -55,11 +55,11 @@ def choose_reader(size: int) -> Reader:
 def import_for_many(files: int) -> None:
     """Import LIEF if many files will be read back, before worker processes are forked, so that all of them share it."""
     if files >= MIN_FILES_FOR_LIEF:
-        _can_import_lief()
+        _try_import_lief()
 
 
 @cache
-def _can_import_lief() -> bool:
+def _try_import_lief() -> bool:
     """Import LIEF, and return False if that fails: it has no wheels for s390x, and some systems lack its C++ library."""
     try:
         _import_reader("lief")
@@ -98,36 +98,22 @@ def _read_with_lief(path: Path) -> ReadBack | None:
 def _convert_lief(binary: lief.ELF.Binary) -> ReadBack:
     segments = [
         Phdr(
-            p_type=int(s.type) & TYPE_MASK,
-            p_flags=s.raw_flags,
-            p_offset=s.file_offset,
-            p_vaddr=s.virtual_address,
-            p_paddr=s.physical_address,
-            p_filesz=s.physical_size,
-            p_memsz=s.virtual_size,
-            p_align=s.alignment,
+            p_type=int(s.type) & TYPE_MASK, p_flags=s.raw_flags, p_offset=s.file_offset, p_vaddr=s.virtual_address,
+            p_paddr=s.physical_address, p_filesz=s.physical_size, p_memsz=s.virtual_size, p_align=s.alignment,
         )
         for s in binary.segments
-    ]
+    ]  # fmt: skip
     sections = [
         Section(
             number,
             s.name if isinstance(s.name, str) else s.name.decode(errors="replace"),
             Shdr(
-                sh_name=0,
-                sh_type=int(s.type) & TYPE_MASK,
-                sh_flags=s.flags,
-                sh_addr=s.virtual_address,
-                sh_offset=s.offset,
-                sh_size=s.size,
-                sh_link=s.link,
-                sh_info=s.information,
-                sh_addralign=s.alignment,
-                sh_entsize=s.entry_size,
+                sh_name=0, sh_type=int(s.type) & TYPE_MASK, sh_flags=s.flags, sh_addr=s.virtual_address, sh_offset=s.offset,
+                sh_size=s.size, sh_link=s.link, sh_info=s.information, sh_addralign=s.alignment, sh_entsize=s.entry_size,
             ),
         )
         for number, s in enumerate(binary.sections)
-    ]
+    ]  # fmt: skip
     header = binary.header
     identity = {
         "e_type": int(header.file_type),
@@ -146,22 +132,23 @@ def _read_with_elftools(path: Path) -> ReadBack | None:
     data: Any  # pyelftools reads streams, such as this mapping
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            if data[:5] != b"\x7fELF\2":
+            if data[:5] != b"\x7fELF\2":  # 2: ELFCLASS64
                 return None
-            structs = _numeric_structs(little=data[5] == 1)
+            structs = _numeric_structs(little=data[5] == 1)  # EI_DATA is ELFDATA2LSB
 
-            def records(kind: type[R], table: int, count: int, size: int) -> list[R]:
+            def parse_table(kind: type[R], table: int, count: int, size: int) -> list[R]:
                 fields, struct = itemgetter(*kind._fields), structs[kind.__name__]
                 offsets = range(table, table + count * size, size or 1)
                 return [kind._make(fields(struct_parse(struct, data, at))) for at in offsets]
 
-            [header] = records(Ehdr, 0, 1, 1)
-            [first] = records(Shdr, header.e_shoff, 1, 1) if header.e_shoff else [UNUSED_SECTION]
-            phnum = first.sh_info if header.e_phnum == PN_XNUM else header.e_phnum
-            shnum = (header.e_shnum or first.sh_size) if header.e_shoff else 0
-            segments = records(Phdr, header.e_phoff, phnum, header.e_phentsize)
-            headers = records(Shdr, header.e_shoff, shnum, header.e_shentsize)
-            names_number = first.sh_link if header.e_shstrndx == SHN.XINDEX else header.e_shstrndx
+            [header] = parse_table(Ehdr, 0, 1, 1)
+            # Section header 0 has the numbers that are too large for the ELF header.
+            [section_zero] = parse_table(Shdr, header.e_shoff, 1, 1) if header.e_shoff else [UNUSED_SECTION]
+            phnum = section_zero.sh_info if header.e_phnum == PN_XNUM else header.e_phnum
+            shnum = (header.e_shnum or section_zero.sh_size) if header.e_shoff else 0
+            segments = parse_table(Phdr, header.e_phoff, phnum, header.e_phentsize)
+            headers = parse_table(Shdr, header.e_shoff, shnum, header.e_shentsize)
+            names_number = section_zero.sh_link if header.e_shstrndx == SHN.XINDEX else header.e_shstrndx
             names = headers[names_number].sh_offset if headers and names_number else None
             sections = []
             for number, (name_offset, *fields) in enumerate(headers):
@@ -186,10 +173,10 @@ def _numeric_structs(*, little: bool) -> dict[str, Any]:
     return {kind: Struct(kind, *(getattr(field, "subcon", field) for field in struct.subcons)) for kind, struct in kinds.items()}
 
 
-def same_sections(some: Sequence[Section], others: Sequence[Section]) -> bool:
+def same_sections(sections: Sequence[Section], others: Sequence[Section]) -> bool:
     """Return True if the numbers, names and headers are equal, except for sh_name."""
-    pairs = zip(some, others, strict=False)
-    return len(some) == len(others) and all(a[:2] == b[:2] and a.header[1:] == b.header[1:] for a, b in pairs)
+    pairs = zip(sections, others, strict=False)  # a section is (number, name, header), and sh_name the header's first field
+    return len(sections) == len(others) and all(a[:2] == b[:2] and a.header[1:] == b.header[1:] for a, b in pairs)
 
 
 READERS: dict[Reader, Callable[[Path], ReadBack | None]] = {"lief": _read_with_lief, "elftools": _read_with_elftools}

@@ -110,20 +110,15 @@ class Target:
             _write_to_stdout(write, check)
             return WriteResult(str(self.output))
         replaced = write_atomically(
-            self._location,
-            write,
-            check,
-            source=self.source,
-            rights=Rights.IN_PLACE if self.in_place else Rights.OUTPUT,
-            hard_links=self._hard_links,
-            prepared=None if self._ahead is None else self._ahead.file,
-        )
+            self._location, write, check, source=self.source, rights=Rights.IN_PLACE if self.in_place else Rights.OUTPUT,
+            hard_links=self._hard_links, prepared=None if self._ahead is None else self._ahead.file,
+        )  # fmt: skip
         warnings = []
         if replaced.lost:
             warnings.append(f"{self.output} could not be given {', '.join(replaced.lost)}")
         if replaced.other_names > 0:
-            names = "name" if replaced.other_names == 1 else "names"
-            warnings.append(f"{replaced.other_names} other {names} (hard links) of {self.output} keep the old file")
+            noun = "name" if replaced.other_names == 1 else "names"
+            warnings.append(f"{replaced.other_names} other {noun} (hard links) of {self.output} keep the old file")
         return WriteResult(str(self.output), tuple(warnings))
 
 

@@ -4,19 +4,18 @@ The first segment then begins earlier in the file and in memory, with copies of 
 The old bytes stay in place for code that reads them (`__ehdr_start`). Every other byte keeps its address, and its file offset
 grows by the size of the new pages.
 
-Two extra sections cover the new pages and the old headers, for patchelf: it moves everything that precedes the first section it
-takes for immovable (PROGBITS). The section over the old headers makes it always add writable pages; otherwise it would put
-.dynamic into uncovered bytes of read-only pages, where ld.so cannot write. The section starts on a page boundary because
+Two extra sections cover the unused new bytes and the old headers, for patchelf: it moves everything that precedes the first
+section it takes for immovable (PROGBITS). The section over the old headers makes it always add writable pages; otherwise it would
+put .dynamic into uncovered bytes of read-only pages, where ld.so cannot write. The section starts on a page boundary because
 patchelf 0.17 may put the end of .dynamic into the page in which the immovable section begins.
 """
 
 from __future__ import annotations
 
-from linker.inject.gaps import Gap, shift_segment
+from linker.inject.gaps import WORD, Gap, shift_segment
 from linker.inject.image import MAX_ADDRESS, Image
 from linker.inject.layout import (
     BUILD_ID_WOULD_LEAVE,
-    WORD,
     LayoutDraft,
     Move,
     add_gap_for_new_bytes,
@@ -39,33 +38,33 @@ MAX_PAGE = 0x10000  # bytes: the largest page in use
 
 def can_insert_pages(image: Image) -> bool:
     """Return True for a program with fixed addresses whose first segment begins with its headers."""
-    first = image.loads[0]
+    first_load = image.loads[0]
     return (
         image.elf.header.e_type == ET.EXEC
-        and image.table_load == first
-        and first.p_offset == 0
+        and image.table_load == first_load
+        and first_load.p_offset == 0
         and image.elf.header.e_phoff == EHDR_SIZE
-        and first.p_vaddr % min(image.page, MAX_PAGE) == 0
+        and first_load.p_vaddr % min(image.page, MAX_PAGE) == 0
     )
 
 
 def draft_before_layout(image: Image, section_size: int) -> LayoutDraft:
     """Draft the layout for an image that `can_insert_pages` accepts. Raises RefusedError if there are no addresses left for it."""
-    first = image.loads[0]
+    first_load = image.loads[0]
     pieces = movable_notes_and_interpreter(image)
-    separate = find_separate_build_id(image, pieces)
-    table_size = (len(image.segments) + NEW_SEGMENTS + len(separate)) * PHDR_SIZE
-    copies, at = [], EHDR_SIZE + table_size
-    for piece in [*separate, *pieces]:
-        at = align_up(at, piece.align)
-        copies.append((piece, at))
-        at += piece.size
-        if image.has_build_id(piece) and at > FIRST_PAGE:
+    separate_notes = find_separate_build_id(image, pieces)
+    table_size = (len(image.segments) + NEW_SEGMENTS + len(separate_notes)) * PHDR_SIZE
+    copies, used_end = [], EHDR_SIZE + table_size
+    for piece in [*separate_notes, *pieces]:
+        copy_offset = align_up(used_end, piece.align)
+        copies.append((piece, copy_offset))
+        used_end = copy_offset + piece.size
+        if image.has_build_id(piece) and used_end > FIRST_PAGE:
             raise no_room_error(image, BUILD_ID_WOULD_LEAVE)
-    inserted_size = align_up(at + 1, MAX_PAGE)
-    new_start = first.p_vaddr - inserted_size
+    inserted_size = align_up(used_end + 1, MAX_PAGE)  # + 1: the section over the unused bytes must not be empty
+    old_start, new_start = first_load.p_vaddr, first_load.p_vaddr - inserted_size
     if new_start < MIN_ADDRESS:
-        raise no_room_error(image, f"its first segment is at {first.p_vaddr:#x}, too near to address 0")
+        raise no_room_error(image, f"its first segment is at {old_start:#x}, too near to address 0")
 
     gaps_before = (Gap(0, inserted_size),)
     offset = align_up(image.insertion_offset + inserted_size, 8)
@@ -73,20 +72,19 @@ def draft_before_layout(image: Image, section_size: int) -> LayoutDraft:
     if address + section_size > MAX_ADDRESS:
         raise no_room_error(image, f"the last segment ends at {image.end_address:#x}: no addresses are left after it")
     sframe, section = sframe_headers(offset, address, section_size)
-    moves = [Move(piece.names, piece.size, piece.start, to, piece.start + first.p_vaddr, new_start + to) for piece, to in copies]
-    segments = [update_program_header(segment, first, gaps_before, moves, table_size) for segment in image.segments]
+    moves = [Move(piece.names, piece.size, piece.start, to, piece.start + old_start, new_start + to) for piece, to in copies]
+    segments = [update_program_header(segment, first_load, gaps_before, moves, table_size) for segment in image.segments]
     load = new_load(image, offset, address, section_size)
-    notes = [read_only_segment(PT.NOTE, to, new_start + to, piece.size, piece.align) for piece, to in copies[: len(separate)]]
-    new = [load, sframe, *notes]
+    notes = [read_only_segment(PT.NOTE, to, new_start + to, piece.size, piece.align) for piece, to in copies[: len(separate_notes)]]
     segments = [*insert_loads(segments, [load]), sframe, *notes]
     dropped = [segment for segment in image.elf.segments if segment not in image.segments]
     gaps, end = add_gap_for_new_bytes(image, offset + section_size, gaps_before)
-    room = loaded_section(SHT.STRTAB, new_start + at, offset=at, size=inserted_size - at, align=1)
+    unused = loaded_section(SHT.STRTAB, new_start + used_end, offset=used_end, size=inserted_size - used_end, align=1)
     old_size = first_unmoved_offset(image, pieces)
-    headers = loaded_section(SHT.PROGBITS, first.p_vaddr, offset=inserted_size, size=old_size, align=8)
-    covers = [(".sframegen.room", room), (".sframegen.headers", headers)]
-    covers += [(".sframegen.note", note_cover(first, piece, inserted_size)) for piece in separate]
-    return LayoutDraft("before", gaps, EHDR_SIZE, segments, new, section, end, moves, dropped, covers)
+    headers = loaded_section(SHT.PROGBITS, old_start, offset=inserted_size, size=old_size, align=8)
+    covers = [(".sframegen.room", unused), (".sframegen.headers", headers)]
+    covers += [(".sframegen.note", note_cover(first_load, piece, inserted_size)) for piece in separate_notes]
+    return LayoutDraft("before", gaps, EHDR_SIZE, segments, [load, sframe, *notes], section, end, moves, dropped, covers)
 
 
 def movable_notes_and_interpreter(image: Image) -> list[Extent]:
@@ -112,27 +110,24 @@ def find_separate_build_id(image: Image, pieces: list[Extent]) -> list[Extent]:
     raise no_room_error(image, BUILD_ID_WOULD_LEAVE)
 
 
-def note_cover(first: Phdr, piece: Extent, inserted_size: int) -> Shdr:
+def note_cover(first_load: Phdr, piece: Extent, inserted_size: int) -> Shdr:
     """Return a section header for a note's old bytes, which stay in an unmoved PT_NOTE after the note was copied."""
-    address, offset = first.p_vaddr + piece.start, inserted_size + piece.start
+    address, offset = first_load.p_vaddr + piece.start, inserted_size + piece.start
     return loaded_section(SHT.NOTE, address, offset=offset, size=piece.size, align=piece.align)
 
 
-def update_program_header(segment: Phdr, first: Phdr, gaps_before: tuple[Gap], moves: list[Move], table_size: int) -> Phdr:
+def update_program_header(segment: Phdr, first_load: Phdr, gaps_before: tuple[Gap], moves: list[Move], table_size: int) -> Phdr:
     """Return an original segment's program header with its new offset, address and size."""
     [(_, inserted_size)] = gaps_before
-    start = first.p_vaddr - inserted_size
+    start = first_load.p_vaddr - inserted_size
     if segment.p_type == PT.PHDR:
         address = start + EHDR_SIZE
         return segment._replace(p_offset=EHDR_SIZE, p_vaddr=address, p_paddr=address, p_filesz=table_size, p_memsz=table_size)
-    if segment == first:
-        return first._replace(
-            p_vaddr=start,
-            p_paddr=(first.p_paddr - inserted_size) % WORD,
-            p_filesz=first.p_filesz + inserted_size,
-            p_memsz=first.p_memsz + inserted_size,
-            p_align=min(first.p_align, MAX_PAGE),
-        )
+    if segment == first_load:
+        return first_load._replace(
+            p_vaddr=start, p_paddr=(first_load.p_paddr - inserted_size) % WORD, p_filesz=first_load.p_filesz + inserted_size,
+            p_memsz=first_load.p_memsz + inserted_size, p_align=min(first_load.p_align, MAX_PAGE),
+        )  # fmt: skip
     updated = update_moved_segment(segment, moves)
     return shift_segment(gaps_before, segment) if updated == segment else updated
 

@@ -1,7 +1,7 @@
 """Drafts the front layout: the program header table grows in place, over metadata that moves to the new segment.
 
-The metadata follows `.sframe` there. Only the build-id stays in the first page of the file, where it replaces other metadata or
-the padding after the first segment.
+Metadata are notes, symbol tables and the like, to which code cannot refer (movable.py). In the new segment, they follow `.sframe`.
+Only the build-id stays in the first page of the file, where it replaces other metadata or the padding after the first segment.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def draft_front_layout(image: Image, section_size: int, spare: int) -> LayoutDra
     offset = align_up(image.insertion_offset, 8)
     address = align_up(image.end_address, image.page) + offset % image.page
     moves = [make_move(image, piece, to, to - piece.start + address_at(image, piece.start)) for piece, to in staying]
-    size = section_size
+    size = section_size  # of the new segment
     for piece in moving:
         size = align_up(offset + size, piece.align) - offset
         moves.append(make_move(image, piece, offset + size, address + size))
@@ -81,11 +81,14 @@ def is_unused(segment: Phdr, segments: list[Phdr]) -> bool:
 
 
 def choose_pieces_to_move(image: Image, end: int) -> tuple[list[Extent], list[tuple[Extent, int]]]:
-    """Return (ranges to move to the new segment, (range, new offset) of a build-id in the way) for a table up to `end`."""
+    """Return (ranges to move to the new segment, (range, new offset) of a build-id in the way) for a table up to `end`.
+
+    The build-id gets the offset at which the fewest other bytes have to move.
+    """
     start = image.table.end
-    blocks = find_overlapping(image.fixed, start, end)
-    if blocks:
-        raise no_room_error(image, f"{', '.join(blocks[0].names) or 'a segment'} cannot move")
+    blocking = find_overlapping(image.fixed, start, end)
+    if blocking:
+        raise no_room_error(image, f"{', '.join(blocking[0].names) or 'a segment'} cannot move")
     if not can_extend_segment(image, end):
         raise no_room_error(image, "its segment ends after it")
     obstructing = find_overlapping(image.movable, start, end)
@@ -100,8 +103,8 @@ def choose_pieces_to_move(image: Image, end: int) -> tuple[list[Extent], list[tu
         moving = {*obstructing, *find_overlapping(image.movable, offset, offset + build_id.size)} - {build_id}
         return sorted(moving)
 
-    best = min(candidates, key=lambda offset: (sum(piece.size for piece in pieces_to_move(offset)), offset))
-    return pieces_to_move(best), [(build_id, best)]
+    best_offset = min(candidates, key=lambda offset: (sum(piece.size for piece in pieces_to_move(offset)), offset))
+    return pieces_to_move(best_offset), [(build_id, best_offset)]
 
 
 def candidate_offsets(image: Image, end: int, piece: Extent) -> list[int]:
@@ -121,19 +124,17 @@ def can_extend_segment(image: Image, end: int) -> bool:
     load = image.table_load
     if load is None:
         return True
-    last = load.p_offset + load.p_filesz
-    if end <= last:
+    load_end = load.p_offset + load.p_filesz
+    if end <= load_end:
         return True
-    above = [other.p_vaddr for other in image.loads if other.p_vaddr > load.p_vaddr]
-    others = [
-        other for other in image.loads if other is not load and other.p_offset < end and last < other.p_offset + other.p_filesz
-    ]
+    others = [other for other in image.loads if other is not load]
+    addresses_above = [other.p_vaddr for other in others if other.p_vaddr > load.p_vaddr]
     page_end = align_up(load.p_vaddr + load.p_filesz, FIRST_PAGE)
     return (
         load.p_filesz == load.p_memsz
-        and end - last <= page_end - load.p_vaddr - load.p_filesz
-        and not others
-        and page_end <= min(above, default=page_end)
+        and end - load_end <= page_end - load.p_vaddr - load.p_filesz
+        and not any(other.p_offset < end and load_end < other.p_offset + other.p_filesz for other in others)
+        and page_end <= min(addresses_above, default=page_end)
     )
 
 

@@ -1,4 +1,7 @@
-"""Translates file offsets between an original and a new file in which gaps for new bytes open between the original's bytes."""
+"""Translates file offsets between an original and a new file in which gaps for new bytes open between the original's bytes.
+
+The new file has all bytes of the original in their order. Those after a gap have a higher offset, and the same address.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
     from sframegen.elf.ranges import Range
     from sframegen.elf.records import Phdr
 
-WORD = 1 << 64
+WORD = 1 << 64  # addresses are modulo this
 PAGE = 0x1000  # bytes: a segment may only grow within its last page
 
 
@@ -44,7 +47,7 @@ def to_new_end(gaps: Gaps, end: int) -> int:
 
 
 def empty_to_new_offset(gaps: Gaps, offset: int) -> int:
-    """Return the new offset of a segment or section without bytes in the file, which only a gap at offset 0 moves."""
+    """Return the new offset of a segment or section without bytes in the file (.bss), which only a gap at offset 0 moves."""
     return offset + sum(gap.size for gap in gaps if gap.at == 0)
 
 
@@ -78,8 +81,9 @@ def shift_segment(gaps: Gaps, segment: Phdr) -> Phdr:
     if not (segment.p_filesz or segment.p_memsz):
         return segment
     offset = (to_new_offset if segment.p_filesz else empty_to_new_offset)(gaps, segment.p_offset)
-    bias = segment.p_vaddr - offset
-    align = segment.p_align if not segment.p_align or bias % segment.p_align == 0 else bias & -bias
+    bias = segment.p_vaddr - offset  # must be a multiple of the alignment
+    is_aligned = not segment.p_align or bias % segment.p_align == 0
+    align = segment.p_align if is_aligned else bias & -bias  # the largest power of two of which bias is a multiple
     return segment._replace(p_offset=offset, p_align=align)
 
 
@@ -91,12 +95,8 @@ def is_grown(load: Phdr, other: Phdr, gaps: Gaps) -> bool:
     inserted_size = gaps[0].size if gaps and load.p_filesz and gaps[0].at == load.p_offset == 0 else 0
     expected = shift_segment(gaps, load)
     expected = expected._replace(
-        p_offset=expected.p_offset - inserted_size,
-        p_vaddr=expected.p_vaddr - inserted_size,
-        p_paddr=(expected.p_paddr - inserted_size) % WORD,
-        p_filesz=other.p_filesz,
-        p_memsz=other.p_memsz,
-        p_align=other.p_align,
-    )
+        p_offset=expected.p_offset - inserted_size, p_vaddr=expected.p_vaddr - inserted_size,
+        p_paddr=(expected.p_paddr - inserted_size) % WORD, p_filesz=other.p_filesz, p_memsz=other.p_memsz, p_align=other.p_align,
+    )  # fmt: skip
     growth = other.p_filesz - load.p_filesz - inserted_size
     return expected == other and 0 <= growth < PAGE and other.p_memsz >= load.p_memsz + inserted_size

@@ -1,4 +1,4 @@
-"""Reads the properties of a linked file that an injection needs, such as the end of its memory, or refuses it with a reason."""
+"""Reads the properties of a linked file that decide where a section fits, such as its last address, or refuses it with a reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sframegen.elf.records import EHDR_SIZE, ET, NT_GNU_BUILD_ID, PHDR_SIZE, PT,
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
 
-SCAN_CHUNK = 1 << 20
+SCAN_CHUNK = 1 << 20  # bytes
 # First bytes -> the kind of data that may follow the image, after optional zeros, as in self-extracting programs and AppImages.
 PAYLOADS = {
     b"PK\3\4": "a zip archive",
@@ -43,7 +43,7 @@ class Image(NamedTuple):
     table: Extent  # the program header table
     table_load: Phdr | None  # the PT_LOAD that maps the table
     dynamic: list[Dyn]
-    movable: list[Extent]  # ranges near the table that may move
+    movable: list[Extent]  # ranges of metadata near the table that may move, because code cannot refer to them
     fixed: list[Extent]  # ranges that may not move
     build_id: Extent | None  # the build-id note, if it is in the first page
     role: Role
@@ -72,21 +72,12 @@ def read_image(elf: ElfFile) -> Image:
     movable, fixed = find_movable_and_fixed(elf, dynamic, table, table_load)
     unloaded = (s.header.sh_addralign for s in elf.sections if not s.header.sh_flags & SHF.ALLOC)
     return Image(
-        elf=elf,
-        segments=[segment for segment in elf.segments if segment.p_type != PT.GNU_SFRAME],
-        loads=loads,
-        page=max(0x1000, *(load.p_align for load in loads)),
-        end_address=loads[-1].p_vaddr + loads[-1].p_memsz,
-        insertion_offset=find_insertion_offset(elf),
-        align_after=max([8, *filter(is_valid_align, unloaded)]),
-        table=table,
-        table_load=table_load,
-        dynamic=dynamic,
-        movable=movable,
-        fixed=fixed,
-        build_id=find_build_id(elf),
+        elf=elf, segments=[segment for segment in elf.segments if segment.p_type != PT.GNU_SFRAME], loads=loads,
+        page=max(0x1000, *(load.p_align for load in loads)), end_address=loads[-1].p_vaddr + loads[-1].p_memsz,
+        insertion_offset=find_insertion_offset(elf), align_after=max([8, *filter(is_valid_align, unloaded)]), table=table,
+        table_load=table_load, dynamic=dynamic, movable=movable, fixed=fixed, build_id=find_build_id(elf),
         role=determine_role(elf, dynamic),
-    )
+    )  # fmt: skip
 
 
 def find_insertion_offset(elf: ElfFile) -> int:
@@ -95,8 +86,8 @@ def find_insertion_offset(elf: ElfFile) -> int:
     offset = max([EHDR_SIZE, elf.header.e_phoff + elf.phnum * PHDR_SIZE, *ends])
     tables = [(elf.header.e_shoff, elf.shnum * SHDR_SIZE)]
     headers = [s.header for s in elf.sections if s.header.sh_type not in (SHT.NULL, SHT.NOBITS)]
-    spans = tables + [(header.sh_offset, header.sh_size) for header in headers]
-    is_cut = any(start < offset < start + size for start, size in spans)
+    ranges = tables + [(header.sh_offset, header.sh_size) for header in headers]
+    is_cut = any(start < offset < start + size for start, size in ranges)
     loaded_follows = any(header.sh_flags & SHF.ALLOC and header.sh_offset >= offset and header.sh_size for header in headers)
     return len(elf.data) if is_cut or loaded_follows else min(offset, len(elf.data))
 
@@ -109,7 +100,7 @@ def unmoved_prefix_size(elf: ElfFile) -> int:
 def find_build_id(elf: ElfFile) -> Extent | None:
     """Return the range of the build-id note, None unless it is in the file's first page."""
     ids = (note for note in read_valid_notes(elf) if note.type == NT_GNU_BUILD_ID and note.name == b"GNU\0")
-    extents = (Extent(note.offset, note.offset + 16 + len(note.desc), align=4) for note in ids)
+    extents = (Extent(note.offset, note.offset + 16 + len(note.desc), align=4) for note in ids)  # 16: header and "GNU"
     return next((extent for extent in extents if extent.end <= FIRST_PAGE), None)
 
 
@@ -123,8 +114,8 @@ def check_header(elf: ElfFile, new_headers: int) -> None:
     ):
         raise elf.error("has an .sframe section already; take it out first (sframegen remove)")
     if elf.phnum + new_headers > MAX_PROGRAM_HEADERS:
-        more = f": {new_headers} more would be" if new_headers else ","
-        message = f"has {elf.phnum:,} program headers{more} above the {MAX_PROGRAM_HEADERS:,} that kernels read"
+        excess = f": {new_headers} more would be" if new_headers else ","
+        message = f"has {elf.phnum:,} program headers{excess} above the {MAX_PROGRAM_HEADERS:,} that kernels read"
         raise RefusedError(Refusal.NO_ROOM, message, file=elf.name)
     if header.e_phoff < EHDR_SIZE:
         raise elf.error("has no program header table after its ELF header: not a linked program or library")

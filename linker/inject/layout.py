@@ -1,11 +1,15 @@
-"""Defines layout drafts, from which the rest of a plan follows, and drafts the two layouts at the end of the file.
+"""Defines layout drafts, from which the rest of a plan follows, and drafts the tail layout and the unloaded layout.
 
-In the tail layout segments load the section and a new program header table; in the other one the section is not loaded.
+A layout says where the section and the program header table go. The section always follows the bytes of all segments.
+- front: a new segment loads the section. The table grows in place, over metadata that moves to the new segment: front_layout.py.
+- before: the table is on new pages before the first segment of a program with fixed addresses: before_layout.py.
+- tail: the table moves behind the section. Each of the two has a new segment.
+- unloaded: no segment loads the section, so the table does not change.
 """
 
 from __future__ import annotations
 
-from linker.inject.gaps import Gap, Gaps, to_new_end, total_size
+from linker.inject.gaps import WORD, Gap, Gaps, to_new_end, total_size
 from linker.inject.image import MAX_ADDRESS, Image, check_header, check_no_appended_data, check_sections
 from linker.inject.movable import MOVABLE_SEGMENTS
 from sframegen.base.errors import Refusal, RefusedError
@@ -18,9 +22,8 @@ if TYPE_CHECKING:
 
 NEW_SEGMENTS = 3  # two PT_LOADs and PT_GNU_SFRAME
 MAX_HOLE = 64 << 20  # bytes: .bss leaves a hole of its size in the file between the old and new segments
-WORD = 1 << 64
 BUILD_ID_WOULD_LEAVE = "the build-id note would leave the first page of the file"
-UNLOADED_ADDRESS, UNLOADED_ALIGN = 0, 8
+UNLOADED_ADDRESS, UNLOADED_ALIGN = 0, 8  # of a section that is not loaded
 Layout = Literal["front", "before", "tail", "unloaded"]
 
 
@@ -114,23 +117,23 @@ def update_moved_segment(segment: Phdr, moves: list[Move]) -> Phdr:
     """Return the program header, with its new offset and addresses if its metadata moves."""
     for item in moves:
         if segment.p_type in MOVABLE_SEGMENTS and item.contains(segment.p_offset, segment.p_filesz):
-            by = item.to_address - item.from_address
+            shift = item.to_address - item.from_address
             return segment._replace(
                 p_offset=segment.p_offset + item.to_offset - item.from_offset,
-                p_vaddr=(segment.p_vaddr + by) % WORD,
-                p_paddr=(segment.p_paddr + by) % WORD,
+                p_vaddr=(segment.p_vaddr + shift) % WORD,
+                p_paddr=(segment.p_paddr + shift) % WORD,
             )
     return segment
 
 
 def draft_tail_layout(image: Image, section_size: int) -> LayoutDraft:
     """Draft a layout with a loaded section and a loaded program header table at the end of the file. Raises NoRoomError."""
-    room = image.insertion_offset
-    bias = image.loads[0].p_vaddr - image.loads[0].p_offset
-    address = max(align_up(image.end_address, image.page), align_up(room + bias, image.page))
+    bias = image.loads[0].p_vaddr - image.loads[0].p_offset  # address minus offset, also of the new segments
+    address = max(align_up(image.end_address, image.page), align_up(image.insertion_offset + bias, image.page))
+    hole_size = address - bias - image.insertion_offset
     table_address = align_up(address + section_size, image.page)
     size = (len(image.segments) + NEW_SEGMENTS) * PHDR_SIZE
-    if bias < 0 or bias % image.page or table_address + size > MAX_ADDRESS or address - bias - room > MAX_HOLE:
+    if bias < 0 or bias % image.page or table_address + size > MAX_ADDRESS or hole_size > MAX_HOLE:
         raise no_room_error(image, "neither after it nor at the end of the file")
     sframe, section = sframe_headers(address - bias, address, section_size)
     table_offset = table_address - bias

@@ -1,9 +1,11 @@
-"""Makes the new section header table. New sections follow the last loaded one, as tools expect, so later ones are renumbered."""
+"""Makes the new section header table. New sections follow the last loaded one, as tools expect, so later ones are renumbered.
+
+Symbols name their section by number (st_shndx), so those of renumbered sections are patched, as are the values of moved symbols.
+"""
 
 from __future__ import annotations
 
-from linker.inject.gaps import empty_to_new_offset, to_new_offset
-from linker.inject.layout import WORD, LayoutDraft, Move
+from linker.inject.gaps import WORD, empty_to_new_offset, to_new_offset
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.file import ElfFile, Section
 from sframegen.elf.records import SHF, SHN, SHT, SYM_SIZE, Shdr
@@ -11,6 +13,8 @@ from sframegen.elf.symbols import ST_SHNDX_OFFSET, ST_VALUE_OFFSET, SymbolTable,
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from linker.inject.layout import LayoutDraft, Move
 
 MAX_SYMBOLS = 1 << 16  # symbols that may be patched; real files have a handful
 
@@ -41,7 +45,7 @@ NO_TABLE = NewTable([], (), 0, 0, "", [])
 
 def make_section_table(elf: ElfFile, draft: LayoutDraft) -> NewTable:
     """Return the new section header table. The section names go to the end of the file, followed by the table."""
-    added = [*draft.covers, (".sframe", draft.section)]
+    added = [*draft.covers, (".sframe", draft.section)]  # (name, header)
     name_offset = elf.sections[elf.shstrndx].header.sh_size
     new_names = "".join(f"{name}\0" for name, _ in added)
     first, patches = choose_first_number(elf, draft, len(added))
@@ -133,8 +137,8 @@ def move_header(header: Shdr, draft: LayoutDraft) -> Shdr:
         )
     if header.sh_type == SHT.NULL:
         return header
-    at_its_end = header.sh_type == SHT.NOBITS or (header.sh_flags & SHF.ALLOC and not header.sh_size)
-    return header._replace(sh_offset=(empty_to_new_offset if at_its_end else to_new_offset)(draft.gaps, header.sh_offset))
+    has_no_bytes = header.sh_type == SHT.NOBITS or (header.sh_flags & SHF.ALLOC and not header.sh_size)
+    return header._replace(sh_offset=(empty_to_new_offset if has_no_bytes else to_new_offset)(draft.gaps, header.sh_offset))
 
 
 def find_move(header: Shdr, moves: list[Move]) -> Move | None:

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 MAGIC = b"SFrmUndo"
 ENTRY = struct.Struct("<QQ")
 TRAILER = struct.Struct("<QIIQ8s")
-MAX_RANGES = 1 << 18  # four times what a plan needs, which patches at most 65,536 symbols; limits the work on hostile files
+MAX_RANGES = 1 << 18  # limits the work on hostile files: a plan needs a quarter, as it patches at most 65,536 symbols
 MAX_GAPS = 2  # one before the headers, one after all loaded bytes
-GAP_FLAG = 1 << 63  # marks an entry's offset as that of a gap
+GAP_FLAG = 1 << 63  # added to the offset in an entry for a gap
 UNBOUNDED = 1 << 64  # greater than every offset
 ZERO_CHUNK = 1 << 20  # bytes of a hole that are yielded at a time
 
@@ -82,9 +82,14 @@ def find_overwritten_ranges(original_size: int, writes: Iterable[tuple[int, int]
     `writes`: (offset, size) in the new file; those in gaps or after the original's end overwrite nothing.
     """
     ranges = join_extents(Extent(offset, offset + size) for offset, size in writes)
-    new_ranges = [*gaps_in_new_file(gaps), (original_size + total_size(gaps), UNBOUNDED)]
-    old_ranges = (item for item in ranges if index_of_containing_range(new_ranges, item.start) is None)
-    return [(to_original_offset(gaps, item.start), item.size) for item in old_ranges]
+    added = find_added_ranges(gaps, original_size)
+    overwritten = (item for item in ranges if index_of_containing_range(added, item.start) is None)
+    return [(to_original_offset(gaps, item.start), item.size) for item in overwritten]
+
+
+def find_added_ranges(gaps: Gaps, original_size: int, end: int = UNBOUNDED) -> list[Range]:
+    """Return the ranges [start, end) of the new file that have no bytes of the original: the gaps, and all after its last byte."""
+    return [*gaps_in_new_file(gaps), (original_size + total_size(gaps), end)]
 
 
 def make_record(original: memoryview, writes: Iterable[Write], gaps: Gaps = (), start: int | None = None) -> bytes:
@@ -92,22 +97,22 @@ def make_record(original: memoryview, writes: Iterable[Write], gaps: Gaps = (), 
 
     No write may cross the original's end, or the start or end of a gap. `start`: the record's offset, by default after all writes.
     """
-    size = len(original)
     # Writes in these ranges overwrite nothing, and are only part of the checksum.
-    new_ranges = [*gaps_in_new_file(gaps), (size + total_size(gaps), UNBOUNDED if start is None else start)]
-    written_there: list[list[tuple[int, bytearray]]] = [[] for _ in new_ranges]
+    added_ranges = find_added_ranges(gaps, len(original), UNBOUNDED if start is None else start)
+    added_writes: list[list[tuple[int, bytearray]]] = [[] for _ in added_ranges]
     changed: list[bytearray] = []
-    old: list[tuple[int, bytes]] = []
+    overwritten: list[tuple[int, bytes]] = []
     for offset, data in merge_writes(writes):
-        number = index_of_containing_range(new_ranges, offset)
+        number = index_of_containing_range(added_ranges, offset)
         if number is not None:
-            written_there[number].append((offset, data))
+            added_writes[number].append((offset, data))
             continue
         changed.append(data)
         old_offset = to_original_offset(gaps, offset)
-        old.append((old_offset, bytes(original[old_offset : old_offset + len(data)])))
-    filled = (fill_holes_with_zeros(first, pieces, end) for (first, end), pieces in zip(new_ranges, written_there, strict=True))
-    return encode_record(UndoRecord(size, old, 0, gaps), [*changed, *chain.from_iterable(filled)])
+        overwritten.append((old_offset, bytes(original[old_offset : old_offset + len(data)])))
+    added = (fill_holes_with_zeros(begin, pieces, end) for (begin, end), pieces in zip(added_ranges, added_writes, strict=True))
+    undo = UndoRecord(len(original), overwritten, 0, gaps)  # 0: its start, which is not encoded
+    return encode_record(undo, [*changed, *chain.from_iterable(added)])
 
 
 def merge_writes(writes: Iterable[Write]) -> list[tuple[int, bytearray]]:
@@ -124,7 +129,8 @@ def merge_writes(writes: Iterable[Write]) -> list[tuple[int, bytearray]]:
 
 def fill_holes_with_zeros(start: int, pieces: Iterable[tuple[int, bytearray]], end: int) -> Iterator[bytes | bytearray]:
     """Yield the bytes from `start` to `end`, or to the last piece if `end` is UNBOUNDED: ascending pieces, with zeros between."""
-    for offset, data in [*pieces, *([(end, bytearray())] if end != UNBOUNDED else [])]:
+    last = [] if end == UNBOUNDED else [(end, bytearray())]  # an empty piece, so that zeros reach up to the end
+    for offset, data in [*pieces, *last]:
         for at in range(start, offset, ZERO_CHUNK):
             yield bytes(min(ZERO_CHUNK, offset - at))
         yield data
@@ -166,7 +172,7 @@ def read_unverified(data: memoryview) -> UndoRecord | None:
     start, end = len(data) - size, len(data) - TRAILER.size
     if magic != MAGIC or not original_size <= start <= end or count > MAX_RANGES:
         return None
-    old: list[tuple[int, bytes]] = []
+    overwritten: list[tuple[int, bytes]] = []
     gaps: list[Gap] = []
     at = start
     for _ in range(count):
@@ -180,8 +186,10 @@ def read_unverified(data: memoryview) -> UndoRecord | None:
         at += length
         if at > end or offset + length > original_size:
             return None
-        old.append((offset, bytes(data[at - length : at])))
-    return UndoRecord(original_size, old, start, tuple(gaps)) if are_valid_gaps(gaps, original_size, start) else None
+        overwritten.append((offset, bytes(data[at - length : at])))
+    if not are_valid_gaps(gaps, original_size, start):
+        return None
+    return UndoRecord(original_size, overwritten, start, tuple(gaps))
 
 
 def are_valid_gaps(gaps: list[Gap], original_size: int, start: int) -> bool:

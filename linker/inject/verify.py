@@ -177,16 +177,16 @@ def check_segments(plan: InjectionPlan, original: ElfFile, written: ReadBack) ->
     if written.segments != list(plan.segments):
         yield "program headers are not the planned ones"
     dropped, new = list(plan.dropped_segments), list(plan.new_segments)
-    rest = [s for s in written.segments if s not in new]
+    remaining = [s for s in written.segments if s not in new]
     for segment in original.segments:
         if segment in dropped:
             dropped.remove(segment)
             continue
-        if not rest or not is_planned_change(plan, segment, rest.pop(0)):
+        if not remaining or not is_planned_change(plan, segment, remaining.pop(0)):
             yield f"segment of type {segment.p_type:#x} at {segment.p_vaddr:#x} changed, which is not in the plan"
             return
-    if rest:
-        yield f"{len(rest)} segments that neither original nor plan has"
+    if remaining:
+        yield f"{len(remaining)} segments that neither original nor plan has"
 
 
 def is_planned_change(plan: InjectionPlan, old: Phdr, new: Phdr) -> bool:
@@ -197,15 +197,15 @@ def is_planned_change(plan: InjectionPlan, old: Phdr, new: Phdr) -> bool:
         return True  # other checks compare it with the table itself
     if old.p_type == PT.LOAD:
         return is_grown(old, new, plan.gaps)
-    shift = new.p_vaddr - old.p_vaddr
-    moved = any(
+    shifts = (new.p_vaddr - old.p_vaddr, new.p_offset - old.p_offset)
+    is_moved = any(
         item.contains(old.p_offset, old.p_filesz)
-        and (item.to_address - item.from_address, item.to_offset - item.from_offset) == (shift, new.p_offset - old.p_offset)
+        and (item.to_address - item.from_address, item.to_offset - item.from_offset) == shifts
         for item in plan.moves
     )
     return (
         old.p_type in MOVABLE_SEGMENTS
-        and moved
+        and is_moved
         and new._replace(p_offset=old.p_offset, p_vaddr=old.p_vaddr, p_paddr=old.p_paddr) == old
     )
 
@@ -218,15 +218,15 @@ def check_new_sections(plan: InjectionPlan, original: ElfFile, written: ReadBack
     numbers = {old: section.number for old, section in enumerate(kept)}
     for old, new in zip(original.sections, kept, strict=False):
         if old.number == 0:
-            header = old.header._replace(sh_size=0, sh_name=0)  # its size may be the number of sections
-            same = new.header._replace(sh_size=0) == header
+            # Its size may be the number of sections, and sh_name is 0 in all headers that a reader returns.
+            is_as_planned = new.header._replace(sh_size=0) == old.header._replace(sh_size=0, sh_name=0)
         elif old.number == original.shstrndx:
-            same = new.header.sh_offset == plan.names_offset
+            is_as_planned = new.header.sh_offset == plan.names_offset
         else:
             address, offset = planned_location(plan, old.header)
-            there = renumber_header(old.header, numbers)._replace(sh_name=0, sh_addr=address, sh_offset=offset)
-            same = new.header == there
-        if not same or new.name != old.name:
+            expected = renumber_header(old.header, numbers)._replace(sh_name=0, sh_addr=address, sh_offset=offset)
+            is_as_planned = new.header == expected
+        if not is_as_planned or new.name != old.name:
             yield f"section {old.number} {old.name} changed, which is not in the plan"
 
 
@@ -235,12 +235,12 @@ def planned_location(plan: InjectionPlan, header: Shdr) -> tuple[int, int]:
     if header.sh_type != SHT.NOBITS and header.sh_flags & SHF.ALLOC:
         for item in plan.moves:
             if item.contains(header.sh_offset, header.sh_size):
-                by = item.to_address - item.from_address
-                return header.sh_addr + by, header.sh_offset + item.to_offset - item.from_offset
+                shift = item.to_address - item.from_address
+                return header.sh_addr + shift, header.sh_offset + item.to_offset - item.from_offset
     if header.sh_type == SHT.NULL:  # it replaced the header of a removed section
         return header.sh_addr, header.sh_offset
-    empty = header.sh_type == SHT.NOBITS or (header.sh_flags & SHF.ALLOC and not header.sh_size)
-    return header.sh_addr, (empty_to_new_offset if empty else to_new_offset)(plan.gaps, header.sh_offset)
+    has_no_bytes = header.sh_type == SHT.NOBITS or (header.sh_flags & SHF.ALLOC and not header.sh_size)
+    return header.sh_addr, (empty_to_new_offset if has_no_bytes else to_new_offset)(plan.gaps, header.sh_offset)
 
 
 def check_overwritten(plan: InjectionPlan, original: ElfFile) -> Iterator[str]:
@@ -251,18 +251,18 @@ def check_overwritten(plan: InjectionPlan, original: ElfFile) -> Iterator[str]:
     for section in original.sections:
         header = section.header
         start, end = header.sh_offset, header.sh_offset + header.sh_size
-        moves = any(item.contains(start, header.sh_size) for item in plan.moves) or (start in table and end in table)
-        overlaps = () if moves or header.sh_type in (SHT.NULL, SHT.NOBITS) else find_overlapping(overwritten, start, end)
+        is_moved = any(item.contains(start, header.sh_size) for item in plan.moves) or (start in table and end in table)
+        overlaps = () if is_moved or header.sh_type in (SHT.NULL, SHT.NOBITS) else find_overlapping(overwritten, start, end)
         yield from (f"{section.name} is overwritten at file offset {item.start:#x}" for item in overlaps)
 
 
 def check_bytes(plan: InjectionPlan, original: ElfFile, result: ElfFile, written: ReadBack) -> Iterator[str]:
     """Check that every loaded byte is unchanged at its address, and every other one at its new offset, unless overwritten."""
     overwritten = join_extents(Extent(offset, offset + size) for offset, size in plan.overwritten())
-    now = [s for s in written.segments if s.p_type == PT.LOAD]
+    new_loads = [s for s in written.segments if s.p_type == PT.LOAD]
     for load in (s for s in original.segments if s.p_type == PT.LOAD):
-        there = next((s for s in now if s.p_vaddr <= load.p_vaddr < s.p_vaddr + max(1, s.p_memsz)), load)
-        shift = load.p_vaddr - there.p_vaddr + there.p_offset - load.p_offset
+        new_load = next((s for s in new_loads if s.p_vaddr <= load.p_vaddr < s.p_vaddr + max(1, s.p_memsz)), load)
+        shift = load.p_vaddr - new_load.p_vaddr + new_load.p_offset - load.p_offset  # of the file offset of the same address
         for start, end in find_gaps(overwritten, load.extent.start, load.extent.end):
             if not ranges_are_equal(original, start, result, start + shift, end - start):
                 yield f"bytes loaded from file offsets {start:#x} to {end:#x} changed"
@@ -278,10 +278,10 @@ def check_moves(plan: InjectionPlan, original: ElfFile, result: ElfFile) -> Iter
     """Check that moved metadata is at its new address, and that dynamic tags and symbols refer to that address."""
     patched = join_extents(Extent(patch.offset, patch.offset + patch.size) for patch in plan.patches)
     for item in plan.moves:
-        there = result.at(item.to_address, item.size)
+        moved = result.at(item.to_address, item.size)
         for start, end in find_gaps(patched, item.to_offset, item.to_offset + item.size):
             at = item.from_offset + start - item.to_offset
-            new = there[start - item.to_offset : end - item.to_offset].tobytes()
+            new = moved[start - item.to_offset : end - item.to_offset].tobytes()
             if original.data[at : at + end - start].tobytes() != new:
                 yield f"{', '.join(item.names)} changed when it moved to {item.to_address:#x}"
     for patch in plan.patches:

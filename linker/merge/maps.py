@@ -1,4 +1,14 @@
-"""Reads map files (`-Map`) of GNU ld, gold, lld and mold, which list where a link placed the sections of its inputs."""
+"""Reads map files (`-Map`) of GNU ld, gold, lld and mold, which list where a link placed the sections of its inputs.
+
+lld and mold write rows of columns. The last one is a name: of an output section, or indented below it, FILE:(SECTION) of an input
+section, or indented further, a symbol. GNU ld and gold write such lines, which they break after a long section name:
+
+    .text           0x0000000000401000      0x1b5
+     .text          0x0000000000401000       0x26 crt1.o
+     .text.a_long_name
+                    0x0000000000401030       0x10 a.o
+                    0x0000000000401030                a_symbol
+"""
 
 from __future__ import annotations
 
@@ -11,7 +21,7 @@ from sframegen.elf.file import open_text
 from sframegen.elf.records import MAX_ADDRESS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     # A predicate for the name, address and size of an output section: True if it may have code.
     HasCode: TypeAlias = Callable[[str, int, int], bool]
@@ -20,13 +30,13 @@ MAX_LINE = 1 << 20  # characters, because even symbols of C++ have at most some 
 BLOCK = 1 << 16  # characters to read at a time
 MAX_FROM_PIPE = 1 << 28  # bytes, because text from a pipe is kept in memory
 
-# lld and mold write columns. Input section names are indented by 8, symbols by 16. lld lists each CIE and FDE of .eh_frame.
-INDENT, SYMBOL_INDENT = " " * 8, " " * 16
+# Maps of lld and mold. lld lists each CIE and FDE of .eh_frame.
+INDENT, SYMBOL_INDENT = " " * 8, " " * 16  # of input sections and symbols in the column of names
 NOT_A_FILE = {"<internal>", "linker stubs", ""}  # names for sections that the linker made, or "" for a linker script's statement
 PIECE_OF_EH_FRAME = ".eh_frame+0x"
 
-# GNU ld and gold indent input section names by 1. A name of more than 14 characters is on a line of its own.
-ADDRESS_INDENT = " " * 16
+# Maps of GNU ld and gold.
+ADDRESS_INDENT = " " * 16  # of the rest of a line that is broken after a name of more than 14 characters
 NAME_ADDRESS_SIZE = r"(?P<name>\S.*?) 0x(?P<address>[0-9a-f]{1,16}) +0x(?P<size>[0-9a-f]{1,16})"
 GNU_INPUT = re.compile(rf" {NAME_ADDRESS_SIZE} (?P<file>.+)")
 GNU_OUTPUT = re.compile(rf"{NAME_ADDRESS_SIZE}(?: .*)?")
@@ -72,12 +82,12 @@ class _MapLines:
     def __next__(self) -> str:
         end = self._block.find("\n", self._at)
         while end < 0 and len(self._block) - self._at < MAX_LINE:
-            more = self.stream.read(BLOCK)
-            if not more:
+            next_block = self.stream.read(BLOCK)
+            if not next_block:
                 break
-            rest = len(self._block) - self._at
-            self._block, self._at = self._block[self._at :] + more, 0
-            end = self._block.find("\n", rest)
+            searched = len(self._block) - self._at
+            self._block, self._at = self._block[self._at :] + next_block, 0
+            end = self._block.find("\n", searched)
         if self._at == len(self._block):
             raise StopIteration
         self.number += 1
@@ -100,10 +110,10 @@ class _MapLines:
     def raise_unknown_line(self, line: str, number: int = 0) -> NoReturn:
         raise self.error(f"not what a linker writes: {line[:80]!r}", number)
 
-    def make_placement(self, where: str, section: str, address: int, size: int, output: str, number: int) -> Placement:
+    def make_placement(self, file: str, section: str, address: int, size: int, output: str, number: int) -> Placement:
         if address + size > MAX_ADDRESS:
             raise self.error(f"{size:#x} bytes at {address:#x} do not fit into the address space")
-        return Placement(*split_member(where), section, address, size, output, number)
+        return Placement(*split_member(file), section, address, size, output, number)
 
 
 def read_map(path: str | os.PathLike[str], has_code: HasCode = lambda *_: True) -> Iterator[Placement]:
@@ -130,35 +140,37 @@ def split_member(name: str) -> tuple[str, str]:
     return name, ""
 
 
-# For mold, then lld: a pattern for the first line; patterns for a row (address, size, name), for rows to skip (symbols and empty
-# input sections), and for rows to skip in output sections without code (input sections of any size); the base of sizes.
-COLUMN_FORMATS = (
-    (
-        r" +VMA +LMA +Size +Align +Out +In +Symbol",
-        (
-            r" *([0-9a-f]{1,16}) +[0-9a-f]{1,16} +([0-9a-f]{1,16}) +[0-9]{1,20} (.*)",
-            r"(?: *[0-9a-f]{1,16} +[0-9a-f]{1,16} +(?:0 +[0-9]{1,20} {9}|[0-9a-f]{1,16} +[0-9]{1,20} {17}).*\n)+",
-            r"(?: *[0-9a-f]{1,16} +[0-9a-f]{1,16} +[0-9a-f]{1,16} +[0-9]{1,20} {9}.*\n)+",
-        ),
-        16,
-    ),
-    (
-        r" +VMA +Size +Align +Out +In +Symbol",
-        (
-            r" *(0|0x[0-9a-f]{1,16}) +([0-9]{1,20}) +[0-9]{1,20} (.*)",
-            r"(?: *(?:0|0x[0-9a-f]{1,16}) +(?:0 +[0-9]{1,20} {9}|[0-9]{1,20} +[0-9]{1,20} {17}).*\n)+",
-            r"(?: *(?:0|0x[0-9a-f]{1,16}) +[0-9]{1,20} +[0-9]{1,20} {9}.*\n)+",
-        ),
-        10,
-    ),
+class ColumnFormat(NamedTuple):
+    """The form of a map with columns. Each field except the last is a regular expression."""
+
+    first_line: str
+    row: str  # groups: address, size, name
+    skipped: str  # rows to skip: symbols and empty input sections
+    skipped_without_code: str  # rows to skip in output sections without code: symbols and all input sections
+    size_base: int  # the base of the numbers in the column of sizes
+
+
+MOLD = ColumnFormat(
+    r" +VMA +LMA +Size +Align +Out +In +Symbol",
+    r" *([0-9a-f]{1,16}) +[0-9a-f]{1,16} +([0-9a-f]{1,16}) +[0-9]{1,20} (.*)",
+    r"(?: *[0-9a-f]{1,16} +[0-9a-f]{1,16} +(?:0 +[0-9]{1,20} {9}|[0-9a-f]{1,16} +[0-9]{1,20} {17}).*\n)+",
+    r"(?: *[0-9a-f]{1,16} +[0-9a-f]{1,16} +[0-9a-f]{1,16} +[0-9]{1,20} {9}.*\n)+",
+    size_base=16,
+)
+LLD = ColumnFormat(
+    r" +VMA +Size +Align +Out +In +Symbol",
+    r" *(0|0x[0-9a-f]{1,16}) +([0-9]{1,20}) +[0-9]{1,20} (.*)",
+    r"(?: *(?:0|0x[0-9a-f]{1,16}) +(?:0 +[0-9]{1,20} {9}|[0-9]{1,20} +[0-9]{1,20} {17}).*\n)+",
+    r"(?: *(?:0|0x[0-9a-f]{1,16}) +[0-9]{1,20} +[0-9]{1,20} {9}.*\n)+",
+    size_base=10,
 )
 
 
 def _read_placements(lines: _MapLines, has_code: HasCode) -> Iterator[Placement]:
-    first = next(lines, "")
-    for header, patterns, base in COLUMN_FORMATS:
-        if re.fullmatch(header, first):
-            yield from _read_columns(lines, has_code, patterns, base)
+    first_line = next(lines, "")
+    for columns in (MOLD, LLD):
+        if re.fullmatch(columns.first_line, first_line):
+            yield from _read_columns(lines, has_code, columns)
             return
     for line in lines:
         if GNU_BEGIN.fullmatch(line) or line == GOLD_BEGIN:
@@ -167,10 +179,12 @@ def _read_placements(lines: _MapLines, has_code: HasCode) -> Iterator[Placement]
     raise FormatError("not a map of GNU ld, gold, lld or mold", file=lines.file)
 
 
-def _read_columns(lines: _MapLines, has_code: HasCode, patterns: Iterable[str], base: int) -> Iterator[Placement]:
-    """Read the map of lld or mold. `patterns`, `base`: from COLUMN_FORMATS."""
-    row, empty, inputs = map(re.compile, patterns)
-    output, number, skipped = "", -1, empty
+def _read_columns(lines: _MapLines, has_code: HasCode, columns: ColumnFormat) -> Iterator[Placement]:
+    """Read the map of lld or mold."""
+    row = re.compile(columns.row)
+    skipped = skipped_with_code = re.compile(columns.skipped)
+    skipped_without_code = re.compile(columns.skipped_without_code)
+    output, number = "", -1
     for line in lines:
         fields = row.fullmatch(line)
         if fields is None:
@@ -182,15 +196,16 @@ def _read_columns(lines: _MapLines, has_code: HasCode, patterns: Iterable[str], 
             continue
         if not name.startswith(INDENT):
             output, number = name, number + 1
-            skipped = empty if has_code(name, int(address, 16), int(size, base)) else inputs
+            is_code = has_code(name, int(address, 16), int(size, columns.size_base))
+            skipped = skipped_with_code if is_code else skipped_without_code
             lines.skip_matching(skipped)
             continue
         if not name.endswith(")"):  # a linker script's statement
             continue
-        where, _, section = name[len(INDENT) : -1].rpartition(":(")
-        length = int(size, base)
-        if length and where not in NOT_A_FILE and not section.startswith(PIECE_OF_EH_FRAME):
-            yield lines.make_placement(where, section, int(address, 16), length, output, number)
+        file, _, section = name[len(INDENT) : -1].rpartition(":(")
+        size_bytes = int(size, columns.size_base)
+        if size_bytes and file not in NOT_A_FILE and not section.startswith(PIECE_OF_EH_FRAME):
+            yield lines.make_placement(file, section, int(address, 16), size_bytes, output, number)
         lines.skip_matching(skipped)
 
 
@@ -199,14 +214,14 @@ def _read_gnu(lines: _MapLines, has_code: HasCode, *, needs_header: bool) -> Ite
     output: str | None = None  # None: the link did not create this output section
     number = -1
     skipped = GNU_SKIPPED
-    name = ""  # the previous line, if the next one may continue it
+    broken_line = ""  # the previous line, if the next one may continue it
     for text in lines:
         line = text
         if needs_header and line:
             if line != GOLD_FINAL:
                 raise lines.error("gold's maps of -r links do not name input sections")
             needs_header = False
-        before, name = name, ""
+        before, broken_line = broken_line, ""
         is_joined = bool(before) and line.startswith(ADDRESS_INDENT + "0x")
         if is_joined:
             line = before + line[len(ADDRESS_INDENT) - 1 :]
@@ -226,21 +241,22 @@ def _read_gnu(lines: _MapLines, has_code: HasCode, *, needs_header: bool) -> Ite
         else:
             fields = GNU_INPUT.fullmatch(line)
             if fields is None:
-                place = None if is_joined else GNU_ADDRESS.search(line)
-                if PATTERN_MARK not in (line[: place.start()] if place else before) and (is_joined or place):
+                address = None if is_joined else GNU_ADDRESS.search(line)
+                name = line[: address.start()] if address else before
+                if (is_joined or address) and PATTERN_MARK not in name:  # a section with an address, but without a file
                     lines.raise_unknown_line(line)
-            elif output is not None and not GNU_DATA.match(where := fields["file"]) and where not in NOT_A_FILE:
+            elif output is not None and not GNU_DATA.match(file := fields["file"]) and file not in NOT_A_FILE:
                 size = int(fields["size"], 16)
                 if size:
-                    yield lines.make_placement(where, fields["name"].rstrip(), int(fields["address"], 16), size, output, number)
+                    yield lines.make_placement(file, fields["name"].rstrip(), int(fields["address"], 16), size, output, number)
         if fields is None and not is_joined:
-            name = line
+            broken_line = line
         elif not needs_header:
             lines.skip_matching(skipped)
-    if _lacks_address(name):
-        lines.raise_unknown_line(name)
+    if _lacks_address(broken_line):
+        lines.raise_unknown_line(broken_line)
 
 
-def _lacks_address(name: str) -> bool:
+def _lacks_address(line: str) -> bool:
     """Return True if the line can only be an input section's name, but its address and size are missing."""
-    return name.startswith(" ") and PATTERN_MARK not in name
+    return line.startswith(" ") and PATTERN_MARK not in line

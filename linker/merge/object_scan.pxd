@@ -7,7 +7,7 @@ cdef class ObjectScan(ByteReader):
     cdef Py_ssize_t headers_at, sections, names_at, names_end, sframe
     cdef readonly Py_ssize_t sframe_at, sframe_size
     cdef Py_ssize_t relocations_at, relocations_size, symbols_at, symbols_size
-    cdef unsigned long long mask, no_limit
+    cdef unsigned long long mask, too_large
     cdef unsigned int[::1] code_numbers
     cdef const unsigned char[::1] sframe_name
 

@@ -2,6 +2,8 @@
 
 Assemblers write this form: one SFrame section, with one relocation for each function, in order. For all other objects, and for
 damaged ones, the scan fails, and `ElfFile` and `described_sections` read them and report errors. Compiled; types: object_scan.pxd.
+Numbers are literals because compiled code would look their names up: 64 is the size of an ELF header and of a section header, 24
+that of a relocation (Elf64_Rela) and of a symbol (Elf64_Sym), 6 is FIELDS.
 """
 
 from __future__ import annotations
@@ -33,9 +35,9 @@ class ObjectScan(ByteReader):
         self.sframe = self.sframe_at = self.sframe_size = 0
         self.relocations_at = self.relocations_size = 0
         self.symbols_at = self.symbols_size = 0
-        self.mask = 0xFFFFFFFFFFFFFFFF
-        self.no_limit = 1 << 63
-        self.code_numbers = zeros("I", 0xFF00)  # section number -> its number among the code sections, counted from 1, or 0
+        self.mask = 0xFFFFFFFFFFFFFFFF  # of an address
+        self.too_large = 1 << 63  # a size that no file has
+        self.code_numbers = zeros("I", 0xFF00)  # section number -> its number among the code sections, from 1; 0 for data
         self.sframe_name = b".sframe"
 
     @cython.locals(fields="unsigned long long[::1]")
@@ -45,12 +47,11 @@ class ObjectScan(ByteReader):
         `fields`: gets six numbers for each code section: its number, its name's file offset and length, its file offset, its size,
         and the size of its relocations.
         """
-        code: cython.Py_ssize_t
         ByteReader.__init__(self, data, big)
         if not self.read_elf_header(machine):
             return -1
-        code = self.read_sections(fields)
-        return code if code >= 0 and self.read_relocations(fields) else -1
+        code_count: cython.Py_ssize_t = self.read_sections(fields)
+        return code_count if code_count >= 0 and self.read_relocations(fields) else -1
 
     def read_elf_header(self, machine: cython.longlong) -> cython.bint:
         """Read the ELF header, and locate the section names. Return False if they do not have the usual form."""
@@ -85,15 +86,15 @@ class ObjectScan(ByteReader):
         """Find the code sections, the SFrame section and the symbol table. Returns the number of code sections, or UNUSUAL."""
         section: cython.Py_ssize_t
         header: cython.Py_ssize_t
-        kind: cython.longlong
+        section_type: cython.longlong
         flags: cython.longlong
         name: cython.Py_ssize_t
         length: cython.Py_ssize_t
         at: cython.ulonglong
         size: cython.ulonglong
-        total: cython.ulonglong = 0
-        left: cython.Py_ssize_t = 0x10000  # bytes of section names that are still allowed; other readers have the same limit
-        code: cython.Py_ssize_t = 0
+        total_size: cython.ulonglong = 0
+        name_bytes_left: cython.Py_ssize_t = 0x10000  # of section names; other readers have the same limit
+        code_count: cython.Py_ssize_t = 0
         self.sframe = self.symbols_at = self.symbols_size = 0
         for section in range(self.sections):
             header = self.headers_at + section * 64
@@ -102,41 +103,43 @@ class ObjectScan(ByteReader):
             if name >= self.names_end:
                 return -1
             length = self.name_length(name)
-            left -= length
-            kind = self.number(header + 4, 4)  # sh_type
+            name_bytes_left -= length
+            section_type = self.number(header + 4, 4)  # sh_type
             flags = self.number(header + 8, 8) & 0x806  # SHF_COMPRESSED | SHF_ALLOC | SHF_EXECINSTR
             at = self.number(header + 24, 8)  # sh_offset
             size = self.number(header + 32, 8)
-            if kind == 8 or (size == 0 and kind != 2):  # SHT_NOBITS, SHT_SYMTAB
+            if section_type == 8 or (size == 0 and section_type != 2):  # SHT_NOBITS, SHT_SYMTAB
                 continue
-            if kind == 0 or size == 0:  # SHT_NULL
+            if section_type == 0 or size == 0:  # SHT_NULL
                 return -1
-            total += size if self.is_in_file(at, size) else self.no_limit
-            if left < 0 or total > self.length or (flags & 0x800 and (flags & 6 == 6 or kind == 2)):
+            total_size += size if self.is_in_file(at, size) else self.too_large
+            if name_bytes_left < 0 or total_size > self.length:
                 return -1
-            if kind == 0x6FFFFFF4:  # SHT_GNU_SFRAME
+            if flags & 0x800 and (flags & 6 == 6 or section_type == 2):  # compressed code or symbols
+                return -1
+            if section_type == 0x6FFFFFF4:  # SHT_GNU_SFRAME
                 if self.sframe or flags & 0x800 or self.number(header + 16, 8) != 0:  # a second one, compressed, or with sh_addr
                     return -1
                 self.sframe = section
                 self.sframe_at = at
                 self.sframe_size = size
-            elif kind == 1 and self.is_named_sframe(name, length):  # SHT_PROGBITS: from an older assembler
+            elif section_type == 1 and self.is_named_sframe(name, length):  # SHT_PROGBITS: from an older assembler
                 return -1
-            elif kind == 2 and self.symbols_at == 0:  # SHT_SYMTAB
+            elif section_type == 2 and self.symbols_at == 0:  # SHT_SYMTAB
                 self.symbols_at = at
                 self.symbols_size = size
             if flags & 6 == 6:  # SHF_ALLOC | SHF_EXECINSTR
-                if (code + 1) * 6 > len(fields) or (length > 1 and self.data[name + 1] == 0x7A):  # .zdebug is compressed
+                if (code_count + 1) * 6 > len(fields) or (length > 1 and self.data[name + 1] == 0x7A):  # .zdebug is compressed
                     return -1
-                fields[code * 6] = section
-                fields[code * 6 + 1] = name
-                fields[code * 6 + 2] = length
-                fields[code * 6 + 3] = at
-                fields[code * 6 + 4] = size
-                fields[code * 6 + 5] = 0
-                code += 1
-                self.code_numbers[section] = code
-        return code if self.sframe else -1
+                fields[code_count * 6] = section
+                fields[code_count * 6 + 1] = name
+                fields[code_count * 6 + 2] = length
+                fields[code_count * 6 + 3] = at
+                fields[code_count * 6 + 4] = size
+                fields[code_count * 6 + 5] = 0
+                code_count += 1
+                self.code_numbers[section] = code_count
+        return code_count if self.sframe else -1
 
     def read_relocations(self, fields: Column) -> cython.bint:
         """Locate the relocations of the SFrame section, and add up the sizes of the relocations of each code section."""
@@ -176,9 +179,9 @@ class ObjectScan(ByteReader):
                 return False
         return True
 
-    @cython.locals(number="unsigned short[::1]", offset="unsigned long long[::1]")
-    def locate_functions(self, index_at: int, step: int, relative: bool, kind: int, number: Column, offset: Column) -> bool:
-        """Find each function's section `number` and `offset`, as in a DescribedSection. Return False without the usual form.
+    @cython.locals(numbers="unsigned short[::1]", offsets="unsigned long long[::1]")
+    def locate_functions(self, index_at: int, step: int, relative: bool, kind: int, numbers: Column, offsets: Column) -> bool:
+        """Fill in each function's section number and offset, as in a DescribedSection. Return False without the usual form.
 
         `index_at`: offset of the FDE index in the SFrame section. `step`: bytes of an entry. `relative`: if starts count from
         their own fields. `kind`: relocation type.
@@ -193,16 +196,16 @@ class ObjectScan(ByteReader):
         addend: cython.ulonglong
         size: cython.ulonglong
         width: cython.ulonglong = step
-        wanted: cython.longlong = kind
+        expected_type: cython.longlong = kind
         from_entry: cython.bint = relative
-        if self.relocations_size != len(number) * 24:  # sizeof(Elf64_Rela), also that of Elf64_Sym
+        if self.relocations_size != len(numbers) * 24:
             return False
-        for function in range(len(number)):
+        for function in range(len(numbers)):
             at = self.relocations_at + function * 24
             symbol = self.number(at + (8 if self.big else 12), 4)  # the upper half of r_info; the lower half is the type
             if self.number(at, 8) != entry:
                 return False
-            if symbol == 0 or self.number(at + (12 if self.big else 8), 4) != wanted:
+            if symbol == 0 or self.number(at + (12 if self.big else 8), 4) != expected_type:
                 return False
             addend = self.number(at + 16, 8)  # r_addend
             if symbol >= self.symbols_size // 24:
@@ -216,7 +219,7 @@ class ObjectScan(ByteReader):
             size = self.number(self.headers_at + section * 64 + 32, 8)
             if value > size:
                 return False
-            number[function] = section
-            offset[function] = value
+            numbers[function] = section
+            offsets[function] = value
             entry += width
         return True

@@ -1,4 +1,7 @@
-"""Locates the functions of an object's `.sframe` sections by the relocations of their start fields, as linkers do."""
+"""Locates the functions of an object's `.sframe` sections by the relocations of their start fields, as linkers do.
+
+The start field of an FDE means nothing before the link: its relocation's symbol and addend say where in which section the code is.
+"""
 
 from __future__ import annotations
 
@@ -43,24 +46,23 @@ def described_sections(elf: ElfFile) -> Iterator[DescribedSection]:
         for piece in split_joined_sections(elf.contents(section), section.header.sh_addr):
             if piece.abi.sframe_id != abi.sframe_id:
                 raise elf.error(f"an SFrame section for {piece.abi.name} in an object for {abi.name}", section.name, 4)
-            base = piece.address - section.header.sh_addr
-            is_direct = piece.relative or starts_are_section_relative(elf, section)  # the relocation names the function itself
-            yield _locate_functions(elf, piece, (base, None if is_direct else base), by_offset, symbols)
+            is_direct = piece.relative or starts_are_section_relative(elf, section)
+            yield _locate_functions(elf, piece, piece.address - section.header.sh_addr, is_direct, by_offset, symbols)
 
 
 def _locate_functions(
-    elf: ElfFile, piece: SframeSection, origins: tuple[int, int | None], by_offset: dict[int, Rela], symbols: SymbolTable | None
+    elf: ElfFile, piece: SframeSection, base: int, is_direct: bool, by_offset: dict[int, Rela], symbols: SymbolTable | None
 ) -> DescribedSection:
-    """Locate the functions of one SFrame section.
+    """Locate the functions of one SFrame section. `base`: the offset of `piece` in its ELF section.
 
-    `origins`: (offset of `piece` in its ELF section, offset that start fields count from; None if they count from themselves).
+    `is_direct`: relocations name the functions themselves. Otherwise, addends include the distance of the field from `base`, so
+    that the pc-relative relocation results in a start that counts from `base`.
     """
-    base, origin = origins
     step, kind = piece.layout.index_size, start_relocation(piece.abi.sframe_id, piece.layout.start_width)
     numbers, offsets = [], []
-    first = base + piece.index_at
+    index_start = base + piece.index_at
     for function in range(piece.header.num_fdes):
-        at = first + function * step
+        at = index_start + function * step
         rela = by_offset.get(at)
         if rela is None:
             raise elf.error(f"function {function} has no relocation", ".sframe", at)
@@ -71,10 +73,10 @@ def _locate_functions(
         if rela.type != kind:
             raise elf.error(f"relocation type {rela.type} cannot mark the start of a function", ".sframe", at)
         number, value = _read_symbol(elf, symbols, rela.symbol)
-        offset = value + rela.r_addend - (0 if origin is None else at - origin)
+        offset = value + rela.r_addend - (0 if is_direct else at - base)
         if number != SHN.UNDEF and not 0 <= offset <= elf.sections[number].header.sh_size:
-            how = "" if origin is None else "; without FUNC_START_PCREL it counts from the section"
-            raise elf.error(f"function {function} at {offset:#x} is not inside of {elf.sections[number].name}{how}", ".sframe", at)
+            hint = "" if is_direct else "; without FUNC_START_PCREL it counts from the section"
+            raise elf.error(f"function {function} at {offset:#x} is not inside of {elf.sections[number].name}{hint}", ".sframe", at)
         numbers.append(number)
         offsets.append(offset)
     return DescribedSection(piece, numbers, offsets)

@@ -1,6 +1,7 @@
 """Lays a relocatable object out in memory as if it were linked alone, so that other code can treat it like a linked file.
 
-Each section gets an address of its own, and the call frame information is relocated to these addresses.
+Each section gets an address of its own. The symbols get these addresses, and relocations are applied to the call frame information
+and the SFrame sections. They also give the anchors: symbols by which new relocations can refer to functions.
 """
 
 from __future__ import annotations
@@ -51,9 +52,11 @@ FIRST_ADDRESS = 1 << 20
 SECTION_GAP = 64  # bytes between sections: more than the padding that functions of one FDE may have between them
 MAX_ADDRESS_SPAN = 1 << 31  # the reach of a 32-bit pc-relative field
 UNMATCHED_ADDRESS = 1 << 40  # far from all code, for sections of a debug file that match no section of the object
-FLAGS_OFFSET = 3  # offset in an SFrame section
+FLAGS_OFFSET = 3  # of the flags in an SFrame section
+# (bytes of a relocated field, byte order) -> the field
 FIELDS = {(size, order): Struct(mark + code) for size, code in ((4, "I"), (8, "Q")) for order, mark in STRUCT_BYTE_ORDERS.items()}
 CFI_SECTIONS = (*EH_FRAMES, ".debug_frame")
+SymbolAndAddend = tuple[int, int]  # the symbol's number, and the distance of an address from it
 
 
 @dataclass
@@ -63,21 +66,20 @@ class LaidOutObject:
     image: ElfFile
     symbol_table: Section | None
     sections: list[tuple[int, int, int]]  # (start, end, number) of executable sections, ascending
-    anchors: dict[int, tuple[int, int]]  # address -> (symbol, addend) of the first relocation to it in call frame information
+    anchors: dict[int, SymbolAndAddend]  # address -> symbol and addend of the first relocation to it in call frame information
 
     def section_at(self, address: int) -> int:
         """Return the number of the executable section that holds an address."""
         return self.sections[bisect_right(self.sections, address, key=START) - 1][2]
 
-    def symbol_and_addend(self, address: int) -> tuple[int, int]:
+    def symbol_and_addend(self, address: int) -> SymbolAndAddend:
         """Return (symbol, addend) for a function's address, as its FDE has them, or relative to the last anchor before it."""
-        known = self.anchors.get(address)
-        if known is not None:
-            return known
+        if address in self.anchors:
+            return self.anchors[address]
         anchor, (symbol, addend) = self._anchor_before(address)
         return symbol, addend + address - anchor
 
-    def _anchor_before(self, address: int) -> tuple[int, tuple[int, int]]:
+    def _anchor_before(self, address: int) -> tuple[int, SymbolAndAddend]:
         """Return the last anchor before an address in its section, or one of the section's symbols if there is none."""
         number = self.section_at(address)
         last = bisect_right(self._anchor_addresses, address) - 1
@@ -94,16 +96,16 @@ class LaidOutObject:
         return sorted(address for address in self.anchors if index_of_containing_range(self.sections, address) is not None)
 
     @cached_property
-    def _section_symbols(self) -> dict[int, tuple[int, tuple[int, int]]]:
-        """Return an anchor symbol for each code section, preferably its section symbol, by section number."""
-        symbol_of_section: dict[int, tuple[int, tuple[int, int]]] = {}
+    def _section_symbols(self) -> dict[int, tuple[int, SymbolAndAddend]]:
+        """Return an anchor for each code section, preferably at its section symbol, by section number."""
+        symbol_of_section: dict[int, tuple[int, SymbolAndAddend]] = {}
         symbols = SymbolTable(self.image, self.symbol_table) if self.symbol_table else ()
-        for at, symbol in enumerate(symbols):
+        for symbol_number, symbol in enumerate(symbols):
             index = index_of_containing_range(self.sections, symbol.st_value)
             number = SHN.UNDEF if index is None else self.sections[index][2]
-            named = number != SHN.UNDEF and symbol.st_shndx in (number, SHN.XINDEX)
-            if named and (number not in symbol_of_section or symbol.st_info & 15 == STT.SECTION):
-                symbol_of_section[number] = symbol.st_value, (at, 0)
+            is_in_section = number != SHN.UNDEF and symbol.st_shndx in (number, SHN.XINDEX)
+            if is_in_section and (number not in symbol_of_section or symbol.st_info & 15 == STT.SECTION):  # 15: the symbol's type
+                symbol_of_section[number] = symbol.st_value, (symbol_number, 0)
         return symbol_of_section
 
 
@@ -118,11 +120,11 @@ def place_debug_file(debug: ElfFile, of: LaidOutObject) -> ElfFile:
 
     loaded = [[section for section in file.sections if section.header.sh_flags & SHF.ALLOC] for file in (debug, of.image)]
     counts = [Counter(map(key, sections)) for sections in loaded]
-    known = {key(section): section.header.sh_addr for section in loaded[1]}
+    object_addresses = {key(section): section.header.sh_addr for section in loaded[1]}
     addresses = [0] * len(debug.sections)
     for section in loaded[0]:
         is_unique = all(count[key(section)] == 1 for count in counts)
-        addresses[section.number] = known[key(section)] if is_unique else UNMATCHED_ADDRESS
+        addresses[section.number] = object_addresses[key(section)] if is_unique else UNMATCHED_ADDRESS
     return lay_out(debug, abi_of(debug), addresses=addresses).image
 
 
@@ -144,12 +146,12 @@ def lay_out(elf: ElfFile, abi: Abi, *, anchors_only: bool = False, addresses: li
     symbols = _place_symbols(elf, tables[0], addresses, data) if tables else []
     code = [section for section in elf.sections if is_code(section)]
     placed = sorted((addresses[s.number], addresses[s.number] + s.header.sh_size, s.number) for s in code)
-    anchors: dict[int, tuple[int, int]] = {}
+    anchors: dict[int, SymbolAndAddend] = {}
     relocated: dict[int, Relocated] = {}
     for section in elf.sections:
         if _is_relocated(section) and not (anchors_only and is_sframe(section) and _has_all_fields(elf, section)):
-            written, named = (None if anchors_only else data), ({} if is_sframe(section) else anchors)
-            relocated[section.number] = _relocate(elf, section, abi, addresses[section.number], symbols, written, named)
+            written, new_anchors = (None if anchors_only else data), ({} if is_sframe(section) else anchors)
+            relocated[section.number] = _relocate(elf, section, abi, addresses[section.number], symbols, written, new_anchors)
     image = ElfFile(memoryview(_add_program_headers(elf, addresses, code, data)), elf.name)
     image.relocated = relocated
     image.floating = [(start, end) for start, end, number in placed if _may_be_anywhere(elf.sections[number])]
@@ -188,16 +190,16 @@ def starts_are_section_relative(elf: ElfFile, section: Section) -> bool:
 def is_sframe(section: Section) -> bool:
     """Return True for an SFrame section that is not empty. Assemblers before binutils 2.45 gave them the type of plain data."""
     header = section.header
-    named = header.sh_type == SHT.PROGBITS and section.name == ".sframe"
-    return header.sh_size > 0 and (header.sh_type == SHT.GNU_SFRAME or named)
+    is_old = header.sh_type == SHT.PROGBITS and section.name == ".sframe"
+    return header.sh_size > 0 and (header.sh_type == SHT.GNU_SFRAME or is_old)
 
 
 def _is_relocated(section: Section) -> bool:
     """Return True for call frame information and existing `.sframe` sections."""
     if is_sframe(section):
         return True
-    plain = section.header.sh_type != SHT.NOBITS and not section.header.sh_flags & SHF.COMPRESSED
-    return plain and section.name in CFI_SECTIONS
+    has_plain_bytes = section.header.sh_type != SHT.NOBITS and not section.header.sh_flags & SHF.COMPRESSED
+    return has_plain_bytes and section.name in CFI_SECTIONS
 
 
 def is_code(section: Section) -> bool:
@@ -215,14 +217,14 @@ def _may_be_anywhere(section: Section) -> bool:
 def _choose_addresses(elf: ElfFile) -> list[int]:
     """Return the address of each section. SFrame sections come last, so that replacing them does not move others."""
     addresses = [0] * len(elf.sections)
-    here = FIRST_ADDRESS
+    next_address = FIRST_ADDRESS
     for section in sorted(elf.sections, key=is_sframe):
         header = section.header
-        here = align_up(here, min(max(header.sh_addralign, 16), 4096))
-        addresses[section.number] = here if header.sh_flags & SHF.ALLOC else 0  # 0, as CIE pointers are offsets in .debug_frame
-        if header.sh_flags & SHF.ALLOC:
-            here += header.sh_size + SECTION_GAP
-        if here >= MAX_ADDRESS_SPAN:
+        next_address = align_up(next_address, min(max(header.sh_addralign, 16), 4096))
+        if header.sh_flags & SHF.ALLOC:  # others stay at 0, so that CIE pointers in .debug_frame become offsets in it
+            addresses[section.number] = next_address
+            next_address += header.sh_size + SECTION_GAP
+        if next_address >= MAX_ADDRESS_SPAN:
             raise elf.error("its sections do not fit into 2 GiB", section.name)
     return addresses
 
@@ -259,37 +261,33 @@ def _has_all_fields(elf: ElfFile, section: Section) -> bool:
 
 
 def _relocate(
-    elf: ElfFile,
-    section: Section,
-    abi: Abi,
-    base: int,
-    symbols: list[int | None],
-    data: bytearray | None,
-    named: dict[int, tuple[int, int]],
-) -> Relocated:
+    elf: ElfFile, section: Section, abi: Abi, base: int, symbols: list[int | None], data: bytearray | None,
+    anchors: dict[int, SymbolAndAddend],
+) -> Relocated:  # fmt: skip
     """Apply a section's relocations to `data`, if given, except those with an unknown type or undefined symbol.
 
-    Adds the (symbol, addend) of the first relocation to each address to `named`.
+    `base`: the section's address. `symbols`: the symbols' addresses. Adds the first relocation to each address to `anchors`.
     """
     filled, unknown = Relocated(set(), set())
-    at_offset = 0 if starts_are_section_relative(elf, section) else 1
-    here, size_of_section = section.header.sh_offset, section.header.sh_size
-    kinds = {
-        number: (kind.size, base * kind.pc_relative, at_offset * kind.pc_relative, FIELDS[kind.size, elf.byte_order].pack_into)
+    section_offset, section_size = section.header.sh_offset, section.header.sh_size
+    # A pc-relative field counts from its own address, base + offset; a start field of older assemblers from the section, base.
+    offset_factor = 0 if starts_are_section_relative(elf, section) else 1
+    types = {
+        number: (kind.size, base * kind.pc_relative, offset_factor * kind.pc_relative, FIELDS[kind.size, elf.byte_order].pack_into)
         for number, kind in abi.relocations.items()
     }
     for offset, info, addend in relocation_rows(elf, section):
-        known = kinds.get(info & 0xFFFFFFFF)
+        relocation_type = types.get(info & 0xFFFFFFFF)
         symbol = info >> 32
         if info == 0:  # R_NONE
-            if not any(elf.data[here + offset : here + offset + 4]):  # `lld -r` has dropped the code
+            if not any(elf.data[section_offset + offset : section_offset + offset + 4]):  # `lld -r` has dropped the code
                 filled.add(offset)
             continue
-        if known is None or symbol >= len(symbols):
+        if relocation_type is None or symbol >= len(symbols):
             unknown.add(offset)
             continue
-        size, origin, scale, write = known
-        if offset + size > size_of_section:
+        size, origin, factor, write = relocation_type
+        if offset + size > section_size:
             raise elf.error(f"relocation at {offset:#x} is outside of it", section.name)
         value = symbols[symbol]
         if value is None:
@@ -297,10 +295,10 @@ def _relocate(
             continue
         address = (value + addend) % MAX_ADDRESS
         if data is not None:
-            write(data, here + offset, (address - origin - scale * offset) % (1 << 8 * size))
+            write(data, section_offset + offset, (address - origin - factor * offset) % (1 << 8 * size))
         filled.add(offset)
-        if address not in named:
-            named[address] = (symbol, addend)
+        if address not in anchors:
+            anchors[address] = (symbol, addend)
     return Relocated(filled, unknown)
 
 
@@ -319,6 +317,6 @@ def _add_program_headers(elf: ElfFile, addresses: list[int], code: list[Section]
         e_type=ET.DYN, e_phoff=len(data) if loads else 0, e_phentsize=PHDR_SIZE, e_phnum=min(len(loads), PN_XNUM)
     )
     data[:EHDR_SIZE] = RECORDS[Ehdr, elf.byte_order].pack(*ehdr)
-    for address, of in loads:
-        data += phdr.pack(PT.LOAD, PF.R | PF.X, of.sh_offset, address, address, of.sh_size, of.sh_size, 1)
+    for address, header in loads:
+        data += phdr.pack(PT.LOAD, PF.R | PF.X, header.sh_offset, address, address, header.sh_size, header.sh_size, 1)
     return data

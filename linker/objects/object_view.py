@@ -55,7 +55,7 @@ class ObjectView:
 
     def sections(self) -> list[SframeSection]:
         """Return the SFrame sections, with function starts as offsets in their code sections, as readelf shows them."""
-        return [replace(one.section, starts=one.offsets) for one in self.described_sections]
+        return [replace(described.section, starts=described.offsets) for described in self.described_sections]
 
     def function_namer(self, section: int) -> Callable[[int], str | None]:
         """Return a callable that maps a function's number in an SFrame section to its symbol's name. `section`: its number."""
@@ -67,20 +67,20 @@ class ObjectView:
         sections, numbers = self.elf.sections, self.described_sections[section].numbers
         return lambda function: sections[numbers[function]].name if numbers[function] != SHN.UNDEF else ""
 
-    def addresses(self, one: DescribedSection) -> list[int]:
-        """Return the addresses of a section's functions in the placed object; DEAD if a linker has dropped the code."""
+    def addresses(self, described: DescribedSection) -> list[int]:
+        """Return the addresses of a section's functions in the placed object; DROPPED_ADDRESS if a linker has dropped the code."""
         sections = self.placed.image.sections
         return [
             DROPPED_ADDRESS if number == SHN.UNDEF else sections[number].header.sh_addr + offset
-            for number, offset in zip(one.numbers, one.offsets, strict=True)
+            for number, offset in zip(described.numbers, described.offsets, strict=True)
         ]
 
     @cached_property
     def merged(self) -> Merger:
         """Return all SFrame sections, merged at the addresses of the placed object."""
         merger = Merger()
-        for one in self.described_sections:
-            merger.add(one.section, self.addresses(one))
+        for described in self.described_sections:
+            merger.add(described.section, self.addresses(described))
         return merger
 
     def look_up(self, at: SectionOffset) -> Match | None:

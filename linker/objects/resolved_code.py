@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from linker.objects.laid_out import FIELDS, SECTION_GAP
 from sframegen.elf.file import ElfFile, Externals
 from sframegen.elf.ranges import align_up
-from sframegen.elf.records import MACHINE_NAMES, PF, PHDR_SIZE, PN_XNUM, PT, RECORDS, SHF, SHT, Ehdr, Phdr
+from sframegen.elf.records import EHDR_SIZE, MACHINE_NAMES, PF, PHDR_SIZE, PN_XNUM, PT, SHF, SHT, Phdr, pack_records
 from sframegen.elf.relocations import relocation_rows
 from sframegen.elf.symbols import SymbolTable
 
@@ -26,7 +26,7 @@ DEBUG_SECTIONS = (".debug_info", ".debug_line")
 
 
 class Field(NamedTuple):
-    """The field that a relocation type changes.
+    """The field that a relocation type changes. As in psABIs, S is a symbol's address, A an addend, P the field's address.
 
     `value`: (S + A, P) -> the number to store. `bits`: (lowest bit in the word, number of bits, lowest bit of the number) for each
     part of the number. `pointer`: S is the address of a pointer to the symbol (GOT).
@@ -97,16 +97,15 @@ def resolve_code(elf: ElfFile, placed: LaidOutObject) -> ElfFile:
         if (is_loaded or section.name in DEBUG_SECTIONS) and not section.header.sh_flags & SHF.COMPRESSED:
             _apply_relocations(elf, section, image.sections[section.number].header.sh_addr, externals, data)
     loads = [segment for segment in image.segments if segment.p_type != PT.LOAD]
-    for of in (section.header for section in image.sections):
-        if of.sh_flags & SHF.ALLOC and of.sh_type != SHT.NOBITS and of.sh_size:
-            flags = PF.R | PF.X * bool(of.sh_flags & SHF.EXECINSTR) | PF.W * bool(of.sh_flags & SHF.WRITE)
-            loads.append(Phdr(PT.LOAD, flags, of.sh_offset, of.sh_addr, of.sh_addr, of.sh_size, of.sh_size, 1))
+    for s in (section.header for section in image.sections):
+        if s.sh_flags & SHF.ALLOC and s.sh_type != SHT.NOBITS and s.sh_size:
+            flags = PF.R | PF.X * bool(s.sh_flags & SHF.EXECINSTR) | PF.W * bool(s.sh_flags & SHF.WRITE)
+            loads.append(Phdr(PT.LOAD, flags, s.sh_offset, s.sh_addr, s.sh_addr, s.sh_size, s.sh_size, 1))
     if len(loads) >= PN_XNUM:
         raise elf.error(f"{len(loads)} sections are too many to follow its instructions")
     header = image.header._replace(e_phoff=len(data), e_phentsize=PHDR_SIZE, e_phnum=len(loads))
-    data[: RECORDS[Ehdr, elf.byte_order].size] = RECORDS[Ehdr, elf.byte_order].pack(*header)
-    for load in sorted(loads, key=lambda one: one.p_vaddr):
-        data += RECORDS[Phdr, elf.byte_order].pack(*load)
+    data[:EHDR_SIZE] = pack_records([header], elf.byte_order)
+    data += pack_records(sorted(loads, key=lambda load: load.p_vaddr), elf.byte_order)
     resolved = ElfFile(memoryview(bytes(data)), elf.name)
     resolved.floating, resolved.relocated = image.floating, image.relocated
     resolved.externals = Externals(externals.stubs, externals.pointers, frozenset(externals.unresolved))
@@ -158,9 +157,9 @@ def _apply_relocations(elf: ElfFile, section: Section, base: int, externals: _Ex
         if not field.bits:
             data[at : at + field.size] = (number % (1 << 8 * field.size)).to_bytes(field.size, elf.byte_order)
             continue
-        pack = FIELDS[field.size, "little"]  # AArch64's instructions are little-endian in big-endian files, too
-        [word] = pack.unpack_from(data, at)
-        for place, count, low in field.bits:
+        word_struct = FIELDS[field.size, "little"]  # AArch64's instructions are little-endian in big-endian files, too
+        [word] = word_struct.unpack_from(data, at)
+        for word_bit, count, number_bit in field.bits:
             mask = (1 << count) - 1
-            word = word & ~(mask << place) | (number >> low & mask) << place
-        pack.pack_into(data, at, word)
+            word = word & ~(mask << word_bit) | (number >> number_bit & mask) << word_bit
+        word_struct.pack_into(data, at, word)

@@ -16,12 +16,8 @@ if TYPE_CHECKING:
 
     from sframegen.conversion.coverage import CategoryBytes
 
-GROUP_LABELS = {
-    "covered": "covered",
-    "left_out": "left out",
-    "no_cfi": "no CFI",
-    "synthesized": "synthesized",
-}  # of categories (`fates`), which say for each executable byte whether a rule covers it, and why not
+# Each executable byte has a fate: whether a rule covers it, and why not. Group of fates -> its label.
+GROUP_LABELS = {"covered": "covered", "left_out": "left out", "no_cfi": "no CFI", "synthesized": "synthesized"}
 SUMMED_FIELDS = (  # the numeric fields of a Summary that `sum_summaries` adds up
     "functions", "functions_covered", "code_bytes", "covered_bytes", "rows", "section_bytes", "eh_frame_bytes",
     "eh_frame_hdr_bytes", "synthesized_functions", "synthesized_bytes", "final_calls", "final_calls_without_padding",

@@ -112,14 +112,11 @@ def add_section(
 
 def add(path: StrPath, options: AddOptions) -> Summary:
     """Do the work of `add_section`, whose keywords are already checked and grouped in `options`."""
-    if options.writing.detached is not None:
-        from sframegen.api.detaching import add_detached, refuse_objects  # noqa: PLC0415 - only for these
+    if options.writing.detached is not None or options.writing.object_file is not None:
+        from sframegen.api.detaching import add_detached, add_for_linking, refuse_objects  # noqa: PLC0415 - only for these
 
-        return read_by_kind(path, partial(add_detached, options=options), refuse_objects)
-    if options.writing.object_file is not None:
-        from sframegen.api.detaching import add_for_linking, refuse_objects  # noqa: PLC0415 - only for these
-
-        return read_by_kind(path, partial(add_for_linking, options=options), refuse_objects)
+        write_section = add_for_linking if options.writing.detached is None else add_detached
+        return read_by_kind(path, partial(write_section, options=options), refuse_objects)
 
     def add_to_each_object(objects: Objects, target: Target) -> Summary:
         from sframegen.api.adding_to_objects import add_to_objects  # noqa: PLC0415 - only for these
@@ -167,7 +164,7 @@ def _add_to_linked(elf: ElfFile, target: Target, options: AddOptions) -> Summary
         options = options._replace(writing=changed_to(options.writing, replace=True))
         summary = changed_to(summary, note="replaced a section of the start files alone")
     new = _plan_new_section(file, converted, options)
-    return _write_if_changed(file, new, _add_section_figures(file, new, summary, options), target, options.writing)
+    return _write_if_changed(file, new, _summarize_section(file, new, summary, options), target, options.writing)
 
 
 def _summarize_existing(file: _InputFile, summary: Summary, converted: Converted, options: AddOptions) -> Summary:
@@ -188,11 +185,8 @@ def _covers_only_start_files(elf: ElfFile, coverage: Coverage) -> bool:
     starts = {elf.header.e_entry, *(entry.value for entry in read_dynamic(elf) if entry.tag in (DT.INIT, DT.FINI))}
     try:
         section = read_sframe(elf)
-        if (
-            find_unloaded_section(elf) is not None
-            or section.header.num_fdes > len(starts)
-            or not starts.issuperset(section.table.start)
-        ):
+        has_few_functions = section.header.num_fdes <= len(starts)  # tested first, because `table` decodes all functions
+        if find_unloaded_section(elf) is not None or not has_few_functions or not starts.issuperset(section.table.start):
             return False
     except FormatError:
         return False
@@ -204,8 +198,8 @@ def _keeps_rules(old: SframeSection, new: FunctionTable) -> bool:
     allowed_changes = () if are_expressible((OUTERMOST,), old.abi, LAYOUTS[old.header.version]) else (OUTERMOST,)
     new_spans = list(claim_spans(new))
     for start, end, row in claim_spans(old.table):
-        at = bisect_right(new_spans, start, key=itemgetter(0)) - 1
-        _, new_end, new_row = new_spans[at] if at >= 0 else (0, 0, row)
+        index = bisect_right(new_spans, start, key=itemgetter(0)) - 1
+        _, new_end, new_row = new_spans[index] if index >= 0 else (0, 0, row)
         if end > new_end or not (new_row == row or new_row.rule in allowed_changes):
             return False
     return True
@@ -231,7 +225,7 @@ def _suggest_unloaded(error: SframegenError, base: Base, encoder: Encoder) -> Sf
     return error
 
 
-def _add_section_figures(file: _InputFile, new: _NewSection, summary: Summary, options: AddOptions) -> Summary:
+def _summarize_section(file: _InputFile, new: _NewSection, summary: Summary, options: AddOptions) -> Summary:
     """Return the summary with the new section's size and rows, and with warnings about readers that would not accept it."""
     size, rows = new.encoder.size_bytes, len(new.encoder.table.row_start)
     summary = changed_to(summary, outcome=Outcome.ADDED, section_bytes=size, rows=rows)
@@ -252,7 +246,8 @@ def _write_if_changed(file: _InputFile, new: _NewSection, summary: Summary, targ
         return _add_plan(elf, new, summary, target, writing)
     change = make_change(new.plan, base, new.encoder)
     if file.sections:
-        if has_change(elf, base, change) if new.unloaded is None else has_same_unloaded_section(elf, new.unloaded):
+        is_same = has_change(elf, base, change) if new.unloaded is None else has_same_unloaded_section(elf, new.unloaded)
+        if is_same:
             return add_output(_mark_unchanged(summary, new.encoder.size_bytes), target.copy(elf))
         if not writing.replace:
             raise _other_section_error(elf, unloaded=writing.unloaded)

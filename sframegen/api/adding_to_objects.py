@@ -37,15 +37,16 @@ def add_to_objects(objects: Objects, target: Target, options: AddOptions) -> Sum
         debug_file=None if section_options.debug_file is None else Path(section_options.debug_file),
     )  # fmt: skip
     prepared = {at: prepare_member(elf) for at, elf in objects.members.items()}
-    parts, changed = [], []
+    summaries, changed = [], []
     for change, sources, converted in prepared.values():
-        part = summarize_before_writing(change.elf.name, change.placed.image, sources, converted)
+        object_summary = summarize_before_writing(change.elf.name, change.placed.image, sources, converted)
         size = sum(len(new.contents) for new in change.sections)
         outcome = Outcome.ADDED if change.sections else Outcome.UNCHANGED if len(change.table) else Outcome.NOTHING
-        parts.append(changed_to(part, outcome=outcome, section_bytes=size, rows=len(change.table.row_start)))
+        rows = len(change.table.row_start)
+        summaries.append(changed_to(object_summary, outcome=outcome, section_bytes=size, rows=rows))
         if change.sections:
             changed.append(change.elf)
-    summary = sum_summaries(str(target.path), parts)
+    summary = sum_summaries(str(target.path), summaries)
     summary = changed_to(summary, warnings=summary.warnings + check_signatures(changed, target, force=writing.force))
     if summary.outcome is Outcome.NOTHING and not objects.is_archive:
         summary = note_nothing_to_add(summary)
@@ -53,8 +54,8 @@ def add_to_objects(objects: Objects, target: Target, options: AddOptions) -> Sum
         summary = changed_to(summary, note=abi_of(changed[0]).module_note if is_module(changed[0]) else summary.note)
     if not summary.section_bytes and target.in_place:
         return summary
-    writers = {at: partial(write_object, one.change) for at, one in prepared.items()}
-    checks = {at: partial(check_object, one.change) for at, one in prepared.items()}
+    writers = {at: partial(write_object, member.change) for at, member in prepared.items()}
+    checks = {at: partial(check_object, member.change) for at, member in prepared.items()}
 
     def check(written: Path, _reader: Reader) -> None:
         raise_for_findings(objects.check(checks, open_input(str(written))))

@@ -19,32 +19,30 @@ T = TypeVar("T")
 
 
 def change_by_kind(
-    path: StrPath,
-    writing: WriteOptions,
-    linked: Callable[[ElfFile, Target], T],
-    objects: Callable[[Objects, Target], T] | None = None,
-) -> T:
-    """Call `linked` or `objects`, depending on the file's kind, with the input file and the target of the result.
+    path: StrPath, writing: WriteOptions, on_linked: Callable[[ElfFile, Target], T],
+    on_objects: Callable[[Objects, Target], T] | None = None,
+) -> T:  # fmt: skip
+    """Call `on_linked` or `on_objects`, depending on the file's kind, with the input file and the target of the result.
 
-    `objects` gets an object, or those of an archive. Without it, `linked` gets every ELF file, and reports other kinds itself.
+    `on_objects` gets an object, or those of an archive. Without it, `on_linked` gets every ELF file, and reports other kinds.
     """
     target = writing.target(path)
     with name_file_in_errors(str(target.path)), target:
-        found = parse_input(target.data, str(target.path), target.source) if objects else target.elf()
-        if isinstance(found, Objects):
-            assert objects is not None
-            return objects(found, target)
-        return linked(found, target)
+        parsed = parse_input(target.data, str(target.path), target.source) if on_objects else target.elf()
+        if isinstance(parsed, Objects):
+            assert on_objects is not None
+            return on_objects(parsed, target)
+        return on_linked(parsed, target)
 
 
-def read_by_kind(path: StrPath, linked: Callable[[ElfFile], T], objects: Callable[[Objects], T]) -> T:
-    """Call `linked` or `objects`, depending on the file's kind. Both only read the file."""
+def read_by_kind(path: StrPath, on_linked: Callable[[ElfFile], T], on_objects: Callable[[Objects], T]) -> T:
+    """Call `on_linked` or `on_objects`, depending on the file's kind. Both only read the file."""
     file = os.fspath(path)
     with name_file_in_errors(file):
-        return read_contents_by_kind(map_file(file)[0], file, linked, objects)
+        return read_contents_by_kind(map_file(file)[0], file, on_linked, on_objects)
 
 
-def read_contents_by_kind(data: memoryview, file: str, linked: Callable[[ElfFile], T], objects: Callable[[Objects], T]) -> T:
+def read_contents_by_kind(data: memoryview, file: str, on_linked: Callable[[ElfFile], T], on_objects: Callable[[Objects], T]) -> T:
     """Like `read_by_kind`, for the bytes of a file. `file`: its name in messages."""
-    found = parse_input(data, file)
-    return objects(found) if isinstance(found, Objects) else linked(found)
+    parsed = parse_input(data, file)
+    return on_objects(parsed) if isinstance(parsed, Objects) else on_linked(parsed)

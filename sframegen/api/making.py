@@ -25,22 +25,17 @@ def summarize_before_writing(file: str, elf: ElfFile, sources: Sources, converte
     final_calls = coverage.final_calls(elf)
     return Summary(
         file=file,
-        functions=coverage.functions,
-        functions_covered=coverage.functions_covered,
-        code_bytes=coverage.code_bytes,
-        covered_bytes=coverage.covered_bytes,
-        rows=len(converted.table.row_start),
+        functions=coverage.functions, functions_covered=coverage.functions_covered, code_bytes=coverage.code_bytes,
+        covered_bytes=coverage.covered_bytes, rows=len(converted.table.row_start),
         eh_frame_bytes=sum(len(section.data) for section in sources.sections),
         eh_frame_hdr_bytes=sources.eh_frame_hdr_bytes,
         cfi_sections=(*(section.name for section in sources.sections), *[".eh_frame_hdr"] * bool(sources.eh_frame_hdr_bytes)),
         fates=coverage.bytes_by_category(elf),
         synthesized_functions=sum(map(len, coverage.synthesized)),
         synthesized_bytes=sum(end - start for ranges in coverage.synthesized for start, end in ranges),
-        ignored_fdes=coverage.ignored_fdes,
-        final_calls=len(final_calls.function) + final_calls.without_padding,
-        final_calls_without_padding=final_calls.without_padding,
-        warnings=tuple(sources.warnings),
-    )
+        ignored_fdes=coverage.ignored_fdes, final_calls=len(final_calls.function) + final_calls.without_padding,
+        final_calls_without_padding=final_calls.without_padding, warnings=tuple(sources.warnings),
+    )  # fmt: skip
 
 
 def note_nothing_to_add(summary: Summary) -> Summary:

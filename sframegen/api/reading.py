@@ -92,15 +92,10 @@ def check(
     def check_linked(elf: ElfFile) -> CheckReport:
         stores = Stores(sections)
         report = check_file(
-            elf,
-            detached=_find_detached_section(elf, stores),
-            consumer=consumer,
-            debug_file=None if debug_file is None else Path(debug_file),
-            instructions=instructions,
-            second_reader=second_reader,
-            jobs=running.jobs,
-            progress=running.progress,
-        )
+            elf, detached=_find_detached_section(elf, stores), consumer=consumer,
+            debug_file=None if debug_file is None else Path(debug_file), instructions=instructions,
+            second_reader=second_reader, jobs=running.jobs, progress=running.progress,
+        )  # fmt: skip
         return replace(report, warnings=(*stores.take_notes(), *report.warnings))
 
     def check_unlinked(objects: Objects) -> CheckReport:

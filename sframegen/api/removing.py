@@ -133,7 +133,7 @@ def _remove_from_linked(elf: ElfFile, target: Target, *, force: bool) -> Section
 
 
 def _remove_from_objects(objects: Objects, target: Target) -> SectionRemoval:
-    """Restore each object of a file from its own undo record."""
+    """Restore each object of a file from its own undo record. Dictionaries have the objects' header offsets as keys."""
     plans = {at: plan_object_removal(elf) for at, elf in objects.members.items()}
     removals = {at: plan for at, plan in plans.items() if plan is not None}
     before = len(objects.data)
@@ -141,19 +141,15 @@ def _remove_from_objects(objects: Objects, target: Target) -> SectionRemoval:
         nothing = SectionRemoval(str(target.path), size_before=before, size=before)
         return nothing if target.in_place else add_output(nothing, target.write(objects.copy, lambda *_: None))
     report = SectionRemoval(
-        str(target.path),
-        section_bytes=sum(one.section_bytes for one in removals.values()),
-        restored=True,
-        identical=not objects.is_archive,
-        differs="its symbol index was made again" if objects.is_archive else "",
-        still_has_one=any(one.still_has_one for one in removals.values()),
-        size_before=before,
-        size=objects.size_with({at: one.size for at, one in removals.items()}),
-    )
-    checks = {at: one.check for at, one in removals.items()}
+        str(target.path), section_bytes=sum(removal.section_bytes for removal in removals.values()), restored=True,
+        identical=not objects.is_archive, differs="its symbol index was made again" if objects.is_archive else "",
+        still_has_one=any(removal.still_has_one for removal in removals.values()), size_before=before,
+        size=objects.size_with({at: removal.size for at, removal in removals.items()}),
+    )  # fmt: skip
+    checks = {at: removal.check for at, removal in removals.items()}
 
     def check(written: Path, _reader: Reader) -> None:
         raise_for_findings(objects.check(checks, open_input(str(written))))
 
-    write = partial(objects.write, {at: one.write for at, one in removals.items()})
+    write = partial(objects.write, {at: removal.write for at, removal in removals.items()})
     return add_output(report, target.write(write, check))

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from sframegen.elf.records import ByteOrder, Ehdr, Phdr
 
 MAX_BYTES = 1 << 28  # limit for a section; libxul's has 10 million bytes
-ADDRESS = 0  # of the detached section: its relative addresses count from there
+ADDRESS = 0  # of a detached section: function starts in it are relative to address 0
 ALIGN = 8
 NOTE_ALIGN = 4
-OWNER = b"GNU\0"
+NOTE_OWNER = b"GNU\0"
 NOTE, SECTION, NAMES = ".note.gnu.build-id", ".sframe", ".shstrtab"
 BUILD_ID_BYTES = range(2, 65)  # linkers make 8 to 32 bytes; the first byte names a directory, the others a file
 
@@ -58,9 +58,8 @@ def make_identity(build_id: bytes | None, header: Ehdr, byte_order: ByteOrder, s
     """Make the identity of a file from its build-id and headers; None without a build-id of a usable size."""
     if build_id is None or len(build_id) not in BUILD_ID_BYTES:
         return None
-    loads = (one for one in segments if one.p_type == PT.LOAD)
-    extents = tuple((one.p_flags, one.p_offset, one.p_vaddr, one.p_filesz, one.p_memsz) for one in loads)
-    return Identity(build_id, byte_order, header.e_type, header.e_machine, extents)
+    loads = tuple((s.p_flags, s.p_offset, s.p_vaddr, s.p_filesz, s.p_memsz) for s in segments if s.p_type == PT.LOAD)
+    return Identity(build_id, byte_order, header.e_type, header.e_machine, loads)
 
 
 def path_in_store(build_id: bytes) -> str:
@@ -75,7 +74,7 @@ def build_detached_file(elf: ElfFile, identity: Identity, section: Bytes) -> byt
     if len(loads) >= PN_XNUM or len(section) > MAX_BYTES:
         raise elf.error(f"too large for a detached file: {len(section):,} bytes, {len(loads):,} segments", SECTION)
     order = elf.byte_order
-    note = pack_records([Nhdr(len(OWNER), len(identity.build_id), NT_GNU_BUILD_ID)], order) + OWNER + identity.build_id
+    note = pack_records([Nhdr(len(NOTE_OWNER), len(identity.build_id), NT_GNU_BUILD_ID)], order) + NOTE_OWNER + identity.build_id
     note += bytes(-len(note) % NOTE_ALIGN)
     names = b"\0" + b"".join(f"{name}\0".encode() for name in (NOTE, SECTION, NAMES))
     note_at = EHDR_SIZE + len(loads) * PHDR_SIZE
@@ -89,16 +88,10 @@ def build_detached_file(elf: ElfFile, identity: Identity, section: Bytes) -> byt
         Shdr(_offset_of_name(names, NAMES), SHT.STRTAB, 0, 0, names_at, len(names), 0, 0, 1, 0),
     ]
     header = elf.header._replace(
-        e_phoff=EHDR_SIZE if loads else 0,
-        e_phnum=len(loads),
-        e_phentsize=PHDR_SIZE,
-        e_ehsize=EHDR_SIZE,
-        e_shoff=headers_at,
-        e_shnum=len(headers),
-        e_shentsize=SHDR_SIZE,
-        e_shstrndx=len(headers) - 1,
-    )
-    note += bytes(section_at - note_at - len(note))
+        e_phoff=EHDR_SIZE if loads else 0, e_phnum=len(loads), e_phentsize=PHDR_SIZE, e_ehsize=EHDR_SIZE,
+        e_shoff=headers_at, e_shnum=len(headers), e_shentsize=SHDR_SIZE, e_shstrndx=len(headers) - 1,
+    )  # fmt: skip
+    note += bytes(section_at - note_at - len(note))  # padding, as below
     names += bytes(headers_at - names_at - len(names))
     return b"".join((pack_records([header], order), pack_records(loads, order), note, section, names, pack_records(headers, order)))
 

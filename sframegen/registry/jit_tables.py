@@ -1,4 +1,9 @@
-"""Reads the tables that a process writes for code made at run time (docs/registration.md), while the process adds entries."""
+"""Reads the tables that a process writes for code made at run time (docs/registration.md), while the process adds entries.
+
+The process describes a range of code by a chain of tables: a header with the used bytes and the address of the next table, then
+entries of `stride` bytes. Each entry has the unwind rule of one piece of code. Entries are only appended, and later marked as
+removed, so `JitTables` keeps what it has read: `refresh` reads later entries, and all again if a header contradicts them.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +39,7 @@ REMOVED = 0x20  # the code is gone: the only bit that ever changes, from 0 to 1
 RA_SIGNED = 0x80  # AArch64; the same bit as in SFrame
 ALL_BITS = CFA_SP | RA_SAVED | FP_SAVED | IS_OUTERMOST | IS_SIGNAL | REMOVED | RA_SIGNED
 
-FRE_SIZE = 21  # bytes of an entry; the rest of the stride is padding
+FRE_SIZE = 21  # bytes of an entry (a function row entry, FRE, as in SFrame) without the padding up to the stride
 ENTRY_FORMAT = "2I3iB"  # of these bytes, for `struct`: the fields of JitEntry
 MAX_STRIDE = 256  # later versions may have longer entries, but not ten times as long
 MAX_ENTRIES = 1 << 20  # 25 MB of tables
@@ -82,8 +87,8 @@ def rule_of_entry(entry: JitEntry, abi: Abi) -> Rule | None:
     if info & ~ALL_BITS:
         return None
     if info & IS_OUTERMOST:
-        alone = not info & ~(IS_OUTERMOST | IS_SIGNAL | REMOVED) and not any(entry[2:5])
-        return OUTERMOST if alone else None
+        has_rule = info & ~(IS_OUTERMOST | IS_SIGNAL | REMOVED) or entry.cfa_off or entry.ra_off or entry.fp_off
+        return None if has_rule else OUTERMOST
     saved_ra, saved_fp, signed = (bool(info & bit) for bit in (RA_SAVED, FP_SAVED, RA_SIGNED))
     if (entry.ra_off and not saved_ra) or (entry.fp_off and not saved_fp):
         return None
@@ -103,7 +108,6 @@ class _Table:
 
     address: int
     header: JitTable  # as first read; its used_len and next are outdated, and not used
-    first: int  # number of its first entry in the chain
     used: int = 0  # bytes of entries that were read
 
 
@@ -144,23 +148,21 @@ class JitTables:
         try:
             self._check_budget_for_kept()
             self._read_new_or_restart()
-        except BudgetError as error:
-            self._damage = error
-            raise
         except FormatError as error:
-            self._reset()
+            if not isinstance(error, BudgetError):
+                self._reset()
             self._damage = error
             raise
 
     def _reset(self) -> None:
         self._tables: list[_Table] = []
-        self._opened: set[int] = set()  # their addresses
+        self._opened: set[int] = set()  # addresses of these tables
         self._offsets = array("I")  # ip_off of each entry
         self._sizes = array("I")  # size of each entry
         self._fields: list[tuple[EntryFields, Rule]] = []  # the other fields of each entry, and its rule
-        self._rules: dict[EntryFields, tuple[EntryFields, Rule]] = {}  # keeps equal ones once
+        self._rules: dict[EntryFields, tuple[EntryFields, Rule]] = {}  # rules that were read, so that equal ones are kept once
         self._removed: set[int] = set()  # numbers of entries
-        self._end = 0  # offset of the end of the last code
+        self._end = 0  # offset of the end of the last entry's code
         self._damage = None
 
     def _check_budget_for_kept(self) -> None:
@@ -175,10 +177,8 @@ class JitTables:
         is_first = not self._tables
         try:
             self._read_new()
-        except BudgetError:
-            raise
-        except FormatError:
-            if is_first:  # there was nothing to contradict
+        except FormatError as error:
+            if is_first or isinstance(error, BudgetError):  # there was nothing to contradict
                 raise
             self._reset()
             self._read_new()
@@ -202,7 +202,7 @@ class JitTables:
             raise _table_error(address, f"no table has {header.reserved_len} bytes here", 0)
         if not FRE_SIZE <= header.fre_size <= header.fre_stride <= MAX_STRIDE or header.fre_stride % 4:
             raise _table_error(address, f"entries of {header.fre_size} bytes, {header.fre_stride} apart", 24)
-        table = _Table(address, header, len(self._offsets))
+        table = _Table(address, header)
         self._tables.append(table)
         self._opened.add(address)
         return table
@@ -218,8 +218,8 @@ class JitTables:
             if any(header._replace(used_len=0, next=0) != table.header._replace(used_len=0, next=0) for header in (first, second)):
                 raise _table_error(table.address, "the header has changed", 0)
             header = second if first.next else first
-            steady = second.used_len >= first.used_len and first.next in (0, second.next)
-            if steady and table.used <= header.used_len <= header.reserved_len and header.used_len % header.fre_stride == 0:
+            is_growing = second.used_len >= first.used_len and first.next in (0, second.next)
+            if is_growing and table.used <= header.used_len <= header.reserved_len and header.used_len % header.fre_stride == 0:
                 return header
         raise _table_error(table.address, f"{header.used_len} bytes are used after {table.used} of {header.reserved_len}", 8)
 
@@ -230,35 +230,37 @@ class JitTables:
         if len(self._offsets) + count > MAX_ENTRIES:
             raise _table_error(table.address, f"more than {MAX_ENTRIES} entries", 8)
         for at in range(0, count, ENTRIES_PER_READ):
-            some = min(ENTRIES_PER_READ, count - at)
-            self._budget.spend(entries=some)
-            self._append_entries(table, some * stride)
+            block_entries = min(ENTRIES_PER_READ, count - at)
+            self._budget.spend(entries=block_entries)
+            self._append_entries(table, block_entries * stride)
 
     def _append_entries(self, table: _Table, size: int) -> None:
         stride, fre_size = table.header.fre_stride, table.header.fre_size
-        place = TABLE_SIZE + table.used
-        fields = struct.Struct(
+        first_offset = TABLE_SIZE + table.used
+        entry_struct = struct.Struct(
             f"{STRUCT_BYTE_ORDERS[self._abi.byte_order]}{ENTRY_FORMAT}{fre_size - FRE_SIZE}s{stride - fre_size}x"
         )
         limit, end, rules = self._info.text_end - self._info.text_start, self._end, self._rules
-        for at, (code, start, *offsets, info, unknown) in enumerate(fields.iter_unpack(self._read(table.address, place, size))):
-            if not end <= start < start + code <= limit:
-                raise _table_error(table.address, f"code at {start:#x} to {start + code:#x} after {end:#x}", place + at * stride)
-            end = start + code
-            key = (*offsets, info & ~REMOVED)
-            known = rules.get(key)
-            if known is None:
-                rule = rule_of_entry(JitEntry(code, start, *key), self._abi)
+        entries = entry_struct.iter_unpack(self._read(table.address, first_offset, size))
+        offsets_in_table = range(first_offset, first_offset + size, stride)
+        for at, (code_size, start, *offsets, info, later_fields) in zip(offsets_in_table, entries, strict=True):
+            if not end <= start < start + code_size <= limit:
+                raise _table_error(table.address, f"code at {start:#x} to {start + code_size:#x} after {end:#x}", at)
+            end = start + code_size
+            fields = (*offsets, info & ~REMOVED)
+            fields_and_rule = rules.get(fields)
+            if fields_and_rule is None:
+                rule = rule_of_entry(JitEntry(code_size, start, *fields), self._abi)
                 if rule is None or len(rules) == MAX_RULES:
-                    raise _table_error(table.address, f"no rule has info {info:#04x} and offsets {offsets}", place + at * stride)
-                known = rules[key] = key, rule
-            if unknown.strip(b"\0"):
-                raise _table_error(table.address, f"no rule has {unknown.hex()} after the info byte", place + at * stride)
+                    raise _table_error(table.address, f"no rule has info {info:#04x} and offsets {offsets}", at)
+                fields_and_rule = rules[fields] = fields, rule
+            if later_fields.strip(b"\0"):  # of a later version
+                raise _table_error(table.address, f"no rule has {later_fields.hex()} after the info byte", at)
             if info & REMOVED:
                 self._removed.add(len(self._offsets))
             self._offsets.append(start)
-            self._sizes.append(code)
-            self._fields.append(known)
+            self._sizes.append(code_size)
+            self._fields.append(fields_and_rule)
         self._end = end
         table.used += size
 

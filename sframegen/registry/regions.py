@@ -1,4 +1,7 @@
-"""Registered code of a process: regions of addresses, each with a source of the rules to unwind its code."""
+"""Keeps the registered code of a process: regions of addresses, each with a source of the rules to unwind its code.
+
+Requests and their errors are those of codectl, a proposed system call by which a process registers code (docs/registration.md).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sframegen.base.errors import FormatError
+from sframegen.elf.ranges import START
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
@@ -38,7 +42,7 @@ class Region(NamedTuple):
 
 
 class RegistryError(OSError):
-    """A refused request, with the `errno` of the interface."""
+    """A refused request to register or unregister code, with the `errno` of the proposed system call."""
 
 
 class BudgetError(FormatError):
@@ -49,8 +53,7 @@ class Registry:
     """The registered regions of a process by address, without overlaps."""
 
     def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._regions: list[Region] = []
+        self._regions: list[Region] = []  # ascending
 
     def __iter__(self) -> Iterator[Region]:
         return iter(self._regions)
@@ -62,14 +65,13 @@ class Registry:
         """Add a region, and return it. Raises RegistryError: EINVAL for an empty region, EEXIST for an overlap."""
         if not 0 <= region.start < region.end <= 1 << 64:
             raise RegistryError(errno.EINVAL, f"no code at {region.start:#x} to {region.end:#x}")
-        at = bisect_right(self._starts, region.start)
+        at = bisect_right(self._regions, region.start, key=START)
         neighbours = self._regions[max(at - 1, 0) : at + 1]
         for other in neighbours:
             if other.start < region.end and region.start < other.end:
                 raise RegistryError(
                     errno.EEXIST, f"{region.start:#x} to {region.end:#x} overlaps {other.start:#x} to {other.end:#x}"
                 )
-        self._starts.insert(at, region.start)
         self._regions.insert(at, region)
         return region
 
@@ -79,10 +81,9 @@ class Registry:
         if not removed:
             raise RegistryError(errno.EINVAL, "not registered")
         self._regions = [region for region in self._regions if region.key != key]
-        self._starts = [region.start for region in self._regions]
         return removed
 
     def find(self, pc: int) -> Region | None:
         """Return the region that contains `pc`; None if there is none."""
-        at = bisect_right(self._starts, pc) - 1
+        at = bisect_right(self._regions, pc, key=START) - 1
         return self._regions[at] if at >= 0 and pc < self._regions[at].end else None

@@ -26,9 +26,9 @@ SHT_AARCH64_ATTRIBUTES = 0x70000003
 @pytest.fixture(autouse=True)
 def not_imported(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delitem(sys.modules, "lief", raising=False)
-    read_back._can_import_lief.cache_clear()
+    read_back._try_import_lief.cache_clear()
     yield
-    read_back._can_import_lief.cache_clear()
+    read_back._try_import_lief.cache_clear()
 
 
 @pytest.mark.parametrize(("files", "reader"), [(MIN_FILES_FOR_LIEF - 1, "elftools"), (MIN_FILES_FOR_LIEF, "lief")])
