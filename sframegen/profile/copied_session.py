@@ -4,6 +4,8 @@ Where it is allowed, each CPU has one event, and samples of other processes are 
 on each CPU, inherited by its new threads and children; the events of a CPU share a ring buffer. Each thread then begins with a full
 sampling period, and is missed if it ends before; the counts of the events show how many samples that costs. The ring buffers also
 have the records of mappings.
+
+`open_session` chooses between this session and KernelSession.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ ALL_PROCESSES = -1  # the pid of an event for all processes on a CPU
 ENABLE, DISABLE, SET_OUTPUT = 0x2400, 0x2401, 0x2405  # PERF_EVENT_IOC_... requests of ioctl
 RING_PAGES = (2048, 1024, 512, 256, 128, 64, 32)  # to try; users may lock 516 KiB for each CPU (kernel.perf_event_mlock_kb)
 LARGEST_COPY, SMALLEST_COPY = 65_528, 16_384  # bytes; the kernel shortens copies so that records are smaller than 65,536
-RING_SECONDS = 0.2  # seconds of samples that fit into a ring buffer, because we may wait that long for a CPU
+RING_SECONDS = 0.2  # seconds of samples that fit into a ring buffer, because this process may wait that long for a CPU
 PAGE = 4096
 RING_FULL = "the ring buffer was full"
 NOT_REACHED = "in threads and processes that ended before a sampling period was over"
@@ -82,8 +84,8 @@ USER_ONLY = "time in the kernel is not sampled: that needs root, CAP_PERFMON, or
 
 def choose_copy_size(frequency: int, ring_bytes: int) -> int:
     """Return the largest size of a stack copy, in bytes, with which samples of RING_SECONDS fit into a ring buffer."""
-    fits = int(ring_bytes / max(frequency * RING_SECONDS, 1)) & ~7
-    return max(SMALLEST_COPY, min(LARGEST_COPY, fits))
+    fitting_size = int(ring_bytes / max(frequency * RING_SECONDS, 1)) & ~7  # the kernel takes multiples of 8
+    return max(SMALLEST_COPY, min(LARGEST_COPY, fitting_size))
 
 
 class RegisterLayout:
@@ -94,6 +96,7 @@ class RegisterLayout:
         if sampled is None:
             raise FormatError(f"samples of {abi.name} are not read")
         present = [number for number in range(mask.bit_length()) if mask >> number & 1]
+        # By DWARF number: the index in the sample, which has the registers in the order of the bits in the mask.
         indices = {number: present.index(bit) for number, bit in sampled.places.items() if bit in present}
         if sampled.pc not in present or abi.sp not in indices:
             raise FormatError("samples have no program counter or stack pointer")
@@ -211,9 +214,9 @@ class CopiedSession:
         """Apply the records of processes up to now, and walk or queue the samples."""
         now = time.monotonic_ns()
         self._rings.collect()
-        for at, _, kind, misc, body in self._rings.take_until(now):
-            if kind == GAP:
-                self._rescan_after_gap(at, misc)
+        for record_time, _, kind, misc, body in self._rings.take_until(now):
+            if kind == GAP:  # then `misc` is the time of its end
+                self._rescan_after_gap(record_time, misc)
                 continue
             record = self._reader.read(kind, misc, body)
             if isinstance(record, SampleRecord):
@@ -221,7 +224,7 @@ class CopiedSession:
                     self.samples += 1
                     self._walk_sample(record)
             elif record is not None:
-                self.processes.apply(record, at)
+                self.processes.apply(record, record_time)
                 if isinstance(record, CommRecord) and record.by_exec:
                     self._before_exec -= {record.pid}
         self.processes.drop_ended(now)
@@ -272,10 +275,11 @@ class CopiedSession:
         by_cpu = replace(full, flags=full.flags & ~(EventFlag.INHERIT | EventFlag.ENABLE_ON_EXEC))
         sample_type = full.sample_type & ~SampleType.CALLCHAIN
         user_only = replace(full, flags=full.flags | EventFlag.EXCLUDE_KERNEL, sample_type=sample_type)
-        candidates = [(by_cpu, ALL_PROCESSES, self._cpus[0]), (full, 0, -1)]
+        candidates = [(full, 0, -1)]
         # Dropping too many samples of other processes would cost more than missing the first period of each thread.
-        may_drop = 0 < self.plan.event.hertz(self.plan.frequency) * len(self._cpus) <= MAX_RATE_BY_CPU
-        for attributes, pid, cpu in candidates[not may_drop :]:
+        if 0 < self.plan.event.hertz(self.plan.frequency) * len(self._cpus) <= MAX_RATE_BY_CPU:
+            candidates.insert(0, (by_cpu, ALL_PROCESSES, self._cpus[0]))
+        for attributes, pid, cpu in candidates:
             try:
                 os.close(open_event(attributes, pid, cpu, name=self.plan.event.name))
             except EventError as error:
@@ -304,13 +308,13 @@ class CopiedSession:
 
     def _attach_process(self, pid: int, pages: int) -> bool:
         """Open events for the threads of a process. Return False if it has ended."""
-        seen: set[int] = set()
-        while new := set(proc.threads_of(pid)) - seen:
-            seen |= new
-            for tid in () if self._by_cpu else sorted(new):
+        known_tids: set[int] = set()
+        while new_tids := set(proc.threads_of(pid)) - known_tids:
+            known_tids |= new_tids
+            for tid in () if self._by_cpu else sorted(new_tids):
                 self._open_events(tid, pages)
         self._scan(pid)
-        return bool(seen)
+        return bool(known_tids)
 
     def _open_events(self, tid: int, pages: int) -> None:
         """Open an event of a thread, or of all processes, on each CPU, and connect it with the CPU's ring buffer."""

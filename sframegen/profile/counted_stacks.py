@@ -1,6 +1,8 @@
 """Matches stacks with their counts, which the kernel program sends separately, and adds both to the tree of stacks.
 
-Stacks of threads off the CPU are kept, because their counts come when the threads run again, which may be much later.
+A count has the key (hash of the stack, pid, tid) of its stack. The program sends a stack when it counts it for the first time, and
+its counts later. Stacks of threads off the CPU are kept, because their counts come when the threads run again, which may be much
+later.
 """
 
 from __future__ import annotations
@@ -27,10 +29,10 @@ RAN_AGAIN = "the thread waited when sampling began, and ran again before its sta
 MAX_STACKS = 1 << 18  # stacks that are kept; the kernel program sends a dropped one again when it counts it again
 
 
-def drop_oldest(known: dict[CountKey, T]) -> None:
+def drop_oldest(entries: dict[CountKey, T]) -> None:
     """Drop the oldest entries of the dictionary beyond MAX_STACKS."""
-    while len(known) > MAX_STACKS:
-        del known[next(iter(known))]
+    while len(entries) > MAX_STACKS:
+        del entries[next(iter(entries))]
 
 
 def read_stack_while_asleep(record: UnfinishedWalk, walker: KernelWalker) -> UnfinishedWalk | None:
@@ -121,19 +123,18 @@ class CountedStacks:
     def add_counts(self, counts: dict[CountKey, SampleCount], *, last: bool = False) -> None:
         """Add the kernel program's counts to the rows of their stacks. `last`: count those whose stacks have not come as lost."""
         early, self._early_counts = self._early_counts, {}
-        for key, counted in [*early.items(), *counts.items()]:
+        for key, count in [*early.items(), *counts.items()]:
             row = self._find_row(key)
             if row is None and self._plan.has_off_cpu_time and not last:
                 before = self._early_counts.get(key, NO_SAMPLES)
-                self._early_counts[key] = SampleCount(before.samples + counted.samples, before.nanoseconds + counted.nanoseconds)
+                self._early_counts[key] = SampleCount(before.samples + count.samples, before.nanoseconds + count.nanoseconds)
             elif row is None:
-                self.collected.lost[self._why_unwalked.get(key, NOT_RECEIVED)] += counted.samples
+                self.collected.lost[self._why_unwalked.get(key, NOT_RECEIVED)] += count.samples
             else:
-                self._add_to_row(row, counted)
+                self._add_to_row(row, count)
         if counts:
             self._rows.append({})
 
-    def _add_to_row(self, row: int, counted: SampleCount) -> None:
-        timed = self.collected.unit is Unit.MICROSECONDS
-        number = counted.nanoseconds // MICROSECOND if timed else counted.samples
-        self.collected.stacks.add_samples(row, number)
+    def _add_to_row(self, row: int, count: SampleCount) -> None:
+        is_time = self.collected.unit is Unit.MICROSECONDS
+        self.collected.stacks.add_samples(row, count.nanoseconds // MICROSECOND if is_time else count.samples)

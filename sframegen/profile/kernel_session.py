@@ -1,4 +1,9 @@
-"""Runs a profile with the kernel program: follows processes, requests tables, and finishes the walks that the program cannot."""
+"""Runs a profile with the kernel program: follows processes, requests tables, and finishes the walks that the program cannot.
+
+The kernel program walks a stack only with mappings that were published: read from /proc, and given to it. An epoch is the time in
+which published mappings are valid: new memory in place of a mapping ends it. A sample of a process without valid mappings arrives
+as an unfinished walk, which makes the process due to be published, and is walked in this process.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +33,7 @@ from sframegen.stack.names.demangle import begin_demangling
 from sframegen.stack.snapshot import StackError
 from sframegen.stack.walking.frames import End
 
-LONG_PUBLICATION = 0.05  # seconds of CPU time; after publishing a process for longer, we pause PAUSE_FACTOR times as long
+LONG_PUBLICATION = 0.05  # seconds of CPU time; a process that takes longer is not published again for PAUSE_FACTOR times as long
 PAUSE_FACTOR = 10
 
 
@@ -52,7 +57,7 @@ class Publications:
     def publish(self) -> None:
         """Publish the due processes that need not pause. Stacks of the others are walked in this process."""
         processes, now = self._follower.processes, time.monotonic()
-        drained = self._follower.drain()  # only once, before any epoch begins, because later mappings end the epoch
+        drained_until = self._follower.drain()  # only once, before any epoch begins, because later mappings end the epoch
         self.due |= processes.changed & self.sampled
         for pid in processes.changed - self.sampled:
             self._walker.forget(pid)  # the mappings that it got from its parent are outdated
@@ -66,7 +71,7 @@ class Publications:
             began = time.process_time()
             epoch = self._walker.begin_epoch(pid)
             # Scanned, because records do not tell which mappings have been unmapped since.
-            spans = processes.spans(pid) if self._follower.scan(pid, drained) else None
+            spans = processes.spans(pid) if self._follower.scan(pid, drained_until) else None
             processes.changed.discard(pid)
             if spans is not None:
                 self._published[pid] = time.monotonic_ns()
@@ -82,8 +87,8 @@ class Publications:
         self._collected.stacks.tasks.forget(pid)
         self.sampled.discard(pid)
         self.due.discard(pid)
-        for known in (self._published, self._not_before):
-            known.pop(pid, None)
+        self._published.pop(pid, None)
+        self._not_before.pop(pid, None)
 
 
 def begin_helpers() -> None:
@@ -98,7 +103,7 @@ MAX_BUILDERS = 1 + WORKERS  # processes that make tables: one more, because each
 CHECK_INTERVAL = 1.0  # seconds between two checks for unreported changes
 MAX_WAIT_AT_BEGIN = 0.5  # seconds that sampling waits for the tables of running processes
 CHECKS_PER_RELEASE = 10  # checks between two releases of unused files
-SCANS = 2
+SCANS = 2  # of the list of processes, because processes may fork before they are scanned
 NO_ROOM = "the memory for tables was full: its table was used outside of the kernel only"
 
 
@@ -111,7 +116,7 @@ class KernelSession:
         self.collected.notes += plan.event.notes(plan.frequency) * plan.on_cpu
         self._new: list[UnfinishedWalk] = []  # new samples to walk in this process
         self._drained = 0  # nanoseconds up to which all records were applied
-        self._check_at = self._release_at = 0.0
+        self._next_check = self._next_release = 0.0  # by time.monotonic
         self._is_sampling = False
         with ExitStack() as opened:
             opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, raise_open_file_limit())
@@ -154,12 +159,12 @@ class KernelSession:
             follow_descendants(sampled, self._walker.sample_process)
             self._publications.due |= sampled
         else:
-            for _ in range(SCANS):  # again, because processes may have forked before they were scanned
+            for _ in range(SCANS):
                 sampled.update(pid for pid in list_pids() if pid not in sampled and self.follower.scan(pid))
         self._walks.request_new()
         self._walks.take_tables()
         deadline = time.monotonic() + MAX_WAIT_AT_BEGIN
-        while self._builder.pending and time.monotonic() < deadline:  # before, stacks are copied, and deep ones cut off
+        while self._builder.pending and time.monotonic() < deadline:  # without tables, stacks are copied, and deep ones cut off
             select.select([self._builder.fileno()], [], [], WAIT)
             self._walks.take_tables()
         self._publications.publish()
@@ -206,7 +211,7 @@ class KernelSession:
 
     def _receive(self) -> None:
         """Process new records and tables: one turn of the session's loop."""
-        before = self._drained
+        drained_before = self._drained
         self._read_records()
         self._check_now_and_then()
         self._walks.request_new()
@@ -216,7 +221,7 @@ class KernelSession:
         self._walks.take_tables()  # again, because a builder stays idle until its last table is taken
         self._walks.walk_due(WALK_SECONDS)
         # Ended processes are dropped only after their last samples have been walked.
-        self.follower.processes.drop_ended(min(before, self._walker.ring.taken_until))
+        self.follower.processes.drop_ended(min(drained_before, self._walker.ring.taken_until))
         self._counted.add_counts(self._walker.take_counts())
 
     def _read_records(self) -> None:
@@ -234,9 +239,9 @@ class KernelSession:
     def _check_now_and_then(self) -> None:
         """Check for changes that no record reports: rewritten files, and CPUs that come and go."""
         now = time.monotonic()
-        if now < self._check_at:
+        if now < self._next_check:
             return
-        self._check_at = now + CHECK_INTERVAL
+        self._next_check = now + CHECK_INTERVAL
         self.collected.stacks.room.release_pages()
         self.follower.check_files()
         filenos = set(self.follower.filenos)
@@ -246,8 +251,8 @@ class KernelSession:
         for fileno in filenos - self._polled:  # epoll itself drops closed descriptors
             self._poll.register(fileno, select.EPOLLIN)
         self._polled = filenos
-        if now >= self._release_at:
-            self._release_at = now + CHECKS_PER_RELEASE * CHECK_INTERVAL
+        if now >= self._next_release:
+            self._next_release = now + CHECKS_PER_RELEASE * CHECK_INTERVAL
             self._release_files()
             self._files.release_pages()
 

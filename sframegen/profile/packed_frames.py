@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-GUESSED = 1 << 63  # flag: the walk came to this frame by a frame pointer, because the frame before had no rule
+GUESSED = 1 << 63  # flag: the walk came to this frame by a frame pointer, because its callee's code had no rule
 FILE_SHIFT = 48
 FILE_MASK = 0x7FFF
 PACKED_ADDRESS = (1 << FILE_SHIFT) - 1
@@ -27,10 +27,6 @@ class OffCpu(IntEnum):
     IO = 3
     PREEMPTED = 4
     WAITING = 5
-
-    @property
-    def words(self) -> str:
-        return OFF_CPU_WORDS[self]
 
     @property
     def frame(self) -> int:
@@ -67,4 +63,4 @@ def is_off_cpu(frames: Sequence[int]) -> bool:
 
 def off_cpu_label(reason: int) -> str:
     """Return the label of an off-CPU frame, for users."""
-    return f"[off CPU: {OffCpu(reason).words}]"
+    return f"[off CPU: {OFF_CPU_WORDS[OffCpu(reason)]}]"

@@ -1,6 +1,8 @@
 """Walks copied stacks in this process, at once or as soon as the tables of their files are ready.
 
-Waiting stacks are stored in an unnamed file, because there may be thousands, of 64 KiB each.
+A walk that meets a file without a table requests it, and the stack waits; when the table is ready, the stack is due, and its walk
+begins again. Code without a rule requests a proof in the same way. Waiting stacks are stored in an unnamed file, because there may
+be thousands, of 64 KiB each.
 """
 
 from __future__ import annotations
@@ -86,20 +88,20 @@ class StackWalks:
 
     def take_tables(self) -> None:
         """Take the tables that are ready, and note the files that get none."""
-        without = self._files.take_without_table()
+        without_table = self._files.take_without_table()
         ready = self._builder.take_ready(self._waiting.count_by_file())
         for built in ready:
             self._building.discard(built.number)
             self._proving.discard(built.number)
             self._files.by_number[built.number].apply_result(built)
-        numbers = [*without, *(built.number for built in ready)]
+        numbers = [*without_table, *(built.number for built in ready)]
         tables: dict[int, DecodedTable | None] = {number: self._files.by_number[number].table for number in numbers}
         unproven = {number for number in tables if not self._files.by_number[number].final}
         for number, table in tables.items():
             self._copies.add_table(number, table, final=number not in unproven)
         if self._kernel:
             self._kernel.add_tables(tables, unproven=unproven)
-        self._waiting.make_due({*tables})
+        self._waiting.make_due(set(tables))
         if self._waiting.bytes > MAX_WAITING // 2:
             self._end_wait_for_proofs()
 
@@ -183,11 +185,11 @@ class WaitingStack(NamedTuple):
 
 
 class _StoredStack(NamedTuple):
-    """A waiting stack whose pickled record, of `size` bytes, is in a slot of the file. `stack`: bytes of the copied stack."""
+    """A waiting stack whose pickled record, of `size` bytes, is in a slot of the file."""
 
     slot: int
     size: int
-    stack: int
+    stack_size: int
     spans: ProcessSpans
     number: int
     unwalked: UnwalkedStack
@@ -221,12 +223,13 @@ class WaitingStacks:
         try:
             self._write(record, slot)
         except OSError:
-            self._free += [slot] * (slot < self._slots)
+            if slot < self._slots:  # it was a free one
+                self._free.append(slot)
             return [stack.record.unwalked]
         self._slots = max(self._slots, slot + 1)
         stored = _StoredStack(slot, len(record), len(stack.record.stack), stack.spans, stack.number, stack.record.unwalked)
         self._stacks.append(stored)
-        self.bytes += stored.stack
+        self.bytes += stored.stack_size
         dropped = []
         while self.bytes > self._limit:
             oldest = (self._due or self._stacks).popleft()
@@ -267,8 +270,10 @@ class WaitingStacks:
 
     def used_files(self) -> set[int]:
         """Return the numbers of all files in the mappings of waiting stacks."""
-        tuples = {id(stored.spans): stored.spans for stored in (*self._stacks, *self._due)}  # thousands share one
-        return {span.file for spans in tuples.values() for span in spans}
+        distinct = {
+            id(stored.spans): stored.spans for stored in (*self._stacks, *self._due)
+        }  # thousands of stacks share their spans
+        return {span.file for spans in distinct.values() for span in spans}
 
     def close(self) -> None:
         if self._file >= 0:
@@ -288,6 +293,6 @@ class WaitingStacks:
     def _forget(self, stored: _StoredStack) -> None:
         """Free a stack's slot, and empty the file once all slots are free."""
         self._free.append(stored.slot)
-        self.bytes -= stored.stack
+        self.bytes -= stored.stack_size
         if len(self._free) == self._slots and self._file >= 0:
             os.ftruncate(self._file, 0)

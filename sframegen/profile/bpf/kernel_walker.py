@@ -1,4 +1,10 @@
-"""Runs the kernel program: gives it processes, spans and tables, and takes stacks, counts and numbers of lost samples from it."""
+"""Runs the kernel program: gives it processes, spans and tables, and takes stacks, counts and numbers of lost samples from it.
+
+This process writes arrays that the program reads at the same time: `spans`, in which each published process has an extent, `files`,
+with the state and layout of each file's table, and `tables`, with the tables. The spans of a process are valid only during an
+epoch, which the program ends when new memory takes the place of a mapping. Counts are in two maps: the program writes to one, and
+the other is read.
+"""
 
 from __future__ import annotations
 
@@ -84,12 +90,13 @@ class KernelWalker:
             }
         )
         self._program.set_constants(pack_settings(plan, self.cpus))
-        for name in [EVENT_PROGRAM] * (not plan.on_cpu) + [*SWITCH_PROGRAMS, ASLEEP_PROGRAM] * (not plan.has_off_cpu_time):
-            self._program.disable(name)
         self._follows = self._closed = False
         self._follows_areas = has_tracepoint(AREA_TRACEPOINT)
-        if not self._follows_areas:
-            self._program.disable(AREA_PROGRAM)
+        programs = {EVENT_PROGRAM: plan.on_cpu, AREA_PROGRAM: self._follows_areas}
+        programs |= dict.fromkeys((*SWITCH_PROGRAMS, ASLEEP_PROGRAM), plan.has_off_cpu_time)
+        for name, is_used in programs.items():
+            if not is_used:
+                self._program.disable(name)
         try:
             self._program.load()
             self._open_maps(spans, ring)
@@ -102,9 +109,9 @@ class KernelWalker:
         self._links: dict[int, int] = {}  # by CPU
         self._global_links: list[int] = []  # links of programs that are not attached to one CPU
         self._ended = 0  # when sampling ended, in nanoseconds; 0 before, and once threads off the CPU have been counted
-        self._taken: dict[CountKey, SampleCount] = {}  # counts read, but not returned yet
-        self._new_stacks, self._switched = 0, 0.0  # since the maps of counts were switched, and when that was
-        self._ready = READY  # the state of the table that was loaded last: each gets another number
+        self._unreturned: dict[CountKey, SampleCount] = {}  # counts that were read, but that `take_counts` has not returned yet
+        self._new_stacks, self._switched = 0, 0.0  # stacks since the maps of counts were switched, and the time of that
+        self._last_state = READY  # of the table that was loaded last: each gets another number, from READY on
         self._user_epoch = FIRST_USER_EPOCH
         for pid in plan.targets or ():
             self.sample_process(pid, after_exec=plan.after_exec)
@@ -202,6 +209,7 @@ class KernelWalker:
     def publish(self, pid: int, spans: Iterable[CodeSpan], epoch: int) -> bool:
         """Let the kernel program walk the process with these spans while the epoch lasts. Return False if there is no room."""
         ordered = sorted(span for span in spans if span.start < span.end)
+        # Of overlapping spans, the last stays; there should be none.
         disjoint = [span for span, after in pairwise([*ordered, None]) if span and (after is None or span.end <= after.start)]
         first = self._extents.allocate(len(disjoint)) if disjoint else None
         if first is None:
@@ -236,7 +244,7 @@ class KernelWalker:
         Add many at once, because the kernel waits for its running programs at each update. `unproven`: files to which a proof may
         still add rules; samples in their code without a rule are walked from copies.
         """
-        added: dict[int, int] = {}  # descriptors
+        descriptors: dict[int, int] = {}  # of the new tables, by file number
         try:
             for number, table in tables.items():
                 if table is None:
@@ -247,20 +255,20 @@ class KernelWalker:
                 if self.memory + len(table.data) > MAX_TABLE_MEMORY:
                     self.refused.add(number)
                     continue
-                added[number] = create_filled_table(table)
-                places = (table.pages, table.index_at, table.rows_at, table.rules_at)
+                descriptors[number] = create_filled_table(table)
+                layout = (table.pages, table.index_at, table.rows_at, table.rules_at)
                 at = number * _FILE.size
-                self._files[at : at + _FILE.size] = _FILE.pack(table.base, *places, PENDING, number in unproven)
+                self._files[at : at + _FILE.size] = _FILE.pack(table.base, *layout, PENDING, number in unproven)
                 self._sizes[number] = len(table.data)
                 self.memory += len(table.data)
                 self.refused.discard(number)
-            self._tables.put_all({_U32.pack(number): _U32.pack(fd) for number, fd in added.items()})
+            self._tables.put_all({_U32.pack(number): _U32.pack(fd) for number, fd in descriptors.items()})
         finally:
-            for fd in added.values():
+            for fd in descriptors.values():
                 os.close(fd)
-        for number in added:
-            self._ready += 1
-            self._set_file_field(number, _STATE_AT, self._ready)
+        for number in descriptors:  # only now, so that the program finds no state of a table before the table
+            self._last_state += 1
+            self._set_file_field(number, _STATE_AT, self._last_state)
 
     def end_proof(self, number: int) -> None:
         """Expect no more rules for a file, so that samples in its code without a rule are also walked in the kernel."""
@@ -303,15 +311,15 @@ class KernelWalker:
         self._new_stacks, self._switched = 0, monotonic()
 
     def _drain(self, counts: Map) -> None:
-        """Move the counts of a map into `_taken`."""
+        """Move the counts of a map into `_unreturned`."""
         for key, value in counts.items(MAX_COUNTS, take=True):
             samples, nanoseconds = _COUNT.unpack(value)
             if samples:
                 self._add_count(_COUNT_KEY.unpack(key), samples, nanoseconds)
 
     def _add_count(self, key: CountKey, samples: int, nanoseconds: int) -> None:
-        before = self._taken.get(key, NO_SAMPLES)
-        self._taken[key] = SampleCount(before.samples + samples, before.nanoseconds + nanoseconds)
+        before = self._unreturned.get(key, NO_SAMPLES)
+        self._unreturned[key] = SampleCount(before.samples + samples, before.nanoseconds + nanoseconds)
 
     def take_counts(self) -> dict[CountKey, SampleCount]:
         """Return new counts by stack; after `detach`, all that are left. Return none until `poll` has returned their stacks."""
@@ -324,8 +332,8 @@ class KernelWalker:
             for counts in self._counts:
                 self._drain(counts)
             self._count_blocks()
-        taken, self._taken = self._taken, {}
-        return taken
+        counted, self._unreturned = self._unreturned, {}
+        return counted
 
     def _count_blocks(self) -> None:
         """Count the time of threads that are still off the CPU when sampling ends."""
@@ -356,7 +364,7 @@ class KernelWalker:
 
 MIB = 1 << 20
 MIN_RING, MAX_RING = MIB, 64 * MIB
-COPY_SIZE, SECONDS_IN_RING = 16 << 10, 2  # bytes of a usual sample in a new process, and how long we may wait for a CPU
+COPY_SIZE, SECONDS_IN_RING = 16 << 10, 2  # bytes of a usual sample in a new process; time for which this process may lack a CPU
 EVENTS_PER_SECOND = 250  # assumed on each CPU, for events that are not sampled by time
 MAX_MEMOS = 1 << 12  # remembered stacks of threads off the CPU; must be a power of two
 COMM_BYTES = 16
@@ -365,8 +373,9 @@ _SETTINGS = struct.Struct("=QQII5B3x16s")
 
 def choose_ring_size(hertz: int, cpus: int) -> int:
     """Return the size of the ring buffer in bytes, a power of two. `hertz`: samples per second on each CPU; 0: unknown."""
-    wanted = (hertz or EVENTS_PER_SECOND) * cpus * COPY_SIZE * SECONDS_IN_RING
-    return max(MIN_RING, min(MAX_RING, 1 << (wanted - 1).bit_length()))
+    needed = (hertz or EVENTS_PER_SECOND) * cpus * COPY_SIZE * SECONDS_IN_RING
+    power_of_two = 1 << (needed - 1).bit_length()  # rounded up
+    return max(MIN_RING, min(MAX_RING, power_of_two))
 
 
 def pack_settings(plan: ProfilePlan, cpus: int) -> bytes:

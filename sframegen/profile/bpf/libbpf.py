@@ -168,20 +168,25 @@ class Map:
         """
         call = self._functions.bpf_map_lookup_and_delete_batch if take else self._functions.bpf_map_lookup_batch
         keys, values = c.create_string_buffer(entries * self.key_size), c.create_string_buffer(entries * self.value_size)
-        key, value = self.key_size, self.value_size
         position, start = c.create_string_buffer(8), None
-        found: list[tuple[bytes, bytes]] = []
+        entries_read: list[tuple[bytes, bytes]] = []
         while True:
             number = c.c_uint32(entries)
             failed = call(self.fd, start, position, keys, values, c.byref(number), None)
-            raw_keys, raw_values = c.string_at(keys, number.value * key), c.string_at(values, number.value * value)
-            at_key, at_value = range(0, number.value * key, key), range(0, number.value * value, value)
-            found += [(raw_keys[k : k + key], raw_values[v : v + value]) for k, v in zip(at_key, at_value, strict=True)]
+            entries_read += zip(
+                _split(keys, self.key_size, number.value), _split(values, self.value_size, number.value), strict=True
+            )
             if failed and c.get_errno() != ENOENT and not take:
                 raise LoadError(f"{self.name}: {os.strerror(c.get_errno())}")
             if failed or not number.value:  # ENOENT marks the last batch
-                return found
+                return entries_read
             start = position
+
+
+def _split(buffer: c.Array[c.c_char], size: int, count: int) -> list[bytes]:
+    """Return the first `count` items of `size` bytes in a buffer."""
+    data = c.string_at(buffer, count * size)
+    return [data[at : at + size] for at in range(0, count * size, size)]
 
 
 class Program:

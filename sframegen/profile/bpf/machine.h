@@ -51,7 +51,8 @@ INLINE int returns_from_signal(u64 pc)
 	       code[8] == 5;
 }
 
-/* Is this after the syscall in `mov $clone or $clone3,%eax; syscall; test %rax,%rax` (Go: cmp $0,%rax), where a thread begins? */
+/* Is this after the syscall in `mov $clone or $clone3,%eax; syscall; test %rax,%rax` (Go: cmp $0,%rax), where a thread begins? The numbers
+   of the two calls are 0x38 and 0x1b3 = 0x38 + 0x17b. */
 INLINE int starts_thread(u64 pc)
 {
 	u8 code[19];
@@ -101,7 +102,7 @@ INLINE int ends_call(u64 pc)
 
 	if (read_user(code, sizeof(code), (void *)(pc - 8)))
 		return -1;
-	if (code[3] == 0xe8 || code[7] == 0x90)
+	if (code[3] == 0xe8 || code[7] == 0x90) /* a direct call, a no-op */
 		return 1;
 	return is_indirect_call(code[6], code[7], 0, 2) || is_indirect_call(code[5], code[6], code[7], 3) ||
 	       is_indirect_call(code[4], code[5], code[6], 4) || is_indirect_call(code[2], code[3], code[4], 6) ||
@@ -162,6 +163,7 @@ INLINE int ends_call(u64 pc)
 
 	if (read_user(&word, sizeof(word), (void *)(pc - 4)))
 		return -1;
+	/* bl; blr and its forms that authenticate a pointer; nop; mov x0,x0, which is a no-op, too */
 	return word >> 26 == 0x25 || (word & 0xfefff000) == 0xd63f0000 || word == 0xd503201f || word == 0xaa0003e0;
 }
 

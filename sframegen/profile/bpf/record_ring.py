@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 BUSY, DISCARDED = 1 << 31, 1 << 30  # flags in the length: the record is still being written; it was discarded
 HEADER = struct.Struct("=I4x")  # the record's length, without the header; records begin at multiples of the header's size
-MAX_TURNS = 4
+MAX_TURNS = 4  # of one call of `take`, because new records may come for ever
 DATA_AT = mmap.PAGESIZE  # after the page with the producer's position
 
 
@@ -64,9 +64,9 @@ class RecordRing:
         """Append the records that are complete; return True if there were any, even discarded ones."""
         data, mask, read_length = self._producer_pages, self._size - 1, HEADER.unpack_from
         with self._fence:
-            at = before = self._consumed[0]
+            at = consumed = self._consumed[0]
             end = self._produced[0]
-        places: list[tuple[int, int]] = []
+        ranges: list[tuple[int, int]] = []  # of the complete records, in `data`
         with self._fence:
             while at < end:
                 start = DATA_AT + (at & mask)
@@ -76,13 +76,13 @@ class RecordRing:
                 size = length & ~DISCARDED
                 start += HEADER.size
                 if size == length:
-                    places.append((start, start + size))
-                at += HEADER.size + (size + 7 & ~7)
+                    ranges.append((start, start + size))
+                at += HEADER.size + (size + 7 & ~7)  # rounded up to a multiple of 8
         with self._fence:
-            records += [data[start:stop] for start, stop in places]
+            records += [data[start:stop] for start, stop in ranges]
         with self._fence:
             self._consumed[0] = at
-        return at > before
+        return at > consumed
 
     def close(self) -> None:
         for view in (self._consumed, self._produced):

@@ -94,7 +94,7 @@ GLOBAL u32 last_span(u32 first, u32 count, u64 address)
 {
 	u32 low = first, high = first + count;
 
-	for (u32 step = 0; step < 24 && low < high; step++) {
+	for (u32 step = 0; step < 24 && low < high; step++) { /* 24: more than the binary logarithm of any number of spans */
 		u32 middle = low + (high - low) / 2;
 		struct span *span = map_lookup(&spans, &middle);
 
@@ -225,7 +225,9 @@ GLOBAL int on_same_stack(u64 low, u64 cfa)
 	return 1;
 }
 
-/* Records the current frame and goes to its caller. Returns FOUND, or an END_. Does not record the frame if user space may know more. */
+/* Records the current frame and goes to its caller. Returns FOUND, or an END_. Does not record the frame if user space may know more.
+   Finds the rule of the frame's code, or makes one: for a signal frame, for code that only returns, or, as a guess, from the frame pointer.
+   Then computes the caller's CFA, return address and FP by the rule, checks them, and makes the caller the current frame. */
 GLOBAL int step(struct sample *sample)
 {
 	struct table_rule rule = {};
@@ -248,6 +250,7 @@ GLOBAL int step(struct sample *sample)
 		found = find_rule(span->file, code - span->bias, &rule);
 		packed = ((u64)(span->file & KERNEL_FILE) << FILE_SHIFT) | ((code - span->bias) & ADDRESS_MASK);
 	}
+	/* In a new thread, the system call that created it returns 0. */
 	starts = sample->exact && is_known(sample, 0) && sample->registers[0] == 0 && starts_thread(pc);
 	if (found == RULE_UNPROVEN && starts)
 		found = RULE_NONE;
@@ -293,6 +296,7 @@ GLOBAL int step(struct sample *sample)
 		rule.flags = TABLE_RA_DEREF | TABLE_FP | TABLE_FP_DEREF;
 	}
 	flags = rule.flags;
+	/* A memo holds only stack words and the registers PC, SP, FP and LINK, so that no walk that needs more can be remembered. */
 	if (guess || (flags & (TABLE_CFA_DEREF | TABLE_SIGNAL | TABLE_FP_REGISTER)) ||
 	    (rule.cfa_register != SP && rule.cfa_register != FP) || ((flags & TABLE_RA_REGISTER) && rule.ra_register != LINK))
 		sample->noted = NOT_NOTED;

@@ -79,7 +79,7 @@ class CpuRings:
         self.by_cpu: dict[int, tuple[int, RingBuffer]] = {}
         self.lost = 0  # records that the kernel could not write
         self._pending: list[TimedRecord] = []
-        self._number = 0
+        self._number = 0  # of the next record
         self._lock = threading.Lock()
 
     @property
@@ -113,14 +113,14 @@ class CpuRings:
 
     def _collect(self, ring: RingBuffer) -> None:
         """Append a ring buffer's records, and a GAP if records may be missing."""
-        data, before = ring.take(), len(self._pending)
+        data, first_new = ring.take(), len(self._pending)
         self.lost += split_records(data, self._number, self._pending)
-        self._number += len(self._pending) - before
-        if ring.filled > ring.surely_complete:
-            ends = accumulate(HEADER.size + len(body) for *_, body in self._pending[before:])
+        self._number += len(self._pending) - first_new
+        if ring.filled > ring.surely_complete:  # the gap begins with the first record that came when the buffer was so full
+            ends = accumulate(HEADER.size + len(body) for *_, body in self._pending[first_new:])
             last = len(self._pending) - 1
-            first = next((number for number, end in enumerate(ends, before) if end > ring.surely_complete), last)
-            self._pending.append((self._pending[first][0], self._number, GAP, time.monotonic_ns(), b""))
+            late = next((number for number, end in enumerate(ends, first_new) if end > ring.surely_complete), last)
+            self._pending.append((self._pending[late][0], self._number, GAP, time.monotonic_ns(), b""))
             self._number += 1
 
     def take_until(self, now: int) -> list[TimedRecord]:
@@ -128,8 +128,8 @@ class CpuRings:
         with self._lock:
             self._pending.sort()
             count = bisect_right(self._pending, now, key=itemgetter(0))
-            taken, self._pending = self._pending[:count], self._pending[count:]
-        return taken
+            records, self._pending = self._pending[:count], self._pending[count:]
+        return records
 
     def close(self, cpu: int) -> None:
         with self._lock:

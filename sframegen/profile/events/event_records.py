@@ -116,19 +116,19 @@ class RecordReader:
 
     def _read_sample(self, _kind: int, _misc: int, body: bytes) -> SampleRecord:
         """Decode a sample, whose fields depend on the attributes' sample type."""
-        wanted = self._sample_type
+        fields = self._sample_type
         cursor = _Cursor(body, SAMPLE_HEAD.size)
         pid, tid, time, cpu = SAMPLE_HEAD.unpack_from(body)
         callchain: tuple[int, ...] = ()
         abi, registers, stack = 0, (), memoryview(b"")
-        if wanted & SampleType.CALLCHAIN:
-            callchain = cursor.words(cursor.word())
-        if wanted & SampleType.REGS_USER:
-            abi = cursor.word()
-            registers = self._registers.unpack(cursor.part(self._registers.size)) if abi else ()
-        if wanted & SampleType.STACK_USER and (size := cursor.word()):
-            stack = cursor.part(size)
-            stack = stack[: min(cursor.word(), size)]
+        if fields & SampleType.CALLCHAIN:
+            callchain = cursor.read_words(cursor.read_word())
+        if fields & SampleType.REGS_USER:
+            abi = cursor.read_word()
+            registers = self._registers.unpack(cursor.read_bytes(self._registers.size)) if abi else ()
+        if fields & SampleType.STACK_USER and (size := cursor.read_word()):
+            stack = cursor.read_bytes(size)
+            stack = stack[: min(cursor.read_word(), size)]  # the field has `size` bytes, of which the kernel has filled so many
         return SampleRecord(pid, tid, time, cpu, callchain, abi, registers, stack)
 
 
@@ -164,18 +164,15 @@ class _Cursor:
         self._body = memoryview(body)
         self._at = at
 
-    def part(self, size: int) -> memoryview:
+    def read_bytes(self, size: int) -> memoryview:
         at = self._at
-        self.skip(size)
+        if size > len(self._body) - at:
+            raise FormatError(f"{size} bytes, {len(self._body) - at} are left", "SAMPLE record", at)
+        self._at += size
         return self._body[at : at + size]
 
-    def skip(self, size: int) -> None:
-        if size > len(self._body) - self._at:
-            raise FormatError(f"{size} bytes, {len(self._body) - self._at} are left", "SAMPLE record", self._at)
-        self._at += size
+    def read_word(self) -> int:
+        return int.from_bytes(self.read_bytes(8), sys.byteorder)
 
-    def word(self) -> int:
-        return int.from_bytes(self.part(8), sys.byteorder)
-
-    def words(self, count: int) -> tuple[int, ...]:
-        return tuple(self.part(count * 8).cast("Q"))
+    def read_words(self, count: int) -> tuple[int, ...]:
+        return tuple(self.read_bytes(count * 8).cast("Q"))

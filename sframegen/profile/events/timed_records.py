@@ -28,27 +28,27 @@ def split_records(data: bytes, number: cython.longlong, records: list[TimedRecor
 
     Samples and the suffixes of other records must have the fields TID, TIME and CPU.
     """
-    whole: cython.Py_ssize_t = len(data) // 8 * 8
-    view = memoryview(data)[:whole]
+    usable_size: cython.Py_ssize_t = len(data) // 8 * 8
+    view = memoryview(data)[:usable_size]
     words: Column = view.cast("I")
     halves: Column = view.cast("H")
     longs: Column = view.cast("Q")
-    at: cython.Py_ssize_t = 0
-    end: cython.Py_ssize_t = whole // 8
+    at: cython.Py_ssize_t = 0  # position of the next record, in units of 8 bytes
+    end: cython.Py_ssize_t = usable_size // 8
     lost: cython.ulonglong = 0
-    sample: cython.uint = SAMPLE
-    lost_some: cython.uint = LOST
+    sample_kind: cython.uint = SAMPLE
+    lost_kind: cython.uint = LOST
     while at < end:
         kind: cython.uint = words[2 * at]
         size: cython.Py_ssize_t = halves[4 * at + 3]
         length: cython.Py_ssize_t = size // 8
         if not length or size % 8 or at + length > end:
             raise FormatError(f"a record of {size} bytes, {8 * (end - at)} are left", "ring buffer", 8 * at)
-        time_at: cython.Py_ssize_t = TIME_IN_SAMPLE if kind == sample else length - TIME_FROM_END
+        time_at: cython.Py_ssize_t = TIME_IN_SAMPLE if kind == sample_kind else length - TIME_FROM_END
         if time_at < 1 or time_at >= length:
             raise FormatError(f"{size - 8} bytes are too few", f"record of kind {kind}")
-        if kind == lost_some:
-            lost += longs[at + 2]
+        if kind == lost_kind:
+            lost += longs[at + 2]  # after the header and an id: the number of lost records
         records.append((longs[at + time_at], number, kind, halves[4 * at + 2], data[8 * at + 8 : 8 * (at + length)]))
         number += 1
         at += length

@@ -1,4 +1,8 @@
-"""Keeps track of the files that processes have mapped: each gets a number, is opened once, and stays open."""
+"""Keeps track of the files that processes have mapped: each gets a number, is opened once, and stays open.
+
+A file is found by its key, as mappings name it (mapped_file.FileKey), by its inode, which several keys may lead to, or, for a vDSO,
+which is in memory only, by its bytes. A rewritten file is retired: it is closed, and later mappings of it get another number.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +61,7 @@ class CodeSpan(NamedTuple):
     start: int
     end: int
     bias: int
-    file: int  # the file's number; 0: code without a file
+    file: int  # the file's number; 0 (packed_frames.NO_FILE): code without a file
 
 
 class TracedFiles:
@@ -105,23 +109,23 @@ class TracedFiles:
 
     def find_or_open(self, key: FileKey, place: MappedPlace) -> TracedFile | None:
         """Return the file that a process has mapped, opening it if need be; None if it is not ELF, or if there are too many."""
-        known = self._by_key.get(key)
-        if known is not None and known.elf is not None and self._has_changed(known, key, place):
-            self._retire(known)
-            known = None
-        if known is None or known.number in self._unopened:
-            known = self._open_file(key, place, known)
-            if known is not None:
-                self._by_key[key] = known
-        return None if known is None or known.why == NOT_ELF else known
+        traced = self._by_key.get(key)
+        if traced is not None and traced.elf is not None and self._has_changed(traced, key, place):
+            self._retire(traced)
+            traced = None
+        if traced is None or traced.number in self._unopened:
+            traced = self._open_file(key, place, traced)
+            if traced is not None:
+                self._by_key[key] = traced
+        return None if traced is None or traced.why == NOT_ELF else traced
 
     def add_image(self, data: bytes) -> TracedFile | None:
         """Return the file that stands for a vDSO with these bytes; None if they are not an ELF file."""
-        known = self._by_bytes.get(data)
-        if known is None and data and (known := self._add_file(VDSO)) is not None:
-            self._by_bytes[data] = known
-            self._parse(known, memoryview(data), None, None)
-        return known if known is not None and known.elf is not None else None
+        traced = self._by_bytes.get(data)
+        if traced is None and data and (traced := self._add_file(VDSO)) is not None:
+            self._by_bytes[data] = traced
+            self._parse(traced, memoryview(data), None, None)
+        return traced if traced is not None and traced.elf is not None else None
 
     def retire_rewritten(self) -> set[int]:
         """Close the files that were rewritten since they were opened, because their rules no longer hold. Return their numbers."""
@@ -144,16 +148,16 @@ class TracedFiles:
         for file in self.by_number.values():
             _close(file)
 
-    def _open_file(self, key: FileKey, place: MappedPlace, known: TracedFile | None) -> TracedFile | None:
-        """Open a file and return it; None if there are too many files. `known`: its object, if opening it has failed before."""
+    def _open_file(self, key: FileKey, place: MappedPlace, unopened: TracedFile | None) -> TracedFile | None:
+        """Open a file and return it; None if there are too many files. `unopened`: its object if it could not be opened before."""
         try:
             descriptor, status, is_copy = self._mapped.open(key, place)
         except (OSError, FormatError) as error:
             why = error.message if isinstance(error, FormatError) else str(error.strerror)
-            if known is None and (known := self._add_file(place.path)) is not None:
-                known.why, known.ready = why, True
-                self._unopened.add(known.number)
-            return known
+            if unopened is None and (unopened := self._add_file(place.path)) is not None:
+                unopened.why, unopened.ready = why, True
+                self._unopened.add(unopened.number)
+            return unopened
         inode = (status.st_dev, status.st_ino)
         same = self._by_inode.get(inode)
         if same is not None and not _is_rewritten(same) and not (same.is_copy and _differs(same, status)):
@@ -161,7 +165,7 @@ class TracedFiles:
             return same
         if same is not None:
             self._retire(same)
-        traced = self._add_file(place.path)  # not `known`: stacks already have its number with addresses without a bias
+        traced = self._add_file(place.path)  # not `unopened`: stacks have its number with addresses that were made without segments
         if traced is None:
             os.close(descriptor)
             return None
@@ -181,17 +185,13 @@ class TracedFiles:
             traced.closing = finalize(traced, os.close, descriptor)
         return traced
 
-    def _has_changed(self, known: TracedFile, key: FileKey, place: MappedPlace) -> bool:
-        """Return True if the open file is not as it was when the process mapped it."""
-        return _was_rewritten(known, place.time) or self._is_old_copy(known, key, place)
-
-    def _is_old_copy(self, known: TracedFile, key: FileKey, place: MappedPlace) -> bool:
-        """Return True if the copy is of another file, or of older bytes; False if the file system does not answer."""
-        if not known.is_copy:
-            return False
+    def _has_changed(self, traced: TracedFile, key: FileKey, place: MappedPlace) -> bool:
+        """Return True if an open file was rewritten before it was mapped, or if a copy is of another file, or of older bytes."""
+        if not traced.is_copy:
+            return _was_rewritten(traced, place.time)
         try:
-            return _differs(known, self._mapped.stat(key, place))
-        except (OSError, FormatError):
+            return _differs(traced, self._mapped.stat(key, place))
+        except (OSError, FormatError):  # the file system does not answer
             return False
 
     def _parse(self, traced: TracedFile, data: memoryview, status: os.stat_result | None, descriptor: int | None) -> None:
@@ -240,7 +240,7 @@ def _close(file: TracedFile) -> None:
 
 
 def _was_rewritten(file: TracedFile, mapped: int) -> bool:
-    """Return True if a file was rewritten before the time `mapped`; perhaps also if it was rewritten later."""
+    """Return True if a file was rewritten before it was mapped at the time `mapped`; perhaps also if it was rewritten later."""
     if mapped <= file.checked:
         return False
     now = time.monotonic_ns()
@@ -258,6 +258,9 @@ def _is_rewritten(file: TracedFile) -> bool:
     return _differs(file, os.fstat(elf.descriptor))
 
 
-def _differs(file: TracedFile, now: os.stat_result) -> bool:
-    then = file.elf.status if file.elf else None
-    return then is not None and (now.st_ino, now.st_size, now.st_mtime_ns) != (then.st_ino, then.st_size, then.st_mtime_ns)
+def _differs(file: TracedFile, status: os.stat_result) -> bool:
+    """Return True if this status shows another file, or other bytes, than the status when the file was opened."""
+    opened = file.elf.status if file.elf else None
+    if opened is None:
+        return False
+    return (status.st_ino, status.st_size, status.st_mtime_ns) != (opened.st_ino, opened.st_size, opened.st_mtime_ns)

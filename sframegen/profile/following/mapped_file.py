@@ -1,4 +1,9 @@
-"""Opens the file that a process has mapped: never another file with the same path, and never a device or a FIFO."""
+"""Opens the file that a process has mapped: never another file with the same path, and never a device or a FIFO.
+
+/proc/PID/map_files leads to the mapped file itself, but only while the mapping exists, and only with enough rights. Otherwise the
+path is opened, as the process sees it or as we do. The file there is refused unless it has the same device, inode and generation,
+and was not changed since it was mapped.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +89,7 @@ class MappedFiles:
         return answering
 
     def _find_risk(self, key: FileKey, place: MappedPlace) -> Hashable:
-        """Return what may not answer: the device, or, if it has answered before, the device for this process only."""
+        """Return what may fail to answer: the device, or, if it has answered before, the device for this process only."""
         device = key[:2]
         return (device, place.pid) if device in self._answering else device  # a process may meanwhile map a silent mount's file
 
@@ -121,20 +126,19 @@ class Opener:
             self._devices.clear()
             self._since = time.monotonic()
         path = place.path.removesuffix(DELETED)
-        error: OSError | FormatError = FormatError("it has no path")
         try:
             return self._open_through_mapping(key, place)
-        except (OSError, FormatError) as refused:
-            error = refused
+        except (OSError, FormatError) as failure:
+            error: OSError | FormatError = failure
         if place.path.startswith("/"):
             for candidate in (f"/proc/{place.pid}/root{path}", path):
                 try:
                     return self._open_path(candidate, key, place)
-                except FormatError as refused:
-                    error = refused
-                except OSError as refused:
-                    if not isinstance(error, FormatError):
-                        error = refused
+                except FormatError as failure:
+                    error = failure
+                except OSError as failure:
+                    if not isinstance(error, FormatError):  # which tells more, so it stays
+                        error = failure
         raise error
 
     def _open_through_mapping(self, key: FileKey, place: MappedPlace) -> int:
@@ -146,11 +150,11 @@ class Opener:
             os.close(unopened)
         if status.st_ino == key.inode and self._is_device(key, status):
             return descriptor
-        with ExitStack() as refused:
-            refused.callback(os.close, descriptor)
+        with ExitStack() as on_error:
+            on_error.callback(os.close, descriptor)
             if read_key_as_mapped(descriptor)[:3] != key[:3]:
                 raise FormatError(CHANGED)
-            refused.pop_all()
+            on_error.pop_all()
         if status.st_ino == key.inode:
             self._devices.setdefault(key[:2], set()).add(status.st_dev)
         return descriptor
@@ -161,9 +165,9 @@ class Opener:
         try:
             if status.st_ino != key.inode or not self._is_device(key, status):
                 raise FormatError("another file has its path")
-            mapped = place.time + time.time_ns() - time.monotonic_ns()
-            descriptor, is_generation = _reopen_to_read(unopened, key)
-            if status.st_ctime_ns > mapped - (0 if is_generation else CLOCK_STEP):
+            mapped_at = place.time + time.time_ns() - time.monotonic_ns()  # by the clock of file times
+            descriptor, has_same_generation = _reopen_to_read(unopened, key)
+            if status.st_ctime_ns > mapped_at - (0 if has_same_generation else CLOCK_STEP):
                 os.close(descriptor)
                 raise FormatError(CHANGED)
             return descriptor

@@ -1,4 +1,8 @@
-"""Keeps the executable mappings of each process over time, from perf records and /proc, so that late samples find theirs."""
+"""Keeps the executable mappings of each process over time, from perf records and /proc, so that late samples find theirs.
+
+A version is the list of all spans of a process from a time on. Records of mappings and execs add versions, and so does a scan,
+which reads all mappings from /proc. A late record, from before the last scan, inserts a version that holds until that scan.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +54,13 @@ class Version(NamedTuple):
     spans: ProcessSpans | None
 
 
+class Scan(NamedTuple):
+    """The newest version after the mappings were read from /proc, which was at the time `read_at`."""
+
+    version: Version
+    read_at: int
+
+
 class ProcessState:
     """A process and its mappings over time. Children share the tuples of spans with their parent."""
 
@@ -60,34 +71,36 @@ class ProcessState:
         self.versions = deque([version])
         self.cost = _cost_of(version)
         self.changed_at = version.since  # time of the last record that changed mappings
-        self.scanned_at = 0  # time of the last scan; records from before it are outdated
-        self.scanned = (version, version.since)  # newest version at the last scan, and when /proc was read for it
-        self.ended_at = 0
+        self.applied_at_scan = 0  # time up to which all records had been applied before the last scan; older ones come late
+        self.last_scan = Scan(version, version.since)
+        self.ended_at = 0  # 0: it has not ended
         self.single_threaded = False  # True if it is known to have had only one thread
 
     @property
     def spans(self) -> ProcessSpans | None:
         return self.versions[-1].spans
 
-    def set_spans(self, since: int, spans: ProcessSpans | None, most: int = MAX_COST) -> None:
-        """Add a version that holds from `since` on, and drop old versions. `most`: the highest cost of all versions."""
+    def set_spans(self, since: int, spans: ProcessSpans | None, max_cost: int = MAX_COST) -> None:
+        """Add a version that holds from `since` on, and drop old versions. `max_cost`: of all versions."""
         self.versions.append(Version(since, spans))
         self.cost += _cost_of(self.versions[-1])
-        while len(self.versions) > 1 and (self.cost > most or self.versions[1].since < since - VERSION_LIFETIME):
+        while len(self.versions) > 1 and (self.cost > max_cost or self.versions[1].since < since - VERSION_LIFETIME):
             self.cost -= _cost_of(self.versions.popleft())
 
     def insert_version(self, time: int, spans: ProcessSpans) -> None:
         """Insert a version that holds until the last scan, even if that scan found the spans from before this version."""
-        last, since = self.scanned
-        index = next((number for number, version in enumerate(self.versions) if version is last), None)
+        scanned, read_at = self.last_scan
+        index = next((number for number, version in enumerate(self.versions) if version is scanned), None)
         if index is None:
             return
         added = [Version(time, spans)]
-        if last.since < since:
+        if scanned.since < read_at:  # the scan found no change: its version holds before and after the inserted one
             index += 1
-            copies = tuple(map(CodeSpan._make, last.spans or ()))  # so that `apply_unmapping` does not take them for the older ones
-            added.append(Version(since, copies))
-            self.scanned = added[-1], since
+            copies = tuple(
+                map(CodeSpan._make, scanned.spans or ())
+            )  # so that `apply_unmapping` does not take them for the older ones
+            added.append(Version(read_at, copies))
+            self.last_scan = Scan(added[-1], read_at)
         for version in reversed(added):
             self.versions.insert(index, version)
             self.cost += _cost_of(version)
@@ -167,28 +180,27 @@ class Processes:
         else:
             self._apply_mapping(record, time)
 
-    def set_scanned(self, pid: int, spans: Sequence[CodeSpan], name: str, time: int, read: int = 0) -> None:
-        """Store spans that were read from /proc at the time `read`, after all records up to `time` had been applied."""
+    def set_scanned(self, pid: int, spans: Sequence[CodeSpan], name: str, time: int, read_at: int = 0) -> None:
+        """Store spans that were read from /proc at the time `read_at`, after all records up to `time` had been applied."""
         state = self._states.get(pid)
         scanned = tuple(spans[:MAX_SPANS])
         if state is None:
             state = self._states[pid] = ProcessState(name, Version(0, scanned))
         elif state.spans != scanned:
-            self._set_spans(state, max(time, read), scanned)  # until then, the spans from the records hold
-        state.scanned = state.versions[-1], max(time, read)
-        state.name, state.scanned_at, state.ended_at = name, time, 0
+            self._set_spans(state, max(time, read_at), scanned)  # until then, the spans from the records hold
+        state.last_scan = Scan(state.versions[-1], max(time, read_at))
+        state.name, state.applied_at_scan, state.ended_at = name, time, 0
         self.changed.add(pid)
 
     def confirm_scan(self, pid: int) -> None:
         """Date the last scan's spans back to the last known change, if the records that came since show no other change."""
         state = self._states.get(pid)
-        if state is None or state.scanned[0] is not state.versions[-1]:
+        if state is None or state.last_scan.version is not state.versions[-1]:
             return
-        version, read = state.scanned
         since = max(state.changed_at, self.complete_since)
-        if since <= state.scanned_at and state.spans_at(since) is None:
-            state.versions[-1] = version._replace(since=since)
-            state.scanned = state.versions[-1], read
+        if since <= state.applied_at_scan and state.spans_at(since) is None:
+            state.versions[-1] = state.versions[-1]._replace(since=since)
+            state.last_scan = state.last_scan._replace(version=state.versions[-1])
 
     def forget_mappings(self, time: int, end: int) -> None:
         """Forget all mappings from `time` on, until they are scanned again, because records until `end` may be missing."""
@@ -235,22 +247,22 @@ class Processes:
         left = tuple(span for span in current if id(span) not in unmapped_ids)
         if len(left) < len(current):
             first = _find_first(spans, low)
-            all_left = (*spans[:first], *left, *spans[first + len(current) :])
-            self._set_spans(state, max(time, state.versions[-1].since), all_left)
+            remaining = (*spans[:first], *left, *spans[first + len(current) :])
+            self._set_spans(state, max(time, state.versions[-1].since), remaining)
             self.changed.add(pid)
 
     def _set_spans(self, state: ProcessState, since: int, spans: ProcessSpans | None) -> None:
         """Set the spans of a process. It may cost more than MAX_COST while all such processes cost at most MAX_COST_OF_ALL."""
-        most = MAX_COST
+        max_cost = MAX_COST
         if state.cost + _cost_of(Version(since, spans)) > MAX_COST:
             others = sum(other.cost for other in self._states.values() if other is not state and other.cost > MAX_COST)
-            most = max(MAX_COST, min(MAX_COST_OF_LARGE, MAX_COST_OF_ALL - others, LARGE_VERSIONS * len(spans or ())))
-        state.set_spans(since, spans, most)
+            max_cost = max(MAX_COST, min(MAX_COST_OF_LARGE, MAX_COST_OF_ALL - others, LARGE_VERSIONS * len(spans or ())))
+        state.set_spans(since, spans, max_cost)
 
     def files_in_use(self) -> set[int]:
         """Return the numbers of all files in any version of any process."""
-        tuples = {id(spans): spans for state in self._states.values() for _, spans in state.versions if spans}  # many are shared
-        return {span.file for spans in tuples.values() for span in spans}
+        distinct = {id(spans): spans for state in self._states.values() for _, spans in state.versions if spans}  # many are shared
+        return {span.file for spans in distinct.values() for span in spans}
 
     def drop_ended(self, time: int) -> None:
         """Drop the processes that ended more than MAX_DELAY before that time, so that late samples still find them."""
@@ -260,7 +272,7 @@ class Processes:
             if state is None or state.ended_at != ended_at:
                 continue
             if not state.single_threaded and _has_threads(pid):
-                self._ended_queue.append((time, pid))
+                self._ended_queue.append((time, pid))  # look again later
                 state.ended_at = time
                 continue
             del self._states[pid]
@@ -277,7 +289,7 @@ class Processes:
             state = self._states[record.pid] = ProcessState("", Version(time, None))
         if state is None:
             return
-        if time <= state.scanned_at:  # the kernel wrote this record only after the records for the scan had been read
+        if time <= state.applied_at_scan:  # the kernel wrote this record only after the records for the scan had been read
             before = state.spans_at(time)
             if before is not None:
                 new = self._resolver.find_spans(record, time)
@@ -298,7 +310,7 @@ class Processes:
             state = self._states[record.pid] = ProcessState("", Version(time, None))
         if record.by_exec:
             self.moved.pop(record.pid, None)
-        if record.by_exec and time <= state.scanned_at:
+        if record.by_exec and time <= state.applied_at_scan:
             if time > self.complete_since:
                 state.insert_version(time, ())
         elif record.by_exec:
@@ -343,10 +355,11 @@ class Processes:
 def replace_spans(spans: ProcessSpans, start: int, end: int, new: Sequence[CodeSpan]) -> ProcessSpans:
     """Return the spans with `new` in place of everything at [start, end). Spans that reach beyond are cut."""
     first = _find_first(spans, start)
-    last = bisect_left(spans, (end,), first)
-    left = [spans[first]._replace(end=start)] if first < last and spans[first].start < start else []
-    right = [spans[last - 1]._replace(start=end)] if first < last and spans[last - 1].end > end else []
-    return (*spans[:first], *left, *new, *right, *spans[last:])[:MAX_SPANS]
+    stop = bisect_left(spans, (end,), first)
+    overlapping = spans[first:stop]
+    left = [overlapping[0]._replace(end=start)] if overlapping and overlapping[0].start < start else []
+    right = [overlapping[-1]._replace(start=end)] if overlapping and overlapping[-1].end > end else []
+    return (*spans[:first], *left, *new, *right, *spans[stop:])[:MAX_SPANS]
 
 
 def _select_spans(spans: ProcessSpans, start: int, end: int) -> ProcessSpans:

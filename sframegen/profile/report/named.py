@@ -95,13 +95,13 @@ class FrameLocations:
 
     def number_locations(self, frames: Iterable[NamedFrame]) -> list[int]:
         """Return the numbers of the locations of `frames`, which begin with the outermost, and record callers in `outer`."""
-        found: list[int] = []
+        numbers: list[int] = []
         for frame in frames:
             number = self.number_location(frame)
-            if frame.inlined and found:
-                self.outer.setdefault(number, found[-1])  # the first stays, as a function inlined into itself would make a cycle
-            found.append(number)
-        return found
+            if frame.inlined and numbers:
+                self.outer.setdefault(number, numbers[-1])  # the first stays, as a function inlined into itself would make a cycle
+            numbers.append(number)
+        return numbers
 
 
 @dataclass(eq=False)
@@ -161,14 +161,14 @@ class NamedProfile:
     @cached_property
     def max_depth(self) -> int:
         """Return an upper bound of the frames in a stack, once all stacks are counted."""
-        if not self.locations.outer:
+        if not self.locations.outer:  # without inlined functions, MAX_DEPTH bounds the frames
             return MAX_NAMED_FRAMES
         depths = self.room.new_column("I")
         self.room.grow(depths, self.tree.nodes.count)
         parts = self.room.parts(self.tree.nodes.count, 1)
-        found = max((max_node_depth(self.tree.nodes, depths.view, part) for part in parts), default=0)
+        depth = max((max_node_depth(self.tree.nodes, depths.view, part) for part in parts), default=0)
         self.room.drop(depths)
-        return found
+        return depth
 
     @cached_property
     def ends(self) -> Counter[End]:

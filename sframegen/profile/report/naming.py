@@ -1,4 +1,8 @@
-"""Gives names to the frames of collected stacks: functions, source lines, inlined functions, kernel code and run-time code."""
+"""Gives names to the frames of collected stacks: functions, source lines, inlined functions, kernel code and run-time code.
+
+`name_stacks` first gives each packed frame the numbers of its locations (named.py): one for the function that runs or calls there,
+and one for each function that is inlined there. It then copies the tree of packed frames to a tree of locations.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +150,10 @@ def _order_locations(numbered: Iterable[tuple[int, list[int]]], count: int) -> L
 
 
 def _fill_named_tree(stacks: Stacks, by_frame: LocationLists, named: NamedProfile) -> None:
-    """Fill the tree of `named` from the tree of packed frames. Stacks that were cut off are put below a frame MISSING."""
+    """Fill the tree of `named` from the tree of packed frames. Stacks that were cut off are put below a frame MISSING.
+
+    A node that is in both kinds of stacks, whole and cut off, is therefore copied twice.
+    """
     tree, into = stacks.tree, named.tree
     into.nodes.lengthen(tree.nodes.count)
     into.rows.reserve(tree.rows.count)
@@ -157,20 +164,20 @@ def _fill_named_tree(stacks: Stacks, by_frame: LocationLists, named: NamedProfil
         flag_rows(tree, flag_of_end, flags, part)
     for part in room.parts(tree.nodes.count, last_first=True):
         flag_callers(tree, flags, part)
-    maps = []
+    copies = []  # for each flag: the copied node by node
     for flag in (WHOLE, CUT_OFF):
-        mapped = room.new_column("I")
-        room.grow(mapped, tree.nodes.count)
-        if flags[ROOT] & flag == CUT_OFF:
+        copied = room.new_column("I")
+        room.grow(copied, tree.nodes.count)
+        if flag == CUT_OFF and flags[ROOT] & CUT_OFF:
             missing = named.locations.number_location(MISSING)
-            mapped.view[ROOT] = into.nodes.append(missing, ROOT)  # not nodes.number_of, which would index all other nodes
+            copied.view[ROOT] = into.nodes.append(missing, ROOT)  # not nodes.number_of, which would index all other nodes
         for part in room.parts(tree.nodes.count, 1):
-            rename_nodes(tree, flag, flags, by_frame, into, mapped.view, part)
-        maps.append(mapped)
+            rename_nodes(tree, flag, flags, by_frame, into, copied.view, part)
+        copies.append(copied)
     for part in room.parts(tree.rows.count):
-        rename_rows(tree, flag_of_end, maps[0].view, maps[1].view, into, part)
-    for mapped in maps:
-        room.drop(mapped)
+        rename_rows(tree, flag_of_end, copies[0].view, copies[1].view, into, part)
+    for copied in copies:
+        room.drop(copied)
 
 
 class _Namer:
@@ -217,19 +224,19 @@ class _Namer:
 
     def _name_by_function(self, names: FileNames, frames: array[int], locations: FrameLocations) -> Iterator[tuple[int, list[int]]]:
         """Yield (frame, locations) for a file without source lines, where one name is enough for all frames of a function."""
-        first, sites, of = self._collected.stacks.frames.numbers.first, self._sites, locations.numbered.number_of
+        packed_frames, sites, number_of = self._collected.stacks.frames.numbers.first, self._sites, locations.numbered.number_of
         for frame in frames:
-            packed = first[frame]
+            packed = packed_frames[frame]
             address = packed & PACKED_ADDRESS
             key = names.at(address), packed & GUESSED
             site = sites.get(key)
             if site is None:
                 site = sites[key] = locations.number_site(self.name_frame(0, packed))
-            yield frame, [of(address, site)]
+            yield frame, [number_of(address, site)]
 
     def _load_source_lines(self, frames_of: dict[int, array[int]]) -> Iterator[int]:
         """Yield the number of each file as soon as its source lines are loaded, or if it has none."""
-        files, first = self._collected.files, self._collected.stacks.frames.numbers.first
+        files, packed_frames = self._collected.files, self._collected.stacks.frames.numbers.first
         if self._detail is None:
             yield from frames_of
             return
@@ -239,7 +246,9 @@ class _Namer:
             if file is None or file.is_copy or file.elf is None:  # copies have no debug sections
                 yield number
             else:
-                requests.append(FileAddresses(number, file.elf, array("Q", (first[frame] & PACKED_ADDRESS for frame in frames))))
+                requests.append(
+                    FileAddresses(number, file.elf, array("Q", (packed_frames[frame] & PACKED_ADDRESS for frame in frames)))
+                )
         yield from self._lines.load(requests, self._debug_files, self._detail)
 
     @cached_property
@@ -262,16 +271,16 @@ class _Namer:
         """Return the frame of a packed frame in the current file. `pid`: the process of a run-time address, else 0."""
         number, address, guessed = unpack_frame(packed)
         if number == OFF_CPU_FILE:
-            found = NamedFrame(off_cpu_label(address), "", "", None, FrameKind.OFF_CPU)
+            frame = NamedFrame(off_cpu_label(address), "", "", None, FrameKind.OFF_CPU)
         elif number == KERNEL_FILE:
             address |= KERNEL_BITS
             name, module = self._kernel_names.function_at(address)
-            found = NamedFrame(printable(name or module), printable(module), printable(module), address, FrameKind.KERNEL)
+            frame = NamedFrame(printable(name or module), printable(module), printable(module), address, FrameKind.KERNEL)
         elif pid:
-            found = self._name_runtime_code(pid, address)
+            frame = self._name_runtime_code(pid, address)
         else:
-            found = self._name_file_code(number, address)
-        return found._replace(guessed=True) if guessed else found
+            frame = self._name_file_code(number, address)
+        return frame._replace(guessed=True) if guessed else frame
 
     def read_perf_map(self, pid: int) -> PerfMap:
         """Return the perf map of a process. If the process has ended, the map has names only if it was read before."""
@@ -293,6 +302,6 @@ class _Namer:
         file = self._collected.files.get(number)
         path = printable(file.path.removesuffix(DELETED)) if file else ""
         name = path.rpartition("/")[2] or "??"
-        bare = name.strip("[]")
-        label = function or (f"[{bare}]" if start is None else f"[{bare}+{start:#x}]")
+        bare_name = name.strip("[]")  # of "[vdso]"
+        label = function or (f"[{bare_name}]" if start is None else f"[{bare_name}+{start:#x}]")
         return NamedFrame(label, name, path, address, FrameKind.USER, start=start)

@@ -69,8 +69,9 @@ def _base_name(path: str) -> str:
 
 def notes_on_unnamed(named: NamedProfile, has_map: Callable[[int], bool]) -> Iterator[str]:
     """Yield a note for each runtime with much of the profile in processes without a perf map. `has_map`: called with a pid."""
+    # Flags: a bit for each runtime whose files a stack runs through, and one for run-time code without a name.
     unnamed_bit = 1 << len(RUNTIMES)
-    flag_of = bytearray()  # by site: a bit for the runtime whose file it is in, or unnamed_bit for run-time code without a name
+    flag_of = bytearray()  # by site
     for site in named.locations.sites:
         file = site.object if site.kind is FrameKind.USER else ""
         flags = sum(bool(re.fullmatch(runtime.objects, file)) << number for number, runtime in enumerate(RUNTIMES))
@@ -86,13 +87,13 @@ def notes_on_unnamed(named: NamedProfile, has_map: Callable[[int], bool]) -> Ite
         samples[pids[tree.rows.second[row]]][node_flags[tree.node_of(row)]] += tree.samples[row]
     for number, runtime in enumerate(RUNTIMES):
         bit = 1 << number
-        unnamed = {
+        samples_of = {  # by pid of a process with the runtime: samples in it or in unnamed code
             pid: sum(count for flags, count in counts.items() if flags & (bit | unnamed_bit))
             for pid, counts in samples.items()
             if any(flags & bit for flags in counts)
         }
-        if MIN_SHARE_INVERSE * sum(unnamed.values()) > named.samples:  # else, has_map need not look for files of other processes
-            share = sum(count for pid, count in unnamed.items() if not has_map(pid)) / named.samples
+        if MIN_SHARE_INVERSE * sum(samples_of.values()) > named.samples:  # else, has_map need not look for files of other processes
+            share = sum(count for pid, count in samples_of.items() if not has_map(pid)) / named.samples
             if MIN_SHARE_INVERSE * share > 1:
                 where = f"in {100 * share:.1f} % of the profile"
                 yield f"{runtime.unnamed} have no names {where}, because no perf map was found: {runtime.remedy}"

@@ -1,6 +1,8 @@
 """Finds functions, also inlined ones, and source lines of addresses in files, from debug information, else Go's own table.
 
-Debug information is read in other processes, so that a file that crashes or blocks one of them loses only its own frames.
+Debug information is read in other processes, so that a file that crashes or blocks one of them loses only its own frames. They use
+the library symbolic, which makes a symbol index ("symcache") of a file; indexes are cached between runs. The answer of a process is
+columns of numbers, because sending an object for each frame would take too long.
 """
 
 from __future__ import annotations
@@ -65,18 +67,18 @@ DEBUG_INFORMATION = tuple(f"{prefix}info" for prefix in DEBUG_PREFIXES)
 
 
 class ReadingLimits(NamedTuple):
-    """Limits of reading. `seconds`, `memory`: for one file. `together`: seconds for all files; later files have no frames."""
+    """Limits of reading. `seconds`, `memory`: for one file. `total_seconds`: for all files; later files have no frames."""
 
     seconds: float
-    together: float = math.inf
+    total_seconds: float = math.inf
     memory: int = MAX_MEMORY
     processes: int = WORKERS
 
 
 def default_limits(*, user_waits: bool) -> ReadingLimits:
     """Return the default limits. `user_waits`: the user asked for source lines, and so waits longer."""
-    most = patience.current
-    return ReadingLimits(most.asked_places) if user_waits else ReadingLimits(most.places, most.all_places)
+    seconds = patience.current
+    return ReadingLimits(seconds.asked_places) if user_waits else ReadingLimits(seconds.places, seconds.all_places)
 
 
 def has_library() -> bool:
@@ -107,29 +109,29 @@ def find_source_frames(
     limits = limits or default_limits(user_waits=False)
     cache = FileCache("symbols", SYMCACHE_SUFFIX, directory)
 
-    def work(number: int) -> SourceFrameColumns | Exception:
+    def answer_request(number: int) -> SourceFrameColumns | Exception:
         return run_or_catch(lambda file: look_up_source_frames(file, [*requests[number].addresses], cache), requests[number].file)
 
-    def prepare(_pipe: int) -> None:
+    def prepare_process(_pipe: int) -> None:
         die_with_parent()
         redirect_to_null(1, 2)  # drop stdout and stderr, to which the library prints when it crashes
         limit_memory(limits.memory)
 
-    sizes = [_debug_information_size(one.file) for one in requests]
+    sizes = [_debug_information_size(request.file) for request in requests]
     unfinished = set(range(len(requests)))
     waiting = deque(sorted(unfinished, key=sizes.__getitem__))  # the largest file is the last, as it may take all the time
     size = 0  # bytes of debug information in the files that are being read
     try:
-        pool: Pool[int] = Pool(lambda: ForkedProcess(work, prepare, limits.seconds), limits.processes)
+        pool: Pool[int] = Pool(lambda: ForkedProcess(answer_request, prepare_process, limits.seconds), limits.processes)
         with pool:
-            deadline = time.monotonic() + limits.together
-            while unfinished and (rest := deadline - time.monotonic()) > 0:
-                begun = []
+            deadline = time.monotonic() + limits.total_seconds
+            while unfinished and (seconds_left := deadline - time.monotonic()) > 0:
+                startable = []
                 while waiting and (size + sizes[waiting[0]] <= MAX_BYTES_AT_ONCE or not size):
                     size += sizes[waiting[0]]
-                    begun.append(waiting.popleft())
-                pool.put(*begun)
-                for number, answer in pool.take_answers(None if rest == math.inf else rest):
+                    startable.append(waiting.popleft())
+                pool.put(*startable)
+                for number, answer in pool.take_answers(None if seconds_left == math.inf else seconds_left):
                     unfinished.discard(number)
                     size -= sizes[number]
                     yield requests[number].number, _decode_answer(requests[number], answer.value)
@@ -144,26 +146,20 @@ def _decode_answer(request: FileAddresses, answer: SourceFrameColumns | Exceptio
     if isinstance(answer, Exception):  # also DiedError, if the process crashed
         reason = (str(answer) or type(answer).__name__)[:MAX_REASON]
         return reason if isinstance(answer, FormatError) else f"{request.file.name}: no source lines or inlined functions: {reason}"
-    texts = _printable_texts(answer)
-    found: FramesByAddress = {}
+    demangled = demangle_all({answer.texts[number] for number in answer.numbers[::3]})
+    functions = [printable(demangled.get(text, text)) for text in answer.texts]
+    sources = [*map(printable, answer.texts)]
+    frames_by_address: FramesByAddress = {}
     start = 0
     decoded: dict[bytes, tuple[SourceFrame, ...]] = {}  # by encoded frames, as many addresses have equal frames
     for address, depth in zip(request.addresses, answer.depths, strict=True):
         numbers = answer.numbers[start : start + 3 * depth]
         start += 3 * depth
         if (key := numbers.tobytes()) not in decoded:
-            columns = zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
-            decoded[key] = tuple(
-                SourceFrame(texts[name][1], texts[source][0], line, index > 0) for index, (name, source, line) in enumerate(columns)
-            )
-        found[address] = decoded[key]
-    return found
-
-
-def _printable_texts(answer: SourceFrameColumns) -> list[tuple[str, str]]:
-    """Return each text of an answer as a path, and as a demangled function name."""
-    names = demangle_all({answer.texts[number] for number in answer.numbers[::3]})
-    return [(printable(text), printable(names.get(text, text))) for text in answer.texts]
+            columns = enumerate(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True))
+            decoded[key] = tuple(SourceFrame(functions[name], sources[path], line, at > 0) for at, (name, path, line) in columns)
+        frames_by_address[address] = decoded[key]
+    return frames_by_address
 
 
 class FrameDetail(NamedTuple):
@@ -200,30 +196,29 @@ class SourceLines:
     ) -> Iterator[int]:
         """Find all frames; yield the number of each file as soon as it is done. Without the library, only Go's lines are found."""
         with_debug_information: dict[int, FileAddresses] = {}
-        late: list[str] = []
-        for one in requests:
-            source = _find_debug_information(one.file, debug_files) if one.addresses and has_library() else None
-            if source is not None:
-                with_debug_information[one.number] = one._replace(file=source)
+        unread_files: list[str] = []
+        for request in requests:
+            debug_file = _find_debug_information(request.file, debug_files) if request.addresses and has_library() else None
+            if debug_file is not None:
+                with_debug_information[request.number] = request._replace(file=debug_file)
                 continue
-            self._frames[one.number] = _find_go_lines(one.file, one.addresses)
-            yield one.number
+            self._frames[request.number] = _find_go_lines(request.file, request.addresses)
+            yield request.number
         limits = default_limits(user_waits=detail.by_line)
         files = [*with_debug_information.values()]
         for number, found in find_source_frames(files, directory=directory, limits=limits) if files else ():
             if found is None:
-                late.append(with_debug_information[number].file.name)
+                unread_files.append(with_debug_information[number].file.name)
             elif isinstance(found, str):
                 self.notes.append(found)
             else:
                 limit = None if detail.inlined else 1
                 self._frames[number] = {address: frames[:limit] for address, frames in found.items()}
             yield number
-        if late:
-            reason = f"all files together took longer than {limits.together:g} seconds"
-            self.notes.append(
-                f"{format_count(len(late), 'file')} such as {late[0]}: no source lines or inlined functions: {reason}"
-            )
+        if unread_files:
+            files_unread = f"{format_count(len(unread_files), 'file')} such as {unread_files[0]}"
+            reason = f"all files together took longer than {limits.total_seconds:g} seconds"
+            self.notes.append(f"{files_unread}: no source lines or inlined functions: {reason}")
 
 
 def _find_debug_information(file: ElfFile, debug_files: DebugFiles) -> ElfFile | None:
@@ -281,25 +276,24 @@ class _Symcache:
 
     def __init__(self, file: ElfFile, cache: FileCache | None) -> None:
         self._library = import_library("symbolic", "Archive", "SymCache")
-        self._base = next(
-            (load.p_vaddr for load in file.segments if load.p_type == PT.LOAD), 0
-        )  # symcache addresses are relative to it
+        # Addresses in a symcache are relative to the first segment.
+        self._base = next((load.p_vaddr for load in file.segments if load.p_type == PT.LOAD), 0)
         name = "" if cache is None or file.status is None else name_result(file.status, self._version()) + SYMCACHE_SUFFIX
         data = cache.load(name) if cache and name else None
-        found = self._open(data) if data is not None else None
-        if found is None:
-            found = self._make(file)
+        symcache = self._open(data) if data is not None else None
+        if symcache is None:
+            symcache = self._make(file)
             if cache and name and file.status and is_settled(file.status):
-                with found.open_stream() as stream:
+                with symcache.open_stream() as stream:
                     cache.store(name, stream.read())
-        self._cache: Any = found
+        self._symcache: Any = symcache
 
     def look_up(self, address: int) -> list[tuple[str, str, int]]:
         """Return (function, source file, line) of each frame, the outermost first; empty if no line is known."""
         if address < self._base:
             return []
         try:
-            found = self._cache.lookup(address - self._base)
+            found = self._symcache.lookup(address - self._base)
         except (OverflowError, self._library.SymbolicError):
             return []
         if not any(entry.line for entry in found):

@@ -44,8 +44,8 @@ def function_costs(named: NamedProfile) -> list[FunctionCost]:
     label_of = array("I", map(functions.number_of, keys))
     own, total = zeros("Q", len(functions.items)), zeros("Q", len(functions.items))
     named.count_labels(label_of, own, total)
-    found = [FunctionCost(*key, *counts) for key, *counts in zip(functions.items, own, total, strict=True) if key and counts[1]]
-    return sorted(found, key=lambda cost: (-cost.self, -cost.total, cost.function, cost.object))
+    costs = [FunctionCost(*key, *counts) for key, *counts in zip(functions.items, own, total, strict=True) if key and counts[1]]
+    return sorted(costs, key=lambda cost: (-cost.self, -cost.total, cost.function, cost.object))
 
 
 def count_samples_by_line(named: NamedProfile) -> list[tuple[str, int]]:
@@ -54,8 +54,8 @@ def count_samples_by_line(named: NamedProfile) -> list[tuple[str, int]]:
     label_of = array("I", [lines.number_of((site.source, site.line)) for site in named.locations.sites])
     own, total = zeros("Q", len(lines.items)), zeros("Q", len(lines.items))
     named.count_labels(label_of, own, total)
-    found = [(f"{source}:{line}", count) for (source, line), count in zip(lines.items, own, strict=True) if line and count]
-    return sorted(found, key=lambda item: (-item[1], item[0]))
+    counts = [(f"{source}:{line}", count) for (source, line), count in zip(lines.items, own, strict=True) if line and count]
+    return sorted(counts, key=lambda item: (-item[1], item[0]))
 
 
 def format_table(named: NamedProfile, width: int = 100) -> Iterator[str]:
@@ -104,10 +104,10 @@ def find_hottest_stacks(named: NamedProfile) -> list[tuple[tuple[str, ...], int]
     with rows_with_samples(named) as rows:
         tree = trees.merge_rows(rows)
     samples = tree.samples
-    least = nlargest(MAX_STACKS, samples[: tree.rows.count])[-1:]
-    hot = islice((row for row in range(tree.rows.count) if samples[row] >= least[0]), MAX_TIES)
-    found = [(tuple(reversed(trees.labels_to(tree.node_of(row)))), samples[row]) for row in hot]
-    return sorted(found, key=lambda item: (-item[1], item[0]))[:MAX_STACKS]
+    minimum = nlargest(MAX_STACKS, samples[: tree.rows.count])[-1:]  # empty without rows
+    hot_rows = islice((row for row in range(tree.rows.count) if samples[row] >= minimum[0]), MAX_TIES)
+    stacks = [(tuple(reversed(trees.labels_to(tree.node_of(row)))), samples[row]) for row in hot_rows]
+    return sorted(stacks, key=lambda item: (-item[1], item[0]))[:MAX_STACKS]
 
 
 def _join_repeated(labels: tuple[str, ...]) -> Iterator[str]:
@@ -126,8 +126,8 @@ def _format_groups(named: NamedProfile, width: int) -> Iterator[str]:
     for name, count in counts[:MAX_GROUPS]:
         yield f"{_format_percent(count, named):>8}  {cut_to_width(name, width - SHARE_COLUMNS)}"
     if counts[MAX_GROUPS:]:
-        rest = sum(count for _, count in counts[MAX_GROUPS:])
-        yield f"{_format_percent(rest, named):>8}  {cut_to_width(f'{len(counts) - MAX_GROUPS:,} more', width - SHARE_COLUMNS)}"
+        others = sum(count for _, count in counts[MAX_GROUPS:])
+        yield f"{_format_percent(others, named):>8}  {cut_to_width(f'{len(counts) - MAX_GROUPS:,} more', width - SHARE_COLUMNS)}"
 
 
 def format_totals(named: NamedProfile) -> Iterator[str]:

@@ -53,14 +53,14 @@ def flag_callers(tree: CallTree, flags: bytearray, part: range) -> None:
     flags="const unsigned char[::1]",
     starts="const unsigned int[::1]",
     frame_locations="const unsigned int[::1]",
-    mapped="unsigned int[::1]",
+    copied="unsigned int[::1]",
 )
 def rename_nodes(
-    tree: CallTree, flag: cython.int, flags: Bytes, by_frame: LocationLists, into: CallTree, mapped: Column, part: range
+    tree: CallTree, flag: cython.int, flags: Bytes, by_frame: LocationLists, into: CallTree, copied: Column, part: range
 ) -> None:
-    """Append the nodes in `part` that have the flag to the tree `into`, and fill `mapped` with their numbers there.
+    """Append the nodes in `part` that have the flag to the tree `into`, and fill `copied` with their numbers there.
 
-    The caller sets the root's entry in `mapped`. Equal nodes below a node are not merged, as frames rarely have equal addresses.
+    The caller sets the root's entry in `copied`. Equal nodes below a node are not merged, as frames rarely have equal addresses.
     """
     starts = by_frame.starts
     frame_locations = by_frame.locations
@@ -71,10 +71,10 @@ def rename_nodes(
     for node in range(part.start, part.stop):
         if flags[node] & flag:
             frame = tree.nodes.first[node]
-            parent = mapped[tree.nodes.second[node]]
+            parent = copied[tree.nodes.second[node]]
             for index in range(starts[frame], starts[frame + 1]):
                 parent = into.nodes.append(frame_locations[index], parent)
-            mapped[node] = parent
+            copied[node] = parent
 
 
 @cython.locals(flag_of_end="const unsigned char[::1]", whole="const unsigned int[::1]", cut_off="const unsigned int[::1]")
@@ -86,7 +86,7 @@ def rename_rows(tree: CallTree, flag_of_end: Bytes, whole: Column, cut_off: Colu
     for row in range(part.start, part.stop):
         if tree.samples[row]:
             end = tree.end_of(row)
-            node = whole[tree.node_of(row)] if flag_of_end[end] == 1 else cut_off[tree.node_of(row)]  # 1: WHOLE
+            node = whole[tree.node_of(row)] if flag_of_end[end] == 1 else cut_off[tree.node_of(row)]  # 1 is WHOLE
             into.add_samples(into.find_or_add_row(node, end, tree.rows.second[row]), tree.samples[row])
 
 
@@ -102,11 +102,11 @@ def flag_subtrees(nodes: Numbered, locations: Numbered, flag_of: Bytes, flags: b
 def max_node_depth(nodes: Numbered, depths: Column, part: range) -> int:
     """Return the largest number of nodes on a path, without the root. `depths`: zeros, one for each node."""
     node: cython.Py_ssize_t
-    found: cython.uint = 0
+    max_depth: cython.uint = 0
     for node in range(part.start, part.stop):
         depths[node] = depths[nodes.second[node]] + 1
-        found = max(found, depths[node])
-    return found
+        max_depth = max(max_depth, depths[node])
+    return max_depth
 
 
 @cython.locals(flags="const unsigned char[::1]", by_end="unsigned long long[::1]")
@@ -176,8 +176,8 @@ def fill_rows_by_group(tree: CallTree, group_of: Column, ends: Column, order: Co
 
 
 @cython.locals(group_of="const unsigned int[::1]", kind_of="unsigned int[::1]")
-def number_row_kinds(tree: CallTree, group_of: Column, first: cython.Py_ssize_t, kind_of: Column, known: Numbered) -> None:
-    """Fill `kind_of`, for the rows from `first` on that have samples, with their numbers in `known`: (task | end << 32, group)."""
+def number_row_kinds(tree: CallTree, group_of: Column, first: cython.Py_ssize_t, kind_of: Column, kinds: Numbered) -> None:
+    """Fill `kind_of`, for the rows from `first` on that have samples, with their numbers in `kinds`: (task | end << 32, group)."""
     index: cython.Py_ssize_t
     row: cython.Py_ssize_t
     end: cython.ulonglong
@@ -185,7 +185,7 @@ def number_row_kinds(tree: CallTree, group_of: Column, first: cython.Py_ssize_t,
         row = first + index
         if tree.samples[row]:
             end = tree.end_of(row)
-            kind_of[index] = known.number_of(end << 32 | tree.rows.second[row], group_of[row])
+            kind_of[index] = kinds.number_of(end << 32 | tree.rows.second[row], group_of[row])
 
 
 class RecentNodes(NamedTuple):
@@ -210,7 +210,10 @@ class RecentNodes(NamedTuple):
 def merge_labels(
     tree: CallTree, locations: Numbered, label_of: Column, rows: Column, epoch: cython.ulonglong, cache: RecentNodes, into: CallTree
 ) -> None:
-    """Count `rows` in the tree `into`, whose frames are labels. `epoch`: a number from 1 on, different for each tree."""
+    """Count `rows` in the tree `into`, whose frames are labels. `epoch`: a number from 1 on, different for each tree.
+
+    For each row: go up from its node to one that was merged recently, or to the root; then merge the nodes of that path downwards.
+    """
     cached_nodes = cache.nodes
     cached_merged = cache.merged
     path = cache.path
@@ -247,14 +250,14 @@ def sum_subtrees(tree: CallTree, totals: Column) -> None:
         totals[tree.nodes.second[node]] += totals[node]
 
 
-@cython.locals(totals="const unsigned long long[::1]", found="unsigned int[::1]")
-def select_large_nodes(totals: Column, least: cython.ulonglong, found: Column) -> int:
-    """Fill `found`, up to its length, with the nodes of at least `least` samples; return the number of such nodes."""
+@cython.locals(totals="const unsigned long long[::1]", large="unsigned int[::1]")
+def select_large_nodes(totals: Column, minimum: cython.ulonglong, large: Column) -> int:
+    """Fill `large`, up to its length, with the nodes of at least `minimum` samples; return the number of such nodes."""
     count: cython.Py_ssize_t = 0
     node: cython.Py_ssize_t
     for node in range(len(totals)):
-        if totals[node] >= least:
-            if count < len(found):
-                found[count] = node
+        if totals[node] >= minimum:
+            if count < len(large):
+                large[count] = node
             count += 1
     return count

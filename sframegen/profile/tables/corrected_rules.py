@@ -1,7 +1,11 @@
 """Corrects the rules of converted call frame information in two ways that a section cannot express.
 
-While an exception handler is being installed, no rule holds (code/function/hazards.py). Code such as OpenSSL's assembly saves the
-caller's SP, less some bytes, on a realigned stack: the CFA is *(rsp + 40) + 8. Here, the addend 8 is above bit 31 of the offset.
+To throw an exception, the unwinder's library installs a handler: it replaces its own registers and return address by the handler's.
+Meanwhile no rule holds (code/function/hazards.py), so `split_handler_installers` leaves these ranges out.
+
+Code such as OpenSSL's assembly saves the caller's SP, less some bytes, on a realigned stack: the CFA is a word in memory plus an
+addend, as in *(rsp + 40) + 8. `add_saved_cfa_rules` adds rules for such code. In these rules, the offset of the CFA has the word's
+offset (40) in its low 32 bits, and the addend (8) above them.
 """
 
 from __future__ import annotations
@@ -35,11 +39,12 @@ MAX_JUMPS = 64  # jumps to handlers in one file: libgcc has four
 
 def split_handler_installers(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
     """Return the functions, with each one that installs an exception handler split around the range where no rule holds."""
-    jumps = _find_handler_jumps(elf, abi)
-    if not jumps:
+    jump_ends = _find_ends_of_handler_jumps(elf, abi)
+    if not jump_ends:
         return functions
     order, starts = functions.sort_by_start()
-    candidates = {order[at - 1] for at in (bisect_right(starts, end - 1) for _, end in jumps) if at}
+    counts = {bisect_right(starts, end - 1) for end in jump_ends} - {0}  # of functions that begin before each jump's end
+    candidates = {order[count - 1] for count in counts}
     searched = ((function, _find_installations(functions, function, elf, abi)) for function in sorted(candidates))
     installers = {function: installations for function, installations in searched if installations}
     out = functions.select(function for function in range(len(functions)) if function not in installers)
@@ -48,13 +53,10 @@ def split_handler_installers(functions: FunctionTable, elf: ElfFile, abi: Abi) -
     return out
 
 
-def _find_handler_jumps(elf: ElfFile, abi: Abi) -> list[tuple[int, int]]:
-    """Return, for each likely jump to a handler, the lowest address at which its function may begin, and the jump's end."""
-    found = []
-    for start, code in readable_code(elf):
-        for _, last in islice(find_handler_jumps(code, abi), MAX_JUMPS):
-            found.append((max(start, start + last - MAX_FUNCTION), start + last))
-    return found[:MAX_JUMPS]
+def _find_ends_of_handler_jumps(elf: ElfFile, abi: Abi) -> list[int]:
+    """Return the address after each likely jump to a handler."""
+    ends = (start + end for start, code in readable_code(elf) for _, end in islice(find_handler_jumps(code, abi), MAX_JUMPS))
+    return [*islice(ends, MAX_JUMPS)]
 
 
 def _find_installations(functions: FunctionTable, function: int, elf: ElfFile, abi: Abi) -> list[Installation]:
@@ -76,15 +78,15 @@ def _append_split(out: FunctionTable, functions: FunctionTable, function: int, i
     numbers = {rule: number for number, rule in enumerate(out.rules)}
     addresses = {start + offset for offset in offsets} | {address for installation in installations for address in installation}
     borders = sorted(address for address in addresses if start <= address < end)
-    for at, limit in zip(borders, [*borders[1:], end], strict=True):
-        row = bisect_right(offsets, at - start) - 1
-        if row < 0 or any(installation.copied <= at < installation.end for installation in installations):
+    for low, high in zip(borders, [*borders[1:], end], strict=True):
+        row = bisect_right(offsets, low - start) - 1
+        if row < 0 or any(installation.copied <= low < installation.end for installation in installations):
             continue
         rule = rows[row][1]
         if rule not in numbers:
             numbers[rule] = len(out.rules)
             out.rules.append(rule)
-        out.append(at, limit - at, functions.kind[function], [(0, numbers[rule])])
+        out.append(low, high - low, functions.kind[function], [(0, numbers[rule])])
 
 
 ADDENDS = range(1, 1 << 8)  # those that fit into one byte of a decoded rule
@@ -106,17 +108,16 @@ def add_saved_cfa_rules(converted: Converted, sources: Sources, abi: Abi) -> Fun
     out = converted.table.select(range(len(converted.table)))
     out.kinds, out.rules = [*dict.fromkeys((*out.kinds, Kind()))], list(out.rules)
     kind = out.kinds.index(Kind())
-    numbers: dict[Rule, int] = {}
+    numbers: dict[Rule, int] = {}  # of the rules that follow those of the converted functions
     for start, size in ranges:
         fde = fde_ranges.fde[bisect_right(fde_ranges.start, start) - 1]
-        begin = fdes.start[fde]
+        fde_start, last_row = fdes.start[fde], fdes.first_row[fde + 1] - 1
         if fdes.cies[fdes.cie[fde]].signal:
             continue
-        end = fdes.first_row[fde + 1]
-        row = bisect_right(fdes.row_start, start - begin, fdes.first_row[fde], end) - 1
-        while row < end and begin + fdes.row_start[row] < start + size:
-            low = max(start, begin + fdes.row_start[row])
-            high = min(start + size, begin + (fdes.row_start[row + 1] if row + 1 < end else fdes.size[fde]))
+        row = bisect_right(fdes.row_start, start - fde_start, fdes.first_row[fde], last_row + 1) - 1
+        while row <= last_row and fde_start + fdes.row_start[row] < start + size:
+            row_end = fdes.row_start[row + 1] if row < last_row else fdes.size[fde]
+            low, high = max(start, fde_start + fdes.row_start[row]), min(start + size, fde_start + row_end)
             rule = rules[fdes.row_rule[row]]
             if low < high and rule is not None:
                 number = numbers.setdefault(rule, len(out.rules) + len(numbers))

@@ -6,7 +6,7 @@ coroutine in the code whose address glibc's makecontext pushes. They are found b
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 
 def mark_stack_ends(functions: FunctionTable, elf: ElfFile, abi: Abi) -> FunctionTable:
-    """Return the functions, with rules without a caller in the code of runtimes and C libraries where stacks end."""
+    """Return the functions, with rules without a caller in the code of the Go runtime and of C libraries where stacks end."""
     ends = [*find_go_ends(elf, abi), *_find_library_ends(elf, abi)]
     if not ends:
         return functions
     borders = {start + size for start, size in zip(functions.start, functions.size, strict=True)}
-    # A walk looks up the byte before the address that a coroutine returns to. If another function ends with that byte, it keeps it.
+    # The range of a pushed address is the byte before it, which walks look up. A function that ends with that byte keeps it.
     return _replace_end_ranges(functions, [end for end in ends if not (end.is_pushed and end.end in borders)])
 
 
 def _find_library_ends(elf: ElfFile, abi: Abi) -> Iterator[StackEnd]:
-    """Yield the ranges where new threads and coroutines begin in C libraries, and the byte before a coroutine's."""
+    """Yield the ranges where new threads and coroutines begin in C libraries, and the byte before each coroutine's."""
     form = MACHINES[abi.machine]
     for start, match in search_code(form.new_thread, elf):
         yield StackEnd(start + match.start(1), start + match.end(1))
@@ -50,22 +50,22 @@ def _find_library_ends(elf: ElfFile, abi: Abi) -> Iterator[StackEnd]:
 def _replace_end_ranges(functions: FunctionTable, ends: list[StackEnd]) -> FunctionTable:
     """Return the functions without the ranges of `ends`, plus a function without a caller for each of these ranges."""
     order, starts = functions.sort_by_start()
-    cut: dict[int, list[StackEnd]] = {}  # the ends inside each function that has some
+    overlapping: dict[int, list[StackEnd]] = {}  # the ends by function, of functions that have some
     for stack_end in ends:
-        at = bisect_right(starts, stack_end.start) - 1
-        while at < len(order) and (at < 0 or starts[at] < stack_end.end):
-            if at >= 0 and starts[at] + functions.size[order[at]] > stack_end.start:
-                cut.setdefault(order[at], []).append(stack_end)
-            at += 1
-    out = functions.select(function for function in range(len(functions)) if function not in cut)
+        # Of the functions that begin before the range, only the last may reach into it, because functions do not overlap.
+        first, stop = max(bisect_right(starts, stack_end.start) - 1, 0), bisect_left(starts, stack_end.end)
+        for function in order[first:stop]:
+            if functions.start[function] + functions.size[function] > stack_end.start:
+                overlapping.setdefault(function, []).append(stack_end)
+    out = functions.select(function for function in range(len(functions)) if function not in overlapping)
     out.kinds, out.rules = list(out.kinds), list(out.rules)
-    for function, ranges in cut.items():
+    for function, ranges in overlapping.items():
         _append_remainder(out, functions, function, ranges)
     out.kinds += [kind for kind in (Kind(), Kind(signal=True)) if kind not in out.kinds]
     out.rules += [rule for rule in (OUTERMOST, OTHER_STACK) if rule not in out.rules]
-    for start, end, is_put, other_stack in ends:
+    for start, end, is_pushed, other_stack in ends:
         rule = out.rules.index(OTHER_STACK if other_stack else OUTERMOST)
-        out.append(start, end - start, out.kinds.index(Kind(signal=is_put)), [(0, rule)])
+        out.append(start, end - start, out.kinds.index(Kind(signal=is_pushed)), [(0, rule)])
     return out
 
 
@@ -78,9 +78,9 @@ def _append_remainder(out: FunctionTable, functions: FunctionTable, function: in
     begin = start
     for low, high, *_ in [*sorted(ranges), StackEnd(end, end)]:
         if begin < low:
-            inside = [(max(0, start + offset - begin), rule) for offset, rule in rows if start + offset < low]
-            first = max((number for number, (offset, _) in enumerate(inside) if offset == 0), default=0)
-            out.append(begin, low - begin, functions.kind[function], inside[first:])
+            part_rows = [(max(0, start + offset - begin), rule) for offset, rule in rows if start + offset < low]
+            at_begin = max((number for number, (offset, _) in enumerate(part_rows) if offset == 0), default=0)  # earlier rows ended
+            out.append(begin, low - begin, functions.kind[function], part_rows[at_begin:])
         begin = max(begin, min(high, end))
 
 
@@ -113,10 +113,10 @@ def add_entry_function(functions: FunctionTable, elf: ElfFile, abi: Abi) -> Func
 def _find_gap_end(functions: FunctionTable, address: int) -> int | None:
     """Return where the next function begins, at most MAX_ENTRY_CODE away; None if a function covers the address."""
     order, starts = functions.sort_by_start()
-    after = bisect_right(starts, address)
-    if after and address < starts[after - 1] + functions.size[order[after - 1]]:
+    following = bisect_right(starts, address)
+    if following and address < starts[following - 1] + functions.size[order[following - 1]]:
         return None
-    return min([address + MAX_ENTRY_CODE, *starts[after : after + 1]])
+    return min([address + MAX_ENTRY_CODE, *starts[following : following + 1]])
 
 
 def _measure_entry_code(code: bytes, start: int, abi: Abi, calls_return: bool) -> int:
@@ -151,10 +151,10 @@ def extend_rules_past_thread_creation(functions: FunctionTable, elf: ElfFile, ab
     order, starts = functions.sort_by_start()
     out = functions.select(range(len(functions)))
     for call, end in calls:
-        at = bisect_right(starts, call - 1) - 1
-        if at < 0 or (at + 1 < len(order) and starts[at + 1] < end):
+        number = bisect_right(starts, call - 1) - 1
+        if number < 0 or (number + 1 < len(order) and starts[number + 1] < end):
             continue
-        before = order[at]
+        before = order[number]
         begin = functions.start[before] + functions.size[before]
         if call <= begin < end and not functions.kinds[functions.kind[before]].mask:
             _, rule = list(functions.numbered_rows(before))[-1]

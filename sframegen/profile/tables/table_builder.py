@@ -1,4 +1,8 @@
-"""Makes the tables of files in worker processes while sampling goes on. If a worker dies or hangs, only its file has no table."""
+"""Makes the tables of files in worker processes while sampling goes on. If a worker dies or hangs, only its file has no table.
+
+A table is made in one or two steps. The first, from call frame information, is quick. The second, a proof, derives rules from the
+instructions of code without such information; it takes longer, and the first table is used meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ if TYPE_CHECKING:
 
     TableMaker = Callable[[ElfFile, TableCache | None, Stores], TableResult]
 
-MAX_WHY = 1000  # characters
+MAX_WHY = 1000  # characters of TableResult.why
 NO_WAITING_STACKS: Mapping[int, int] = MappingProxyType({})
 NOT_PROVEN = "no unwind rules were derived for code without call frame information"
 
@@ -99,10 +103,11 @@ class TableBuilder:
     def take_ready(self, waiting_stacks: Mapping[int, int] = NO_WAITING_STACKS) -> list[BuiltTable]:
         """Return the results since the last call.
 
-        `waiting_stacks`: their number by file number. The next files are those for which the most stacks wait per byte.
+        `waiting_stacks`: how many stacks wait for each file's table. The files with the most of them per byte are next.
         """
-        for pool in (self._pool, self._proofs) if waiting_stacks else ():
-            pool.sort_waiting(lambda item: waiting_stacks.get(item[0], 0) / (1 + len(item[1].data)))
+        if waiting_stacks:
+            for pool in (self._pool, self._proofs):
+                pool.sort_waiting(lambda item: waiting_stacks.get(item[0], 0) / (1 + len(item[1].data)))  # by (number, file)
         built = [_receive_table(number, answer) for (number, _), answer in self._pool.take_answers()]
         return built + [_receive_proof(number, answer) for (number, _), answer in self._proofs.take_answers()]
 
@@ -141,7 +146,7 @@ class TableBuilder:
 
 @contextmanager
 def _as_request(item: tuple[int, ElfFile], *, proves: bool) -> Iterator[Question]:
-    """Yield the request to a worker. It passes the open file, or, for a file without a descriptor, a copy of its bytes."""
+    """Yield the request to a worker, which passes the open file, or, for a file without a descriptor, a copy of its bytes."""
     elf = item[1]
     values = (proves, elf.name, elf.status)
     if elf.descriptor is not None:
@@ -169,14 +174,15 @@ def _receive_table(number: int, answer: Answer) -> BuiltTable:
             table = table._replace(data=memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)))
         finally:
             os.close(descriptor)
-    return BuiltTable(number, table, why, origin, origin in (Origin.PROVEN, Origin.CACHED_WITHOUT_PROOF))
+    final = origin in (Origin.PROVEN, Origin.CACHED_WITHOUT_PROOF)  # the table comes from the cache, after an earlier proof
+    return BuiltTable(number, table, why, origin, final)
 
 
 def _receive_proof(number: int, answer: Answer) -> BuiltTable:
     """Return the answer to a proof request as a final result."""
-    built = _receive_table(number, answer)
-    why = f"{NOT_PROVEN}: {answer.value}" if isinstance(answer.value, Exception) else built.why
-    return built._replace(why=why, final=True)
+    built = _receive_table(number, answer)._replace(final=True)
+    worker_died = isinstance(answer.value, Exception)
+    return built._replace(why=f"{NOT_PROVEN}: {built.why}") if worker_died else built
 
 
 def _prepare_worker(_pipe: int) -> None:

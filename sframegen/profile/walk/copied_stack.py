@@ -70,9 +70,11 @@ def fill_missing_pages(stack: Bytes, start: int, holes: int) -> bytes:
     parts, at = [], 0
     for page in range(holes.bit_length()):
         size = PAGE - (start % PAGE if page == 0 else 0)
-        missing = holes >> page & 1
-        parts.append(bytes(size) if missing else bytes(stack[at : at + size]))
-        at += size * (not missing)
+        if holes >> page & 1:
+            parts.append(bytes(size))
+        else:
+            parts.append(bytes(stack[at : at + size]))
+            at += size
     return b"".join([*parts, bytes(stack[at:])])
 
 
@@ -110,7 +112,7 @@ class CopyWalker:
         if cached is None:
             if len(self._columns) == MAX_COLUMNS:
                 self._columns.clear()
-            cached = self._columns[id(spans)] = spans, make_span_columns(spans)  # keeps the spans, so that the id stays theirs
+            cached = self._columns[id(spans)] = spans, make_span_columns(spans)  # with the spans, so that no others get their id
         return cached[1]
 
     def walk(

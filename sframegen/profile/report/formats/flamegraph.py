@@ -41,15 +41,10 @@ def encode_flamegraph(named: NamedProfile) -> Iterator[str]:
     """Yield the page in parts. Its data are columns of nodes in preorder; its script computes their positions."""
     style, script = (TEMPLATE.with_suffix(ending).read_text() for ending in (".css", ".js"))
     data = json.dumps(_collect_data(named)).translate(ESCAPES)
-    parts = {
-        "DATA": data,
-        "STYLE": style,
-        "SCRIPT": script,
-        "STYLE_HASH": _content_hash(style),
-        "SCRIPT_HASH": _content_hash(script),
-    }
+    contents = {"DATA": data, "STYLE": style, "SCRIPT": script}
+    contents |= {"STYLE_HASH": _content_hash(style), "SCRIPT_HASH": _content_hash(script)}
     for number, part in enumerate(TEMPLATE.read_text().split("@")):
-        yield parts[part] if number % 2 else part  # every second part is a name
+        yield contents[part] if number % 2 else part  # every second part is a name
 
 
 def _content_hash(text: str) -> str:

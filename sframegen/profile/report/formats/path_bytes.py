@@ -1,6 +1,7 @@
 """Encodes the stacks and frame locations of a call tree, which are most of a large file, as bytes. Compiled.
 
-Also encodes the fields of protocol buffers that pprof's schema needs: integers, texts and messages.
+Each writer appends to a block until that is full; the caller takes the bytes, and calls it again with the position that it
+returned. Also encodes the fields of protocol buffers that pprof's schema needs: integers, texts and messages.
 """
 
 from __future__ import annotations
@@ -95,9 +96,9 @@ class Block:
 
     def take(self) -> bytes:
         """Return all bytes, and empty the block."""
-        found = bytes(self.view[: self.length])
+        content = bytes(self.view[: self.length])
         self.length = 0
-        return found
+        return content
 
     def put_text(self, texts: NumberedBytes, number: cython.Py_ssize_t) -> None:
         """Append the text with that number."""
@@ -118,9 +119,9 @@ class Block:
     def put_decimal(self, number: cython.ulonglong) -> None:
         """Append the decimal digits of a number."""
         digits: cython.Py_ssize_t = 1
-        rest: cython.ulonglong = number
-        while rest > 9:
-            rest = rest // 10
+        higher_digits: cython.ulonglong = number
+        while higher_digits > 9:
+            higher_digits = higher_digits // 10
             digits += 1
         if self.length + digits > len(self.buffer):
             self.make_room(digits)
@@ -180,7 +181,7 @@ class StackTextWriter:
             depth -= 1
             self.block.put_text(self.texts, self.path[depth])
         if has_frames:
-            self.block.length -= 1
+            self.block.length -= 1  # without the last separator
 
     def put_folded_lines(self, row: cython.Py_ssize_t, delimiters: NumberedBytes) -> cython.Py_ssize_t:
         """Append a line for each row from `row` on until the block is full. Return the next row.
@@ -252,7 +253,7 @@ class SampleWriter:
         row: cython.Py_ssize_t = first + done
         kind: cython.Py_ssize_t
         size: cython.Py_ssize_t
-        rest: cython.Py_ssize_t
+        higher_bits: cython.Py_ssize_t
         while done < len(kinds) and self.block.length < BLOCK_SIZE:
             if self.tree.samples[row]:
                 kind = kinds[done]
@@ -263,10 +264,10 @@ class SampleWriter:
                     self.values.put_varint(self.tree.samples[row] * self.period)
                 # Two bytes each for the field number and the size; the size of a long path takes more than one of them.
                 size = 2 + self.path.length + 2 + self.values.length + labels.starts[kind + 1] - labels.starts[kind]
-                rest = self.path.length
-                while rest > 127:
+                higher_bits = self.path.length
+                while higher_bits > 127:
                     size += 1
-                    rest >>= 7
+                    higher_bits >>= 7
                 self.block.put_varint(2 << 3 | 2)  # Profile.sample; 2: WIRE_BYTES
                 self.block.put_varint(size)
                 self.block.put_varint(1 << 3 | 2)  # Sample.location_id

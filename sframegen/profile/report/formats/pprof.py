@@ -130,7 +130,7 @@ class _Profile:
             yield writer.block.take()
 
     def _encode_labels(self, kind: RowKind) -> bytes:
-        """Return the labels of the samples of a kind of rows. Empty texts and zeros are left out."""
+        """Return the labels that all samples of a kind of rows have. Empty texts and zeros are left out."""
         pid, tid, process, thread = self._named.tasks[kind.task]
         texts = {"comm": thread or process, "process": process, "end": "" if kind.end in COMPLETE else End(kind.end).words}
         numbers = {"pid": pid, "tid": tid}

@@ -1,4 +1,7 @@
-"""Splits the rows of a call tree into parts, and numbers their kinds: rows of a kind have equal task, group and end of the walk."""
+"""Splits the rows of a call tree into parts, and numbers their kinds: rows of a kind have equal task, group and end of the walk.
+
+Formats encode the fields of a kind once, and use the bytes for all its rows.
+"""
 
 from __future__ import annotations
 
@@ -55,18 +58,18 @@ class RowKinds(NamedTuple):
 
 
 def split_rows_by_kind(named: NamedProfile) -> Iterator[RowKinds]:
-    """Yield the kinds of all rows, in parts of ROWS rows."""
-    tree, known = named.tree, Numbered(named.room)
+    """Yield the kinds of all rows, in parts of ROWS_IN_PART rows."""
+    tree, numbered = named.tree, Numbered(named.room)
     for first in range(0, tree.rows.count, ROWS_IN_PART):
         if first % RELEASE_INTERVAL == 0:
             named.room.release_pages()
         kind_of = zeros("I", min(ROWS_IN_PART, tree.rows.count - first))
-        known.clear()
-        number_row_kinds(tree, named.group_of, first, kind_of, known)
-        yield RowKinds(first, kind_of, _decode_kinds(known))
-    known.close()
+        numbered.clear()
+        number_row_kinds(tree, named.group_of, first, kind_of, numbered)
+        yield RowKinds(first, kind_of, _decode_kinds(numbered))
+    numbered.close()
 
 
-def _decode_kinds(known: Numbered) -> list[RowKind]:
-    keys = zip(known.first[: known.count], known.second, strict=False)
+def _decode_kinds(numbered: Numbered) -> list[RowKind]:
+    keys = zip(numbered.first[: numbered.count], numbered.second, strict=False)
     return [RowKind(key & 0xFFFFFFFF, group, key >> 32) for key, group in keys]  # as number_row_kinds packs them

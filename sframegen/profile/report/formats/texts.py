@@ -89,7 +89,7 @@ def _encode_stacks(named: NamedProfile) -> Iterator[bytes]:
     tree = named.tree
     numbers = NumberedBytes((b"%d" % number for number in range(len(named.locations))), b",")
     writer = StackTextWriter(tree, array("I", range(len(named.locations))), numbers, named.max_depth)
-    skipped = len(JSON_SEPARATOR)  # bytes that are not wanted before the first stack
+    skipped = len(JSON_SEPARATOR)  # bytes to leave out before the first stack; 0 once a stack was written
     for first, kind_of, kinds in split_rows_by_kind(named):
         heads = NumberedBytes(JSON_SEPARATOR + _encode_stack_head(named, kind) for kind in kinds)
         middles = NumberedBytes(STACK_MIDDLES[kind.end] for kind in kinds)
@@ -100,7 +100,7 @@ def _encode_stacks(named: NamedProfile) -> Iterator[bytes]:
                 yield block[skipped:]
                 skipped = 0
     if not skipped:
-        yield b"]}"
+        yield b"]}"  # the end of the last stack
 
 
 def _encode_stack_head(named: NamedProfile, kind: RowKind) -> bytes:
