@@ -28,14 +28,9 @@ if TYPE_CHECKING:
     uncovered_reason="const unsigned char[::1]",
 )
 def count_function_bytes(
-    fde_ranges: FdeRanges,
-    functions: Functions,
-    kind_category: Bytes,
-    rule_category: Bytes,
-    uncovered: UncoveredRanges,
-    first_reason: cython.Py_ssize_t,
-    category_bytes: Column,
-) -> None:
+    fde_ranges: FdeRanges, functions: Functions, kind_category: Bytes, rule_category: Bytes, uncovered: UncoveredRanges,
+    first_reason: cython.Py_ssize_t, category_bytes: Column,
+) -> None:  # fmt: skip
     """Adds to `category_bytes` the bytes of each category in the FDE ranges.
 
     Functions outside of all FDE ranges are not counted. FDE ranges, functions and uncovered ranges ascend, and each uncovered range

@@ -111,15 +111,9 @@ def _ends_with_call(forms: CallForms, areas: Areas, end: cython.ulonglong, tail:
     padded_size="unsigned int[::1]",
 )
 def _fill_final_calls(
-    functions: Functions,
-    repeats: Bytes,
-    fde_ranges: FdeRanges,
-    areas: Areas,
-    code_category: cython.Py_ssize_t,
-    symbols: Column,
-    forms: CallForms,
-    columns: tuple[Column, Column],
-) -> tuple[int, int]:
+    functions: Functions, repeats: Bytes, fde_ranges: FdeRanges, areas: Areas, code_category: cython.Py_ssize_t,
+    symbols: Column, forms: CallForms, columns: tuple[Column, Column],
+) -> tuple[int, int]:  # fmt: skip
     """Fills `columns`: the numbers of the functions that end with a call and padding, and the sizes of all with that padding.
 
     Returns how many functions end with a call and padding, and how many end with a call without padding.

@@ -104,15 +104,9 @@ def hash_rows(functions: Functions, same_rows_as: Column, row_hashes: Column) ->
     totals="unsigned long long[::1]",
 )
 def place_blocks(
-    functions: Functions,
-    words: Words,
-    fields: Fields,
-    blocks: Blocks,
-    same_rows_as: Column,
-    row_hashes: Column,
-    hash_slots: Column,
-    totals: Column,
-) -> int:
+    functions: Functions, words: Words, fields: Fields, blocks: Blocks, same_rows_as: Column, row_hashes: Column,
+    hash_slots: Column, totals: Column,
+) -> int:  # fmt: skip
     """Fill `blocks`: the FRE type, size and offset of each function's block, which is its FREs, in V3 after its attribute.
 
     Return the first row that its FDE type cannot express, or -1. `totals` gets the number of bytes and of rows in all blocks.
@@ -241,14 +235,9 @@ def slot_of(row_hash: cython.longlong, mask: cython.longlong) -> cython.longlong
 
 
 def put_attribute(
-    out: OutputBytes,
-    at: cython.Py_ssize_t,
-    function: cython.Py_ssize_t,
-    functions: Functions,
-    words: Words,
-    fields: Fields,
+    out: OutputBytes, at: cython.Py_ssize_t, function: cython.Py_ssize_t, functions: Functions, words: Words, fields: Fields,
     blocks: Blocks,
-) -> cython.int:
+) -> cython.int:  # fmt: skip
     """Write a function's number of rows and its kind, if the version has these fields. `at`: the base of their offsets."""
     kind_at: cython.Py_ssize_t = functions.kind[function] * 3
     out.put(at + fields.num_fres_at, functions.first_row[function + 1] - functions.first_row[function], fields.num_fres_width)
@@ -293,14 +282,9 @@ def write_blocks(
 
 
 def write_index(
-    functions: Functions,
-    words: Words,
-    fields: Fields,
-    blocks: Blocks,
-    out: OutputBytes,
-    index_at: cython.Py_ssize_t,
+    functions: Functions, words: Words, fields: Fields, blocks: Blocks, out: OutputBytes, index_at: cython.Py_ssize_t,
     origin: cython.ulonglong,
-) -> None:
+) -> None:  # fmt: skip
     """Write the function index. Each function's start is relative to its own field; `origin` is the address of the first field."""
     function: cython.Py_ssize_t
     entry: cython.Py_ssize_t

@@ -38,14 +38,9 @@ COMPILED: bool = cython.compiled
     may_follow="unsigned char[::1]",
 )
 def mark_followers(
-    functions: Functions,
-    kind_bytes: Bytes,
-    areas: Areas,
-    symbols: Column,
-    uncovered: Column,
-    max_gap: cython.ulonglong,
+    functions: Functions, kind_bytes: Bytes, areas: Areas, symbols: Column, uncovered: Column, max_gap: cython.ulonglong,
     may_follow: bytearray,
-) -> None:
+) -> None:  # fmt: skip
     """Mark in `may_follow` each function that may share an FDE with the previous one.
 
     Both are of one kind, and not of PC type MASK. Between them are at most `max_gap` bytes, all padding by the area's patterns, and
@@ -85,14 +80,9 @@ def mark_followers(
 @cython.boundscheck(False)
 @cython.locals(sharers="unsigned int[::1]", begins_piece="unsigned char[::1]")
 def mark_pieces(
-    functions: Functions,
-    words: Words,
-    blocks: Blocks,
-    sharers: Column,
-    begins_piece: Column,
-    min_share: cython.ulonglong,
+    functions: Functions, words: Words, blocks: Blocks, sharers: Column, begins_piece: Column, min_share: cython.ulonglong,
     min_body: cython.longlong,
-) -> int:
+) -> int:  # fmt: skip
     """Mark in `begins_piece` the first row of each piece; return the number of pieces.
 
     A function is cut after each row that applies to at least `min_body` bytes of code, unless its share of the bytes of its block
@@ -148,15 +138,9 @@ class Groups:
     first_piece="unsigned int[::1]",
 )
 def fill_pieces(
-    functions: Functions,
-    blocks: Blocks,
-    may_follow: Bytes,
-    sharers: Column,
-    begins_piece: Column,
-    first_piece: Column,
-    pieces: Functions,
-    groups: Groups,
-) -> None:
+    functions: Functions, blocks: Blocks, may_follow: Bytes, sharers: Column, begins_piece: Column, first_piece: Column,
+    pieces: Functions, groups: Groups,
+) -> None:  # fmt: skip
     """Fill the columns of the pieces that `mark_pieces` marked, and their entries in `groups`. The column of rules is not filled.
 
     `first_piece`: scratch, the first piece of each function. Functions with the same block are cut at the same offsets.
@@ -245,15 +229,9 @@ def find_equal_runs(pieces: Functions, blocks: Blocks, groups: Groups, hash_slot
 
 @cython.boundscheck(False)
 def choose_groups(
-    pieces: Functions,
-    words: Words,
-    blocks: Blocks,
-    groups: Groups,
-    index_size: cython.ulonglong,
-    attribute_size: cython.longlong,
-    max_rows: cython.longlong,
-    max_span: cython.ulonglong,
-) -> int:
+    pieces: Functions, words: Words, blocks: Blocks, groups: Groups, index_size: cython.ulonglong,
+    attribute_size: cython.longlong, max_rows: cython.longlong, max_span: cython.ulonglong,
+) -> int:  # fmt: skip
     """Fill groups.group_begin so that the section up to each piece is as small as possible; return the number of groups.
 
     `index_size`, `attribute_size`: bytes of an index entry and an attribute. Groups have at most `max_rows` rows. A group of
@@ -300,14 +278,9 @@ def choose_groups(
 @cython.cfunc
 @cython.exceptval(-1)
 def weigh_groups(
-    pieces: Functions,
-    groups: Groups,
-    last: cython.Py_ssize_t,
-    index_size: cython.ulonglong,
-    attribute_size: cython.longlong,
-    max_rows: cython.longlong,
-    max_span: cython.ulonglong,
-) -> cython.int:
+    pieces: Functions, groups: Groups, last: cython.Py_ssize_t, index_size: cython.ulonglong, attribute_size: cython.longlong,
+    max_rows: cython.longlong, max_span: cython.ulonglong,
+) -> cython.int:  # fmt: skip
     """Compute the costs of all groups of several pieces that end with piece `last`; record one that makes the section smaller."""
     function_begin: cython.Py_ssize_t = groups.function_begin[last]
     end: cython.ulonglong = pieces.start[last] + pieces.size[last]

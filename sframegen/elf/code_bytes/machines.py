@@ -1,6 +1,6 @@
 """The code patterns of each machine, by e_machine: padding, calls, code of runtimes and C libraries. forms.py has their meaning.
 
-A search begins at a fixed byte, which is fast. A look-behind `(?<=...)` after it checks the bytes before, such as a prefix: it lists
+A search begins at a fixed byte: that is fast. A look-behind `(?<=...)` after it checks the bytes before, such as a prefix. It lists
 the bytes from there to the end of what has matched so far, most of them as dots. Comments name the instructions of each line.
 """
 
