@@ -255,25 +255,25 @@ class Cursor:
 @cython.final
 @cython.cclass
 class CfiMachine(Cursor):
-    """Runs the instructions of FDEs, and adds the 18 numbers of each distinct state that has a row, as bytes, to `numbers`.
+    """Runs the instructions of FDEs, and adds the 18 numbers of each distinct state that has a row, as bytes, to `rule_numbers`.
 
     The loop over instructions handles only the numbers of states: for a state and an instruction, it looks up the next state in a
     hash table. Only a step that is not in the table is computed on the 18 numbers.
     """
 
-    numbers: dict[bytes, int]
-    known: dict[bytes, int]
-    keys: list[bytes]
-    key: array[int]
+    rule_numbers: dict[bytes, int]  # state with a row, as bytes -> number of its rule, ascending
+    state_numbers: dict[bytes, int]  # state, as bytes -> its number in this section
+    state_bytes: list[bytes]  # by number
+    scratch: array[int]  # the memory of `state`
     opcodes = cython.declare("const unsigned char[::1]")
-    state = cython.declare("long long[::1]")
-    states = cython.declare("long long[::1]")
+    state = cython.declare("long long[::1]")  # a state that is being computed
+    states = cython.declare("long long[::1]")  # all states by number
     cies = cython.declare("const long long[::1]")
-    initial = cython.declare("int[::1]")
-    remembered = cython.declare("int[::1]")
-    rule_of = cython.declare("int[::1]")
-    slots = cython.declare("unsigned char[::1]")
-    step_from = cython.declare("long long[::1]")
+    initial = cython.declare("int[::1]")  # by CIE: the number of the state after its initial instructions
+    remembered = cython.declare("int[::1]")  # the stack of DW_CFA_remember_state
+    rule_of = cython.declare("int[::1]")  # by state: 1 + the number of its rule, or 0
+    slots = cython.declare("unsigned char[::1]")  # by register below 64: what find_slot returns for the current CIE
+    step_from = cython.declare("long long[::1]")  # the hash table of steps, by column: state * 256 + opcode, a, b, next state
     step_a = cython.declare("long long[::1]")
     step_b = cython.declare("long long[::1]")
     step_to = cython.declare("int[::1]")
@@ -286,14 +286,16 @@ class CfiMachine(Cursor):
     encoding = cython.declare("int")
     block_base = cython.declare("long long")
     block = cython.declare("long long")
-    final = cython.declare("long long")  # the state at the end of the last program
+    final_state = cython.declare("long long")  # the state at the end of the last program
 
-    def start(self, opcodes: Bytes, registers: FollowedRegisters, block_base: int, cies: Column, numbers: dict[bytes, int]) -> None:
+    def start(
+        self, opcodes: Bytes, registers: FollowedRegisters, block_base: int, cies: Column, rule_numbers: dict[bytes, int]
+    ) -> None:
         """Run the initial instructions of all CIEs. They give the state that FDEs start in and that DW_CFA_restore restores.
 
         `opcodes`: cfi.opcodes.PROGRAM. `cies`: seven numbers each: offset of the instructions, their end, return address column,
-        code and data alignment factors, pointer encoding, address size. All sections of a file share `numbers` (state -> number
-        of its rule, ascending), and the offsets of expressions, which begin at `block_base` in this section.
+        code and data alignment factors, pointer encoding, address size. All sections of a file share `rule_numbers`, and the
+        offsets of expressions, which begin at `block_base` in this section.
         """
         cie: cython.Py_ssize_t
         count: cython.Py_ssize_t = len(cies) // 7
@@ -302,11 +304,11 @@ class CfiMachine(Cursor):
         self.fp, self.sp, self.ra_state = registers
         self.block_base = block_base
         self.cies = cies
-        self.numbers = numbers
-        self.known = {}
-        self.keys = []
-        self.key = array("q", bytes(8 * WIDTH))
-        self.state = self.key
+        self.rule_numbers = rule_numbers
+        self.state_numbers = {}
+        self.state_bytes = []
+        self.scratch = array("q", bytes(8 * WIDTH))
+        self.state = self.scratch  # which shares its memory
         self.states = zeros("q", WIDTH * 512)
         self.initial = zeros("i", count + 1)
         self.remembered = zeros("i", MAX_REMEMBERED)
@@ -326,7 +328,7 @@ class CfiMachine(Cursor):
             self.run_fdes(0, empty, Programs(array("Q", [cies[7 * cie]]), array("Q", [cies[7 * cie + 1]])), no_rows, 0)
             if self.fault:
                 return
-            self.initial[cie] = self.final
+            self.initial[cie] = self.final_state
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -368,18 +370,18 @@ class CfiMachine(Cursor):
         step_a = self.step_a
         step_b = self.step_b
         step_to = self.step_to
-        room: cython.Py_ssize_t = len(rows.start)
+        row_capacity: cython.Py_ssize_t = len(rows.start)
         current: cython.longlong = -1  # number of the current CIE
         factor: cython.longlong = 0
         state: cython.longlong = 0
-        limit: cython.ulonglong  # the FDE's size in bytes; 0 if it makes no rows
+        fde_size: cython.ulonglong  # the FDE's size in bytes; 0 if it makes no rows
         position: cython.ulonglong  # the start of the current row, in bytes from the FDE's start
         target: cython.ulonglong
-        last: cython.longlong  # number of the previous row's rule
+        previous_rule: cython.longlong  # number of the previous row's rule
         rule: cython.longlong
         depth: cython.Py_ssize_t
         pos: cython.Py_ssize_t
-        stop: cython.Py_ssize_t
+        program_end: cython.Py_ssize_t
         byte: cython.int
         entry: cython.Py_ssize_t
         action: cython.int
@@ -388,26 +390,26 @@ class CfiMachine(Cursor):
         step: cython.Py_ssize_t
         while fde < len(fdes.start):
             pos = programs.start[fde]
-            stop = programs.end[fde]
-            limit = 0 if fdes.size[fde] >> 32 else fdes.size[fde]
-            if limit and used + stop - pos + 1 > room:
+            program_end = programs.end[fde]
+            fde_size = 0 if fdes.size[fde] >> 32 else fdes.size[fde]
+            if fde_size and used + program_end - pos + 1 > row_capacity:
                 break
-            self.end = stop
+            self.end = program_end
             if fdes.cie[fde] != current:
                 current = fdes.cie[fde]
                 self.enter_cie(current)
                 factor = self.code_factor
             state = self.initial[current]
             position = 0
-            last = -1
+            previous_rule = -1
             depth = 0
-            while pos < stop:
+            while pos < program_end:
                 byte = data[pos]
                 pos += 1
                 if 0x40 <= byte < 0x80:  # DW_CFA_advance_loc
                     target = position + (byte & 0x3F) * factor
                 elif byte >= 0x80 and slots[byte & 0x3F] == 0:  # DW_CFA_offset or DW_CFA_restore of a register that is not followed
-                    if byte < 0xC0 and pos < stop and data[pos] < 0x80:
+                    if byte < 0xC0 and pos < program_end and data[pos] < 0x80:
                         pos += 1
                     elif byte < 0xC0:
                         self.pos = pos
@@ -434,7 +436,7 @@ class CfiMachine(Cursor):
                             self.pos = pos
                             a = self.read_operand(opcodes[entry + 1])
                             pos = self.pos
-                        if opcodes[entry + 2] == ULEB and pos < stop and data[pos] < 0x80:
+                        if opcodes[entry + 2] == ULEB and pos < program_end and data[pos] < 0x80:
                             b = data[pos]
                             pos += 1
                         elif opcodes[entry + 2]:
@@ -487,7 +489,7 @@ class CfiMachine(Cursor):
                                 return fde
                             continue
                 # The location has advanced to `target`.
-                if limit == 0 or target == position:
+                if fde_size == 0 or target == position:
                     continue
                 if target < position or target >> 63:
                     self.pos = pos
@@ -496,19 +498,19 @@ class CfiMachine(Cursor):
                 rule = rule_of[state] - 1
                 if rule < 0:
                     rule = self.number_rule(state)
-                if rule != last:
+                if rule != previous_rule:
                     rows.start[used] = position
                     rows.rule[used] = rule
                     used += 1
-                    last = rule
+                    previous_rule = rule
                 position = target
-                if position >= limit:
+                if position >= fde_size:
                     break
-            if position < limit:
+            if position < fde_size:
                 rule = rule_of[state] - 1
                 if rule < 0:
                     rule = self.number_rule(state)
-                if rule != last:
+                if rule != previous_rule:
                     rows.start[used] = position
                     rows.rule[used] = rule
                     used += 1
@@ -516,7 +518,7 @@ class CfiMachine(Cursor):
                 return fde
             rows.first_row[fde + 1] = used
             fde += 1
-        self.final = state
+        self.final_state = state
         return fde
 
     @cython.cfunc
@@ -618,12 +620,12 @@ class CfiMachine(Cursor):
     @cython.exceptval(-1)
     def intern_state(self) -> cython.longlong:
         """Return the number of the state in `self.state`. A new state gets the next number."""
-        key: bytes = self.key.tobytes()  # the hash of bytes is keyed: a hostile file cannot make states collide
-        number: cython.longlong = self.known.setdefault(key, len(self.keys))
+        as_bytes: bytes = self.scratch.tobytes()  # the hash of bytes is keyed: a hostile file cannot make states collide
+        number: cython.longlong = self.state_numbers.setdefault(as_bytes, len(self.state_bytes))
         i: cython.Py_ssize_t
-        if number < len(self.keys):
+        if number < len(self.state_bytes):
             return number
-        self.keys.append(key)
+        self.state_bytes.append(as_bytes)
         if 18 * number == len(self.states):
             self.states = array("q", bytes(self.states) + bytes(8 * len(self.states)))
         for i in range(18):
@@ -636,6 +638,6 @@ class CfiMachine(Cursor):
     @cython.exceptval(-1)
     def number_rule(self, state: cython.Py_ssize_t) -> cython.longlong:
         """Return the number of a state's rule, and remember it. Rules are numbered in the order of their first rows."""
-        rule: cython.longlong = self.numbers.setdefault(self.keys[state], len(self.numbers))
+        rule: cython.longlong = self.rule_numbers.setdefault(self.state_bytes[state], len(self.rule_numbers))
         self.rule_of[state] = rule + 1
         return rule

@@ -1,4 +1,8 @@
-"""Reads CFI sections: takes their bytes, and returns their CIEs, FDEs and the rows of all FDEs."""
+"""Reads CFI sections: takes their bytes, and returns their CIEs, FDEs and the rows of all FDEs.
+
+For each section, scan.py finds the entries, `_read_cie` reads the CIEs, Cursor.read_ranges reads the code that each FDE describes,
+and CfiMachine runs the FDEs' instructions, whose rows get the numbers of their states (machine.py). Then the states become CfiRules.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ SUPPORTED_VERSIONS = (1, 3, 4)
 LETTERS_WITHOUT_DATA = set("SBG")  # augmentation letters that add no augmentation data
 MAX_CODE_ALIGNMENT = 1 << 24  # so that a 32-bit advance, scaled, stays within 64 bits
 ADDRESS_SIZES = (4, 8)
-MAX_ROWS = 0xFFFFFFFF  # row numbers are 32 bits
+MAX_ROWS = 0xFFFFFFFF  # row rule_numbers are 32 bits
 MAX_DATA_ALIGNMENT = 0x7FFFFFFF  # so that a 32-bit offset, scaled, stays within 64 bits
 MAX_SIZE = 0xFFFFFFFF  # bytes of code of one FDE; larger ones have no rows
 # The parts of a state's bytes (machine.py): RA column and CFA; RA, FP, SP and RA_SIGN_STATE, one each; the CFA's expression.
@@ -43,28 +47,30 @@ UNREADABLE = CFA_PART.pack(0, RuleKind.UNREADABLE, 0, 0) + bytes(4 * REGISTER_PA
 
 def read_cfi_sections(sections: Iterable[CfiSection], registers: FollowedRegisters) -> FdeTable:
     """Return the FDEs of all sections, with rows. Raises FormatError for a fault that costs a section; section.py lists them."""
-    numbers: dict[bytes, int] = {}  # distinct state of a row in any section -> number, ascending
-    blocks: list[tuple[int, CfiSection]] = []  # (base of its expression offsets, section), for all sections
+    rule_numbers: dict[bytes, int] = {}  # distinct state of a row in any section -> number of its rule, ascending
+    section_bases: list[tuple[int, CfiSection]] = []  # (base of its expression offsets, section), for all sections
     parts: list[FdeTable] = []
     list_ends: list[int] = []
     base = 0
     for section in sections:
-        blocks.append((base, section))
-        parts.append(_read_section(section, registers, base, numbers))
+        section_bases.append((base, section))
+        parts.append(_read_section(section, registers, base, rule_numbers))
         base += len(section.data)
         before = list_ends.pop() if section.continues else list_ends[-1] if list_ends else 0
         list_ends.append(before + len(parts[-1]))
-        if len(numbers) > MAX_STATES:
+        if len(rule_numbers) > MAX_STATES:
             raise FormatError(RUN_FAULTS[TOO_MANY_STATES], section.name)
     table = _join_tables(parts)
     table.list_ends = list_ends
-    register_rule = cache(partial(_build_register_rule, blocks))  # so that rules that share a long expression copy it only once
+    register_rule = cache(
+        partial(_build_register_rule, section_bases)
+    )  # so that rules that share a long expression copy it only once
     register_rules = cache(lambda part: [register_rule(*rule) for rule in REGISTER_PART.iter_unpack(part)])  # few differ
-    table.rules = [_build_rule(state, register_rule, register_rules) for state in numbers]
+    table.rules = [_build_rule(state, register_rule, register_rules) for state in rule_numbers]
     return table
 
 
-def _read_section(section: CfiSection, registers: FollowedRegisters, base: int, numbers: dict[bytes, int]) -> FdeTable:
+def _read_section(section: CfiSection, registers: FollowedRegisters, base: int, rule_numbers: dict[bytes, int]) -> FdeTable:
     """Return the table of one section, without rules: `read_cfi_sections` makes the rules of all sections."""
     table = FdeTable()
     cie_entries, entries = _scan_entries(section)
@@ -78,13 +84,13 @@ def _read_section(section: CfiSection, registers: FollowedRegisters, base: int, 
 
     cursor = Cursor(*_cursor_arguments(section))
     shapes = bytes(
-        byte for one in cies for byte in (one.fde_encoding, one.has_augmentation_data, one.address_size, one.segment_selector_size)
+        byte for c in cies for byte in (c.fde_encoding, c.has_augmentation_data, c.address_size, c.segment_selector_size)
     )
     table.start, table.size = start, size = make_columns("QQ", len(cie))
     table.cie = cie
     fdes, programs = Fdes(start, size, cie), Programs(entries.body, entries.end)
     pointers = array("Q", entries.body) if section.has_known_pointer else array("Q")
-    longest = cursor.read_ranges(entries, shapes, fdes, programs) if cie else 0
+    longest_program = cursor.read_ranges(entries, shapes, fdes, programs) if cie else 0
     _raise_fault(cursor, section)
     for fde, pointer in enumerate(pointers):
         if section.has_known_pointer and not section.has_known_pointer(pointer + cies[cie[fde]].segment_selector_size):
@@ -94,9 +100,9 @@ def _read_section(section: CfiSection, registers: FollowedRegisters, base: int, 
     for fde in chain(unknown, _fdes_with_unknown_fields(section, entries, pointers, cies, cie)):
         start[fde], size[fde] = UNKNOWN_START, size[fde] or 1
     machine = CfiMachine(*_cursor_arguments(section))
-    machine.start(PROGRAM, registers, base, _pack_cies(cies), numbers)
+    machine.start(PROGRAM, registers, base, _pack_cies(cies), rule_numbers)
     _raise_fault(machine, section)
-    _run_fdes(machine, section, fdes, programs, longest, table, numbers)
+    _run_fdes(machine, section, fdes, programs, longest_program, table, rule_numbers)
     return table
 
 
@@ -147,56 +153,51 @@ def _join_tables(parts: list[FdeTable]) -> FdeTable:
 
 
 def _pack_cies(cies: list[Cie]) -> array[int]:
-    """Return the seven numbers for each CIE that CfiMachine.start takes."""
+    """Return the seven rule_numbers for each CIE that CfiMachine.start takes."""
     get_numbers = attrgetter("program", "end", "ra_column", "code_alignment", "data_alignment", "fde_encoding", "address_size")
     return array("q", chain.from_iterable(map(get_numbers, cies)))
 
 
 def _run_fdes(
-    machine: CfiMachine,
-    section: CfiSection,
-    fdes: Fdes,
-    programs: Programs,
-    longest: int,
-    table: FdeTable,
-    numbers: dict[bytes, int],
-) -> None:
-    """Run the instructions of all FDEs, and fill in the rows of `table`. `longest`: the size in bytes of the longest program."""
-    count = len(fdes.start)
-    [first_row] = make_columns("I", count + 1)
+    machine: CfiMachine, section: CfiSection, fdes: Fdes, programs: Programs, longest_program: int, table: FdeTable,
+    rule_numbers: dict[bytes, int],
+) -> None:  # fmt: skip
+    """Run the instructions of all FDEs, and fill in the rows of `table`. `longest_program`: its size in bytes."""
+    fde_count = len(fdes.start)
+    [first_row] = make_columns("I", fde_count + 1)
     row_start: Column = array("I")
     row_rule: Column = array("I")
-    used = done = 0
-    while done < count:
+    row_count = fde = 0
+    while fde < fde_count:
         # An FDE makes at most one row for each byte of its program, and one more; a section makes about one for each six bytes.
-        least = used + 1 + longest
-        if least > MAX_ROWS:
+        min_room = row_count + 1 + longest_program
+        if min_room > MAX_ROWS:
             raise FormatError(f"more than {MAX_ROWS} rows", section.name)
-        more = min(MAX_ROWS, least + (used // 4 if done else len(section.data) // 5)) - len(row_start)
+        added_room = min(MAX_ROWS, min_room + (row_count // 4 if fde else len(section.data) // 5)) - len(row_start)
         row_start, row_rule = (
             array("I", bytes(column) + bytes(new)) if len(column) else new
-            for column, new in zip((row_start, row_rule), make_columns("II", more), strict=True)
+            for column, new in zip((row_start, row_rule), make_columns("II", added_room), strict=True)
         )
         rows = Rows(first_row, row_start, row_rule)
-        while done < count:
-            first_row[done] = used
-            done = machine.run_fdes(done, fdes, programs, rows, used)
-            used = first_row[done]
+        while fde < fde_count:
+            first_row[fde] = row_count
+            fde = machine.run_fdes(fde, fdes, programs, rows, row_count)
+            row_count = first_row[fde]
             if machine.fault == 0:
                 break
             if machine.fault == TOO_MANY_STATES:
                 _raise_fault(machine, section)
             table.faulty += 1
             if len(table.faults) < MAX_REPORTED:
-                table.faults.append(FdeFault(fdes.start[done], section.name, machine.pos, RUN_FAULTS[machine.fault]))
-            if 0 < fdes.size[done] <= MAX_SIZE:  # one row, whose CFA is UNREADABLE
-                row_start[used] = 0
-                row_rule[used] = numbers.setdefault(UNREADABLE, len(numbers))
-                used += 1
+                table.faults.append(FdeFault(fdes.start[fde], section.name, machine.pos, RUN_FAULTS[machine.fault]))
+            if 0 < fdes.size[fde] <= MAX_SIZE:  # one row, whose CFA is UNREADABLE
+                row_start[row_count] = 0
+                row_rule[row_count] = rule_numbers.setdefault(UNREADABLE, len(rule_numbers))
+                row_count += 1
             machine.fault = 0
-            done += 1
-        first_row[done] = used
-    table.first_row, table.row_start, table.row_rule = first_row, row_start[:used], row_rule[:used]
+            fde += 1
+        first_row[fde] = row_count
+    table.first_row, table.row_start, table.row_rule = first_row, row_start[:row_count], row_rule[:row_count]
 
 
 def _cursor_arguments(section: CfiSection) -> tuple[Bytes, int, bool, int, int, Callable[[int], int] | None]:
@@ -292,8 +293,8 @@ def _build_rule(
     return CfiRule(ra_column, register_rule(kind, a, b), *register_rules(state[CFA_PART_END:REGISTER_PARTS_END]))
 
 
-def _build_register_rule(blocks: list[tuple[int, CfiSection]], kind: int, a: int, b: int) -> RegisterRule:
+def _build_register_rule(section_bases: list[tuple[int, CfiSection]], kind: int, a: int, b: int) -> RegisterRule:
     if kind not in EXPRESSION_KINDS:
         return RegisterRule(KINDS[kind], a, b)
-    base, section = blocks[bisect_right(blocks, a, key=itemgetter(0)) - 1]
+    base, section = section_bases[bisect_right(section_bases, a, key=itemgetter(0)) - 1]
     return RegisterRule(KINDS[kind], expression=bytes(section.data[a - base : a - base + b]))

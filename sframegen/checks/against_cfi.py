@@ -75,7 +75,7 @@ def compare_with_cfi(elf: ElfFile, section: SframeSection | ObjectSections, sour
     walk_left_out = _reason_walker_maker(_drop_unreadable(coverage.uncovered))
     walk_section = _rule_walker_maker(section.table, abi, rules)
     signal = SIGNAL_FLAVOUR if section.layout.signal else 0
-    expressible = bytes(map(any, map(RuleWords(abi, section.layout).of, rules.values())))
+    expressible = bytes(map(any, map(RuleWords(abi, section.layout).encode, rules.values())))
     compared_flavours = bytes(signal | (KEY_B_FLAVOUR if rule.ra_signed else 0) for rule in rules)
     terms = sweep.Terms(expressible, compared_flavours, SIGNAL_FLAVOUR & ~signal)
 

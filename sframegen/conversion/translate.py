@@ -57,7 +57,7 @@ class Translator:
             row, previous_cfa = self._translate_row(rule, cfa), cfa
             if isinstance(row, Reason):
                 return row
-            if not self.words.of(row)[DEFAULT]:
+            if not self.words.encode(row)[DEFAULT]:
                 return Reason.CFA_EXPRESSION
             rows.append((residue, row))
         return RepeatedPattern(tuple(rows))

@@ -1,4 +1,9 @@
-"""Converts rules to FRE info bytes and data words and back, or tells why that is impossible. Runs once for each distinct rule."""
+"""Converts rules to FRE info bytes and data words and back, or tells why that is impossible. Runs once for each distinct rule.
+
+An FRE is a row's start, an info byte (number and size of the data words, base register of the CFA), and the data words. In default
+FDEs these are offsets: of the CFA, then of RA and FP unless the ABI fixes them. In flexible FDEs each of CFA, RA and FP has a
+control word (register, load from memory or not) and an offset; a padding word stands for RA or FP without a rule of its own.
+"""
 
 from __future__ import annotations
 
@@ -61,12 +66,12 @@ class Reason(Enum):
 
 
 class RuleWords:
-    """Encodes rules as bytes for one ABI and version. `of(rule)` is cached."""
+    """Encodes rules as bytes for one ABI and version. `encode(rule)` returns what `_encode` does, from a cache."""
 
     def __init__(self, abi: Abi, layout: Layout) -> None:
         self.abi = abi
         self.layout = layout
-        self.of = cache(self._encode)
+        self.encode = cache(self._encode)
 
     def _encode(self, rule: Rule) -> tuple[bytes, bytes]:
         """Return FRE info byte and smallest data words for each FDE type (DEFAULT, FLEX); b"" for a type that cannot express it."""
@@ -75,9 +80,9 @@ class RuleWords:
             outermost = bytes((MANGLED_RA_BIT * ra_signed,)) if self.layout.outermost else b""
             return outermost, outermost
         # s390x stores CFA offsets adjusted and scaled down. Readers scale them up again in 32 bits.
-        word, rest = divmod(cfa.offset - self.abi.cfa_adjustment, self.abi.cfa_scale)
+        word, remainder = divmod(cfa.offset - self.abi.cfa_adjustment, self.abi.cfa_scale)
         default = flex = b""
-        if rest or _size_of(cfa.offset) == len(DATAWORD_LIMITS):
+        if remainder or _size_code(cfa.offset) == len(DATAWORD_LIMITS):
             return default, flex
         info = MANGLED_RA_BIT * ra_signed
         if not cfa.deref and cfa.register in (self.abi.sp, self.abi.fp):
@@ -88,7 +93,7 @@ class RuleWords:
 
     def _pack(self, info: int, shape: str, words: list[int]) -> bytes:
         """Return info byte and words, all in one size; b"" if none is large enough. `shape`: SIGNED or UNSIGNED for each word."""
-        size = max(_size_of(word) for code, word in zip(shape, words, strict=True) if code == SIGNED)
+        size = max(_size_code(word) for sign, word in zip(shape, words, strict=True) if sign == SIGNED)
         if size == len(DATAWORD_LIMITS):
             return b""
         info |= len(words) << DATAWORD_COUNT_SHIFT | size << DATAWORD_SIZE_SHIFT
@@ -115,11 +120,12 @@ class RuleWords:
         return self._pack(info, SIGNED * len(words), words)
 
     def _offset_word(self, where: Where) -> int | None:
-        odd = self.layout.registers_as_odd_offsets and self.abi.registers_as_offsets
+        """Return the word for RA or FP in a default FDE: the offset of its place from the CFA; on s390x 2n + 1 for register n."""
+        odd_is_register = self.layout.registers_as_odd_offsets and self.abi.registers_as_offsets
         if where.register is not None:
-            known = where.register in self.abi.base_registers
-            return where.register << 1 | 1 if odd and known and not where.deref and where.offset == 0 else None
-        return where.offset if where.deref and not (odd and where.offset & 1) else None
+            is_register = where.register in self.abi.base_registers and not where.deref and where.offset == 0
+            return where.register << 1 | 1 if odd_is_register and is_register else None
+        return where.offset if where.deref and not (odd_is_register and where.offset & 1) else None
 
     def _encode_flex(self, info: int, words: list[int], ra: Where | None, fp: Where | None) -> bytes:
         """Encode for flexible FDEs: a control word and an offset for each; only a padding word if RA or FP has no rule of its own.
@@ -145,19 +151,19 @@ def _control_word(where: Where) -> int:
     return FLEX_DEREF_BIT * where.deref | register
 
 
-def _size_of(offset: int) -> int:
+def _size_code(offset: int) -> int:
     """Return the smallest fre_dataword_size that holds an offset; len(DATAWORD_LIMITS) if it needs more than 32 bits."""
     return bisect_right(DATAWORD_LIMITS, offset if offset >= 0 else ~offset)
 
 
 def encode_rule(rule: Rule, fde_type: FdeType, abi: Abi, layout: Layout) -> bytes | None:
     """Return FRE info byte and data words of one rule; None if that FDE type cannot express it."""
-    return RuleWords(abi, layout).of(rule)[fde_type] or None
+    return RuleWords(abi, layout).encode(rule)[fde_type] or None
 
 
 def why_inexpressible(rule: Rule, words: RuleWords) -> Reason | None:
     """Return the reason why the version cannot express a rule; None if an FDE type can."""
-    if any(words.of(rule)):
+    if any(words.encode(rule)):
         return None
     abi, layout = words.abi, words.layout
     if rule.cfa is None:
@@ -176,7 +182,7 @@ def why_inexpressible(rule: Rule, words: RuleWords) -> Reason | None:
 
 def are_expressible(rules: Iterable[Rule], abi: Abi, layout: Layout) -> bool:
     """True if the version can express all rules."""
-    return all(map(any, map(RuleWords(abi, layout).of, rules)))
+    return all(map(any, map(RuleWords(abi, layout).encode, rules)))
 
 
 def _is_cfa_plus_n(where: Where | None) -> bool:
@@ -197,7 +203,7 @@ class EncodedRules:
     def __init__(self, rules: Iterable[Rule], words: RuleWords) -> None:
         self.abi = words.abi
         self.layout = words.layout
-        encoded = [*chain.from_iterable(map(words.of, rules))]
+        encoded = [*chain.from_iterable(map(words.encode, rules))]
         self.raw = b"".join(encoded)
         self.at = array("I", accumulate(map(len, encoded), initial=0))
 
@@ -236,20 +242,20 @@ def fixed_place(offset: int) -> Where | None:
 
 
 def _decode_default(words: Sequence[int], base: int, abi: Abi, layout: Layout) -> Rule | None:
-    saved: list[Where | None] = []
-    rest = list(words[1:])
+    ra_and_fp: list[Where | None] = []
+    remaining = list(words[1:])
     for offset in (abi.fixed_ra_offset, abi.fixed_fp_offset):
-        if offset or not rest:
-            saved.append(fixed_place(offset))
+        if offset or not remaining:
+            ra_and_fp.append(fixed_place(offset))
             continue
-        word = rest.pop(0)
+        word = remaining.pop(0)
         if word & 1 and layout.registers_as_odd_offsets and abi.registers_as_offsets:
-            saved.append(Where(word >> 1, 0))
-        elif word == PADDING and not saved:
-            saved.append(None)
+            ra_and_fp.append(Where(word >> 1, 0))
+        elif word == PADDING and not ra_and_fp:
+            ra_and_fp.append(None)
         else:
-            saved.append(Where(None, word, deref=True))
-    return None if rest else Rule(Where(base, words[0] * abi.cfa_scale + abi.cfa_adjustment), saved[0], saved[1])
+            ra_and_fp.append(Where(None, word, deref=True))
+    return None if remaining else Rule(Where(base, words[0] * abi.cfa_scale + abi.cfa_adjustment), ra_and_fp[0], ra_and_fp[1])
 
 
 def control_word_indexes(words: Sequence[int]) -> list[int]:

@@ -1,4 +1,8 @@
-"""Compares the rules that a search finds in two tables, whichever way they divide the code into functions and rows."""
+"""Compares the rules that a search finds in two tables, whichever way they divide the code into functions and rows.
+
+A table becomes spans: ascending ranges of code, each with one claim (its rule and the function's marks). Adjacent spans with equal
+claims are merged, so that two tables with the same rules have the same spans.
+"""
 
 from __future__ import annotations
 
@@ -48,19 +52,20 @@ def find_difference(before: FunctionTable, after: FunctionTable) -> tuple[int | 
     return None, bytes_before - bytes_after
 
 
-def have_same_rules(one: FunctionTable, other: FunctionTable, gap: int, padded: Mapping[int, int]) -> bool:
+def have_same_rules(table: FunctionTable, other: FunctionTable, gap: int, padded: Mapping[int, int]) -> bool:
     """True if both tables have the same rules for all code but the padding after a range.
 
-    Padding is up to `gap` bytes before the next range. `padded`: further padding, by its start, its end.
+    Padding is up to `gap` bytes before the next range. `padded` maps the start of further padding to its end.
     """
-    bridged, other_bridged = (_merge(_bridge_gaps(table, gap, padded)) for table in (one, other))
-    return all(a == b for a, b in zip_longest(bridged, other_bridged))
+    spans, other_spans = _merge(_bridge_gaps(table, gap, padded)), _merge(_bridge_gaps(other, gap, padded))
+    return all(span == other_span for span, other_span in zip_longest(spans, other_spans))
 
 
 def _bridge_gaps(table: FunctionTable, gap: int, padded: Mapping[int, int]) -> Iterator[Span]:
+    """Yield the spans of a table, with the padding after each as part of it."""
     for (start, end, claim), (following, *_) in pairwise(chain(claim_spans(table), [END])):
-        limit = min(padded.get(end, end), following)
-        yield start, following if following - limit <= gap else limit, claim
+        end_of_padding = min(padded.get(end, end), following)
+        yield start, following if following - end_of_padding <= gap else end_of_padding, claim
 
 
 def claim_spans(table: FunctionTable) -> Iterator[Span]:
@@ -83,26 +88,26 @@ def _merge(spans: Iterator[Span]) -> Iterator[Span]:
 
 
 def _spans_of_rows(table: FunctionTable) -> Iterator[Span]:
-    known: dict[tuple[int, int], RuleClaim] = {}  # (kind, rule) -> claim
+    claims: dict[tuple[int, int], RuleClaim] = {}  # (kind, rule) -> claim
     for function, start, end in table.searchable_ranges():
         number = table.kind[function]
         kind = table.kinds[number]
-        span = range(table.first_row[function], table.first_row[function + 1])
-        if not span:
+        row_numbers = range(table.first_row[function], table.first_row[function + 1])
+        if not row_numbers:
             if kind.fde_type is FdeType.DEFAULT:
                 yield start, end, RuleClaim(OUTERMOST, kind.signal, kind.key_b)
         elif kind.mask:
             rows = [(offset, rule) for offset, rule in table.rows(function) if start + offset < end]
-            changes = (row for at, row in enumerate(rows) if not at or rows[at - 1][1] != row[1])
+            changes = (row for index, row in enumerate(rows) if not index or rows[index - 1][1] != row[1])
             yield start, end, RuleClaim(RepeatedRules(kind.rep_size, tuple(changes)), kind.signal, kind.key_b)
         else:
-            limits = [start + offset for offset in table.row_start[span.start : span.stop]]
-            limits.append(end)
-            for at, row in enumerate(span):
+            starts = [start + offset for offset in table.row_start[row_numbers.start : row_numbers.stop]]
+            starts.append(end)
+            for index, row in enumerate(row_numbers):
                 rule = table.row_rule[row]
-                claim = known.get((number, rule))
+                claim = claims.get((number, rule))
                 if claim is None:
-                    claim = known[number, rule] = RuleClaim(table.rules[rule], kind.signal, kind.key_b)
-                limit = min(limits[at + 1], end)
-                if limits[at] < limit:
-                    yield limits[at], limit, claim
+                    claim = claims[number, rule] = RuleClaim(table.rules[rule], kind.signal, kind.key_b)
+                row_end = min(starts[index + 1], end)
+                if starts[index] < row_end:
+                    yield starts[index], row_end, claim

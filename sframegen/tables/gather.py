@@ -48,13 +48,13 @@ class Merger:
         self.fixed_offsets.add((section.abi.fixed_fp_offset, section.abi.fixed_ra_offset))
         return self._decoder.add(section, starts)
 
-    def build_table(self, code: Sequence[Range], more: FunctionTable | None = None) -> tuple[FunctionTable, int]:
+    def build_table(self, code: Sequence[Range], other_functions: FunctionTable | None = None) -> tuple[FunctionTable, int]:
         """Return (all functions by address, number of functions left out because they lie outside of the code).
 
         `code`: ascending ranges. Functions outside are those whose code a linker has dropped; their addresses are 0, for instance.
-        `more`: further functions, which are not in a section.
+        `other_functions`: functions that are not in a section.
         """
-        table = self._decoder.table if more is None else concatenate_tables((self._decoder.table, more))
+        table = self._decoder.table if other_functions is None else concatenate_tables((self._decoder.table, other_functions))
         functions: Sequence[int] = range(len(table))
         if code and not _all_inside(table, code[0]):  # `code` is empty for a file that loads nothing
             starts = [start for start, _ in code]
@@ -74,7 +74,7 @@ class Merger:
 
 
 def _all_inside(table: FunctionTable, code: Range) -> bool:
-    """True if all functions lie in that range, and no function is empty."""
+    """True if all functions lie in `code`, and no function is empty."""
     ends = map(add, table.start, table.size)
     return all(table.size) and min(table.start, default=code[0]) >= code[0] and max(ends, default=code[1]) <= code[1]
 
@@ -83,11 +83,11 @@ def _drop_repetitions(table: FunctionTable, functions: Sequence[int]) -> list[in
     """Return the functions without repetitions. Of several at one address the longest is last, because a search finds the last."""
     kept: list[int] = []
     for _, group in groupby(functions, table.start.__getitem__):
-        same = list(group)
-        if len(same) > 1:
-            by_content = {(table.size[one], repr((table.kinds[table.kind[one]], table.rows(one)))): one for one in same}
-            same = [by_content[key] for key in sorted(by_content)]
-        kept += same
+        at_one_start = list(group)
+        if len(at_one_start) > 1:
+            by_content = {(table.size[f], repr((table.kinds[table.kind[f]], table.rows(f)))): f for f in at_one_start}
+            at_one_start = [by_content[content] for content in sorted(by_content)]  # ascending by size
+        kept += at_one_start
     return kept
 
 

@@ -1,4 +1,9 @@
-"""Cuts flexible functions where a default FDE for the rows that do not need a flexible one makes the section smaller. Compiled."""
+"""Cuts flexible functions where a default FDE for the rows that do not need a flexible one makes the section smaller. Compiled.
+
+Rows take fewer bytes in a default FDE, which cannot express all rules; each cut costs an index entry and an attribute. A dynamic
+program chooses the types of a function's rows: forward, it computes the fewest bytes up to a row for either type of that row, and
+notes the type of the previous row that gives them; backward, it follows these notes from the better type of the last row.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +36,8 @@ def narrow_table(table: FunctionTable, encoded: EncodedRules) -> FunctionTable:
     [default_kind] = make_columns("H", len(kinds))
     for number, kind in enumerate(kinds):
         default = kind._replace(fde_type=FdeType.DEFAULT)
-        default_kind[number] = kinds.index(default) if default != kind and not kind.mask and default in kinds else NO_KIND
+        may_be_cut = default != kind and not kind.mask and default in kinds
+        default_kind[number] = kinds.index(default) if may_be_cut else NO_KIND
     layout = encoded.layout
     functions = table.columns()
     [types] = make_columns("B", len(table.row_start))
@@ -61,11 +67,11 @@ def choose_types(functions: Functions, words: Words, default_kind: Column, funct
     chosen: cython.int
     by_default: cython.longlong  # bytes of the rows so far if the last is in a default FDE
     by_flex: cython.longlong
-    before: cython.longlong
+    before: cython.longlong  # `by_default` before this row; later the type of the previous row
     size: cython.longlong
     for function in range(len(functions.start)):
         count += 1
-        if default_kind[functions.kind[function]] == 0xFFFF:
+        if default_kind[functions.kind[function]] == 0xFFFF:  # NO_KIND
             continue
         first = functions.first_row[function]
         by_default = 0
@@ -81,7 +87,7 @@ def choose_types(functions: Functions, words: Words, default_kind: Column, funct
                 types[row] = 0
                 by_flex = before + function_cost
             size = words.rule_at[rule + 1] - words.rule_at[rule]
-            by_default += size if size else 0x40000000  # more than any function
+            by_default += size if size else 0x40000000  # inexpressible: more bytes than any function
             size = words.rule_at[rule + 2] - words.rule_at[rule + 1]
             by_flex += size if size else 0x40000000
         chosen = 0 if by_default <= by_flex else 1
@@ -109,7 +115,7 @@ def cut_by_type(functions: Functions, default_kind: Column, types: Column, out: 
         out.kind[count] = functions.kind[function]
         out.first_row[count] = first
         base = 0
-        if default_kind[functions.kind[function]] != 0xFFFF:
+        if default_kind[functions.kind[function]] != 0xFFFF:  # NO_KIND
             for row in range(first, functions.first_row[function + 1]):
                 if row > first and types[row] != types[row - 1]:
                     out.size[count] = functions.row_start[row] - base

@@ -184,7 +184,7 @@ def _group_adjacent_rows(rows: Iterable[tuple[int, int, Rule]]) -> Iterator[list
 def _with_fde_type(function: SynthesizedFunction, words: RuleWords) -> SynthesizedFunction | None:
     """Return the function with an FDE type that can express all its rules; None if there is none."""
     for fde_type in FDE_TYPES:
-        if all(words.of(rule)[fde_type] for _, rule in function.rows):
+        if all(words.encode(rule)[fde_type] for _, rule in function.rows):
             return function._replace(kind=function.kind._replace(fde_type=fde_type))
     return None
 
