@@ -1,6 +1,8 @@
 """Reads the names of code that a process makes at run time from `/tmp/perf-PID.map`, which node, Java and others write for perf.
 
-Because anybody can write to /tmp, the file is used only if it belongs to the user of the process, or to root.
+Anybody can create files in /tmp, so a map is trusted only if it belongs to the process's user or to root, nobody else can write it,
+and it is not older than the process. A helper process reads it, because its file system may not answer. The entries are kept in
+order, and indexed by buckets: each lists the entries whose code reaches into its 16 KiB of addresses.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from sframegen.stack.live.proc import proc_contents, status_fields_of
 
 # A line: address and size in hexadecimal, and a name that may have spaces.
 ENTRY = re.compile(rb"^(?:0x)?([0-9a-f]{1,16}) (?:0x)?([0-9a-f]{1,16}) ([^\n]+)$", re.IGNORECASE | re.MULTILINE)
-MAX_BYTES = 1 << 26  # of a file
+MAX_BYTES = 1 << 26  # of a map
 READ_SIZE = 1 << 20  # bytes that are read at a time
 MAX_NAME = 4096  # bytes
 BUCKET_BITS = 14  # each bucket stands for 16 KiB of code
@@ -45,16 +47,21 @@ class _Process:
         self.ticks = _start_ticks(pid)  # when it started, which tells it from a later process with its id
         self.users = fields.get("Uid", "").split()[1:2]
         self.name = f"perf-{fields.get('NSpid', str(pid)).split()[-1]}.map"
-        self.risk = ("perf map", pid)  # for the helper, because its /tmp may be on a file system that does not answer
-        [self.folder] = helpers().call(self.risk, open_maps_folder, pid).descriptors
+        self.helper_key = ("perf map", pid)  # once a call under this key gets no answer, the helper makes no other one
+        [self.folder] = helpers().call(self.helper_key, open_maps_folder, pid).descriptors
         finalize(self, os.close, self.folder)
 
     def is_trusted(self, status: os.stat_result) -> bool:
-        """Return True for a regular file that is not older than the process, and that only its user or root can write."""
+        """Return True for a regular file that is not older than the process, and that only the process's user or root can write.
+
+        A group may write the file only if its id is that of the owner, which by convention is the owner's private group: where
+        users have one, node and Java create files that it may write (umask 002).
+        """
         started = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + self.ticks / os.sysconf("SC_CLK_TCK")
         return (
             stat.S_ISREG(status.st_mode)
             and not status.st_mode & stat.S_IWOTH
+            and (not status.st_mode & stat.S_IWGRP or status.st_gid == status.st_uid)
             and status.st_nlink == 1
             and str(status.st_uid) in (str(ROOT), *self.users)
             and status.st_mtime + CLOCK_TOLERANCE >= started
@@ -62,11 +69,11 @@ class _Process:
 
 
 class PerfMap:
-    """The map of one process. If this object was made while the process ran, it can read the map after its end."""
+    """The map of one process. If this object was made while the process ran, it can read the map after the process has ended."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._process: _Process | None = None
+        self._process: _Process | None = None  # None if the process could not be looked at, or after `end`
         self._ended = False
         self._refresh_process()
         self._entries = _Entries()
@@ -108,54 +115,54 @@ class _Entries:
     """The entries of a map, as columns, because an engine may write hundreds of thousands."""
 
     def __init__(self) -> None:
-        self._starts, self._sizes, self._names_at = array("Q"), array("Q"), array("I")
-        self._names = bytearray()  # each ends with a newline
-        self._buckets: dict[int, array[int]] = {}  # indexes of the entries in each range of code
-        self._bucket_entries = 0  # in all buckets
+        self._starts, self._sizes = array("Q"), array("Q")
+        self._names, self._name_offsets = bytearray(), array("I")  # names, each with a newline after it, and where each begins
+        self._buckets: dict[int, array[int]] = {}  # by address >> BUCKET_BITS, the ascending indexes of entries
+        self._bucket_entry_count = 0  # in all buckets
 
     def __bool__(self) -> bool:
         return bool(self._starts)
 
     def find(self, address: int) -> MapEntry | None:
-        for number in reversed(self._buckets.get(address >> BUCKET_BITS, ())):
-            start, size = self._starts[number], self._sizes[number]
+        for index in reversed(self._buckets.get(address >> BUCKET_BITS, ())):
+            start, size = self._starts[index], self._sizes[index]
             if start <= address < start + size:
-                at = self._names_at[number]
-                return MapEntry(start, size, bytes(self._names[at : self._names.index(b"\n", at)]))
+                name_at = self._name_offsets[index]
+                return MapEntry(start, size, bytes(self._names[name_at : self._names.index(b"\n", name_at)]))
         return None
 
     def add(self, lines: bytes) -> bool:
         """Add the entries in these lines. Return False if there are too many."""
         for match in ENTRY.finditer(lines):
             start, size = int(match[1], 16), int(match[2], 16)
-            first, last = start >> BUCKET_BITS, start + size - 1 >> BUCKET_BITS
-            if not 0 <= last - first < MAX_BUCKETS:
+            first_bucket, last_bucket = start >> BUCKET_BITS, start + size - 1 >> BUCKET_BITS
+            if not 0 <= last_bucket - first_bucket < MAX_BUCKETS:
                 continue
-            self._bucket_entries += last - first + 1
-            if self._bucket_entries > MAX_BUCKET_ENTRIES:
+            self._bucket_entry_count += last_bucket - first_bucket + 1
+            if self._bucket_entry_count > MAX_BUCKET_ENTRIES:
                 return False
-            for bucket in range(first, last + 1):
+            for bucket in range(first_bucket, last_bucket + 1):
                 self._buckets.setdefault(bucket, array("I")).append(len(self._starts))
             self._starts.append(start)
             self._sizes.append(size)
-            self._names_at.append(len(self._names))
+            self._name_offsets.append(len(self._names))
             self._names += match[3][:MAX_NAME] + b"\n"
         return True
 
 
 def _read_entries(process: _Process) -> _Entries:
     """Return the entries of a process's map, read in parts. Raises OSError."""
-    entries, at, first = _Entries(), 0, None
+    entries, at, first_status = _Entries(), 0, None
     for _ in range(MAX_BYTES // READ_SIZE + 1):
         folder, end = [process.folder], min(at + READ_SIZE, MAX_BYTES)
-        status, data = helpers().call(process.risk, read_map_part, process.name, at, end, descriptors=folder).value
-        first = first or status
-        if not process.is_trusted(status) or not os.path.samestat(status, first):
+        status, data = helpers().call(process.helper_key, read_map_part, process.name, at, end, descriptors=folder).value
+        first_status = first_status or status
+        if not process.is_trusted(status) or not os.path.samestat(status, first_status):  # or it was replaced
             return _Entries()
         lines = data[: data.rfind(b"\n") + 1]  # without the last line, which may be incomplete
         if not entries.add(lines) or len(data) < READ_SIZE:
             break
-        at += len(lines) or len(data)  # a line of that length is skipped
+        at += len(lines) or len(data)  # data without a line break is part of a very long line, which is skipped
     return entries
 
 

@@ -128,6 +128,16 @@ def test_owners(target: Target) -> None:
     assert target.names(0x1000) == ["by root"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="root can give files to any group")
+def test_a_group_that_may_write(target: Target) -> None:
+    """The private group of the file's owner, which has the same id, is as good as the owner; the members of others are unknown."""
+    target.file.write_text("1000 10 name\n")
+    for group, mode, names in ((0, 0o664, ["name"]), (NOBODY, 0o644, ["name"]), (NOBODY, 0o664, [None])):
+        os.chown(target.file, -1, group)
+        target.file.chmod(mode)
+        assert target.names(0x1000) == names
+
+
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="no unshare on this machine")
 @pytest.mark.parametrize("linked", [False, True])
 def test_the_process_own_tmp(linked: bool, compile_c: Compiler, tmp_path: Path) -> None:
