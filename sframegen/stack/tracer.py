@@ -1,4 +1,10 @@
-"""Traces all stacks of a process: stops its threads, finds the rules of their code, and walks each stack."""
+"""Traces all stacks of a process: stops its threads, finds the rules of their code, and walks each stack.
+
+To keep stops short, a trace first reads the loaded objects while the process runs, then stops it to copy registers and the
+beginning of each stack, and walks the copies. Objects without a section are converted meanwhile, and the stacks walked again.
+`_View` answers with the rule for a PC: from tables that the process registered for code it makes at run time; from the loaded
+object's section; from the bytes of the code, if it returns from a signal handler; from what its instructions prove; or a guess.
+"""
 
 from __future__ import annotations
 
@@ -56,22 +62,22 @@ class Tracer:
         The process is stopped while registers and stacks are copied. If a walk needs more memory, the process is stopped again and
         walked while it is stopped. Conversions take long, so they are done while the process runs.
         """
-        for attempt in range(MAX_STOPS):
+        for stop_count in range(MAX_STOPS):
+            is_first_stop = stop_count == 0
             running = process.now()
             self.objects.prepare(running)
             self.runtime.update(running)
             with process.stopped(tid) as snapshot:
                 self.objects.verify(snapshot)
                 self.runtime.update(snapshot, patience.current.made_code_stopped)
-                if not attempt:  # at later stops, waiting threads seem to run, because they have just been released
-                    idle = {thread.tid: thread.idle for thread in snapshot.threads}
                 refused = {tid: f"thread {tid}: {why}" for tid, why in snapshot.refused.items() if why != GONE}
-                if attempt:
-                    threads = self._walk(snapshot)
-                else:
+                if is_first_stop:  # at later ones, waiting threads seem to run, because they have just been released
+                    idle = {thread.tid: thread.idle for thread in snapshot.threads}
                     copy = snapshot.copy_stacks(self._stack_bytes)
+                else:
+                    threads = self._walk(snapshot)
             try:
-                if not attempt:
+                if is_first_stop:
                     threads = self._walk_until_converted(copy)
                 if not self.objects.convert_pending():
                     break
@@ -109,29 +115,29 @@ class _View:
         self.objects = objects
         self.registry = registry
         self.abi = snapshot.abi
-        self.known = conventions_of(snapshot.abi)
+        self.conventions = conventions_of(snapshot.abi)
         self.word = snapshot.memory.word
         self.window = snapshot.memory.window
         # Registered code is looked up each time, because its tables grow.
         self.answers: Answers = ({}, {}) if len(registry) else objects.answers
         self.stack_at = snapshot.mappings.stack_at
         self.detail = ""
-        self._returns: dict[int, bool] = {}
-        form = self.known.returning
-        self._returning = form and code_rule(form.rule, self.abi, RuleSource.PROVEN)
+        self._call_ends: dict[int, bool] = {}  # results of `returns_to`
+        returning = self.conventions.returning
+        self._returning_rule = returning and code_rule(returning.rule, self.abi, RuleSource.PROVEN)
 
     def describe(self, pc: int, exact: bool) -> CodeRule | End:
         """Return the rule of the code at `pc`, or of the call before it if not `exact`; an End if there is none."""
-        found = self._registered_rule(pc if exact else pc - 1)
-        if found:
-            return found
+        registered = self._registered_rule(pc if exact else pc - 1)
+        if registered:
+            return registered
         answers = self.objects.answers[exact]
-        known = answers.get(pc)
-        if known is None:
-            known = self._find_rule(pc, pc if exact else pc - 1)
-            if known not in UNCACHED_ENDS and known is not self._returning:  # that is for code made at run time, which changes
-                answers[pc] = known
-        return known
+        answer = answers.get(pc)
+        if answer is None:
+            answer = self._find_rule(pc, pc if exact else pc - 1)
+            if answer not in UNCACHED_ENDS and answer is not self._returning_rule:  # for code made at run time, which changes
+                answers[pc] = answer
+        return answer
 
     def _registered_rule(self, address: int) -> CodeRule | End | None:
         """Return the rule of registered code, for which frame pointers are never guessed; None outside of such code."""
@@ -139,14 +145,14 @@ class _View:
         if region is None:
             return None
         try:
-            found = region.rule_source.look_up(address)
+            match = region.rule_source.look_up(address)
         except BudgetError as error:
             self.detail = str(error)
             return End.NOT_READ
         except FormatError as error:
             self.detail = str(error)
             return End.DAMAGED_SECTION
-        return code_rule(found.rule, self.abi, RuleSource.REGISTERED, signal=found.kind.signal) if found else End.NOT_COVERED
+        return code_rule(match.rule, self.abi, RuleSource.REGISTERED, signal=match.kind.signal) if match else End.NOT_COVERED
 
     def _find_rule(self, pc: int, address: int) -> CodeRule | End:
         """Return the rule of code in a loaded object. `address`: within the instruction whose rule is wanted."""
@@ -159,64 +165,64 @@ class _View:
         if (end := loaded.end_at(address)) is not None:
             return end
         try:
-            found = loaded.look_up(address)
+            match = loaded.look_up(address)
         except FormatError as error:
             self.detail = str(error)
             return End.DAMAGED_SECTION
-        if found and not self._is_installing_handler(loaded, found, address):
-            return code_rule(found.rule, self.abi, loaded.how, signal=found.kind.signal)
+        if match and not self._is_installing_handler(loaded, match, address):
+            return code_rule(match.rule, self.abi, loaded.how, signal=match.kind.signal)
         if self._is_coroutine_end(loaded, pc):
             return End.OUTERMOST
-        known = self._rule_from_code(loaded, pc) or (None if found else self._proven_rule(loaded, address))
-        return known or guess(self.abi, self._explain_missing_rule(loaded))
+        answer = self._rule_from_code(loaded, pc) or (None if match else self._proven_rule(loaded, address))
+        return answer or guess(self.abi, self._explain_missing_rule(loaded))
 
     def _proven_rule(self, loaded: LoadedObject, address: int) -> CodeRule | End | None:
         """Return the rule that the instructions prove; None if they prove none."""
         self.objects.prove(loaded)
         if loaded in self.objects.pending:
             return End.PENDING
-        found = loaded.proven.look_up(address) if loaded.proven else None
-        return found and code_rule(found.rule, self.abi, RuleSource.PROVEN, signal=found.kind.signal)
+        match = loaded.proven.look_up(address) if loaded.proven else None
+        return match and code_rule(match.rule, self.abi, RuleSource.PROVEN, signal=match.kind.signal)
 
-    def _is_installing_handler(self, loaded: LoadedObject, found: Match, address: int) -> bool:
+    def _is_installing_handler(self, loaded: LoadedObject, match: Match, address: int) -> bool:
         """Return True where code switches to an exception's handler, because the section's rule may be wrong there."""
         from sframegen.code.function.hazards import MAX_FUNCTION, find_installations  # noqa: PLC0415 - not for a short command
 
-        if found.size > MAX_FUNCTION:
+        if match.size > MAX_FUNCTION:
             return False
-        installations = find_installations(loaded.code(found.start, found.size), found.start, self.abi)
-        return any(one.copied <= address < one.end for one in installations)
+        installations = find_installations(loaded.code(match.start, match.size), match.start, self.abi)
+        return any(installation.copied <= address < installation.end for installation in installations)
 
     def _rule_from_code(self, loaded: LoadedObject, pc: int) -> CodeRule | None:
         """Return the rule of code that returns from a signal handler, which some C libraries do not describe, or only returns."""
-        if context := self.known.context_at(loaded.code, pc):
+        if context := self.conventions.context_at(loaded.code, pc):
             return code_rule(context.rule(self.abi.sp, self.abi.fp), self.abi, RuleSource.SIGNAL, signal=True)
-        form = self.known.returning
-        if loaded.image is None and form and loaded.code(pc, len(form.code)) == form.code:
-            return self._returning
+        returning = self.conventions.returning
+        if loaded.image is None and returning and loaded.code(pc, len(returning.code)) == returning.code:
+            return self._returning_rule
         return None
 
     def _is_coroutine_end(self, loaded: LoadedObject, pc: int) -> bool:
         """Return True for the code that a coroutine's first function returns to: glibc's makecontext pushes its address."""
-        form = MACHINES[self.abi.machine].coroutine
-        return bool(form) and re.match(form, loaded.code(pc, MAX_COROUTINE), re.DOTALL) is not None
+        pattern = MACHINES[self.abi.machine].coroutine
+        return bool(pattern) and re.match(pattern, loaded.code(pc, MAX_COROUTINE), re.DOTALL) is not None
 
     def _explain_missing_rule(self, loaded: LoadedObject) -> End:
         """Return the End of a walk in this object's code without a rule, for the case that frame pointers do not help."""
         if loaded.section:
             return End.NOT_COVERED
-        return End.NO_FRAME_POINTER if self.known.frame_record else End.NO_SECTION
+        return End.NO_FRAME_POINTER if self.conventions.frame_record else End.NO_SECTION
 
     def starts_thread(self, pc: int) -> bool:
         loaded = self.objects.at(pc)
-        return loaded is not None and self.known.starts_thread(loaded.code, pc)
+        return loaded is not None and self.conventions.starts_thread(loaded.code, pc)
 
     def returns_to(self, pc: int) -> bool:
         """Return True if a call ends at `pc`, and in code made at run time, because interpreters push return addresses."""
-        if pc not in self._returns:
+        if pc not in self._call_ends:
             before, after = self.objects.at(pc - 1), self.objects.at(pc)
-            self._returns[pc] = bool(
-                (before and (before.image is None or self.known.ends_call(before.code, pc)))
+            self._call_ends[pc] = bool(
+                (before and (before.image is None or self.conventions.ends_call(before.code, pc)))
                 or (after and self._rule_from_code(after, pc))
             )
-        return self._returns[pc]
+        return self._call_ends[pc]

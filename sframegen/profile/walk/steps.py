@@ -124,8 +124,8 @@ class Steps:
         cursor.pc = pc
         cursor.exact = exact
         cursor.lowest = values[cursor.machine.sp] if known >> cursor.machine.sp & 1 else stack_start
-        cursor.look_at(stack_start, stack)
-        cursor.elsewhere = False
+        cursor.set_window(stack_start, stack)
+        cursor.on_other_stack = False
         self.guessed = guessed
         self.span = 0
         self.stack_start = stack_start
@@ -208,8 +208,8 @@ class Steps:
             return END_GUESS_FAILED
         cursor.go_to_caller(rule)
         if rule.flags & RULE_SIGNAL:  # the interrupted code may be on another stack
-            cursor.elsewhere = (cursor.lowest - self.stack_start) & self.mask > self.stack_size
-            cursor.stack_end = self.mask if cursor.elsewhere else (self.stack_start + self.stack_size) & self.mask
+            cursor.on_other_stack = (cursor.lowest - self.stack_start) & self.mask > self.stack_size
+            cursor.stack_end = self.mask if cursor.on_other_stack else (self.stack_start + self.stack_size) & self.mask
         self.guessed = rule.guess
         return -1
 

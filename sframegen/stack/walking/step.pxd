@@ -48,7 +48,7 @@ cdef class StackCursor:
     cdef public unsigned long long holes
     cdef public bint exact
     cdef public bint has_stack
-    cdef public bint elsewhere
+    cdef public bint on_other_stack
     cdef const unsigned char[::1] window
     cdef unsigned long long window_start, window_size, word
     cdef unsigned long long cfa, ra, sp, fp
@@ -57,7 +57,7 @@ cdef class StackCursor:
     cdef bint is_known(self, Py_ssize_t register) except -9
     cdef int find_caller(self, CallerRule rule) except -9
     cdef int go_to_caller(self, CallerRule rule) except -9
-    cdef unsigned long long interrupted(self) except? 999
+    cdef unsigned long long restore_interrupted_registers(self) except? 999
     cdef bint is_hole(self, unsigned long long address) except -9
     cdef bint has_hole(self, unsigned long long start, unsigned long long end) except -9
     cdef int read(self, unsigned long long address) except -9

@@ -1,7 +1,11 @@
 """One step of a walk: finds the caller's registers from a frame's registers, the rule of its code, and memory. Compiled.
 
+A rule comes in as numbers (CallerRule), which say how CFA, return address and FP follow from registers and memory. The caller's SP
+is the CFA plus a constant of the machine, and must be above the frame's SP. After a signal frame, all registers come from the
+context that the kernel saved. Functions return an End as a number, or -1 if the stack goes on.
+
 All walks in user space use it, of live processes and of copied stacks. The BPF program has its own version of it
-(sframegen/profile/bpf/walker.bpf.c). Functions return an End as a number, or -1 if the stack goes on.
+(sframegen/profile/bpf/walker.bpf.c).
 """
 
 from __future__ import annotations
@@ -149,9 +153,9 @@ class StackCursor:
     """The current frame of a walk. `find_caller` and then `go_to_caller` make its caller the current frame.
 
     `values`: registers by DWARF number; `known`: a bit for each register whose value is known. `exact`: `pc` is the next
-    instruction; if False, a call ends there. The caller's SP must not be below `lowest`, nor above `stack_end`, where the walk ends
-    with `past_end`. `elsewhere`: this frame is on another stack than the copied one. `holes`: a bit for each page of the window,
-    from the first one on, that could not be read. `find_caller` sets `cfa`, and `ra`, the caller's PC.
+    instruction; if False, a call ends there. The caller's SP must not be below `lowest`, the frame's SP, nor above `stack_end`,
+    where the walk ends with `past_end`. `on_other_stack`: this frame is not on the copied stack. `holes`: a bit for each page of
+    the window, from the first one on, that could not be read. `find_caller` sets `cfa`, and `ra`, the caller's PC.
     """
 
     def __init__(self, machine: WalkedMachine, ra_mask: int, memory: StackMemory | None, past_end: int) -> None:
@@ -164,7 +168,7 @@ class StackCursor:
         self.saved = zeros("Q", REGISTERS)
         self.known = self.pc = self.lowest = self.stack_end = self.holes = 0
         self.exact = self.has_stack = True
-        self.elsewhere = False
+        self.on_other_stack = False
         self.window: Bytes = b""
         self.window_start = self.window_size = self.word = 0
         self.cfa = self.ra = self.sp = self.fp = 0
@@ -173,7 +177,7 @@ class StackCursor:
         self.mask = ADDRESS_MASK
         self.guess_reach = GUESS_REACH
 
-    def look_at(self, start: int, window: Bytes) -> None:
+    def set_window(self, start: int, window: Bytes) -> None:
         """Let reads use `window` first, the bytes of memory from `start` on."""
         self.window_start = start
         self.window = window
@@ -183,7 +187,7 @@ class StackCursor:
         return register < 32 and self.known >> register & 1 != 0
 
     def find_caller(self, rule: CallerRule) -> cython.int:
-        """Find the caller's registers, but do not go to the caller yet; return the End, or -1."""
+        """Find the caller's CFA, PC, FP and SP in this order, but do not go to the caller yet; return the End, or -1."""
         flags: cython.int = rule.flags
         end: cython.int
         cfa: cython.ulonglong = rule.cfa_offset
@@ -247,10 +251,10 @@ class StackCursor:
     def go_to_caller(self, rule: CallerRule) -> cython.int:
         """Make the caller that `find_caller` found with this rule the current frame; return -1."""
         known: cython.ulonglong = 0
-        one: cython.ulonglong = 1
+        one: cython.ulonglong = 1  # typed, because a literal would be shifted as 32 bits
         sp: cython.ulonglong = self.sp
         if rule.flags & RULE_SIGNAL:
-            known = self.interrupted()
+            known = self.restore_interrupted_registers()
         if not known >> self.machine.fp & 1 and self.keeps_fp:
             self.values[self.machine.fp] = self.fp
             known |= one << self.machine.fp
@@ -265,10 +269,13 @@ class StackCursor:
         self.exact = rule.flags & RULE_SIGNAL != 0
         return -1
 
-    def interrupted(self) -> cython.ulonglong:
-        """Take all registers that the kernel saved for a signal handler with the caller's PC; return a bit for each register."""
+    def restore_interrupted_registers(self) -> cython.ulonglong:
+        """Set all registers that the kernel saved for a signal handler, and return a bit for each of them.
+
+        They are in a context, of which there may be several forms: the right one has the caller's PC where the form has the PC.
+        """
         known: cython.ulonglong = 0
-        one: cython.ulonglong = 1
+        one: cython.ulonglong = 1  # typed, because a literal would be shifted as 32 bits
         sp: cython.ulonglong = self.values[self.machine.sp]
         form: cython.Py_ssize_t
         place: cython.longlong
@@ -290,7 +297,7 @@ class StackCursor:
 
     def is_hole(self, address: cython.ulonglong) -> cython.bint:
         """Return True if the address is in a page of the window that could not be read."""
-        page: cython.ulonglong = (address >> 12) - (self.window_start >> 12) & self.mask
+        page: cython.ulonglong = (address >> 12) - (self.window_start >> 12) & self.mask  # its number in the window
         return page < 64 and self.holes >> page & 1 != 0
 
     def has_hole(self, start: cython.ulonglong, end: cython.ulonglong) -> cython.bint:
@@ -308,11 +315,11 @@ class StackCursor:
         i: cython.Py_ssize_t
         if self.window_size < 8 or at > self.window_size - 8:
             if self.memory is None:
-                if self.elsewhere:
+                if self.on_other_stack:
                     return END_OTHER_STACK
                 return END_UNREADABLE if address < self.window_start else END_COPY_TOO_SHORT
             start, window = self.memory.window(address)
-            self.look_at(start, window)
+            self.set_window(start, window)
             at = (address - self.window_start) & self.mask
             if self.window_size < 8 or at > self.window_size - 8:
                 word = self.memory.word(address)

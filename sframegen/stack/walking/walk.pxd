@@ -14,7 +14,7 @@ cdef class CodeRule:
 cdef class StackWalker:
     cdef object view
     cdef StackCursor cursor
-    cdef object instead
-    cdef set crossed
+    cdef object fallback
+    cdef set signal_frames
 
-    cdef int step(self, CodeRule found) except -9
+    cdef int step(self, CodeRule rule) except -9

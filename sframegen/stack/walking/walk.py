@@ -1,8 +1,11 @@
 """Walks one stack, frame by frame, from registers and the rules of the code, as far as both can be trusted. Compiled.
 
-A walk records the CFA of each frame and why it ends, and asks for the rule of each address once. step.py goes from one frame to
-the next. For millions of copied stacks there is `sframegen/profile/walk`, whose tables of whole files take longer to make than
-this walk takes for all stacks of a process.
+For each frame, the walk asks its `View` for the rule of the code at the PC, and the cursor of step.py goes to the caller. The walk
+records each frame's CFA, and ends with the reason (End) why no caller is found. If a rule needs a register that is not known in the
+frame, the frame pointer is tried instead, as a guess.
+
+For millions of copied stacks there is `sframegen/profile/walk`, whose tables of whole files take longer to make than this walk
+takes for all stacks of a process.
 """
 
 from __future__ import annotations
@@ -90,8 +93,9 @@ class StackWalker:
         self.cursor.pc = start.pc
         self.cursor.lowest = start.values[abi.sp]
         self.enter_stack()
-        self.instead = guess(abi, End.UNKNOWN_REGISTER)
-        self.crossed: set[tuple[int, int]] = set()  # signal frames, one of which is in each loop, as all other steps go up
+        self.fallback = guess(abi, End.UNKNOWN_REGISTER)
+        # (PC, CFA) of signal frames. Each loop of frames has one of these, because all other steps lead up the stack.
+        self.signal_frames: set[tuple[int, int]] = set()
 
     def enter_stack(self) -> None:
         stack = self.view.stack_at(self.cursor.lowest)
@@ -106,14 +110,14 @@ class StackWalker:
         guessed: cython.bint = False
         exact: cython.bint
         signal: bool
-        found: CodeRule
+        rule: CodeRule
         end: cython.int = -1
         count: cython.Py_ssize_t = 0
-        most: cython.Py_ssize_t = limit
+        max_count: cython.Py_ssize_t = limit
         pc: int
         sp: int | None
         cfa: int | None
-        while end < 0 and count < most:
+        while end < 0 and count < max_count:
             pc = cursor.pc
             exact = cursor.exact
             sp = cursor.values[sp_register] if cursor.is_known(sp_register) else None
@@ -126,41 +130,41 @@ class StackWalker:
             if not isinstance(answer, CodeRule):
                 if answer is End.NOT_CODE and not exact:
                     return WalkedStack(frames, End.BAD_RETURN)
-                frames.append(Frame(pc, sp, None, None, exact or self.is_put(pc), guessed=guessed))
+                frames.append(Frame(pc, sp, None, None, exact or self.was_pushed(pc), guessed=guessed))
                 return WalkedStack(frames, answer)
-            found = answer
-            signal = found.signal  # kept because another rule may be tried below
-            end = self.step(found)
-            if end == END_UNKNOWN_REGISTER and isinstance(self.instead, CodeRule) and self.step(self.instead) < 0:
-                found = self.instead
+            rule = answer
+            signal = rule.signal  # kept because another rule may be tried below
+            end = self.step(rule)
+            if end == END_UNKNOWN_REGISTER and isinstance(self.fallback, CodeRule) and self.step(self.fallback) < 0:
+                rule = self.fallback
                 end = -1
-            if not exact and (end == END_OUTERMOST or found.failing is not None):
-                exact = self.is_put(pc)
+            if not exact and (end == END_OUTERMOST or rule.failing is not None):
+                exact = self.was_pushed(pc)
             cfa = cursor.cfa if end < 0 or end == END_NO_RETURN else None
             # This does what Frame(...) does in a third of the time.
-            frames.append(tuple.__new__(Frame, (pc, sp, cfa, found.how, exact, signal, guessed)))
+            frames.append(tuple.__new__(Frame, (pc, sp, cfa, rule.how, exact, signal, guessed)))
             count += 1
-            guessed = found.failing is not None
+            guessed = rule.failing is not None
         return WalkedStack(frames, End.TOO_DEEP if end < 0 else End(end))
 
-    def is_put(self, pc: int) -> bool:
+    def was_pushed(self, pc: int) -> bool:
         """Return True if a library or the kernel pushed this return address, because no call ends there."""
         return not self.view.returns_to(pc)
 
-    def step(self, found: CodeRule) -> cython.int:
+    def step(self, rule: CodeRule) -> cython.int:
         """Go to the caller by this rule and return -1, or return the End."""
         cursor: StackCursor = self.cursor
-        end: cython.int = cursor.find_caller(found.rule)
-        if found.failing is not None and (end >= 0 or not self.view.returns_to(cursor.ra)):
-            return found.failing  # not `end`, because the way in which a wrong frame pointer fails means nothing
+        end: cython.int = cursor.find_caller(rule.rule)
+        if rule.failing is not None and (end >= 0 or not self.view.returns_to(cursor.ra)):
+            return rule.failing  # not `end`, because the way in which a wrong frame pointer fails means nothing
         if end >= 0:
             return end
-        if not found.signal:
-            return cursor.go_to_caller(found.rule)
-        at = (cursor.pc, cursor.cfa)
-        if at in self.crossed:
+        if not rule.signal:
+            return cursor.go_to_caller(rule.rule)
+        frame = (cursor.pc, cursor.cfa)
+        if frame in self.signal_frames:
             return END_LOOP
-        self.crossed.add(at)
-        cursor.go_to_caller(found.rule)
+        self.signal_frames.add(frame)
+        cursor.go_to_caller(rule.rule)
         self.enter_stack()
         return -1
