@@ -506,18 +506,12 @@ __attribute__((noinline)) int sframe_backtrace_frames(const void *ucontext, stru
 const char *sframe_end_text(enum sframe_end end)
 {
 	switch (end) {
-	case SFRAME_OUTERMOST:
-		return "the outermost frame";
-	case SFRAME_FULL:
-		return "there may be more frames than there was room for";
-	case SFRAME_NO_RULE:
-		return "no rule describes this code, and no frame pointer leads on";
-	case SFRAME_UNREADABLE:
-		return "memory that the rule reads cannot be read";
-	case SFRAME_DAMAGED:
-		return "the SFrame section is damaged";
-	case SFRAME_NOT_ASCENDING:
-		return "the caller's frame would not be nearer to the base of the stack";
+	case SFRAME_OUTERMOST: return "the outermost frame";
+	case SFRAME_FULL: return "there may be more frames than there was room for";
+	case SFRAME_NO_RULE: return "no rule describes this code, and no frame pointer leads on";
+	case SFRAME_UNREADABLE: return "memory that the rule reads cannot be read";
+	case SFRAME_DAMAGED: return "the SFrame section is damaged";
+	case SFRAME_NOT_ASCENDING: return "the caller's frame would not be nearer to the base of the stack";
 	}
 	return "unknown";
 }

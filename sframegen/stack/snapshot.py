@@ -23,7 +23,7 @@ MAX_PAGES = 1 << 14  # that are cached, because a hostile stack may have a frame
 READ_AHEAD = 4  # pages that are read at once, because stacks are read upwards, and most frames are in the first pages
 MAX_CODE_SIZE = 64 << 20  # bytes of a mapping that are compared, because files and untouched memory can be sparse and endless
 READ_SIZE = 1 << 20  # bytes that are compared at a time
-MAX_READS = 256  # parts of that size that are compared for one process
+MAX_READS = 256  # parts of READ_SIZE that are compared for one process
 
 
 class StackError(SframegenError):
@@ -68,7 +68,7 @@ class CachedMemory:
         return number << PAGE_BITS, page if len(page) == PAGE_SIZE else b""
 
     def _read_pages(self, number: int) -> bytes:
-        """Read the page with that number and a few after it; return the first one, which is shorter if it cannot be read."""
+        """Read the page with that number and a few after it; return the page, which is shorter if not all of it can be read."""
         if len(self._pages) > MAX_PAGES:
             self._pages.clear()
         raw = self.read(number << PAGE_BITS, PAGE_SIZE * READ_AHEAD)
@@ -91,7 +91,7 @@ class CopiedMemory:
         self._parts = [(start, data) for start, data in parts if len(data) >= 8]
         self._mappings = mappings
         self._unpack_word = Struct(STRUCT_BYTE_ORDERS[byte_order] + "Q").unpack_from
-        self._last = self._parts[0] if self._parts else (0, b"")
+        self._last = self._parts[0] if self._parts else (0, b"")  # the part that was read last, which is tried first
 
     def read(self, address: int, size: int) -> bytes:  # noqa: ARG002 - the protocol's
         """Refuse: only words of the copied parts can be read. Raises NotCopiedError."""
@@ -110,10 +110,10 @@ class CopiedMemory:
     def window(self, address: int) -> tuple[int, bytes]:
         """Return (start, bytes) of the copied part that has 8 bytes at `address`; no bytes if none has them."""
         if not _has_word(self._last, address):
-            found = next((part for part in self._parts if _has_word(part, address)), None)
-            if found is None:
+            part = next((part for part in self._parts if _has_word(part, address)), None)
+            if part is None:
                 return address, b""
-            self._last = found
+            self._last = part
         return self._last
 
 
@@ -155,10 +155,13 @@ class Snapshot(NamedTuple):
 
 
 class MovedCode:
-    """Compares code that one process has moved with the code of files, and remembers the results."""
+    """Compares code in anonymous memory with the code of files, for one process, and remembers the results.
+
+    Programs move their code there to have it in huge pages. Its mapping then no longer names its file.
+    """
 
     def __init__(self) -> None:
-        self.answers: dict[Hashable, bool] = {}  # by key; there are never more than parts that were compared
+        self.answers: dict[Hashable, bool] = {}  # by key, at most MAX_READS of them
         self._reads_left = MAX_READS
 
     def is_same(self, read: Callable[[int, int], bytes], address: int, code: memoryview, key: Hashable = None) -> bool:

@@ -101,7 +101,7 @@ class Steps:
         self.frames = frames
         self.code_kinds = code_kinds
         self.guess = guess
-        self.rule = CallerRule()
+        self.rule = CallerRule(0, 0, 0, 0, 0, 0, 0)
         self.tables: list[TableColumns | None] = []
         self.guessed = False
         self.final = True  # `final` of the table that was searched last

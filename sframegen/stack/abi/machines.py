@@ -1,4 +1,9 @@
-"""The types of the tables in which the file of each machine puts the stack conventions of its ABI and kernel."""
+"""The stack conventions of ABIs and kernels: the types of the tables that each machine's file in this folder fills.
+
+The conventions say where the kernel puts registers (of a stopped thread, of code that a signal interrupted, in samples of perf
+events), how a frame pointer leads to the caller, and which bytes of code end a call, begin a thread or return from a signal
+handler. `walked_machine` gives them to walks as numbers.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +32,7 @@ ReadCode: TypeAlias = "Callable[[int, int], bytes]"  # (address, size): the byte
 
 
 class RegisterSet(NamedTuple):
-    """A block of `words` 64-bit words with registers. `pc`: the index of the PC; `places`: those of others by DWARF number."""
+    """A block of `words` 64-bit words with registers. `pc`: the index of the PC; `places`: indexes of others by DWARF number."""
 
     words: int
     pc: int
@@ -67,23 +72,15 @@ def frame_record(fp: int, *, sp_is_cfa: bool) -> FrameRecord:
     return FrameRecord(Rule(Where(fp, 16), Where(None, -8, deref=True), Where(None, -16, deref=True)), sp_is_cfa)
 
 
-def accept_every_address(_code: ReadCode, _pc: int) -> bool:
-    return True
-
-
-def accept_no_address(_code: ReadCode, _pc: int) -> bool:
-    return False
-
-
 class Conventions(NamedTuple):
     """The stack conventions of one ABI."""
 
     general: RegisterSet  #: NT_PRSTATUS
     contexts: tuple[Context, ...]  #: those of signal handlers
     frame_record: FrameRecord | None = None  #: None if the ABI has no frame pointers
-    ends_call: Callable[[ReadCode, int], bool] = accept_every_address
+    ends_call: Callable[[ReadCode, int], bool] = lambda _code, _pc: True
     #: (code, pc): True if a call ends at `pc`, or a no-op, which runtimes such as Go's put before an address that they push
-    starts_thread: Callable[[ReadCode, int], bool] = accept_no_address
+    starts_thread: Callable[[ReadCode, int], bool] = lambda _code, _pc: False
     #: (code, pc): True just after the system call that creates a thread, where the new thread begins and its creator goes on
     returning: Returning | None = None  #: None if such code keeps frame records
     floating: RegisterSet | None = None  #: NT_PRFPREG, if flexible rules may name such registers
@@ -93,8 +90,8 @@ class Conventions(NamedTuple):
 
     def context_at(self, code: ReadCode, pc: int) -> Context | None:
         """Return the context that the code at `pc` restores after a signal handler; None for other code."""
-        forms = ((context, at) for context in self.contexts for at in context.instructions)
-        return next((context for context, at in forms if code(pc - at, len(context.code)) == context.code), None)
+        candidates = ((context, offset) for context in self.contexts for offset in context.instructions)
+        return next((context for context, offset in candidates if code(pc - offset, len(context.code)) == context.code), None)
 
 
 # The traced ABI by the machine name of uname. Of a machine with two byte orders, only the first is traced.
@@ -148,9 +145,9 @@ def parse_registers(abi: Abi, general: bytes, floating: bytes = b"", masks: byte
     if conventions.floating and len(floating) >= 8 * conventions.floating.words:
         floating_words = _unpack_words(abi, floating, conventions.floating)
         values |= {number: floating_words[at] for number, at in conventions.floating.places.items()}
-    signature = int.from_bytes(masks[8:], abi.byte_order) if len(masks) == PAC_MASK_BYTES else 0
-    return ThreadRegisters(words[conventions.general.pc], values, ~signature if signature else conventions.ra_mask)
+    signature_bits = int.from_bytes(masks[8:], abi.byte_order) if len(masks) == PAC_MASK_BYTES else 0
+    return ThreadRegisters(words[conventions.general.pc], values, ~signature_bits if signature_bits else conventions.ra_mask)
 
 
-def _unpack_words(abi: Abi, raw: bytes, known: RegisterSet) -> tuple[int, ...]:
-    return unpack_from(f"{STRUCT_BYTE_ORDERS[abi.byte_order]}{known.words}Q", raw)
+def _unpack_words(abi: Abi, raw: bytes, registers: RegisterSet) -> tuple[int, ...]:
+    return unpack_from(f"{STRUCT_BYTE_ORDERS[abi.byte_order]}{registers.words}Q", raw)

@@ -15,6 +15,7 @@ def _context(psw: int, code: bytes) -> Context:
 
 
 CONVENTIONS = Conventions(
+    # s390_regs: PSW (mask, address), R0 to R15, access registers, the original R2
     general=RegisterSet(27, 1, {number: 2 + number for number in range(16)}),
     contexts=(
         _context(168 + 128 + UCONTEXT_REGISTERS, b"\x0a\xad"),  # 160 bytes of the ABI, the code, siginfo, ucontext; svc 173

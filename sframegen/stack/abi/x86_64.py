@@ -33,22 +33,22 @@ ENDS_CALL = re.compile(
 )
 # mov $clone or $clone3, %eax; syscall; test %rax,%rax, or Go's cmp $0,%rax
 CLONE_CODE = re.compile(rb"\xb8(?:\x38\x00|\xb3\x01)\x00\x00\x0f\x05\x48(?:\x85\xc0|\x83\xf8)", re.DOTALL)
-AFTER_CLONE, CLONE_BYTES = 7, 10
+AFTER_SYSCALL, CLONE_BYTES = 7, 10  # offset of the code after the system call, and bytes of the whole code
 
 
 def ends_call(code: ReadCode, pc: int) -> bool:
     """Return True if a call or a no-op ends at `pc`."""
-    before = next(filter(None, (code(pc - size, size) for size in range(LONGEST_CALL, 0, -1))), b"")
-    return ENDS_CALL.search(before) is not None
+    readable = filter(None, (code(pc - size, size) for size in range(LONGEST_CALL, 0, -1)))  # less where the mapping begins
+    return ENDS_CALL.search(next(readable, b"")) is not None
 
 
 def starts_thread(code: ReadCode, pc: int) -> bool:
     """Return True shortly after the system call in `clone` or `clone3` that begins a thread; `fork` has other code."""
-    return any(CLONE_CODE.match(code(pc - before, CLONE_BYTES)) for before in range(AFTER_CLONE, AFTER_CLONE + CLONE_BYTES))
+    return any(CLONE_CODE.match(code(pc - before, CLONE_BYTES)) for before in range(AFTER_SYSCALL, AFTER_SYSCALL + CLONE_BYTES))
 
 
 CONVENTIONS = Conventions(
-    general=RegisterSet(27, 16, _USER_REGS | {7: 19}),
+    general=RegisterSet(27, 16, _USER_REGS | {7: 19}),  # PC is RIP, and 7 is RSP
     contexts=(_CONTEXT,),
     frame_record=frame_record(6, sp_is_cfa=True),
     ends_call=ends_call,

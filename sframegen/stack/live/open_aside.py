@@ -1,6 +1,8 @@
 """Opens files that other users choose in a helper process, which copies a file if its file system may stop answering.
 
 The returned file can be mapped, read and closed without waiting for anybody, whereas even closing a FUSE file may need its server.
+The copy has zeros in place of debug information. Each call has a `risk`, a key such as the device: once a call with a risk got no
+answer, later calls with it fail at once.
 """
 
 from __future__ import annotations
@@ -24,25 +26,11 @@ if TYPE_CHECKING:
 
 # statfs f_type of file systems that the kernel serves itself. Overlays count as such, because containers run from them.
 LOCAL_FILE_SYSTEMS = {
-    0xEF53,  # ext2, ext3, ext4
-    0x58465342,  # XFS
-    0x9123683E,  # Btrfs
-    0xF2F52010,  # F2FS
-    0x2FC12FC1,  # ZFS
-    0xCA451A4E,  # bcachefs
-    0x01021994,  # tmpfs, memfd
-    0x858458F6,  # ramfs
-    0x958458F6,  # hugetlbfs
-    0x794C7630,  # overlay
-    0x73717368,  # squashfs
-    0xE0F5E1E2,  # EROFS
-    0x9660,  # ISO 9660
-    0x4D44,  # VFAT
-    0x2011BAB0,  # exFAT
-    0x7366746E,  # NTFS
-    0x3153464A,  # JFS
-    0x24051905,  # UBIFS
-}
+    "ext2, ext3, ext4": 0xEF53, "XFS": 0x58465342, "Btrfs": 0x9123683E, "F2FS": 0xF2F52010, "ZFS": 0x2FC12FC1,
+    "bcachefs": 0xCA451A4E, "tmpfs, memfd": 0x01021994, "ramfs": 0x858458F6, "hugetlbfs": 0x958458F6, "overlay": 0x794C7630,
+    "squashfs": 0x73717368, "EROFS": 0xE0F5E1E2, "ISO 9660": 0x9660, "VFAT": 0x4D44, "exFAT": 0x2011BAB0, "NTFS": 0x7366746E,
+    "JFS": 0x3153464A, "UBIFS": 0x24051905,
+}  # fmt: skip
 STATFS_BYTES = 256  # more than struct statfs has; f_type comes first
 F_TYPE_BYTES = 4
 MAX_COPY = 1 << 29  # bytes
@@ -89,10 +77,10 @@ def hand_over(descriptor: int, name: str) -> Answer:
     if _is_local(descriptor):
         return Answer((status, False), [descriptor])
     try:
-        wanted = list(_find_ranges_to_copy(descriptor, status.st_size, name))
-        if sum(end - start for start, end in wanted) > MAX_COPY:
+        ranges = list(_find_ranges_to_copy(descriptor, status.st_size, name))
+        if sum(end - start for start, end in ranges) > MAX_COPY:
             raise FormatError(f"more than {MAX_COPY >> 20} MiB on a file system that may stop answering", file=name)
-        return Answer((status, True), [_copy_to_memory(descriptor, status.st_size, wanted)])
+        return Answer((status, True), [_copy_to_memory(descriptor, status.st_size, ranges)])
     finally:
         os.close(descriptor)
 
@@ -101,15 +89,15 @@ def _is_local(descriptor: int) -> bool:
     statfs = ctypes.create_string_buffer(STATFS_BYTES)
     if ctypes.CDLL(None).fstatfs(descriptor, statfs) != 0:
         return False
-    return int.from_bytes(statfs.raw[:F_TYPE_BYTES], sys.byteorder) in LOCAL_FILE_SYSTEMS
+    return int.from_bytes(statfs.raw[:F_TYPE_BYTES], sys.byteorder) in LOCAL_FILE_SYSTEMS.values()
 
 
-def _copy_to_memory(descriptor: int, size: int, wanted: Iterable[Range]) -> int:
-    """Return the descriptor of a copy in memory that has zeros outside of the `wanted` ranges."""
+def _copy_to_memory(descriptor: int, size: int, ranges: Iterable[Range]) -> int:
+    """Return the descriptor of a copy in memory that has zeros outside of these ranges."""
     copy = os.memfd_create("copy", os.MFD_CLOEXEC)
     try:
         os.truncate(copy, size)
-        for start, end in wanted:
+        for start, end in ranges:
             for at in range(start, end, CHUNK_SIZE):
                 os.pwrite(copy, os.pread(descriptor, min(CHUNK_SIZE, end - at), at), at)
     except BaseException:

@@ -1,6 +1,7 @@
-"""Names the functions of one file from its symbol table, its debug file or Go's own table.
+"""Names the functions of one file, by address, from its symbol table, its debug file or Go's own table, in this order.
 
-For a function without a name, only the start is returned, from call frame information or from a given function.
+A symbol names the code that its size covers. For a function without a name, only the start is returned: that of the FDE in the call
+frame information that covers the address, or else what the caller's `start_of` says. All results are cached.
 """
 
 from __future__ import annotations
@@ -51,28 +52,28 @@ class FileNames:
         self._symbols: list[FunctionColumns] | None = None
         self._go_table: tuple[GoTable | None] | None = None  # None until it is searched for
         self._fde_ranges: tuple[array[int], array[int]] | None = None
-        self._known: dict[int, NamedFunction] = {}
-        self._functions: dict[tuple[int, int], NamedFunction] = {}  # by index in `_symbols` and start; its addresses share one
+        self._by_address: dict[int, NamedFunction] = {}
+        self._by_symbol: dict[tuple[int, int], NamedFunction] = {}  # by index in `_symbols` and start: its addresses share it
 
     def at(self, address: int) -> NamedFunction:
         """Return the function that contains an address."""
-        if address not in self._known:
+        if address not in self._by_address:
             self.load_names([address])
-        return self._known[address]
+        return self._by_address[address]
 
     def load_names(self, addresses: Collection[int]) -> None:
         """Find the functions of many addresses together, which is quicker, so that `at` can return them without a search."""
-        if len(self._known) > MAX_CACHED:
-            self._known, self._functions = {}, {}
-        unknown = [address for address in addresses if address not in self._known]
-        for number, columns in enumerate(self._tables if unknown else ()):
-            found = columns.functions_at(unknown)
-            self._name_functions(number, [symbol for symbol, _ in found])
-            for symbol, candidates in found:
-                covered = (address for address in candidates if self._symbol_covers(symbol, address))
-                self._known.update(dict.fromkeys(covered, self._functions[number, symbol.address]))
-            unknown = [address for address in unknown if address not in self._known]
-        self._known.update((address, self._find_without_symbol(address)) for address in unknown)
+        if len(self._by_address) > MAX_CACHED:
+            self._by_address, self._by_symbol = {}, {}
+        unknown = [address for address in addresses if address not in self._by_address]
+        for table_index, table in enumerate(self._tables if unknown else ()):
+            candidates = table.functions_at(unknown)  # each symbol, with the addresses that it may cover
+            self._name_functions(table_index, [symbol for symbol, _ in candidates])
+            for symbol, symbol_addresses in candidates:
+                covered = (address for address in symbol_addresses if self._symbol_covers(symbol, address))
+                self._by_address.update(dict.fromkeys(covered, self._by_symbol[table_index, symbol.address]))
+            unknown = [address for address in unknown if address not in self._by_address]
+        self._by_address.update((address, self._find_without_symbol(address)) for address in unknown)
 
     def release_pages(self) -> None:
         """Drop the file's pages from this process's memory until they are read again."""
@@ -80,12 +81,12 @@ class FileNames:
 
         drop_pages(self._file.data)
 
-    def _name_functions(self, number: int, symbols: Iterable[Symbol]) -> None:
-        """Name the functions of these symbols of table `number`. New mangled names are demangled together, which is quicker."""
-        new = [symbol for symbol in symbols if (number, symbol.address) not in self._functions]
+    def _name_functions(self, table_index: int, symbols: Iterable[Symbol]) -> None:
+        """Name the functions of these symbols of one table. New mangled names are demangled together, which is quicker."""
+        new = [symbol for symbol in symbols if (table_index, symbol.address) not in self._by_symbol]
         names = [printable(symbol.name.partition("@")[0]) for symbol in new]  # without the symbol's version
         for symbol, name in zip(new, self._demangle(names), strict=True):
-            self._functions[number, symbol.address] = NamedFunction(name, symbol.address)
+            self._by_symbol[table_index, symbol.address] = NamedFunction(name, symbol.address)
 
     def _demangle(self, names: list[str]) -> list[str]:
         mangled = {name for name in names if name.startswith(MANGLED)} if self._demangled else set()
@@ -104,7 +105,9 @@ class FileNames:
 
     def _find_without_symbol(self, address: int) -> NamedFunction:
         if self._go_table is None:
-            self._go_table = (_find_go_table(self._file),)
+            from sframegen.stack.names.gopclntab import find_go_table  # noqa: PLC0415 - most files have symbols
+
+            self._go_table = (find_go_table(self._file),)
         function = self._go_table[0].function_at(address) if self._go_table[0] else None
         if function:
             return NamedFunction(self._demangle([function.name])[0], function.start)
@@ -127,12 +130,6 @@ class FileNames:
         return (starts[at], sizes[at]) if at >= 0 else (0, 0)
 
 
-def _find_go_table(file: ElfFile) -> GoTable | None:
-    from sframegen.stack.names.gopclntab import find_go_table  # noqa: PLC0415 - most files have symbols
-
-    return find_go_table(file)
-
-
 def _read_fde_ranges(file: ElfFile) -> tuple[array[int], array[int]]:
     """Return the ascending starts, and the sizes, of FDEs in the CFI, because an SFrame section may have joined functions."""
     from cfi import reader  # noqa: PLC0415 - here and below: most files have symbols
@@ -153,8 +150,8 @@ def _read_symbol_tables(file: ElfFile, debug_files: DebugFiles) -> list[Function
     if not has_all_symbols(file):
         debug = debug_files.find(file) or load_mini_debug_file(file)
         files = [debug, file] if debug else files
-    columns = []
-    for one in files:
+    tables = []
+    for symbol_file in files:
         with suppress(FormatError):
-            columns.append(FunctionColumns(one))
-    return columns
+            tables.append(FunctionColumns(symbol_file))
+    return tables

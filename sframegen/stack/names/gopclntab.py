@@ -1,8 +1,12 @@
 """Reads the table that the Go linker puts into each program, even a stripped one: functions by address, and source lines.
 
 Go calls it pclntab. Since Go 1.18, after the first 8 bytes its header has these words: the numbers of functions and of files, the
-start of text, and the offsets of names, units, files, values and functions. Function addresses ascend, as 4-byte offsets from the
-start of text. The input may be hostile, so every offset is checked, and texts and the steps of line tables have limits.
+start of text, and the offsets of its parts: names, units, files, values and functions. The last part begins with two numbers of 4
+bytes for each function, by ascending address: the function's offset from the start of text, and the offset of its record.
+
+A record has fields of 4 bytes. Some are offsets in the part of values, for what changes within a function: file, line and stack in
+use. There, pairs of varints say by how much the value changes, and for how many bytes of code the new value holds. The input may be
+hostile, so every offset is checked, and texts and the steps of such tables have limits.
 """
 
 from __future__ import annotations
@@ -27,10 +31,11 @@ if TYPE_CHECKING:
 SECTIONS = (".gopclntab", ".data.rel.ro.gopclntab")
 GO_SECTIONS = (".go.buildinfo", ".note.go.buildid", ".gosymtab", ".noptrdata")  # only programs that the Go linker made have them
 MAX_TEXT = 8192  # bytes of a name or path
-MAX_STEPS = 1 << 20  # of one function's line table
+MAX_STEPS = 1 << 20  # of one table of values
 MAX_FUNCTIONS = 1 << 24
 MAX_ALL_STEPS = 1 << 24  # of the SP tables of all functions
-TEXT_START = 2  # index of the word in the header
+WORDS_AT = 8  # offset of the words of the header: after magic number, two zero bytes, instruction size, and size of a pointer
+FUNCTION_COUNT, TEXT_START, NAMES = 0, 2, 3  # indexes of words in the header; from NAMES on, there are five offsets of parts
 OFFSET_SIZE = 4  # bytes of a function's address in the table
 MAX_MODULE_DATA = 512  # bytes of the runtime's record of a program (moduledata) up to the addresses of its text
 MAX_RELOCATIONS = 1 << 22  # of one section
@@ -98,24 +103,24 @@ class GoTable:
         self._data = data
         self._order: ByteOrder = byte_order
         self._name = name
-        if len(data) < 8:
+        if len(data) < WORDS_AT:
             raise FormatError("too short for a header", ".gopclntab", 0, name)
         magic, zeros = int.from_bytes(data[:4], byte_order), int.from_bytes(data[4:6], byte_order)
-        self._quantum, self._word = data[6], data[7]
-        layout = next((one for one in GO_LAYOUTS if one.magic == magic), None)
-        if layout is None or zeros or self._quantum not in (1, 2, 4) or self._word not in (4, 8):
+        self._instruction_size, self._word_size = data[6], data[7]  # the first one: in which code is counted
+        layout = next((layout for layout in GO_LAYOUTS if layout.magic == magic), None)
+        if layout is None or zeros or self._instruction_size not in (1, 2, 4) or self._word_size not in (4, 8):
             raise FormatError("unknown header", ".gopclntab", 0, name)
         self.layout = layout
-        self._base = self.header_word(TEXT_START) if text_start is None else text_start
-        self._names, self._units, self._files, self._values, self._functions = map(self.header_word, range(TEXT_START + 1, 8))
-        self.count = self.header_word(0)
+        self._text_start = self.header_word(TEXT_START) if text_start is None else text_start
+        self._names, self._units, self._files, self._values, self._functions = map(self.header_word, range(NAMES, NAMES + 5))
+        self.count = self.header_word(FUNCTION_COUNT)
         if self.count > MAX_FUNCTIONS or self._functions + (2 * self.count + 1) * OFFSET_SIZE > len(data):
             raise FormatError(f"{self.count:,} functions do not fit", ".gopclntab", 8, name)
 
     def header_word(self, number: int) -> int:
         """Return the word with that index in the header. Raises FormatError."""
-        at = 8 + number * self._word
-        word = self._read_number(at, self._word)
+        at = WORDS_AT + number * self._word_size
+        word = self._read_number(at, self._word_size)
         if word is None:
             raise FormatError("its header is cut off", ".gopclntab", at, self._name)
         return word
@@ -140,22 +145,19 @@ class GoTable:
 
     def functions(self) -> Iterator[GoFunction]:
         """Yield all functions by ascending address."""
-        for number in range(self.count):
-            function = self.function_at(self._start_of(number))
-            if function:
-                yield function
+        yield from filter(None, (self.function_at(self._start_of(number)) for number in range(self.count)))
 
     def frames(self) -> Iterator[GoFrame]:
         """Yield the frames of all functions whose SP table can be read, by ascending address."""
-        left = MAX_ALL_STEPS
+        steps_left = MAX_ALL_STEPS
         cached: dict[int, tuple[tuple[tuple[int, int], ...], int]] = {}
         for entry in self._entries_with_code():
             offset = self._read_field(entry, SP_FIELD) or 0
             if offset not in cached:  # functions share equal tables
                 cached[offset] = self._read_sp_steps(offset)
             steps, size = cached[offset]
-            left -= len(steps)  # also those of a table that cannot be used
-            if left <= 0:
+            steps_left -= len(steps)  # also those of a table that cannot be used
+            if steps_left <= 0:
                 return
             if 0 < size <= entry.end - entry.start:
                 name = self._read_text(self._names, self._read_field(entry, NAME_FIELD))
@@ -173,20 +175,20 @@ class GoTable:
         return self._entries[0], self._entries[-1] - self._entries[0]
 
     def _start_of(self, number: int) -> int:
-        return self._base + self._entries[2 * number]
+        return self._text_start + self._entries[2 * number]
 
     @cached_property
     def _entries(self) -> array[int]:
         """Return the address and the record's offset of each function, by turns, then the end of the last one's code."""
         size = (2 * self.count + 1) * OFFSET_SIZE
-        found = array("I", bytes(self._data[self._functions : self._functions + size]))
+        entries = array("I", bytes(self._data[self._functions : self._functions + size]))
         if self._order != sys.byteorder:
-            found.byteswap()
-        return found
+            entries.byteswap()
+        return entries
 
     def _entry_at_address(self, address: int) -> _TableEntry | None:
-        after = bisect_right(range(self.count), address, key=self._start_of)
-        return self._entry(after - 1) if after and address < self._start_of(after) else None
+        next_number = bisect_right(range(self.count), address, key=self._start_of)
+        return self._entry(next_number - 1) if next_number and address < self._start_of(next_number) else None
 
     def _entries_with_code(self) -> Iterator[_TableEntry]:
         """Yield all entries except those whose function ends before it begins."""
@@ -213,6 +215,7 @@ class GoTable:
         return printable(raw.partition(b"\0")[0].decode(errors="replace"))
 
     def _read_source(self, entry: _TableEntry, file: int) -> str:
+        """Return the path of a file, by its number in the function's compilation unit; empty if unknown."""
         unit = self._read_field(entry, UNIT_FIELD)
         if unit is None:
             return ""
@@ -220,6 +223,7 @@ class GoTable:
         return "" if offset == 0xFFFFFFFF else self._read_text(self._files, offset)
 
     def _find_value(self, entry: _TableEntry, offset: int | None, address: int) -> int | None:
+        """Return the value for the code at an address, from the table at an offset in the part of values."""
         pc = entry.start
         for value, size in self._read_values(offset or 0):
             pc += size
@@ -231,23 +235,26 @@ class GoTable:
         """Return the SP steps at an offset, and the bytes of code that they cover, or 0 if the steps are impossible."""
         steps: list[tuple[int, int]] = []
         size = 0
-        for value, more in self._read_values(offset):
-            if not more or not 0 <= value < MAX_FRAME:
+        for value, length in self._read_values(offset):
+            if not length or not 0 <= value < MAX_FRAME:
                 return tuple(steps), 0
             steps.append((size, value))
-            size += more
+            size += length
         return tuple(steps), size
 
     def _read_values(self, offset: int) -> Iterator[tuple[int, int]]:
-        """Yield the values of the table at an offset, 0 for no table, each with the bytes of code that have it, 0 at a cut."""
-        at, value = self._values + offset, -1
+        """Yield the values of the table at an offset, each with the bytes of code that have it; 0 bytes where the table is cut off.
+
+        An offset of 0 means that there is no table. A table ends with a change of 0. The lowest bit of a change is its sign.
+        """
+        at, value = self._values + offset, -1  # as Go does, which adds the first change to -1
         for step in range(MAX_STEPS if offset else 0):
             change, at = self._read_varint(at)
             if change is None or (change == 0 and step):
                 return
             length, at = self._read_varint(at)
             value += -(change + 1 >> 1) if change & 1 else change >> 1
-            yield value, (length or 0) * self._quantum
+            yield value, (length or 0) * self._instruction_size
             if length is None:
                 return
 
@@ -271,10 +278,10 @@ class GoTable:
 def find_go_table(elf: ElfFile) -> GoTable | None:
     """Return the table of a program that the Go linker made; None for other files, and for a damaged table."""
     try:
-        section = next((one for one in elf.sections if one.name in SECTIONS and one.header.sh_type != SHT.NOBITS), None)
-        if section is not None:
+        tables = (section for section in elf.sections if section.name in SECTIONS and section.header.sh_type != SHT.NOBITS)
+        if (section := next(tables, None)) is not None:
             return _open_table(elf, elf.contents(section), section.header.sh_addr)
-        if any(one.name in GO_SECTIONS for one in elf.sections) or not elf.sections:
+        if any(section.name in GO_SECTIONS for section in elf.sections) or not elf.sections:
             return _search_table(elf)
     except FormatError:
         pass
@@ -296,8 +303,8 @@ def _find_text_start(elf: ElfFile, table: GoTable, address: int) -> int:
     function and of the end of the last one are next to each other.
     """
     relocated = _read_relocated_words(elf)
-    if found := relocated.get(address + 8 + TEXT_START * WORD_SIZE):
-        return found
+    if text_start := relocated.get(address + WORDS_AT + TEXT_START * WORD_SIZE):
+        return text_start
     first, size = table.span
     for data_address in _find_pointers(elf, address, relocated):
         words = [relocated.get(at) or _read_word(elf, at) for at in range(data_address, data_address + MAX_MODULE_DATA, WORD_SIZE)]
@@ -313,9 +320,9 @@ def _read_relocated_words(elf: ElfFile) -> dict[int, int]:
     words: dict[int, int] = {}
     for section in elf.sections:
         if section.header.sh_type == SHT.RELA:
-            code = RECORDS[Rela, elf.byte_order]
+            layout = RECORDS[Rela, elf.byte_order]
             raw = elf.contents(section)
-            rows = map(Rela._make, code.iter_unpack(raw[: len(raw) // code.size * code.size]))
+            rows = map(Rela._make, layout.iter_unpack(raw[: len(raw) // layout.size * layout.size]))
             words |= {row.r_offset: row.r_addend for row in islice(rows, MAX_RELOCATIONS) if not row.symbol}
     return words
 
@@ -345,9 +352,9 @@ def _search_table(elf: ElfFile) -> GoTable | None:
         data = elf.slice(load.p_offset, load.p_filesz, "PT_LOAD")
         for match in islice(HEADER.finditer(data), MAX_CANDIDATES):
             try:
-                found = _open_table(elf, data[match.start() :], load.p_vaddr + match.start())
+                table = _open_table(elf, data[match.start() :], load.p_vaddr + match.start())
             except FormatError:
                 continue
-            if found.count and next(found.functions(), None):
-                return found
+            if table.count and next(table.functions(), None):
+                return table
     return None

@@ -12,12 +12,13 @@ from __future__ import annotations
 import re
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
 
 from sframegen.base.errors import FormatError
 from sframegen.elf.code_bytes.machines import MACHINES
 from sframegen.elf.ranges import Range, is_within, merge_ranges
 from sframegen.stack.names.gopclntab import GoTable, find_go_table
-from sframegen.stack.objects.readable_code import once_per_file, readable_code
+from sframegen.stack.objects.readable_code import readable_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,12 +33,13 @@ MAX_SWITCH_BYTES = 256  # bytes of code that are read after such a place
 MAX_ENTRY_FUNCTION = 1 << 12  # bytes of a function that begins a thread
 MAX_OUTERMOST = 8  # functions of the table that begin a stack; Go 1.19 has one, or none
 MAX_JUMPS = 4  # that are followed from the entry address on
+_GO_TABLES: WeakKeyDictionary[ElfFile, GoTable | None] = WeakKeyDictionary()
 
 
 class StackEnd(NamedTuple):
     """A range of code [start, end) without a caller on its stack. `other_stack`: the caller is on another stack.
 
-    `is_pushed`: no call is in the range, but the address after it is pushed as a return address.
+    `is_pushed`: the range is only the byte before an address that is pushed as a return address, although no call ends there.
     """
 
     start: int
@@ -48,9 +50,9 @@ class StackEnd(NamedTuple):
 
 def find_go_ends(elf: ElfFile, abi: Abi) -> Iterator[StackEnd]:
     """Yield the ranges of code without a caller; none in a file that is no Go program."""
-    form = go_code_of(elf, abi)
-    if form is not None:
-        yield from _find_ends(elf, abi, form)
+    go_code = go_code_of(elf, abi)
+    if go_code is not None:
+        yield from _find_ends(elf, abi, go_code)
 
 
 def go_code_of(elf: ElfFile, abi: Abi) -> GoCode | None:
@@ -59,35 +61,36 @@ def go_code_of(elf: ElfFile, abi: Abi) -> GoCode | None:
     return MACHINES[abi.machine].go if is_go else None
 
 
-@once_per_file
 def cached_go_table(elf: ElfFile, abi: Abi) -> GoTable | None:
     """Return the Go linker's table of functions; None for a file that is no Go program, and for a damaged table."""
-    return find_go_table(elf) if go_code_of(elf, abi) else None
+    if elf not in _GO_TABLES:
+        _GO_TABLES[elf] = find_go_table(elf) if go_code_of(elf, abi) else None
+    return _GO_TABLES[elf]
 
 
-def _find_ends(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[StackEnd]:
+def _find_ends(elf: ElfFile, abi: Abi, go_code: GoCode) -> Iterator[StackEnd]:
     """Yield the ranges of code without a caller in a Go program."""
-    exits: list[StackEnd] = []
+    exits: list[StackEnd] = []  # code that looks like goexit
     switches: list[tuple[int, bytes]] = []  # the address after each switch of stacks, and the code there
     for start, data in readable_code(elf):
         code = bytes(data)
         exits += [
             StackEnd(start + match.start(1), start + match.end(1))
-            for match in re.finditer(form.exit, code, re.DOTALL)
-            if (start + match.start(1)) % form.alignment == 0
+            for match in re.finditer(go_code.exit, code, re.DOTALL)
+            if (start + match.start(1)) % go_code.alignment == 0
         ]
-        offsets = [match.end() for match in re.finditer(form.switch, code, re.DOTALL)]
-        switches += [(start + at, code[at : at + MAX_SWITCH_BYTES]) for at in offsets]
-        threads = re.finditer(form.new_thread, code, re.DOTALL)
+        offsets = [match.end() for match in re.finditer(go_code.switch, code, re.DOTALL)]
+        switches += [(start + offset, code[offset : offset + MAX_SWITCH_BYTES]) for offset in offsets]
+        threads = re.finditer(go_code.new_thread, code, re.DOTALL)
         yield from (StackEnd(start + match.start(1), start + match.end(1)) for match in threads)
     if len(exits) == 1:  # if there are more, other code looks like goexit
         yield exits[0]
     last_end = 0
-    for at, code in switches[:MAX_SWITCHES]:
-        if at > last_end:
-            last_end, returns = _find_other_stack_end(code, at, abi)
-            yield StackEnd(at, last_end, other_stack=returns)
-    yield from (StackEnd(*function) for function in _find_entry_functions(elf, abi, form))
+    for address, code in switches[:MAX_SWITCHES]:
+        if address > last_end:
+            last_end, returns = _find_other_stack_end(code, address, abi)
+            yield StackEnd(address, last_end, other_stack=returns)
+    yield from (StackEnd(*function) for function in _find_entry_functions(elf, abi, go_code))
     table, ranges = cached_go_table(elf, abi), merge_ranges(elf.executable_ranges())
     outermost = table.outermost_ranges() if table else iter(())
     yield from islice((StackEnd(*function) for function in outermost if is_within(function, ranges)), MAX_OUTERMOST)
@@ -109,7 +112,7 @@ def _find_other_stack_end(code: bytes, start: int, abi: Abi) -> tuple[int, bool]
     return decoded.end, True
 
 
-def _find_entry_functions(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[Range]:
+def _find_entry_functions(elf: ElfFile, abi: Abi, go_code: GoCode) -> Iterator[Range]:
     """Yield the code at the entry address, and the functions that it jumps to, one after the other."""
     from sframegen.code.decoding.decoded_code import decode  # noqa: PLC0415 - as above
     from sframegen.code.isa.effects import Flow  # noqa: PLC0415
@@ -124,7 +127,7 @@ def _find_entry_functions(elf: ElfFile, abi: Abi, form: GoCode) -> Iterator[Rang
             code = bytes(elf.at(address, min(MAX_ENTRY_FUNCTION, limit - address)))
         except FormatError:
             return
-        size = code.find(form.padding)
+        size = code.find(go_code.padding)
         if size <= 0:
             return
         yield address, address + size

@@ -1,4 +1,9 @@
-"""A loaded ELF object: its program headers, read from the memory of the process, and the address where it is loaded."""
+"""A loaded ELF object: its program headers, read from the memory of the process, and the address where it is loaded.
+
+The input is an executable mapping. The headers are read from the mappings of the same file, or from the file. The segment whose
+bytes the mapping has then gives the bias: the load address minus the link-time address. Code in anonymous memory may have been
+moved there from a file that is mapped around it: then it is compared with the file.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +31,7 @@ MAX_NOTES = 1024  # bytes of notes that identify an object; the build-id is amon
 
 @dataclass
 class LoadedImage:
-    """An object that a process has loaded. `row`: one of its mappings; `bias`: the load address minus the link-time address.
+    """An object that a process has loaded. `row`: one of its mappings. `bias`: the load address minus the link-time address.
 
     `checked_bytes`: (address, bytes), by which a later look at the memory can tell whether the object is still there.
     """
@@ -82,12 +87,12 @@ def _find_moved_image(snapshot: Snapshot, row: Mapping, moved: MovedCode) -> Loa
             continue
         compared.add((other.file, image.bias))
         for segment in image.segments:
-            first, limit = image.address(segment.p_vaddr), image.address(segment.p_vaddr + segment.p_filesz)
+            code_start, code_end = image.address(segment.p_vaddr), image.address(segment.p_vaddr + segment.p_filesz)
             is_code = segment.p_type == PT.LOAD and segment.p_flags & PF.X
-            if is_code and first & ~PAGE_MASK <= row.start < row.end <= (limit + PAGE_MASK) & ~PAGE_MASK:
-                start, end = max(first, row.start), min(limit, row.end)
-                at = segment.p_offset + start - first
-                code = image.file.data[at : at + end - start]
+            if is_code and code_start & ~PAGE_MASK <= row.start < row.end <= (code_end + PAGE_MASK) & ~PAGE_MASK:
+                start, end = max(code_start, row.start), min(code_end, row.end)
+                offset = segment.p_offset + start - code_start
+                code = image.file.data[offset : offset + end - start]
                 if len(code) == end - start and moved.is_same(snapshot.memory.read, start, code):
                     image.checked_bytes.append((start, bytes(code[:CHECKED_CODE])))
                     return image
@@ -116,11 +121,11 @@ def _find_bias(segments: Iterable[Phdr], row: Mapping, flags: int) -> int | None
     """Return the bias, computed from the segment with these flags whose bytes are mapped; None without such a segment."""
     end = row.offset + row.end - row.start
     for segment in segments:
-        first = segment.p_offset & ~PAGE_MASK
+        first_page = segment.p_offset & ~PAGE_MASK
         if (
             segment.p_type == PT.LOAD
             and segment.p_flags & flags == flags
-            and first < end
+            and first_page < end
             and row.offset < segment.p_offset + segment.p_filesz
         ):
             return row.start - (segment.p_vaddr - segment.p_offset + row.offset) & ADDRESS_MASK
@@ -139,7 +144,7 @@ class _Reader:
     def headers(self) -> tuple[Ehdr, list[Phdr]]:
         """Return the ELF header and the segments. Raises FormatError if there are none.
 
-        If the file has other headers than the memory, it was replaced, and is ignored from then on.
+        If the file's headers differ from those in memory, the file was replaced: from then on it is ignored.
         """
         abi = self.snapshot.abi
         raw = self._read(0, EHDR_SIZE)

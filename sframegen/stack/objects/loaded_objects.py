@@ -1,4 +1,10 @@
-"""The objects that a process has loaded, with the sections that describe their code, cached while its memory is the same."""
+"""The objects that a process has loaded, with the sections that describe their code, cached while its memory is the same.
+
+An object's section is that of its PT_GNU_SFRAME in memory, else an unloaded section of its file, else a detached one of a store. If
+sections are to be made (`--convert`), an object without one becomes pending: `convert_pending` makes it from the object's call
+frame information, in our memory. Where that has no rule for some code, the object becomes pending once more, and rules are proven
+from its instructions. Answers are the results of look-ups by PC, which are dropped whenever the loaded objects change.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +31,9 @@ if TYPE_CHECKING:
     from sframegen.stack.objects.go_ends import StackEnd
     from sframegen.stack.walking.walk import CodeRule
 
-Answers: TypeAlias = "tuple[dict[int, CodeRule | End], dict[int, CodeRule | End]]"  # by PC, of a call, and by PC that is exact
-CHECKED_HEAD = 64  # bytes at the start of a section by which it is recognised
+# By PC: the answers for the call before it, and those for the instruction there.
+Answers: TypeAlias = "tuple[dict[int, CodeRule | End], dict[int, CodeRule | End]]"
+CHECKED_SECTION = 64  # bytes at the start of a section by which it is recognised
 MAX_SECTION = 1 << 28  # bytes, because readable memory can be sparse and endless
 MAX_SECTIONS = 1 << 30  # bytes of all loaded sections, because a file can be mapped many times
 
@@ -43,7 +50,7 @@ class LoadedObject:
         self.section_bytes = 0  # bytes of its section in our memory
         self.how = RuleSource.SFRAME  # where the section comes from
         self.damage = ""  # why the section cannot be used
-        self.conversion_tried = False  # also set for an object that has a section of its own
+        self.conversion_tried = False  # also True for an object that has a section of its own
         self.proven: SframeSection | None = None  # rules proven from its instructions, used where `section` has none
         self.proof_tried = False
 
@@ -102,7 +109,7 @@ class LoadedObjects:
             import sframegen.code.whole_file.proven_code  # noqa: F401, PLC0415 - before a process is stopped, as it is slow
         self.pending: list[LoadedObject] = []  # to be converted while the process runs
         self._room = MAX_SECTIONS  # bytes that further sections may take
-        self.moved = MovedCode()
+        self.moved = MovedCode()  # which objects the code in anonymous memory is of
         self._loaded: dict[Mapping, LoadedObject] = {}
         self._snapshot: Snapshot | None = None
         self._mappings = Mappings()
@@ -195,8 +202,8 @@ class LoadedObjects:
         if section_row is None or section_row.file != image.row.file:
             return  # only the code is mapped here, as by V8, which copies its functions near to the code that it makes
         loaded.conversion_tried = True
-        head = snapshot.memory.read(address, min(size, CHECKED_HEAD))
-        image.checked_bytes.append((address, head if len(head) == min(size, CHECKED_HEAD) else b""))  # ld.so may map it later
+        head = snapshot.memory.read(address, min(size, CHECKED_SECTION))
+        image.checked_bytes.append((address, head if len(head) == min(size, CHECKED_SECTION) else b""))  # ld.so may map it later
         try:
             self._set_section(loaded, _open_in_memory(snapshot, address, size, self._room), size)
         except FormatError as error:

@@ -4,32 +4,17 @@ from __future__ import annotations
 
 import re
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from sframegen.base.columns import Bytes
     from sframegen.elf.file import ElfFile
-    from sframegen.format.abi import Abi
 
-T = TypeVar("T")
 MAX_MATCHES = 16  # of one expression in a range of code; a C library has one or two
-
-
-def once_per_file(find: Callable[[ElfFile, Abi], T]) -> Callable[[ElfFile, Abi], T]:
-    """Return the function with a cache, so that it searches the code of each file only once."""
-    known: WeakKeyDictionary[ElfFile, T] = WeakKeyDictionary()
-
-    def find_once(elf: ElfFile, abi: Abi) -> T:
-        if elf not in known:
-            known[elf] = find(elf, abi)
-        return known[elf]
-
-    return find_once
 
 
 def readable_code(elf: ElfFile) -> Iterator[tuple[int, Bytes]]:
@@ -37,10 +22,10 @@ def readable_code(elf: ElfFile) -> Iterator[tuple[int, Bytes]]:
 
     Together the ranges have no more bytes than the file, so that overlapping segments cannot make a search longer.
     """
-    left = len(elf.data)
+    bytes_left = len(elf.data)
     for start, end in elf.executable_ranges():
-        left -= end - start
-        if left < 0:
+        bytes_left -= end - start
+        if bytes_left < 0:
             return
         try:
             code = elf.at(start, end - start)

@@ -1,4 +1,8 @@
-"""Finds the lists of unwind tables for code that a process makes at run time, and reads what it adds to them."""
+"""Finds the lists of unwind tables for code that a process makes at run time, and reads what it adds to them.
+
+A program with a JIT compiler may keep such tables in its own memory, in the layout of `sframegen_jit.h` (docs/registration.md). The
+list begins at a symbol of the object that has the compiler, and has an entry for each region of code.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +24,8 @@ class RuntimeCode:
     def __init__(self, registry: Registry, moved: MovedCode) -> None:
         self._registry = registry
         self._moved = moved
-        self._lists: dict[int, JitRegions] = {}  # by the address of the list
-        self._addresses: dict[Mapping, int | None] = {}  # by mapping, the address of the list in the object mapped there
+        self._lists: dict[int, JitRegions] = {}  # by address
+        self._addresses: dict[Mapping, int | None] = {}  # by mapping, the address of the list of the object mapped there
         self._mappings: Mappings | None = None
 
     def update(self, snapshot: Snapshot, seconds: float | None = None) -> None:
@@ -51,8 +55,8 @@ class RuntimeCode:
             return
         from sframegen.registry.jit_list import JitRegions  # noqa: PLC0415
 
-        known = self._addresses
-        self._addresses = {row: known[row] if row in known else _find_list_address(snapshot, row, self._moved) for row in rows}
+        old = self._addresses
+        self._addresses = {row: old[row] if row in old else _find_list_address(snapshot, row, self._moved) for row in rows}
         addresses = {address for address in self._addresses.values() if address is not None}
         for address in self._lists.keys() - addresses:
             self._lists.pop(address).clear(self._registry)

@@ -60,14 +60,7 @@ class CallerRule:
     """
 
     def __init__(
-        self,
-        cfa_offset: int = 0,
-        ra_offset: int = 0,
-        fp_offset: int = 0,
-        cfa_register: int = 0,
-        ra_register: int = 0,
-        fp_register: int = 0,
-        flags: int = 0,
+        self, cfa_offset: int, ra_offset: int, fp_offset: int, cfa_register: int, ra_register: int, fp_register: int, flags: int
     ) -> None:
         self.cfa_offset = cfa_offset & ADDRESS_MASK
         self.ra_offset = ra_offset & ADDRESS_MASK

@@ -10,7 +10,7 @@ import pytest
 
 from sframegen.elf.file import open_elf
 from sframegen.stack.names import demangle as module
-from sframegen.stack.names import file_names
+from sframegen.stack.names import gopclntab
 from sframegen.stack.names.demangle import begin_demangling, demangle_all
 from sframegen.stack.names.file_names import FileNames, NamedFunction
 
@@ -190,7 +190,7 @@ def test_names_of_a_table_of_go_are_demangled_too(compile_c: Compiler, monkeypat
         def function_at(self, _address: int) -> NamedFunction:
             return NamedFunction("_ZN6__tsan4InitEv", 0x10)
 
-    monkeypatch.setattr(file_names, "_find_go_table", lambda _file: Table())
+    monkeypatch.setattr(gopclntab, "find_go_table", lambda _file: Table())
     elf = open_elf(compile_c("int main(void) { return 0; }", "-s"))
     learned = FileNames(elf)
     learned.load_names([0x18])
