@@ -47,19 +47,20 @@ static bool read_status(int opened, struct stat *status) { return system_call(SY
 static int open_store_file(const char *directory, const uint8_t *id, size_t size, struct stat *file)
 {
 	static const char digits[] = "0123456789abcdef";
-	char first[3] = { digits[id[0] >> 4], digits[id[0] & 15], 0 }, rest[2 * 64 + sizeof ".sframe"];
-	const char *names[] = { directory, ".build-id", first, rest };
+	static const int flags[] = { O_PATH | O_DIRECTORY, O_PATH | O_DIRECTORY | O_NOFOLLOW, O_PATH | O_DIRECTORY | O_NOFOLLOW,
+		O_RDONLY | O_NONBLOCK | O_NOFOLLOW };
+	char folder_name[3] = { digits[id[0] >> 4], digits[id[0] & 15], 0 }, file_name[2 * 64 + sizeof ".sframe"];
+	const char *names[] = { directory, ".build-id", folder_name, file_name };
 	struct stat of_directory;
 	int opened = AT_FDCWD;
 
 	for (size_t at = 1; at < size; at++) {
-		rest[2 * at - 2] = digits[id[at] >> 4];
-		rest[2 * at - 1] = digits[id[at] & 15];
+		file_name[2 * at - 2] = digits[id[at] >> 4];
+		file_name[2 * at - 1] = digits[id[at] & 15];
 	}
-	memcpy(rest + 2 * size - 2, ".sframe", sizeof ".sframe");
+	memcpy(file_name + 2 * size - 2, ".sframe", sizeof ".sframe");
 	for (int at = 0; at < 4; at++) {
-		int how = at == 3 ? O_RDONLY | O_NONBLOCK | O_NOFOLLOW : at == 0 ? O_PATH | O_DIRECTORY : O_PATH | O_DIRECTORY | O_NOFOLLOW;
-		int next = openat(opened, names[at], how | O_CLOEXEC);
+		int next = openat(opened, names[at], flags[at] | O_CLOEXEC);
 
 		if (opened != AT_FDCWD)
 			close(opened);
@@ -84,16 +85,17 @@ static bool has_same_layout(const struct object *object, const ElfW(Phdr) *heade
 {
 	const ElfW(Phdr) *other = NULL;
 
-	EACH_HEADER(one, PT_LOAD, object) {
+	EACH_HEADER(load, PT_LOAD, object) {
 		other = next_header(headers, count, PT_LOAD, other);
-		if (!other || other->p_flags != one->p_flags || other->p_offset != one->p_offset || other->p_vaddr != one->p_vaddr ||
-		    other->p_filesz != one->p_filesz || other->p_memsz != one->p_memsz)
+		if (!other || other->p_flags != load->p_flags || other->p_offset != load->p_offset || other->p_vaddr != load->p_vaddr ||
+		    other->p_filesz != load->p_filesz || other->p_memsz != load->p_memsz)
 			return false;
 	}
 	return next_header(headers, count, PT_LOAD, other) == NULL;
 }
 
-/* Finds the section in the bytes of a file. Returns false if the file is not for this object: its build-id or load layout differs. */
+/* Finds the section in the bytes of a file. Returns false if the file is not for this object: its build-id or load layout differs. The note
+   of a build-id is the size of its name, 4 ("GNU"), the size of the id, the type, the name, and the id. */
 static bool find_section_in_file(const uint8_t *bytes, size_t size, const struct object *object, const uint8_t *id, size_t id_size,
 				 struct section *found)
 {

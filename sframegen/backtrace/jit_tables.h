@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
-/* Finds the rules of code that the process itself makes at run time, in the tables that it writes (docs/registration.md). */
+/* Finds the rules of code that the process itself makes at run time, in the tables that it writes (docs/registration.md). Each
+   region of code is in a list, and has a list of tables, whose entries are sorted by offset in the region. A region's serial is odd while
+   it is registered, and changes when it is reused. */
 #ifndef SFRAMEGEN_JIT_TABLES_H
 #define SFRAMEGEN_JIT_TABLES_H
 

@@ -16,14 +16,11 @@
 #if defined(__x86_64__)
 
 enum {
-	MACHINE_ABI = 3, /* in the header of a section */
-	FP = 6,
-	SP = 7,
-	RA = 16,
+	MACHINE_ABI = 3, /* in the header of a section: 2 for AArch64, 3 for x86-64, 4 for s390x */
+	FP = 6, SP = 7, RA = 16,
 	RA_OFFSET = -8, /* from the CFA to the return address of every frame; 0: sections have it for each row */
 	SP_OFFSET = 0, /* the caller's SP is CFA + this */
-	CFA_SCALE = 1, /* sections store a CFA offset as (offset - CFA_BIAS) / CFA_SCALE */
-	CFA_BIAS = 0,
+	CFA_SCALE = 1, CFA_BIAS = 0, /* sections store a CFA offset as (offset - CFA_BIAS) / CFA_SCALE */
 	MAX_CALL_SIZE = 7, /* bytes */
 	UCONTEXT_OFFSET = 0 /* from SP to the ucontext, in the code that a signal handler returns to */
 };

@@ -226,7 +226,7 @@ static const struct context *as_own_context(struct _Unwind_Context *context)
 	return candidate->mark == &own_mark ? candidate : NULL;
 }
 
-enum outcome { DONE, STOPPED, NOT_WHOLE };
+enum outcome { DONE, STOPPED, NOT_WHOLE }; /* STOPPED: by the callback */
 
 /* Calls back for frame after frame, and counts them in `delivered`. As in libgcc, the context's CFA is that of the function that the frame
    called, and there is one more frame for the caller of the outermost one, whose PC is 0. */
@@ -263,16 +263,16 @@ __attribute__((noinline)) static enum outcome call_back_frames(struct position c
 struct continuation {
 	_Unwind_Trace_Fn callback;
 	void *argument;
-	int known;
+	int frames_to_skip;
 };
 
 static _Unwind_Reason_Code call_back_new_frames(struct _Unwind_Context *context, void *argument)
 {
 	struct continuation *continuation = argument;
 
-	if (continuation->known-- > 0)
+	if (continuation->frames_to_skip-- > 0)
 		return _URC_NO_REASON;
-	continuation->known = 0;
+	continuation->frames_to_skip = 0;
 	return continuation->callback(context, continuation->argument);
 }
 
@@ -281,13 +281,13 @@ typedef _Unwind_Reason_Code unwind_function(_Unwind_Trace_Fn, void *);
 __attribute__((noinline)) _Unwind_Reason_Code _Unwind_Backtrace(_Unwind_Trace_Fn callback, void *argument)
 {
 	struct continuation continuation = { .callback = callback, .argument = argument };
-	enum outcome outcome = call_back_frames(this_caller(), callback, argument, &continuation.known);
+	enum outcome outcome = call_back_frames(this_caller(), callback, argument, &continuation.frames_to_skip);
 	unwind_function *function;
 
 	if (outcome != NOT_WHOLE)
 		return outcome == DONE ? _URC_END_OF_STACK : _URC_FATAL_PHASE1_ERROR;
 	function = (unwind_function *)find_next_function(UNWIND_BACKTRACE, __builtin_return_address(0));
-	continuation.known++; /* the frame of this function */
+	continuation.frames_to_skip++; /* the frame of this function */
 	return function ? function(call_back_new_frames, &continuation) : _URC_END_OF_STACK;
 }
 

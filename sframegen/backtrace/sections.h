@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
-/* Finds the rule for a PC in a section. Every number in the section is checked before it is used. */
+/* Finds the rule for a PC in a section: the function in the index, which is sorted, then the last of its rows that begins at or before the
+   PC, then the rule in the words of that row. Every number in the section is checked before it is used. */
 #ifndef SFRAMEGEN_SECTIONS_H
 #define SFRAMEGEN_SECTIONS_H
 
 #include "machines.h"
 
-enum { BASE_CFA = 0xfe, IN_REGISTER = 0xff }; /* besides the numbers of registers */
+enum { BASE_CFA = 0xfe, IN_REGISTER = 0xff }; /* values of `base` that are not numbers of registers */
 
 /* The location of a value: *(base + offset), or without `deref` the value base + offset. IN_REGISTER: it is still in its own register. */
 struct value {
@@ -140,7 +141,9 @@ static bool follows_call(const struct section *section, uintptr_t pc)
 	return ends_call((const uint8_t *)pc);
 }
 
-/* If a damaged index is not in order, the search finds an entry that does not contain the PC, or a wrong rule, but reads nothing else. */
+/* An index entry has, in version 3, the function's start (8 bytes), size and offset of its rows (4 each); before the rows are their number
+   (2 bytes), info, type and block size. Version 2 has all this in the entry, with 4 bytes for start, size, offset and number, but no type.
+   If a damaged index is not in order, the search finds an entry that does not contain the PC, or a wrong rule, but reads nothing else. */
 static enum rule_kind find_function(const struct section *section, uintptr_t pc, struct function *function)
 {
 	const uint8_t *entry;
@@ -218,7 +221,8 @@ static uint32_t unsigned_word(const struct words *words, unsigned number)
 
 enum { ROW_BASE_SP = 1 };
 
-/* Finds the last row that begins at or before the PC. */
+/* Finds the last row that begins at or before the PC. A row is its start, an info byte and words. Bits 1 to 4 of the info are the number of
+   words, bits 5 and 6 select their width. */
 static enum rule_kind find_row(const struct function *function, struct row *row)
 {
 	unsigned width = 1u << (function->info & INFO_START_WIDTH);
@@ -278,7 +282,7 @@ static enum rule_kind read_default_row(const struct words *words, uint8_t info, 
 	for (unsigned which = RA_OFFSET ? 1 : 0; which < 2 && number < words->count; which++, number++) {
 		int32_t offset = signed_word(words, number);
 
-		if (MACHINE_ABI == 4 && version == 2 && (offset & 1)) /* a register */
+		if (MACHINE_ABI == 4 && version == 2 && (offset & 1)) /* s390x: the number of a register */
 			*tracked[which] = (struct value){ .base = (uint8_t)(offset >> 1) };
 		else if (offset != 0 || which == 1) /* an RA offset of 0 stands for none */
 			*tracked[which] = (struct value){ .base = BASE_CFA, .offset = offset, .deref = true };
@@ -286,7 +290,8 @@ static enum rule_kind read_default_row(const struct words *words, uint8_t info, 
 	return number == words->count ? RULE : RULE_DAMAGED;
 }
 
-/* The words of a flexible row are a control word and an offset for each of CFA, RA and FP, or a 0 if the machine fixes it. */
+/* The words of a flexible row are a control word and an offset for each of CFA, RA and FP, or a 0 if the machine fixes it. Bit 0 of a
+   control word: the base is the register in bits 3 and up, not the CFA; bit 1: the value is in memory. */
 static enum rule_kind read_flexible_row(const struct words *words, struct rule *rule)
 {
 	struct value *tracked[] = { &rule->cfa, &rule->ra, &rule->fp };

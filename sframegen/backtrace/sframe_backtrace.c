@@ -41,7 +41,7 @@ struct position {
 struct walker {
 	struct position now;
 	const ucontext_t *registers; /* the frame's registers if it was interrupted, else NULL */
-	uintptr_t first_page;
+	uintptr_t first_page; /* of the stack, where the walk begins */
 	uintptr_t cfa; /* found by step() */
 	unsigned objects_found;
 	struct object objects[8]; /* the last that were found */
@@ -317,7 +317,8 @@ WITHOUT_SANITIZERS static bool is_sigreturn_code(uintptr_t pc)
 
 enum { GUESS_REACH = 1 << 16 }; /* bytes: a frame pointer that leads farther up may lead to another stack */
 
-/* Steps with FP, which may be a frame pointer or not: the frame that it points to must be near, and return to code after a call. */
+/* Steps with FP, which may be a frame pointer or not: the frame that it points to must be near, and return to code after a call. s390x has
+   no frame pointers. */
 static int guess_by_frame_pointer(struct walker *walker, uintptr_t *cfa)
 {
 	uintptr_t record = walker->now.fp, fp, ra;

@@ -7,8 +7,8 @@ import time
 
 GONE = "it has ended"
 OURSELVES = "a process cannot trace itself"
-MAX_TRIES, RETRY_INTERVAL = 500, 0.002  # the interval in seconds
 EXECUTES = "it is just executing another program; try again"
+MAX_TRIES, RETRY_INTERVAL = 500, 0.002  # the interval in seconds
 FLAGS_FIELD = 6  # index of the field in /proc/TID/stat, counted after the name
 PF_KTHREAD = 0x00200000
 CHUNK_SIZE = 1 << 16  # bytes read at a time
@@ -27,11 +27,11 @@ def threads_of(pid: int) -> list[int]:
     """Return the thread ids of a process, the first thread first; empty if the process has ended."""
     for _ in range(3):  # retried because the folder is gone for a moment while another thread takes over the first one's id
         try:
-            found = [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208 - pathlib takes longer
+            tids = [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208 - pathlib takes longer
             break
         except OSError:
-            found = []
-    return sorted(found, key=lambda tid: (tid != pid, tid))
+            tids = []
+    return sorted(tids, key=lambda tid: (tid != pid, tid))
 
 
 def status_fields_of(tid: int) -> dict[str, str]:
@@ -52,7 +52,7 @@ def _is_kernel_thread(tid: int) -> bool:
 
 
 def is_alive(tid: int) -> bool:
-    """Return True unless the thread has ended, even if it is not reaped yet."""
+    """Return True unless the thread has ended; one that has ended but is not reaped yet counts as ended."""
     return status_fields_of(tid).get("State", "Z")[0] not in "ZX"
 
 

@@ -1,4 +1,8 @@
-"""A live process: its mappings, its memory, and snapshots while its threads are stopped."""
+"""A live process: its mappings, its memory, and snapshots while its threads are stopped.
+
+All is read from /proc. Files that the process maps, and memory that comes from them, are read in a helper process, because their
+file system may not answer. Devices whose files turned out to be on a file system of the kernel itself are then read directly.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +62,7 @@ class Process:
         self.abi = host_abi()
         self._maps_text = b""
         self._mappings = Mappings()
-        self._answering = {_find_memfd_device()}  # devices whose files can be read without waiting for a file server
+        self._local_devices = {_find_memfd_device()}  # whose files can be read without waiting for a file server
         self.unread: dict[str, str] = {}  # files that could not be opened, and why
         if not os.access(f"/proc/{pid}", os.F_OK):
             raise StackError(f"process {pid}: no such process")
@@ -93,7 +97,7 @@ class Process:
         if not self._maps_text:
             self.mappings()
         rows = self._mappings.overlapping(address, address + size)
-        device = next((row.device for row in rows if row.inode and row.device not in self._answering), None)
+        device = next((row.device for row in rows if row.inode and row.device not in self._local_devices), None)
         if device is None:
             return _read_memory(address, size, self._memory)
         try:
@@ -120,7 +124,7 @@ class Process:
                 continue
             # On some file systems, stat returns another device number than /proc/PID/maps.
             if not is_copy and elf.status is not None and _format_device(elf.status.st_dev) == mapping.device:
-                self._answering.add(mapping.device)
+                self._local_devices.add(mapping.device)
             elf.name = name
             return elf
         return None

@@ -1,4 +1,9 @@
-"""Stops the threads of another process for a moment with ptrace: seizes them, interrupts them, and always releases them."""
+"""Stops the threads of another process for a moment with ptrace: seizes them, interrupts them, and always releases them.
+
+SEIZE makes us a thread's tracer, INTERRUPT stops it, and DETACH lets it run again. Meanwhile other threads may start: they are
+stopped too. A thread may end: then its tracer must reap it (waitpid), or its parent never hears of the end. And a thread may
+execute a program: that ends all other threads, and the thread takes over the id of the first one, which is the id of the process.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ DETACH, GETREGSET, SEIZE, INTERRUPT = 17, 0x4204, 0x4206, 0x4207  # requests: PT
 EVENT_STOP = 128  # PTRACE_EVENT_STOP
 ASLEEP = "it is in an uninterruptible sleep"
 FORBIDDEN = "ptrace is forbidden here (seccomp): start the container with the capability SYS_PTRACE, or run on the host"
-NO_THREAD = 1 << 23  # above the ids that kernels give to threads
+NO_THREAD = 1 << 23  # an id above those that kernels give to threads
 TOO_FAST = "the process starts threads faster than they can be stopped"
 ENDED = {os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED}
 IN_DISK_SLEEP, RUNNING = b"D", b"R"  # states in /proc/TID/stat
@@ -51,7 +56,7 @@ def _ptrace(request: int, tid: int, address: int = 0, data: int = 0) -> None:
 
 
 def _is_forbidden() -> bool:
-    """Return True if ptrace is forbidden altogether. Otherwise it fails for NO_THREAD because there is no such thread."""
+    """Return True if ptrace is forbidden altogether. If it is not, it fails with ESRCH for a thread that does not exist."""
     try:
         _ptrace(SEIZE, NO_THREAD)
     except OSError as error:
@@ -82,16 +87,16 @@ class ThreadState(NamedTuple):
 def _read_state(tid: int) -> ThreadState | None:
     """Return a thread's state without reaping it, because its parent may have to do that; None if the thread is gone."""
     try:
-        found = os.waitid(os.P_PID, tid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT | WALL)
+        result = os.waitid(os.P_PID, tid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT | WALL)
     except OSError:
         return None
-    return ThreadState(found.si_code, found.si_status) if found else ThreadState(0, 0)
+    return ThreadState(result.si_code, result.si_status) if result else ThreadState(0, 0)
 
 
 def _signal_to_deliver(state: ThreadState) -> int:
     """Return the signal to deliver on release to a thread that stopped with this state; 0 for none."""
-    event, number = divmod(state.si_status, 256)
-    return 0 if event == EVENT_STOP else number
+    event, signal_number = divmod(state.si_status, 256)
+    return 0 if event == EVENT_STOP else signal_number
 
 
 def _wait_for_sleep_end(tid: int, deadline: float) -> bytes:
@@ -129,25 +134,25 @@ class StoppedThreads:
         except RuntimeError:
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from None
         try:
-            latest = time.monotonic() + patience.current.threads
+            deadline = time.monotonic() + patience.current.threads
             self._stop_new_threads(only)
-            while not only and self._executes_program() and time.monotonic() < latest:
+            while not only and self._executes_program() and time.monotonic() < deadline:
                 self.refused.clear()
                 self._stop_new_threads(only)
         finally:
             done.set()
             reaper.join()
-        self.tids = [tid for tid, number in self._seized.items() if number is not None]
+        self.tids = [tid for tid, signal_number in self._seized.items() if signal_number is not None]
 
     def _stop_new_threads(self, only: int | None) -> None:
         """Stop threads until no new one appears, because others may start as long as one runs."""
-        latest = time.monotonic() + patience.current.threads
-        while new := self._find_new_threads(only):
-            if self.began and time.monotonic() > latest:
-                self.refused[new[0]] = EXECUTES if new[0] == self.pid else TOO_FAST  # one entry stands for all of them
+        last_deadline = time.monotonic() + patience.current.threads
+        while new_tids := self._find_new_threads(only):
+            if self.began and time.monotonic() > last_deadline:
+                self.refused[new_tids[0]] = EXECUTES if new_tids[0] == self.pid else TOO_FAST  # one entry stands for all of them
                 break
             deadline = time.monotonic() + patience.current.threads
-            for tid in new:
+            for tid in new_tids:
                 state = _wait_for_sleep_end(tid, deadline)
                 if state == IN_DISK_SLEEP:
                     self.refused[tid] = ASLEEP
@@ -156,12 +161,12 @@ class StoppedThreads:
                     self.idle.add(tid)
                 self._seize(tid)
             self.began = self.began or time.monotonic()
-            for tid in new:
+            for tid in new_tids:
                 if tid in self._seized:
                     with suppress(OSError):  # it fails for a thread about to end, which stays traced until it is reaped
                         _ptrace(INTERRUPT, tid)
             deadline = time.monotonic() + patience.current.threads
-            for tid in new:
+            for tid in new_tids:
                 if tid in self._seized:
                     self._wait_until_stopped(tid, deadline)
 
@@ -177,8 +182,8 @@ class StoppedThreads:
 
     def release_all(self) -> None:
         """Release all threads, for good. Never raises."""
-        for tid, number in self._seized.items():
-            self._release(tid, number)
+        for tid, signal_number in self._seized.items():
+            self._release(tid, signal_number)
         if self.pid not in self._seized and self.pid in _TRACED:
             self._release(self.pid, 0)
         deadline = time.monotonic() + patience.current.threads
@@ -205,8 +210,8 @@ class StoppedThreads:
                 return
 
     def _wait_until_stopped(self, tid: int, deadline: float) -> None:
-        """Wait until a seized thread has stopped or ended, or the deadline is over; the pauses (in seconds) get longer."""
-        pause = 0.0
+        """Wait until a seized thread has stopped or ended, or until the deadline."""
+        pause = 0.0  # seconds, which grow while nothing happens
         while True:
             state = _read_state(tid)
             if state is None or state.si_code in ENDED or (pause and tid == self.pid and not self._still_traces_first_thread()):
@@ -222,9 +227,9 @@ class StoppedThreads:
             pause = min(2 * pause + 0.00002, 0.01)
 
     def _still_traces_first_thread(self) -> bool:
-        """Return True if we trace the first thread and it lives, for its end is not reported while other threads live.
+        """Return True if we trace the first thread and it lives, because its end is not reported while other threads live.
 
-        It is interrupted again, because a thread that executes a program takes over its id, and has to stop too.
+        The thread is interrupted again: it may be another one, which has just executed a program and taken over the id.
         """
         fields = status_fields_of(self.pid)
         if fields.get("State", "Z")[0] in "ZX" or fields["TracerPid"].strip() != str(os.getpid()):
@@ -249,14 +254,19 @@ class StoppedThreads:
             for tid in list(_TRACED):
                 _reap(tid)
 
-    def _release(self, tid: int, number: int | None) -> None:
-        """Release a thread. If it was killed while stopped, that takes a moment, and another thread that took over its id stops."""
+    def _release(self, tid: int, signal_number: int | None) -> None:
+        """Release a thread, and deliver a signal to it; None if it was not seen to stop.
+
+        If it was killed while it was stopped, that takes a moment. If another thread took over its id meanwhile, that one stops.
+        """
         deadline = time.monotonic() + patience.current.threads
         while True:
             try:
-                _ptrace(DETACH, tid, 0, number or 0)
+                _ptrace(DETACH, tid, 0, signal_number or 0)
             except OSError:
-                if _reap(tid) or number is None or time.monotonic() > deadline:  # the kernel releases one that is not stopped
+                if (
+                    _reap(tid) or signal_number is None or time.monotonic() > deadline
+                ):  # the kernel releases one that is not stopped
                     return
             else:
                 _TRACED.discard(tid)
@@ -265,7 +275,7 @@ class StoppedThreads:
                 return
             time.sleep(0.0001)
             state = _read_state(tid)
-            number = _signal_to_deliver(state) if state and state.si_code not in (0, *ENDED) else 0
+            signal_number = _signal_to_deliver(state) if state and state.si_code not in (0, *ENDED) else 0
 
 
 def _reap(tid: int) -> bool:

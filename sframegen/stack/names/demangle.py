@@ -136,18 +136,19 @@ def begin_demangling() -> None:
 
 def demangle_all(names: Iterable[str]) -> dict[str, str]:
     """Return {name: demangled name} for many names together, which is quicker. Other names stay as they are."""
-    found = {name: name for name in names}
-    mangled = [name for name in found if name.startswith(MANGLED)]
+    results = {name: name for name in names}
+    mangled = [name for name in results if name.startswith(MANGLED)]
     if mangled and can_demangle():
         for name, text in zip(mangled, _DEMANGLER.demangle(mangled), strict=True):
-            found[name] = _clean_rust_path(text) or name
-    return found
+            results[name] = _clean_rust_path(text) or name
+    return results
 
 
 def _clean_rust_path(text: str) -> str:
     """Return a name without Rust's hash at its end, and with the signs that Rust's older mangling spells out."""
     path = RUST_HASH.sub("", text)
-    return path if path == text or ("$" not in path and ".." not in path) else RUST_SIGN.sub(_decode_sign, path)
+    is_rust = path != text
+    return RUST_SIGN.sub(_decode_sign, path) if is_rust and ("$" in path or ".." in path) else path
 
 
 def _decode_sign(match: re.Match[str]) -> str:

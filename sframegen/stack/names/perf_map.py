@@ -30,6 +30,7 @@ MAX_BUCKETS = 1 << 12  # that an entry may span, which is 64 MiB of code
 MAX_BUCKET_ENTRIES = 1 << 20  # in all buckets together
 CLOCK_TOLERANCE = 2.0  # seconds that a file may seem older than its process, because clocks are adjusted
 ROOT = 0
+START_TIME_FIELD = 19  # index of the field in /proc/PID/stat, counted after the name
 
 
 class MapEntry(NamedTuple):
@@ -190,6 +191,6 @@ def _start_ticks(pid: int) -> int:
     """Return when a process started, in clock ticks after boot. Raises OSError."""
     text = proc_contents(f"/proc/{pid}/stat").decode(errors="replace")
     try:
-        return int(text.rpartition(") ")[2].split()[19])
+        return int(text.rpartition(") ")[2].split()[START_TIME_FIELD])
     except (IndexError, ValueError):
         raise ProcessLookupError from None

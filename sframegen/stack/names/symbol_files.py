@@ -1,4 +1,7 @@
-"""Finds the symbols that a stripped file lacks: in its debug file on this machine, or in a small ELF file inside it."""
+"""Finds the symbols that a stripped file lacks: in its separate debug file, or in a compressed ELF file that it contains.
+
+The debug file is looked for at the paths that distributions use (build-id, .gnu_debuglink), and must match the file.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +32,15 @@ class DebugFiles:
 
     def __init__(self, directory: str = DEBUG_DIRECTORY) -> None:
         self._directory = directory
-        self._known: WeakKeyDictionary[ElfFile, ElfFile | None] = WeakKeyDictionary()
+        self._debug_files: WeakKeyDictionary[ElfFile, ElfFile | None] = WeakKeyDictionary()  # by the stripped file
 
     def find(self, elf: ElfFile) -> ElfFile | None:
-        if elf not in self._known:
+        if elf not in self._debug_files:
             try:
-                self._known[elf] = self._search(elf)
+                self._debug_files[elf] = self._search(elf)
             except FormatError:  # its notes or its .gnu_debuglink are damaged
-                self._known[elf] = None
-        return self._known[elf]
+                self._debug_files[elf] = None
+        return self._debug_files[elf]
 
     def _search(self, elf: ElfFile) -> ElfFile | None:
         for directory, name in self._candidate_paths(elf, read_build_id(elf)):
@@ -52,8 +55,8 @@ class DebugFiles:
             yield f"{self._directory}/.build-id/{build_id.hex()[:2]}", f"{build_id.hex()[2:]}.debug"
         link = read_debug_link(elf)
         if link and elf.name.startswith("/"):
-            own, name = elf.name.rpartition("/")[0], link[0].rpartition("/")[2]
-            yield from ((own, name), (f"{own}/.debug", name), (f"{self._directory}{own}", name))
+            folder, name = elf.name.rpartition("/")[0], link[0].rpartition("/")[2]
+            yield from ((folder, name), (f"{folder}/.debug", name), (f"{self._directory}{folder}", name))
         if build_id and (fetched := debuginfod_cache()):
             yield f"{fetched}/{build_id.hex()}", "debuginfo"
 
