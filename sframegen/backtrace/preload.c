@@ -195,7 +195,6 @@ typedef int backtrace_function(void **, int);
 	{                                                                                              \
 		int length = size > 0 ? trace_from_sections(this_caller(), buffer, size) : 0;                       \
 		backtrace_function *function;                                                          \
-                                                                                                       \
 		if (length >= 0)                                                                       \
 			return length;                                                                 \
 		function = (backtrace_function *)find_next_function(which, __builtin_return_address(0));  \

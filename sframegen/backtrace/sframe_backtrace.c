@@ -17,11 +17,8 @@
 #define _GNU_SOURCE
 #include "sframe_backtrace.h"
 
-#include "detached_sections.h"
+#include "detached_sections.h" /* and the others, which it includes */
 #include "jit_tables.h"
-#include "loaded_objects.h"
-#include "machines.h"
-#include "sections.h"
 
 /* --- Memory ----------------------------------------------------------------------------------------------------------------------- */
 
@@ -49,10 +46,7 @@ struct walker {
 
 static inline bool is_exact(const struct walker *walker) { return walker->now.flags & SFRAME_EXACT; }
 
-static inline bool is_known(const struct position *now, uintptr_t at)
-{
-	return at - now->low < now->high - now->low && at % 8 == 0;
-}
+static inline bool is_known(const struct position *now, uintptr_t at) { return at - now->low < now->high - now->low && at % 8 == 0; }
 
 static bool in_own_stack(uintptr_t at) { return own_stack.low != 0 && at >= own_stack.low && at < own_stack.high; }
 
@@ -317,8 +311,7 @@ WITHOUT_SANITIZERS static bool is_sigreturn_code(uintptr_t pc)
 
 enum { GUESS_REACH = 1 << 16 }; /* bytes: a frame pointer that leads farther up may lead to another stack */
 
-/* Steps with FP, which may be a frame pointer or not: the frame that it points to must be near, and return to code after a call. s390x has
-   no frame pointers. */
+/* Steps with FP, a frame pointer or not (never on s390x): the frame that it points to must be near, and return to code after a call. */
 static int guess_by_frame_pointer(struct walker *walker, uintptr_t *cfa)
 {
 	uintptr_t record = walker->now.fp, fp, ra;

@@ -155,10 +155,7 @@ class Snapshot(NamedTuple):
 
 
 class MovedCode:
-    """Compares code in anonymous memory with the code of files, for one process, and remembers the results.
-
-    Programs move their code there to have it in huge pages. Its mapping then no longer names its file.
-    """
+    """Compares code that one process has moved to anonymous memory, for huge pages, with that of files; remembers the results."""
 
     def __init__(self) -> None:
         self.answers: dict[Hashable, bool] = {}  # by key, at most MAX_READS of them

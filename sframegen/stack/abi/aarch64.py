@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sframegen.stack.abi.machines import Context, Conventions, ReadCode, RegisterSet, frame_record
+from sframegen.stack.abi.machines import Context, Conventions, FrameRecord, ReadCode, RegisterSet
 
 NT_ARM_PAC_MASK = 0x406  # two words: the masks of data and of instructions
 
@@ -36,7 +36,7 @@ def starts_thread(code: ReadCode, pc: int) -> bool:
 CONVENTIONS = Conventions(
     general=RegisterSet(34, 32, {number: number for number in range(32)}),  # X0 to X30, SP, PC, PSTATE
     contexts=(_CONTEXT,),
-    frame_record=frame_record(29, sp_is_cfa=False),
+    frame_record=FrameRecord(29, sp_is_cfa=False),
     ends_call=ends_call,
     starts_thread=starts_thread,
     ra_mask=(1 << 48) - 1,  # an address has 48 bits; the bits above are the signature

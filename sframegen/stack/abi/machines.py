@@ -8,7 +8,6 @@ handler. `walked_machine` gives them to walks as numbers.
 from __future__ import annotations
 
 from array import array
-from functools import cache
 from importlib import import_module
 from struct import unpack_from
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -21,7 +20,6 @@ from sframegen.stack.walking.step import REGISTERS, WalkedMachine, caller_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
 
 UCONTEXT_REGISTERS = 40  # offset in struct ucontext: after uc_flags, uc_link, uc_stack
 NT_PRSTATUS, NT_PRFPREG = 1, 2
@@ -61,15 +59,17 @@ class Returning(NamedTuple):
 
 
 class FrameRecord(NamedTuple):
-    """The rule of code that keeps frame pointers. `sp_is_cfa`: the caller's SP is the CFA that the rule gives."""
+    """The caller's FP and PC in memory, which register `fp` points to if code keeps frame pointers.
 
-    rule: Rule
+    `sp_is_cfa`: the caller's SP is the CFA, which is the address after the record.
+    """
+
+    fp: int
     sp_is_cfa: bool
 
-
-def frame_record(fp: int, *, sp_is_cfa: bool) -> FrameRecord:
-    """Return the frame record (cfa, ra, fp) = (fp + 16, *(cfa - 8), *(cfa - 16))."""
-    return FrameRecord(Rule(Where(fp, 16), Where(None, -8, deref=True), Where(None, -16, deref=True)), sp_is_cfa)
+    @property
+    def rule(self) -> Rule:
+        return Rule(Where(self.fp, 16), Where(None, -8, deref=True), Where(None, -16, deref=True))
 
 
 class Conventions(NamedTuple):
@@ -100,12 +100,7 @@ _walked: dict[str, WalkedMachine] = {}
 
 
 def conventions_of(abi: Abi) -> Conventions:
-    return _conventions(abi.machine)
-
-
-@cache
-def _conventions(machine: int) -> Conventions:
-    conventions: Conventions = import_module(f"sframegen.stack.abi.{MACHINE_NAMES[machine]}").CONVENTIONS
+    conventions: Conventions = import_module(f"sframegen.stack.abi.{MACHINE_NAMES[abi.machine]}").CONVENTIONS
     return conventions
 
 

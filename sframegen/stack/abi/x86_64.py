@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from sframegen.format.model import Rule, Where
-from sframegen.stack.abi.machines import UCONTEXT_REGISTERS, Context, Conventions, ReadCode, RegisterSet, Returning, frame_record
+from sframegen.stack.abi.machines import UCONTEXT_REGISTERS, Context, Conventions, FrameRecord, ReadCode, RegisterSet, Returning
 
 # By DWARF number, the index in struct user_regs_struct: R15-R12 RBP RBX R11-R8 RAX RCX RDX RSI RDI, orig_rax, RIP CS EFLAGS RSP.
 _USER_REGS = {number: at for at, number in enumerate((15, 14, 13, 12, 6, 3, 11, 10, 9, 8, 0, 2, 1, 4, 5))}
@@ -50,7 +50,7 @@ def starts_thread(code: ReadCode, pc: int) -> bool:
 CONVENTIONS = Conventions(
     general=RegisterSet(27, 16, _USER_REGS | {7: 19}),  # PC is RIP, and 7 is RSP
     contexts=(_CONTEXT,),
-    frame_record=frame_record(6, sp_is_cfa=True),
+    frame_record=FrameRecord(6, sp_is_cfa=True),
     ends_call=ends_call,
     starts_thread=starts_thread,
     # add $8,%rsp; ret: (cfa, ra) = (rsp + 16, *(cfa - 8))

@@ -255,10 +255,7 @@ class StoppedThreads:
                 _reap(tid)
 
     def _release(self, tid: int, signal_number: int | None) -> None:
-        """Release a thread, and deliver a signal to it; None if it was not seen to stop.
-
-        If it was killed while it was stopped, that takes a moment. If another thread took over its id meanwhile, that one stops.
-        """
+        """Release a thread with this signal, None if it has not stopped; and the thread that took over its id if it was killed."""
         deadline = time.monotonic() + patience.current.threads
         while True:
             try:

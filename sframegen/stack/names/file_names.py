@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
@@ -49,11 +50,8 @@ class FileNames:
         self._start_of = start_of
         self._demangled = demangled
         self._debug_files = debug_files or DebugFiles()
-        self._symbols: list[FunctionColumns] | None = None
-        self._go_table: tuple[GoTable | None] | None = None  # None until it is searched for
-        self._fde_ranges: tuple[array[int], array[int]] | None = None
         self._by_address: dict[int, NamedFunction] = {}
-        self._by_symbol: dict[tuple[int, int], NamedFunction] = {}  # by index in `_symbols` and start: its addresses share it
+        self._by_symbol: dict[tuple[int, int], NamedFunction] = {}  # by index in `_tables` and start: its addresses share it
 
     def at(self, address: int) -> NamedFunction:
         """Return the function that contains an address."""
@@ -97,18 +95,32 @@ class FileNames:
         demangled = demangle_all(mangled)
         return [demangled.get(name, name) for name in names]
 
-    @property
+    @cached_property
     def _tables(self) -> list[FunctionColumns]:
-        if self._symbols is None:
-            self._symbols = _read_symbol_tables(self._file, self._debug_files)
-        return self._symbols
+        return _read_symbol_tables(self._file, self._debug_files)
+
+    @cached_property
+    def _go_table(self) -> GoTable | None:
+        from sframegen.stack.names.gopclntab import find_go_table  # noqa: PLC0415 - here and below: most files have symbols
+
+        return find_go_table(self._file)
+
+    @cached_property
+    def _fde_ranges(self) -> tuple[array[int], array[int]]:
+        """The ascending starts, and the sizes, of FDEs in the CFI, because an SFrame section may have joined functions."""
+        from cfi import reader  # noqa: PLC0415
+        from sframegen.conversion.cfi_sections import find_sources  # noqa: PLC0415
+
+        try:
+            abi = abi_of(self._file)
+            fdes = reader.read_cfi_sections(find_sources(self._file).sections, abi.followed)
+        except FormatError:
+            return array("Q"), array("Q")
+        order = sorted(range(len(fdes.start)), key=fdes.start.__getitem__)
+        return array("Q", map(fdes.start.__getitem__, order)), array("Q", map(fdes.size.__getitem__, order))
 
     def _find_without_symbol(self, address: int) -> NamedFunction:
-        if self._go_table is None:
-            from sframegen.stack.names.gopclntab import find_go_table  # noqa: PLC0415 - most files have symbols
-
-            self._go_table = (find_go_table(self._file),)
-        function = self._go_table[0].function_at(address) if self._go_table[0] else None
+        function = self._go_table.function_at(address) if self._go_table else None
         if function:
             return NamedFunction(self._demangle([function.name])[0], function.start)
         start, size = self._last_fde_before(address)
@@ -123,25 +135,9 @@ class FileNames:
 
     def _last_fde_before(self, address: int) -> tuple[int, int]:
         """Return start and size of the last FDE that begins at or before the address; (0, 0) without one."""
-        if self._fde_ranges is None:
-            self._fde_ranges = _read_fde_ranges(self._file)
         starts, sizes = self._fde_ranges
         at = bisect_right(starts, address) - 1
         return (starts[at], sizes[at]) if at >= 0 else (0, 0)
-
-
-def _read_fde_ranges(file: ElfFile) -> tuple[array[int], array[int]]:
-    """Return the ascending starts, and the sizes, of FDEs in the CFI, because an SFrame section may have joined functions."""
-    from cfi import reader  # noqa: PLC0415 - here and below: most files have symbols
-    from sframegen.conversion.cfi_sections import find_sources  # noqa: PLC0415
-
-    try:
-        abi = abi_of(file)
-        fdes = reader.read_cfi_sections(find_sources(file).sections, abi.followed)
-    except FormatError:
-        return array("Q"), array("Q")
-    order = sorted(range(len(fdes.start)), key=fdes.start.__getitem__)
-    return array("Q", map(fdes.start.__getitem__, order)), array("Q", map(fdes.size.__getitem__, order))
 
 
 def _read_symbol_tables(file: ElfFile, debug_files: DebugFiles) -> list[FunctionColumns]:

@@ -2,10 +2,9 @@
 
 Go calls it pclntab. Since Go 1.18, after the first 8 bytes its header has these words: the numbers of functions and of files, the
 start of text, and the offsets of its parts: names, units, files, values and functions. The last part begins with two numbers of 4
-bytes for each function, by ascending address: the function's offset from the start of text, and the offset of its record.
-
-A record has fields of 4 bytes. Some are offsets in the part of values, for what changes within a function: file, line and stack in
-use. There, pairs of varints say by how much the value changes, and for how many bytes of code the new value holds. The input may be
+bytes for each function, by ascending address: the function's offset from the start of text, and the offset of its record. A record
+has fields of 4 bytes. Some are offsets in the part of values, for what changes within a function: file, line and stack in use.
+There, pairs of varints say by how much the value changes, and for how many bytes of code the new value holds. The input may be
 hostile, so every offset is checked, and texts and the steps of such tables have limits.
 """
 

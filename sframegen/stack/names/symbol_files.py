@@ -1,7 +1,4 @@
-"""Finds the symbols that a stripped file lacks: in its separate debug file, or in a compressed ELF file that it contains.
-
-The debug file is looked for at the paths that distributions use (build-id, .gnu_debuglink), and must match the file.
-"""
+"""Finds the symbols that a stripped file lacks: in its separate debug file, or in a compressed ELF file that it contains."""
 
 from __future__ import annotations
 

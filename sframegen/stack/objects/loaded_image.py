@@ -121,13 +121,8 @@ def _find_bias(segments: Iterable[Phdr], row: Mapping, flags: int) -> int | None
     """Return the bias, computed from the segment with these flags whose bytes are mapped; None without such a segment."""
     end = row.offset + row.end - row.start
     for segment in segments:
-        first_page = segment.p_offset & ~PAGE_MASK
-        if (
-            segment.p_type == PT.LOAD
-            and segment.p_flags & flags == flags
-            and first_page < end
-            and row.offset < segment.p_offset + segment.p_filesz
-        ):
+        is_mapped = segment.p_offset & ~PAGE_MASK < end and row.offset < segment.p_offset + segment.p_filesz
+        if segment.p_type == PT.LOAD and segment.p_flags & flags == flags and is_mapped:
             return row.start - (segment.p_vaddr - segment.p_offset + row.offset) & ADDRESS_MASK
     return None
 

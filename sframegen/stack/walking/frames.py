@@ -49,8 +49,6 @@ class End(IntEnum):
 
 BY_NUMBER = {int(end): end for end in End}  # a look-up here is quicker than End(number)
 COMPLETE = frozenset({End.OUTERMOST, End.NO_RETURN, End.KERNEL_THREAD})  # the ends of walks that saw the whole stack
-
-
 ADDRESS_MASK = 0xFFFFFFFFFFFFFFFF
 
 

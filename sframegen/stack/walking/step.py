@@ -2,10 +2,8 @@
 
 A rule comes in as numbers (CallerRule), which say how CFA, return address and FP follow from registers and memory. The caller's SP
 is the CFA plus a constant of the machine, and must be above the frame's SP. After a signal frame, all registers come from the
-context that the kernel saved. Functions return an End as a number, or -1 if the stack goes on.
-
-All walks in user space use it, of live processes and of copied stacks. The BPF program has its own version of it
-(sframegen/profile/bpf/walker.bpf.c).
+context that the kernel saved. Functions return an End as a number, or -1 if the stack goes on. All walks in user space use this
+module, of live processes and of copied stacks; the BPF program has its own version (sframegen/profile/bpf/walker.bpf.c).
 """
 
 from __future__ import annotations

@@ -2,10 +2,8 @@
 
 For each frame, the walk asks its `View` for the rule of the code at the PC, and the cursor of step.py goes to the caller. The walk
 records each frame's CFA, and ends with the reason (End) why no caller is found. If a rule needs a register that is not known in the
-frame, the frame pointer is tried instead, as a guess.
-
-For millions of copied stacks there is `sframegen/profile/walk`, whose tables of whole files take longer to make than this walk
-takes for all stacks of a process.
+frame, the frame pointer is tried instead, as a guess. For millions of copied stacks there is `sframegen/profile/walk`, whose tables
+of whole files take longer to make than this walk takes for all stacks of a process.
 """
 
 from __future__ import annotations
