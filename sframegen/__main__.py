@@ -1,3 +1,5 @@
+"""Runs the program for `python -m sframegen`."""
+
 from __future__ import annotations
 
 import sys

@@ -19,11 +19,11 @@ SONAME = "libsframe-backtrace.so.0"
 STATIC = "libsframe-backtrace.a"
 PRELOAD = "libsframe-backtrace-preload.so"
 
-WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion")
-CODE = ("-O2", "-g0", "-fPIC", "-fno-omit-frame-pointer", "-fno-lto")
+WARNING_FLAGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion")
+CODE_FLAGS = ("-O2", "-g0", "-fPIC", "-fno-omit-frame-pointer", "-fno-lto")
 # `-z now` binds all symbols when a library is loaded, so that the dynamic loader never has to in a signal handler.
-LINK = ("-shared", "-nostdlib", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,noexecstack", "-Wl,-Bsymbolic", "-Wl,--no-as-needed")
-GLIBC = {"c": "libc.so.6", "dl": "libdl.so.2"}  # libdl has dlsym before glibc 2.34
+LINK_FLAGS = ("-shared", "-nostdlib", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,noexecstack", "-Wl,-Bsymbolic", "-Wl,--no-as-needed")
+GLIBC_SONAMES = {"c": "libc.so.6", "dl": "libdl.so.2"}  # libdl has dlsym before glibc 2.34
 
 
 def find_build_compiler() -> list[str]:
@@ -48,7 +48,7 @@ def compile_libraries(source: Path, folder: Path, compiler: list[str]) -> str:
 
 def _compile(source: Path, folder: Path, scratch: Path, compiler: list[str]) -> None:
     prefix_map = f"-ffile-prefix-map={source}=."  # so that the libraries do not depend on the folder they are built in
-    flags = (*shlex.split(os.environ.get("CFLAGS", "")), "-std=c11", *WARNINGS, *CODE, prefix_map)
+    flags = (*shlex.split(os.environ.get("CFLAGS", "")), "-std=c11", *WARNING_FLAGS, *CODE_FLAGS, prefix_map)
     for name in ("sframe_backtrace", "preload"):
         _run(compiler, *flags, "-c", source / f"{name}.c", "-o", scratch / f"{name}.o")
     stand_ins = _make_stand_ins(scratch, compiler)
@@ -56,8 +56,8 @@ def _compile(source: Path, folder: Path, scratch: Path, compiler: list[str]) -> 
         (SHARED, SONAME, "sframe_backtrace", ["-lc"]),
         (PRELOAD, PRELOAD, "preload", ["-lc", "-ldl"]),
     ):
-        names = (f"-Wl,-soname,{soname}", f"-Wl,--version-script={source / stem}.map")
-        _run(compiler, *LINK, *names, f"{stem}.o", *stand_ins, *needed, "-lgcc", "-o", name, cwd=scratch)
+        name_flags = (f"-Wl,-soname,{soname}", f"-Wl,--version-script={source / stem}.map")
+        _run(compiler, *LINK_FLAGS, *name_flags, f"{stem}.o", *stand_ins, *needed, "-lgcc", "-o", name, cwd=scratch)
     archiver = _run(compiler, "-print-prog-name=ar").strip()
     _run([archiver], "rcsD", STATIC, "sframe_backtrace.o", cwd=scratch)
     for name in (SHARED, PRELOAD, STATIC):
@@ -72,7 +72,7 @@ def _make_stand_ins(scratch: Path, compiler: list[str]) -> list[str]:
     if not _run(compiler, "-E", "-P", probe).split()[-1].isdecimal():
         return []
     (scratch / "empty.c").touch()
-    for name, soname in GLIBC.items():
+    for name, soname in GLIBC_SONAMES.items():
         _run(compiler, "-shared", "-nostdlib", f"-Wl,-soname,{soname}", "empty.c", "-o", f"lib{name}.so", cwd=scratch)
     return ["-L."]
 

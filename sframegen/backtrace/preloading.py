@@ -23,7 +23,7 @@ STATISTICS = "SFRAMEGEN_PRELOAD_STATISTICS"  # preload.c reads it
 SPACES = frozenset(" \t\n\v\f\r")  # they separate paths in LD_PRELOAD, as a colon does
 SEPARATORS = frozenset(":;")  # they separate paths in LD_LIBRARY_PATH
 MAX_SCRIPTS = 4  # that name one another as interpreters
-FIRST_LINE = 256  # bytes of a script's first line that the kernel reads
+FIRST_LINE_BYTES = 256  # of a script, which the kernel reads
 LISTED_PATH = re.compile(rb"^\t(?:.* => )?(/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)  # `libc.so.6 => /lib/libc.so.6 (0x7f...)`
 
 
@@ -63,9 +63,7 @@ def _put_first(added: str | Path, environment: Mapping[str, str], variable: str)
 
 def is_program(path: str) -> bool:
     """Return True for an executable ELF file."""
-    if not (os.path.isfile(path) and os.access(path, os.X_OK)):  # noqa: PTH113 - a text
-        return False
-    return read_beginning(path, path, 4) == b"\x7fELF"
+    return os.path.isfile(path) and os.access(path, os.X_OK) and read_beginning(path, path, 4) == b"\x7fELF"  # noqa: PTH113 - a text
 
 
 def find_program(command: str) -> str:
@@ -74,14 +72,14 @@ def find_program(command: str) -> str:
         path = shutil.which(command)
         if path is None:
             raise FileNotFoundError(2, os.strerror(2), command)
-        first = read_beginning(path, path, FIRST_LINE).partition(b"\n")[0]
-        if not first.startswith(b"#!"):
+        first_line = read_beginning(path, path, FIRST_LINE_BYTES).partition(b"\n")[0]
+        if not first_line.startswith(b"#!"):
             return os.path.realpath(path)
-        words = [os.fsdecode(word) for word in first[2:].split()] or [""]
+        words = [os.fsdecode(word) for word in first_line[2:].split()] or [""]
         command = words[0]
         if os.path.basename(command) == "env":  # noqa: PTH119 - of a text
-            named = (word for word in words[1:] if not word.startswith("-") and "=" not in word)  # what env -S would run
-            command = next(named, command)
+            operands = (word for word in words[1:] if not word.startswith("-") and "=" not in word)  # without options and variables
+            command = next(operands, command)
     raise FormatError("scripts that interpret scripts", file=command)
 
 
@@ -111,13 +109,13 @@ def list_libraries(path: str, program: str) -> list[str]:
     loader = _loader_of(program)
     if not os.path.isdir(path):  # noqa: PTH112 - a text
         return _run_loader_list(loader, os.path.realpath(path))
-    found: dict[str, None] = {}
+    libraries: dict[str, None] = {}  # in order, without duplicates
     for folder, _, names in os.walk(path):
         for name in sorted(names):
             file = os.path.realpath(os.path.join(folder, name))  # noqa: PTH118 - a text
             if ".so" in name and os.path.isfile(file):  # noqa: PTH113 - a text
-                found |= dict.fromkeys(_run_loader_list(loader, file))
-    return list(found)
+                libraries |= dict.fromkeys(_run_loader_list(loader, file))
+    return list(libraries)
 
 
 def _loader_of(program: str) -> str:
@@ -130,6 +128,7 @@ def _loader_of(program: str) -> str:
 
 
 def _run_loader_list(loader: str, path: str) -> list[str]:
-    listed = subprocess.run([loader, "--list", path], check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    libraries = (os.path.realpath(os.fsdecode(path)) for path in LISTED_PATH.findall(listed.stdout))
+    """Return the path, and those of the libraries that the loader maps for that file."""
+    result = subprocess.run([loader, "--list", path], check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    libraries = (os.path.realpath(os.fsdecode(path)) for path in LISTED_PATH.findall(result.stdout))
     return list(dict.fromkeys([path, *libraries]))

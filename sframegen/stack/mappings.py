@@ -1,4 +1,4 @@
-"""The memory mappings of a process, as /proc/PID/maps lists them, and searches in them."""
+"""The memory mappings of a process, as the rows of /proc/PID/maps list them, and searches in them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 DELETED = " (deleted)"  # follows the path of a file that was deleted
 VDSO = "[vdso]"
 MAX_VDSO = 1 << 20  # bytes of it that are read
-MAX_AROUND = 4  # rows that `nearest_rows` returns on each side
-MAX_NEAR = 16  # rows that `nearest_rows_of_file` returns on each side
+MAX_NEAREST_ROWS = 4  # rows that `nearest_rows` returns on each side
+MAX_FILE_ROWS = 16  # rows that `nearest_rows_of_file` returns on each side
 
 
 class Mapping(NamedTuple):
@@ -53,19 +53,19 @@ class Mappings:
         return self.rows[at] if at >= 0 and address < self.rows[at].end else None
 
     def nearest_rows_of_file(self, row: Mapping) -> list[Mapping]:
-        """Return rows of the same file, the nearest first; at most MAX_NEAR on each side."""
+        """Return rows of the same file, the nearest first; at most MAX_FILE_ROWS on each side."""
         if self._by_file is None:
             self._by_file = {}
             for other in self.rows:
                 self._by_file.setdefault(other.file, []).append(other)
         rows = self._by_file[row.file]
         at = bisect_left(rows, row)
-        return sorted(rows[max(at - MAX_NEAR, 0) : at + MAX_NEAR], key=lambda other: abs(other.start - row.start))
+        return sorted(rows[max(at - MAX_FILE_ROWS, 0) : at + MAX_FILE_ROWS], key=lambda other: abs(other.start - row.start))
 
     def nearest_rows(self, row: Mapping) -> list[Mapping]:
-        """Return the rows around this one that map files, ascending; at most MAX_AROUND on each side."""
+        """Return the rows around this one that map files, ascending; at most MAX_NEAREST_ROWS on each side."""
         at = bisect_left(self.rows, row)
-        return [other for other in self.rows[max(at - MAX_AROUND, 0) : at + MAX_AROUND + 1] if other.inode]
+        return [other for other in self.rows[max(at - MAX_NEAREST_ROWS, 0) : at + MAX_NEAREST_ROWS + 1] if other.inode]
 
     def covers(self, address: int, size: int) -> bool:
         """Return True if all `size` bytes at the address are mapped and readable."""
@@ -88,10 +88,10 @@ class Mappings:
 
     def stack_at(self, address: int) -> tuple[int, int] | None:
         """Return (start, end) of the readable and writable memory around `address`, which adjacent mappings extend; else None."""
-        at = bisect_right(self._starts, address) - 1
-        if at < 0 or address >= self.rows[at].end or not _is_data(self.rows[at]):
+        number = bisect_right(self._starts, address) - 1
+        if number < 0 or address >= self.rows[number].end or not _is_data(self.rows[number]):
             return None
-        first = last = at
+        first = last = number
         while first and _is_data(self.rows[first - 1]) and self.rows[first - 1].end == self.rows[first].start:
             first -= 1
         while last + 1 < len(self.rows) and _is_data(self.rows[last + 1]) and self.rows[last].end == self.rows[last + 1].start:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 LIBRARY = "pycxxfilt"
 RUST_HASH = re.compile("::h[0-9a-f]{16}$")
-RUST_SIGN = re.compile(r"\.\.|(?:(?<=::)_|^_)?\$([A-Z]{1,2}|u([0-9a-f]{2,6}))\$")  # at the start of a part, _ comes before it
+# `..` for ::, `$LT$` for <, `$u7b$` for { by its code. If a part of the path begins with a sign, _ comes before it.
+RUST_SIGN = re.compile(r"\.\.|(?:(?<=::)_|^_)?\$([A-Z]{1,2}|u([0-9a-f]{2,6}))\$")
 RUST_SIGNS = {"SP": "@", "BP": "*", "RF": "&", "LT": "<", "GT": ">", "LP": "(", "RP": ")", "C": ","}
 MAX_TEXT = 1 << 16  # characters, because longer names are useless
 MAX_MEMORY = 1 << 26  # bytes beyond what the process has after loading the library

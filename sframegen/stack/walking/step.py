@@ -190,7 +190,7 @@ class StackCursor:
             return END_OTHER_STACK if flags & RULE_CFA_DEREF else END_OUTERMOST
         if not self.has_stack:
             return END_NO_STACK
-        if rule.cfa_register >= 0:
+        if rule.cfa_register >= 0:  # the CFA is a register plus an offset, or the word there
             if not self.is_known(rule.cfa_register):
                 return END_UNKNOWN_REGISTER
             cfa = (self.values[rule.cfa_register] + cfa) & self.mask
@@ -203,7 +203,7 @@ class StackCursor:
             if end >= 0:
                 return end
             cfa = (self.word + (0 if flags & RULE_RA_REGISTER else rule.ra_register)) & self.mask
-        ra = (cfa + rule.ra_offset) & self.mask
+        ra = (cfa + rule.ra_offset) & self.mask  # the return address is the CFA plus an offset, or the word there, or in a register
         if flags & RULE_RA_REGISTER:
             if not self.is_known(rule.ra_register):
                 return END_UNKNOWN_REGISTER
@@ -214,7 +214,7 @@ class StackCursor:
                 return end
             ra = self.word
         ra &= self.ra_mask
-        sp = (cfa + self.machine.sp_offset) & self.mask
+        sp = (cfa + self.machine.sp_offset) & self.mask  # whatever the rule is
         if flags & RULE_FP:  # FP is lost if it is in an unknown register, which matters to few frames
             self.keeps_fp = not flags & RULE_FP_REGISTER or self.is_known(rule.fp_register)
             fp = (cfa + rule.fp_offset) & self.mask
@@ -241,7 +241,7 @@ class StackCursor:
 
     def go_to_caller(self, rule: CallerRule) -> cython.int:
         """Make the caller that `find_caller` found with this rule the current frame; return -1."""
-        known: cython.ulonglong = 0
+        known: cython.ulonglong = 0  # a bit for each register
         one: cython.ulonglong = 1  # typed, because a literal would be shifted as 32 bits
         sp: cython.ulonglong = self.sp
         if rule.flags & RULE_SIGNAL:
