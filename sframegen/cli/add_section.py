@@ -83,13 +83,8 @@ def command(
         from sframegen.cli import add_tree  # noqa: PLC0415 - only for trees
         from sframegen.cli.trees.each_file import run_tree_command  # noqa: PLC0415
 
-        values = {
-            "section_options": section_options,
-            "write_options": write_options,
-            "common": common,
-            "min_coverage": min_coverage,
-        }
-        run_tree_command(add_tree.command, files, section_options.debug_file, report=None, **values)
+        options = {"section_options": section_options, "write_options": write_options, "common": common}
+        run_tree_command(add_tree.command, files, section_options.debug_file, report=None, min_coverage=min_coverage, **options)
     run = Run()
 
     def add_to(path: str, file_options: WriteOptions) -> Summary:

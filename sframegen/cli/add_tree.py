@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from linker.files.location import locate
+from linker.files.rename_into_place import write_new
 from sframegen.api.add_summary import Summary, format_percent
 from sframegen.api.options import AddOptions, SectionOptions, WriteOptions
 from sframegen.cli.shared.adding_options import ADD_TREE, add_section_options
@@ -15,7 +17,7 @@ from sframegen.cli.shared.command import Command, Example
 from sframegen.cli.shared.common_options import VERBOSITY, CommonOptions, min_coverage_option
 from sframegen.cli.shared.output import PathName, Refused, Run, note, suggest_command
 from sframegen.cli.trees.each_file import TreeOptions, process_trees, tree_options
-from sframegen.cli.trees.tree_report import REFUSED, Entry, Totals, to_json, write_report
+from sframegen.cli.trees.tree_report import REFUSED, Entry, Totals, to_json
 from sframegen.detached.detached_file import companion_of
 from sframegen.elf.file import ElfFile, map_descriptor
 from sframegen.elf.notes import read_build_id
@@ -93,8 +95,8 @@ def command(
     if report == STDOUT:
         click.echo(to_json(trees), nl=False)
     elif report is not None:
-        with run.working_on(report):
-            write_report(report, to_json(trees))
+        with run.working_on(report), locate(report) as location:
+            write_new(location, to_json(trees).encode("ascii"), 0o666)
     if common.prints_lines and not run.status and not write_options.dry_run:
         suggest_command("sframegen check --quiet {}", *roots)
     run.finish(as_json=common.as_json)

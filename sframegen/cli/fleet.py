@@ -15,7 +15,7 @@ from sframegen.cli.shared.adding_options import FLEET, add_section_options, sele
 from sframegen.cli.shared.command import Command, Example, Group
 from sframegen.cli.shared.common_options import SECONDS, CommonOptions, common_option, jobs_option, min_coverage_option
 from sframegen.cli.shared.output import PathName, Run, note
-from sframegen.program.libraries import FLEET as EXTRA
+from sframegen.program.libraries import FLEET as FLEET_LIBRARIES
 from sframegen.program.libraries import ON_A_CLUSTER, import_library
 
 if TYPE_CHECKING:
@@ -78,15 +78,15 @@ def _choose_engine(scheduler: str | None, processes: int) -> Callable[[Job], Abs
 
 def _require_extra(scheduler: str | None) -> None:
     """End the command with one line if a package of the extra `fleet` is missing or damaged."""
-    libraries = [one for one in EXTRA if scheduler is not None or one.use != ON_A_CLUSTER]
-    if absent := [one for one in libraries if find_spec(one.module) is None]:
+    libraries = [library for library in FLEET_LIBRARIES if scheduler is not None or library.use != ON_A_CLUSTER]
+    if absent := [library for library in libraries if find_spec(library.module) is None]:
         from sframegen.cli.shared.install_commands import install_command  # noqa: PLC0415 - not for each run
 
-        projects = ", ".join(one.project for one in absent)
+        projects = ", ".join(library.project for library in absent)
         note(f"sframegen fleet run needs {projects}; to install {'it' if len(absent) == 1 else 'them'}: {install_command(absent)}")
         click.get_current_context().exit(1)
-    for one in libraries:
-        import_library(one.module)
+    for library in libraries:
+        import_library(library.module)
 
 
 @click.group(
@@ -181,10 +181,10 @@ def run(
     from sframegen.fleet.fleet_run import CoverageDemand, FleetRun  # noqa: PLC0415
     from sframegen.fleet.run_options import Mode, RunOptions  # noqa: PLC0415
 
-    findings = Run()
+    command_run = Run()
 
     def report_finding(message: str) -> None:
-        findings.status = 1
+        command_run.status = 1
         if not common.quiet:
             note(message)
 
@@ -196,9 +196,9 @@ def run(
         fleet.exclude = exclude
         if not common.quiet:
             fleet.note = note
-        fleet.demand = CoverageDemand(min_coverage, strict, options.mode is Mode.CHECK)
+        fleet.demand = CoverageDemand(minimum=min_coverage, strict=strict, is_check=options.mode is Mode.CHECK)
         try:
-            with findings.working_on(output):
+            with command_run.working_on(output):
                 totals = fleet.run(engine)
         except EndedError:
             note(f"interrupted: {fleet.how_to_continue()}")
@@ -207,4 +207,4 @@ def run(
         click.echo(json.dumps(totals.to_json(), indent=2))
     elif totals is not None and not common.quiet:
         click.echo(totals.one_line())
-    ctx.exit(findings.status)
+    ctx.exit(command_run.status)

@@ -13,7 +13,7 @@ import click
 from sframegen.base.text import cut_middle
 from sframegen.cli.removed_names import refuse_removed
 from sframegen.cli.shared.command import CombinedValue, Command, Example, PartOption
-from sframegen.cli.shared.common_options import JSON_OBJECT, CommonOptions, NumberRange, common_option, duration_option, tid_option
+from sframegen.cli.shared.common_options import JSON_OBJECT, SECONDS, CommonOptions, NumberRange, common_option, tid_option
 from sframegen.cli.shared.output import SECTIONS, Run, note
 from sframegen.cli.shared.profile_output import OUTPUT, Outputs, compose_title
 from sframegen.detached.stores import Stores
@@ -88,7 +88,7 @@ part_of_plan = partial(click.option, cls=PartOption, value=CombinedValue("plan",
     show_default=True,
     help="Samples per second on each CPU. For events without a clock, such as page-faults, sample every Nth.",
 )
-@duration_option("Stop after this number of seconds.")
+@click.option("-d", "--duration", metavar="SECONDS", type=SECONDS, help="Stop after this number of seconds.")
 @part_of_plan(
     "-e",
     "--event",

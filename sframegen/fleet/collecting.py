@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from sframegen.fleet.output_directory import OutputDirectory
 
-ROW_GROUP = 20_000  # rows that are kept in memory until they are written
+ROW_GROUP_SIZE = 20_000  # rows that are kept in memory until they are written
 PACKAGE_SUMS = (
     "package_bytes", "new_package_bytes", "unpacked_bytes", "entries", "elf_files",
     "seconds_fetching", "seconds_reading", "seconds_converting", "seconds_writing",
@@ -26,8 +26,8 @@ FILE_SUMS = (
     "file_bytes", "new_file_bytes", "executable_bytes", "code_bytes", "covered_bytes", "functions", "functions_covered", "rows",
     "section_bytes", "stored_bytes", "eh_frame_bytes", "eh_frame_hdr_bytes",
 )  # fmt: skip
-MAX_KEYS = 200  #: reasons, languages and the like that are counted separately; hostile packages could have millions
-OTHER_KEY = "other"
+MAX_KEYS = 200  # reasons, languages and so on that one Counter counts separately; hostile packages could have millions
+OTHER_KEY = "other"  # for those beyond MAX_KEYS
 
 
 @dataclass
@@ -55,12 +55,12 @@ class RunTotals:
         for counts, key in ((self.machines, row.machine), (self.languages, row.language), (self.producers, row.producer)):
             counts[_limit_keys(key, counts)] += 1
         _add_columns(self.file_sums, row, FILE_SUMS)
-        for counts, more in ((self.left_out, row.left_out), (self.no_cfi, row.no_cfi)):
-            for name, number in more.items():
-                counts[_limit_keys(name, counts)] += number
+        for sums, row_bytes in ((self.left_out, row.left_out), (self.no_cfi, row.no_cfi)):
+            for key, code_bytes in row_bytes.items():
+                sums[_limit_keys(key, sums)] += code_bytes
 
     def to_json(self) -> dict[str, Any]:
-        counters: list[tuple[str, Counter[str]]] = [(one.name, getattr(self, one.name)) for one in fields(self)]
+        counters: list[tuple[str, Counter[str]]] = [(counter.name, getattr(self, counter.name)) for counter in fields(self)]
         return {name: {key: round(value, 3) for key, value in sorted(counts.items())} for name, counts in counters}
 
     def one_line(self) -> str:
@@ -113,11 +113,11 @@ def write_tables(output: OutputDirectory, visit: Callable[[PackageResult], objec
 class ParquetTable:
     """A context manager that writes a Parquet file in groups of rows."""
 
-    def __init__(self, kind: type[FileRow | PackageRow], file: BinaryIO) -> None:
+    def __init__(self, row_type: type[FileRow | PackageRow], file: BinaryIO) -> None:
         import pyarrow as pa  # noqa: PLC0415 - of the extra `fleet`
         from pyarrow import parquet  # noqa: PLC0415
 
-        types = {
+        column_types = {
             int: pa.int64(),
             float: pa.float64(),
             str: pa.string(),
@@ -125,23 +125,23 @@ class ParquetTable:
             list[str]: pa.list_(pa.string()),
             dict[str, int]: pa.map_(pa.string(), pa.int64()),
         }
-        columns = [(name, types[of]) for name, of in get_type_hints(kind).items()]
+        columns = [(name, column_types[field_type]) for name, field_type in get_type_hints(row_type).items()]
         self.schema = pa.schema(columns, metadata={SCHEMA_KEY: str(SCHEMA_VERSION)})
-        self.table_of = pa.Table.from_pylist
+        self.make_table = pa.Table.from_pylist
         self.writer = parquet.ParquetWriter(file, self.schema, compression="zstd")
         self.rows: list[dict[str, Any]] = []
 
     def add(self, row: FileRow | PackageRow) -> None:
         self.rows.append({name: _to_parquet_value(value) for name, value in vars(row).items()})
-        if len(self.rows) >= ROW_GROUP:
+        if len(self.rows) >= ROW_GROUP_SIZE:
             self._write()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, exception_type: type[BaseException] | None, *_: object) -> None:
         try:
-            if kind is None:
+            if exception_type is None:
                 self._write()
                 self.writer.close()
         finally:
@@ -149,7 +149,7 @@ class ParquetTable:
 
     def _write(self) -> None:
         if self.rows:
-            self.writer.write_table(self.table_of(self.rows, schema=self.schema))
+            self.writer.write_table(self.make_table(self.rows, schema=self.schema))
             self.rows.clear()
 
 

@@ -1,5 +1,6 @@
-"""The engine for many machines: Dask workers, whose scheduler the user has started.
+"""The engine for many machines: gives packages to Dask workers, whose scheduler the user has started.
 
+In a worker, each thread has a process of its own for packages, as OneMachine has them, because a package can crash a process.
 Anybody who can connect to the scheduler can run code on its workers. This process checks their results. Dask unpickles all data
 from the scheduler, so that without TLS, anybody who answers at its address could also run code here. Therefore pickles that name
 functions or classes are then refused.
@@ -106,8 +107,9 @@ class DaskCluster:
         with _engine_errors():
             return sum(self._client.nthreads().values())
 
-    def _submit_package(self, number: int, item: Item, which: str = "") -> None:
-        key = f"sframegen-{self._job.token}-{which}{number}"
+    def _submit_package(self, number: int, item: Item, prefix: str = "") -> None:
+        """Submit a package. `prefix`: makes the key of a second attempt differ, because Dask would repeat the first result."""
+        key = f"sframegen-{self._job.token}-{prefix}{number}"
         arguments = (list(item), self._job.options.to_json(), self._job.output.path, self._job.token, __version__)
         self._in_flight[key] = number, item
         with _engine_errors():
@@ -245,7 +247,7 @@ def _end_process() -> None:
 
 
 def _start_process(path: str, token: str, options: RunOptions, temporary: str) -> str:
-    """Start this thread's package process for a run. Return "", or the reason if that fails."""
+    """Start this thread's package process for a run. Return "", or how to continue "cannot write to DIRECTORY" if that fails."""
     try:
         output = OutputDirectory.opened(path)
     except OSError as error:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from sframegen.api.add_summary import Summary
 
-COVERED_VERDICTS = (api.Verdict.EQUAL, api.Verdict.WRONG)
-CFI_VERDICTS = (*COVERED_VERDICTS, api.Verdict.ABSENT, api.Verdict.INEXPRESSIBLE)
+COVERED_VERDICTS = (api.Verdict.EQUAL, api.Verdict.WRONG)  # the section has a rule, which may differ from that of the CFI
+CFI_VERDICTS = (*COVERED_VERDICTS, api.Verdict.ABSENT, api.Verdict.INEXPRESSIBLE)  # the CFI has a rule
 ELF_TYPE_NAMES = {ET.EXEC: "EXEC", ET.DYN: "DYN"}
 
 
@@ -48,7 +48,7 @@ class PackageFiles:
         started = perf_counter()
         try:
             with only_file_errors():
-                return self._convert(row, original, changed)
+                return self._process(row, original, changed)
         except RefusedError as error:
             row.reason = to_one_line(f"{error.reason.value}: {error.message.removeprefix(f'{error.reason.value}: ')}")
         except VerificationError as error:
@@ -62,7 +62,7 @@ class PackageFiles:
             row.seconds = round(perf_counter() - started, 6)
         return False
 
-    def _convert(self, row: FileRow, original: Path, changed: Path) -> bool:
+    def _process(self, row: FileRow, original: Path, changed: Path) -> bool:
         """Convert or check the file as the mode says, and fill its row. Return True if a changed file was written."""
         data, status = map_file(original)
         row.file_bytes = status.st_size
@@ -75,7 +75,7 @@ class PackageFiles:
         companion = companion_of(elf)
         is_checked = self.options.mode is Mode.CHECK
         if companion is not None:
-            row.outcome, row.reason = RowOutcome.WITHOUT if is_checked else RowOutcome.NOTHING, companion.value
+            row.outcome, row.reason = RowOutcome.NO_SECTION if is_checked else RowOutcome.NOTHING, companion.value
             return False
         if is_checked:
             row.executable_bytes = sum(end - start for start, end in elf.executable_ranges())
@@ -83,8 +83,8 @@ class PackageFiles:
         if is_checked:
             fill_from_report(row, api.check(original))
             return False
-        how: dict[str, Any] = {"dry_run": True} if self.options.mode is Mode.SURVEY else {"output": changed}
-        summary = api.add_section(original, replace=True, **self.options.adding, **how)
+        output_keywords: dict[str, Any] = {"dry_run": True} if self.options.mode is Mode.SURVEY else {"output": changed}
+        summary = api.add_section(original, replace=True, **self.options.add_keywords, **output_keywords)
         fill_from_summary(row, summary)
         row.warnings = [to_one_line(warning.removeprefix(f"{changed} ")) for warning in summary.warnings]
         if not changed.exists() or row.outcome is not RowOutcome.ADDED:
@@ -123,7 +123,7 @@ def fill_from_report(row: FileRow, report: api.CheckReport) -> None:
     """Fill the row from the report of a check. Its coverage is the coverage of the existing section, even if that is wrong."""
     row.warnings = [to_one_line(warning) for warning in report.warnings]
     if report.lacks_section:
-        row.outcome, row.reason = RowOutcome.WITHOUT, "no SFrame section"
+        row.outcome, row.reason = RowOutcome.NO_SECTION, "no SFrame section"
         return
     row.findings = [to_one_line(line.strip()) for line in report.lines(api.Severity.WARNING)]
     is_wrong = report.worst() is api.Severity.ERROR

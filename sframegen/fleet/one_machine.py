@@ -1,4 +1,4 @@
-"""Runs the packages of a fleet in processes of this machine. Talks by pipes, because others could connect to open ports."""
+"""The engine for one machine: gives packages to processes through pipes, because other users could connect to open ports."""
 
 from __future__ import annotations
 
@@ -44,12 +44,13 @@ class OneMachine:
         while True:
             while len(at_work) < self._max_processes and (numbered := next(not_started, None)) is not None:
                 process = idle.pop() if idle else self._new_process()
-                finished = process.begin(numbered[1])
-                if finished is None:  # else the process could not be started
+                _, item = numbered
+                start_failure = process.begin(item)
+                if start_failure is None:
                     at_work[process] = numbered
                 else:
                     idle.append(process)
-                    yield *numbered, finished
+                    yield *numbered, start_failure
             if not at_work:
                 return
             _wait_for_any(at_work)

@@ -1,4 +1,10 @@
-"""Reads and writes results in the output directory of a run, and finds the results of earlier runs."""
+"""Reads and writes results in the output directory of a run, and finds the results of earlier runs.
+
+results/ab/KEY.json    the result for a package: its row, and those of its ELF files
+seen/ab/IDENTITY.json  the key of the result for the content with this identity
+keys                   the keys of the last run's results, 32 bytes each, at the numbers of their packages
+packages/NAME          a rewritten package
+"""
 
 from __future__ import annotations
 
@@ -21,7 +27,7 @@ if TYPE_CHECKING:
 
 KEY_BYTES = 32
 MAX_RESULT_BYTES = 1 << 28
-NO_KEY = bytes(KEY_BYTES)
+NO_KEY = bytes(KEY_BYTES)  # in the file of keys, for a package that has no result yet
 FILE_MODE = 0o644  # before the umask, so that other users can never write
 LOCK_MODE = 0o600  # of the lock file, because any user who can open it could lock it
 Row = TypeVar("Row", FileRow, PackageRow)
@@ -85,8 +91,9 @@ class OutputDirectory(OwnDirectory):
         except (FormatError, OSError):
             return None
         package = result.package
-        is_failed = package.outcome is RowOutcome.FAILED
-        return None if is_failed or (package.new_package_bytes and not self._has_rewritten(package)) else package
+        if package.outcome is RowOutcome.FAILED or (package.new_package_bytes and not self._has_rewritten(package)):
+            return None
+        return package
 
     def _has_rewritten(self, package: PackageRow) -> bool:
         """Return True if the rewritten package exists, with the size in the row."""
@@ -173,8 +180,8 @@ def _identity_path(identity: str) -> str:
     return f"seen/{identity[:2]}/{identity}.json"
 
 
-def _parse_row(kind: type[Row], values: dict[str, Any]) -> Row:
-    names = {field.name for field in fields(kind)}
+def _parse_row(row_type: type[Row], values: dict[str, Any]) -> Row:
+    names = {field.name for field in fields(row_type)}
     if values.keys() != names:
         raise ValueError("other fields")
-    return kind(**values | {"outcome": RowOutcome(values["outcome"])})
+    return row_type(**values | {"outcome": RowOutcome(values["outcome"])})

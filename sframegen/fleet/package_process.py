@@ -118,10 +118,10 @@ class PackageProcess:
         """Start the process with a pipe for requests, a directory for temporary files, and a file for what it prints."""
         self.temporary = mkdtemp(prefix="package-", dir=self.directory)
         self.printed = TemporaryFile()  # noqa: SIM115 - closed with the process
-        self.pipe, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        inherited = (theirs.fileno(), self.output.descriptor)
+        self.pipe, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        inherited = (child_end.fileno(), self.output.descriptor)
         numbers = (*inherited, self.options.memory, self.options.timeout)
-        with theirs:
+        with child_end:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-c", PROGRAM, *map(str, numbers), self.output.path],
                 pass_fds=inherited,

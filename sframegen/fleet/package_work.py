@@ -1,4 +1,7 @@
-"""Works on one package: fetches it, looks for an earlier result, processes it, and writes the result."""
+"""Works on one package: looks for an earlier result, fetches the content, processes it, and writes the result.
+
+The earlier result is found by the content's identity before the content is read, else by its SHA256 afterwards.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from sframegen.base.one_file import FaultError, only_file_errors
 from sframegen.fleet.file_rows import PackageFiles
 from sframegen.fleet.result_rows import Finished, PackageResult, PackageRow, RowOutcome, to_one_line
 from sframegen.fleet.run_options import Mode, RunOptions
-from sframegen.fleet.sources.fetching import compute_digest, describe_state, identify_content, opened_content
+from sframegen.fleet.sources.fetching import compute_digest, format_size_and_mtime, identify_content, opened_content
 from sframegen.packages import kinds
 from sframegen.packages.each_elf_file import UnchangedError
 
@@ -47,36 +50,37 @@ def _process_item(item: Item, options: RunOptions, output: OutputDirectory) -> F
     row = PackageRow(item.name, item.source, worker=f"{gethostname()} {os.getpid()}")
     with opened_content(item) as content:
         row.sha256 = compute_digest(content)
-        _check_same_state(item, describe_state(os.fstat(content.fileno())))
+        _check_unchanged(item, format_size_and_mtime(os.fstat(content.fileno())))
         row.seconds_fetching = round(perf_counter() - started, 6)
         if item.sha256 and row.sha256 != item.sha256:
             raise OSError(None, "its SHA256 differs from the one in its index", item.source)
         key = options.make_key(row.sha256, item.name)
-        package = output.read_finished_package(key)
-        if package is None:
+        earlier_row = output.read_finished_package(key)
+        if earlier_row is None:
             files = PackageFiles(item.name, row.sha256, options)
             _process_content(item, content, row, files, output)
             output.write_result(key, PackageResult(row, files.rows))
             output.remove_result(options.make_key_without_content(item))
     if identity:
         output.store_key(identity, key)
-    return Finished(key, (package or row).outcome, (package or row).reason, is_new=package is None)
+    row = earlier_row or row
+    return Finished(key, row.outcome, row.reason, is_new=earlier_row is None)
 
 
 def _identify(item: Item) -> str:
     """Return the item's identity. Raises OSError if this machine does not see the same content as the machine of the run."""
     try:
-        here = identify_content(item)
+        content = identify_content(item)
     except OSError as error:
-        if not item.state:
+        if not item.size_and_mtime:
             raise
         raise OSError(None, f"{gethostname()} cannot read it ({error.strerror}): {SAME_SOURCES_NEEDED}") from error
-    _check_same_state(item, here.state)
-    return here.identity
+    _check_unchanged(item, content.size_and_mtime)
+    return content.identity
 
 
-def _check_same_state(item: Item, state: str) -> None:
-    if item.state and state != item.state:
+def _check_unchanged(item: Item, size_and_mtime: str) -> None:
+    if item.size_and_mtime and size_and_mtime != item.size_and_mtime:
         raise OSError(None, f"on {gethostname()} its size or time differs from where the run was started: {SAME_SOURCES_NEEDED}")
 
 
@@ -85,7 +89,7 @@ def _process_content(item: Item, content: BinaryIO, row: PackageRow, files: Pack
     _reset_peak_memory()
     row.package_bytes = os.fstat(content.fileno()).st_size
     try:
-        passed, row.new_package_bytes = _pass_and_rewrite(item, content, files, output)
+        report, row.new_package_bytes = _pass_and_rewrite(item, content, files, output)
         if row.new_package_bytes:
             with output.open_file(f"packages/{item.name}") as file:
                 row.new_sha256 = compute_digest(file)
@@ -94,12 +98,13 @@ def _process_content(item: Item, content: BinaryIO, row: PackageRow, files: Pack
         row.reason = to_one_line(str(error).removeprefix(f"{item.name}: "))
         row.elf_files = len(files.rows)
     else:
-        row.outcome, row.reason = (
-            (RowOutcome.FAILED, to_one_line(files.faults[0])) if files.faults else (_summarize_outcomes(files), "")
-        )
-        row.kind, row.entries, row.unpacked_bytes, row.elf_files = passed[:4]
-        row.seconds_reading, row.seconds_writing = round(passed.seconds_reading, 6), round(passed.seconds_writing, 6)
-        row.warnings = [to_one_line(warning) for warning in passed.warnings]
+        if files.faults:
+            row.outcome, row.reason = RowOutcome.FAILED, to_one_line(files.faults[0])
+        else:
+            row.outcome = _summarize_outcomes(files)
+        row.kind, row.entries, row.unpacked_bytes, row.elf_files = report[:4]  # its first fields have the same names
+        row.seconds_reading, row.seconds_writing = round(report.seconds_reading, 6), round(report.seconds_writing, 6)
+        row.warnings = [to_one_line(warning) for warning in report.warnings]
     row.seconds_converting = round(sum(file.seconds for file in files.rows), 6)
     row.peak_memory_bytes = _read_peak_memory()
 
@@ -108,7 +113,7 @@ def _summarize_outcomes(files: PackageFiles) -> RowOutcome:
     """Return the package's outcome: the first of the outcomes for its mode that any of its files has."""
     outcomes = {row.outcome for row in files.rows}
     if files.options.mode is Mode.CHECK:
-        candidates, default = (RowOutcome.WRONG, RowOutcome.GOOD), RowOutcome.WITHOUT
+        candidates, default = (RowOutcome.WRONG, RowOutcome.GOOD), RowOutcome.NO_SECTION
     else:
         candidates, default = (RowOutcome.ADDED, RowOutcome.UNCHANGED), RowOutcome.NOTHING
     return next((outcome for outcome in candidates if outcome in outcomes), default)
@@ -119,11 +124,11 @@ def _pass_and_rewrite(item: Item, source: BinaryIO, files: PackageFiles, output:
     force = files.options.force
     if files.options.mode is not Mode.REWRITE:
         return kinds.pass_through(source, item.name, files.visit, None, force=force), 0
-    passed: list[PassReport] = []
+    reports: list[PassReport] = []
 
     def write(target: BinaryIO) -> None:
-        passed.append(kinds.pass_through(source, item.name, files.visit, target, force=force))
-        if not passed[0].changed:
+        reports.append(kinds.pass_through(source, item.name, files.visit, target, force=force))
+        if not reports[0].changed_files:
             raise UnchangedError
 
     with output.locate_package(item.name, make=True) as location:
@@ -132,14 +137,14 @@ def _pass_and_rewrite(item: Item, source: BinaryIO, files: PackageFiles, output:
         except UnchangedError:
             location.unlink()  # an earlier run may have written a package from other content
         status = location.status()
-    return passed[0], 0 if status is None else status.st_size
+    return reports[0], 0 if status is None else status.st_size
 
 
 def _reset_peak_memory() -> None:
     """Reset the kernel's count of this process' peak memory."""
     try:
         with open("/proc/self/clear_refs", "w", encoding="utf-8") as file:  # noqa: PTH123
-            file.write("5")
+            file.write("5")  # resets VmHWM: proc(5)
     except OSError:
         pass
 

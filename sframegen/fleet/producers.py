@@ -81,22 +81,23 @@ GO_VERSION = re.compile(rb"go(\d+(?:\.\d+)*)")
 
 def guess_producer(elf: ElfFile, needed: Sequence[str]) -> Producer:
     """Guess the file's producer. `needed`: the libraries of DT_NEEDED. Raises FormatError if a section is not in the file."""
-    named = _read_comment(elf)
+    producer = _read_comment(elf)
     if (go := _read_go_build_info(elf)) is not None:
         return go
-    if named.language:
-        return named
+    if producer.language:
+        return producer
     sections = {section.name for section in elf.sections}
     language = next((language for section, language in SECTION_LANGUAGES.items() if section in sections), "")
     by_text = _search_texts(elf) if not language else Producer()
-    if by_text.name and not named.name:
-        named = by_text
+    if by_text.name and not producer.name:
+        producer = by_text
     language = language or by_text.language
-    if language in ("", "C++"):
-        language = next((other for pattern, other in LIBRARY_LANGUAGES if any(map(pattern.match, needed))), language)
-    if not language and (named.name or any(map(C_LIBRARY.match, needed))):
+    if language in ("", "C++"):  # the weakest sign: programs in other languages can contain C++, too
+        by_library = (other for pattern, other in LIBRARY_LANGUAGES if any(map(pattern.match, needed)))
+        language = next(by_library, language)
+    if not language and (producer.name or any(map(C_LIBRARY.match, needed))):
         language = "C"
-    return named._replace(language=language)
+    return producer._replace(language=language)
 
 
 def _read_comment(elf: ElfFile) -> Producer:
@@ -106,18 +107,18 @@ def _read_comment(elf: ElfFile) -> Producer:
         return Producer()
     texts = [text[:MAX_TEXT_BYTES].decode("utf-8", "replace") for text in bytes(elf.stored_contents(section)).split(b"\0") if text]
     counts = Counter(producer for text in texts if (producer := _match_comment(text)) is not None)
-    return max(counts, key=lambda one: (bool(one.language), counts[one], one.version), default=Producer())
+    return max(counts, key=lambda producer: (bool(producer.language), counts[producer], producer.version), default=Producer())
 
 
 def _match_comment(text: str) -> Producer | None:
-    for known in COMMENT_PATTERNS:
-        if match := known.pattern.search(text):
-            return Producer(known.name, match[1], known.language)
+    for compiler in COMMENT_PATTERNS:
+        if match := compiler.pattern.search(text):
+            return Producer(compiler.name, match[1], compiler.language)
     return None
 
 
 def _read_go_build_info(elf: ElfFile) -> Producer | None:
-    """Return Go and its version for a Go program. Since Go 1.18, the version's length and text are at offset 32 of the section."""
+    """Return Go and its version for a Go program. Since Go 1.18, offset 32 has the version's length in one byte, then its text."""
     section = elf.section(".go.buildinfo")
     if section is None:
         return None

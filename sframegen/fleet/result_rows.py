@@ -1,4 +1,7 @@
-"""The rows of the result tables: one for each package, and one for each ELF file in it."""
+"""The result for a package: its row in the table of packages, a row for each ELF file in it, and the short answer to the run.
+
+The process that works on a package writes the whole result to a file named by its key, and sends only a `Finished` to the run.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import NamedTuple
 from sframegen.api import add_summary
 from sframegen.base.text import cut_middle, printable
 
-KEY = re.compile(r"[0-9a-f]{64}")  # a result's key, which is a SHA256
+KEY = re.compile(r"[0-9a-f]{64}")  # a result's key, from RunOptions.make_key: a SHA256
 SCHEMA_KEY = "sframegen.schema"  # key in the tables' metadata
 SCHEMA_VERSION = 1  # version of the tables: changes if a column is removed or changes its meaning, not if one is added
 
@@ -24,7 +27,7 @@ class RowOutcome(StrEnum):
     REFUSED = "refused"  #: valid or damaged input that is not changed, for the `reason`
     GOOD = "good"  #: `--mode check`: its section has no error
     WRONG = "wrong"  #: `--mode check`: its section has errors, which are in `findings`
-    WITHOUT = "no section"  #: `--mode check`: it has no section to check
+    NO_SECTION = "no section"  #: `--mode check`: it has no section to check
     FAILED = "failed"  #: of packages: not fetched, worker died, too much time or memory, or sframegen failed; see `reason`
 
 
@@ -55,8 +58,8 @@ class FileRow:
     stored_bytes: int = 0  #: the same; smaller in tables of 0.3.0, which could compress sections
     eh_frame_bytes: int = 0  #: of .eh_frame
     eh_frame_hdr_bytes: int = 0  #: of .eh_frame_hdr
-    left_out: dict[str, int] = field(default_factory=dict)  #: bytes of code by reason
-    no_cfi: dict[str, int] = field(default_factory=dict)  #: bytes of code by category
+    left_out: dict[str, int] = field(default_factory=dict)  #: bytes of code whose CFI SFrame cannot express, by reason
+    no_cfi: dict[str, int] = field(default_factory=dict)  #: executable bytes without CFI, by category: padding, code, ...
     warnings: list[str] = field(default_factory=list)  #: a line each
     seconds: float = 0.0  #: time for conversion and writing, or for the check
     findings: list[str] = field(default_factory=list)  #: errors and warnings of `--mode check`, the worst first; ten of each rule

@@ -1,4 +1,7 @@
-"""Defines the options of a run, computes the keys of results from them, and declares the interface of engines."""
+"""Defines the options of a run, computes the keys of results from them, and declares the interface of engines.
+
+A result is stored under a key, by which a later run with the same options finds it. An engine has processes work on packages.
+"""
 
 from __future__ import annotations
 
@@ -34,39 +37,40 @@ class RunOptions:
     """The options that results depend on, and the limits for one package."""
 
     mode: Mode = Mode.SURVEY
-    adding: Mapping[str, Any] = field(default_factory=dict)  #: keyword arguments for add_section, besides those of the mode
+    add_keywords: Mapping[str, Any] = field(default_factory=dict)  #: keyword arguments for add_section, besides those of the mode
     timeout: float = 900.0  #: seconds for one package
     memory: int = 4 << 30  #: bytes of address space
 
     @property
     def force(self) -> bool:
         """Return True if signed packages and files are accepted: because they may be changed, or are only read."""
-        return self.mode is Mode.CHECK or bool(self.adding.get("force"))
+        return self.mode is Mode.CHECK or bool(self.add_keywords.get("force"))
 
     def make_key(self, *parts: str) -> str:
         """Return a hexadecimal key for `parts` that also depends on sframegen's version and on all options that affect results."""
         defaults = signature(add_section).parameters
-        options = {name: value for name, value in self.adding.items() if value != defaults[name].default}
+        options = {name: value for name, value in self.add_keywords.items() if value != defaults[name].default}
         parts = (__version__, self.mode, json.dumps(options, sort_keys=True), *parts)
         return sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
     def make_identity_key(self, item: Item, identity: str) -> str:
-        """Return the key for an item by the identity of its content, which is known before the content is read; "" without one."""
+        """Return the key under which the key of an item's result is stored, before the content is read; "" without an identity."""
         return self.make_key("seen", item.name, identity) if identity else ""
 
     def make_key_without_content(self, item: Item) -> str:
+        """Return the key for an item that was refused, or that failed, before its content was known."""
         return self.make_key("no content", item.name, item.place, item.refused)
 
     def to_json(self) -> dict[str, Any]:
-        return {"mode": self.mode, **self.adding, "timeout": self.timeout, "memory": self.memory}
+        return {"mode": self.mode, **self.add_keywords, "timeout": self.timeout, "memory": self.memory}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> RunOptions:
-        adding = {name: value for name, value in values.items() if name not in ("mode", "timeout", "memory")}
-        return cls(Mode(values["mode"]), adding, values["timeout"], values["memory"])
+        add_keywords = {name: value for name, value in values.items() if name not in ("mode", "timeout", "memory")}
+        return cls(Mode(values["mode"]), add_keywords, values["timeout"], values["memory"])
 
 
-NumberedItem = tuple[int, Item]
+NumberedItem = tuple[int, Item]  # the number is the item's position in the list of the run
 NumberedResult = tuple[int, Item, Finished]
 
 
@@ -84,5 +88,7 @@ class Job(NamedTuple):
 
 
 class Engine(Protocol):
+    """A context manager whose processes work on packages: OneMachine, or DaskCluster."""
+
     def submit(self, pending: Iterable[NumberedItem]) -> Iterator[NumberedResult]:
         """Yield the packages and their results as they end. Raises EngineError, OSError."""

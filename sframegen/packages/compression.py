@@ -34,7 +34,8 @@ MIN_MEAN_STREAM_BYTES, MAX_SMALL_STREAMS = 4096, 1000
 GZIP_LEVELS = {2: 9, 4: 1}  # gzip's "extra flags" byte -> level
 # Base-2 logarithm of the window size -> the zstd level that uses it. If several levels do, it is the usual one of tools.
 ZSTD_LEVELS, DEFAULT_ZSTD_LEVEL = {19: 1, 20: 2, 21: 3, 22: 9, 23: 19, 25: 20, 26: 21, 27: 22}, 3
-DEFAULT_ZSTD_WINDOW, MAX_FRAME_HEADER = 21, 18
+DEFAULT_ZSTD_WINDOW = 21  # of level 3
+MAX_FRAME_HEADER = 18  # bytes, with 4 of magic
 # Flags of a zstd frame header: it has the size of the contents in place of a window size; a checksum follows the frame.
 SINGLE_SEGMENT, CONTENT_CHECKSUM = 0x20, 0x04
 
@@ -76,7 +77,7 @@ def open_decompressed(source: Readable, compression: Compression | None) -> Bina
     """Return a file with the decompressed stream. Reading it raises FormatError if the stream is damaged."""
     if compression is None:
         return cast("BinaryIO", source)
-    return cast("BinaryIO", io.BufferedReader(_DecompressedStream(source, _choose_kind(compression.name)), CHUNK))
+    return cast("BinaryIO", io.BufferedReader(_DecompressedStream(source, _choose_unpacking(compression.name)), CHUNK))
 
 
 def open_compressor(target: BinaryIO, compression: Compression | None) -> AbstractContextManager[BinaryIO]:
@@ -109,9 +110,11 @@ class _Decompressor(Protocol):
     def decompress(self, data: bytes, max_length: int) -> bytes: ...
 
 
-class _Kind(NamedTuple):
-    make: Callable[[], _Decompressor]
-    errors: tuple[type[Exception], ...]
+class _Unpacking(NamedTuple):
+    """How to unpack a compression format."""
+
+    make_decompressor: Callable[[], _Decompressor]
+    errors: tuple[type[Exception], ...]  # raised for damaged data
     padding: bytes = b""  # bytes that may follow a stream
 
 
@@ -137,27 +140,27 @@ class _Gzip:
         return self._zlib.decompress(self._zlib.unconsumed_tail + data, max_length)
 
 
-def _choose_kind(name: str) -> _Kind:
+def _choose_unpacking(name: str) -> _Unpacking:
     match name:
         case "gz":
-            return _Kind(_Gzip, (zlib.error,), b"\0")
+            return _Unpacking(_Gzip, (zlib.error,), b"\0")
         case "xz":
-            return _Kind(lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_XZ_MEMORY), (lzma.LZMAError,), b"\0")
+            return _Unpacking(lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_XZ_MEMORY), (lzma.LZMAError,), b"\0")
         case "bz2":
-            return _Kind(bz2.BZ2Decompressor, (OSError, ValueError))
+            return _Unpacking(bz2.BZ2Decompressor, (OSError, ValueError))
     zstd = import_zstd()
     options = {int(zstd.DecompressionParameter.window_log_max): MAX_WINDOW_LOG}
-    return _Kind(lambda: cast("_Decompressor", zstd.ZstdDecompressor(options=options)), (zstd.ZstdError,))
+    return _Unpacking(lambda: cast("_Decompressor", zstd.ZstdDecompressor(options=options)), (zstd.ZstdError,))
 
 
 class _DecompressedStream(io.RawIOBase):
     """A reader of decompressed bytes, which joins consecutive streams, like the tools for all of these formats."""
 
-    def __init__(self, source: Readable, kind: _Kind) -> None:
+    def __init__(self, source: Readable, unpacking: _Unpacking) -> None:
         super().__init__()
-        self._source, self._kind = source, kind
-        self._stream: _Decompressor | None = None
-        self._input = b""
+        self._source, self._unpacking = source, unpacking
+        self._stream: _Decompressor | None = None  # None between streams
+        self._input = b""  # read from the source, but not decompressed yet
         self._streams = self._output_bytes = 0
 
     def readable(self) -> bool:
@@ -181,7 +184,7 @@ class _DecompressedStream(io.RawIOBase):
                     raise FormatError("its compressed data is cut off")
             try:
                 result = stream.decompress(data, size)
-            except self._kind.errors as error:
+            except self._unpacking.errors as error:
                 raise FormatError(f"its compressed data is damaged: {error}") from None
             if stream.eof:
                 self._input, self._stream = stream.unused_data, None
@@ -190,8 +193,8 @@ class _DecompressedStream(io.RawIOBase):
     def _begin_stream(self) -> _Decompressor | None:
         """Return the decompressor of the next stream; None at the end of the data."""
         while True:
-            if self._streams and self._kind.padding:
-                self._input = self._input.lstrip(self._kind.padding)
+            if self._streams and self._unpacking.padding:
+                self._input = self._input.lstrip(self._unpacking.padding)
             if self._input:
                 break
             self._input = self._source.read(CHUNK)
@@ -200,7 +203,7 @@ class _DecompressedStream(io.RawIOBase):
         self._streams += 1
         if self._streams > MAX_SMALL_STREAMS + self._output_bytes // MIN_MEAN_STREAM_BYTES:
             raise FormatError(f"its compressed data is in {self._streams:,} streams, which have {self._output_bytes:,} bytes")
-        self._stream = self._kind.make()
+        self._stream = self._unpacking.make_decompressor()
         return self._stream
 
 
@@ -208,7 +211,8 @@ def _guess_xz_preset(beginning: bytes) -> int:
     """Return the xz preset with the dictionary size of the first block, whose six bits encode 2^n or 3 * 2^n (xz format 5.3.1)."""
     match = XZ_DICTIONARY.match(beginning)
     bits = match[1][0] & 63 if match else 0
-    return XZ_PRESETS.get((2 | bits & 1) << (bits // 2 + 11), DEFAULT_XZ_PRESET)
+    mantissa, exponent = 2 | bits & 1, bits // 2 + 11
+    return XZ_PRESETS.get(mantissa << exponent, DEFAULT_XZ_PRESET)
 
 
 def _guess_zstd_level(beginning: bytes) -> int:
@@ -221,7 +225,7 @@ def _guess_zstd_level(beginning: bytes) -> int:
     flags = beginning[4]
     if not flags & SINGLE_SEGMENT:
         return ZSTD_LEVELS.get((beginning[5] >> 3) + 10, DEFAULT_ZSTD_LEVEL)
-    at = 5 + (0, 1, 2, 4)[flags & 3]  # the content size follows a dictionary's identifier
-    size = int.from_bytes(beginning[at : at + (1, 2, 4, 8)[flags >> 6]], "little")
-    window = max((size - 1).bit_length(), DEFAULT_ZSTD_WINDOW)
-    return next((level for least, level in ZSTD_LEVELS.items() if least >= window), DEFAULT_ZSTD_LEVEL)
+    offset = 5 + (0, 1, 2, 4)[flags & 3]  # the content size follows a dictionary's identifier; flags have the sizes of both
+    size = int.from_bytes(beginning[offset : offset + (1, 2, 4, 8)[flags >> 6]], "little")
+    smallest_window = max((size - 1).bit_length(), DEFAULT_ZSTD_WINDOW)
+    return next((level for window, level in ZSTD_LEVELS.items() if window >= smallest_window), DEFAULT_ZSTD_LEVEL)

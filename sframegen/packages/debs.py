@@ -1,4 +1,8 @@
-"""Rewrites Debian packages (.deb, .udeb): `ar` archives of two tar archives, the package's files and dpkg's control files."""
+"""Rewrites Debian packages (.deb, .udeb): `ar` archives of two tar archives, the package's files and dpkg's control files.
+
+Among the control files, `md5sums` and the size in `control` follow the changed files. `data` is written to a private file first,
+because `control`, which comes before it, is only known afterwards.
+"""
 
 from __future__ import annotations
 
@@ -31,22 +35,22 @@ class ControlArchive:
         """Read the archive. Raises FormatError if it is damaged, or larger than MAX_CONTROL_BYTES."""
         self._compression = detect_compression_at(source)
         self._entries: list[tuple[TarEntry, bytes]] = []
-        self._at: dict[str, int] = {}
-        tail = io.BytesIO()
+        self._numbers: dict[str, int] = {}  # of the entries of regular files, by path
+        after_entries = io.BytesIO()
         admit = Admission(package, devices=False)
-        left = MAX_CONTROL_BYTES
+        bytes_left = MAX_CONTROL_BYTES
         stream = open_decompressed(source, self._compression)
-        for entry in read_entries(stream, tail.write):
+        for entry in read_entries(stream, after_entries.write):
             path = admit(entry)
-            left -= entry.stored + len(entry.header)
-            if left < 0:
+            bytes_left -= entry.stored + len(entry.header)
+            if bytes_left < 0:
                 raise FormatError(f"{path}: more than {MAX_CONTROL_BYTES:,} bytes")
-            data = b"".join(read_pieces(stream, entry.stored + -entry.stored % BLOCK, path))[: entry.stored]
+            data = b"".join(read_pieces(stream, entry.stored + entry.padding, path))[: entry.stored]
             if entry.is_whole:
-                self._at[path] = len(self._entries)
+                self._numbers[path] = len(self._entries)
             self._entries.append((entry, data))
-        self._tail = tail.getvalue()
-        if "control" not in self._at:
+        self._after_entries = after_entries.getvalue()
+        if "control" not in self._numbers:
             raise FormatError("no file `control`")
 
     def update_checksums(self, changes: dict[str, ChangedFile], hard_links: dict[str, str]) -> None:
@@ -78,21 +82,21 @@ class ControlArchive:
                 file.write(entry.header)
                 file.write(data)
                 file.write(bytes(-len(data) % BLOCK))
-            file.write(self._tail)
+            file.write(self._after_entries)
         return out.getvalue()
 
     def _read(self, path: str) -> bytes:
         """Return the contents of a regular file; empty if it does not exist."""
-        at = self._at.get(path)
-        return b"" if at is None else self._entries[at][1]
+        number = self._numbers.get(path)
+        return b"" if number is None else self._entries[number][1]
 
     def _edit(self, path: str, edit: Callable[[bytes], bytes]) -> None:
         """Replace a file's contents by `edit` of them, if the file exists."""
-        at = self._at.get(path)
-        if at is not None:
-            entry, data = self._entries[at]
-            new = edit(data)
-            self._entries[at] = entry._replace(header=set_size(entry.header, len(new))), new
+        number = self._numbers.get(path)
+        if number is not None:
+            entry, data = self._entries[number]
+            new_data = edit(data)
+            self._entries[number] = entry._replace(header=set_size(entry.header, len(new_data))), new_data
 
 
 def _parse_path(line: re.Match[bytes]) -> str:
@@ -122,11 +126,8 @@ def pass_deb(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: 
             control = ControlArchive(package, _open_member(source, parts.control))
         data = package.private_path("data")
         with naming_entry(parts.data.name), data.open("w+b") as file:
-            archive, out, checksums = (
-                _open_member(source, parts.data),
-                None if target is None else file,
-                control.paths_of_checksums(),
-            )
+            out = None if target is None else file
+            archive, checksums = _open_member(source, parts.data), control.paths_of_checksums()
             is_changed = pass_compressed(package, archive, out, checksums, devices=False)
             file.flush()
             if is_changed and target is not None:

@@ -71,8 +71,8 @@ class ResultCollector(Generic[R]):
             return False
         if part is None:
             return False
-        nowhere: dict[str, Any] = {"output": ""} if hasattr(part, "output") else {}
-        self.parts.append(replace(part, file=path, **nowhere))
+        no_output: dict[str, Any] = {"output": ""} if hasattr(part, "output") else {}  # it names a private file
+        self.parts.append(replace(part, file=path, **no_output))
         return self._is_written and changed.exists() and _has_changed(part)
 
     def make_result(self, file: str, report: PassReport, written: WriteResult, size_before: int, size: int) -> ProcessedPackage[R]:
@@ -116,8 +116,8 @@ def _change_target(target: Target, collector: ResultCollector[R], *, force: bool
 
         def write(out: BinaryIO) -> None:
             report = pass_through(source, name, collector, out, force=force)
-            results.append((report, out.tell() if report.changed else size_before))
-            if not report.changed:
+            results.append((report, out.tell() if report.changed_files else size_before))
+            if not report.changed_files:
                 raise UnchangedError
 
         def check(written: Path, _: object) -> None:

@@ -15,18 +15,20 @@ if TYPE_CHECKING:
 
     from sframegen.packages.package_pass import PassReport, Visit
 
-BEGINNING = 512  # bytes at a file's start that determine its kind
-COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh", b"\x28\xb5\x2f\xfd")
+BEGINNING_BYTES = 512  # bytes at a file's start that determine its kind
+# Magic numbers: the first bytes of a file of the format.
+COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh", b"\x28\xb5\x2f\xfd")  # gzip, xz, bzip2, Zstandard
 ZIP, GZIP, CPIO = b"PK\3\4", b"\x1f\x8b", (b"070701", b"070702", b"070707", b"\xc7\x71")
 
 OCI_LAYOUT = "oci-layout"  # a file that marks a directory as a container image
 USE_ADD_TREE = "run add-tree in its build (docs/packaging.md)"
+# Reasons to report for kinds that are not handled.
 IMAGE = f"a container image: {USE_ADD_TREE}"
 RPM, SQUASHFS = f"an RPM package: {USE_ADD_TREE}", f"a squashfs image: {USE_ADD_TREE}"
 ALPINE, CONDA = f"an Alpine package: {USE_ADD_TREE}", f"a conda package: {USE_ADD_TREE}"
 XBPS = f"an XBPS package: {USE_ADD_TREE}"
-
-ANY_NAME, INITRAMFS = ".*", "an initramfs, or another cpio archive: add sections to its files, and make it again"
+INITRAMFS = "an initramfs, or another cpio archive: add sections to its files, and make it again"
+ANY_NAME = ".*"
 
 
 class PassFunction(Protocol):
@@ -51,7 +53,8 @@ class PackageKind(NamedTuple):
 def _is_tar(name: str, beginning: bytes, is_named: bool) -> bool:
     """Return True for a tar archive: by its magic, or by its name if it is compressed or too old to have a magic."""
     is_old = name.lower().endswith(".tar")
-    return beginning[257:262] == b"ustar" or is_old or (is_named and beginning.startswith(COMPRESSED))
+    has_magic = beginning[257:262] == b"ustar"  # at the offset of tar's field `magic`
+    return has_magic or is_old or (is_named and beginning.startswith(COMPRESSED))
 
 
 KINDS = (
@@ -102,7 +105,7 @@ def explain_unhandled(name: str, beginning: bytes | None = None) -> str:
     """Return why a package-like file is not handled; "" for other files. `beginning`: its first bytes, None if not known."""
     if beginning is not None and beginning.startswith(b"\x7fELF"):
         return ""
-    for kind in UNHANDLED:
+    for kind in UNHANDLED:  # one without `beginnings` matches all first bytes, which start with b""
         may_match = kind.name_pattern != ANY_NAME if beginning is None else beginning.startswith(kind.beginnings or b"")
         if may_match and re.fullmatch(kind.name_pattern, name.lower(), re.DOTALL):
             return kind.why
@@ -110,7 +113,7 @@ def explain_unhandled(name: str, beginning: bytes | None = None) -> str:
 
 
 def detect_kind(path: str | os.PathLike[str], beginning: bytes) -> PackageKind | None:
-    """Return the package kind of a file, or None if it is not a package. `beginning`: its first BEGINNING bytes, if it has as many.
+    """Return the package kind of a file, or None if it is not a package. `beginning`: its first BEGINNING_BYTES, if it has as many.
 
     Raises FormatError for package-like files that are not handled.
     """
@@ -123,17 +126,17 @@ def detect_kind(path: str | os.PathLike[str], beginning: bytes) -> PackageKind |
 def pass_through(source: BinaryIO, name: str, visit: Visit, target: BinaryIO | None, *, force: bool) -> PassReport:
     """Call `visit` for each linked ELF file in a package, and write the package with the changed files to `target`.
 
-    `source`: a seekable file. `target`: None to only read. If nothing has changed (`changed` of the report is 0), `target` may be
-    incomplete, and the caller copies the package instead. Raises FormatError for a package that is damaged, or has names that
-    lead out of it; RefusedError for a signed one if anything changes without `force`; OSError; and exceptions of `visit`. After
-    an exception, `target` is incomplete.
+    `source`: a seekable file. `target`: None to only read. If no file has changed (`changed_files` of the report is 0), `target`
+    may be incomplete, and the caller copies the package instead. Raises FormatError for a package that is damaged, or has names
+    that lead out of it; RefusedError for a signed one if anything changes without `force`; OSError; and exceptions of `visit`.
+    After an exception, `target` is incomplete.
     """
     with name_file_in_errors(name):
         source.seek(0)
-        kind = detect_kind(name, source.read(BEGINNING))
-        if kind is None:
-            raise FormatError(f"not a package (known kinds: {', '.join(one.name for one in KINDS)})")
+        package_kind = detect_kind(name, source.read(BEGINNING_BYTES))
+        if package_kind is None:
+            raise FormatError(f"not a package (known kinds: {', '.join(kind.name for kind in KINDS)})")
         source.seek(0)
-        module, _, function = kind.function.partition(".")
-        passer: PassFunction = getattr(import_module(f"sframegen.packages.{module}"), function)
-        return passer(source, visit, target, force=force)
+        module, _, function = package_kind.function.partition(".")
+        pass_package: PassFunction = getattr(import_module(f"sframegen.packages.{module}"), function)
+        return pass_package(source, visit, target, force=force)

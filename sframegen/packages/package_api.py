@@ -36,41 +36,44 @@ def add_to_package(path: StrPath, **options: Any) -> Summary:  # noqa: ANN401 - 
     VerificationError, OSError.
     """
     if options.get("detached") is None:
-        done = change_package(path, api.add_section, **options)
-    else:
-        done = read_package(path, partial(api.add_section, **options))
-    report, parts = done.report, done.parts
+        processed = change_package(path, api.add_section, **options)
+    else:  # sections go to files of their own, and the package stays as it is
+        processed = read_package(path, partial(api.add_section, **options))
+    report, parts = processed.report, processed.parts
     changed = sum(part.outcome is Outcome.ADDED for part in parts)
-    refused = len(done.refused) + len(done.faults)
-    package = Package(report.kind, report.entries, report.elf_files, changed, refused, done.size_before, done.size, tuple(parts))
-    summary = sum_summaries(done.file, parts)
+    refused = len(processed.refused) + len(processed.faults)
+    package = Package(
+        report.kind, report.entries, report.elf_files, changed, refused, processed.size_before, processed.size, tuple(parts)
+    )
+    summary = sum_summaries(processed.file, parts)
     note = "has it already" if summary.outcome is Outcome.UNCHANGED else summary.note
     if not report.elf_files:
         note = "nothing to add: no program or library in it"
-    warnings = summary.warnings + done.warnings
-    unloaded = {part.unloaded for part in parts if part.section_bytes} == {True}
+    warnings = summary.warnings + processed.warnings
+    with_section = [part for part in parts if part.section_bytes]
+    unloaded = bool(with_section) and all(part.unloaded for part in with_section)
     summary = replace(summary, package=package, note=note, warnings=warnings, unloaded=unloaded)
-    return replace(summary, output=done.written.output, faults=tuple(done.faults))
+    return replace(summary, output=processed.written.output, faults=tuple(processed.faults))
 
 
 def remove_from_package(path: StrPath, **options: Any) -> SectionRemoval:  # noqa: ANN401
     """Restore each file in a package. The bytes of the new package may differ. Raises the same errors as `add_to_package`."""
-    done = change_package(path, api.remove, **options)
-    had = [part for part in done.parts if part.section_bytes]
-    lines = tuple(f"{part.file}: {line}" for part in had if part.plan for line in part.plan.lines)
-    restored = bool(had) and all(part.restored for part in had)
+    processed = change_package(path, api.remove, **options)
+    removals = [part for part in processed.parts if part.section_bytes]
+    lines = tuple(f"{part.file}: {line}" for part in removals if part.plan for line in part.plan.lines)
+    restored = bool(removals) and all(part.restored for part in removals)
     return SectionRemoval(
-        done.file,
-        output=done.written.output,
-        section_bytes=sum(part.section_bytes for part in had),
+        processed.file,
+        output=processed.written.output,
+        section_bytes=sum(part.section_bytes for part in removals),
         restored=restored,
         differs=REPACKED if restored else "",
-        still_has_one=any(part.still_has_one for part in had),
-        size_before=done.size_before,
-        size=done.size,
+        still_has_one=any(part.still_has_one for part in removals),
+        size_before=processed.size_before,
+        size=processed.size,
         plan=Plan(lines) if lines else None,
-        warnings=tuple(f"{part.file}: {warning}" for part in had for warning in part.warnings) + done.warnings,
-        faults=tuple(done.faults),
+        warnings=tuple(f"{part.file}: {warning}" for part in removals for warning in part.warnings) + processed.warnings,
+        faults=tuple(processed.faults),
     )
 
 
@@ -79,33 +82,33 @@ def check_package(path: StrPath, **options: Any) -> CheckReport:  # noqa: ANN401
 
     Raises FormatError for a package that is damaged or not handled, OSError.
     """
-    kept, without_section = 0, 0
+    finding_count, without_section = 0, 0
 
     def check_one(path: Path) -> CheckReport | None:
-        nonlocal kept, without_section
+        nonlocal finding_count, without_section
         if companion_of(open_elf(path)) is not None:
             return None
-        if kept > MAX_FINDINGS:
+        if finding_count > MAX_FINDINGS:
             raise FormatError(f"not checked: the files before it in the package have more than {MAX_FINDINGS:,} findings")
         report = api.check(path, **options)
         if report.lacks_section:
             without_section += 1
             return None
-        kept += len(report.findings)
+        finding_count += len(report.findings)
         return report
 
-    done = read_package(path, check_one)
+    processed = read_package(path, check_one)
     code: Counter[Verdict] = Counter()
-    for one in done.parts:
-        code.update(one.code)
-    passed, refused = done.report, (*done.refused, *done.faults)
-    has_none = without_section and not done.parts
+    for part in processed.parts:
+        code.update(part.code)
+    report, refused = processed.report, (*processed.refused, *processed.faults)
+    has_none = without_section and not processed.parts
     return CheckReport(
-        done.file,
-        functions=sum(one.functions for one in done.parts),
-        section_bytes=sum(one.section_bytes for one in done.parts),
+        processed.file,
+        functions=sum(part.functions for part in processed.parts),
+        section_bytes=sum(part.section_bytes for part in processed.parts),
         code=code,
         findings=(Finding(RULE_NO_SECTION, Severity.ERROR, NO_SECTIONS),) if has_none else (),
-        warnings=(*passed.warnings, *(f"{one.file}: {warning}" for one in done.parts for warning in one.warnings)),
-        package=CheckedPackage(passed.kind, passed.entries, passed.elf_files, without_section, refused, tuple(done.parts)),
+        warnings=(*report.warnings, *(f"{part.file}: {warning}" for part in processed.parts for warning in part.warnings)),
+        package=CheckedPackage(report.kind, report.entries, report.elf_files, without_section, refused, tuple(processed.parts)),
     )

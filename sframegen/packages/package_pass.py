@@ -1,4 +1,8 @@
-"""Passes over the entries of a package, for all formats: checks names and limits, visits ELF files, and makes the report."""
+"""Passes over the entries of a package, for all formats: checks names and limits, visits ELF files, and makes the report.
+
+To visit a file is to copy it to a private directory, and to call a function with that copy. If the function writes a changed
+file, this becomes the content of the entry in the new package. No file is ever written under a name from the package.
+"""
 
 from __future__ import annotations
 
@@ -33,16 +37,13 @@ MAX_NAME = 4096  # characters
 MAX_HEADER_BYTES = MAX_ENTRIES << 10  # of all entries together, because many extended headers are kept in memory
 MAX_ENTRY_BYTES = 64 << 30
 MAX_UNPACKED_BYTES = 256 << 30
-# Real packages unpack to 3 to 20 times their size. zlib can reach a factor of 1,032, xz and zstd many thousands.
+# A package may unpack to MAX_RATIO times its size, or to MIN_UNPACKED_LIMIT bytes if that is more. Real packages unpack to 3 to 20
+# times their size. zlib can reach a factor of 1,032, xz and zstd many thousands.
 MAX_RATIO, MIN_UNPACKED_LIMIT = 250, 1 << 30
 
 
 class Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
-
-
-class Writable(Protocol):
-    def write(self, data: bytes, /) -> object: ...
 
 
 class PassReport(NamedTuple):
@@ -52,7 +53,7 @@ class PassReport(NamedTuple):
     entries: int  #: all entries of any type
     unpacked_bytes: int  #: of all regular files
     elf_files: int  #: linked ELF files, all of which were visited
-    changed: int  #: ELF files that were replaced
+    changed_files: int  #: ELF files that were replaced
     seconds_reading: float  #: time for unpacking
     seconds_writing: float  #: time for packing
     warnings: tuple[str, ...] = ()  #: a line each
@@ -64,7 +65,7 @@ class Content(NamedTuple):
 
     file: Path
     size: int
-    changed: bool
+    is_changed: bool
 
 
 class FileSums(NamedTuple):
@@ -109,14 +110,14 @@ class Pass:
         self.kind = kind
         self.warnings: list[str] = []
         self.hard_links: dict[str, str] = {}  # in tar archives: path of the link -> path of the file
-        self.checksums: Container[str] = ()  # paths of all entries, or only of those that `is_checksum_name` accepts
+        self.checksums: Container[str] = ()  # paths of files that may hold a checksum of another file, and perhaps of others
         self.seconds_writing = 0.0
-        self.elf_files = self.changed = 0
+        self.elf_files = self.changed_files = 0
         self._visit = visit
         self.signed = signed
         self.force = force
         self._entries = self._unpacked_bytes = self._header_bytes = 0
-        self._limit = min(max(MIN_UNPACKED_LIMIT, MAX_RATIO * packed_bytes), MAX_UNPACKED_BYTES)
+        self._max_unpacked_bytes = min(max(MIN_UNPACKED_LIMIT, MAX_RATIO * packed_bytes), MAX_UNPACKED_BYTES)
         self._started = monotonic()
         self._seconds_visiting = 0.0
         self._directory = PrivateDirectory()
@@ -135,7 +136,7 @@ class Pass:
         """Return `data` as the new contents of an entry, such as a list of checksums."""
         file = self.private_path("list")
         file.write_bytes(data)
-        return Content(file, len(data), changed=True)
+        return Content(file, len(data), is_changed=True)
 
     def count_entry(self, name: str, header_bytes: int = 0) -> str:
         """Count an entry, and return its normalised path. Raises FormatError for a name that could lead out of the package.
@@ -162,8 +163,8 @@ class Pass:
         if not 0 <= size <= MAX_ENTRY_BYTES:
             raise FormatError(f"{path}: {size:,} bytes are not the size of a file in a package")
         self._unpacked_bytes += size
-        if self._unpacked_bytes > self._limit:
-            raise FormatError(f"{path}: with this file, the package unpacks to more than {self._limit:,} bytes")
+        if self._unpacked_bytes > self._max_unpacked_bytes:
+            raise FormatError(f"{path}: with this file, the package unpacks to more than {self._max_unpacked_bytes:,} bytes")
 
     def visit(self, path: str, beginning: bytes, rest: Readable, size: int, attributes: Collection[str] = ()) -> Content | None:
         """Visit a file of `size` bytes if it is a linked ELF file; otherwise return None, without reading `rest`.
@@ -174,7 +175,7 @@ class Pass:
         """
         if not is_linked(beginning[:EHDR_SIZE]):
             return None
-        if not self.force and (checksum := find_checksums([path], self.checksums, attributes)):
+        if not self.force and (checksum := find_checksums(path, self.checksums, attributes)):
             self.warnings.append(f"{path}: signed: {checksum}")
             return None
         self.elf_files += 1
@@ -192,11 +193,11 @@ class Pass:
         original.unlink()
         if not is_changed:
             changed.unlink(missing_ok=True)
-            return Content(original, size, changed=False)
+            return Content(original, size, is_changed=False)
         if self.signed and not self.force:
             raise RefusedError(Refusal.SIGNED, f"signed: {self.signed}")
-        self.changed += 1
-        return Content(changed, changed.stat().st_size, changed=True)
+        self.changed_files += 1
+        return Content(changed, changed.stat().st_size, is_changed=True)
 
     @contextmanager
     def measured_writing(self) -> Iterator[None]:
@@ -207,30 +208,15 @@ class Pass:
         finally:
             self.seconds_writing += monotonic() - started
 
+    def write_measured(self, target: BinaryIO, data: bytes) -> None:
+        """Write data that `target` packs, and measure the time."""
+        with self.measured_writing():
+            target.write(data)
+
     def make_report(self) -> PassReport:
-        reading = monotonic() - self._started - self._seconds_visiting - self.seconds_writing
-        return PassReport(
-            self.kind,
-            self._entries,
-            self._unpacked_bytes,
-            self.elf_files,
-            self.changed,
-            max(reading, 0.0),
-            self.seconds_writing,
-            tuple(self.warnings),
-            self.signed,
-        )
-
-
-class TimedWriter:
-    """A writer to `target` that adds the time for writing to the report of a pass."""
-
-    def __init__(self, target: Writable, one: Pass) -> None:
-        self._target, self._pass = target, one
-
-    def write(self, data: bytes, /) -> None:
-        with self._pass.measured_writing():
-            self._target.write(data)
+        reading = max(monotonic() - self._started - self._seconds_visiting - self.seconds_writing, 0.0)
+        counts = self._entries, self._unpacked_bytes, self.elf_files, self.changed_files
+        return PassReport(self.kind, *counts, reading, self.seconds_writing, tuple(self.warnings), self.signed)
 
 
 def is_checksum_name(path: str) -> bool:
@@ -238,11 +224,11 @@ def is_checksum_name(path: str) -> bool:
     return path.endswith((".hmac", ".chk"))
 
 
-def find_checksums(paths: Collection[str], names: Container[str], attributes: Collection[str]) -> str:
+def find_checksums(path: str, names: Container[str], attributes: Collection[str]) -> str:
     """Describe the checksums and signatures outside of a file that its change would invalidate; "" if there are none."""
-    found = [f"its attribute {attribute}" for attribute in CONTENT_ATTRIBUTES if attribute in attributes]
-    candidates = (str(candidate) for path in paths for candidate in checksum_file_paths(PurePosixPath(path)))
-    return ", ".join(found + [f"a checksum in {candidate}" for candidate in candidates if candidate in names])
+    signatures = [f"its attribute {attribute}" for attribute in CONTENT_ATTRIBUTES if attribute in attributes]
+    candidates = map(str, checksum_file_paths(PurePosixPath(path)))
+    return ", ".join(signatures + [f"a checksum in {candidate}" for candidate in candidates if candidate in names])
 
 
 def normalize_name(name: str) -> str:

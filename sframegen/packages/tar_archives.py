@@ -1,6 +1,7 @@
 """Rewrites tar archives, compressed or not. Each entry keeps its header blocks, except for the size of a changed file.
 
-Thus formats, order, dates, owners, extended headers and links stay the same, even in forms that tarfile cannot write.
+Thus formats, order, dates, owners, extended headers and links stay the same, even in forms that tarfile cannot write. An archive
+is read once for its names, once to visit its ELF files, and once more to write the new archive if a file has changed.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tarfile
+from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 from sframegen.base.errors import FormatError
@@ -17,7 +19,6 @@ from sframegen.packages.kinds import ALPINE, CONDA, IMAGE, OCI_LAYOUT, USE_ADD_T
 from sframegen.packages.package_pass import (
     CHUNK,
     Pass,
-    TimedWriter,
     check_link,
     file_size,
     is_checksum_name,
@@ -33,12 +34,12 @@ if TYPE_CHECKING:
 
     from sframegen.packages.package_pass import Content, PassReport, Readable, Visit
 
-BLOCK = 512
+BLOCK = 512  # bytes; headers and contents are padded to whole blocks
 MAX_HEADER_BYTES = 1 << 20  # bytes of one entry's headers, with long names and extended headers
 MAX_GLOBAL_RECORDS = 100  # records in extended headers that apply to all entries
 MAX_AFTER_END = 64 << 20  # bytes, because tools pad the last record, and some use records of several megabytes
-TYPE_OFFSET = 156
-EXTENDED, LONG_NAMES = (b"x", b"g", b"X"), (b"L", b"K")
+TYPE_OFFSET = 156  # in a header: the byte for the entry's type
+EXTENDED, LONG_NAMES = (b"x", b"g", b"X"), (b"L", b"K")  # types of headers whose payload belongs to the next entry
 MAX_DIGITS = 7  # decimal digits of a record's length
 MAX_SIZE = 8**11  # the size field has 11 octal digits
 ATTRIBUTES = ("SCHILY.xattr.", "LIBARCHIVE.xattr.")  # prefixes of extended attributes' names in extended headers
@@ -46,12 +47,13 @@ SIZE_FIELD, CHECKSUM_FIELD = slice(124, 136), slice(148, 156)
 # Exceptions that tarfile raises for bad headers, such as invalid numbers and long chains of extended headers.
 BAD_HEADER = (tarfile.TarError, ValueError, OverflowError, IndexError, KeyError, RecursionError)
 
-LAYER = re.compile(r"blobs/.*|[0-9a-f]{64}(?:[./].*)?")  # matches names in container images beside manifest.json
+LAYER_NAME = re.compile(r"blobs/.*|[0-9a-f]{64}(?:[./].*)?")  # matches names in container images beside manifest.json
+ANY_LAYER = "*"  # stands for all names that LAYER_NAME matches
 UNPACK_INNER = "its files are in data.tar.gz, which is not read; unpack that"
 # Sets of names that together, in any order, mark a package or image that is not handled -> its description.
 MARKED_KINDS = {
     frozenset({OCI_LAYOUT, "index.json"}): IMAGE,
-    frozenset({"manifest.json", LAYER}): IMAGE,
+    frozenset({"manifest.json", ANY_LAYER}): IMAGE,
     frozenset({".MTREE"}): f"an Arch Linux package: {USE_ADD_TREE}",
     frozenset({"info/paths.json"}): CONDA,
     frozenset({".PKGINFO"}): ALPINE,  # or an old one of Arch Linux
@@ -71,13 +73,19 @@ class TarEntry(NamedTuple):
     stored: int  # bytes of its contents in the stream, without padding
     is_whole: bool  # a regular file whose bytes are all in the stream
 
+    @property
+    def padding(self) -> int:
+        return -self.stored % BLOCK
+
 
 def pass_archive(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force: bool) -> PassReport:
     """Pass a tar archive through `visit`, as `pass_through` in kinds.py says."""
     with Pass("tar", file_size(source), visit, force=force) as package:
-        marks, checksums = set[object](), set[str]()
+        marks, checksums = set[str](), set[str]()
         for path in read_paths(package, source):
-            marks |= {path, LAYER if LAYER.fullmatch(path) else path} & MARKING_NAMES
+            marks |= {path} & MARKING_NAMES - {ANY_LAYER}
+            if LAYER_NAME.fullmatch(path):
+                marks.add(ANY_LAYER)
             if is_checksum_name(path):
                 checksums.add(path)
         if why := next((why for names, why in MARKED_KINDS.items() if names <= marks), None):
@@ -104,7 +112,7 @@ def pass_compressed(
     if target is not None and changed:
         source.seek(start)
         with open_compressor(target, compression) as out:
-            write_tar(open_decompressed(source, compression), changed, TimedWriter(out, package).write)
+            write_tar(open_decompressed(source, compression), changed, partial(package.write_measured, out))
     return bool(changed)
 
 
@@ -117,11 +125,10 @@ def read_paths(package: Pass, source: BinaryIO, *, devices: bool = True) -> Iter
         for entry in read_entries(stream):
             path = admit(entry)
             yield path
-            left = entry.stored + -entry.stored % BLOCK
             if compression is None:
-                stream.seek(left, os.SEEK_CUR)  # the pass will find out if the contents are cut off
+                stream.seek(entry.stored + entry.padding, os.SEEK_CUR)  # the pass will find out if the contents are cut off
             else:
-                skip(stream, left, path)
+                skip(stream, entry.stored + entry.padding, path)
     source.seek(start)
 
 
@@ -133,9 +140,10 @@ def visit_tar(package: Pass, source: Readable, *, devices: bool = True) -> dict[
         path = admit(entry)
         beginning = b"".join(read_pieces(source, min(EHDR_SIZE, entry.stored), path))
         content = package.visit(path, beginning, source, entry.stored, extended_attributes(entry)) if entry.is_whole else None
-        if content is not None and content.changed:
+        if content is not None and content.is_changed:
             changed[number] = content
-        skip(source, (0 if content else entry.stored - len(beginning)) + -entry.stored % BLOCK, path)
+        unread_bytes = entry.stored - len(beginning) if content is None else 0  # a visit reads all of them
+        skip(source, unread_bytes + entry.padding, path)
     return changed
 
 
@@ -145,10 +153,10 @@ def write_tar(source: Readable, changed: dict[int, Content], write: Callable[[by
         content = changed.get(number)
         if content is None:
             write(entry.header)
-            for piece in read_pieces(source, entry.stored + -entry.stored % BLOCK, entry.info.name):
+            for piece in read_pieces(source, entry.stored + entry.padding, entry.info.name):
                 write(piece)
         else:
-            skip(source, entry.stored + -entry.stored % BLOCK, entry.info.name)
+            skip(source, entry.stored + entry.padding, entry.info.name)
             write(set_size(entry.header, content.size))
             write_content(content, write)
             write(bytes(-content.size % BLOCK))
@@ -166,23 +174,23 @@ def read_entries(source: Readable, write: Callable[[bytes], object] = lambda _: 
         except BAD_HEADER as error:
             if headers.is_at_end():
                 break
-            raise FormatError(f"no header of a tar entry at {headers.at - len(headers.raw):#x}: {error}") from None
+            raise FormatError(f"no header of a tar entry at {headers.offset - len(headers.raw):#x}: {error}") from None
         if len(archive.pax_headers) > MAX_GLOBAL_RECORDS:
             raise FormatError(f"more than {MAX_GLOBAL_RECORDS} records of extended headers for all entries")
-        padded = archive.offset - info.offset_data
+        padded_size = archive.offset - info.offset_data  # tarfile sets `offset` to that of the next header
         # A sparse file's header lists its holes, and GNU tar writes sizes above 8 GiB to extended headers.
         is_whole = info.isreg() and not info.issparse() and "size" not in info.pax_headers
-        stored = info.size if is_whole else padded
-        if info.size < 0 or padded < 0 or padded != stored + -stored % BLOCK:
+        entry = TarEntry(info, bytes(headers.raw), info.size if is_whole else padded_size, is_whole)
+        if info.size < 0 or padded_size < 0 or padded_size != entry.stored + entry.padding:
             raise FormatError(f"{info.name}: {info.size} bytes are not the size of an entry")
-        yield TarEntry(info, bytes(headers.raw), stored, is_whole)
-        headers.at = archive.offset
+        yield entry
+        headers.offset = archive.offset
     write(bytes(headers.raw))
     for _ in range(MAX_AFTER_END // CHUNK):
-        rest = source.read(CHUNK)
-        if not rest:
+        padding = source.read(CHUNK)
+        if not padding:
             return
-        write(rest)
+        write(padding)
     raise FormatError("too much data after the end of the tar archive")
 
 
@@ -239,40 +247,43 @@ class _HeaderStream:
     def __init__(self, source: Readable) -> None:
         self._source = source
         self._payload_of = b""  # type of the previous header if its payload, such as a long name, comes next
-        self.at = 0
+        self.offset = 0
         self.raw = bytearray()
 
     def is_at_end(self) -> bool:
         """Return True if a block of zeros follows, or the archive ends here without one, as with some writers."""
-        return self.raw == bytes(BLOCK) or (not self.raw and self.at > 0)
+        return self.raw == bytes(BLOCK) or (not self.raw and self.offset > 0)
 
     def tell(self) -> int:
-        return self.at
+        return self.offset
 
     def read(self, size: int) -> bytes:
         if not 0 <= size <= MAX_HEADER_BYTES - len(self.raw):
-            raise FormatError(f"the entry at {self.at:#x} has headers of more than {MAX_HEADER_BYTES:,} bytes")
+            raise FormatError(f"the entry at {self.offset:#x} has headers of more than {MAX_HEADER_BYTES:,} bytes")
         beginning = self._source.read(min(size, BLOCK))
-        if not (beginning or self.raw) and self.at:
+        if not (beginning or self.raw) and self.offset:
             return b""  # is_at_end
-        place = f"headers at {self.at:#x}"
+        place = f"headers at {self.offset:#x}"
         data = b"".join((beginning, *read_pieces(self._source, size - len(beginning), place)))
         payload_of, self._payload_of = self._payload_of, b""
         if payload_of in EXTENDED:
-            _check_records(data, self.at)
+            _check_records(data, self.offset)
         elif not payload_of and data[TYPE_OFFSET : TYPE_OFFSET + 1] in (*EXTENDED, *LONG_NAMES):
             self._payload_of = data[TYPE_OFFSET : TYPE_OFFSET + 1]
-        self.at += size
+        self.offset += size
         self.raw += data
         return data
 
 
-def _check_records(data: bytes, at: int) -> None:
-    """Raise FormatError if tarfile would read one record of an extended header as many, because it does not check lengths."""
+def _check_records(data: bytes, offset: int) -> None:
+    """Raise FormatError if tarfile would read one record of an extended header as many, because it does not check lengths.
+
+    A record is `LENGTH KEY=VALUE` with a line break at its end, and the length is that of the whole record.
+    """
     start = 0
     while data[start : start + 1].strip(b"\0"):
         digits, space, _ = data[start : start + MAX_DIGITS + 1].partition(b" ")
         end = start + int(digits) if space and digits.isdigit() else 0
         if end <= start + len(digits) + 1 or data[end - 1 : end] != b"\n" or data.find(b"=", start, end) < 0:
-            raise FormatError(f"no record of an extended header at {at + start:#x}")
+            raise FormatError(f"no record of an extended header at {offset + start:#x}")
         start = end

@@ -43,10 +43,10 @@ class WheelRecord:
     def __init__(self, path: str, data: bytes) -> None:
         """Parse RECORD. Raises FormatError if it is not a table of three columns, or a file has two different rows."""
         self.path = path
-        self._mark = BOM_UTF8 if data.startswith(BOM_UTF8) else b""
+        self._byte_order_mark = BOM_UTF8 if data.startswith(BOM_UTF8) else b""
         self._rows: dict[str, RecordRow] = {}
         self._lines: list[tuple[RecordRow | None, str]] = []  # (row, the line's text); the row is None for an empty line
-        self._seen: set[str] = set()
+        self._read_paths: set[str] = set()
         try:
             raw_lines: list[str] = []
             reader = csv.reader(_split_lines(data.decode("utf-8-sig"), raw_lines), strict=True)
@@ -64,7 +64,7 @@ class WheelRecord:
 
     def hash_reads(self, path: str, file: Readable) -> HashedFile:
         """Return a wrapper of `file` that hashes all bytes read. Raises FormatError if RECORD does not list the path."""
-        self._seen.add(path)
+        self._read_paths.add(path)
         row = None if path == self.path else self._rows.get(path)
         if row is None and path != self.path and not is_signature(path):
             raise FormatError(f"{path}: not listed in RECORD")
@@ -72,7 +72,7 @@ class WheelRecord:
 
     def list_unread(self) -> list[str]:
         """Return the listed files that were not read, without the directories that old tools list."""
-        return [path for path in self._rows if path not in self._seen and not path.endswith("/")]
+        return [path for path in self._rows if path not in self._read_paths and not path.endswith("/")]
 
     def update_row(self, path: str, change: ChangedFile) -> None:
         """Update the row of a file that was checked and then replaced."""
@@ -82,17 +82,16 @@ class WheelRecord:
         self._rows[path] = RecordRow(path, new_hash, row.size and str(change.new.size))
 
     def to_bytes(self) -> bytes:
-        return self._mark + "".join(self._rewritten_lines()).encode()
+        return self._byte_order_mark + "".join(self._yield_lines()).encode()
 
-    def _rewritten_lines(self) -> Iterator[str]:
-        for given, text in self._lines:
-            row = given and self._rows[given.path]
-            if given is None or row is None or row == given:
+    def _yield_lines(self) -> Iterator[str]:
+        for old_row, text in self._lines:
+            if old_row is None or (row := self._rows[old_row.path]) == old_row:
                 yield text
                 continue
             # Hashes and sizes contain neither commas nor quotes, so rsplit finds the last two columns even if they are quoted.
-            before, hashed, size = text.rsplit(",", 2)
-            yield ",".join((before, hashed.replace(given.hash, row.hash), size.replace(given.size, row.size)))
+            path, hash_column, size_column = text.rsplit(",", 2)
+            yield ",".join((path, hash_column.replace(old_row.hash, row.hash), size_column.replace(old_row.size, row.size)))
 
 
 def _format_hash(algorithm: str, digest: bytes) -> str:

@@ -67,11 +67,11 @@ def pass_wheel(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, force
 
 def _warn_of_old_sboms(package: Pass, archive: ZipFile, entries: list[ZipEntry], changes: ChangedFiles) -> None:
     """Warn of software bills of materials with old checksums. They are not changed, as they are statements of their authors."""
-    old = {path: {digest.encode() for digest in change.old.digests.values()} for path, change in changes.by_path.items()}
+    old_digests = {path: {digest.encode() for digest in change.old.digests.values()} for path, change in changes.by_path.items()}
     for entry in entries:
         if not entry.info.is_dir() and SBOM.fullmatch(entry.path):
-            words = set(re.findall(rb"[0-9a-f]{32,128}", _read_contents(archive, entry).lower()))
-            if paths := [path for path, digests in old.items() if words & digests]:
+            words = set(re.findall(rb"[0-9a-f]{32,128}", _read_contents(archive, entry).lower()))  # digits of MD5 to SHA512
+            if paths := [path for path, digests in old_digests.items() if words & digests]:
                 package.warnings.append(f"{entry.path}: has the old checksums of {', '.join(sorted(paths))}: must be made again")
 
 
@@ -103,4 +103,4 @@ def _visit_entry(package: Pass, archive: ZipFile, entry: ZipEntry, record: Wheel
         while hashed.read(CHUNK):
             pass
     hashed.check(entry.info.file_size)
-    return content if content is not None and content.changed else None
+    return content if content is not None and content.is_changed else None

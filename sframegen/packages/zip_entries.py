@@ -18,11 +18,12 @@ from sframegen.packages.package_pass import Content, Pass, naming_entry, read_pi
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LOCAL_HEADER = struct.Struct("<4s5HIIIHH")
+LOCAL_HEADER = struct.Struct("<4s5HIIIHH")  # before an entry's name, extra fields and contents; ends with the first two's sizes
 LOCAL_MAGIC, DESCRIPTOR_MAGIC = b"PK\3\4", b"PK\7\10"
+MAX_DESCRIPTOR_BYTES = 24  # of a data descriptor, which repeats an entry's checksum and sizes after its contents
 ENCRYPTED, DESCRIPTOR_FOLLOWS = 1, 8  # flags
-ZIP64, EXTENDED_TIMESTAMP = 0x0001, 0x5455  # extra fields
-KNOWN_TYPES = (0, stat.S_IFREG, stat.S_IFDIR)
+ZIP64, EXTENDED_TIMESTAMP = 0x0001, 0x5455  # kinds of extra fields
+ALLOWED_TYPES = (0, stat.S_IFREG, stat.S_IFDIR)  # 0: none is given
 # Exceptions that zipfile raises for damaged archives.
 ZIPFILE_ERRORS = (BadZipFile, struct.error, zlib.error, EOFError, ValueError, OverflowError, NotImplementedError, RuntimeError)
 
@@ -40,14 +41,14 @@ class ZipEntry(NamedTuple):
 def check_entries(package: Pass, archive: ZipFile, infos: list[ZipInfo]) -> list[ZipEntry]:
     """Check all entries, before any of them is read, and return them. Raises FormatError."""
     entries = []
-    named: set[str] = set()
+    paths: set[str] = set()
     for info in infos:
         path = package.count_entry(info.filename)
         with naming_entry(path):
             _check_entry(info)
-        if path in named:
+        if path in paths:
             raise FormatError(f"{path}: a second entry of this name")
-        named.add(path)
+        paths.add(path)
         package.count_bytes(path, info.file_size)
         entries.append(_locate_entry(archive, info, path))
     end = 0
@@ -84,7 +85,7 @@ def _check_entry(info: ZipInfo) -> None:
         raise FormatError(f"zip compression {info.compress_type}: entries of packages are stored or deflated")
     if info.compress_type == ZIP_STORED and info.compress_size != info.file_size:
         raise FormatError(f"stored, with {info.compress_size:,} bytes for {info.file_size:,}")
-    if stat.S_IFMT(info.external_attr >> 16) not in KNOWN_TYPES:
+    if stat.S_IFMT(info.external_attr >> 16) not in ALLOWED_TYPES:
         raise FormatError("a link, device or FIFO, which such a package must not contain")
     if info.is_dir() and info.file_size:
         raise FormatError("a directory with contents")
@@ -102,11 +103,13 @@ def _locate_entry(archive: ZipFile, info: ZipInfo, path: str) -> ZipEntry:
     end = data + info.compress_size
     if info.flag_bits & DESCRIPTOR_FOLLOWS:
         source.seek(end)
-        after = source.read(24)
-        sizes = info.CRC, info.compress_size, info.file_size
-        bodies = [struct.pack("<IQQ", *sizes)] + [struct.pack("<III", *sizes)] * (max(sizes) <= 0xFFFFFFFF)
+        after = source.read(MAX_DESCRIPTOR_BYTES)
+        values = info.CRC, info.compress_size, info.file_size
+        bodies = [struct.pack("<IQQ", *values)]  # sizes have 8 bytes or, if they fit, 4; the magic is optional
+        if max(values) <= 0xFFFFFFFF:
+            bodies.append(struct.pack("<III", *values))
         descriptors = [magic + body for body in bodies for magic in (DESCRIPTOR_MAGIC, b"")]
-        end += next((len(body) for body in descriptors if after.startswith(body)), 0)
+        end += next((len(descriptor) for descriptor in descriptors if after.startswith(descriptor)), 0)
     return ZipEntry(info, path, info.header_offset, data, end)
 
 
@@ -123,17 +126,17 @@ def _copy_entry(source: IO[bytes], entry: ZipEntry, out: ZipFile) -> None:
 
 
 def _copy_info(info: ZipInfo) -> ZipInfo:
-    """Return a copy of an entry's description, for new contents."""
+    """Return a copy of an entry's description, for new contents. The field ZIP64 is dropped, because it has the old sizes."""
     new = copy.copy(info)
-    kept, at = b"", 0
-    while len(info.extra) - at >= 4:
-        kind, size = struct.unpack_from("<HH", info.extra, at)
-        field = info.extra[at : at + 4 + size]
+    new.extra, offset = b"", 0
+    while len(info.extra) - offset >= 4:
+        kind, size = struct.unpack_from("<HH", info.extra, offset)
+        field = info.extra[offset : offset + 4 + size]
         if kind == EXTENDED_TIMESTAMP and size == 5:  # its flags announce up to three times, but the central directory has only one
             field = field[:4] + bytes([field[4] & 1]) + field[5:]
-        kept += field * (kind != ZIP64)
-        at += 4 + size
-    new.extra = kept
+        if kind != ZIP64:
+            new.extra += field
+        offset += 4 + size
     return new
 
 

@@ -85,11 +85,9 @@ class ForkedProcess:
             return receive(self.pipe)
         self.wait()
         code = self.code or 0
-        raise (
-            ChildProcessError(f"it took longer than {self.seconds:g} seconds")
-            if -code in TIMEOUT_SIGNALS
-            else build_death_error(code)
-        )
+        if -code in TIMEOUT_SIGNALS:
+            raise ChildProcessError(f"it took longer than {self.seconds:g} seconds")
+        raise build_death_error(code)
 
     def kill(self, number: int) -> None:
         if self.code is None:

@@ -110,14 +110,14 @@ def test_each_file_has_an_outcome(files: dict[str, bytes], tmp_path: Path) -> No
     result = checked(tmp_path, files)
     assert result.package.outcome is RowOutcome.WRONG
     rows = {row.path: row for row in result.files}
-    outcomes = {"good": RowOutcome.GOOD, "wrong": RowOutcome.WRONG, "without": RowOutcome.WITHOUT, "cut": RowOutcome.REFUSED}
+    outcomes = {"good": RowOutcome.GOOD, "wrong": RowOutcome.WRONG, "without": RowOutcome.NO_SECTION, "cut": RowOutcome.REFUSED}
     assert {path: row.outcome for path, row in rows.items()} == outcomes
     assert rows["good"].covered_bytes == rows["good"].code_bytes > 0
     assert rows["wrong"].findings[0].startswith("error: ")
     assert rows["wrong"].reason == rows["wrong"].findings[0]
     assert (rows["good"].findings, rows["without"].reason) == ([], "no SFrame section")
     assert checked(tmp_path, {"good": files["good"]}).package.outcome is RowOutcome.GOOD
-    assert checked(tmp_path, {"without": files["without"]}).package.outcome is RowOutcome.WITHOUT
+    assert checked(tmp_path, {"without": files["without"]}).package.outcome is RowOutcome.NO_SECTION
 
 
 def test_what_falls_short(files: dict[str, bytes], tmp_path: Path) -> None:
@@ -127,12 +127,12 @@ def test_what_falls_short(files: dict[str, bytes], tmp_path: Path) -> None:
     def short(demand: CoverageDemand) -> list[str]:
         return [row.path for row in rows if demand.explain_shortfall(row)]
 
-    assert short(CoverageDemand(checked=True)) == ["wrong", "cut"]
-    assert short(CoverageDemand(checked=True, strict=True)) == ["without", "wrong", "cut"]
-    assert short(CoverageDemand(checked=True, minimum=90)) == ["without", "wrong", "cut"]
+    assert short(CoverageDemand(is_check=True)) == ["wrong", "cut"]
+    assert short(CoverageDemand(is_check=True, strict=True)) == ["without", "wrong", "cut"]
+    assert short(CoverageDemand(is_check=True, minimum=90)) == ["without", "wrong", "cut"]
     warned = FileRow("x", "", "x", RowOutcome.GOOD, section_bytes=1, findings=["warning: x: y"])
-    assert CoverageDemand(checked=True).explain_shortfall(warned) == ""
-    assert CoverageDemand(checked=True, strict=True).explain_shortfall(warned) == "warning: x: y"
+    assert CoverageDemand(is_check=True).explain_shortfall(warned) == ""
+    assert CoverageDemand(is_check=True, strict=True).explain_shortfall(warned) == "warning: x: y"
 
 
 @for_each("option", [("--sframe-version", "2"), ("--synthesize",)])

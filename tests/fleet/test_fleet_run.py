@@ -99,7 +99,7 @@ def test_nothing_that_is_done_is_done_again(pool: Path, tmp_path: Path, some_pro
     run(pool, out)
     first, table = written(out), rows(out, "files")
     fleet, _ = run(pool, out)
-    assert (written(out), rows(out, "files"), fleet.earlier) == (first, table, PACKAGES)
+    assert (written(out), rows(out, "files"), fleet.earlier_packages) == (first, table, PACKAGES)
 
     os.utime(pool / "00.tar")  # the same content
     write_tar(pool / "01.tar", {"usr/bin/new": some_programs[2]})
@@ -108,14 +108,14 @@ def test_nothing_that_is_done_is_done_again(pool: Path, tmp_path: Path, some_pro
     again = written(out)
     assert {name: again[name] for name in first} == first
     assert len(again) == len(first) + 1
-    assert fleet.earlier == PACKAGES - 2
+    assert fleet.earlier_packages == PACKAGES - 2
     assert [row["package"] for row in rows(out, "packages")] == ["00.tar", "01.tar", *(f"{n:02}.tar" for n in range(3, PACKAGES))]
 
     fleet, _ = run(pool, out, RunOptions(Mode.REWRITE))
-    assert fleet.earlier == 0
+    assert fleet.earlier_packages == 0
     (out / "packages/05.tar").unlink()
     fleet, _ = run(pool, out, RunOptions(Mode.REWRITE))
-    assert fleet.earlier == PACKAGES - 2
+    assert fleet.earlier_packages == PACKAGES - 2
     assert (out / "packages/05.tar").exists()
 
 
@@ -131,7 +131,7 @@ def test_a_damaged_result_is_made_again(pool: Path, tmp_path: Path, damage: byte
         break
     fleet, _ = run(pool, out)
     assert rows(out, "files") == table
-    assert PACKAGES - 2 <= fleet.earlier <= PACKAGES - 1
+    assert PACKAGES - 2 <= fleet.earlier_packages <= PACKAGES - 1
 
 
 def test_a_failed_package_is_tried_again(pool: Path, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_failed_package_is_tried_again(pool: Path, tmp_path: Path) -> None:
         (tmp_path / "away").rename(pool / "03.tar")
         requests.clear()
         fleet, watched = run(listing, out)
-    assert (watched.findings, requests, fleet.earlier) == ([], ["/03.tar"], PACKAGES - 1)
+    assert (watched.findings, requests, fleet.earlier_packages) == ([], ["/03.tar"], PACKAGES - 1)
     assert {row["outcome"] for row in rows(out, "packages")} == {"added"}
     assert len(written(out)) == PACKAGES  # that of the failure is gone
 
@@ -203,7 +203,7 @@ def test_an_interrupted_run_continues(pool: Path, tmp_path: Path, number: signal
         done = {path.name for path in (tmp_path / "out/results").rglob("*.json")}
         requests.clear()
         fleet, watched = run(tmp_path / "list", tmp_path / "out")
-        assert (fleet.earlier, watched.findings) == (len(done), [])
+        assert (fleet.earlier_packages, watched.findings) == (len(done), [])
         assert len(requests) == PACKAGES - len(done)
         run(tmp_path / "list", tmp_path / "whole")
     for name in ("files", "packages"):
@@ -249,11 +249,12 @@ def test_processes_that_cannot_be_started_are_lines(pool: Path, tmp_path: Path, 
 
 
 def test_results_depend_on_all_keywords_of_add_section() -> None:
-    forced = RunOptions(adding={"force": True})
+    forced = RunOptions(add_keywords={"force": True})
     assert RunOptions.from_json(json.loads(json.dumps(forced.to_json()))) == forced
-    assert forced.make_key("x") != RunOptions(adding={"force": False}).make_key("x") == RunOptions().make_key("x")
+    assert forced.make_key("x") != RunOptions(add_keywords={"force": False}).make_key("x") == RunOptions().make_key("x")
     given = {"version": 3, "optimize": "fast", "min_kernel": None, "synthesize": False}  # as the command line gives them
-    assert RunOptions(adding=given).make_key("x") == RunOptions().make_key("x") != RunOptions(adding={"version": 2}).make_key("x")
+    assert RunOptions(add_keywords=given).make_key("x") == RunOptions().make_key("x")
+    assert RunOptions(add_keywords={"version": 2}).make_key("x") != RunOptions().make_key("x")
 
 
 def test_a_mistyped_source_leaves_the_tables(pool: Path, tmp_path: Path) -> None:
@@ -279,13 +280,13 @@ def test_another_content_than_the_client_saw_is_not_converted(pool: Path, tmp_pa
     item, options = Item("x", str(pool / "01.tar")), RunOptions(Mode.REWRITE)
     here = identify_content(item)
     with OutputDirectory.opened(str(tmp_path / "out"), make=True) as output:
-        assert work_on(item._replace(state=here.state), options, output).outcome is RowOutcome.ADDED
+        assert work_on(item._replace(size_and_mtime=here.size_and_mtime), options, output).outcome is RowOutcome.ADDED
         os.utime(item.place, ns=(0, 0))
         with pytest.raises(OSError, match="its size or time differs from where the run was started"):
-            work_on(item._replace(state=here.state), options, output)
+            work_on(item._replace(size_and_mtime=here.size_and_mtime), options, output)
         (pool / "01.tar").unlink()
         with pytest.raises(OSError, match="all workers need the same sources"):
-            work_on(item._replace(state=here.state), options, output)
+            work_on(item._replace(size_and_mtime=here.size_and_mtime), options, output)
 
 
 def test_the_outcomes_of_a_package(tmp_path: Path, some_programs: list[bytes]) -> None:

@@ -149,7 +149,7 @@ def test_streams_that_cannot_seek(library: bytes) -> None:
     with Pass("tar", len(data), visit) as one:
         write_tar(Stream(data), visit_tar(one, Stream(data)), out.write)
         passed = one.make_report()
-    assert (passed.elf_files, passed.changed, passed.entries) == (2, 1, 9)
+    assert (passed.elf_files, passed.changed_files, passed.entries) == (2, 1, 9)
     expected = tar([*many_kinds(library)[:-1], ("usr/other.so", library + b"more")])
     size = len(expected.rstrip(b"\0"))
     assert out.getvalue()[:size] == expected[:size]
@@ -279,7 +279,7 @@ def test_what_is_not_handled_is_known_wherever_its_files_stand(kind: str, suffix
 def test_files_of_other_tools_make_no_image_and_no_package(names: tuple[str, ...]) -> None:
     seen: list[str] = []
     passed = passed_of(tar([*((name, b"{}") for name in names), ("usr/bin/a", elf())]), seen=seen)
-    assert (passed.kind, passed.changed, seen) == ("tar", 1, ["usr/bin/a"])
+    assert (passed.kind, passed.changed_files, seen) == ("tar", 1, ["usr/bin/a"])
 
 
 def test_looking_at_the_names_has_the_limits_of_a_pass() -> None:

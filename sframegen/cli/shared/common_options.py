@@ -116,10 +116,6 @@ def debug_file_option(text: str, option: Callable[..., Decorator] = click.option
     )
 
 
-def duration_option(text: str) -> Decorator:
-    return click.option("-d", "--duration", metavar="SECONDS", type=SECONDS, help=text)
-
-
 def min_coverage_option(text: str) -> Decorator:
     return click.option("--min-coverage", metavar="PCT", type=PERCENT, help=text)
 

@@ -21,10 +21,10 @@ def is_package(path: str) -> bool:
     with suppress(OSError, FormatError):
         if read_beginning(path, path, 4) == b"\x7fELF":
             return False
-    from sframegen.packages.kinds import BEGINNING, IMAGE, OCI_LAYOUT, detect_kind  # noqa: PLC0415 - here and below: not for each program
+    from sframegen.packages.kinds import BEGINNING_BYTES, IMAGE, OCI_LAYOUT, detect_kind  # noqa: PLC0415 - here and below: not for each program
 
     try:
-        beginning = read_beginning(path, path, BEGINNING)
+        beginning = read_beginning(path, path, BEGINNING_BYTES)
     except IsADirectoryError:
         if os.path.lexists(f"{path}/{OCI_LAYOUT}"):
             raise FormatError(IMAGE, file=path) from None

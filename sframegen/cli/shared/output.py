@@ -129,16 +129,12 @@ class Run:
         self.reports.append(Refused(path, message))
         self.report_finding(message)
 
-    def print_json(self) -> None:
-        """Print the reports as one JSON document."""
-        import json  # noqa: PLC0415 - takes as long as a small file
-
-        sys.stdout.writelines(join_json_list(iter([json.dumps(report)]) for report in self.take_json()))
-
     def finish(self, *, as_json: bool) -> NoReturn:
         """Print the reports if `as_json`, and end the command with the run's status."""
         if as_json:
-            self.print_json()
+            import json  # noqa: PLC0415 - takes as long as a small file
+
+            sys.stdout.writelines(join_json_list(iter([json.dumps(report)]) for report in self.take_json()))
         raise click.exceptions.Exit(self.status)
 
     def take_json(self) -> list[dict[str, Any]]:

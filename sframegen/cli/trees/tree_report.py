@@ -8,8 +8,6 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from linker.files.location import locate
-from linker.files.rename_into_place import write_new
 from sframegen.api.add_summary import Outcome, Summary, format_shares
 from sframegen.base.text import format_count
 
@@ -91,9 +89,3 @@ def to_json(trees: dict[str, list[Entry]]) -> str:
         ],
     }
     return json.dumps(report, indent=1, sort_keys=True) + "\n"
-
-
-def write_report(path: str, text: str) -> None:
-    """Write the report to a file, which is replaced completely or not at all. Raises OSError."""
-    with locate(path) as location:
-        write_new(location, text.encode("ascii"), 0o666)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from linker.files.location import locate
 from linker.files.rights import read_umask
 from sframegen.base.errors import FormatError
-from sframegen.fleet.sources.items import Item, is_url, local_path, without_secrets
+from sframegen.fleet.sources.items import CHAIN, Item, is_url, local_path, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ READ_CHUNK = 1 << 22  # bytes to read at a time
 MAX_PACKAGE_BYTES = 16 << 30
 # Keys under which fsspec's file systems give a file's version or time.
 VERSION_KEYS = ("ETag", "etag", "Content-MD5", "Last-Modified", "LastModified", "last_modified", "mtime", "generation")
-STREAMED_SCHEMES = ("http:", "https:")  # fetched in one request, because some servers do not support ranges
+HTTP_SCHEMES = ("http:", "https:")  # fetched in one request, because some servers do not support ranges
 URL_IN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
 NO_HTTP = "the answer is not HTTP"
 # Name of an exception's class -> reason. Names, because aiohttp, which defines most of them, may not be installed.
@@ -47,8 +47,7 @@ async def _release_if_failed(response: Any) -> None:  # noqa: ANN401 - aiohttp's
 
 
 # aiohttp only takes proxies from the environment with `trust_env`. It calls `raise_for_status` for each response.
-CLIENT = {"trust_env": True, "raise_for_status": _release_if_failed}
-OPTIONS: dict[str, dict[str, Any]] = {scheme: {"client_kwargs": CLIENT} for scheme in ("http", "https")}
+HTTP_OPTIONS = {"client_kwargs": {"trust_env": True, "raise_for_status": _release_if_failed}}
 
 
 class FetchError(OSError):
@@ -71,7 +70,8 @@ def open_filesystem(url: str) -> tuple[Any, str]:
     import fsspec  # noqa: PLC0415 - of the extra `fleet`
 
     with as_fetch_errors(url):
-        system, path = fsspec.core.url_to_fs(url, **(OPTIONS.get(url.partition("://")[0], {}) if "::" not in url else {}))
+        is_http = url.startswith(HTTP_SCHEMES) and CHAIN not in url
+        system, path = fsspec.core.url_to_fs(url, **(HTTP_OPTIONS if is_http else {}))
     return system, path
 
 
@@ -88,7 +88,7 @@ class ContentIdentity(NamedTuple):
     """The facts about an item's content that are known before it is read."""
 
     identity: str  #: a text that changes when the content does; "" if only the content shows a change
-    state: str = ""  #: for a path, a text that is the same on each machine that sees the same content
+    size_and_mtime: str = ""  #: for a path, a text that is the same on each machine that sees the same content
 
 
 def identify_content(item: Item) -> ContentIdentity:
@@ -96,12 +96,13 @@ def identify_content(item: Item) -> ContentIdentity:
     if item.is_local and not item.sha256:
         with opened_file(item.place) as file:
             status = os.fstat(file.fileno())
-        state = describe_state(status)
-        return ContentIdentity(f"{item.place}\n{state} {status.st_ctime_ns} {status.st_ino}", state)
+        size_and_mtime = format_size_and_mtime(status)
+        identity = f"{item.place}\n{size_and_mtime} {status.st_ctime_ns} {status.st_ino}"
+        return ContentIdentity(identity, size_and_mtime)
     return ContentIdentity(f"sha256:{item.sha256}" if item.sha256 else identify_url(item))
 
 
-def describe_state(status: os.stat_result) -> str:
+def format_size_and_mtime(status: os.stat_result) -> str:
     """Return a file's size and modification time as text, without what differs between machines, such as inode numbers."""
     return f"{status.st_size} {status.st_mtime_ns}"
 
@@ -135,11 +136,11 @@ def _download(url: str, size: int = -1, limit: int = MAX_PACKAGE_BYTES) -> Itera
 
 def copy_pieces(source: Any, copy: Any, name: str, limit: int) -> None:  # noqa: ANN401 - files of fsspec
     """Copy a file in pieces. Raises FetchError for more than `limit` bytes."""
-    done = 0
+    copied_bytes = 0
     with as_fetch_errors(name):
         while piece := source.read(READ_CHUNK):
-            done += len(piece)
-            if done > limit:
+            copied_bytes += len(piece)
+            if copied_bytes > limit:
                 raise FetchError(None, f"has more than {limit:,} bytes", name)
             copy.write(piece)
 
@@ -147,7 +148,7 @@ def copy_pieces(source: Any, copy: Any, name: str, limit: int) -> None:  # noqa:
 @contextmanager
 def read_url(url: str) -> Iterator[Any]:
     system, path = open_filesystem(url)
-    streamed = url.startswith(STREAMED_SCHEMES)
+    streamed = url.startswith(HTTP_SCHEMES)
     with as_fetch_errors(url):
         file = system.open(path, "rb", block_size=0 if streamed else READ_CHUNK)
     with file:
@@ -171,20 +172,20 @@ def compute_digest(file: BinaryIO, algorithm: str = "sha256") -> str:
 def explain_failure(error: BaseException) -> str:
     """Return in words why a file cannot be fetched. Messages of the libraries may name classes, and contain URLs with secrets."""
     chain = list(_yield_causes(error))
-    for one in chain:
-        for kind in type(one).__mro__:
-            if kind.__name__ in REASONS:
-                return REASONS[kind.__name__]
-    for one in chain:
-        status = getattr(one, "status", None)  # the HTTP status
+    for cause in chain:
+        for exception_type in type(cause).__mro__:
+            if exception_type.__name__ in REASONS:
+                return REASONS[exception_type.__name__]
+    for cause in chain:
+        status = getattr(cause, "status", None)  # the HTTP status
         if status:
             return f"HTTP status {status}"
-    for one in reversed(chain):
-        if isinstance(one, OSError) and one.errno and one.errno > 0:
-            return os.strerror(one.errno)
-    if any(type(one).__name__ == "ClientConnectorError" for one in chain):
+    for cause in reversed(chain):
+        if isinstance(cause, OSError) and cause.errno and cause.errno > 0:
+            return os.strerror(cause.errno)
+    if any(type(cause).__name__ == "ClientConnectorError" for cause in chain):
         return "no connection to the server"
-    return URL_IN_TEXT.sub(lambda found: without_secrets(found[0]), str(chain[-1])) or type(error).__name__
+    return URL_IN_TEXT.sub(lambda match: without_secrets(match[0]), str(chain[-1])) or type(error).__name__
 
 
 def _yield_causes(error: BaseException | None) -> Iterator[BaseException]:

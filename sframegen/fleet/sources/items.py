@@ -1,4 +1,7 @@
-"""Defines an item of a run, which is one package to work on, and checks and builds names, paths and URLs of items."""
+"""Defines an item of a run, which is one package to work on: a name for the results, and a place to fetch it from.
+
+A name from an index may be hostile. It becomes a path or URL only in `make_place_below`, after `check_name`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from sframegen.base.errors import FormatError
 from sframegen.base.text import cut_middle, printable
 
-NAME_MAX = 255  # bytes in one component of a path on Linux
+MAX_COMPONENT_BYTES = 255  # NAME_MAX of Linux: bytes between two slashes of a path
 MAX_NAME_BYTES = 2048
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:::|://)")
 CHAIN = "::"  # separates the parts of a chained fsspec URL: `zip://x::https://host/a`
@@ -27,7 +30,7 @@ class Item(NamedTuple):
     sha256: str = ""  #: of its content according to an index, or ""
     size: int = -1  #: in bytes according to an index, or -1
     refused: str = ""  #: the reason if it must not be fetched
-    state: str = ""  #: for a path, what identifies the file on the machine of the run; workers that see another file refuse it
+    size_and_mtime: str = ""  #: of a file on the machine of the run; a worker that sees other values refuses the item
 
     @property
     def is_local(self) -> bool:
@@ -109,7 +112,7 @@ def check_name(name: str) -> None:
         raise FormatError("its name leads out of the repository")
     if any(part in ("", ".") for part in parts):
         raise FormatError("its name has empty parts")
-    if len(raw) > MAX_NAME_BYTES or any(len(part.encode("utf-8", "surrogateescape")) > NAME_MAX for part in parts):
+    if len(raw) > MAX_NAME_BYTES or any(len(part.encode("utf-8", "surrogateescape")) > MAX_COMPONENT_BYTES for part in parts):
         raise FormatError("its name is too long")
     if not name.isprintable() and any(ord(letter) < 32 or ord(letter) == 127 for letter in name):
         raise FormatError("its name has control characters")
@@ -145,6 +148,6 @@ def refuse_bad_name(item: Item) -> Item:
     return item
 
 
-def make_refused_item(name: str, place: str, why: str) -> Item:
-    """Make an item that is refused for the reason `why`. `name`: any text."""
-    return Item(cut_middle(printable(name))[:NAME_MAX] or place, place, refused=why)
+def make_refused_item(name: str, place: str, reason: str) -> Item:
+    """Make an item that is refused for this reason. `name`: any text."""
+    return Item(cut_middle(printable(name))[:MAX_COMPONENT_BYTES] or place, place, refused=reason)

@@ -32,7 +32,7 @@ from sframegen.packages.kinds import IMAGE, OCI_LAYOUT, explain_unhandled
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-BEGINNING = 1 << 12  # bytes, enough to recognise every kind of package
+BEGINNING_BYTES = 1 << 12  # enough to recognise every kind of package
 MAX_LIST_LINE = 1 << 16
 STDIN = "-"
 
@@ -58,15 +58,12 @@ def _choose_labels(sources: Sequence[str]) -> list[str]:
     """Return a unique first part of names for each source, or "" if there is only one."""
     if len(sources) < 2:
         return [""] * len(sources)
-    taken: set[str] = set()
-    labels = []
+    labels: dict[str, None] = {}
     for source in sources:
         name = clean_path(make_name(local_path(source))).rpartition("/")[2] or "source"
-        numbered = (name, *(f"{name}-{number}" for number in range(2, len(sources) + 1)))
-        label = next(label for label in numbered if label not in taken)
-        taken.add(label)
-        labels.append(label)
-    return labels
+        candidates = (name, *(f"{name}-{number}" for number in range(2, len(sources) + 1)))
+        labels[next(label for label in candidates if label not in labels)] = None
+    return [*labels]
 
 
 def list_source(source: str) -> Iterator[Item]:
@@ -93,7 +90,7 @@ def _list_url(url: str) -> Iterator[Item]:
 def _list_file(path: str) -> Iterator[Item]:
     """Yield a package, or the packages in a list. Raises FormatError for any other file."""
     with opened_file(path) as file:
-        beginning = file.read(BEGINNING)
+        beginning = file.read(BEGINNING_BYTES)
         if why := explain_unhandled(path, beginning):
             raise FormatError(why, file=without_secrets(path))
         if kinds.detect_kind(path, beginning) is not None:
@@ -160,14 +157,14 @@ def _list_directory(descriptor: int, root: str, directory: str, pending: list[st
     if any(entry.name == OCI_LAYOUT for entry in entries):
         yield make_refused_item(directory or os.path.basename(os.path.abspath(root)), here, IMAGE)  # noqa: PTH100, PTH119
         return
-    inner = []
+    subdirectories = []
     for entry in entries:
         path = os.path.join(directory, entry.name)  # noqa: PTH118
         if entry.is_dir(follow_symlinks=False):
-            inner.append(path)
+            subdirectories.append(path)
         elif entry.is_file(follow_symlinks=False):
             try:
-                beginning = read_beginning(entry.name, entry.name, BEGINNING, os.O_NOFOLLOW, directory=descriptor)
+                beginning = read_beginning(entry.name, entry.name, BEGINNING_BYTES, os.O_NOFOLLOW, directory=descriptor)
             except (FormatError, OSError) as error:  # FormatError: a file of another kind has replaced it
                 reason = error.strerror if isinstance(error, OSError) else error.message
                 yield Item(path, os.path.join(root, path), refused=f"cannot be read: {reason}")  # noqa: PTH118
@@ -178,8 +175,10 @@ def _list_directory(descriptor: int, root: str, directory: str, pending: list[st
                 yield refuse_bad_name(Item(path, os.path.join(root, path)))  # noqa: PTH118
             elif is_linked(beginning[:EHDR_SIZE]):
                 yield None
-    pending += inner[::-1]
+    pending += subdirectories[::-1]  # the last one is taken first
 
+
+# -- indexes of APT repositories
 
 APT_INDEX = re.compile(r"Packages(?:\.(?:gz|xz|zst|bz2))?$")
 MAX_INDEX_BYTES = 1 << 30  # bytes of an index as fetched, perhaps compressed
@@ -194,8 +193,8 @@ def list_apt_index(index: str) -> Iterator[Item]:
     from debian.deb822 import Packages  # noqa: PLC0415 - of the extra `fleet`
 
     index = local_path(index)
-    above, dists, _ = index.rpartition("/dists/")
-    base = above if dists else _parent(index)  # names are relative to it; in a flat repository, it is the index's directory
+    repository, dists, _ = index.rpartition("/dists/")
+    base = repository if dists else _parent(index)  # names are relative to it; a flat repository has no `dists`
     fields = ["Filename", "Size", "SHA256"]
     with opened_index(index, MAX_INDEX_BYTES) as file:
         lines = _read_lines(file, without_secrets(index))
@@ -221,7 +220,7 @@ def _read_unpacked(file: BinaryIO, name: str) -> Iterator[bytes]:
     file.seek(0)
     if not beginning and os.fstat(file.fileno()).st_size:
         raise FormatError("cannot be read", file=name)
-    stream, done = open_decompressed(file, detect_compression(beginning)), 0
+    stream, unpacked_bytes = open_decompressed(file, detect_compression(beginning)), 0
     while True:
         try:
             piece = stream.read(UNPACKED_CHUNK)
@@ -229,21 +228,21 @@ def _read_unpacked(file: BinaryIO, name: str) -> Iterator[bytes]:
             raise FormatError(f"damaged: {error.message}", file=name) from error
         if not piece:
             return
-        done += len(piece)
-        if done > MAX_UNPACKED_BYTES:
+        unpacked_bytes += len(piece)
+        if unpacked_bytes > MAX_UNPACKED_BYTES:
             raise FormatError(f"unpacks to more than {MAX_UNPACKED_BYTES:,} bytes", file=name)
         yield piece
 
 
 def _read_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
-    rest = b""
+    incomplete_line = b""
     for piece in _read_unpacked(file, name):
-        *lines, rest = (rest + piece).split(b"\n")
+        *lines, incomplete_line = (incomplete_line + piece).split(b"\n")
         yield from lines
-        if len(rest) > MAX_LINE_BYTES:
+        if len(incomplete_line) > MAX_LINE_BYTES:
             raise FormatError(f"a line of more than {MAX_LINE_BYTES:,} bytes", file=name)
-    if rest:
-        yield rest
+    if incomplete_line:
+        yield incomplete_line
 
 
 def is_index(place: str) -> bool:
