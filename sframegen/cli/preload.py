@@ -133,36 +133,36 @@ def _list_objects(arguments: Sequence[str], also: Iterable[str]) -> list[str]:
 
 def _prepare_sections(objects: list[str], detached: str | None, stores: Sequence[str], common: CommonOptions) -> None:
     """Make detached sections for objects without one if `detached` is given, and print which objects have sections."""
-    found = _find_sections(objects, stores)
-    if detached and (lacking := [path for path, where in found.items() if where == MISSING]):
+    locations = _find_sections(objects, stores)
+    if detached and (lacking := [path for path, location in locations.items() if location == MISSING]):
         _add_detached(lacking, detached, quiet=common.quiet)
-        found |= _find_sections(lacking, stores)
+        locations |= _find_sections(lacking, stores)
     if common.verbose:
-        for path, where in found.items():
-            note(f"{path}: {where}")
-    lacking = [path for path, where in found.items() if where == MISSING]
+        for path, location in locations.items():
+            note(f"{path}: {location}")
+    lacking = [path for path, location in locations.items() if location == MISSING]
     if lacking and not common.quiet:
         remedy = "" if detached else "; --detached DIR makes their sections"
-        note(f"no section in {len(lacking)} of {format_count(len(found), 'object')}: {format_first(lacking)}{remedy}")
+        note(f"no section in {len(lacking)} of {format_count(len(locations), 'object')}: {format_first(lacking)}{remedy}")
 
 
 def _find_sections(objects: Iterable[str], directories: Sequence[str]) -> dict[str, str]:
     """Return where each object has its section: IN_FILE, IN_STORE or MISSING. An object that cannot be read is MISSING, too."""
     stores = Stores(directories)
-    found = {}
+    locations = {}
     for path in objects:
-        found[path] = MISSING
+        locations[path] = MISSING
         try:
             elf = open_elf(path)
             if any(segment.p_type == PT.GNU_SFRAME and segment.p_filesz for segment in elf.segments):
-                found[path] = IN_FILE
+                locations[path] = IN_FILE
             elif stores.find_for_file(elf, len):
-                found[path] = IN_STORE
+                locations[path] = IN_STORE
         except (OSError, FormatError) as error:
             note(describe_error(error, path))
     for line in stores.take_notes():
         note(line)
-    return found
+    return locations
 
 
 def _add_detached(paths: Iterable[str], directory: str, *, quiet: bool) -> None:

@@ -16,7 +16,7 @@ import os
 import socket
 import sys
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pickle import PickleError, UnpicklingError
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
@@ -136,14 +136,12 @@ class DaskCluster:
 
 def _parse_answer(text: object) -> Finished:
     """Parse the return value of `package_task`. Raises EngineError for anything else."""
-    try:
+    with suppress(ValueError, RecursionError):
         match json.loads(text) if isinstance(text, str) else None:
             case [AnswerKind.CANNOT_WORK, str(why)]:
                 raise EngineError(to_one_line(why))
             case [AnswerKind.FINISHED, values]:
                 return parse_finished(values)
-    except (ValueError, RecursionError):
-        pass
     raise EngineError(INVALID_ANSWER)
 
 

@@ -6,6 +6,7 @@ The earlier result is found by the content's identity before the content is read
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from socket import gethostname
 from time import perf_counter
@@ -142,19 +143,14 @@ def _pass_and_rewrite(item: Item, source: BinaryIO, files: PackageFiles, output:
 
 def _reset_peak_memory() -> None:
     """Reset the kernel's count of this process' peak memory."""
-    try:
-        with open("/proc/self/clear_refs", "w", encoding="utf-8") as file:  # noqa: PTH123
-            file.write("5")  # resets VmHWM: proc(5)
-    except OSError:
-        pass
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # resets VmHWM: proc(5)
 
 
 def _read_peak_memory() -> int:
     """Return the peak memory since the reset in bytes; 0 if the system does not report it."""
-    try:
+    with suppress(OSError):
         for line in Path("/proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    except OSError:
-        pass
     return 0

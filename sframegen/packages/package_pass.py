@@ -1,7 +1,7 @@
 """Passes over the entries of a package, for all formats: checks names and limits, visits ELF files, and makes the report.
 
 To visit a file is to copy it to a private directory, and to call a function with that copy. If the function writes a changed
-file, this becomes the content of the entry in the new package. No file is ever written under a name from the package.
+file, the entry has its contents in the new package. No file is ever written under a name from the package.
 """
 
 from __future__ import annotations

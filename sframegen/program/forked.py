@@ -62,7 +62,7 @@ class ForkedProcess:
     def _start(self, start: Callable[[socket.socket], int], seconds: float) -> None:
         """Start the process. `start`: starts a process that answers questions from the socket, and returns its pid."""
         self.seconds = seconds
-        self.code: int | None = None  # the exit code, as in subprocess; None while it runs
+        self.exit_code: int | None = None  # as in subprocess: negative for a signal; None while it runs
         self.pipe, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with child_end, signals_held():  # closed here, so that the pipe breaks when the process dies
             _RUNNING.add(self)
@@ -84,31 +84,31 @@ class ForkedProcess:
         with suppress(EOFError, ConnectionError):
             return receive(self.pipe)
         self.wait()
-        code = self.code or 0
+        code = self.exit_code or 0
         if -code in TIMEOUT_SIGNALS:
             raise ChildProcessError(f"it took longer than {self.seconds:g} seconds")
         raise build_death_error(code)
 
-    def kill(self, number: int) -> None:
-        if self.code is None:
+    def kill(self, signal_number: int) -> None:
+        if self.exit_code is None:
             with suppress(ProcessLookupError):
-                os.kill(self.pid, number)
+                os.kill(self.pid, signal_number)
 
-    def end(self, number: int = 0, *, waits: bool = True) -> None:
-        """End the process with the signal `number`, or when it next waits for a question. `waits`: wait until it has ended."""
+    def end(self, signal_number: int = 0, *, waits: bool = True) -> None:
+        """End the process with a signal, or (0) when it next waits for a question. `waits`: wait until it has ended."""
         self.pipe.close()
-        self.kill(number)
+        self.kill(signal_number)
         self.wait(0 if waits else os.WNOHANG)
 
     def wait(self, flags: int = 0) -> None:
         """Wait for the process to end, and set `code`; with WNOHANG, set it only if the process has already ended."""
-        if self.code is None:
+        if self.exit_code is None:
             try:
                 pid, status = os.waitpid(self.pid, flags)
             except ChildProcessError:  # another part of the program has waited for it
-                self.code = 0
+                self.exit_code = 0
             else:
-                self.code = os.waitstatus_to_exitcode(status) if pid else None
+                self.exit_code = os.waitstatus_to_exitcode(status) if pid else None
 
 
 _RUNNING: WeakSet[ForkedProcess] = WeakSet()

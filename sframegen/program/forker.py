@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class Forker:
     """Starts processes for one kind of work: from this process or, after `begin`, from a small one that was forked then."""
 
-    def __init__(self, work: Work, prepare: Callable[[int], object] = lambda _: None, holds: tuple[int, ...] = ()) -> None:
-        """`work`, `prepare`: as for ForkedProcess. `holds`: those of the descriptors open at `begin` that `work` needs."""
-        self._work, self._prepare, self._holds = work, prepare, holds
+    def __init__(self, work: Work, prepare: Callable[[int], object] = lambda _: None, kept: tuple[int, ...] = ()) -> None:
+        """`work`, `prepare`: as for ForkedProcess. `kept`: the descriptors, open at `begin`, that `work` needs."""
+        self._work, self._prepare, self._kept = work, prepare, kept
         self._process: ForkedProcess | None = None
         self._released: list[int] = []
 
@@ -30,7 +30,7 @@ class Forker:
         """Start the small process, which gets our current priority. Call this early, to keep it small. Raises OSError."""
         if not self.is_running:
             self.close()  # the pipe to one that has died
-            server = _ForkServer(self._work, self._prepare, self._holds)
+            server = _ForkServer(self._work, self._prepare, self._kept)
             self._process = ForkedProcess(server.answer, server.prepare)
 
     def start_process(self, seconds: float = 0) -> ForkedProcess:
@@ -51,7 +51,7 @@ class Forker:
         if self._process is None:
             return False
         self._process.wait(os.WNOHANG)
-        return self._process.code is None
+        return self._process.exit_code is None
 
     def release(self, pid: int) -> None:
         """Release a process whose exit code is not needed, and that will not get further signals."""
@@ -80,20 +80,20 @@ class Forker:
 class _ForkServer:
     """The work of the small process: it forks other processes and waits for them."""
 
-    def __init__(self, work: Work, prepare: Callable[[int], object], holds: tuple[int, ...]) -> None:
-        self._work, self._prepare, self._holds = work, prepare, holds
+    def __init__(self, work: Work, prepare: Callable[[int], object], kept: tuple[int, ...]) -> None:
+        self._work, self._prepare, self._kept = work, prepare, kept
         self._pipe = -1
         self._released: set[int] = set()
 
     def prepare(self, pipe: int) -> None:
         self._pipe = pipe
         die_with_parent(ignore_signals=True)  # the processes that it has forked die with it
-        keep_only_descriptors(pipe, *self._holds)
+        keep_only_descriptors(pipe, *self._kept)
 
     def answer(self, released: list[int], pid: int, seconds: float, *pipes: int) -> int | OSError:
         """Fork a process for the pipe and return its pid; without a pipe, wait for process `pid` and return its exit code."""
         self._released.update(released)
-        self._released = {one for one in self._released if not os.waitpid(one, os.WNOHANG)[0]}
+        self._released = {process for process in self._released if not os.waitpid(process, os.WNOHANG)[0]}
         try:
             for pipe in pipes:
                 with socket.socket(fileno=os.dup(pipe)) as child_end:
@@ -116,23 +116,23 @@ class ForkerProcess(ForkedProcess):
         self._forker = forker
         self._start(lambda pipe: forker.fork(pipe, seconds), seconds)
 
-    def kill(self, number: int) -> None:
+    def kill(self, signal_number: int) -> None:
         if self._forker.is_running:
-            super().kill(number)
+            super().kill(signal_number)
 
-    def end(self, number: int = 0, *, waits: bool = True) -> None:
+    def end(self, signal_number: int = 0, *, waits: bool = True) -> None:
         """End the process like ForkedProcess.end, but let the Forker wait for it."""
         del waits
         self.pipe.close()
-        self.kill(number)
-        if self.code is None:
+        self.kill(signal_number)
+        if self.exit_code is None:
             self._forker.release(self.pid)
-            self.code = 0
+            self.exit_code = 0
 
     def wait(self, flags: int = 0) -> None:
         del flags
-        if self.code is None:
+        if self.exit_code is None:
             try:
-                self.code = self._forker.wait_for_exit_code(self.pid)
+                self.exit_code = self._forker.wait_for_exit_code(self.pid)
             except OSError:  # the small process has died, which has killed this one
-                self.code = 1
+                self.exit_code = 1

@@ -45,7 +45,7 @@ class Helpers:
     def call(self, risk: Hashable, work: Callable[..., Answer], *arguments: object, descriptors: Sequence[int] = ()) -> Answer:
         """Return the result of `work(*arguments, *descriptors)`. Raises as that does, and NoAnswerError."""
         for stuck in tuple(self._stuck):  # a helper that has answered late can take this call, so that no new process is needed
-            self.answers(stuck)
+            self.is_free(stuck)
         if risk in self._stuck or len(self._stuck) >= MAX_STUCK:
             raise NoAnswerError
         helper, self._idle = self._reuse_or_start(), None
@@ -73,7 +73,7 @@ class Helpers:
                 del answer  # the exception refers to this frame: the cycle would keep the objects of all callers' frames alive
         return answer
 
-    def answers(self, risk: Hashable) -> bool:
+    def is_free(self, risk: Hashable) -> bool:
         """Return True if no call with that risk is stuck. A late answer is discarded, and its call is no longer stuck."""
         helper, waited = self._stuck.get(risk, (None, 0.0))
         if helper is None:

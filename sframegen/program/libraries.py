@@ -51,19 +51,19 @@ def requirements() -> dict[str, str]:
     except metadata.PackageNotFoundError:
         return {}
     needed = ("".join(line.partition(";")[0].split()) for line in lines)  # without environment markers and spaces
-    return {PROJECT.match(one)[0]: one for one in needed}  # type: ignore[index] # each begins with a name
+    return {PROJECT.match(requirement)[0]: requirement for requirement in needed}  # type: ignore[index] # each begins with a name
 
 
 def pip_requirements(projects: Iterable[str]) -> list[str]:
     """Return the arguments with which pip installs these projects in the required releases."""
-    known = requirements()
-    return [known.get(project, project) for project in projects]
+    by_project = requirements()
+    return [by_project.get(project, project) for project in projects]
 
 
 def find_library(module: str | None) -> Library | None:
     """Return the library that provides a module such as `elftools.elf.elffile`."""
-    name = module or ""
-    return next((one for one in (*DEPENDENCIES, *FLEET, *SYMBOL_LIBRARIES) if f"{name}.".startswith(f"{one.module}.")), None)
+    libraries = (*DEPENDENCIES, *FLEET, *SYMBOL_LIBRARIES)
+    return next((library for library in libraries if f"{module or ''}.".startswith(f"{library.module}.")), None)
 
 
 def import_library(module: str, *names: str) -> Any:  # noqa: ANN401 - a module without types, for one

@@ -30,7 +30,10 @@ class _Action(c.Structure):
 
 @contextmanager
 def zeros_for_missing_pages() -> Iterator[None]:
-    """Within the block, replace the missing pages of a truncated file by zeros, so that reading it does not end this process."""
+    """Within the block, replace the missing pages of a truncated file by zeros, so that reading it does not end this process.
+
+    The kernel sends SIGBUS for a read of such a page. The handler maps zeros from there to the end of the file's mapping.
+    """
     library = c.CDLL(None, use_errno=True)
     library.mmap.restype = c.c_void_p
     library.mmap.argtypes = (c.c_void_p, c.c_size_t, c.c_int, c.c_int, c.c_int, c.c_long)

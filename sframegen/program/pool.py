@@ -36,20 +36,20 @@ class Pool(Generic[I]):
     def __init__(
         self,
         start: Callable[[], ForkedProcess],
-        most: int,
-        question: Callable[[I], AbstractContextManager[Question]] = ask_with_item,
+        max_processes: int,
+        make_question: Callable[[I], AbstractContextManager[Question]] = ask_with_item,
     ) -> None:
-        """`start`: starts a process, or raises OSError. `most`: how many may exist at a time; they end when there is no more work.
+        """`start`: starts a process, or raises OSError. Processes end when there is no more work.
 
-        `question`: returns a context manager that gives the question to send for an item.
+        `make_question`: returns a context manager that gives the question to send for an item, and ends when it was sent.
         """
-        self._start, self._most, self._question = start, most, question
+        self._start, self._max_processes, self._make_question = start, max_processes, make_question
         self._waiting: deque[I] = deque()
         self._workers: dict[int, tuple[ForkedProcess, I]] = {}  # (process, its item) by the descriptor of the process' pipe
-        self._done: list[tuple[I, Answer]] = []
+        self._answered: list[tuple[I, Answer]] = []
         self._epoll = select.epoll()
-        self._some_done = os.eventfd(0, os.EFD_CLOEXEC)  # readable after `finish`
-        self._epoll.register(self._some_done, select.EPOLLIN)
+        self._answered_event = os.eventfd(0, os.EFD_CLOEXEC)  # readable after `finish`
+        self._epoll.register(self._answered_event, select.EPOLLIN)
 
     def __enter__(self) -> Self:
         return self
@@ -64,7 +64,7 @@ class Pool(Generic[I]):
         for descriptor in [*self._workers]:
             self._end(descriptor)
         self._epoll.close()
-        os.close(self._some_done)
+        os.close(self._answered_event)
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when `ready` has new answers."""
@@ -73,7 +73,7 @@ class Pool(Generic[I]):
     @property
     def pending(self) -> int:
         """Return the number of items whose answers `ready` has not returned yet."""
-        return len(self._waiting) + len(self._workers) + len(self._done)
+        return len(self._waiting) + len(self._workers) + len(self._answered)
 
     def put(self, *items: I) -> None:
         self._waiting += items
@@ -85,31 +85,31 @@ class Pool(Generic[I]):
 
     def finish(self, item: I, value: object) -> None:
         """Give an item's answer without asking a process."""
-        self._done.append((item, Answer(value)))
-        os.eventfd_write(self._some_done, 1)
+        self._answered.append((item, Answer(value)))
+        os.eventfd_write(self._answered_event, 1)
 
     def take_answers(self, seconds: float | None = 0) -> list[tuple[I, Answer]]:
         """Return the new (item, answer) pairs. `seconds`: how long to wait if there is none yet; None: without limit."""
         for descriptor, _ in self._epoll.poll(seconds):
-            if descriptor == self._some_done:
+            if descriptor == self._answered_event:
                 os.eventfd_read(descriptor)
                 continue
             process, item = self._workers[descriptor]
             try:
-                self._done.append((item, process.answer()))
+                self._answered.append((item, process.answer()))
             except ChildProcessError as error:
-                self._done.append((item, Answer(error.with_traceback(None))))  # a traceback would keep the frames' objects alive
-            if process.code is None and self._waiting:
+                self._answered.append((item, Answer(error.with_traceback(None))))  # a traceback would keep frames' objects alive
+            if process.exit_code is None and self._waiting:
                 self._begin(process)
             else:
                 self._end(descriptor)
         self._start_some()
-        done, self._done = self._done, []
-        return done
+        answered, self._answered = self._answered, []
+        return answered
 
     def _start_some(self) -> None:
         """Start processes for waiting items, as far as the limits allow."""
-        while self._waiting and len(self._workers) < self._most:
+        while self._waiting and len(self._workers) < self._max_processes:
             try:
                 with signals_held():  # a signal before the registration would leave a process that `close` does not end
                     process = self._start()
@@ -128,7 +128,7 @@ class Pool(Generic[I]):
         """Make the process work on the first waiting item."""
         item = self._waiting.popleft()
         self._workers[process.pipe.fileno()] = process, item
-        with self._question(item) as (values, descriptors):
+        with self._make_question(item) as (values, descriptors):
             process.ask(values, descriptors)
 
     def _end(self, descriptor: int) -> None:

@@ -91,7 +91,7 @@ def test_with_the_small_process_those_that_it_has_forked_end() -> None:
             ready = pool.take_answers(WAIT / 1000)
             assert ready, "nothing came"
             found |= {item: answer.value for item, answer in ready}
-        assert worker.code is not None
+        assert worker.exit_code is not None
     forker.close()
     assert isinstance(found[1], ChildProcessError)
     assert found[2] == os.getpid()

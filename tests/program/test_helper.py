@@ -188,11 +188,11 @@ def test_what_does_not_answer_is_left_alone(impatient: Helpers, monkeypatch: pyt
     monkeypatch.setattr(helper, "MIN_WAIT", 60)
     with pytest.raises(NoAnswerError):
         impatient.call("dead", twice, "is not asked")
-    assert not impatient.answers("dead")
+    assert not impatient.is_free("dead")
     assert impatient._wasted_seconds > 0
     assert impatient.call("alive", twice, "a").value == "aa"
     os.write(write, b".")
-    while not impatient.answers("dead"):
+    while not impatient.is_free("dead"):
         pass
     assert impatient._wasted_seconds == pytest.approx(0)
     assert impatient.call("dead", twice, "b").value == "bb"

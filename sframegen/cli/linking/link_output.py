@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
@@ -76,12 +77,10 @@ def _unquote(part: re.Match[str]) -> str:
 
 def _read_response(path: str) -> str | None:
     """Return the text of a response file, cut off if too long; None unless it is a regular file: the linker has to read a pipe."""
-    try:
+    with suppress(OSError, ValueError, FormatError):
         if stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - here and below: pathlib is not wanted for a name that need not be one
             with os.fdopen(open_regular(path, path), "rb") as file:
                 return os.fsdecode(file.read(MAX_RESPONSE_CHARACTERS + 1))
-    except (OSError, ValueError, FormatError):
-        pass
     return None
 
 

@@ -47,9 +47,9 @@ def check_components() -> Iterator[Component]:
     """Yield all components, in the order in which they are shown."""
     interpreted = [name for name in MODULES if not is_compiled(name)]
     missing_tools = " and ".join(f"{tool} ({debian} of Debian)" for tool, debian in commands.find_missing_build_tools())
-    reason = ("interpreted: all" if len(interpreted) == len(MODULES) else f"interpreted: {', '.join(interpreted)}") + (
-        f"; to compile them, this machine lacks {missing_tools}" * bool(missing_tools)
-    )
+    reason = f"interpreted: {'all' if len(interpreted) == len(MODULES) else ', '.join(interpreted)}"
+    if missing_tools:
+        reason += f"; to compile them, this machine lacks {missing_tools}"
     speed, recompile = "speed: everything takes 2 to 30 times as long", commands.recompile_command()
     found = reason if interpreted else str(len(MODULES))
     yield Component("sframegen", "compiled modules", speed, works=not interpreted, found=found, remedy=recompile)
@@ -58,7 +58,7 @@ def check_components() -> Iterator[Component]:
     except SframegenError as error:
         works, found = False, str(error)
     yield Component("sframegen", "preload", "stack traces from inside a process", works, found, recompile)
-    yield from (_check_library("libraries", one) for one in DEPENDENCIES)
+    yield from (_check_library("libraries", library) for library in DEPENDENCIES)
     privileged = "" if os.geteuid() == 0 else commands.as_root(f"{shlex.quote(sys.executable)} -m sframegen profile --probe")
     reinstall = commands.reinstall_command(is_built=True)
     remedies = {  # by name of the fact that `profile --probe` finds
@@ -73,34 +73,35 @@ def check_components() -> Iterator[Component]:
     for name, works, found in probe().facts:
         if name in remedies:
             yield Component("profile", name, "profile, or a better one", works, found, remedies[name])
-    yield from (_check_library("names", one) for one in SYMBOL_LIBRARIES)
-    yield from (_check_library("fleet", one) for one in FLEET)
+    yield from (_check_library("names", library) for library in SYMBOL_LIBRARIES)
+    yield from (_check_library("fleet", library) for library in FLEET)
 
 
-def _check_library(group: str, one: Library) -> Component:
+def _check_library(group: str, library: Library) -> Component:
     """Return the component for a library, which works if it can be imported, and if sframegen can use its version."""
     try:
-        version = metadata.version(one.project)
+        version = metadata.version(library.project)
     except metadata.PackageNotFoundError:
         version = ""
     try:
-        import_library(one.module)
+        import_library(library.module)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a damaged library raises
         found = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
-        remedy = commands.install_command([one], again=bool(version))
-        return Component(group, one.project, one.use, False, found if version else "not installed", remedy)
-    needed = requirements().get(one.project, "")
+        remedy = commands.install_command([library], again=bool(version))
+        return Component(group, library.project, library.use, False, found if version else "not installed", remedy)
+    needed = requirements().get(library.project, "")
     if not version or is_within_bounds(version, needed):
-        return Component(group, one.project, one.use, True, version or "of unknown version")
+        return Component(group, library.project, library.use, True, version or "of unknown version")
     found = f"version {version}, where sframegen needs {needed}"
-    return Component(group, one.project, one.use, False, found, commands.install_command([one], again=True))
+    return Component(group, library.project, library.use, False, found, commands.install_command([library], again=True))
 
 
 def is_within_bounds(version: str, bound: str) -> bool:
     """Return True if a version is within bounds, as `5.0.9` is within `<5.1,>=5.0.2`. Suffixes such as `rc1` are ignored."""
 
     def numbers(text: str) -> list[int]:
-        return [int(part) for part in re.findall(r"\d+", re.sub(r"(\.0)+$", "", (re.match(r"[\d.]*", text) or [""])[0]))]
+        release = (re.match(r"[\d.]*", text) or [""])[0]
+        return [int(part) for part in re.findall(r"\d+", re.sub(r"(\.0)+$", "", release))]  # 5.1.0 is the same as 5.1
 
     return all((numbers(version) < numbers(limit)) == (sign == "<") for sign, limit in VERSION_BOUND.findall(bound))
 

@@ -142,19 +142,13 @@ def attempt_files(
     if forks := forks or min(jobs, len(files)) > 1:
         results = run_all(work, files, jobs, order_by_size(files, jobs))
     else:
-        results = attempt_one_by_one(work, files)
+        results = enumerate(run_or_catch(work, file) for file in files)
     if len(files) > 1 and sys.stderr.isatty() and not (prints and sys.stdout.isatty()):
         results = count_on_bar(results, len(files))
     for file, outcome in zip(files, restore_order(results), strict=True):
         if forks and writes and isinstance(outcome, DiedError):
             outcome = DiedError(f"{outcome}, before or after it was changed: sframegen check says which")  # noqa: PLW2901
         yield file, outcome
-
-
-def attempt_one_by_one(work: Callable[[str], T], files: Iterable[str]) -> Iterator[Outcome[T]]:
-    """Yield (index, result of `work` or its exception) for each file, in this process."""
-    for number, file in enumerate(files):
-        yield number, run_or_catch(work, file)
 
 
 def count_on_bar(results: Iterable[T], length: int) -> Iterator[T]:

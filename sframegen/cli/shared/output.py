@@ -33,11 +33,6 @@ HINTS = {  # the option that allows a refused change, or the command to use inst
 }
 
 
-def find_hint(error: Exception) -> str | None:
-    """Return what the user can do after a refusal; None if there is no hint."""
-    return HINTS.get(error.reason) if isinstance(error, RefusedError) else None
-
-
 class PathName(click.Path):
     """A path that click does not check, so that a command reports each unreadable file in a line, and goes on with the others.
 
@@ -152,7 +147,7 @@ def describe_error(error: Exception, path: str) -> str:
     prefix = f"{path}: " if path else ""
     if isinstance(error, SframegenError):
         error.file = error.file or path
-        hint = find_hint(error)
+        hint = HINTS.get(error.reason) if isinstance(error, RefusedError) else None
         return f"{error}; {hint}" if hint else str(error)
     if isinstance(error, OSError):
         if error.errno == errno.ENOENT and not str(error.filename or "").startswith("/") and _is_current_directory_gone():

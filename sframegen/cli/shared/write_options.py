@@ -56,10 +56,6 @@ def dry_run_option(text: str = "Print the changes to the file; write nothing.") 
 VERSIONS: dict[str, FormatVersion] = {str(version): version for version in sorted(get_args(FormatVersion), reverse=True)}
 
 
-def _parse_version(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> FormatVersion | None:
-    return None if text is None else VERSIONS[text]
-
-
 def version_option(value: CombinedValue = SECTION_OPTIONS, default: str | None = "3") -> Decorator:
     """Return the option for the SFrame version to write. With `default` None, the section keeps its version."""
     default_settings: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
@@ -68,7 +64,7 @@ def version_option(value: CombinedValue = SECTION_OPTIONS, default: str | None =
         "--sframe-version",
         "version",
         type=choice,
-        callback=_parse_version,
+        callback=lambda _ctx, _parameter, text: VERSIONS.get(text),
         help="Version of the SFrame format to write.",
         cls=PartOption,
         value=value,

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 # The tokens of a GLOB: `**/` (any directories), `**` (anything), `*` (anything without a slash), `?` (one character), a set such as
 # `[a-z]` or `[!a-z]` (one of its members, or none of them), and a character that stands for itself.
 GLOB_TOKEN = re.compile(
-    r"(?P<within>(?:\A|(?<=/))\*\*/)|(?P<all>\*\*)|(?P<part>\*)|(?P<one>\?)|\[(?P<no>!?)(?P<of>\]?[^\]]*)\]|.", re.DOTALL
+    r"(?P<directories>(?:\A|(?<=/))\*\*/)|(?P<anything>\*\*)|(?P<characters>\*)|(?P<character>\?)"
+    r"|\[(?P<negation>!?)(?P<members>\]?[^\]]*)\]|.",
+    re.DOTALL,
 )
-WILDCARD_PATTERNS = {"within": "(?:.*/)?", "all": ".*", "part": "[^/]*", "one": "[^/]"}
+WILDCARD_PATTERNS = {"directories": "(?:.*/)?", "anything": ".*", "characters": "[^/]*", "character": "[^/]"}
 CLASS_MEMBER = re.compile(r"(.)-(.)|(.)", re.DOTALL)  # of a set: a range of characters, or one character
 
 
@@ -76,9 +78,9 @@ def _glob_to_regex(pattern: str) -> str:
 
 
 def _token_to_regex(token: re.Match[str]) -> str:
-    if token["of"] is not None:
-        members = CLASS_MEMBER.sub(lambda m: re.escape(m[3]) if m[3] else f"{re.escape(m[1])}-{re.escape(m[2])}", token["of"])
-        return f"(?!/)[{'^' if token['no'] else ''}{members}]"
+    if token["members"] is not None:
+        members = CLASS_MEMBER.sub(lambda m: re.escape(m[3]) if m[3] else f"{re.escape(m[1])}-{re.escape(m[2])}", token["members"])
+        return f"(?!/)[{'^' if token['negation'] else ''}{members}]"
     return WILDCARD_PATTERNS.get(token.lastgroup or "") or re.escape(token[0])
 
 
@@ -111,31 +113,31 @@ def find_linked_files(trees: OpenTrees, exclusions: Exclusions, *, one_file_syst
     names: dict[tuple[int, int], list[Name]] = {}  # by device and inode
     excluded_files: set[tuple[int, int]] = set()
     unreadable: list[tuple[Name, Exception]] = []
-    seen: set[tuple[int, int, str]] = set()  # directory entries: one root may be below another
+    visited: set[tuple[int, int, str]] = set()  # directory entries: one root may be below another
     times: dict[tuple[int, int], tuple[int, int]] = {}
     devices = {root: os.fstat(descriptor).st_dev for root, descriptor in trees.roots.items()} if one_file_system else {}
     for name, excluded, directory in _walk_regular_files(trees, exclusions, unreadable, devices):
         try:
             parent, base_name = os.fstat(directory), os.path.basename(name.path)  # noqa: PTH119
             entry = parent.st_dev, parent.st_ino, base_name
-            if entry in seen:
+            if entry in visited:
                 continue
-            seen.add(entry)
+            visited.add(entry)
             status = os.lstat(base_name, dir_fd=directory)
-            key = status.st_dev, status.st_ino
+            inode = status.st_dev, status.st_ino
             if status.st_dev != devices.get(name.root, status.st_dev):
                 continue
             if excluded and status.st_nlink > 1:
-                excluded_files.add(key)
+                excluded_files.add(inode)
             elif not excluded and is_linked(read_beginning(base_name, name.full, EHDR_SIZE, os.O_NOFOLLOW, directory=directory)):
-                names.setdefault(key, []).append(name)
+                names.setdefault(inode, []).append(name)
                 times[parent.st_dev, parent.st_ino] = parent.st_atime_ns, parent.st_mtime_ns
         except (FormatError, OSError) as error:
             if not excluded:
                 unreadable.append((name, error))
     order = {root: number for number, root in enumerate(trees.roots)}
-    kept = [links for key, links in names.items() if key not in excluded_files]
-    files = [sorted(links, key=lambda name: (order[name.root], name.path)) for links in kept]
+    included = [links for inode, links in names.items() if inode not in excluded_files]
+    files = [sorted(links, key=lambda name: (order[name.root], name.path)) for links in included]
     return FoundFiles(sorted(files, key=lambda links: (order[links[0].root], links[0].path)), unreadable, times)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from linker.files.location import locate
 from linker.files.rights import read_umask
 from sframegen.base.errors import FormatError
-from sframegen.fleet.sources.items import CHAIN, Item, is_url, local_path, without_secrets
+from sframegen.fleet.sources.items import CHAIN, Item, is_url, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -157,7 +157,6 @@ def read_url(url: str) -> Iterator[Any]:
 
 def opened_index(place: str, limit: int) -> AbstractContextManager[BinaryIO]:
     """Open an index as a regular file, after downloading it if necessary."""
-    place = local_path(place)
     return _download(place, limit=limit) if is_url(place) else opened_file(place)
 
 

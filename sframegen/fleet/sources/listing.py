@@ -192,7 +192,6 @@ def list_apt_index(index: str) -> Iterator[Item]:
     """Yield the packages of an APT index, given by path or URL. Raises FormatError, OSError."""
     from debian.deb822 import Packages  # noqa: PLC0415 - of the extra `fleet`
 
-    index = local_path(index)
     repository, dists, _ = index.rpartition("/dists/")
     base = repository if dists else _parent(index)  # names are relative to it; a flat repository has no `dists`
     fields = ["Filename", "Size", "SHA256"]

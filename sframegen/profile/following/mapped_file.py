@@ -83,7 +83,7 @@ class MappedFiles:
 
     def take_answering(self) -> set[FileKey]:
         """Return the files that did not answer, but may be opened now, and forget them."""
-        answering = {key for key, risk in self._risks.items() if helpers().answers(risk)}
+        answering = {key for key, risk in self._risks.items() if helpers().is_free(risk)}
         for key in answering:
             del self._risks[key]
         return answering
