@@ -88,9 +88,9 @@ class CopiedSymbols:
     def __init__(self, elf: ElfFile | None = None) -> None:
         self._file = elf.name if elf else ""
         self._fault: FormatError | None = None
-        self._read: Callable[[], list[Symbol]] = list
+        self._parse_copy: Callable[[], list[Symbol]] = list
         try:
-            self._read = copy_symbol_table(elf) if elf else list
+            self._parse_copy = copy_symbol_table(elf) if elf else list
         except FormatError as error:
             self._fault = error
 
@@ -110,7 +110,7 @@ class CopiedSymbols:
     def _symbols(self) -> list[Symbol]:
         if self._fault is not None:
             raise self._fault
-        return self._read()
+        return self._parse_copy()
 
     @cached_property
     def _by_address(self) -> dict[int, Symbol]:

@@ -1,8 +1,8 @@
 """Reads the names of code that a process makes at run time from `/tmp/perf-PID.map`, which node, Java and others write for perf.
 
-Anybody can create files in /tmp, so a map is trusted only if it belongs to the process's user or to root, nobody else can write it,
-and it is not older than the process. A helper process reads it, because its file system may not answer. The entries are kept in
-order, and indexed by buckets: each lists the entries whose code reaches into its 16 KiB of addresses.
+Anybody can create files in /tmp, so a map is trusted only if it belongs to the process's user or to root, nobody else can write it
+(a group may if it has the owner's id), and it is not older than the process. A helper process reads it, because its file system may
+not answer. Entries are kept in order, and found with buckets: each lists the entries that reach into its 16 KiB of addresses.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class _Process:
         """Raises OSError, also if the process has ended."""
         fields = status_fields_of(pid)
         self.ticks = _start_ticks(pid)  # when it started, which tells it from a later process with its id
-        self.users = fields.get("Uid", "").split()[1:2]
-        self.name = f"perf-{fields.get('NSpid', str(pid)).split()[-1]}.map"
+        self.users = fields.get("Uid", "").split()[1:2]  # the effective user id
+        self.name = f"perf-{fields.get('NSpid', str(pid)).split()[-1]}.map"  # with the id that the process itself sees
         self.helper_key = ("perf map", pid)  # once a call under this key gets no answer, the helper makes no other one
         [self.folder] = helpers().call(self.helper_key, open_maps_folder, pid).descriptors
         finalize(self, os.close, self.folder)

@@ -88,8 +88,8 @@ def _find_ends(elf: ElfFile, abi: Abi, go_code: GoCode) -> Iterator[StackEnd]:
     last_end = 0
     for address, code in switches[:MAX_SWITCHES]:
         if address > last_end:
-            last_end, returns = _find_other_stack_end(code, address, abi)
-            yield StackEnd(address, last_end, other_stack=returns)
+            last_end, is_left = _find_other_stack_end(code, address, abi)
+            yield StackEnd(address, last_end, other_stack=is_left)
     yield from (StackEnd(*function) for function in _find_entry_functions(elf, abi, go_code))
     table, ranges = cached_go_table(elf, abi), merge_ranges(elf.executable_ranges())
     outermost = table.outermost_ranges() if table else iter(())
@@ -97,7 +97,7 @@ def _find_ends(elf: ElfFile, abi: Abi, go_code: GoCode) -> Iterator[StackEnd]:
 
 
 def _find_other_stack_end(code: bytes, start: int, abi: Abi) -> tuple[int, bool]:
-    """Return where the code on the other stack ends, and whether it ends by setting SP again, not by leaving the function."""
+    """Return where the code on the other stack ends, and whether it ends by leaving that stack, not by leaving the function."""
     from sframegen.code.decoding.decoded_code import decode  # noqa: PLC0415 - capstone is slow to import, and few files need it
     from sframegen.code.isa.effects import Flow  # noqa: PLC0415
     from sframegen.code.isa.machines import isa_of  # noqa: PLC0415
@@ -106,9 +106,9 @@ def _find_other_stack_end(code: bytes, start: int, abi: Abi) -> tuple[int, bool]
     flows = {point.address: point.flow for point in decoded.flow_points()}
     for number in range(len(decoded)):
         address, size, mnemonic, operands = decoded.instruction(number)
-        sets_sp = mnemonic == "mov" and operands.partition(",")[0] in ("rsp", "sp")
-        if sets_sp or flows.get(address) in (Flow.RETURN, Flow.JUMP, Flow.INDIRECT, Flow.STOP):
-            return address + size, sets_sp
+        leaves_stack = mnemonic == "mov" and operands.partition(",")[0] in ("rsp", "sp")
+        if leaves_stack or flows.get(address) in (Flow.RETURN, Flow.JUMP, Flow.INDIRECT, Flow.STOP):
+            return address + size, leaves_stack
     return decoded.end, True
 
 
