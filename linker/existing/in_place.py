@@ -38,8 +38,8 @@ def find_slot(elf: ElfFile) -> Slot:
     """Locate the SFrame section of a file. Raises FormatError if it has none that can be overwritten."""
     segments = [n for n, s in enumerate(elf.segments) if s.p_type == PT.GNU_SFRAME and s.p_filesz]
     sections = [s.number for s in elf.sections if is_sframe_section(s)]
-    named = ranges_in_sframe_headers(elf)
-    starts = {(offset, address) for offset, address, _ in named}
+    ranges = ranges_in_sframe_headers(elf)
+    starts = {(offset, address) for offset, address, _ in ranges}
     if not starts:
         raise elf.error("no SFrame section")
     if len(starts) > 1:
@@ -47,7 +47,7 @@ def find_slot(elf: ElfFile) -> Slot:
     if any(elf.sections[n].header.sh_flags & SHF.COMPRESSED for n in sections):
         raise elf.error("the SFrame section is compressed")
     [(offset, address)] = starts
-    size = loaded_size(elf) or max(size for _, _, size in named)
+    size = loaded_size(elf) or max(size for _, _, size in ranges)
     elf.slice(offset, size, "SFrame section")
     return Slot(offset, address, size, size + count_free_bytes(elf, offset + size), segments, sections)
 

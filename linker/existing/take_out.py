@@ -38,20 +38,20 @@ def plan_removal(elf: ElfFile) -> Removal:
     """Plan to remove the SFrame section and its headers. Bytes are kept if other headers include them, or without SFrame magic."""
     segments = [UNUSED_SEGMENT if s.p_type == PT.GNU_SFRAME else s for s in elf.segments]
     sections = remove_section_headers(elf)
-    named = find_ranges_in_headers(elf, segments, sections)
+    used = find_ranges_in_headers(elf, segments, sections)  # by the headers that stay
     compressed = {s.header.sh_offset for s in elf.sections if is_sframe_section(s) and s.header.sh_flags & SHF.COMPRESSED}
     cleared = [
         Extent(*hole)
         for extent in find_sframe_extents(elf)
         if extent.start in compressed or int.from_bytes(elf.data[extent.start : extent.start + 2], elf.byte_order) == MAGIC
-        for hole in find_gaps(named, extent.start, min(extent.end, len(elf.data)))
+        for hole in find_gaps(used, extent.start, min(extent.end, len(elf.data)))
     ]
     loads = find_own_loads(elf)
     if sum(segments[number].p_filesz for number in loads) > len(elf.data):
         raise elf.error(f"{len(loads)} segments of SFrame sections overlap", "program header table")
     tag_values = sorted(entry.value for entry in read_dynamic(elf))
     for number in loads:
-        if is_unused_load(elf, segments[number], named, cleared, tag_values):
+        if is_unused_load(elf, segments[number], used, cleared, tag_values):
             segments[number] = UNUSED_SEGMENT
     record = undo_record.read_unverified(elf.data)
     if record is not None and record.start >= image_end(elf):  # invalid from now on, and it would look like appended data
@@ -91,8 +91,8 @@ def remove_section_headers(elf: ElfFile) -> list[Section]:
 def are_referred_to_by_number(elf: ElfFile, sections: range) -> bool:
     """Return True if a symbol refers to any of these sections by number, or the file has section groups."""
     tables = [SymbolTable(elf, section, elf.stored_contents(section)) for section in symbol_tables(elf)]
-    known = (next(table.defined_in(sections), None) for table in tables)
-    return any(s.header.sh_type == SHT.GROUP for s in elf.sections) or any(number is not None for number in known)
+    first_symbols = (next(table.defined_in(sections), None) for table in tables)
+    return any(s.header.sh_type == SHT.GROUP for s in elf.sections) or any(symbol is not None for symbol in first_symbols)
 
 
 def find_ranges_in_headers(elf: ElfFile, segments: list[Phdr], sections: list[Section]) -> list[Extent]:
@@ -108,9 +108,9 @@ def find_ranges_in_headers(elf: ElfFile, segments: list[Phdr], sections: list[Se
     return join_extents(item for item in ranges if item.size)
 
 
-def is_unused_load(elf: ElfFile, load: Phdr, named: list[Extent], cleared: list[Extent], tag_values: list[int]) -> bool:
+def is_unused_load(elf: ElfFile, load: Phdr, used: list[Extent], cleared: list[Extent], tag_values: list[int]) -> bool:
     """Return True if no header or dynamic tag refers to the PT_LOAD, and its bytes are zero or cleared. `tag_values`: ascending."""
     start, end = load.extent[:2]
-    tags = bisect_left(tag_values, load.p_vaddr + load.p_memsz) - bisect_left(tag_values, load.p_vaddr)
-    is_named = find_overlapping(named, start, end) or tags
-    return not is_named and not any(bytes(elf.data[slice(*rest)]).strip(b"\0") for rest in find_gaps(cleared, start, end))
+    tag_count = bisect_left(tag_values, load.p_vaddr + load.p_memsz) - bisect_left(tag_values, load.p_vaddr)
+    is_used = find_overlapping(used, start, end) or tag_count
+    return not is_used and not any(bytes(elf.data[slice(*kept)]).strip(b"\0") for kept in find_gaps(cleared, start, end))

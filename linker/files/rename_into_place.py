@@ -17,7 +17,7 @@ from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-FS_IOC_GETFLAGS, FS_APPEND_FL = 0x80086601, 0x20
+FS_IOC_GETFLAGS, FS_APPEND_FL = 0x80086601, 0x20  # an ioctl, and a bit of its result
 
 
 class StepError(OSError):
@@ -74,20 +74,20 @@ def write_atomically(
                 os.replace(temporary, target.name, src_dir_fd=directory, dst_dir_fd=directory)
             if replaced is not None:
                 sync_directory(directory, target)
-            for name in hard_links:
-                relink(descriptor, name, source)
+            for hard_link in hard_links:
+                relink(descriptor, hard_link, source)
     return Replacement(source.status.st_nlink - 1 - len(hard_links) if rights is Rights.IN_PLACE else 0, lost)
 
 
-def relink(descriptor: int, name: Location, old: Source) -> None:
-    """Turn `name`, a hard link to the old file, into a link to the open file that replaced it."""
-    with opened_directory(name) as directory:
-        with naming_step("it still has the old file", name), temporary_name(directory) as temporary:
+def relink(descriptor: int, hard_link: Location, old: Source) -> None:
+    """Turn a hard link to the old file into a link to the open file that replaced it."""
+    with opened_directory(hard_link) as directory:
+        with naming_step("it still has the old file", hard_link), temporary_name(directory) as temporary:
             link_descriptor(descriptor, directory, temporary)
-            if not name.is_at(old.status):
+            if not hard_link.is_at(old.status):
                 raise OSError(errno.ESTALE, "it is no longer a name of that file")
-            os.replace(temporary, name.name, src_dir_fd=directory, dst_dir_fd=directory)
-        sync_directory(directory, name)
+            os.replace(temporary, hard_link.name, src_dir_fd=directory, dst_dir_fd=directory)
+        sync_directory(directory, hard_link)
 
 
 def write_new(target: Location, data: bytes, mode: int) -> None:
@@ -214,5 +214,5 @@ def sync_directory(directory: int, location: Location) -> None:
 
 def is_unchanged(source: Source) -> bool:
     """Return True if the file is unchanged since it was opened, as its ctime shows, which users cannot set."""
-    before, now = source.status, os.fstat(source.descriptor)
-    return (before.st_size, before.st_mtime_ns, before.st_ctime_ns) == (now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+    old, new = source.status, os.fstat(source.descriptor)
+    return (old.st_size, old.st_mtime_ns, old.st_ctime_ns) == (new.st_size, new.st_mtime_ns, new.st_ctime_ns)

@@ -73,8 +73,8 @@ def copy_rights(source: Source, descriptor: int, mode: int, *, strict: bool, kee
     file. `keeps`: returns True for the names of attributes to copy.
     """
     status = source.status
-    own = os.fstat(descriptor)
-    if (own.st_uid, own.st_gid) != (status.st_uid, status.st_gid):
+    current = os.fstat(descriptor)
+    if (current.st_uid, current.st_gid) != (status.st_uid, status.st_gid):
         try:
             os.fchown(descriptor, status.st_uid, status.st_gid)
         except OSError as error:
@@ -95,9 +95,9 @@ def copy_rights(source: Source, descriptor: int, mode: int, *, strict: bool, kee
 
 def list_lost_rights(source: int, copy: int) -> list[str]:
     """Return the names of rights and attributes that the source has and a copy lacks."""
-    mode = os.fstat(source).st_mode & ~os.fstat(copy).st_mode
-    bits = [name for bit, name in SET_ID.items() if mode & bit]
-    return bits + sorted({*list_attributes(source)} - {*list_attributes(copy), *CONTENT_ATTRIBUTES})
+    lost_mode = os.fstat(source).st_mode & ~os.fstat(copy).st_mode
+    lost_bits = [name for bit, name in SET_ID.items() if lost_mode & bit]
+    return lost_bits + sorted({*list_attributes(source)} - {*list_attributes(copy), *CONTENT_ATTRIBUTES})
 
 
 def list_attributes(descriptor: int) -> list[str]:

@@ -53,20 +53,20 @@ def find_movable_and_fixed(elf: ElfFile, dynamic: list[Dyn], table: Extent, load
     Bytes near the table that no header explains count as fixed, because code may use them.
     """
     candidates, fixed = split_metadata(elf, dynamic)
-    loaded = (load.p_offset, load.p_offset + load.p_filesz) if load else (0, 0)
+    load_start, load_end = (load.p_offset, load.p_offset + load.p_filesz) if load else (0, 0)
     movable: list[Extent] = []
     blocked: list[Extent] = []
     for piece in candidates:
-        is_free = loaded[0] <= piece.start and piece.end <= loaded[1] and not find_overlapping(fixed, piece.start, piece.end)
+        is_free = load_start <= piece.start and piece.end <= load_end and not find_overlapping(fixed, piece.start, piece.end)
         (movable if is_free else blocked).append(piece)
     # The old section header table may be overwritten, since a new one is written elsewhere. Go's linker puts it right here.
     replaced = [Extent(elf.header.e_shoff, elf.header.e_shoff + elf.shnum * SHDR_SIZE)] if elf.sections else []
-    known = join_extents([*candidates, *fixed, *replaced])
+    explained = join_extents([*candidates, *fixed, *replaced])
     needed_end = max(FIRST_PAGE, table.end + NEW_HEADERS * PHDR_SIZE)
     padding = len(elf.data) if elf.sections else MAX_PADDING
-    unknown = find_unexplained_ranges(elf, known, table.end, min(needed_end, loaded[1]), padding)
-    unknown += find_unexplained_ranges(elf, known, max(table.end, loaded[1]), needed_end, len(elf.data))
-    return movable, join_extents([*fixed, *blocked, *unknown, Extent(len(elf.data), 1 << 63, ("the end of the file",))])
+    unexplained = find_unexplained_ranges(elf, explained, table.end, min(needed_end, load_end), padding)
+    unexplained += find_unexplained_ranges(elf, explained, max(table.end, load_end), needed_end, len(elf.data))
+    return movable, join_extents([*fixed, *blocked, *unexplained, Extent(len(elf.data), 1 << 63, ("the end of the file",))])
 
 
 def split_metadata(elf: ElfFile, dynamic: list[Dyn]) -> tuple[list[Extent], list[Extent]]:
@@ -130,16 +130,16 @@ def dynamic_tag_ranges(elf: ElfFile, tags: dict[int, list[int]]) -> list[Extent]
     A range ends at the next address that a tag or segment names, or earlier if another tag gives its size.
     """
     loads = [segment for segment in elf.segments if segment.p_type == PT.LOAD]
-    starts: dict[int, int] = {}
+    tag_at: dict[int, int] = {}  # file offset -> the tag that points to it
     for tag in POINTER_TAGS & tags.keys():
-        value = tags[tag][0]
-        starts.update({s.p_offset + value - s.p_vaddr: tag for s in loads if 0 <= value - s.p_vaddr < s.p_filesz})
-    edges = sorted({*starts, *(s.p_offset for s in elf.segments if s.p_filesz), *(s.p_offset + s.p_filesz for s in loads)})
+        address = tags[tag][0]
+        tag_at.update({s.p_offset + address - s.p_vaddr: tag for s in loads if 0 <= address - s.p_vaddr < s.p_filesz})
+    edges = sorted({*tag_at, *(s.p_offset for s in elf.segments if s.p_filesz), *(s.p_offset + s.p_filesz for s in loads)})
     sizes = {DT.STRTAB: tags.get(DT.STRSZ, [0])[0]}
     return [
-        Extent(start, min(end, start + sizes.get(starts[start], end)), (TAG_NAMES[starts[start]],), 8)
+        Extent(start, min(end, start + sizes.get(tag_at[start], end)), (TAG_NAMES[tag_at[start]],), 8)
         for start, end in itertools.pairwise(edges)
-        if starts.get(start) in MOVABLE_TAGS
+        if tag_at.get(start) in MOVABLE_TAGS
     ]
 
 
@@ -157,9 +157,9 @@ def fixed_ranges(elf: ElfFile, movable: set[int]) -> list[Extent]:
     return join_extents([*ranges, Extent(0, EHDR_SIZE, ("ELF header",))])
 
 
-def find_unexplained_ranges(elf: ElfFile, known: list[Extent], start: int, end: int, padding: int) -> list[Extent]:
-    """Return the gaps between known ranges in [start, end) that are longer than `padding` or contain more than FILLERS."""
-    holes = find_gaps(known, start, min(end, len(elf.data)))
+def find_unexplained_ranges(elf: ElfFile, explained: list[Extent], start: int, end: int, padding: int) -> list[Extent]:
+    """Return the gaps between explained ranges in [start, end) that are longer than `padding` or contain more than FILLERS."""
+    holes = find_gaps(explained, start, min(end, len(elf.data)))
     return [
         Extent(*hole, ("bytes that no header explains",))
         for hole in holes

@@ -1,4 +1,8 @@
-"""Plans how to add an `.sframe` section to a linked file. The plan is complete and printable before a byte is written."""
+"""Plans how to add an `.sframe` section to a linked file. The plan is complete and printable before a byte is written.
+
+The outline: read the image, choose one of the layouts (layout.py), find the dynamic tags and symbols that must follow moved
+metadata, make the new section header table, and put the undo record at the end of the file.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
 # Room in the table for patchelf, which adds one program header in each run. It relies on the order of sections: if the first one
 # has moved, it would overwrite the second one.
 SPARE_HEADERS = 2
-MAX_MOVED_BYTES_FOR_SPARE = 1 << 20  # bytes
+MAX_MOVED_BYTES_FOR_SPARE = 1 << 20  # bytes that may move in addition to make room for SPARE_HEADERS
 MAX_MOVED_BYTES = 8 << 20  # bytes of a library's metadata; libLLVM's .dynsym, the largest seen, is 1.4 MB
 MAX_SECTION_BYTES = 1 << 40
 
@@ -143,8 +147,8 @@ def choose_layout(image: Image, section_size: int, allowed: frozenset[KernelChan
                 return draft_tail_of_program(image, section_size, error, allowed)
     if not drafts or (image.is_library and drafts[-1].moved_size > MAX_MOVED_BYTES):
         return draft_tail_layout(image, section_size)
-    roomy, tight = drafts[0], drafts[-1]
-    return roomy if roomy.moved_size <= tight.moved_size + MAX_MOVED_BYTES_FOR_SPARE else tight
+    with_spare, without_spare = drafts[0], drafts[-1]
+    return with_spare if with_spare.moved_size <= without_spare.moved_size + MAX_MOVED_BYTES_FOR_SPARE else without_spare
 
 
 def draft_tail_of_program(image: Image, section_size: int, reason: SframegenError, allowed: frozenset[KernelChange]) -> LayoutDraft:
@@ -165,30 +169,16 @@ def make_plan(elf: ElfFile, draft: LayoutDraft, patches: tuple[Patch, ...], clea
     table = make_section_table(elf, draft) if elf.sections else NO_TABLE
     section_table_offset = align_up(draft.end + table.names_size, 8) if elf.sections else 0
     return InjectionPlan(
-        layout=draft.layout,
-        gaps=draft.gaps,
-        original_size=len(elf.data),
-        section_offset=draft.section.sh_offset,
-        section_address=draft.section.sh_addr,
-        section_size=draft.section.sh_size,
-        section_flags=draft.section.sh_flags,
-        table_offset=draft.table_offset,
-        spare_size=draft.spare_size,
-        segments=tuple(draft.segments),
-        new_segments=tuple(draft.new_segments),
-        dropped_segments=tuple(draft.dropped),
-        moves=tuple(draft.moves),
-        patches=(*patches, *table.patches),
-        sections=tuple(table.sections),
-        added=table.added,
-        names_number=table.names_number,
-        names_offset=draft.end,
-        names_size=table.names_size,
-        new_names=table.new_names,
-        section_table_offset=section_table_offset,
-        undo_offset=section_table_offset + len(table.sections) * SHDR_SIZE if elf.sections else draft.end,
-        cleared=cleared,
-    )
+        layout=draft.layout, gaps=draft.gaps, original_size=len(elf.data),
+        section_offset=draft.section.sh_offset, section_address=draft.section.sh_addr,
+        section_size=draft.section.sh_size, section_flags=draft.section.sh_flags,
+        table_offset=draft.table_offset, spare_size=draft.spare_size,
+        segments=tuple(draft.segments), new_segments=tuple(draft.new_segments), dropped_segments=tuple(draft.dropped),
+        moves=tuple(draft.moves), patches=(*patches, *table.patches),
+        sections=tuple(table.sections), added=table.added, section_table_offset=section_table_offset,
+        names_number=table.names_number, names_offset=draft.end, names_size=table.names_size, new_names=table.new_names,
+        undo_offset=section_table_offset + len(table.sections) * SHDR_SIZE if elf.sections else draft.end, cleared=cleared,
+    )  # fmt: skip
 
 
 def tag_patches(image: Image, draft: LayoutDraft) -> Iterator[Patch]:
@@ -202,10 +192,10 @@ def tag_patches(image: Image, draft: LayoutDraft) -> Iterator[Patch]:
 
 def describe_plan(plan: InjectionPlan) -> list[str]:
     """Return the plan as lines of text, one fact each."""
-    place = f"address {plan.section_address:#x}" if plan.is_loaded else "not loaded"
+    address = f"address {plan.section_address:#x}" if plan.is_loaded else "not loaded"
     lines = [
         f"layout: {plan.layout}; file grows from {plan.original_size:#x} to {plan.size:#x} bytes",
-        f".sframe: {place}, offset {plan.section_offset:#x}, {plan.section_size:#x} bytes",
+        f".sframe: {address}, offset {plan.section_offset:#x}, {plan.section_size:#x} bytes",
     ]
     lines += [f"new segment: {describe_segment(segment)}" for segment in plan.new_segments]
     lines += [f"gap: {size:#x} bytes before the original's offset {at:#x}" for at, size in plan.gaps]

@@ -1,6 +1,8 @@
 """Opens the input objects of a merge one after the other, and reads their code sections and SFrame sections.
 
-The first objects can be opened early, while the linker still runs.
+Most objects have the usual form: one SFrame section with one relocation for each function, in order, as assemblers write it. A
+compiled scanner reads these (object_scan.py), and `ElfFile` reads all others. The first objects can be opened early, while the
+linker still runs.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
     from sframegen.program.workers import Progress
 
-    Version: TypeAlias = tuple[int, int, int, int, int]
+    FileVersion: TypeAlias = tuple[int, int, int, int, int]
 
 MAX_UNMAPPED = 1 << 16  # bytes: objects up to this size are read, which is faster than mapping them
 MAX_EARLY_OBJECTS = 1 << 11  # enough to use the time that a linker takes, and little memory
@@ -38,13 +40,13 @@ MAX_CODE_SECTIONS = 4096  # in an object of the usual form
 
 
 class CodeSection(NamedTuple):
-    """A code section. `relocations`: their number. `at`: its file offset, if the object has the usual form."""
+    """A code section. `relocations`: their number. `offset`: its file offset, if the object has the usual form."""
 
     number: int
     name: str
     size: int
     relocations: int
-    at: int = 0
+    offset: int = 0
 
 
 class UsualObject(NamedTuple):
@@ -65,7 +67,7 @@ class UsualObject(NamedTuple):
         return (self.sframe,)
 
     def contents(self, code: CodeSection) -> memoryview:
-        return self.data[code.at : code.at + code.size]
+        return self.data[code.offset : code.offset + code.size]
 
 
 class UnusualObject:
@@ -104,22 +106,22 @@ class ObjectReader:
     def __init__(self, abi: Abi) -> None:
         self._abi = abi
         self._scan = ObjectScan()
-        self._code = zeros("Q", MAX_CODE_SECTIONS * FIELDS)
+        self._fields = zeros("Q", MAX_CODE_SECTIONS * FIELDS)  # of the code sections of the object being read
 
     def open(self, data: memoryview, name: str) -> InputObject:
         return self._read_usual(data, name) or UnusualObject(data, name)
 
     def _read_usual(self, data: memoryview, name: str) -> UsualObject | None:
         """Read an object of the usual form; None for any other one, even if it is damaged."""
-        scan, fields, abi = self._scan, self._code, self._abi
+        scan, fields, abi = self._scan, self._fields, self._abi
         count = scan.read(data, abi.byte_order == "big", abi.machine, fields)
         if count == UNUSUAL:
             return None
         code = []
-        for at in range(0, count * FIELDS, FIELDS):
-            number, name_at, length, offset, size, relocations = fields[at : at + FIELDS]
+        for first in range(0, count * FIELDS, FIELDS):
+            number, name_at, length, offset, size, relocations_size = fields[first : first + FIELDS]
             section_name = str(data[name_at : name_at + length], "utf-8", "replace")
-            code.append(CodeSection(number, section_name, size, relocations // RELA_SIZE, offset))
+            code.append(CodeSection(number, section_name, size, relocations_size // RELA_SIZE, offset))
         try:
             section = open_section(data[scan.sframe_at : scan.sframe_at + scan.sframe_size], 0)
         except FormatError:
@@ -127,9 +129,9 @@ class ObjectReader:
         if section.abi.sframe_id != abi.sframe_id or section.end != scan.sframe_size:
             return None
         layout, functions = section.layout, section.header.num_fdes
-        kind = start_relocation(abi.sframe_id, layout.start_width)
+        relocation_type = start_relocation(abi.sframe_id, layout.start_width)
         numbers, offsets = zeros("H", functions), zeros("Q", functions)
-        if not scan.locate_functions(section.index_at, layout.index_size, section.relative, kind, numbers, offsets):
+        if not scan.locate_functions(section.index_at, layout.index_size, section.relative, relocation_type, numbers, offsets):
             return None
         return UsualObject(data, name, abi, code, DescribedSection(section, numbers, offsets))
 
@@ -140,7 +142,7 @@ class Inputs:
     def __init__(self, paths: Sequence[str | os.PathLike[str]], progress: Progress | None = None) -> None:
         self._paths = paths
         self._progress = progress
-        self._early: dict[str, tuple[UsualObject, Version]] = {}  # objects that were opened early, by path
+        self._early: dict[str, tuple[UsualObject, FileVersion]] = {}  # objects that were opened early, by path
 
     def open_early(self) -> None:
         """Open the first objects early, up to one that does not have the usual form: `objects` reports its faults."""
@@ -181,19 +183,19 @@ def check_all_objects(paths: Sequence[str | os.PathLike[str]]) -> None:
                     merger.add(section, [DROPPED_ADDRESS] * len(numbers))
 
 
-def _file_version(status: os.stat_result) -> Version:
+def _file_version(status: os.stat_result) -> FileVersion:
     """Return a value that changes when a file is written or replaced, because the linker may then have read the new content."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _open_objects(path: str, open_one: Callable[[memoryview, str], InputObject]) -> Iterator[tuple[str, str, InputObject]]:
+def _open_objects(path: str, open_object: Callable[[memoryview, str], InputObject]) -> Iterator[tuple[str, str, InputObject]]:
     """Yield (file, member name or "", object) for an object, or for each object of an archive."""
     data, _ = map_file(path, small=MAX_UNMAPPED)
     if is_archive(data):
         for member in read_members(data, path):
             if member.is_elf:
-                obj = open_one(member.contents, f"{path}({member.name})")
+                obj = open_object(member.contents, f"{path}({member.name})")
                 if obj.is_relocatable:
                     yield path, member.name, obj
     else:
-        yield path, "", open_one(data, path)
+        yield path, "", open_object(data, path)

@@ -64,10 +64,11 @@ def merge_objects(inputs: Inputs, linker_map: LinkerMap, layout: Layout, level: 
     table, _ = merger.build_table(elf.executable_ranges(), plt)
     counts.plt_functions = len(plt)
     linker_map.count_undescribed(table.start, counts)
-    is_unchanged = merger.versions == {layout.version} and merger.fixed_offsets == {(abi.fixed_fp_offset, abi.fixed_ra_offset)}
-    is_unchanged = is_unchanged and all(rule.fp != AT_CFA for rule in table.rules) and are_expressible(table.rules, abi, layout)
-    has_overlaps = any(map(gt, map(add, table.start, table.size), islice(table.start, 1, None)))
-    if level.max_rows or has_overlaps or not is_unchanged:
+    # The objects' functions can only be encoded as they are if the new section has the same version and fixed offsets.
+    can_keep = merger.versions == {layout.version} and merger.fixed_offsets == {(abi.fixed_fp_offset, abi.fixed_ra_offset)}
+    can_keep = can_keep and all(rule.fp != AT_CFA for rule in table.rules) and are_expressible(table.rules, abi, layout)
+    has_overlaps = any(map(gt, map(add, table.start, table.size), islice(table.start, 1, None)))  # end > next start
+    if level.max_rows or has_overlaps or not can_keep:
         table, left_out = lower_table(table, abi, layout)
         counts.left_out = {reason.value: count for reason, count in left_out.items()}
     if not len(table):
@@ -101,10 +102,10 @@ def partial_link(
 
     Raises FormatError if the link fails, with the linker's output as notes (PEP 678), RefusedError if the linker does not exist.
     """
-    output, map_file, arguments = directory / "linked.o", directory / "map", directory / "arguments"
+    output, map_file, argument_file = directory / "linked.o", directory / "map", directory / "arguments"
     text = "".join(f"{_quote_argument(os.fspath(path))}\n" for path in objects)
-    arguments.write_text(text, encoding="utf-8", errors="surrogateescape")
-    command = [linker, "-r", "-o", str(output), f"-Map={map_file}", f"@{arguments}"]
+    argument_file.write_text(text, encoding="utf-8", errors="surrogateescape")
+    command = [linker, "-r", "-o", str(output), f"-Map={map_file}", f"@{argument_file}"]
     environment = {**os.environ, "LC_ALL": "C"}
     try:
         run = subprocess.Popen(
@@ -120,7 +121,7 @@ def partial_link(
             run.kill()
             raise
     messages = _parse_messages(errors)
-    missing = [what for what, file in (("object", output), ("map", map_file)) if not file.exists()]
+    missing = [noun for noun, file in (("object", output), ("map", map_file)) if not file.exists()]
     if run.returncode or missing:
         reason = f"-r failed: {_describe_status(run.returncode)}" if run.returncode else f"-r wrote no {' and no '.join(missing)}"
         link_error = FormatError(reason, file=os.fsdecode(linker))
@@ -132,8 +133,8 @@ def partial_link(
 
 def _parse_messages(text: str) -> list[str]:
     """Return the linker's messages, a line each. lld begins continuation lines with `>>>`."""
-    whole = text.replace("\n>>> ", ": ").splitlines()
-    return [line for line in whole if line and "sframe" not in line.lower()]
+    messages = text.replace("\n>>> ", ": ").splitlines()
+    return [line for line in messages if line and "sframe" not in line.lower()]
 
 
 def _describe_status(status: int) -> str:

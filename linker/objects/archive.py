@@ -91,6 +91,7 @@ def rewrite_archive(members: list[Member], contents: Mapping[int, bytes | memory
 
 
 def _member_name(short: bytes, long_names: bytes) -> str:
+    """Return a member's name from its header, or from the table of long names if the header has `/` and an offset there."""
     if short[:1] == b"/" and short[1:].isdigit():
         at = int(short[1:])
         short = long_names[at : at + MAX_NAME].partition(b"\n")[0]
@@ -103,11 +104,11 @@ def _update_index(index: Member, width: int, new_offsets: Mapping[int, int], fil
     count = int.from_bytes(raw[:width], "big")
     if width * (count + 1) > len(raw):
         raise FormatError(f"an index of {count} symbols does not fit into {len(raw)} bytes", "archive", index.at, file)
-    code = struct.Struct(f">{count}{'I' if width == 4 else 'Q'}")
+    offsets_struct = struct.Struct(f">{count}{'I' if width == 4 else 'Q'}")
     try:
-        offsets = [new_offsets[at] for at in code.unpack_from(raw, width)]
+        offsets = [new_offsets[at] for at in offsets_struct.unpack_from(raw, width)]
     except KeyError as error:
         raise FormatError(f"the symbol index leads to {error.args[0]:#x}, where no member is", "archive", index.at, file) from None
     if width == 4 and max(offsets, default=0) > 0xFFFFFFFF:
         raise FormatError("with its new sections it is too large for its symbol index", "archive", index.at, file)
-    return raw[:width] + code.pack(*offsets) + raw[width * (count + 1) :]
+    return raw[:width] + offsets_struct.pack(*offsets) + raw[width * (count + 1) :]

@@ -47,7 +47,7 @@ class ObjectChange(NamedTuple):
         if not self.sections or not self.placed.symbol_table:
             return []
         writes = plan_object_writes(self.base, self.placed.symbol_table, self.sections)
-        end = max(one.offset + len(one.data) for one in writes)
+        end = max(write.offset + len(write.data) for write in writes)
         return [*writes, *([Write(end, undo_record.make_record(self.base.data, writes))] if self.undoable else [])]
 
 
@@ -76,15 +76,15 @@ def convert_object(elf: ElfFile, layout: Layout, level: Level, *, replace: bool,
     table = converted.table
     if len(table):
         table = converted.make_encoder(placed.image, level._replace(share=False)).table
-    present = list(decode_sections(placed.image if base is elf else lay_out(elf, abi).image))
+    existing = list(decode_sections(placed.image if base is elf else lay_out(elf, abi).image))
     sections: list[NewSection] = []
     if len(table):
-        described = concatenate_tables(section.table for section in present)
-        padded = converted.coverage.final_calls(placed.image).padding_ends(converted.table)
-        same_version = {section.header.version for section in present} == {layout.version}
-        if same_version and have_same_rules(described, converted.table, MAX_GAP, padded):
+        described = concatenate_tables(section.table for section in existing)
+        padding_ends = converted.coverage.final_calls(placed.image).padding_ends(converted.table)
+        same_version = {section.header.version for section in existing} == {layout.version}
+        if same_version and have_same_rules(described, converted.table, MAX_GAP, padding_ends):
             table = described  # the existing sections, whose rules for padding may differ
-        elif present and not replace:
+        elif existing and not replace:
             raise RefusedError(Refusal.OTHER_SECTION, DIFFERENT_SECTION, file=elf.name)
         else:
             sections = make_sections(base, placed, table, converted.encoded)
@@ -107,6 +107,7 @@ def check_object(change: ObjectChange, written: ElfFile) -> list[str]:
     findings = []
     base = change.base
     old = numbers_of_old_sections(base)
+    # Sections that may change: groups with new members or without old ones, section names, header 0, and the old sections.
     changed = {new.group.number for new in change.sections if new.group} | {base.shstrndx, 0} | old
     changed |= {group.number for number, group in map_members_to_groups(base).items() if number in old}
     for section, new in zip(base.sections, written.sections, strict=False):
@@ -115,7 +116,7 @@ def check_object(change: ObjectChange, written: ElfFile) -> list[str]:
     if written.data[64 : len(base.data)] != base.data[64:]:
         findings.append("bytes of the original have changed")
     placed = lay_out(written, abi_of(base))
-    before, after = ([one for one in found.sections if one[2] not in old] for found in (change.placed, placed))
+    before, after = ([code for code in laid_out.sections if code[2] not in old] for laid_out in (change.placed, placed))
     address, lost = find_difference(change.table, concatenate_tables(section.table for section in decode_sections(placed.image)))
     if before != after or address is not None or lost:
         findings.append("the new sections differ from the planned ones")

@@ -53,7 +53,7 @@ class Anchors:
         self._elf = elf
         code = [section for section in elf.sections if section.header.sh_flags & SHF.EXECINSTR and section.header.sh_size]
         self._sections = sorted(code, key=lambda section: section.header.sh_addr)
-        self._ranges = [(one.header.sh_addr, one.header.sh_addr + one.header.sh_size) for one in self._sections]
+        self._ranges = [(s.header.sh_addr, s.header.sh_addr + s.header.sh_size) for s in self._sections]
         starts = {section.header.sh_addr for section in code}
         table = next(symbol_tables(elf), None)
         if table is None:
@@ -81,24 +81,25 @@ class Anchors:
 def make_linkable_object(elf: ElfFile, encoder: Encoder) -> bytes:
     """Return the object's bytes. Raises FormatError if the code section of a function has no symbol at its start."""
     order, layout, anchors = elf.byte_order, encoder.layout, Anchors(elf)
-    kind = start_relocation(encoder.abi.sframe_id, layout.start_width)
-    numbers: dict[bytes, int] = {}
+    relocation_type = start_relocation(encoder.abi.sframe_id, layout.start_width)
+    numbers: dict[bytes, int] = {}  # symbol's name -> its number
     relocations = []
     for function, start in enumerate(encoder.table.start):
         symbol, addend = anchors.symbol_and_addend(start)
         number = numbers.setdefault(symbol, len(numbers) + 1)
-        relocations.append(Rela(HEADER_SIZE + function * layout.index_size, number << 32 | kind, addend))
-    texts = [b"", *(name.encode() for name in NAMES), *numbers]
-    names = b"".join(text + b"\0" for text in texts)
-    name_at = list(accumulate((len(text) + 1 for text in texts), initial=0))
-    symbols = [Sym(0, 0, 0, 0, 0, 0), *(Sym(at, STB.GLOBAL << 4, 0, SHN.UNDEF, 0, 0) for at in name_at[1 + len(NAMES) : -1])]
-    contents = [bytes(encoder.encode_unplaced()), pack_records(relocations, order), pack_records(symbols, order), names, b""]
-    data, places = bytearray(EHDR_SIZE), []
+        relocations.append(Rela(HEADER_SIZE + function * layout.index_size, number << 32 | relocation_type, addend))
+    names = [b"", *(name.encode() for name in NAMES), *numbers]  # of sections, then of symbols: one string table has both
+    name_table = b"".join(name + b"\0" for name in names)
+    name_offsets = list(accumulate((len(name) + 1 for name in names), initial=0))
+    symbol_names = name_offsets[1 + len(NAMES) : -1]
+    symbols = [Sym(0, 0, 0, 0, 0, 0), *(Sym(offset, STB.GLOBAL << 4, 0, SHN.UNDEF, 0, 0) for offset in symbol_names)]
+    contents = [bytes(encoder.encode_unplaced()), pack_records(relocations, order), pack_records(symbols, order), name_table, b""]
+    data, extents = bytearray(EHDR_SIZE), []
     for content in contents:
         data += bytes(align_up(len(data), ALIGN) - len(data))
-        places.append((len(data), len(content)))
+        extents.append((len(data), len(content)))
         data += content
-    described = (  # type, flags, link, info, alignment, entry size
+    header_fields = (  # type, flags, link, info, alignment, entry size
         (SHT.PROGBITS, SHF.ALLOC, 0, 0, ALIGN, 0),
         (SHT.RELA, SHF.INFO_LINK, 3, 1, ALIGN, RELA_SIZE),
         (SHT.SYMTAB, 0, 4, 1, ALIGN, SYM_SIZE),
@@ -106,8 +107,8 @@ def make_linkable_object(elf: ElfFile, encoder: Encoder) -> bytes:
         (SHT.PROGBITS, 0, 0, 0, 1, 0),
     )
     headers = [UNUSED_SECTION]
-    for at, place, (section_type, flags, *rest) in zip(name_at[1 : 1 + len(NAMES)], places, described, strict=True):
-        headers.append(Shdr(at, section_type, flags, 0, *place, *rest))
+    for name, extent, (section_type, flags, *others) in zip(name_offsets[1 : 1 + len(NAMES)], extents, header_fields, strict=True):
+        headers.append(Shdr(name, section_type, flags, 0, *extent, *others))
     data += bytes(align_up(len(data), ALIGN) - len(data))
     header = elf.header._replace(
         e_type=ET.REL, e_entry=0, e_phoff=0, e_phentsize=0, e_phnum=0, e_shoff=len(data), e_shentsize=SHDR_SIZE,

@@ -44,14 +44,14 @@ def make_sections(elf: ElfFile, placed: LaidOutObject, table: FunctionTable, enc
     keeps all code that others refer to. A kernel module gets one section, because its loader ignores groups and reads only one.
     """
     group_of = {} if is_module(elf) else map_members_to_groups(elf)
-    functions: dict[int, list[int]] = defaultdict(list)
+    functions: dict[int, list[int]] = defaultdict(list)  # section number of a group, or 0 for no group -> its functions
     for function, start in enumerate(table.start):
         group = group_of.get(placed.section_at(start))
         functions[group.number if group else 0].append(function)
     tables = {number: table.select(functions[number]) for number in sorted(functions, reverse=True)}
     return [
-        make_section(placed, Encoder(some, encoded.abi, encoded.layout, encoded=encoded), elf.sections[number])
-        for number, some in tables.items()
+        make_section(placed, Encoder(group_table, encoded.abi, encoded.layout, encoded=encoded), elf.sections[number])
+        for number, group_table in tables.items()
     ]
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.format.layouts import Layout
 
-KIND_NAMES = {ET.CORE: "a core file"}
-
 
 class Result(Protocol):
     """A result of a public function that writes a file: a frozen dataclass."""
@@ -39,9 +37,9 @@ R = TypeVar("R", bound=Result)
 
 def check_linked(elf: ElfFile) -> None:
     """Raise FormatError if the file is neither a program nor a library."""
-    kind = elf.header.e_type
-    if kind not in (ET.EXEC, ET.DYN):
-        raise elf.error(KIND_NAMES.get(kind, f"ELF type {kind} is neither a program nor a library"))
+    elf_type = elf.header.e_type
+    if elf_type not in (ET.EXEC, ET.DYN):
+        raise elf.error("a core file" if elf_type == ET.CORE else f"ELF type {elf_type} is neither a program nor a library")
 
 
 def add_output(result: R, written: WriteResult) -> R:
@@ -58,10 +56,11 @@ def plan_for_result(plan: InjectionPlan | Exchange) -> Plan:
 
 def check_signatures(changed: list[ElfFile], target: Target, *, force: bool) -> tuple[str, ...]:
     """Return a warning if one of the files to be changed is signed; without `force`, raise RefusedError instead."""
-    kinds = ", ".join(dict.fromkeys(kind for elf in changed for kind in find_signatures(elf, target.path, target.source)))
-    if kinds and not force:
-        raise RefusedError(Refusal.SIGNED, f"signed: {kinds}")
-    return (f"must be signed again: {kinds}",) if kinds else ()
+    signatures = [signature for elf in changed for signature in find_signatures(elf, target.path, target.source)]
+    text = ", ".join(dict.fromkeys(signatures))  # each once
+    if text and not force:
+        raise RefusedError(Refusal.SIGNED, f"signed: {text}")
+    return (f"must be signed again: {text}",) if text else ()
 
 
 def warn_of_rejection(elf: ElfFile, layout: Layout) -> tuple[str, ...]:
@@ -91,5 +90,5 @@ def find_differences(plan: InjectionPlan | Exchange, base: Base, written: Path, 
 def raise_for_findings(findings: list[str]) -> None:
     """Raise VerificationError if there are any findings."""
     if findings:
-        more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-        raise VerificationError(f"verification failed, nothing was changed: {findings[0]}{more}")
+        others = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+        raise VerificationError(f"verification failed, nothing was changed: {findings[0]}{others}")

@@ -152,6 +152,7 @@ def _make_encoder(elf: ElfFile, table: FunctionTable, abi: Abi, layout: Layout, 
 
 
 def _convert_linked(elf: ElfFile, target: Target, conversion: ConversionOptions) -> VersionChange:
+    """Merge the file's SFrame sections, lower their rules to the version, encode them as one section, and write the file."""
     if is_detached(elf):
         raise FormatError(f"{Companion.DETACHED_SECTION}: for another version, add it again from the file that it is for")
     sections = open_joined_sections(elf)
@@ -180,13 +181,9 @@ def _convert_linked(elf: ElfFile, target: Target, conversion: ConversionOptions)
         return add_output(change, target.copy(elf))
     replacement = _plan_replacement(elf, encoder)
     change = replace(
-        change,
-        functions=len(table),
-        rows=len(encoder.table.row_start),
-        section_bytes=encoder.size_bytes,
-        left_out={reason.value: count for reason, count in left_out.items()},
-        plan=plan_for_result(replacement.plan),
-    )
+        change, functions=len(table), rows=len(encoder.table.row_start), section_bytes=encoder.size_bytes,
+        left_out={reason.value: count for reason, count in left_out.items()}, plan=plan_for_result(replacement.plan),
+    )  # fmt: skip
 
     def check(written: Path, reader: Reader) -> None:
         result, is_joined = read_sframe(open_elf(written)).table, conversion.level.max_rows > 0
@@ -217,7 +214,7 @@ class _Replacement(NamedTuple):
     """A plan to put another section in place of the file's, and the functions that write and verify it."""
 
     plan: InjectionPlan | Exchange
-    restores: ElfFile | None  # what the new file's undo record restores; None if it has none
+    restores: ElfFile | None  # the file that the new file's undo record restores; None if there is no record
     write: Callable[[BinaryIO], None]
     verify: Callable[[Path, Reader], list[str]]
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Link:
-    """How the objects are linked: they were linked into `executable` with a map, or `linker` is going to combine them."""
+    """How the objects are linked: a link has made `executable` and a map, or `linker -r` is going to make an object of them."""
 
     executable: StrPath | None
     map_file: StrPath | None
@@ -184,6 +184,7 @@ def merge_sections(
 
 
 def _merge_into(path: StrPath, options: SectionOptions, writing: WriteOptions, linked: MergeInputs) -> Merged:
+    """Add the merged section to the linked file or object at `path`, the output of the link of these inputs."""
     target = writing.target(path)
     with name_file_in_errors(linked.file), target:
         elf = target.elf()

@@ -1,4 +1,7 @@
-"""Finds the detached section for a file in the stores that a command reads."""
+"""Finds the detached section for a file in the stores that a command reads.
+
+A store is a directory of detached sections (detached_file.py), each in a file that is named by the build-id.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ class Stores:
 
     def __init__(self, directories: Iterable[StrPath] = ()) -> None:
         self._directories = [os.fspath(directory) for directory in directories]
-        self._notes: dict[str, bool] = {}  # message about a file that is not used -> True once `take_notes` returned it
+        self._notes: dict[str, bool] = {}  # message about a file that is not used -> has `take_notes` returned it?
 
     def __bool__(self) -> bool:
         return bool(self._directories)
@@ -76,14 +79,14 @@ class Stores:
                 _ = section.seeker  # raises FormatError if the section cannot be searched
                 return section
 
-            found = self.find_for_file(elf, open_searchable)
-            if found is not None:
-                return found
+            detached = self.find_for_file(elf, open_searchable)
+            if detached is not None:
+                return detached
         return open_sframe(elf)
 
     def take_notes(self) -> list[str]:
         """Return a line for each file that was not used, except lines that an earlier call returned."""
-        new = [note for note, taken in self._notes.items() if not taken]
+        new = [note for note, is_returned in self._notes.items() if not is_returned]
         self._notes.update(dict.fromkeys(new, True))
         return new
 

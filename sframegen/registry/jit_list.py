@@ -1,4 +1,8 @@
-"""Finds the JIT tables of a process through the list that the symbol `__sframegen_jit_tables` names."""
+"""Finds the JIT tables of a process through the list that the symbol `__sframegen_jit_tables` names.
+
+The process links a node (struct sframegen_jit_region) into the list for each range of code that it registers. A node stays there
+after its code is unregistered, and may be used again: its serial number goes up each time, and is odd while it is registered.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +43,7 @@ class JitRegions:
         self._memory = memory
         self._address = address
         self._abi = abi
-        self._keys: set[tuple[str, int, int]] = set()  # keys of the regions that it registered: node and serial
+        self._keys: set[tuple[str, int, int]] = set()  # of the regions in the registry: "jit", the node's address and serial
 
     def update(self, registry: Registry, budget: Budget | None = None) -> None:
         """Register new members of the list, and unregister those that are gone. Raises FormatError if the list is damaged.
@@ -47,12 +51,12 @@ class JitRegions:
         Regions that stay keep the entries that were read. `budget`: shared by all lists of the process.
         """
         nodes = read_nodes(self._memory, self._address, self._abi, budget or Budget())
-        found = {("jit", at, node.serial): node for at, node in nodes.items() if node.serial % 2}  # odd: registered
-        for key in self._keys - found.keys():
+        registered = {("jit", at, node.serial): node for at, node in nodes.items() if node.serial % 2}
+        for key in self._keys - registered.keys():
             registry.unregister(key)
             self._keys.remove(key)
-        for key in found.keys() - self._keys:
-            node = found[key]
+        for key in registered.keys() - self._keys:
+            node = registered[key]
             info = CodeJitInfo(node.text_start, node.text_end, node.unwind_head)
             try:
                 registry.register(Region(info.text_start, info.text_end, key, JitTables(self._memory, info, self._abi)))
