@@ -1,7 +1,7 @@
 """Reads CFI sections: takes their bytes, and returns their CIEs, FDEs and the rows of all FDEs.
 
 For each section, scan.py finds the entries, `_read_cie` reads the CIEs, Cursor.read_ranges reads the code that each FDE describes,
-and CfiMachine runs the FDEs' instructions, whose rows get the numbers of their states (machine.py). Then the states become CfiRules.
+and CfiMachine runs the FDEs' instructions, which gives each row the number of a state (machine.py). States then become CfiRules.
 """
 
 from __future__ import annotations

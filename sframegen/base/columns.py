@@ -90,7 +90,7 @@ def sort_indexes(values: Column, first: cython.Py_ssize_t, end: cython.Py_ssize_
     i: cython.Py_ssize_t
     digit: cython.Py_ssize_t
     count: cython.Py_ssize_t
-    total: cython.Py_ssize_t
+    position: cython.Py_ssize_t
     if not cython.compiled:
         return memoryview(array("I", sorted(range(first, end), key=values.__getitem__)))
     ordered, scratch = make_columns("II", end - first)
@@ -104,22 +104,20 @@ def sort_indexes(values: Column, first: cython.Py_ssize_t, end: cython.Py_ssize_
             next_index[digit] = 0
         for i in range(len(order)):
             next_index[(values[order[i]] >> shift) & 2047] += 1
-        total = 0
+        position = 0
         for digit in range(2048):
             count = next_index[digit]
-            next_index[digit] = total
-            total += count
             if count == len(order):  # all values have this digit, so their order does not change
-                total = -1
                 break
-        if total < 0:
-            continue
-        for i in range(len(order)):
-            digit = (values[order[i]] >> shift) & 2047
-            spare[next_index[digit]] = order[i]
-            next_index[digit] += 1
-        for i in range(len(order)):
-            order[i] = spare[i]
+            next_index[digit] = position
+            position += count
+        else:
+            for i in range(len(order)):
+                digit = (values[order[i]] >> shift) & 2047
+                spare[next_index[digit]] = order[i]
+                next_index[digit] += 1
+            for i in range(len(order)):
+                order[i] = spare[i]
     return ordered
 
 

@@ -18,7 +18,7 @@ class SframegenError(Exception):
     message: str  #: what is wrong, without the place
     place: str  #: name of a section or table, or ""
     offset: int | None  #: bytes from the start of that place
-    file: str  #: path, or ""; set by whoever knows it
+    file: str  #: path, or ""; callers that know it set it later (name_file_in_errors)
 
     def __init__(self, message: str, place: str = "", offset: int | None = None, file: str = "") -> None:
         super().__init__(message)

@@ -26,10 +26,10 @@ class DiedError(ChildProcessError):
 @contextmanager
 def only_file_errors(*passing: type[Exception]) -> Iterator[None]:
     """Let only FILE_ERRORS and `passing` leave a block that works on one file: any other exception becomes a FaultError."""
-    known: tuple[type[Exception], ...] = (*FILE_ERRORS, *passing)
+    expected: tuple[type[Exception], ...] = (*FILE_ERRORS, *passing)
     try:
         yield
-    except known:
+    except expected:
         raise
     except Exception as error:
         if is_lost_memory_error(error):

@@ -70,10 +70,10 @@ def count_gap_bytes(
     A gap counts for its area's category. If that is code, the padding that the gap begins with counts as padding, and the rest is
     recorded while `gaps` has room. The last no-op may end in the next FDE range, as before glibc's __restore_rt.
     """
-    found: cython.Py_ssize_t = 0
+    gap_count: cython.Py_ssize_t = 0
     fde_range: cython.Py_ssize_t = 0
     area: cython.Py_ssize_t
-    padded: cython.ulonglong
+    padding_bytes: cython.ulonglong
     low: cython.ulonglong
     high: cython.ulonglong
     _, range_start, range_end = fde_ranges
@@ -88,14 +88,14 @@ def count_gap_bytes(
             if high <= low:
                 low = range_end[fde_range]
                 continue
-            padded = 0
+            padding_bytes = 0
             if areas.category[area] == code_category:
-                padded = areas.padding_end(area, low, high, False) - low
-            category_bytes[padding_category] += padded
-            category_bytes[areas.category[area]] += high - low - padded
-            if areas.category[area] == code_category and padded < high - low and found < len(gaps.start):
-                gaps.start[found] = low + padded
-                gaps.end[found] = high
-                found += 1
+                padding_bytes = areas.padding_end(area, low, high, False) - low
+            category_bytes[padding_category] += padding_bytes
+            category_bytes[areas.category[area]] += high - low - padding_bytes
+            if areas.category[area] == code_category and padding_bytes < high - low and gap_count < len(gaps.start):
+                gaps.start[gap_count] = low + padding_bytes
+                gaps.end[gap_count] = high
+                gap_count += 1
             low = high
-    return found
+    return gap_count

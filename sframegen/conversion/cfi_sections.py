@@ -78,15 +78,15 @@ def find_sources(
 
 def _find_sections_named(elf: ElfFile, *names: str) -> list[CfiSection]:
     """Return the sections with these names that have bytes in the file; in debug files, most have none."""
-    found = [
+    sections = [
         section
         for section in elf.sections
         if section.name in names and section.header.sh_type != SHT.NOBITS and section.header.sh_size
     ]
-    if sum(section.header.sh_size for section in found) > len(elf.data):
-        raise elf.error(f"{len(found)} sections of that name overlap", names[0])
+    if sum(section.header.sh_size for section in sections) > len(elf.data):
+        raise elf.error(f"{len(sections)} sections of that name overlap", names[0])
     bases = _find_pointer_bases(elf)
-    return [_make_cfi_section(elf, section, bases)._replace(continues=number > 0) for number, section in enumerate(found)]
+    return [_make_cfi_section(elf, section, bases)._replace(continues=number > 0) for number, section in enumerate(sections)]
 
 
 def _make_cfi_section(elf: ElfFile, section: Section, bases: Bases) -> CfiSection:

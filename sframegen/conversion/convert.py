@@ -1,4 +1,8 @@
-"""Converts a file's call frame information to SFrame functions, and accounts for every byte of code that it describes."""
+"""Converts a file's call frame information to SFrame functions, and accounts for every byte of code that it describes.
+
+`convert` reads the FDEs (cfi/reader.py), decides which FDE counts for which code (resolve.py), translates each distinct CFI rule
+(translate.py), splits the FDEs' code into functions (split.py), and cuts flexible functions where that saves bytes (narrow.py).
+"""
 
 from __future__ import annotations
 
@@ -109,8 +113,8 @@ def convert_sources(sources: Sources, code: list[Range], abi: Abi, layout: Layou
         converted = convert(sources.sections[: sources.required], code, abi, layout, sources.floating)
         sources.warnings.append(f"{error}; not used")
     if converted.coverage.faulty_fdes:
-        fdes, first = format_count(converted.coverage.faulty_fdes, "FDE"), converted.coverage.faults[0]
-        sources.warnings.append(f"{fdes} cannot be read, the code is left out: for {first.start:#x}, {first}")
+        fdes, fault = format_count(converted.coverage.faulty_fdes, "FDE"), converted.coverage.faults[0]
+        sources.warnings.append(f"{fdes} cannot be read, the code is left out: for {fault.start:#x}, {fault}")
     coverage = converted.coverage
     unwalked = count_contained(sources.unwalked, map(START, coverage.ignored_ranges))
     if unwalked:
@@ -197,8 +201,8 @@ def _resolve_fde_ranges(fdes: FdeTable, code: list[Range], reason_counts: array[
 def _add_remaining(merged: FdeRanges, found: FdeRanges) -> FdeRanges:
     """Return the ranges of `merged`, and the code of `found` that these do not describe, ascending."""
     ranges = zip(found.start, found.end, strict=True)
-    rest = find_uncovered_ranges(ranges, [*zip(merged.start, merged.end, strict=True)])
-    both = [*zip(*merged, strict=True), *((found.fde[number], start, end) for number, start, end in rest)]
+    remaining = find_uncovered_ranges(ranges, [*zip(merged.start, merged.end, strict=True)])
+    both = [*zip(*merged, strict=True), *((found.fde[number], start, end) for number, start, end in remaining)]
     both.sort(key=itemgetter(1))
     return FdeRanges(
         array("I", [fde for fde, _, _ in both]), array("Q", [start for _, start, _ in both]), array("Q", [end for *_, end in both])

@@ -46,7 +46,7 @@ class FinalCalls(NamedTuple):
     def padding_ends(self, table: FunctionTable) -> dict[int, int]:
         """Map the end address of each function that padding follows to the end of that padding."""
         start, size = table.start, table.size
-        return {start[one] + size[one]: start[one] + self.padded_size[one] for one in self.function}
+        return {start[f] + size[f]: start[f] + self.padded_size[f] for f in self.function}
 
 
 def find_final_calls(elf: ElfFile, table: FunctionTable, fde_ranges: FdeRanges, areas: Areas, code_category: int) -> FinalCalls:
@@ -88,16 +88,20 @@ class CallForms:
 def _ends_with_call(forms: CallForms, areas: Areas, end: cython.ulonglong, tail: cython.ulonglong) -> cython.bint:
     """True if `tail`, the bytes before `end` as a number, has the form of a call. A relative call must lead into the code."""
     form: cython.Py_ssize_t
-    step: cython.longlong
+    displacement: cython.longlong
     for form in range(len(forms.mask)):
         if tail & forms.mask[form] != forms.value[form]:
             continue
-        step = 0
+        displacement = 0
         if forms.relative[form]:  # x86's displacement: the last 4 bytes, little-endian in memory, big-endian in `tail`
-            step = tail & 0xFF
-            step = (step - 256 if step >= 128 else step) * 0x1000000
-            step += ((tail >> 24) & 0xFF) | ((tail >> 8) & 0xFF00) | ((tail << 8) & 0xFF0000)
-        if step == 0 or (step > 0 and end + step < areas.end[len(areas.end) - 1]) or (step < 0 and end - areas.start[0] >= -step):
+            displacement = tail & 0xFF
+            displacement = (displacement - 256 if displacement >= 128 else displacement) * 0x1000000
+            displacement += ((tail >> 24) & 0xFF) | ((tail >> 8) & 0xFF00) | ((tail << 8) & 0xFF0000)
+        if (
+            displacement == 0
+            or (displacement > 0 and end + displacement < areas.end[len(areas.end) - 1])
+            or (displacement < 0 and end - areas.start[0] >= -displacement)
+        ):
             return True
     return False
 

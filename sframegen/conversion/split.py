@@ -1,4 +1,9 @@
-"""Splits the code of FDEs into SFrame functions, and into ranges that SFrame cannot express. Compiled."""
+"""Splits the code of FDEs into SFrame functions, and into ranges that SFrame cannot express. Compiled.
+
+The input is the range of code that each FDE describes (resolve.py), its CFI rows, and what each CFI rule translates to. Adjacent
+rows with an SFrame rule become one function. A row whose rule is a repeated pattern becomes a function of PC type MASK. Any other
+row becomes an uncovered range with a Reason.
+"""
 
 from __future__ import annotations
 
@@ -86,15 +91,15 @@ def count_maxima(fde_ranges: FdeRanges, fdes: Fdes, rows: Rows, cies: CieColumns
         fde = range_fde[number]
         first = rows.first_row[fde]
         end = rows.first_row[fde + 1]
-        function_count += 1 + (end - first) // 0xFFFF  # the most rows that a function can have
+        function_count += 1 + (end - first) // 0xFFFF  # MAX_FUNCTION_ROWS
         row_count += end - first
-        if cies.reason[fdes.cie[fde]] != 255:
+        if cies.reason[fdes.cie[fde]] != 255:  # NO_REASON
             uncovered_count += end - first
             continue
         for row in range(first, end):
             rule = rows.rule[row]
-            if rules.outcome[rule]:
-                function_count += 2
+            if rules.outcome[rule] != ROW:
+                function_count += 2  # a pattern's function, and another one after it
                 uncovered_count += 1
                 if rules.outcome[rule] == REPEATED:
                     row_count += rules.pattern_at[rules.value[rule] + 1] - rules.pattern_at[rules.value[rule]]
@@ -111,13 +116,9 @@ class Splitter:
     """
 
     def __init__(
-        self,
-        columns: tuple[Fdes, Rows, CieColumns, RuleColumns],
-        functions: Functions,
-        uncovered: UncoveredRanges,
-        floating: Spans,
-        unaligned_reason: cython.Py_ssize_t,
-    ) -> None:
+        self, columns: tuple[Fdes, Rows, CieColumns, RuleColumns], functions: Functions, uncovered: UncoveredRanges,
+        floating: Spans, unaligned_reason: cython.Py_ssize_t,
+    ) -> None:  # fmt: skip
         self.fdes, self.rows, self.cies, self.rules = columns
         self.functions = functions
         self.uncovered_start, self.uncovered_size, self.uncovered_reason = uncovered
@@ -181,23 +182,23 @@ class Splitter:
         row_count: cython.Py_ssize_t = self.row_count
         low: cython.ulonglong = begin
         rule: cython.longlong
-        open_rule: cython.longlong = -1
-        open_type: cython.int = 0
+        last_rule: cython.longlong = -1
+        fde_type: cython.int = 0
         while True:
             rule = rules.value[rows.rule[row]]
-            if open_rule != rule:
-                open_rule = rule
-                open_type |= rules.fde_type[rule]
+            if last_rule != rule:
+                last_rule = rule
+                fde_type |= rules.fde_type[rule]
                 functions.row_start[row_count] = low - begin
                 functions.row_rule[row_count] = rule
                 row_count += 1
             row += 1
             low = self.row_address(row)
-            if low == self.limit or rules.outcome[rows.rule[row]] or row_count - self.row_count == 0xFFFF:
+            if low == self.limit or rules.outcome[rows.rule[row]] != ROW or row_count - self.row_count == 0xFFFF:
                 break
         functions.start[self.function_count] = begin
         functions.size[self.function_count] = low - begin
-        functions.kind[self.function_count] = frame_flags * 2 + open_type
+        functions.kind[self.function_count] = frame_flags * 2 + fde_type
         functions.first_row[self.function_count] = self.row_count
         self.function_count += 1
         self.row_count = row_count

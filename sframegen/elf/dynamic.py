@@ -79,12 +79,12 @@ def determine_role(elf: ElfFile, dynamic: list[Dyn]) -> Role:
     tags = {entry.tag: entry.value for entry in dynamic}
     if elf.header.e_type != ET.DYN or not tags or any(segment.p_type == PT.INTERP for segment in elf.segments):
         return Role.PROGRAM
-    alone = elf.header.e_entry and DT.NEEDED not in tags
-    if alone and is_named_as_loader(elf, tags):
+    starts_alone = elf.header.e_entry and DT.NEEDED not in tags
+    if starts_alone and is_named_as_loader(elf, tags):
         return Role.LOADER
     if tags.get(DT.FLAGS_1, 0) & DF_1_PIE:
         return Role.PROGRAM
-    return Role.UNSURE if alone and not relocates_by_symbol(elf, tags) else Role.LIBRARY
+    return Role.UNSURE if starts_alone and not relocates_by_symbol(elf, tags) else Role.LIBRARY
 
 
 def is_named_as_loader(elf: ElfFile, tags: dict[int, int]) -> bool:

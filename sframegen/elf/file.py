@@ -207,10 +207,10 @@ class ElfFile:
         header = self.header
         shnum, shstrndx, phnum = header.e_shnum, header.e_shstrndx, header.e_phnum
         if header.e_shoff and (shnum == 0 or shstrndx == SHN.XINDEX or phnum == PN_XNUM):
-            first = self.record(Shdr, header.e_shoff, "section header table")
-            shnum = shnum or first.sh_size
-            shstrndx = first.sh_link if shstrndx == SHN.XINDEX else shstrndx
-            phnum = first.sh_info if phnum == PN_XNUM else phnum
+            section_0 = self.record(Shdr, header.e_shoff, "section header table")
+            shnum = shnum or section_0.sh_size
+            shstrndx = section_0.sh_link if shstrndx == SHN.XINDEX else shstrndx
+            phnum = section_0.sh_info if phnum == PN_XNUM else phnum
         return (shnum if header.e_shoff else 0), shstrndx, (phnum if header.e_phoff else 0)
 
     def _read_table(self, kind: type[R], offset: int, count: int, place: str) -> list[R]:

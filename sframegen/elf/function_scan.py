@@ -21,7 +21,7 @@ COMPILED: bool = cython.compiled
     raw="const unsigned char[::1]",
     addresses="const unsigned long long[::1]",
     function_of="unsigned int[::1]",
-    best="unsigned long long[::1]",
+    last_address="unsigned long long[::1]",
 )
 def find_last_functions(raw: Bytes, big: cython.bint, addresses: Column, function_of: Column) -> None:
     """Fill `function_of`, all zeros, with 1 + the number of the last function at or before each address; 0 if there is none.
@@ -29,7 +29,7 @@ def find_last_functions(raw: Bytes, big: cython.bint, addresses: Column, functio
     `raw`: Elf64_Sym entries; `big`: True if they are big-endian. `addresses` ascend. Of several functions at one address, the last
     one in the table counts.
     """
-    best = zeros("Q", len(addresses))  # the address of each function in `function_of`
+    last_address = zeros("Q", len(addresses))  # the address of each function in `function_of`
     pos: cython.Py_ssize_t
     index: cython.Py_ssize_t
     entry: cython.Py_ssize_t
@@ -54,8 +54,8 @@ def find_last_functions(raw: Bytes, big: cython.bint, addresses: Column, functio
                 low = middle + 1
             else:
                 high = middle
-        if low < len(addresses) and (function_of[low] == 0 or best[low] <= value):
-            best[low] = value
+        if low < len(addresses) and (function_of[low] == 0 or last_address[low] <= value):
+            last_address[low] = value
             function_of[low] = entry + 1
     for index in range(1, len(addresses)):  # if no function lies in between, the previous address' last function is also this one's
         if function_of[index] == 0:

@@ -44,13 +44,13 @@ def sum_sizes(ranges: Iterable[Range]) -> int:
 
 def merge_ranges(ranges: Iterable[Range]) -> list[Range]:
     """Return the union of the ranges in ascending order; ranges that overlap or touch become one."""
-    found: list[Range] = []
+    merged: list[Range] = []
     for start, end in sorted(ranges):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         else:
-            found.append((start, end))
-    return found
+            merged.append((start, end))
+    return merged
 
 
 def join_extents(extents: Iterable[Extent]) -> list[Extent]:
@@ -59,14 +59,14 @@ def join_extents(extents: Iterable[Extent]) -> list[Extent]:
     for start, end, names, align in sorted(extents):
         if joined and start < joined[-1].end:
             last = joined[-1]
-            more = tuple(name for name in names if name not in last.names) if len(last.names) < MAX_NAMES else ()
-            joined[-1] = Extent(last.start, max(last.end, end), last.names + more, max(last.align, align))
+            new_names = tuple(name for name in names if name not in last.names) if len(last.names) < MAX_NAMES else ()
+            joined[-1] = Extent(last.start, max(last.end, end), last.names + new_names, max(last.align, align))
         else:
             joined.append(Extent(start, end, names, align))
     return joined
 
 
-# All functions below require that `ranges` and `taken` are ascending and disjoint.
+# All functions below require that `ranges` and `taken` (ranges, too) are ascending and disjoint.
 
 
 def index_of_containing_range(ranges: Sequence[R], value: int) -> int | None:
@@ -80,10 +80,10 @@ def count_contained(ranges: Sequence[R], values: Iterable[int]) -> int:
     return sum(index_of_containing_range(ranges, value) is not None for value in values)
 
 
-def is_within(one: Range, ranges: Sequence[Range]) -> bool:
-    """Return True if one of the ranges contains all of `one`."""
-    index = index_of_containing_range(ranges, one[0])
-    return index is not None and one[1] <= ranges[index][1]
+def is_within(inner: Range, ranges: Sequence[Range]) -> bool:
+    """Return True if one of the ranges contains all of `inner`."""
+    index = index_of_containing_range(ranges, inner[0])
+    return index is not None and inner[1] <= ranges[index][1]
 
 
 def find_overlapping(ranges: Sequence[R], start: int, end: int) -> list[R]:
@@ -97,13 +97,13 @@ def find_overlapping(ranges: Sequence[R], start: int, end: int) -> list[R]:
 
 def find_gaps(ranges: Sequence[R], start: int, end: int) -> list[Range]:
     """Return the parts of [start, end) that no range covers."""
-    found: list[Range] = []
+    gaps: list[Range] = []
     position = start
-    for taken in find_overlapping(ranges, start, end):
-        if position < taken[0]:
-            found.append((position, taken[0]))
-        position = taken[1]
-    return [*found, (position, end)] if position < end else found
+    for covered in find_overlapping(ranges, start, end):
+        if position < covered[0]:
+            gaps.append((position, covered[0]))
+        position = covered[1]
+    return [*gaps, (position, end)] if position < end else gaps
 
 
 def find_uncovered_ranges(ranges: Iterable[Range], taken: Sequence[Range]) -> Iterator[tuple[int, int, int]]:

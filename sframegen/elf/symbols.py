@@ -119,13 +119,13 @@ class SymbolTable:
 
     def defined_in(self, sections: Iterable[int]) -> Iterator[int]:
         """Yield the numbers of entries that these sections define, and of all with SHN_XINDEX if a section number needs that."""
-        values = {number if number < SHN.LORESERVE else SHN.XINDEX for number in sections}
-        wanted = {int.from_bytes(value.to_bytes(2, self._elf.byte_order), sys.byteorder) for value in values}
+        stored = {number if number < SHN.LORESERVE else SHN.XINDEX for number in sections}
+        st_shndx_values = {int.from_bytes(value.to_bytes(2, self._elf.byte_order), sys.byteorder) for value in stored}
         for start in range(0, len(self), CHUNK_ENTRIES):
             chunk = self.raw[start * SYM_SIZE : min(len(self), start + CHUNK_ENTRIES) * SYM_SIZE]
             fields = chunk.cast("H")[ST_SHNDX_OFFSET // 2 :: SYM_SIZE // 2].tolist()
-            if not wanted.isdisjoint(fields):
-                yield from (start + index for index, field in enumerate(fields) if field in wanted)
+            if not st_shndx_values.isdisjoint(fields):
+                yield from (start + index for index, field in enumerate(fields) if field in st_shndx_values)
 
 
 def symbol_tables(elf: ElfFile) -> Iterator[Section]:
@@ -214,7 +214,7 @@ def copy_symbol_table(elf: ElfFile) -> Callable[[], list[Symbol]]:
     if table is None:
         return list
     code, raw, names = RECORDS[Sym, elf.byte_order], bytes(table.raw), table.names
-    return lambda: [Symbol(names, *found) for found in _select_functions(code.iter_unpack(raw))]
+    return lambda: [Symbol(names, *function) for function in _select_functions(code.iter_unpack(raw))]
 
 
 def find_functions_named(elf: ElfFile, name: bytes) -> Iterator[Symbol]:
@@ -235,11 +235,11 @@ def find_addresses_named(elf: ElfFile, names: Iterable[bytes]) -> dict[bytes, in
     return {by_offset[name_at]: value for name_at, value in symbols}
 
 
-def _find_occurrences(part: bytes, whole: bytes) -> Iterator[int]:
-    at = whole.find(part)
-    while at >= 0:
-        yield at
-        at = whole.find(part, at + 1)
+def _find_occurrences(text: bytes, table: bytes) -> Iterator[int]:
+    offset = table.find(text)
+    while offset >= 0:
+        yield offset
+        offset = table.find(text, offset + 1)
 
 
 def sorted_functions(elf: ElfFile) -> list[Symbol]:
@@ -256,12 +256,12 @@ def last_functions_before(elf: ElfFile, addresses: Collection[int]) -> list[Symb
     if table is None or not addresses:
         return []
     limits = sorted(addresses)
-    found: dict[int, Symbol] = {}  # by the index of the first limit that is not below the function's address
+    last: dict[int, Symbol] = {}  # by the index of the first limit that is not below the function's address
     for name_at, address, size in _select_functions(table.rows()):
         index = bisect_left(limits, address)
-        if index < len(limits) and (index not in found or found[index].address < address):
-            found[index] = Symbol(table.names, name_at, address, size)
-    return [found[index] for index in sorted(found)]
+        if index < len(limits) and (index not in last or last[index].address < address):
+            last[index] = Symbol(table.names, name_at, address, size)
+    return [last[index] for index in sorted(last)]
 
 
 def _open_function_table(elf: ElfFile) -> SymbolTable | None:

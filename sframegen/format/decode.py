@@ -253,11 +253,11 @@ class Decoder:
         unpacker.read_rows()
         _raise_fault(unpacker, section)
         unpacker.number_all()
-        these = slice(unpacker.first, unpacker.first + unpacker.functions)
+        added = slice(unpacker.first, unpacker.first + unpacker.functions)
         if starts:  # without functions, the column may be empty, and would not accept the assignment
-            self._newest.start[these] = array("Q", starts)
+            self._newest.start[added] = array("Q", starts)
         unpacker.keep()
-        return self._newest.size[these].tolist()
+        return self._newest.size[added].tolist()
 
     def _make_room(self, unpacker: Unpacker, rows: int) -> None:
         """Move the newest functions into the table, and make columns for the functions of the section and `rows` rows."""

@@ -44,15 +44,9 @@ class Encoder:
     """Encodes one table. The size of the section is known before its address, because only the function index depends on that."""
 
     def __init__(
-        self,
-        table: FunctionTable,
-        abi: Abi,
-        layout: Layout = V3,
-        *,
-        share: bool = False,
-        encoded: EncodedRules | None = None,
+        self, table: FunctionTable, abi: Abi, layout: Layout = V3, *, share: bool = False, encoded: EncodedRules | None = None,
         same_rows_as: Column = EMPTY_COLUMN,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`table`: sorted, without overlaps. `share`: functions with equal rows share one block. `encoded`: the table's rules.
 
         `same_rows_as`: for each function its own number, or that of an earlier one that is known to have the same kind and rows;

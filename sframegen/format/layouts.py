@@ -1,4 +1,8 @@
-"""The layout of the format: the header and the bits that all versions share, and a table with a row for each version."""
+"""The layout of the format: the header and the bits that all versions share, and a table with a row for each version.
+
+A section is its header, then an index of FDEs, then their rows (FREs). An FDE describes a range of code, usually a function. Its
+attribute (number of rows, `info`, `info2`, the period of repeated rows) is in the index entry, or in version 3 before its rows.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +54,7 @@ assert HEADER_SIZE == 28
 
 # -- the versions
 
-NONE = -1
+NONE = -1  # the offset of a field that a version does not have
 
 
 class Layout(NamedTuple):

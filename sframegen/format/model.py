@@ -96,11 +96,6 @@ class SframeFunction(NamedTuple):
     rows: tuple[FunctionRow, ...]  #: in ascending order
 
 
-def empty_column(code: str) -> array[int]:
-    """Return an empty column of a type code of `array`."""
-    return array(code)
-
-
 @dataclass(repr=False)
 class FunctionTable:
     """Functions by columns, in ascending order of address and without overlaps where sframegen made them.
@@ -109,12 +104,12 @@ class FunctionTable:
     its offset `row_start` (bytes from the function's start; the first is 0) to the next row's.
     """
 
-    start: array[int] = field(default_factory=lambda: empty_column("Q"))  #: link-time address of each function
-    size: array[int] = field(default_factory=lambda: empty_column("I"))  #: its size in bytes
-    kind: array[int] = field(default_factory=lambda: empty_column("H"))  #: its kind: index into `kinds`
+    start: array[int] = field(default_factory=lambda: array("Q"))  #: link-time address of each function
+    size: array[int] = field(default_factory=lambda: array("I"))  #: its size in bytes
+    kind: array[int] = field(default_factory=lambda: array("H"))  #: its kind: index into `kinds`
     first_row: array[int] = field(default_factory=lambda: array("I", [0]))  #: its first row; one entry more than functions
-    row_start: array[int] = field(default_factory=lambda: empty_column("I"))  #: each row's offset
-    row_rule: array[int] = field(default_factory=lambda: empty_column("I"))  #: each row's rule: index into `rules`
+    row_start: array[int] = field(default_factory=lambda: array("I"))  #: each row's offset
+    row_rule: array[int] = field(default_factory=lambda: array("I"))  #: each row's rule: index into `rules`
     kinds: list[Kind] = field(default_factory=list)  #: different kinds of functions
     rules: list[Rule] = field(default_factory=list)  #: different rules
 
@@ -156,7 +151,7 @@ class FunctionTable:
         rows = slice(table.first_row[first], table.first_row[end])
         first_row = table.first_row[first + 1 : end + 1]
         shift = len(self.row_start) - rows.start
-        for column, more in (
+        for column, added in (
             (self.start, table.start[first:end]),
             (self.size, table.size[first:end]),
             (self.kind, table.kind[first:end]),
@@ -164,7 +159,7 @@ class FunctionTable:
             (self.row_start, table.row_start[rows]),
             (self.row_rule, table.row_rule[rows]),
         ):
-            column.frombytes(memoryview(more).cast("B"))
+            column.frombytes(memoryview(added).cast("B"))
 
     def sort_by_start(self) -> tuple[list[int], list[int]]:
         """Return (the functions' numbers, their starts), both sorted by start."""

@@ -9,8 +9,8 @@ cdef extern from *:
 
 cdef inline long long slot_of(long long row_hash, long long mask) noexcept
 
-cdef int prefetch_later_functions(Functions functions, const unsigned int[::1] row_hashes, unsigned int[::1] hash_slots, Py_ssize_t function) except -1
-cdef Py_ssize_t find_same_before(Functions functions, const unsigned int[::1] row_hashes, unsigned int[::1] hash_slots, Py_ssize_t function) except -1
+cdef int prefetch_later_functions(Functions functions, const unsigned int[::1] row_hashes, unsigned int[::1] slots, Py_ssize_t function) except -1
+cdef Py_ssize_t find_same_before(Functions functions, const unsigned int[::1] row_hashes, unsigned int[::1] slots, Py_ssize_t function) except -1
 cdef bint have_same_rows(Functions functions, Py_ssize_t function, Py_ssize_t other) except -1
 cdef Py_ssize_t measure_block(Functions functions, Words words, Fields fields, Blocks blocks, Py_ssize_t function) except -2
 

@@ -100,19 +100,19 @@ def hash_rows(functions: Functions, same_rows_as: Column, row_hashes: Column) ->
 @cython.locals(
     same_rows_as="const unsigned int[::1]",
     row_hashes="const unsigned int[::1]",
-    hash_slots="unsigned int[::1]",
+    slots="unsigned int[::1]",
     totals="unsigned long long[::1]",
 )
 def place_blocks(
     functions: Functions, words: Words, fields: Fields, blocks: Blocks, same_rows_as: Column, row_hashes: Column,
-    hash_slots: Column, totals: Column,
+    slots: Column, totals: Column,
 ) -> int:  # fmt: skip
     """Fill `blocks`: the FRE type, size and offset of each function's block, which is its FREs, in V3 after its attribute.
 
     Return the first row that its FDE type cannot express, or -1. `totals` gets the number of bytes and of rows in all blocks.
     Functions of one kind with the same rows share the block of the first, their `owner`. `same_rows_as`: for each function its own
     number, or that of an earlier one that is known to have the same kind and rows; may be empty. `row_hashes`: filled by
-    `hash_rows`; empty to share nothing. `hash_slots`: a hash table of zeros, a power of two of pairs (function + 1, its hash);
+    `hash_rows`; empty to share nothing. `slots`: a hash table of zeros, a power of two of pairs (function + 1, its hash);
     functions that do not find a slot do not share. The columns have passed `are_consistent`.
     """
     function: cython.Py_ssize_t
@@ -123,10 +123,10 @@ def place_blocks(
     for function in range(len(functions.kind)):
         owner = function
         if len(row_hashes):
-            prefetch_later_functions(functions, row_hashes, hash_slots, function)
+            prefetch_later_functions(functions, row_hashes, slots, function)
             if len(same_rows_as):
                 owner = same_rows_as[function]
-            owner = blocks.owner[owner] if owner < function else find_same_before(functions, row_hashes, hash_slots, function)
+            owner = blocks.owner[owner] if owner < function else find_same_before(functions, row_hashes, slots, function)
         blocks.owner[function] = owner
         if owner != function:
             blocks.fre_type[function] = blocks.fre_type[owner]
@@ -145,16 +145,14 @@ def place_blocks(
 
 
 @cython.boundscheck(False)
-def prefetch_later_functions(
-    functions: Functions, row_hashes: Column, hash_slots: Column, function: cython.Py_ssize_t
-) -> cython.int:
+def prefetch_later_functions(functions: Functions, row_hashes: Column, slots: Column, function: cython.Py_ssize_t) -> cython.int:
     """Prefetch the memory that `find_same_before` will read for later functions."""
-    mask: cython.Py_ssize_t = (len(hash_slots) >> 1) - 1
+    mask: cython.Py_ssize_t = (len(slots) >> 1) - 1
     row: cython.Py_ssize_t
     if function + 16 < len(row_hashes) and cython.compiled:
-        prefetch(cython.address(hash_slots[2 * slot_of(row_hashes[function + 16], mask)]))  # type: ignore[attr-defined]
+        prefetch(cython.address(slots[2 * slot_of(row_hashes[function + 16], mask)]))  # type: ignore[attr-defined]
     if function + 8 < len(row_hashes) and cython.compiled:
-        row = hash_slots[2 * slot_of(row_hashes[function + 8], mask)]
+        row = slots[2 * slot_of(row_hashes[function + 8], mask)]
         if row:
             row = functions.first_row[row - 1]
             prefetch(cython.address(functions.row_start[row]))  # type: ignore[attr-defined]
@@ -163,22 +161,20 @@ def prefetch_later_functions(
 
 
 @cython.boundscheck(False)
-def find_same_before(
-    functions: Functions, row_hashes: Column, hash_slots: Column, function: cython.Py_ssize_t
-) -> cython.Py_ssize_t:
-    """Return an earlier function with the same kind and rows; if `hash_slots` has none, add this function, and return it."""
-    mask: cython.Py_ssize_t = (len(hash_slots) >> 1) - 1
+def find_same_before(functions: Functions, row_hashes: Column, slots: Column, function: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """Return an earlier function with the same kind and rows; if `slots` has none, add this function, and return it."""
+    mask: cython.Py_ssize_t = (len(slots) >> 1) - 1
     row_hash: cython.longlong = row_hashes[function]
     slot: cython.Py_ssize_t = slot_of(row_hash, mask)
     other: cython.Py_ssize_t
     for _ in range(32):  # slots at most, so that hashes that collide do not take quadratic time
-        if hash_slots[2 * slot] == 0:
-            hash_slots[2 * slot] = function + 1
-            hash_slots[2 * slot + 1] = row_hash
+        if slots[2 * slot] == 0:
+            slots[2 * slot] = function + 1
+            slots[2 * slot + 1] = row_hash
             break
-        other = hash_slots[2 * slot] - 1
+        other = slots[2 * slot] - 1
         if (
-            hash_slots[2 * slot + 1] == row_hash
+            slots[2 * slot + 1] == row_hash
             and functions.kind[other] == functions.kind[function]
             and have_same_rows(functions, function, other)
         ):
@@ -230,7 +226,7 @@ def measure_block(
 
 
 def slot_of(row_hash: cython.longlong, mask: cython.longlong) -> cython.longlong:
-    """Return the slot of `hash_slots` where the search for a hash begins. `mask`: the number of slots, a power of two, minus 1."""
+    """Return the slot of `slots` where the search for a hash begins. `mask`: the number of slots, a power of two, minus 1."""
     return ((row_hash * 0x45D9F3B) >> 24) & mask
 
 

@@ -1,5 +1,6 @@
 """Recognises padding between functions (no-ops, traps and zeros) with a state machine for each machine's patterns. Compiled.
 
+The patterns form a tree, whose nodes are states: each byte leads to the next state, the last byte of a pattern back to state 0.
 To find padding in a file, use elf.columns.Areas.
 """
 
