@@ -1,4 +1,8 @@
-"""Compares a section with the call frame information of its file, for every byte of executable code."""
+"""Compares a section with the call frame information of its file, for every byte of executable code.
+
+The CFI is converted to a table of SFrame rules, and the ranges that SFrame cannot express. Rules of this table and of the section's
+get a normalized form, so that equal ones get one number; sweep.py then compares the numbers. Findings name the FDEs concerned.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
     from sframegen.format.layouts import Layout
 
 REASONS, VERDICTS = tuple(Reason), tuple(Verdict)
-SIGNAL_FLAVOUR, KEY_B_FLAVOUR = 1, 2  # bits for the properties of a rule besides its values: for a signal frame, signed with key B
+SIGNAL_FLAVOUR, KEY_B_FLAVOUR = 1, 2  # flavours are bits for a rule's properties: for a signal frame, signed with key B
 SECTION_FLAVOURS_SHIFT = 4  # in a recorded range, the section's flavours are this many bits above the CFI's
 MAX_FINDINGS = 1000  # findings about one function each; more wrong code is only counted
 MAX_NAMES = 3  # functions that a note names
@@ -112,8 +116,8 @@ def compare_with_cfi(elf: ElfFile, section: SframeSection | ObjectSections, sour
         for fault in coverage.faults
     ]
     if coverage.faulty_fdes > len(coverage.faults):
-        rest = coverage.faulty_fdes - len(coverage.faults)
-        result.findings.append(Finding("cfi-fde", Severity.NOTE, f"{rest:,} more FDEs cannot be read"))
+        unlisted = coverage.faulty_fdes - len(coverage.faults)
+        result.findings.append(Finding("cfi-fde", Severity.NOTE, f"{unlisted:,} more FDEs cannot be read"))
     if not sources.sections:
         result.findings.append(Finding("cfi-none", Severity.NOTE, "no call frame information to compare it with"))
     return result
@@ -181,10 +185,10 @@ def _normalize_rule(rule: Rule, abi: Abi) -> Rule:
     if cfa is None:
         return OUTERMOST
 
-    def count_from_register(where: Where | None, own: int) -> Where | None:
-        if where is not None and where.register is None and not cfa.deref:
-            where = Where(cfa.register, where.offset + cfa.offset, where.deref)
-        return None if where == (own, 0, False) else where
+    def count_from_register(term: Where | None, own_register: int) -> Where | None:
+        if term is not None and term.register is None and not cfa.deref:
+            term = Where(cfa.register, term.offset + cfa.offset, term.deref)
+        return None if term == (own_register, 0, False) else term
 
     return rule._replace(ra=count_from_register(rule.ra, abi.ra), fp=count_from_register(rule.fp, abi.fp))
 
@@ -221,47 +225,49 @@ class FdeRange(NamedTuple):
 
 
 def report_wrong_rules(
-    elf: ElfFile, section: SframeSection | ObjectSections, abi: Abi, rules: Sequence[Rule], found: list[FdeRange], code: int
+    elf: ElfFile, section: SframeSection | ObjectSections, abi: Abi, rules: Sequence[Rule], ranges: list[FdeRange], wrong_bytes: int
 ) -> list[Finding]:
-    """Return a finding for each FDE and each kind of error in it. `code`: all wrong bytes, also those of ranges not in `found`."""
+    """Return a finding for each FDE and each kind of error in it. `wrong_bytes`: all, also those of ranges not in `ranges`."""
     groups: dict[tuple[int, str], list[FdeRange]] = {}
-    for one in found:
-        groups.setdefault((one.fde, _describe_fault(one, section, abi, rules)[0]), []).append(one)
+    for wrong in ranges:
+        groups.setdefault((wrong.fde, _describe_fault(wrong, section, abi, rules)[0]), []).append(wrong)
     shown = list(groups.items())[:MAX_FINDINGS]
     names = name_addresses(elf, [group[0].start for _, group in shown])
     findings = []
     for (_, rule), group in shown:
-        first = group[0]
-        given = equation(rules[first.given], abi)
-        message = f"{names[first.start]}, {_count_bytes(group[:1])}: {given}{_describe_fault(first, section, abi, rules)[1]}"
+        first_range = group[0]
+        given = equation(rules[first_range.given], abi)
+        _, fault = _describe_fault(first_range, section, abi, rules)
+        message = f"{names[first_range.start]}, {_count_bytes(group[:1])}: {given}{fault}"
         if len(group) > 1:
             message += f"; {_count_bytes(group)} of the function in {len(group):,} ranges"
-        offset = None if section.index_at is None else section.index_at + first.function * section.layout.index_size
-        findings.append(Finding(rule, Severity.ERROR, message, offset=offset, address=first.start))
-    rest = code - sum(one.end - one.start for _, group in shown for one in group)
+        offset = None if section.index_at is None else section.index_at + first_range.function * section.layout.index_size
+        findings.append(Finding(rule, Severity.ERROR, message, offset=offset, address=first_range.start))
+    rest = wrong_bytes - sum(wrong.end - wrong.start for _, group in shown for wrong in group)
     if rest:
         findings.append(Finding("cfi-more", Severity.ERROR, f"{rest:,} bytes of other functions are also wrong"))
     return findings
 
 
-def report_uncovered_code(elf: ElfFile, found: list[FdeRange], code: int) -> Finding:
-    """Return the finding about code that the section lacks. `code`: its bytes, also those of ranges not in `found`."""
-    first = {one.fde: one.start for one in reversed(found)}
-    return _make_note(elf, "cfi-absent", f"{code:,} bytes of code have CFI that SFrame could express, but are not covered", first)
+def report_uncovered_code(elf: ElfFile, ranges: list[FdeRange], byte_count: int) -> Finding:
+    """Return the finding about code that the section lacks. `byte_count`: its bytes, also those of ranges not in `ranges`."""
+    first_starts = {uncovered.fde: uncovered.start for uncovered in reversed(ranges)}
+    text = f"{byte_count:,} bytes of code have CFI that SFrame could express, but are not covered"
+    return _make_note(elf, "cfi-absent", text, first_starts)
 
 
-def report_code_without_cfi(elf: ElfFile, found: RangeColumns, code: int) -> Finding:
-    """Return the finding about code that the section describes, but no CFI. `code`: its bytes, without padding."""
-    first = dict(zip(reversed(found.function), reversed(found.start), strict=True))
-    return _make_note(elf, "cfi-silent", f"{code:,} bytes of code are covered, but have no CFI", first)
+def report_code_without_cfi(elf: ElfFile, ranges: RangeColumns, byte_count: int) -> Finding:
+    """Return the finding about code that the section describes, but no CFI. `byte_count`: without padding."""
+    first_starts = dict(zip(reversed(ranges.function), reversed(ranges.start), strict=True))
+    return _make_note(elf, "cfi-silent", f"{byte_count:,} bytes of code are covered, but have no CFI", first_starts)
 
 
-def _make_note(elf: ElfFile, rule: str, text: str, functions: dict[int, int]) -> Finding:
-    """Return a note that names the first few functions. `functions`: function -> address of its first range, in reverse order."""
-    first = [*functions.values()][::-1]
-    names = name_addresses(elf, first[:MAX_NAMES])
-    message = f"{text}: {', '.join(names.values())}" + (", ..." if len(first) > MAX_NAMES else "")
-    return Finding(rule, Severity.NOTE, message, address=first[0])
+def _make_note(elf: ElfFile, rule: str, text: str, first_starts: dict[int, int]) -> Finding:
+    """Return a note that names the first few functions. `first_starts`: function -> start of its first range, in reverse order."""
+    starts = [*first_starts.values()][::-1]
+    names = name_addresses(elf, starts[:MAX_NAMES])
+    message = f"{text}: {', '.join(names.values())}" + (", ..." if len(starts) > MAX_NAMES else "")
+    return Finding(rule, Severity.NOTE, message, address=starts[0])
 
 
 def split_at_fdes(ranges: RangeColumns, fde_ranges: FdeRanges) -> Iterator[FdeRange]:
@@ -276,22 +282,22 @@ def split_at_fdes(ranges: RangeColumns, fde_ranges: FdeRanges) -> Iterator[FdeRa
             fde += 1
 
 
-def _describe_fault(one: FdeRange, section: SframeSection | ObjectSections, abi: Abi, rules: Sequence[Rule]) -> tuple[str, str]:
+def _describe_fault(wrong: FdeRange, section: SframeSection | ObjectSections, abi: Abi, rules: Sequence[Rule]) -> tuple[str, str]:
     """Return (the finding's rule, the end of its message, which tells what the CFI says instead)."""
-    if one.expected < 0:
-        return "cfi-inexpressible", f"; SFrame cannot express the CFI: {REASONS[-1 - one.expected].value}"
-    if one.expected != one.given:
-        return "cfi-rule", f"; the CFI says {equation(rules[one.expected], abi)}"
-    if section.layout.signal and (one.flavours ^ one.flavours >> SECTION_FLAVOURS_SHIFT) & SIGNAL_FLAVOUR:
-        if one.flavours & SIGNAL_FLAVOUR:
+    if wrong.expected < 0:
+        return "cfi-inexpressible", f"; SFrame cannot express the CFI: {REASONS[-1 - wrong.expected].value}"
+    if wrong.expected != wrong.given:
+        return "cfi-rule", f"; the CFI says {equation(rules[wrong.expected], abi)}"
+    if section.layout.signal and (wrong.flavours ^ wrong.flavours >> SECTION_FLAVOURS_SHIFT) & SIGNAL_FLAVOUR:
+        if wrong.flavours & SIGNAL_FLAVOUR:
             return "cfi-signal", ", not marked as a signal frame; the CFI does"
         return "cfi-signal", ", marked as a signal frame; the CFI does not"
-    section_key, cfi_key = ("A", "B") if one.flavours & KEY_B_FLAVOUR else ("B", "A")
+    section_key, cfi_key = ("A", "B") if wrong.flavours & KEY_B_FLAVOUR else ("B", "A")
     return "cfi-key", f" with key {section_key}; the CFI says key {cfi_key}"
 
 
 def _count_bytes(ranges: Sequence[FdeRange]) -> str:
-    return format_count(sum(one.end - one.start for one in ranges), "byte")
+    return format_count(sum(counted.end - counted.start for counted in ranges), "byte")
 
 
 def name_addresses(elf: ElfFile, addresses: Sequence[int]) -> dict[int, str]:

@@ -1,4 +1,8 @@
-"""Compares the rules of a section and of the CFI with the frame states that the instructions prove."""
+"""Compares the rules of a section and of the CFI with the frame states that the instructions prove.
+
+The instructions are analysed twice if need be: the first time shows which functions are only fragments of others, which are entered
+with another frame; the second time takes these into account. Then each rule is judged wherever a state is proven.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,7 @@ from sframegen.elf.ranges import index_of_containing_range, is_within, merge_ran
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
+    from sframegen.checks.contradictions import VerdictCounts
     from sframegen.checks.finding import Finding
     from sframegen.code.isa.effects import FrameState
     from sframegen.conversion.convert import Converted
@@ -31,36 +36,37 @@ if TYPE_CHECKING:
 
 
 def find_fragments(
-    found: Survey, proven: Track, functions: Sequence[Range], enters: Callable[[int], bool], entry: FrameState
+    survey_result: Survey, proven: Track, functions: Sequence[Range], enters: Callable[[int], bool], entry: FrameState
 ) -> set[Range]:
     """Return the functions that are fragments: parts of other functions, with FDEs of their own, that are only jumped to.
 
     `enters`: returns True if the CFI has an entry's rule there. `entry`: the state at an entry.
     """
-    jumps = found.jumps
+    jumps = survey_result.jumps
     tail_called = {jump.target for jump in jumps if jump.as_entered}
     jumped_to = {jump.target for jump in jumps if not jump.as_entered}
-    suspects = jumped_to - tail_called - found.referred - found.certain
+    suspects = jumped_to - tail_called - survey_result.referred - survey_result.certain
     ranges = {start: (start, end) for start, end in functions if start in suspects and enters(start)}
     if not ranges or entry.sp is None:
         return set()
 
     def sp_at(address: int) -> int | None:
         number = proven.claim_at(address)
-        return None if number == NO_CLAIM else found.states[number].sp
+        return None if number == NO_CLAIM else survey_result.states[number].sp
 
     fragments = set()
     for start, function in ranges.items():
         jumps_in = [jump for jump in jumps if jump.target == start]
         sps = {sp_at(jump.source) for jump in jumps_in}
         sp = sps.pop() if len(sps) == 1 else None
-        if sp is None or sp == entry.sp or found.certain.isdisjoint(jump.function for jump in jumps_in):
+        if sp is None or sp == entry.sp or survey_result.certain.isdisjoint(jump.function for jump in jumps_in):
             continue
         jumps_out = [jump for jump in jumps if jump.function == start and not enters(jump.target)]
         sps_out = [(sp_at(jump.source), sp_at(jump.target)) for jump in jumps_out]
         known = [(own, other) for own, other in sps_out if own is not None and other is not None]
+        # The fragment's states were proven from an entry's frame: its SP differs from the real one by the same number everywhere.
         is_consistent = known and all(own != other == own + sp - entry.sp for own, other in known)
-        if is_consistent or start in found.contradicting:
+        if is_consistent or start in survey_result.contradicting:
             fragments.add(function)
     return fragments
 
@@ -101,13 +107,13 @@ def find_functions(elf: ElfFile, converted: Converted, table: FunctionTable | No
     fdes = converted.coverage.fde_ranges
     spans = list(zip(fdes.start, fdes.end, strict=True))
     if table is not None:
-        begins = sorted(find_starts(elf, converted.encoded.abi))
+        known_starts = sorted(find_starts(elf, converted.encoded.abi))
         for start, size in sorted(zip(table.start, table.size, strict=True)):
             fde = bisect_right(fdes.start, start) - 1  # the last one that does not begin later
             end = min(start + size, fdes.start[fde + 1]) if fde + 1 < len(fdes.start) else start + size
             if size and (fde < 0 or fdes.end[fde] <= start):
                 # The section may have joined several functions into one.
-                spans += pairwise([start, *begins[bisect_right(begins, start) : bisect_left(begins, end)], end])
+                spans += pairwise([start, *known_starts[bisect_right(known_starts, start) : bisect_left(known_starts, end)], end])
     functions: list[Range] = []
     code = elf.executable_ranges()
     unresolved = sorted(elf.externals.unresolved)
@@ -127,17 +133,17 @@ def compare_with_instructions(
 
     Raises FormatError for an ABI whose instructions are not supported.
     """
-    numbers: dict[Claim, int] = {}
-    cfi = track_of_table(converted.table, numbers, converted.coverage.uncovered)
-    section = track_of_table(table, numbers) if table is not None else new_track()
-    claims = list(numbers)
+    claim_numbers: dict[Claim, int] = {}
+    cfi = track_of_table(converted.table, claim_numbers, converted.coverage.uncovered)
+    section = track_of_table(table, claim_numbers) if table is not None else new_track()
+    claims = list(claim_numbers)
     functions = find_functions(elf, converted, table)
     assumptions = _make_assumptions(elf, abi, cfi, section, claims)
     found, proven = _survey_functions(elf, functions, assumptions, jobs, progress)
     fragments = find_fragments(found, proven, functions, assumptions.enters, isa_of(abi).entry)
     if fragments:
         found, proven = _survey_functions(elf, functions, assume_fragments(assumptions, fragments), jobs, progress)
-    counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+    counts: VerdictCounts = (Counter(), Counter())
     ranges = _find_contradicted_ranges(section, cfi, proven, found.states, claims, abi, counts)
     findings = Contradictions(elf, abi, functions, found.certain, proven, found.states, counts).findings(ranges)
     code = {source: {key: count[key] for key in COUNTED_VERDICTS} for source, count in zip(SOURCES, counts, strict=True)}
@@ -171,8 +177,8 @@ def _make_assumptions(elf: ElfFile, abi: Abi, cfi: Track, section: Track, claims
     def padding_at(address: int, limit: int) -> int:
         """Return how many bytes of padding there are from the address on, before the limit."""
         number = index_of_containing_range(code, address)
-        most = 0 if number is None else min(limit, code[number][1]) - address
-        return padding_size(states, elf.at(address, most), 0, most, True)
+        size = 0 if number is None else min(limit, code[number][1]) - address
+        return padding_size(states, elf.at(address, size), 0, size, True)
 
     def enters(address: int) -> bool:
         number = max(claims_at(address))
@@ -203,10 +209,10 @@ def _find_contradicted_ranges(
     states: Sequence[FrameState],
     claims: Sequence[Claim],
     abi: Abi,
-    counts: tuple[Counter[str], Counter[str]],
+    counts: VerdictCounts,
 ) -> Iterator[ContradictedRange]:
     """Yield the contradicted ranges, and add the bytes of each verdict to `counts`."""
-    known: dict[tuple[int, int], str] = {}
+    known_verdicts: dict[tuple[int, int], str] = {}
     for start, end, (by_section, by_cfi, state) in intersect_tracks(section, cfi, proven):
         contradicted: list[Claim | None] = [None, None]
         unless = ["", ""]
@@ -215,9 +221,9 @@ def _find_contradicted_ranges(
                 continue
             verdict = UNDECIDED
             if claim > NO_CLAIM and state != NO_CLAIM:
-                if (claim, state) not in known:
-                    known[claim, state] = _judge_claim(claims[claim], states[state], abi)
-                verdict = known[claim, state]
+                if (claim, state) not in known_verdicts:
+                    known_verdicts[claim, state] = _judge_claim(claims[claim], states[state], abi)
+                verdict = known_verdicts[claim, state]
             if verdict not in COUNTED_VERDICTS:  # it names the contradicted part of the rule
                 contradicted[source] = claims[claim]
                 unless[source] = DOUBTFUL.get(verdict, "")

@@ -1,4 +1,8 @@
-"""Runs all checks of a linked file's section, and puts their findings into one report."""
+"""Runs all checks of a linked file's section, and puts their findings into one report.
+
+The section is checked by itself (against the specification and the demands of its consumers), then against the file's CFI, as
+sframegen and, if asked for, pyelftools read it. If asked for, its rules and those of the CFI are compared with the instructions.
+"""
 
 from __future__ import annotations
 
@@ -55,13 +59,13 @@ def check_file(
         isa_of(abi_of(elf))
     draft = ReportDraft(elf.name, findings=check_placement(elf))
     try:
-        found = _locate_section(elf, detached)
-        if found is None:
+        located = find_sframe(elf) if detached is None else (detached, ADDRESS)
+        if located is None:
             severity = Severity.NOTE if instructions else Severity.ERROR  # the CFI is compared with the instructions
             draft.findings.append(Finding(RULE_NO_SECTION, severity, explain_missing_section(elf, debug_file)))
         else:
             loaded = detached is None and find_unloaded_section(elf) is None
-            section = _check_section(elf, *found, draft, consumer, loaded=loaded)
+            section = _check_section(elf, *located, draft, consumer, loaded=loaded)
             if is_detached(elf):
                 draft.findings.append(Finding("cfi-unreadable", Severity.ERROR, CHECKED_ALONE))
                 return draft.report()
@@ -84,11 +88,6 @@ def explain_missing_section(elf: ElfFile, debug_file: Path | None = None) -> str
         return "no SFrame section; sframegen add-section makes one"
     reason = explain_empty_section(coverage.functions, coverage.ignored_fdes)
     return f"no SFrame section, and none can be made: {reason}"
-
-
-def _locate_section(elf: ElfFile, detached: memoryview | None) -> tuple[memoryview, int] | None:
-    """Return (bytes, address) of the section; None if there is none."""
-    return find_sframe(elf) if detached is None else (detached, ADDRESS)
 
 
 def _check_section(
@@ -122,12 +121,7 @@ def count_unwalked(elf: ElfFile, data: memoryview, address: int) -> int:
 
 
 def _add_cfi_findings(
-    elf: ElfFile,
-    section: SframeSection,
-    draft: ReportDraft,
-    debug_file: Path | None,
-    second_reader: bool,
-    progress: Progress | None,
+    elf: ElfFile, section: SframeSection, draft: ReportDraft, debug_file: Path | None, pyelftools: bool, progress: Progress | None
 ) -> None:
     """Add findings about the section and its file's CFI, as sframegen reads that and, if asked for, as pyelftools does."""
     abi = abi_of(elf)
@@ -139,7 +133,7 @@ def _add_cfi_findings(
         return
     draft.code, draft.warnings = comparison.code, sources.warnings
     draft.findings += comparison.findings
-    if second_reader and sources.sections:
+    if pyelftools and sources.sections:
         import_library("elftools.dwarf.callframe", "RegisterRule")
         from sframegen.checks.second.agreement import compare_second_reading  # noqa: PLC0415 - pyelftools, where it is used
 
@@ -164,7 +158,7 @@ def _check_instructions(
     abi = abi_of(elf)
     table = None
     try:
-        located = _locate_section(elf, detached)
+        located = find_sframe(elf) if detached is None else (detached, ADDRESS)
         if located is not None:
             section = open_section(*located)
             table = section.table if section.abi.sframe_id == abi.sframe_id else None

@@ -1,4 +1,4 @@
-"""The demands of SFrame's consumers, one row for each property that a consumer cannot handle, and the findings about unmet ones."""
+"""The demands of SFrame's consumers, one for each property that a consumer cannot handle, and the findings about unmet ones."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Demand(NamedTuple):
 
     consumer: str
     name: str
-    effect: Effect
+    effect: Effect  # of a section that does not meet it
     fault: str
     broken: tuple[str, ...] | Callable[[SectionFacts], bool]
     validated: bool = False
@@ -135,7 +135,7 @@ PROGRAM_DEMANDS = (
     Demand("kernel", "kernel-block", FAILS, "a function whose FREs lie elsewhere", ("block-outside",), validated=True),
     Demand("kernel", "kernel-no-rows", FAILS, "a function without FREs", lambda f: f.without_rows > 0),
     Demand("kernel", "kernel-first-row", FAILS, "code before a function's first FRE", ("first-row",)),
-    Demand("kernel", "kernel-period", CRASHES, "a division by zero", lambda f: f.divides > 0),
+    Demand("kernel", "kernel-period", CRASHES, "a division by zero", lambda f: f.divides_by_zero > 0),
     Demand("kernel", "kernel-fre-type", DROPS, "unknown FRE type", ("fre-type",), validated=True),
     Demand("kernel", "kernel-row-cut-off", DROPS, "an FRE that is cut off", ("row-cut-off",), validated=True),
     Demand("kernel", "kernel-word-size", DROPS, "unknown data word size", ("word-size",), validated=True),
@@ -162,7 +162,7 @@ PROGRAM_DEMANDS = (
     Demand("glibc", "glibc-no-rows", FAILS, "a function without FREs", lambda f: f.without_rows > 0),
     Demand("glibc", "glibc-first-row", FAILS, "code before a function's first FRE", ("first-row",)),
     Demand("glibc", "glibc-fre-type", FAILS, "unknown FRE type", ("fre-type",)),
-    Demand("glibc", "glibc-period", CRASHES, "a division by zero", lambda f: f.divides_rows > 0),
+    Demand("glibc", "glibc-period", CRASHES, "a division by zero", lambda f: f.divides_with_rows > 0),
     Demand("glibc", "glibc-row-order", FAILS, "FREs that do not ascend", ("row-order",)),
     Demand("glibc", "glibc-word-size", READS_OUT, "an unknown data word size, which it reads as words of a byte", ("word-size",)),
     Demand("glibc", "glibc-words", FAILS, "more than 3 data words", lambda f: f.most_words > GLIBC_WORDS),
@@ -198,7 +198,7 @@ PROGRAM_DEMANDS = (
         "gnu", "gnu-row-beyond", CRASHES, "an assertion: an FRE after the function's end",
         ("row-beyond-function", "row-beyond-masked"),
     ),
-    Demand("gnu", "gnu-period", CRASHES, "a division by zero", lambda f: f.divides_rows > 0),
+    Demand("gnu", "gnu-period", CRASHES, "a division by zero", lambda f: f.divides_with_rows > 0),
     Demand("gnu", "gnu-sorted", FAILS, "not flagged as sorted", _judge(lambda h: h.num_fdes > 0 and not h.flags & F_FDE_SORTED)),
     Demand(
         "gnu", "gnu-pc-relative", FAILS, "starts that are not relative to themselves, though it reads them so",
@@ -256,16 +256,13 @@ def _is_for(consumer: Consumer, facts: SectionFacts) -> bool:
 
 def is_accepted_by(facts: SectionFacts, name: str) -> bool:
     """Return True if the consumer finds the section, reads sections of its version, and does not reject this one."""
+    consumer = CONSUMERS[name]
     return (
-        _is_for(CONSUMERS[name], facts)
-        and _finds_section(facts, name)
+        _is_for(consumer, facts)
+        and (facts.loaded or consumer.reads_files)
         and _reads_version(facts, name)
         and not any(demand.effect is Effect.REJECTS for demand in find_unmet_demands(facts, name))
     )
-
-
-def _finds_section(facts: SectionFacts, name: str) -> bool:
-    return facts.loaded or CONSUMERS[name].reads_files
 
 
 def _reads_version(facts: SectionFacts, name: str) -> bool:
@@ -278,17 +275,17 @@ def _check_consumer(facts: SectionFacts, name: str, unused: Severity) -> list[Fi
     if not _is_for(consumer, facts):
         files = "kernels and their modules" if consumer.of_kernels else "programs and libraries"
         return [Finding(f"{name}-other-kind", unused, f"{consumer.title} reads the sections of {files} only", name)]
-    if not _finds_section(facts, name):
+    if not (facts.loaded or consumer.reads_files):
         return [Finding(f"{name}-not-loaded", unused, f"{consumer.title} uses only sections that are loaded", name)]
     if facts.layout is not None and not _reads_version(facts, name):
         message = f"{consumer.title} does not read version {facts.layout.version}"
         return [Finding(f"{name}-version", unused, message, name)]
-    found = []
+    findings = []
     for demand in find_unmet_demands(facts, name):
         first = facts.first_finding(*demand.broken) if isinstance(demand.broken, tuple) else None
         place = (first.offset, first.address) if first else (None, None)
-        found.append(_make_finding(demand, *place))
-    return found
+        findings.append(_make_finding(demand, *place))
+    return findings
 
 
 def _make_finding(demand: Demand, offset: int | None = None, address: int | None = None) -> Finding:
@@ -309,9 +306,8 @@ def find_unavoidable_rejections(executable: Sequence[Range], version: int) -> li
 
 def find_unmet_demands(facts: SectionFacts, consumer: str) -> list[Demand]:
     """Return the unmet demands of a consumer. If it rejects the section, only those that make it do so, because it stops there."""
-    rows = [demand for demand in DEMANDS if demand.consumer == consumer and _is_broken(demand, facts)]
-    rejected = [demand for demand in rows if demand.effect is Effect.REJECTS]
-    return rejected or rows
+    unmet = [demand for demand in DEMANDS if demand.consumer == consumer and _is_broken(demand, facts)]
+    return [demand for demand in unmet if demand.effect is Effect.REJECTS] or unmet
 
 
 def _is_broken(demand: Demand, facts: SectionFacts) -> bool:

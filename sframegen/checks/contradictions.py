@@ -1,9 +1,15 @@
-"""Makes findings about code whose instructions certainly contradict the rules of the section or of the CFI."""
+"""Makes findings about code whose instructions certainly contradict the rules of the section or of the CFI.
+
+A rule claims where the CFA and the caller's RA and FP are. `judge_rule` compares it with the frame state that the instructions
+prove. A contradicted claim is dropped, so that its bytes count as undecided, if it may be right after all: the function may not be
+entered as one, it may call clone, or it may keep a copy of the caller's value elsewhere. Padding is dropped, as it may never run.
+"""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,14 +29,16 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterator
 
+    from sframegen.code.isa.instruction_set import Isa
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
     from sframegen.format.model import Rule, Where
 
+    VerdictCounts = tuple[Counter[str], Counter[str]]  # bytes by verdict: of the section's rules, and of the CFI's
 
 RIGHT, UNDECIDED = "right", "undecided"
-ABSENT, IN_ANOTHER_PLACE = "", "?"  # the caller's value is not at the claimed place: certainly, or unless it is in two places
+ABSENT, ELSEWHERE = "absent", "elsewhere"  # the claimed location certainly lacks the caller's value, or does unless there is a copy
 DOUBTFUL = {"RA?": "RA", "FP?": "FP"}  # contradictions only if the function keeps a single copy of the caller's value
 
 
@@ -49,12 +57,12 @@ def judge_rule(rule: Rule, key_b: bool, state: FrameState, sp: int, fp: int) -> 
     if base != -cfa.offset:
         return "CFA"
     verdict_of_rule = RIGHT
-    for name, place, register, at in (("RA", rule.ra, state.ra, state.ra_at), ("FP", rule.fp, state.fp, state.fp_at)):
-        verdict = _judge_place(place, register, at, state.sp)
+    for name, location, register, saved_at in (("RA", rule.ra, state.ra, state.ra_at), ("FP", rule.fp, state.fp, state.fp_at)):
+        verdict = _judge_location(location, register, saved_at, state.sp)
         if verdict == ABSENT:
             return name
-        if verdict == IN_ANOTHER_PLACE:
-            verdict_of_rule = name + verdict
+        if verdict == ELSEWHERE:
+            verdict_of_rule = f"{name}?"
         elif verdict == UNDECIDED and verdict_of_rule == RIGHT:
             verdict_of_rule = verdict
     if verdict_of_rule == RIGHT and (rule.ra_signed != state.signed or (rule.ra_signed and key_b != state.key_b)):
@@ -62,21 +70,21 @@ def judge_rule(rule: Rule, key_b: bool, state: FrameState, sp: int, fp: int) -> 
     return verdict_of_rule
 
 
-def _judge_place(place: Where | None, register: int | None, at: int | None, sp: int | None) -> str:
-    """Return RIGHT, UNDECIDED, ABSENT or IN_ANOTHER_PLACE for the claim that the caller's value of a register is at `place`.
+def _judge_location(location: Where | None, register: int | None, saved_at: int | None, sp: int | None) -> str:
+    """Return RIGHT, UNDECIDED, ABSENT or ELSEWHERE for the claim that the caller's value of a register is at `location`.
 
-    The instructions prove that the register now holds `register`, and that the value is on the stack at CFA + `at`.
+    The instructions prove that the register now holds `register`, and that the value is on the stack at CFA + `saved_at`.
     """
-    if place is None:
+    if location is None:  # the claim is that the register still has the value
         if register is not None:
             return RIGHT if register == CALLERS else ABSENT
-        return UNDECIDED if at is None else IN_ANOTHER_PLACE
-    if place.register is not None or not place.deref:
+        return UNDECIDED if saved_at is None else ELSEWHERE
+    if location.register is not None or not location.deref:
         return UNDECIDED
-    if at == place.offset:
+    if saved_at == location.offset:
         return RIGHT
-    below = sp is not None and place.offset < sp  # nothing was pushed there yet
-    return IN_ANOTHER_PLACE if at is not None or (below and register == CALLERS) else UNDECIDED
+    is_below_sp = sp is not None and location.offset < sp  # nothing was pushed there yet
+    return ELSEWHERE if saved_at is not None or (is_below_sp and register == CALLERS) else UNDECIDED
 
 
 CONTRADICTED = "contradicted"
@@ -96,53 +104,46 @@ class ContradictedRange(NamedTuple):
     unless: tuple[str, str]  # for each claim: RA or FP if it may be right because the function copies that value, else ""
 
 
+@dataclass
 class Contradictions:
     """Makes the findings of one file. `counts`: bytes of section and CFI by verdict, corrected here for claims that are dropped."""
 
-    def __init__(
-        self,
-        elf: ElfFile,
-        abi: Abi,
-        functions: list[Range],
-        certain: set[int],
-        proven: Track,
-        states: list[FrameState],
-        counts: tuple[Counter[str], Counter[str]],
-    ) -> None:
-        self.elf = elf
-        self.abi = abi
-        self.isa = isa_of(abi)
-        self.functions = functions
-        self.certain = certain  # starts of functions that are certainly entered like functions
-        self.proven = proven  # its claims are indexes into `states`
-        self.states = states
-        self.counts = counts
-        self.decoded: DecodedCode | None = None
-        self.known: dict[tuple[int, str], bool] = {}  # (function, question) -> answer
+    elf: ElfFile
+    abi: Abi
+    functions: list[Range]
+    certain: set[int]  # starts of functions that are certainly entered like functions
+    proven: Track  # its claims are indexes into `states`
+    states: list[FrameState]
+    counts: VerdictCounts
+    decoded: DecodedCode | None = None
+    answers: dict[tuple[int, str], bool] = field(default_factory=dict)  # (function, question) -> answer
+
+    @property
+    def isa(self) -> Isa:
+        return isa_of(self.abi)
 
     def findings(self, ranges: Iterator[ContradictedRange]) -> list[Finding]:
         """Return a finding for each stretch of adjacent ranges of a function in which the same sources are contradicted."""
         stretches: list[ContradictedRange] = []  # with the claims of their first range
-        rest = 0  # bytes of contradicted code in no stretch
-        last: ContradictedRange | None = None
-        last_end = 0  # with the padding after it
+        unlisted_bytes = 0  # of contradicted code in no stretch
+        previous_key, previous_end = ("", -1), 0  # of the previous part; its end includes the padding after it
         for certain_range in filter(None, map(self._drop_uncertain, ranges)):
             for part in self._drop_padding(certain_range):
-                goes_on = last and part.start <= last_end and _finding_rule(last) == _finding_rule(part)
-                goes_on = last and goes_on and self._function_index(last.start) == self._function_index(part.start)
-                if goes_on and not rest:
+                key = _finding_rule(part), self._function_index(part.start)
+                is_continued = key == previous_key and part.start <= previous_end
+                if is_continued and not unlisted_bytes:
                     stretches[-1] = stretches[-1]._replace(end=part.end)
-                elif not goes_on and len(stretches) < MAX_FINDINGS:
+                elif not is_continued and len(stretches) < MAX_FINDINGS:
                     stretches.append(part)
                 else:
-                    rest += part.end - part.start
-                last, last_end = part, certain_range.end
+                    unlisted_bytes += part.end - part.start
+                previous_key, previous_end = key, certain_range.end
         starts = [stretch.start for stretch in stretches]
         lines = source_lines(self.elf, starts) if self.elf.relocated is not None else {}  # only objects have relocated code
         names = {at: f"{lines[at]}: {name}" if at in lines else name for at, name in name_addresses(self.elf, starts).items()}
         findings = [self._make_finding(stretch, names) for stretch in stretches]
-        if rest:
-            message = f"{format_count(rest, 'byte')} of other code are contradicted"
+        if unlisted_bytes:
+            message = f"{format_count(unlisted_bytes, 'byte')} of other code are contradicted"
             findings.append(Finding("instructions-more", Severity.ERROR, message))
         return findings
 
@@ -162,18 +163,18 @@ class Contradictions:
     def _may_be_copied(self, address: int, value: str) -> bool:
         """Return True if the caller's FP or RA may be in several places in the function, as it may be in a fragment."""
         key = self._function_index(address), value
-        if key not in self.known:
+        if key not in self.answers:
             code = self._decode_function(address)
-            instructions = ((one, self._state_at(one[0])) for one in map(code.instruction, range(len(code))))
-            self.known[key] = self._is_fragment(code) or count_copies(instructions, value, self.isa) > 1
-        return self.known[key]
+            instructions = ((found, self._state_at(found[0])) for found in map(code.instruction, range(len(code))))
+            self.answers[key] = self._is_fragment(code) or count_copies(instructions, value, self.isa) > 1
+        return self.answers[key]
 
     def _calls_clone(self, address: int) -> bool:
         """Return True if the function seems to call clone directly, which returns a second time on another stack."""
         key = self._function_index(address), ""
-        if key not in self.known:
-            self.known[key] = may_call_clone(self._decode_function(address), self.isa)
-        return self.known[key]
+        if key not in self.answers:
+            self.answers[key] = may_call_clone(self._decode_function(address), self.isa)
+        return self.answers[key]
 
     def _is_fragment(self, code: DecodedCode) -> bool:
         """Return True if the function is entered or left with another frame state than that of an entry."""
@@ -189,50 +190,49 @@ class Contradictions:
     def _drop_padding(self, part: ContradictedRange) -> Iterator[ContradictedRange]:
         """Yield the parts of the range between padding, and count the padding as undecided, because it may never run."""
         code = self._decode_function(part.start)
-        begin = at = part.start - code.start
+        part_start = offset = part.start - code.start
         end = part.end - code.start
-        while at < end:
-            is_padding = code.marks[code.instruction_start(code.start + at) - code.start] == Mark.PADDING
-            after = min(end, next((offset for offset in range(at + 1, end) if code.marks[offset]), end))
+        while offset < end:
+            is_padding = code.marks[code.instruction_start(code.start + offset) - code.start] == Mark.PADDING
+            next_offset = min(end, next((byte for byte in range(offset + 1, end) if code.marks[byte]), end))
             if is_padding:
                 for counts, claim in zip(self.counts, part.claims, strict=True):
                     if claim is not None:
-                        counts[CONTRADICTED] -= after - at
-                        counts[UNDECIDED] += after - at
-                if begin < at:
-                    yield part._replace(start=code.start + begin, end=code.start + at)
-                begin = after
-            at = after
-        if begin < end:
-            yield part._replace(start=code.start + begin)
+                        counts[CONTRADICTED] -= next_offset - offset
+                        counts[UNDECIDED] += next_offset - offset
+                if part_start < offset:
+                    yield part._replace(start=code.start + part_start, end=code.start + offset)
+                part_start = next_offset
+            offset = next_offset
+        if part_start < end:
+            yield part._replace(start=code.start + part_start)
 
     def _function_index(self, address: int) -> int:
         """Return the index of the last function that begins at or before the address."""
-        return bisect_right(self.functions, address, key=lambda one: one[0]) - 1
+        return bisect_right(self.functions, address, key=lambda function: function[0]) - 1
 
     def _decode_function(self, address: int) -> DecodedCode:
-        """Return the decoded function that contains the address."""
         number = self._function_index(address)
         if self.decoded is None or self.decoded.start != self.functions[number][0]:
             start, end = self.functions[number]
             self.decoded = decode(self.elf.at(start, end - start), start, self.isa)
         return self.decoded
 
-    def _make_finding(self, first: ContradictedRange, names: dict[int, str]) -> Finding:
+    def _make_finding(self, stretch: ContradictedRange, names: dict[int, str]) -> Finding:
         """Return the finding about a stretch. `names`: by the start of each stretch."""
-        count = format_count(first.end - first.start, "byte")
-        by_section, by_cfi = (claim and self._format_claim(claim) for claim in first.claims)
+        count = format_count(stretch.end - stretch.start, "byte")
+        by_section, by_cfi = (claim and self._format_claim(claim) for claim in stretch.claims)
         if by_section == by_cfi:
             text = f"section and CFI say {by_section}"
         elif by_section and by_cfi:
             text = f"the section says {by_section}, the CFI {by_cfi}"
         else:
             text = f"the section says {by_section}" if by_section else f"the CFI says {by_cfi}"
-        claim = next(claim for claim in first.claims if claim is not None)
-        state = self._format_state(self.states[first.state], claim)
-        message = f"{names[first.start]}, {count}: {text}; the instructions say {state}"
-        instructions = self._list_instructions(first.start)
-        return Finding(_finding_rule(first), Severity.ERROR, message, address=first.start, instructions=instructions)
+        claim = next(claim for claim in stretch.claims if claim is not None)
+        state = self._format_state(self.states[stretch.state], claim)
+        message = f"{names[stretch.start]}, {count}: {text}; the instructions say {state}"
+        instructions = self._list_instructions(stretch.start)
+        return Finding(_finding_rule(stretch), Severity.ERROR, message, address=stretch.start, instructions=instructions)
 
     def _format_claim(self, claim: Claim) -> str:
         rule = claim.rule

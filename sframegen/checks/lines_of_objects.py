@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     TextPlace = tuple[str, int]  # the name of a section, and the offset of a text in it
     LineRow = tuple[int, int, int]  # address, number of a file, line
+    LineRange = tuple[LineRow, int, list[TextPlace]]  # a row, the address of the next one, the file names of its unit
 
 MAX_NAME = 4096  # bytes
 ESCAPE_64 = 0xFFFFFFFF  # comes before a length of eight bytes: 64-bit DWARF
@@ -90,48 +91,49 @@ def _read_text(elf: ElfFile, name: str, at: int) -> str:
     return data.partition(b"\0")[0].decode(errors="replace")
 
 
-def _read_ranges(reader: _Reader) -> Iterator[tuple[LineRow, int, list[TextPlace]]]:
-    """Yield (row, address of the next row, file names of its unit) for each row. Raises ValueError for a damaged section."""
+def _read_ranges(reader: _Reader) -> Iterator[LineRange]:
+    """Yield a range for each row. Raises ValueError for a damaged section."""
     while reader.pos < len(reader.bytes):
         reader.end = len(reader.bytes)
-        length, width = reader.number(4), 4
+        length, offset_size = reader.number(4), 4
         if length == ESCAPE_64:
-            length, width = reader.number(8), 8
+            length, offset_size = reader.number(8), 8
         begin = reader.skip(length)
         reader.pos, reader.end = begin, begin + length
-        revision = reader.number(2)  # the DWARF version of the line table
-        if 2 <= revision <= 5:
-            reader.skip(2 if revision == 5 else 0)  # sizes of an address and a segment selector
-            yield from _run_line_program(reader, revision, width, min(reader.end, reader.number(width) + reader.pos))
+        dwarf_version = reader.number(2)
+        if 2 <= dwarf_version <= 5:
+            reader.skip(2 if dwarf_version == 5 else 0)  # sizes of an address and a segment selector
+            header_length = reader.number(offset_size)
+            yield from _run_line_program(reader, dwarf_version, offset_size, min(reader.end, reader.pos + header_length))
         reader.pos = reader.end
 
 
-def _run_line_program(reader: _Reader, revision: int, width: int, start: int) -> Iterator[tuple[LineRow, int, list[TextPlace]]]:
-    """Yield the rows of a unit, like `_read_ranges`. `width`: bytes of an offset. `start`: where the instructions begin."""
+def _run_line_program(reader: _Reader, dwarf_version: int, offset_size: int, start: int) -> Iterator[LineRange]:
+    """Yield the rows of a unit, like `_read_ranges`. `offset_size`: bytes of an offset. `start`: where the instructions begin."""
     step = reader.number(1)  # minimum_instruction_length
-    reader.skip(1 if revision < 4 else 2)  # maximum_operations_per_instruction, since DWARF 4, and default_is_stmt
+    reader.skip(1 if dwarf_version < 4 else 2)  # maximum_operations_per_instruction, since DWARF 4, and default_is_stmt
     line_base = (reader.number(1) + 128) % 256 - 128  # a signed byte
     line_range, opcode_base = reader.number(1), reader.number(1)
     lengths = [reader.number(1) for _ in range(opcode_base - 1)]
     if not line_range:
         raise ValueError
-    files = _read_file_names(reader, width) if revision == 5 else _read_old_file_names(reader)
+    files = _read_file_names(reader, offset_size) if dwarf_version == 5 else _read_old_file_names(reader)
     address, file, line = 0, 1, 1
-    last: LineRow | None = None
+    last_row: LineRow | None = None
     reader.pos = start
     while reader.pos < reader.end:
         opcode, is_row, ends_sequence = reader.number(1), False, False
         if opcode >= opcode_base:
-            advance, more = divmod(opcode - opcode_base, line_range)
-            address, line, is_row = address + advance * step, line + line_base + more, True
+            address_advance, line_advance = divmod(opcode - opcode_base, line_range)
+            address, line, is_row = address + address_advance * step, line + line_base + line_advance, True
         elif opcode == EXTENDED:
             size = reader.uleb()
-            end = reader.pos + size
-            kind = reader.number(1)
-            if kind == SET_ADDRESS:
+            operands_end = reader.pos + size
+            extended_opcode = reader.number(1)
+            if extended_opcode == SET_ADDRESS:
                 address = reader.number(min(size, 9) - 1)
-            is_row = ends_sequence = kind == END_SEQUENCE
-            reader.pos = max(end, reader.pos)
+            is_row = ends_sequence = extended_opcode == END_SEQUENCE
+            reader.pos = max(operands_end, reader.pos)
         elif opcode == COPY:
             is_row = True
         elif opcode == ADVANCE_PC:
@@ -148,11 +150,11 @@ def _run_line_program(reader: _Reader, revision: int, width: int, start: int) ->
             for _ in range(lengths[opcode - 1]):
                 reader.uleb()
         if is_row:
-            if last and last[0] < address:
-                yield last, address, files
-            last = address, file, line
+            if last_row and last_row[0] < address:
+                yield last_row, address, files
+            last_row = address, file, line
         if ends_sequence:
-            address, file, line, last = 0, 1, 1, None
+            address, file, line, last_row = 0, 1, 1, None
 
 
 def _read_old_file_names(reader: _Reader) -> list[TextPlace]:
@@ -167,7 +169,7 @@ def _read_old_file_names(reader: _Reader) -> list[TextPlace]:
     return names
 
 
-def _read_file_names(reader: _Reader, width: int) -> list[TextPlace]:
+def _read_file_names(reader: _Reader, offset_size: int) -> list[TextPlace]:
     """Return the names of files in a table of version 5."""
     names: list[TextPlace] = []
     for _ in range(2):  # the directories in the same form, then the files
@@ -175,18 +177,18 @@ def _read_file_names(reader: _Reader, width: int) -> list[TextPlace]:
         count = reader.uleb()
         if count and not forms:
             raise ValueError  # entries of no bytes could be any number
-        names = [_read_file_name(reader, width, forms) for _ in range(count)]
+        names = [_read_file_name(reader, offset_size, forms) for _ in range(count)]
     return names
 
 
-def _read_file_name(reader: _Reader, width: int, forms: list[tuple[int, int]]) -> TextPlace:
+def _read_file_name(reader: _Reader, offset_size: int, forms: list[tuple[int, int]]) -> TextPlace:
     """Return the name in an entry of version 5. `forms`: DW_LNCT and DW_FORM of each field."""
     name = (".debug_line", len(reader.bytes))
-    for kind, form in forms:
+    for content_type, form in forms:
         if form == STRING:
-            found = (".debug_line", reader.skip_text())
+            text = (".debug_line", reader.skip_text())
         elif form in STRING_SECTIONS:
-            found = STRING_SECTIONS[form], reader.number(width)
+            text = STRING_SECTIONS[form], reader.number(offset_size)
         elif form in FORM_SIZES:
             reader.skip(FORM_SIZES[form])
         elif form == BLOCK:
@@ -195,6 +197,6 @@ def _read_file_name(reader: _Reader, width: int, forms: list[tuple[int, int]]) -
             reader.uleb()
         else:
             raise ValueError
-        if kind == PATH and (form == STRING or form in STRING_SECTIONS):
-            name = found
+        if content_type == PATH and (form == STRING or form in STRING_SECTIONS):
+            name = text
     return name

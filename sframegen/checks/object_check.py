@@ -39,44 +39,45 @@ if TYPE_CHECKING:
 
 
 def check_objects(
-    objects: Objects, debug_file: Path | None = None, consumer: Consumer = "all", running: JobOptions | None = None
+    objects: Objects, debug_file: Path | None = None, consumer: Consumer = "all", job_options: JobOptions | None = None
 ) -> CheckReport:
     """Check an object, or each object of an archive; messages then begin with its name. `debug_file`: only for a single object.
 
-    `running`: also compare with the instructions. Raises FormatError for an ABI whose instructions are not supported.
+    `job_options`: if given, the rules are also compared with the instructions. Raises FormatError if those are not supported.
     """
     if debug_file is not None and objects.is_archive:
         raise FormatError("an archive has no separate debug file")
-    total = ReportDraft(objects.file)
-    parts = [check_object(elf, debug_file, consumer, running) for elf in objects.members.values()]
-    code: Counter[Verdict] = Counter()
-    instructions: dict[str, Counter[str]] = {}
-    for part in parts:
-        member = part.file.removeprefix(objects.file)
-        total.version = min(filter(None, (total.version, part.version)), default=0)
-        total.functions += part.functions
-        total.section_bytes += part.section_bytes
-        code.update(part.code)
-        for source, counts in part.instructions.items():
-            instructions.setdefault(source, Counter()).update(counts)
-        total.findings += [one._replace(message=f"{member[1:-1]}: {one.message}") if member else one for one in part.findings]
-        total.warnings += part.warnings
-    if not parts:
-        total.findings.append(Finding(RULE_NO_SECTION, Severity.WARNING, "it contains no objects; nothing to check"))
-    total.code = {verdict: code[verdict] for verdict in Verdict if verdict in code}
-    total.instructions = {source: dict(counts) for source, counts in instructions.items()}
-    return total.report()
+    draft = ReportDraft(objects.file)
+    reports = [check_object(elf, debug_file, consumer, job_options) for elf in objects.members.values()]
+    cfi_verdicts: Counter[Verdict] = Counter()
+    instruction_verdicts: dict[str, Counter[str]] = {}
+    for report in reports:
+        member = report.file.removeprefix(objects.file)
+        draft.version = min(filter(None, (draft.version, report.version)), default=0)
+        draft.functions += report.functions
+        draft.section_bytes += report.section_bytes
+        cfi_verdicts.update(report.code)
+        for source, counts in report.instructions.items():
+            instruction_verdicts.setdefault(source, Counter()).update(counts)
+        prefix = f"{member[1:-1]}: " if member else ""  # a report's file is `archive(member)`
+        draft.findings += [finding._replace(message=prefix + finding.message) for finding in report.findings]
+        draft.warnings += report.warnings
+    if not reports:
+        draft.findings.append(Finding(RULE_NO_SECTION, Severity.WARNING, "it contains no objects; nothing to check"))
+    draft.code = {verdict: cfi_verdicts[verdict] for verdict in Verdict if verdict in cfi_verdicts}
+    draft.instructions = {source: dict(counts) for source, counts in instruction_verdicts.items()}
+    return draft.report()
 
 
 def check_object(
-    elf: ElfFile, debug_file: Path | None = None, consumer: Consumer = "all", running: JobOptions | None = None
+    elf: ElfFile, debug_file: Path | None = None, consumer: Consumer = "all", job_options: JobOptions | None = None
 ) -> CheckReport:
     """Check one object, and return its report. Sections that cannot be read or laid out become findings."""
     draft = ReportDraft(elf.name)
     sections = [section for section in elf.sections if is_sframe(section)]
     if not sections and not any(map(is_code, elf.sections)):
         return draft.report()
-    if running is not None:
+    if job_options is not None:
         isa_of(abi_of(elf))
     draft.section_bytes = sum(section.header.sh_size for section in sections)
     try:
@@ -85,27 +86,28 @@ def check_object(
             draft.findings += list(check_each_section(view, consumer))
             _add_cfi_findings(view, draft, debug_file)
         else:
-            severity = Severity.ERROR if running is None else Severity.NOTE  # the CFI is compared with the instructions
+            severity = Severity.ERROR if job_options is None else Severity.NOTE  # the CFI is compared with the instructions
             draft.findings.append(Finding(RULE_NO_SECTION, severity, explain_missing_section(view.placed.image)))
-        if running is not None:
-            _check_instructions(view, draft, debug_file, running)
+        if job_options is not None:
+            _check_instructions(view, draft, debug_file, job_options)
     except FormatError as error:
         draft.add_error("unreadable", str(error))
     return draft.report()
 
 
-def _check_instructions(view: ObjectView, draft: ReportDraft, debug_file: Path | None, running: JobOptions) -> None:
+def _check_instructions(view: ObjectView, draft: ReportDraft, debug_file: Path | None, job_options: JobOptions) -> None:
     from sframegen.checks.against_code import compare_with_instructions  # noqa: PLC0415 - imports capstone, which is slow
 
     image, abi = resolve_code(view.elf, view.placed), abi_of(view.elf)
     sources = find_sources(view.placed.image, debug_file, partial(place_debug_file, of=view.placed))
     converted = convert_sources(sources, image.executable_ranges(), abi._replace(base_registers=ALL_REGISTERS))
     table = view.functions if draft.section_bytes else None
-    verdicts = compare_with_instructions(image, abi, converted, table, running.jobs, running.progress)
+    verdicts = compare_with_instructions(image, abi, converted, table, job_options.jobs, job_options.progress)
     draft.warnings, draft.instructions = sources.warnings, verdicts.code
     for finding in verdicts.findings:
-        start, *_ = view.placed.sections[index_of_containing_range(view.placed.sections, finding.address or 0) or 0]
-        listing = tuple(one._replace(address=one.address - start) for one in finding.instructions)  # offsets in the section
+        # The object's sections were placed at made-up addresses: instructions are listed with their offsets in the section.
+        section_start, *_ = view.placed.sections[index_of_containing_range(view.placed.sections, finding.address or 0) or 0]
+        listing = tuple(line._replace(address=line.address - section_start) for line in finding.instructions)
         draft.findings.append(finding._replace(address=None, instructions=listing))
 
 
@@ -134,8 +136,8 @@ def check_each_section(view: ObjectView, consumer: Consumer) -> Iterator[Finding
 
 
 def _add_cfi_findings(view: ObjectView, draft: ReportDraft, debug_file: Path | None) -> None:
-    merged = view.merged
-    draft.version, draft.functions = min(merged.versions), sum(len(one.numbers) for one in view.described_sections)
+    draft.version = min(view.merged.versions)
+    draft.functions = sum(len(section.numbers) for section in view.described_sections)
     image = view.placed.image
     try:
         sources = find_sources(image, debug_file, partial(place_debug_file, of=view.placed))

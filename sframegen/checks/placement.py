@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PAGE_SIZE = 0x1000  # bytes
 CHECKED_FLAGS = SHF.ALLOC | SHF.WRITE | SHF.EXECINSTR | SHF.COMPRESSED
-Broken = tuple[str, str]  # (name of the broken rule, detail)
+BrokenRule = tuple[str, str]  # (name of the broken rule, detail)
 # Rules that do not apply to an image whose linker script places the section, because a kernel finds its section by symbols.
 RULES_OF_PROGRAMS = {"no-segment", "section-type", "mapped-writable"}
 
@@ -48,8 +48,7 @@ def check_placement(elf: ElfFile) -> list[Finding]:
     return findings[:MAX_PER_RULE]
 
 
-def _find_faults(elf: ElfFile) -> Iterator[Broken]:
-    """Yield each rule that the file breaks."""
+def _find_faults(elf: ElfFile) -> Iterator[BrokenRule]:
     segments = [segment for segment in elf.segments if segment.p_type == PT.GNU_SFRAME]
     sections = list(filter(is_sframe_section, elf.sections))
     if not segments and not sections:
@@ -68,43 +67,41 @@ def _find_faults(elf: ElfFile) -> Iterator[Broken]:
         yield "no-section", ""
     if section is not None and section.header.sh_flags & CHECKED_FLAGS != SHF.ALLOC:
         yield "section-flags", f"{section.header.sh_flags & CHECKED_FLAGS:#x}"
-    places = [
-        SectionPlace(segment.p_vaddr, segment.p_offset, segment.p_filesz) if segment else None,
-        SectionPlace(section.header.sh_addr, section.header.sh_offset, section.header.sh_size) if section else None,
-    ]
-    known = [place for place in places if place]
-    if len({place[:2] for place in known}) > 1:
-        yield "section-place", " and ".join(f"address {place.address:#x}, {place.offset:#x} in the file" for place in known)
-    sizes = {place.size for place in known} | {segment.p_memsz for segment in segments[:1]}
+    places = [SectionPlace(segment.p_vaddr, segment.p_offset, segment.p_filesz)] if segment else []
+    if section:
+        places.append(SectionPlace(section.header.sh_addr, section.header.sh_offset, section.header.sh_size))
+    if len({place[:2] for place in places}) > 1:
+        yield "section-place", " and ".join(f"address {place.address:#x}, {place.offset:#x} in the file" for place in places)
+    sizes = {place.size for place in places} | {segment.p_memsz for segment in segments[:1]}
     if len(sizes) > 1:
         yield "segment-size", " and ".join(f"{size} bytes" for size in sorted(sizes))
-    yield from _check_mapping(elf, known[0])
-    place = known[0]
+    yield from _check_mapping(elf, places[0])
+    place = places[0]
     if place.offset + place.size > len(elf.data):
         yield "outside-file", f"it ends at {place.offset + place.size:#x}, the file at {len(elf.data):#x}"
         return
     yield from _check_preamble(elf, elf.data[place.offset : place.offset + place.size], section)
 
 
-def _check_dynamic(elf: ElfFile) -> Iterator[Broken]:
+def _check_dynamic(elf: ElfFile) -> Iterator[BrokenRule]:
     """Check that .dynamic is mapped writable if PT_DYNAMIC has PF_W. If PT_LOADs share a page, the last one decides."""
     segment = dynamic_segment(elf)
     if segment is None or not segment.p_flags & PF.W or not segment.p_memsz:
         return
     loads = [load for load in elf.segments if load.p_type == PT.LOAD and load.p_memsz]
     for page in {segment.p_vaddr // PAGE_SIZE, (segment.p_vaddr + segment.p_memsz - 1) // PAGE_SIZE}:
-        mapping = [s for s in loads if s.p_vaddr // PAGE_SIZE <= page <= (s.p_vaddr + s.p_memsz - 1) // PAGE_SIZE]
+        mapping = [load for load in loads if load.p_vaddr // PAGE_SIZE <= page <= (load.p_vaddr + load.p_memsz - 1) // PAGE_SIZE]
         if mapping and not mapping[-1].p_flags & PF.W:
             yield "dynamic-read-only", f"address {segment.p_vaddr:#x}, {segment.p_memsz:#x} bytes"
             return
 
 
-def _check_not_loaded(elf: ElfFile, section: Section) -> Iterator[Broken]:
+def _check_not_loaded(elf: ElfFile, section: Section) -> Iterator[BrokenRule]:
     """Check a section outside of all segments, which may be compressed."""
     yield "not-loaded", ""
-    wrong = section.header.sh_flags & CHECKED_FLAGS & ~SHF.COMPRESSED
-    if wrong:
-        yield "section-flags", f"{wrong:#x}"
+    wrong_flags = section.header.sh_flags & CHECKED_FLAGS & ~SHF.COMPRESSED
+    if wrong_flags:
+        yield "section-flags", f"{wrong_flags:#x}"
     end = section.header.sh_offset + section.header.sh_size
     if end > len(elf.data):
         yield "outside-file", f"it ends at {end:#x}, the file at {len(elf.data):#x}"
@@ -116,7 +113,7 @@ def _check_not_loaded(elf: ElfFile, section: Section) -> Iterator[Broken]:
     yield from _check_preamble(elf, contents, section)
 
 
-def _check_mapping(elf: ElfFile, place: SectionPlace) -> Iterator[Broken]:
+def _check_mapping(elf: ElfFile, place: SectionPlace) -> Iterator[BrokenRule]:
     """Check that a PT_LOAD maps all bytes of the section from the file, readable and not writable."""
 
     def maps_section(load: Phdr) -> bool:
@@ -133,7 +130,7 @@ def _check_mapping(elf: ElfFile, place: SectionPlace) -> Iterator[Broken]:
         yield "mapped-writable", ""
 
 
-def _check_preamble(elf: ElfFile, contents: memoryview, section: Section | None) -> Iterator[Broken]:
+def _check_preamble(elf: ElfFile, contents: memoryview, section: Section | None) -> Iterator[BrokenRule]:
     """Check that the section's magic number and ABI are those of the file, and the section's type is that of its version."""
     preamble = bytes(contents[:5])
     if len(preamble) < 5:

@@ -41,5 +41,5 @@ cdef class RuleWalker:
     cdef unsigned long long low, end, period, until
     cdef int flavour
 
-    cdef Py_ssize_t open(self, Py_ssize_t place, unsigned long long limit) except -9
+    cdef Py_ssize_t open_function(self, Py_ssize_t place, unsigned long long limit) except -9
     cdef Py_ssize_t rule_at(self, unsigned long long at, unsigned long long limit) except -9

@@ -1,4 +1,9 @@
-"""Compares the rule of the CFI with that of the section for each byte of code. Compiled."""
+"""Compares the rule of the CFI with that of the section for each byte of code. Compiled.
+
+Rules have numbers here, the same for equal rules of both. A rule also has flavours, bits for properties besides its values: it is
+for a signal frame, or it is signed with key B (against_cfi.py). A walker for each table gives the rule at ascending addresses, and
+how far it holds, so that code is compared range by range. The result is the bytes of each Verdict, and the ranges of one of them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ if not cython.compiled:
 
 
 class Terms:
-    """The terms of the comparison. `expressible`, by rule: 1 if the section's version can express the rule.
+    """What the section's version can express. `expressible`, by rule: 1 if it can express the rule.
 
     `compared`, by rule: the flavours that must be equal. `barred`: the flavours that the version cannot express.
     """
@@ -60,8 +65,8 @@ class VerdictRanges:
         flavours: cython.int,
     ) -> cython.int:
         """Add a range, or extend the last one if it only continues. `function` is ignored if `given` is negative."""
-        is_other: cython.bint = expected != self.last_expected or given != self.last_given or flavours != self.last_flavours
-        if is_other or start != self.last_end:
+        is_new: cython.bint = expected != self.last_expected or given != self.last_given or flavours != self.last_flavours
+        if is_new or start != self.last_end:
             self.total += 1
             if self.count < len(self.start):
                 self.start[self.count] = start
@@ -70,7 +75,7 @@ class VerdictRanges:
                 self.given[self.count] = given
                 self.flavours[self.count] = flavours
                 self.count += 1
-        if self.total == self.count:
+        if self.total == self.count:  # the last range is recorded
             self.end[self.count - 1] = end
         self.last_end = end
         self.last_expected = expected
@@ -102,7 +107,7 @@ class RuleWalker:
         self.low = self.end = self.period = self.until = 0
         self.flavour = 0
 
-    def open(self, place: cython.Py_ssize_t, limit: cython.ulonglong) -> cython.Py_ssize_t:
+    def open_function(self, place: cython.Py_ssize_t, limit: cython.ulonglong) -> cython.Py_ssize_t:
         """Make the function at index `place` of the order the current one. It ends by `limit` and by the next one's start."""
         following: cython.Py_ssize_t
         self.place = place
@@ -128,9 +133,9 @@ class RuleWalker:
         offset: cython.ulonglong
         base: cython.ulonglong
         if self.place < 0:
-            self.open(0, limit)
+            self.open_function(0, limit)
         while self.place < len(self.functions.start) and self.end <= at:
-            self.open(self.place + 1, limit)
+            self.open_function(self.place + 1, limit)
         self.until = limit
         if self.place == len(self.functions.start):
             return -1
@@ -146,7 +151,7 @@ class RuleWalker:
         offset = at - base
         if self.period:
             offset %= self.period
-            base = at - offset
+            base = at - offset  # where this repetition of the rows begins
             if self.functions.row_start[self.row] > offset:
                 self.row = self.functions.first_row[self.function]
             if self.period < self.until - base:
@@ -165,15 +170,15 @@ def sweep(
     left_out: RuleWalker,
     section: RuleWalker,
     terms: Terms,
-    wanted: cython.int,
-    found: VerdictRanges,
+    recorded_verdict: cython.int,
+    recorded: VerdictRanges,
     totals: Column,
 ) -> None:
-    """Add the bytes of each verdict to `totals`, and the ranges of the `wanted` verdict to `found`.
+    """Add the bytes of each verdict to `totals`, and the ranges of `recorded_verdict` to `recorded`.
 
     `truth`: the part of the CFI that SFrame can express. `left_out`: the reasons for the rest. Adjacent absent code is one range.
     """
-    area: cython.Py_ssize_t
+    range_index: cython.Py_ssize_t
     verdict: cython.int
     flavours: cython.int
     at: cython.ulonglong
@@ -184,12 +189,12 @@ def sweep(
     given: cython.longlong
     if len(code.end):
         limit = code.end[len(code.end) - 1]
-    for area in range(len(code.start)):
-        at = code.start[area]
-        while at < code.end[area]:
+    for range_index in range(len(code.start)):
+        at = code.start[range_index]
+        while at < code.end[range_index]:
             expected = truth.rule_at(at, limit)
             given = section.rule_at(at, limit)
-            until = min(code.end[area], truth.until, section.until)
+            until = min(code.end[range_index], truth.until, section.until)
             flavours = 0
             if expected >= 0:
                 flavours = truth.flavour
@@ -212,6 +217,6 @@ def sweep(
             if verdict == ABSENT:
                 expected = flavours = 0
             totals[verdict] += until - at
-            if verdict == wanted:
-                found.add(at, until, section.function, expected, given, flavours)
+            if verdict == recorded_verdict:
+                recorded.add(at, until, section.function, expected, given, flavours)
             at = until

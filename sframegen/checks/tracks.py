@@ -1,4 +1,7 @@
-"""Tracks of claims about code: ascending ranges without overlaps, each with the number of a claim, and their intersection."""
+"""Tracks of claims about code: ascending ranges without overlaps, each with the number of a claim, and their intersection.
+
+A claim is what one table, such as the section's, says about a range of code. Tracks of several tables share the numbers.
+"""
 
 from __future__ import annotations
 
@@ -40,22 +43,21 @@ class Track(NamedTuple):
             self.claim.append(claim)
 
     def claim_at(self, address: int) -> int:
-        place = bisect_right(self.start, address) - 1
-        return self.claim[place] if place >= 0 and address < self.end[place] else NO_CLAIM
+        number = bisect_right(self.start, address) - 1
+        return self.claim[number] if number >= 0 and address < self.end[number] else NO_CLAIM
 
     def range_start(self, address: int) -> int:
-        """Return the start of the range that contains the address."""
         return self.start[bisect_right(self.start, address) - 1]
 
     def reaches(self, address: int, other: int) -> bool:
         """Return True if the range that contains `address` also contains `other`, which must not be lower."""
-        place = bisect_right(self.start, address) - 1
-        return place >= 0 and address <= other < self.end[place]
+        number = bisect_right(self.start, address) - 1
+        return number >= 0 and address <= other < self.end[number]
 
     def next_start(self, address: int) -> int:
         """Return the start of the next range; the address itself if there is none."""
-        place = bisect_right(self.start, address)
-        return self.start[place] if place < len(self.start) else address
+        number = bisect_right(self.start, address)
+        return self.start[number] if number < len(self.start) else address
 
 
 def new_track() -> Track:
@@ -68,15 +70,15 @@ def make_track(start: array[int], end: array[int], claim: array[int]) -> Track:
     return Track(start, cut + end[len(cut) :], array("q", claim))
 
 
-def track_of_table(table: FunctionTable, claims: dict[Claim, int], unsaid: UncoveredRanges | None = None) -> Track:
+def track_of_table(table: FunctionTable, claims: dict[Claim, int], uncovered: UncoveredRanges | None = None) -> Track:
     """Return the track of the rules that a look-up finds in the table, and add new claims to `claims`.
 
-    `unsaid`: ranges that the table does not describe; their claims are -2 - reason.
+    `uncovered`: ranges whose rules the table cannot express. Their claims are -2 - reason: below NO_CLAIM, and not in `claims`.
     """
     track = new_track()
     spans = [*_claimed_spans(table, claims)]
-    if unsaid is not None:
-        spans += [(start, start + size, -2 - reason) for start, size, reason in zip(*unsaid, strict=True)]
+    if uncovered is not None:
+        spans += [(start, start + size, -2 - reason) for start, size, reason in zip(*uncovered, strict=True)]
         spans.sort()
     for start, end, claim in spans:
         track.add(start, end, claim)
@@ -105,26 +107,26 @@ def _claimed_spans(table: FunctionTable, claims: dict[Claim, int]) -> Iterator[t
 
 def intersect_tracks(*tracks: Track) -> Iterator[tuple[int, int, list[int]]]:
     """Yield (start, end, the claim of each track) for each range in which no claim changes and at least one track has one."""
-    places = [0] * len(tracks)
-    at = 0
+    range_indexes = [0] * len(tracks)  # of the first range of each track that ends after `address`
+    address = 0
     while True:
-        until = 0
+        next_edge = 0  # where the next range of a track begins or ends; 0: none does
         claims = [NO_CLAIM] * len(tracks)
-        for number, (start, end, value) in enumerate(tracks):
-            place = places[number]
-            while place < len(end) and end[place] <= at:
-                place += 1
-            places[number] = place
-            if place == len(end):
+        for number, (start, end, claim) in enumerate(tracks):
+            index = range_indexes[number]
+            while index < len(end) and end[index] <= address:
+                index += 1
+            range_indexes[number] = index
+            if index == len(end):
                 continue
-            if start[place] <= at:
-                claims[number] = value[place]
-                edge = end[place]
+            if start[index] <= address:
+                claims[number] = claim[index]
+                edge = end[index]
             else:
-                edge = start[place]
-            until = edge if not until else min(until, edge)
-        if not until:
+                edge = start[index]
+            next_edge = min(next_edge, edge) if next_edge else edge
+        if not next_edge:
             return
-        if max(claims) > NO_CLAIM or min(claims) < NO_CLAIM:
-            yield at, until, claims
-        at = until
+        if any(claim != NO_CLAIM for claim in claims):
+            yield address, next_edge, claims
+        address = next_edge

@@ -54,16 +54,16 @@ def find_unusable_code(table: FunctionTable, code: Sequence[Range], abi: Abi, co
     """
     executable = _ExecutableCode(code)
     counts = dict.fromkeys((limit.name for limit in LIMITS), 0)
-    first: dict[str, int] = {}
+    lowest: dict[str, int] = {}
     for limit, start, size in _find_limited_ranges(table, [_find_limit(rule, abi) for rule in table.rules]):
-        count = executable.count_within(start, start + size)
-        counts[limit.name] += count
-        if count:
-            first[limit.name] = min(start, first.get(limit.name, start))
+        byte_count = executable.count_within(start, start + size)
+        counts[limit.name] += byte_count
+        if byte_count:
+            lowest[limit.name] = min(start, lowest.get(limit.name, start))
     notes = [
-        Finding(name, severity, f"{format_count(counts[name], 'byte')} of code {description}", consumer, address=first[name])
+        Finding(name, severity, f"{format_count(counts[name], 'byte')} of code {description}", consumer, address=lowest[name])
         for name, description, severity in LIMITS
-        if name in first
+        if name in lowest
     ]
     return Unusable(counts, notes)
 
@@ -86,17 +86,17 @@ def _find_limited_ranges(table: FunctionTable, limits: list[Limit | None]) -> It
         for row in compress(range(len(table.row_rule)), map(limits.__getitem__, table.row_rule)):
             function = bisect_right(table.first_row, row) - 1
             size, kind, limit = table.size[function], table.kinds[table.kind[function]], limits[table.row_rule[row]]
-            if limit is UNCHANGED and kind.fde_type is FdeType.FLEX:
+            if limit is UNCHANGED and kind.fde_type is FdeType.FLEX:  # which can express it
                 continue
-            last = row + 1 == table.first_row[function + 1]
+            is_last = row + 1 == table.first_row[function + 1]
             low = table.row_start[row]
             if kind.mask and kind.rep_size:
-                high = kind.rep_size if last else table.row_start[row + 1]
-                whole, rest = divmod(size, kind.rep_size)
-                span = whole * max(0, high - low) + max(0, min(rest, high) - low)
+                high = kind.rep_size if is_last else table.row_start[row + 1]
+                repetitions, last_bytes = divmod(size, kind.rep_size)
+                span = repetitions * max(0, high - low) + max(0, min(last_bytes, high) - low)
                 low = 0
             else:
-                span = max(0, min(size, size if last else table.row_start[row + 1]) - low)
+                span = max(0, min(size, size if is_last else table.row_start[row + 1]) - low)
             assert limit is not None
             yield limit, table.start[function] + low, span
     for function, (low, high) in enumerate(zip(table.first_row, table.first_row[1:], strict=False)):

@@ -1,4 +1,9 @@
-"""Compares a section with the call frame information as pyelftools reads it, for every byte of code that both describe."""
+"""Compares a section with the call frame information as pyelftools reads it, for every byte of code that both describe.
+
+The section shares the faults of sframegen's own reader, which it was made with: this comparison finds them. Each range of code
+has a row of the CFI (pyelftools_cfi.py) and the section's claim: its rule, and marks for a signal frame and key B. Row and claim
+agree if they give the same values (meaning.py). A finding is about code where the two readers of the CFI disagree.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +42,11 @@ ONLY_FIRST_DIFFERS = "the section says {claim}, as pyelftools reads the CFI, but
 ONLY_SECOND_READS = "the section says nothing; pyelftools, unlike sframegen, reads {row} from the CFI"
 
 
-class Disagreement(NamedTuple):
-    """Code for which the CFI has `row`, and the section `claim` or no rule. `size`: bytes of it, also of its repetitions."""
+class ComparedCode(NamedTuple):
+    """Code for which the CFI has `row`, and the section `claim`, or None for no rule. `size`: its bytes.
+
+    If the rules depend on the address, there is one of these for each address modulo LONGEST_PLT_ENTRY.
+    """
 
     start: int
     size: int
@@ -47,17 +55,17 @@ class Disagreement(NamedTuple):
 
 
 @dataclass
-class Disagreements:
-    """The first disagreements of a kind, and the bytes of the others."""
+class ComparedRanges:
+    """The code that findings of one kind are about: the first ranges, and the bytes of the others."""
 
-    first: list[Disagreement] = field(default_factory=list)
-    rest: int = 0
+    listed: list[ComparedCode] = field(default_factory=list)
+    unlisted_bytes: int = 0
 
-    def add(self, one: Disagreement) -> None:
-        if len(self.first) < MAX_FINDINGS:
-            self.first.append(one)
+    def add(self, code: ComparedCode) -> None:
+        if len(self.listed) < MAX_FINDINGS:
+            self.listed.append(code)
         else:
-            self.rest += one.size
+            self.unlisted_bytes += code.size
 
 
 @dataclass
@@ -69,11 +77,11 @@ class SecondReading:
 
 
 def compare_second_reading(
-    elf: ElfFile, section: SframeSection, sources: Sources, first: CfiComparison, abi: Abi, progress: Progress | None
+    elf: ElfFile, section: SframeSection, sources: Sources, own_comparison: CfiComparison, abi: Abi, progress: Progress | None
 ) -> SecondReading:
     """Compare the section with pyelftools' reading of the CFI.
 
-    `first`: the comparison with sframegen's own reading. A rule that is wrong by both readings is reported only there.
+    `own_comparison`: that with sframegen's own reading. A rule that is wrong by both readings is reported only there.
     """
     fdes = _read_cfi(sources, abi, progress)
     claims: dict[RuleClaim, int] = {}
@@ -82,23 +90,25 @@ def compare_second_reading(
         section_track.add(start, end, claims.setdefault(claim, len(claims)))
     comparison = _Comparison(list(fdes.states), list(claims), section_track, abi, signal=section.layout.signal)
     result = SecondReading()
-    only_second, only_first, left_out = Disagreements(), Disagreements(), Disagreements()
-    described, wrong = _make_track(_find_described_ranges(first)), _make_track(first.wrong_ranges or [])
-    tracks = fdes.make_track(elf.executable_ranges()), section_track, described, wrong
-    for start, end, (row, claim_number, is_described, is_wrong) in intersect_tracks(*tracks):
-        for agreement, one in comparison.compare_range(start, end, row, claim_number):
+    differs_by_second, differs_by_own, left_out = ComparedRanges(), ComparedRanges(), ComparedRanges()
+    own_table = own_comparison.table
+    described_by_own = _make_track((start, start + size) for start, size in zip(own_table.start, own_table.size, strict=True))
+    wrong_by_own = _make_track(own_comparison.wrong_ranges or [])
+    tracks = fdes.make_track(elf.executable_ranges()), section_track, described_by_own, wrong_by_own
+    for start, end, (row, claim_number, in_described, in_wrong) in intersect_tracks(*tracks):
+        for agreement, code in comparison.compare_range(start, end, row, claim_number):
+            is_right_by_own, is_right_by_second = in_wrong == NO_CLAIM, agreement is Agreement.SAME
             if agreement is Agreement.LEFT_OUT:
-                if is_described != NO_CLAIM:
+                if in_described != NO_CLAIM:
                     continue
-                left_out.add(one)
-            elif first.wrong_ranges is not None and (is_wrong == NO_CLAIM) != (agreement is Agreement.SAME):
-                # The readings disagree: where both contradict the section, the first comparison has reported it.
-                (only_second if agreement is Agreement.OTHER else only_first).add(one)
-            result.code[agreement] += one.size
+                left_out.add(code)
+            elif own_comparison.wrong_ranges is not None and is_right_by_own != is_right_by_second:
+                (differs_by_second if is_right_by_own else differs_by_own).add(code)
+            result.code[agreement] += code.size
     judged = result.code[Agreement.SAME] + result.code[Agreement.OTHER]
-    unjudged = result.code[Agreement.UNJUDGED] = max(0, first.compared_bytes - judged)
-    result.findings += _make_findings(elf, "second-reader", ONLY_SECOND_DIFFERS, only_second, abi)
-    result.findings += _make_findings(elf, "second-reader", ONLY_FIRST_DIFFERS, only_first, abi)
+    unjudged = result.code[Agreement.UNJUDGED] = max(0, own_comparison.compared_bytes - judged)
+    result.findings += _make_findings(elf, "second-reader", ONLY_SECOND_DIFFERS, differs_by_second, abi)
+    result.findings += _make_findings(elf, "second-reader", ONLY_FIRST_DIFFERS, differs_by_own, abi)
     result.findings += _make_findings(elf, "second-reader-left-out", ONLY_SECOND_READS, left_out, abi)
     if unjudged:
         reasons = "".join(f"; {format_count(count, 'FDE')}: {reason}" for reason, count in fdes.unread.most_common())
@@ -110,20 +120,16 @@ def compare_second_reading(
 def _read_cfi(sources: Sources, abi: Abi, progress: Progress | None) -> FdeColumns:
     """Read all sections with pyelftools. Sections of one list of FDEs get the same number, because they are equally trusted."""
     fdes = FdeColumns()
-    total, before = sum(len(section.data) for section in sources.sections), 0
-    number = -1
+    total_bytes, bytes_before = sum(len(section.data) for section in sources.sections), 0
+    list_number = -1
     for section in sources.sections:
-        number += not section.continues
-        for done in read_fdes(section, number, abi, fdes):
+        if not section.continues:  # else its FDEs belong to the list of the section before it
+            list_number += 1
+        for bytes_read in read_fdes(section, list_number, abi, fdes):
             if progress:
-                progress(before + done, total)
-        before += len(section.data)
+                progress(bytes_before + bytes_read, total_bytes)
+        bytes_before += len(section.data)
     return fdes
-
-
-def _find_described_ranges(comparison: CfiComparison) -> Iterator[Range]:
-    """Return the ranges of code for which sframegen's own reader finds a rule."""
-    return ((start, start + size) for start, size in zip(comparison.table.start, comparison.table.size, strict=True))
 
 
 def _make_track(ranges: Iterable[Range]) -> Track:
@@ -145,21 +151,21 @@ class _Comparison:
         self.by_pc = [depends_on_pc(row, abi) for row in rows]
         self.skips_by_pc = sum(self.by_pc) > MAX_PC_ROWS
         self.expressible = [is_surely_expressible(row, abi) for row in rows]
-        self.known: dict[tuple[int, int, RuleClaim], Agreement] = {}
+        self.agreements: dict[tuple[int, int, RuleClaim], Agreement] = {}
 
-    def compare_range(self, start: int, end: int, row: int, claim_number: int) -> Iterator[tuple[Agreement, Disagreement]]:
+    def compare_range(self, start: int, end: int, row: int, claim_number: int) -> Iterator[tuple[Agreement, ComparedCode]]:
         """Compare code that has one row in the CFI and one claim in the section. Yields nothing for code that is unjudged."""
         if row < 0 or (self.skips_by_pc and self.by_pc[row]):
             return
         if claim_number == NO_CLAIM:
             if self.expressible[row]:
-                yield Agreement.LEFT_OUT, Disagreement(start, end - start, self.rows[row], None)
+                yield Agreement.LEFT_OUT, ComparedCode(start, end - start, self.rows[row], None)
             return
         claim = self.claims[claim_number]
         if not self.by_pc[row] and not isinstance(claim.rule, RepeatedRules):
             agreement = self._compare(row, claim, 0)
             if agreement is not Agreement.UNJUDGED:
-                yield agreement, Disagreement(start, end - start, self.rows[row], claim)
+                yield agreement, ComparedCode(start, end - start, self.rows[row], claim)
             return
         # Rules depend on the address only modulo LONGEST_PLT_ENTRY, so one address for each residue stands for all others.
         for address in range(start, min(end, start + LONGEST_PLT_ENTRY)):
@@ -167,7 +173,7 @@ class _Comparison:
             agreement = self._compare(row, at_address, address % 16) if at_address else Agreement.UNJUDGED
             if agreement is not Agreement.UNJUDGED:
                 count = (end - address + LONGEST_PLT_ENTRY - 1) // LONGEST_PLT_ENTRY
-                yield agreement, Disagreement(address, count, self.rows[row], at_address)
+                yield agreement, ComparedCode(address, count, self.rows[row], at_address)
 
     def _rule_at(self, claim: RuleClaim, address: int) -> RuleClaim | None:
         """Return the claim at one address of its range; None if its rules repeat with a period that no PLT has."""
@@ -182,22 +188,22 @@ class _Comparison:
     def _compare(self, number: int, claim: RuleClaim, residue: int) -> Agreement:
         """Compare a row with a claim. `residue`: the PC modulo 16, the size of PLT entries; 0 if the row does not use it."""
         key = number, residue, claim
-        if key not in self.known:
+        if key not in self.agreements:
             row = self.rows[number]
             marks_differ = (self.signal and row.signal != claim.signal) or (row.signed and row.key_b != claim.key_b)
             assert isinstance(claim.rule, Rule)
             agreement = compare_rule(row, claim.rule, self.abi, residue)
-            self.known[key] = Agreement.OTHER if marks_differ and agreement is Agreement.SAME else agreement
-        return self.known[key]
+            self.agreements[key] = Agreement.OTHER if marks_differ and agreement is Agreement.SAME else agreement
+        return self.agreements[key]
 
 
-def _make_findings(elf: ElfFile, rule: str, text: str, found: Disagreements, abi: Abi) -> Iterator[Finding]:
-    names = name_addresses(elf, [one.start for one in found.first])
-    for start, size, row, claim in found.first:
+def _make_findings(elf: ElfFile, rule: str, text: str, ranges: ComparedRanges, abi: Abi) -> Iterator[Finding]:
+    names = name_addresses(elf, [code.start for code in ranges.listed])
+    for start, size, row, claim in ranges.listed:
         message = text.format(claim=_format_claim(claim, abi), row=_format_row(row, abi))
         yield Finding(rule, Severity.ERROR, f"{names[start]}, {format_count(size, 'byte')}: {message}", address=start)
-    if found.rest:
-        yield Finding(rule, Severity.ERROR, f"{format_count(found.rest, 'byte')} more, about which the readers disagree")
+    if ranges.unlisted_bytes:
+        yield Finding(rule, Severity.ERROR, f"{format_count(ranges.unlisted_bytes, 'byte')} more, about which the readers disagree")
 
 
 def _format_claim(claim: RuleClaim | None, abi: Abi) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from functools import cache, lru_cache
 from hashlib import blake2b
+from operator import add, and_, eq, mul, ne, or_, sub, xor
 from typing import TYPE_CHECKING, NamedTuple
 
 from elftools.dwarf.callframe import RegisterRule
@@ -97,7 +98,7 @@ def depends_on_pc(row: CfiRow, abi: Abi) -> bool:
 def is_surely_expressible(row: CfiRow, abi: Abi) -> bool:
     """Return True if SFrame can surely express a row: CFA = register + n, RA and FP at CFA + n, unchanged, or in a register.
 
-    False does not mean that it cannot: sframegen's own reader decides about other rows.
+    False does not mean that it cannot: sframegen's own_register reader decides about other rows.
     """
     if row.ra_column != abi.ra:
         return False
@@ -122,15 +123,21 @@ def _evaluate_rule(rule: Rule, abi: Abi, world: World) -> Values:
     if rule.cfa is None:
         return OUTERMOST
 
-    def value(where: Where | None, own: int, cfa: int) -> int:
-        if where is None:
-            return world.register(own)
-        base = cfa if where.register is None else world.register(where.register)
-        number = (base + where.offset) & WORD_MASK
-        return world.memory(number) if where.deref else number
+    def evaluate_term(term: Where | None, own_register: int, cfa: int) -> int:
+        if term is None:
+            return world.register(own_register)
+        base = cfa if term.register is None else world.register(term.register)
+        address_or_value = (base + term.offset) & WORD_MASK
+        return world.memory(address_or_value) if term.deref else address_or_value
 
-    cfa = value(rule.cfa, abi.sp, LOST)
-    return Values(cfa, value(rule.ra, abi.ra, cfa), value(rule.fp, abi.fp, cfa), (cfa + abi.sp_offset) & WORD_MASK, rule.ra_signed)
+    cfa = evaluate_term(rule.cfa, abi.sp, LOST)
+    return Values(
+        cfa,
+        evaluate_term(rule.ra, abi.ra, cfa),
+        evaluate_term(rule.fp, abi.fp, cfa),
+        (cfa + abi.sp_offset) & WORD_MASK,
+        rule.ra_signed,
+    )
 
 
 def _evaluate_row(row: CfiRow, abi: Abi, world: World) -> Values:
@@ -150,12 +157,12 @@ def _evaluate_row(row: CfiRow, abi: Abi, world: World) -> Values:
     )
 
 
-def _evaluate_register(rule: RegisterRow, own: int, cfa: int, world: World, abi: Abi) -> int:
+def _evaluate_register(rule: RegisterRow, own_register: int, cfa: int, world: World, abi: Abi) -> int:
     if max(abs(rule.number), abs(rule.offset)) >> 31:
         raise UnjudgedError
     match rule.kind:
         case "" | RegisterRule.SAME_VALUE:
-            return world.register(own)
+            return world.register(own_register)
         case "CFA":
             return (world.register(rule.number) + rule.offset) & WORD_MASK
         case RegisterRule.OFFSET:
@@ -186,7 +193,7 @@ def _parse_expression(code: bytes, byte_order: str) -> tuple[DWARFExprOp, ...] |
 
 
 def _uses_operation(code: bytes, byte_order: str, operation: str) -> bool:
-    return any(one.op_name == operation for one in _parse_expression(code, byte_order) or ())
+    return any(parsed.op_name == operation for parsed in _parse_expression(code, byte_order) or ())
 
 
 def _run_expression(code: bytes, stack: list[int], world: World, abi: Abi) -> int:
@@ -233,18 +240,8 @@ def _signed(number: int) -> int:
 
 
 OPERATIONS: dict[str, Callable[[int, int], int]] = {
-    "and": lambda a, b: a & b,
-    "or": lambda a, b: a | b,
-    "xor": lambda a, b: a ^ b,
-    "plus": lambda a, b: a + b,
-    "minus": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "shl": lambda a, b: a << min(b, 64),
-    "shr": lambda a, b: a >> min(b, 64),
-    "eq": lambda a, b: int(a == b),
-    "ne": lambda a, b: int(a != b),
-    "ge": lambda a, b: int(_signed(a) >= _signed(b)),
-    "gt": lambda a, b: int(_signed(a) > _signed(b)),
-    "le": lambda a, b: int(_signed(a) <= _signed(b)),
-    "lt": lambda a, b: int(_signed(a) < _signed(b)),
-}
+    "and": and_, "or": or_, "xor": xor, "plus": add, "minus": sub, "mul": mul, "eq": eq, "ne": ne,
+    "shl": lambda a, b: a << min(b, 64), "shr": lambda a, b: a >> min(b, 64),
+    "ge": lambda a, b: _signed(a) >= _signed(b), "gt": lambda a, b: _signed(a) > _signed(b),
+    "le": lambda a, b: _signed(a) <= _signed(b), "lt": lambda a, b: _signed(a) < _signed(b),
+}  # fmt: skip

@@ -25,14 +25,14 @@ cdef class SectionWalk(SectionBytes):
     cdef readonly long long overflow  # FREs whose rule found no room
     cdef readonly long long stored  # FREs, those of a shared block once
     cdef readonly long long claimed  # FREs, as often as functions claim them
-    cdef readonly long long without_rows  # functions of some bytes
+    cdef readonly long long without_rows  # functions that have bytes, but no FREs
     cdef readonly long long far  # functions more than 2 GiB from the section's first byte
     cdef readonly long long wrapped  # functions on the other side of the address space's end
-    cdef readonly long long divides  # functions of some bytes, repeated with a period of nothing
-    cdef readonly long long divides_rows  # those of them whose FREs can be read
+    cdef readonly long long divides_by_zero  # functions that have bytes, and repeat with a period of 0
+    cdef readonly long long divides_with_rows  # those of them whose FREs can be read
     cdef readonly bint shared  # some functions have one block
     cdef long long last  # start of the last FRE of the block that was walked
 
-    cdef int note(self, Py_ssize_t rule, long long offset, unsigned long long address) except -1
-    cdef Py_ssize_t rows(self) except -9
-    cdef int remember(self, Py_ssize_t at, Py_ssize_t end, unsigned long long address) except -1
+    cdef int count_breach(self, Py_ssize_t rule, long long offset, unsigned long long address) except -1
+    cdef Py_ssize_t walk_rows(self) except -9
+    cdef int record_rule(self, Py_ssize_t at, Py_ssize_t end, unsigned long long address) except -1

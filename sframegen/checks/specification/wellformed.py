@@ -1,4 +1,8 @@
-"""Finds breaches of the specification, and facts that consumers depend on, in the bytes of a section. Does not raise."""
+"""Finds breaches of the specification, and facts that consumers depend on, in the bytes of a section. Does not raise.
+
+The header and the bounds of the sub-sections are checked first; then SectionWalk checks functions and FREs, and lists the distinct
+rules of FREs. Here each of these is decoded once, whatever number of FREs have it.
+"""
 
 from __future__ import annotations
 
@@ -77,8 +81,8 @@ class SectionFacts:
     without_rows: int = 0  # functions that have bytes, but no FREs
     far: int = 0  # functions more than 2 GiB away
     wrapped: int = 0  # functions whose distance from the section wraps around the end of the address space
-    divides: int = 0  # functions that have bytes, and repeat with a period of 0
-    divides_rows: int = 0  # those of them whose FREs can be read
+    divides_by_zero: int = 0  # functions that have bytes, and repeat with a period of 0
+    divides_with_rows: int = 0  # those of them whose FREs can be read
 
     def first_finding(self, *names: str) -> Finding | None:
         """Return the first finding about one of these rules; None if all are kept."""
@@ -89,9 +93,9 @@ class SectionFacts:
     def add_breach(self, name: str, detail: str = "", offset: int | None = None, address: int | None = None, n: int = 1) -> None:
         """Count `n` breaches of a rule, and add a finding about them. `offset`, `address`: those of the first one."""
         rule = RULES[name]
-        known = self.counts.get(name, 0)
-        self.counts[name] = known + n
-        if known < MAX_PER_RULE:
+        counted = self.counts.get(name, 0)
+        self.counts[name] = counted + n
+        if counted < MAX_PER_RULE:
             message = rule.fault + (f": {detail}" if detail else "")
             self.findings.append(Finding(name, rule.severity, message, offset=offset, address=address))
 
@@ -174,10 +178,11 @@ def _judge_bounds(section: SframeSection, facts: SectionFacts) -> None:
         facts.add_breach("sub-section-order", f"{section.fres_at:#x}, {index_end:#x}", FREOFF_AT)
     elif header_end < section.index_at or index_end < section.fres_at:
         facts.add_breach("sub-section-gap", f"{section.index_at - header_end} and {section.fres_at - index_end}", FDEOFF_AT)
-    rest = bytes(section.data[section.end :]).lstrip(b"\0")
-    if rest:
+    bytes_after = bytes(section.data[section.end :]).lstrip(b"\0")
+    if bytes_after:
         magic = struct.pack(STRUCT_BYTE_ORDERS[section.abi.byte_order] + "H", MAGIC)
-        facts.add_breach("another-section" if rest.startswith(magic) else "trailing-bytes", "", len(section.data) - len(rest))
+        name = "another-section" if bytes_after.startswith(magic) else "trailing-bytes"
+        facts.add_breach(name, "", len(section.data) - len(bytes_after))
 
 
 def _walk(section: SframeSection, facts: SectionFacts) -> None:
@@ -185,42 +190,43 @@ def _walk(section: SframeSection, facts: SectionFacts) -> None:
     walk = SectionWalk(section, len(WALKED), MAX_PER_RULE, min(MAX_RULES, len(section.data)))
     functions = walk.functions
     start, sizes, keys = zeros("Q", functions), zeros("I", functions), zeros("Q", functions)
-    key_count = walk.index(start, sizes, keys, int(section.layout.outermost_without_rows))  # Cython 3.1 rejects a bool for an int
+    default_type = int(section.layout.outermost_without_rows)  # Cython 3.1 rejects a bool for an int
+    key_count = walk.check_index(start, sizes, keys, default_type)
     is_sorted = section.header.flags & F_FDE_SORTED
-    walk.neighbours(start, sizes, array("I") if is_sorted else sort_indexes(start, 0, functions))
+    walk.check_order(start, sizes, array("I") if is_sorted else sort_indexes(start, 0, functions))
     if facts.executable is not None:
-        walk.places(start, sizes, *(array("Q", [code[end] for code in facts.executable]) for end in (0, 1)))
-    walk.blocks(sorted_column(keys[:key_count]), start, sizes)
+        walk.check_executable(start, sizes, *(array("Q", [code[end] for code in facts.executable]) for end in (0, 1)))
+    walk.walk_blocks(sorted_column(keys[:key_count]), start, sizes)
 
     for number, rule in enumerate(WALKED):
-        for place in range(number * MAX_PER_RULE, number * MAX_PER_RULE + min(walk.counts[number], MAX_PER_RULE)):
-            facts.add_breach(rule.name, "", walk.offsets[place], walk.addresses[place] or None)
+        for index in range(number * MAX_PER_RULE, number * MAX_PER_RULE + min(walk.counts[number], MAX_PER_RULE)):
+            facts.add_breach(rule.name, "", walk.offsets[index], walk.addresses[index] or None)
         facts.counts.update({rule.name: walk.counts[number]} if walk.counts[number] else {})
     if walk.overflow:
         facts.add_breach("many-rules", f"{walk.overflow} FREs were left out", n=walk.overflow)
     columns = (memoryview(column)[: walk.rules] for column in (walk.rule_at, walk.rule_type, walk.rule_address, walk.rule_uses))
-    for at, kind, address, uses in zip(*columns, strict=True):
-        _judge_words(section, facts, at, kind, address, uses)
-    total = section.header.num_fres
-    if total not in (walk.stored, walk.claimed) and not facts.first_finding(*RULES_THAT_HIDE_ROWS, "index-bounds"):
-        facts.add_breach("row-total", f"{total}, and {walk.stored} are there", NUM_FRES_AT)
+    for at, fde_type, address, uses in zip(*columns, strict=True):
+        _judge_words(section, facts, at, fde_type, address, uses)
+    claimed = section.header.num_fres
+    if claimed not in (walk.stored, walk.claimed) and not facts.first_finding(*RULES_THAT_HIDE_ROWS, "index-bounds"):
+        facts.add_breach("row-total", f"{claimed}, and {walk.stored} are there", NUM_FRES_AT)
     facts.shares_blocks, facts.claimed_rows, facts.without_rows = walk.shared, walk.claimed, walk.without_rows
     facts.far, facts.wrapped = walk.far, walk.wrapped
-    facts.divides, facts.divides_rows = walk.divides, walk.divides_rows
+    facts.divides_by_zero, facts.divides_with_rows = walk.divides_by_zero, walk.divides_with_rows
 
 
-def _judge_words(section: SframeSection, facts: SectionFacts, at: int, kind: int, address: int, uses: int) -> None:
-    """Check the rule of the FRE with the info byte at `at`, the first of `uses` FREs that have it. `kind`: the FDE type."""
+def _judge_words(section: SframeSection, facts: SectionFacts, at: int, fde_type: int, address: int, uses: int) -> None:
+    """Check the rule of the FRE with the info byte at `at`, the first of `uses` FREs that have it."""
     info = section.data[at]
     raw = bytes(section.data[at : at + 1 + words_size(info)])
     facts.most_words = max(facts.most_words, info >> DATAWORD_COUNT_SHIFT & DATAWORD_COUNT_MASK)
     facts.most_word_bytes = max(facts.most_word_bytes, len(raw) - 1)
     broken = []
-    if kind >= len(FDE_TYPES):
+    if fde_type >= len(FDE_TYPES):
         broken.append("words")
-    elif FDE_TYPES[kind] is FdeType.FLEX:
+    elif FDE_TYPES[fde_type] is FdeType.FLEX:
         broken += _find_flexible_faults(data_words(raw, section.abi)[1], section.abi)
-    elif decode_rule(FDE_TYPES[kind], raw, section.abi, section.layout) is None:
+    elif decode_rule(FDE_TYPES[fde_type], raw, section.abi, section.layout) is None:
         broken.append("words")
     if info & MANGLED_RA_BIT and not section.abi.ra_is_signed:
         broken.append("signed-address")

@@ -119,7 +119,6 @@ class FileContext:
         return target
 
     def add_never_returning(self, never_returning: set[int]) -> None:
-        """Add functions that never return."""
         if not never_returning <= self.never_returning:
             self.never_returning |= never_returning
             self.known_returns.clear()

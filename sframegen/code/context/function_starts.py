@@ -19,6 +19,8 @@ from sframegen.elf.relocations import dynamic_relocations, read_relr_addends, un
 from sframegen.elf.symbols import read_functions
 from sframegen.format.abi import abi_of
 
+if not cython.compiled:
+    from bisect import bisect_right
 if TYPE_CHECKING:
     import re
     from collections.abc import Iterator
@@ -158,9 +160,6 @@ def find_distances_into(
     """
     found: list[int] = []
     after: cython.Py_ssize_t
-    low: cython.Py_ssize_t
-    high: cython.Py_ssize_t
-    middle: cython.Py_ssize_t
     number: cython.ulonglong
     target: cython.ulonglong
     first: cython.ulonglong = starts[0]
@@ -168,18 +167,11 @@ def find_distances_into(
     mask: cython.ulonglong = 0xFFFFFFFFFFFFFFFF
     for after in range(4, len(code) + 1):
         number = code[after - 1]
+        # Little-endian. From 2 ** 31 on, the distance is negative.
         number = number << 24 | code[after - 2] << 16 | code[after - 3] << 8 | code[after - 4]
         target = (address + after + number - ((number >> 31) << 32)) & mask
         if target % alignment or target < first or target >= last:
             continue
-        low = 0
-        high = len(starts)
-        while low < high:
-            middle = (low + high) >> 1
-            if starts[middle] <= target:
-                low = middle + 1
-            else:
-                high = middle
-        if target < ends[low - 1]:
+        if target < ends[bisect_right(starts, target, 0, len(starts)) - 1]:
             found.append(after)
     return found

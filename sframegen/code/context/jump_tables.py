@@ -128,7 +128,6 @@ class JumpTableFinder:
             yield (table.base + (entry << table.shift)) & 0xFFFFFFFFFFFFFFFF
 
     def walk_back(self, number: int) -> Iterator[tuple[int, Instruction]]:
-        """Yield (number, instruction) of those that run before one, the last first, along a path that leads there."""
         for _ in range(MAX_STEPS):
             number -= 1
             self.steps_left -= 1
@@ -144,7 +143,6 @@ class JumpTableFinder:
             yield number, instruction
 
     def scan_back(self, number: int) -> Iterator[Instruction]:
-        """Yield the instructions at lower addresses than one, the last first."""
         for index in range(number - 1, -1, -1):
             self.steps_left -= 1
             if self.steps_left < 0:

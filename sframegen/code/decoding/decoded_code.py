@@ -28,6 +28,7 @@ CHUNK = 1 << 11  # bytes that are decoded at a time: capstone looks for the end 
 LOST_SP = (Lose(Register.SP),)
 MAX_EFFECTS = MAX_NUMBERS + (1 << 14)  # after which decoding stops; small pieces have fewer instructions
 WINDOW = 16  # instructions that are disassembled to text together
+FLOWS = list(Flow)  # indexing is faster than Flow(number)
 
 
 class FrameNumbers:
@@ -163,8 +164,8 @@ class DecodedCode:
             end = min(size, here + CHUNK)
             limit = end if end == size else end - longest  # the last instruction may be cut off
             found: list[Any] = reader.read(self.code, self.start, here, end, limit, self.marks)
-            for number, more in enumerate(found if columns else ()):
-                columns[number] += more
+            for number, added in enumerate(found if columns else ()):
+                columns[number] += added
             columns = columns or found
             if not reader.consumed or len(self.frames.effects) > MAX_EFFECTS:
                 break
@@ -192,7 +193,6 @@ class DecodedCode:
     # -- instructions
 
     def __len__(self) -> int:
-        """Return the number of instructions."""
         return len(self.offsets)
 
     def instruction(self, number: int) -> Instruction:
@@ -240,7 +240,6 @@ class DecodedCode:
         return map(self.point, range(len(self.at)))
 
     def flow_points(self) -> Iterator[Point]:
-        """Return the points that change the flow of control."""
         return (self.point(number) for number, flow in enumerate(self.flows) if flow)
 
     def point_numbers(self, kind: int) -> Iterator[int]:
@@ -268,11 +267,7 @@ class DecodedCode:
         )
 
 
-FLOWS = list(Flow)
-
-
 def decode(code: Bytes, start: int, isa: Isa) -> DecodedCode:
-    """Decode the code at address `start`."""
     return DecodedCode(code, start, numbers_for(isa, len(code)))
 
 

@@ -241,7 +241,6 @@ class InstructionReader:
     def read_meaning(
         self, raw: bytes, record: cython.Py_ssize_t, index: cython.Py_ssize_t, address: cython.ulonglong, size: cython.longlong
     ) -> cython.Py_ssize_t:
-        """Returns the meaning of an instruction, and sets `value` to its target or slot."""
         text: cython.Py_ssize_t = record + self.operands_at
         end: cython.Py_ssize_t = self.text_end(text)
         meaning: cython.longlong
@@ -278,7 +277,6 @@ class InstructionReader:
     # -- parsing of texts, which end with a zero; methods of `bytes` replace the loops where these would be interpreted
 
     def has_mnemonic(self, index: cython.Py_ssize_t, pos: cython.Py_ssize_t) -> cython.int:
-        """Returns True if the mnemonic at `pos` is the one with that index."""
         name: cython.Py_ssize_t = index * 32  # NAME
         while self.mnemonic_bytes[name] == self.data[pos] and self.mnemonic_bytes[name]:
             name += 1

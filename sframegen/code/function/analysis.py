@@ -98,7 +98,6 @@ class FunctionWalker:
         return found
 
     def _is_instruction_start(self, address: int) -> bool:
-        """Return True if an instruction of the function begins at the address."""
         piece = self._piece(address)
         return piece is not None and piece.begins(address)
 
@@ -159,7 +158,6 @@ class TableTargets:
         self.unit, self.outside, self.tables = unit, set(), None
 
     def find_targets(self, piece: DecodedCode, point: Point, begins: Callable[[int], bool]) -> Sequence[int]:
-        """Return all targets of an indirect jump; none if they are unknown."""
         if self.tables is None:
             self.tables = self.context.make_table_finder(self._is_in_another_unit)
         targets = self.tables(piece, point, begins)

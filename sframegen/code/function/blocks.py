@@ -1,4 +1,9 @@
-"""Walks the basic blocks of a function until no frame state changes, and once more to emit the rows. Compiled."""
+"""Walks the basic blocks of a function until no frame state changes, and once more to emit the rows. Compiled.
+
+A block begins at a leader: the target of a jump or call, or the instruction after a branch. A worklist has the leaders whose state
+has changed. To walk a block is to apply the effects of its points to that state, and to join the result into the states of the
+blocks that control gets to from there.
+"""
 
 from __future__ import annotations
 
@@ -81,12 +86,8 @@ class BasicBlocks:
         if frames.after_effects is not self.after_effects:
             for number in range(4096):  # STEPS
                 self.step_effects[number] = 0
-        self.after_effects, self.joined, self.after_calls, self.facts = (
-            frames.after_effects,
-            frames.joined,
-            frames.after_calls,
-            frames.facts,
-        )
+        self.after_effects, self.after_calls = frames.after_effects, frames.after_calls
+        self.joined, self.facts = frames.joined, frames.facts
         self.unknown_state = frames.unknown_state
         self.marks, self.at, self.ends, self.effects, self.flows, self.addresses = code
         self.pieces = self.piece = self.rows = 0
@@ -127,7 +128,6 @@ class BasicBlocks:
         self.bases[self.pieces] = base + size
 
     def drop_references(self) -> None:
-        """Drop all references to the function."""
         self.call_returns = self.acts_alike = self.frames = None
 
     # -- offsets and addresses
@@ -159,7 +159,6 @@ class BasicBlocks:
         return offset - self.bases[piece] + self.starts[piece]
 
     def address_range_of(self, point: int) -> tuple[int, int]:
-        """Return the addresses where the instruction of a point begins and ends."""
         here: int = self.address_of(self.at[point])
         return here, here + self.ends[point] - self.at[point]
 
@@ -263,7 +262,6 @@ class BasicBlocks:
         return 0
 
     def first_point_at(self, offset: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Returns the number of the first point at or after an offset."""
         return bisect_left(self.at, offset, 0, self.points)
 
     def walk_block(self, leader: cython.Py_ssize_t) -> cython.int:

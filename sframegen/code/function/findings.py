@@ -1,4 +1,7 @@
-"""Collects the results of walks through functions in columns. Compiled."""
+"""Collects the results of walks through functions in columns. Compiled.
+
+A function is a unit of one or several pieces of code. A point is an instruction that touches the stack or the flow of control.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +98,6 @@ class WordColumn:
         return 0
 
     def to_array(self) -> array[int]:
-        """Return all numbers as an array."""
         found = array("Q")
         found.frombytes(memoryview(self.values[: self.count]).cast("B"))
         return found
@@ -123,11 +125,9 @@ class Findings:
         self.taken, self.table = (WordColumn() for _ in range(2))
 
     def columns(self) -> FindingColumns:
-        """Return the columns of all results."""
         return FindingColumns(self.states, *[getattr(self, name).to_array() for name in FindingColumns._fields[1:]])
 
     def add_unanalysed(self, unit: Sequence[tuple[int, int]], entries: Iterable[int]) -> None:
-        """Add a function that is not analysed."""
         for start, end in unit:
             self.piece_start.append(start)
             self.piece_end.append(end)
@@ -196,7 +196,7 @@ class Findings:
         flow: cython.int
         facts: cython.int
         state: cython.Py_ssize_t
-        one: cython.ulonglong = 1
+        bit: cython.ulonglong = 1  # of 64 bits, to be shifted
         self.callees = {}
         self.call_alignments = 0
         for point in range(blocks.points):
@@ -217,7 +217,7 @@ class Findings:
             facts = blocks.facts_of(state)
             if flow == CALL:
                 if facts & KNOWN_SP:
-                    self.call_alignments |= one << (facts & 15)
+                    self.call_alignments |= bit << (facts & 15)
                 continue
             if flow == RETURN or blocks.notes[point] & UNRESOLVED:
                 marks |= RETURNS if flow == RETURN else JUMPS
@@ -254,9 +254,10 @@ class Findings:
         """Add the rows, with addresses. Padding between two rows that is never reached belongs to the first."""
         row: cython.Py_ssize_t
         piece: cython.Py_ssize_t = 0
-        other: cython.Py_ssize_t
+        next_piece: cython.Py_ssize_t
+        is_gapless: cython.bint  # the next row follows in memory, too
         start: cython.ulonglong
-        place: cython.ulonglong
+        padding_end: cython.ulonglong
         end: cython.ulonglong
         following: cython.ulonglong
         number: cython.ulonglong
@@ -267,14 +268,15 @@ class Findings:
                 piece += 1
             if row + 1 < blocks.rows:
                 following = blocks.row_start[row + 1]
-                other = piece
-                while blocks.bases[other + 1] <= following:
-                    other += 1
-                if end < following and blocks.starts[other] - blocks.starts[piece] == blocks.bases[other] - blocks.bases[piece]:
-                    place = end
-                    while place < following and blocks.marks[place] != BEGIN:
-                        place += 1
-                    if place == following:
+                next_piece = piece
+                while blocks.bases[next_piece + 1] <= following:
+                    next_piece += 1
+                is_gapless = blocks.starts[next_piece] - blocks.starts[piece] == blocks.bases[next_piece] - blocks.bases[piece]
+                if end < following and is_gapless:
+                    padding_end = end
+                    while padding_end < following and blocks.marks[padding_end] != BEGIN:
+                        padding_end += 1
+                    if padding_end == following:
                         end = following
             number = self.column_state(blocks.row_state[row])
             self.row_start.append(start - blocks.bases[piece] + blocks.starts[piece])
@@ -293,14 +295,14 @@ class Findings:
     def add_taken(self, taken: Sequence[Column]) -> cython.int:
         """Add those of the addresses that are in analysed code."""
         number: cython.Py_ssize_t
-        seen: set[int] = set()
+        in_code: set[int] = set()
         for words in taken:
             if words:
                 self.words = words
                 for number in range(len(self.words)):
                     if self.code.number(self.words[number]) >= 0:
-                        seen.add(self.words[number])
-        for address in seen:
+                        in_code.add(self.words[number])
+        for address in in_code:
             self.taken.append(address)
         return 0
 

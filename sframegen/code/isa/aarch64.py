@@ -158,13 +158,9 @@ def _memory_effects(mnemonic: str, registers_named: list[str], memory: str) -> E
     if match[3]:
         offset = 0
     if base is RA:
-        return (
-            _lose([*registers_named, "x30"])
-            if match[3] or match[4]
-            else ()
-            if mnemonic.startswith("st")
-            else _lose(registers_named)
-        )
+        if match[3] or match[4]:
+            return _lose([*registers_named, "x30"])
+        return () if mnemonic.startswith("st") else _lose(registers_named)
     if mnemonic in STORES:
         size = SIZES.get(registers_named[0][:1], MAX_SIZE) if registers_named else MAX_SIZE
         stores = tuple(
@@ -199,10 +195,6 @@ PAGE_OFFSET = re.compile(r"(x\d+), (x\d+), #(0x[0-9a-f]+|\d+)$")  # `x0, x0, #0x
 # Loads of an entry -> (bytes, whether the load extends the sign).
 WIDTHS = {"ldrb": (1, False), "ldrh": (2, False), "ldrsb": (1, True), "ldrsh": (2, True), "ldrsw": (4, True), "ldr": (4, False)}
 WHOLE = {f"{letter}{n}": f"x{n}" for n in range(31) for letter in "xw"}
-
-
-def _whole_register(register: str) -> str:
-    return WHOLE.get(register, register)
 
 
 def find_jump_table(code: CodeBefore, number: int, operands: str) -> JumpTable | None:
@@ -321,7 +313,7 @@ ISA = Isa(
         limits={"b.hi": 1, "b.ls": 1, "b.hs": 0, "b.lo": 0},
         compares=frozenset({"cmp", "subs"}),
         copies=frozenset({"mov", "uxtb", "uxth", "sxtw"}),
-        whole_register=_whole_register,
+        whole_register=lambda register: WHOLE.get(register, register),
         chooses=("cs",),
     ),
     resolve_register_add=resolve_register_add,

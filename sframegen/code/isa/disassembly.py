@@ -16,7 +16,7 @@ Instruction: TypeAlias = tuple[int, int, str, str]  # (address, size, mnemonic, 
 
 
 class CapstoneRecord(NamedTuple):
-    """The layout of capstone's record of an instruction: its size, and the offsets of fields. `low`, `high`: bytes of the id."""
+    """The layout of capstone's record of an instruction: its size, and the offsets of fields, of which two are bytes of the id."""
 
     size: int
     id_low_at: int
@@ -35,28 +35,28 @@ class Disassembler:
         self._handle: Any = self._capstone.Cs(getattr(self._capstone, architecture), getattr(self._capstone, mode))
         self._handle.skipdata = True  # bytes that are not an instruction become `.byte`
         record = self._capstone._cs_insn  # noqa: SLF001 - its layout, which differs from release to release
-        places = {name: getattr(record, name) for name in ("id", "size", "bytes", "mnemonic", "op_str")}
-        low = [places[name].offset + (0 if sys.byteorder == "little" else places[name].size - 1) for name in ("id", "size")]
-        second = low[0] + (1 if sys.byteorder == "little" else -1)
-        texts = (places[name].offset for name in ("bytes", "mnemonic", "op_str"))
-        self.record = CapstoneRecord(ctypes.sizeof(record), low[0], second, low[1], *texts)
+        is_little = sys.byteorder == "little"
+        # The lowest bytes of two numbers: an id has two bytes that matter, the size of an instruction one.
+        id_at, length_at = (field.offset + (0 if is_little else field.size - 1) for field in (record.id, record.size))
+        texts_at = (field.offset for field in (record.bytes, record.mnemonic, record.op_str))
+        self.record = CapstoneRecord(ctypes.sizeof(record), id_at, id_at + (1 if is_little else -1), length_at, *texts_at)
         self._pointer: Any = ctypes.POINTER(record)
         self._library: Any = self._capstone._cs  # noqa: SLF001 - Cs.disasm makes a Python object for each instruction
 
     def records(self, code: bytes, address: int) -> bytes:
         """Return the records of all instructions, in order. Bytes at the end that are not a whole instruction are left out."""
         library = self._library
-        found = self._pointer()
-        count = library.cs_disasm(self._handle.csh, code, len(code), address, 0, ctypes.byref(found))
+        records = self._pointer()
+        count = library.cs_disasm(self._handle.csh, code, len(code), address, 0, ctypes.byref(records))
         if count == 0:
             status = library.cs_errno(self._handle.csh)
             if status:
                 raise self._failure(status)
             return b""
         try:
-            return ctypes.string_at(found, count * self.record.size)
+            return ctypes.string_at(records, count * self.record.size)
         finally:
-            library.cs_free(found, count)
+            library.cs_free(records, count)
 
     def texts(self, code: bytes, address: int) -> Iterator[Instruction]:
         try:

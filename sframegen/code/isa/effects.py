@@ -161,7 +161,6 @@ def join_states(one: FrameState, other: FrameState) -> FrameState:
 
 
 def apply_effects(state: FrameState, effects: Effects) -> FrameState:
-    """Return the state after an instruction's effects, in their order."""
     for effect in effects:
         state = _apply_effect(state, effect)
     return state

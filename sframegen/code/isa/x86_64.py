@@ -63,7 +63,6 @@ def pads(mnemonic: str, operands: str) -> bool:
 
 
 def _without_prefixes(mnemonic: str) -> str:
-    """Return the mnemonic without prefixes."""
     return mnemonic if " " not in mnemonic else mnemonic.rpartition(" ")[2]
 
 

@@ -1,4 +1,8 @@
-"""Finds where functions end in code without symbols or CFI, one function after the other. Compiled."""
+"""Finds where functions end in code without symbols or CFI, one function after the other. Compiled.
+
+A function ends after an instruction that control does not continue after, unless a branch before it leads further. The next one
+begins after padding. Code is decoded in windows, which grow until the end of the function is in them.
+"""
 
 from __future__ import annotations
 
@@ -150,40 +154,32 @@ class ExitPoint(NamedTuple):
     flows="const unsigned char[::1]",
     addresses="const unsigned long long[::1]",
 )
-def find_next_exit(piece: DecodedCode, number: cython.Py_ssize_t, furthest: cython.ulonglong, known: dict[int, bool]) -> ExitPoint:
+def find_next_exit(
+    piece: DecodedCode, number: cython.Py_ssize_t, furthest: cython.ulonglong, known_returns: dict[int, bool]
+) -> ExitPoint:
     """Return the first point from `number` on after which the function may end; if there is none, the number after the last point.
 
-    `known`: target -> whether calls return. A call that returns ends a function only if padding follows.
+    `known_returns`: target -> whether calls return. A call that returns ends a function only if padding follows.
     """
-    marks = piece.marks
-    at = piece.at
-    ends = piece.ends
-    flows = piece.flows
-    addresses = piece.addresses
+    marks, at, ends = piece.marks, piece.at, piece.ends
+    flows, addresses = piece.flows, piece.addresses
     start: cython.ulonglong = piece.start
     end: cython.ulonglong
     target: cython.ulonglong
     flow: cython.int
+    is_followed: cython.bint  # by an instruction that is not padding
     while number < len(at):
         flow = flows[number] & FLOW_MASK
         end = start + ends[number]
         if flow in (JUMP, BRANCH) and flows[number] & DIRECT:
             target = addresses[number]
+            # A far jump forward may be to another function; any other jump or branch shows that the function reaches its target.
             if target > furthest and (flow == BRANCH or furthest > end or target <= end or target - end < 1024):  # SHORT_JUMP
                 furthest = target
-        if (
-            flow != NEXT
-            and flow != BRANCH
-            and furthest < end
-            and not (
-                flow == CALL
-                and flows[number] & DIRECT
-                and known.get(addresses[number])
-                and ends[number] < len(marks)
-                and marks[ends[number]] == BEGIN
-            )
-        ):
-            break
+        if flow != NEXT and flow != BRANCH and furthest < end:
+            is_followed = ends[number] < len(marks) and marks[ends[number]] == BEGIN
+            if not (is_followed and flow == CALL and flows[number] & DIRECT and known_returns.get(addresses[number])):
+                break
         number += 1
     return ExitPoint(number, furthest)
 
@@ -191,9 +187,7 @@ def find_next_exit(piece: DecodedCode, number: cython.Py_ssize_t, furthest: cyth
 @cython.locals(marks="const unsigned char[::1]", at="const unsigned int[::1]", flows="const unsigned char[::1]")
 def may_be_cut(piece: DecodedCode, longest: cython.Py_ssize_t) -> bool:
     """Return True if the piece may cut off its last instruction, because its last bytes are neither an instruction nor padding."""
-    marks = piece.marks
-    at = piece.at
-    flows = piece.flows
+    marks, at, flows = piece.marks, piece.at, piece.flows
     number: cython.Py_ssize_t = len(at) - 1
     while number >= 0 and at[number] + longest >= len(marks):
         if flows[number] == STOP and marks[at[number]] != PADDING:

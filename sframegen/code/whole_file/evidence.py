@@ -1,6 +1,7 @@
 """Merges the results about all functions of a file from those of each process, and answers questions about them. Compiled.
 
-A function is a number here, its index in the columns. If a function was analysed again, its old results stay, but are not live.
+A function is a number here, its index in the columns (FindingColumns): function n has the elements end_x[n] up to end_x[n + 1] of
+a column x. If a function was analysed again, its old results stay, but are not live.
 """
 
 from __future__ import annotations
@@ -56,7 +57,6 @@ class Evidence:
         return 0
 
     def has_known_entry(self, number: cython.Py_ssize_t) -> cython.int:
-        """Returns True if a function is known to begin at one of its entries."""
         return self.has_entry_in(number, self.entries)
 
     def is_credible(self, number: cython.Py_ssize_t) -> cython.int:
@@ -95,7 +95,7 @@ class Evidence:
         row: cython.Py_ssize_t = self.first_row_at(number, address, True) - 1
         if row < first or address - self.row_start[row] >= self.row_word[row] >> 32:
             return -1
-        return self.row_word[row] & 0x7FFFFFFF
+        return self.row_word[row] & 0x7FFFFFFF  # below the size, as FindingColumns has it
 
     def pieces_of(self, number: cython.Py_ssize_t) -> list[tuple[int, int]]:
         return [
@@ -106,11 +106,9 @@ class Evidence:
         return [self.entry[index] for index in range(self.end_entry[number], self.end_entry[number + 1])]
 
     def taken_by(self, number: cython.Py_ssize_t) -> list[int]:
-        """Return the addresses of code that it puts into registers."""
         return [self.taken[index] for index in range(self.end_taken[number], self.end_taken[number + 1])]
 
     def callees_of(self, number: cython.Py_ssize_t) -> list[int]:
-        """Return the addresses that it calls."""
         return [
             self.callee[index]
             for index in range(self.end_call[number], self.end_call[number + 1])
@@ -130,13 +128,13 @@ class Results:
     def extend(self, found: FindingColumns) -> None:
         """Add results. They replace those of functions that begin at the same addresses."""
         first = len(self.live)
-        own = array("Q", [self._numbers.setdefault(state, len(self._numbers)) for state in found.states])
+        new_numbers = array("Q", [self._numbers.setdefault(state, len(self._numbers)) for state in found.states])
         self.columns.states.extend(list(self._numbers)[len(self.columns.states) :])
-        for name, mine, theirs in zip(FindingColumns._fields[1:], self.columns[1:], found[1:], strict=True):
+        for name, column, added in zip(FindingColumns._fields[1:], self.columns[1:], found[1:], strict=True):
             if name.startswith(END_PREFIX):
-                mine.extend(_shift_ends(theirs, mine[len(mine) - 1]))  # compiled, no index is negative
+                column.extend(_shift_ends(added, column[len(column) - 1]))  # compiled, no index may be negative
             else:
-                mine.extend(_renumber_states(theirs, own) if name == "row_word" else theirs)
+                column.extend(_renumber_states(added, new_numbers) if name == "row_word" else added)
         self.live += b"\1" * len(found.marks)
         for number in range(first, len(self.live)):
             start = self.columns.piece_start[self.columns.end_piece[number]]
@@ -146,7 +144,6 @@ class Results:
             self.functions[start] = number
 
     def remove(self, functions: Iterable[int]) -> None:
-        """Mark functions as not live."""
         for number in functions:
             self.live[number] = 0
             del self.functions[self.columns.piece_start[self.columns.end_piece[number]]]

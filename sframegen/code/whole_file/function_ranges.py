@@ -1,4 +1,7 @@
-"""Joins the ranges of code that belong to one function, with a union-find structure. Compiled."""
+"""Joins the ranges of code that belong to one function, with a union-find structure. Compiled.
+
+Each set of joined ranges is a tree: `parent` leads from a range to its root, which stands for the function.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from sframegen.elf.ranges import Range
 
     # The ranges of a function, ascending, and the addresses where it is called.
-    Work = tuple[tuple[Range, ...], tuple[int, ...]]
+    StaleFunction = tuple[tuple[Range, ...], tuple[int, ...]]
 
 
 class FunctionRanges:
@@ -30,27 +33,25 @@ class FunctionRanges:
     def __init__(self, ranges: Spans) -> None:
         self.ranges = ranges
         self.parent = array("Q", range(len(ranges.start)))
-        self.members: dict[int, list[int]] = {}  # most ranges are functions by themselves
+        self.members: dict[int, list[int]] = {}  # root -> the other ranges of its set; most ranges are alone
         self.entries: Column = array("Q")  # ascending
 
     def find_root(self, number: cython.Py_ssize_t) -> cython.Py_ssize_t:
         while self.parent[number] != number:
-            self.parent[number] = self.parent[self.parent[number]]
+            self.parent[number] = self.parent[self.parent[number]]  # shortens the path for later searches
             number = self.parent[number]
         return number
 
     def join_addresses(self, one: cython.ulonglong, other: cython.ulonglong) -> cython.int:
-        """Joins the ranges that contain these addresses."""
         first: cython.Py_ssize_t = self.ranges.number(one)
         second: cython.Py_ssize_t = self.ranges.number(other)
         if first >= 0 and second >= 0:
             self.parent[self.find_root(second)] = self.find_root(first)
         return 0
 
+    @cython.locals(number="Py_ssize_t", index="Py_ssize_t")
     def join(self, evidence: Evidence, continues: Callable[[int, int], bool] | None) -> None:
         """Join the ranges that jumps connect, and those that were joined before."""
-        number: cython.Py_ssize_t
-        index: cython.Py_ssize_t
         for number in range(evidence.count):
             if evidence.live[number]:
                 for index in range(evidence.end_piece[number] + 1, evidence.end_piece[number + 1]):
@@ -78,10 +79,9 @@ class FunctionRanges:
     def pieces_of_unit(self, unit: Sequence[int]) -> list[Range]:
         return [(self.ranges.start[number], self.ranges.end[number]) for number in unit]
 
+    @cython.locals(number="Py_ssize_t", root="Py_ssize_t")
     def find_changed(self, evidence: Evidence) -> list[int]:
         """Return the functions whose ranges are no longer exactly those of one function."""
-        number: cython.Py_ssize_t
-        root: cython.Py_ssize_t
         found: list[int] = []
         for number in range(evidence.count):
             if evidence.live[number]:
@@ -90,11 +90,10 @@ class FunctionRanges:
                     found.append(number)
         return found
 
-    def find_stale(self, evidence: Evidence, functions: dict[int, int], never_returning: set[int]) -> list[Work]:
+    @cython.locals(number="Py_ssize_t", function="Py_ssize_t")
+    def find_stale(self, evidence: Evidence, functions: dict[int, int], never_returning: set[int]) -> list[StaleFunction]:
         """Return ranges and entries of the functions to analyse again because of what is known now. `functions`: by start."""
-        number: cython.Py_ssize_t
-        function: cython.Py_ssize_t
-        found: list[Work] = []
+        found: list[StaleFunction] = []
         self.entries = array("Q", sorted(evidence.entries))
         for number in range(len(self.parent)):
             if self.parent[number] == number:
@@ -111,7 +110,6 @@ class FunctionRanges:
         return found
 
     def entries_in(self, unit: Sequence[int]) -> list[int]:
-        """Return the entries in ranges with these numbers."""
         number: cython.Py_ssize_t
         index: cython.Py_ssize_t
         found: list[int] = []

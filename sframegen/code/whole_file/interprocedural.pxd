@@ -7,4 +7,4 @@ from sframegen.elf.columns cimport Spans
 @cython.final
 cdef class KnownStarts:
     cdef public set known, pointed_at, called
-    cdef bytearray done
+    cdef bytearray is_examined

@@ -1,7 +1,12 @@
 """Analyses the code of a whole file in passes, until no function shows anything new about others.
 
-A range that is not a function by itself, such as a `.cold` part, is analysed together with the ranges that jump into it: they are
-the pieces of one unit.
+1. A sample of the code is analysed first, to find the functions that are called often and never return.
+2. The rest follows: a `cutter` cuts each part of the code into ranges, one for each function. With FDEs, a part is such a range;
+   without CFI, the cutter finds the functions' ends (boundaries.py). Each range is analysed as a function that is entered.
+3. The results show where functions begin (entries), which ranges belong together, and which callees never return. What depends on
+   these is analysed again. A range that is not a function by itself, such as a `.cold` part, is then analysed together with the
+   ranges that jump into it: they are the pieces of one unit. Code without CFI after a call that does not return is cut again.
+4. Once nothing changes, the rows of all functions are collected: without CFI, only those of proven functions (proof.py).
 """
 
 from __future__ import annotations
@@ -110,18 +115,15 @@ def survey_without_cfi(
 
 
 def _survey_ranges(context: FileContext, ranges: list[Range]) -> FindingColumns:
-    analyser = UnitAnalyser(context)
-    for one in ranges:
-        analyser.analyse((one,), (one[0],))
-    return analyser.findings.columns()
+    return _survey_units(context, [((code,), (code[0],)) for code in ranges])
 
 
 def _survey_swept(context: FileContext, parts: list[Range]) -> FindingColumns:
     analyser = UnitAnalyser(context)
     for start, end in parts:
-        for piece, at in sweep_functions(context, start, end):
+        for piece, crossing_instruction in sweep_functions(context, start, end):
             analyser.analyse_decoded([piece], ((piece.start, piece.end),), (piece.start,))
-            if at is not None and analyser.findings.add_overrun(end, at):
+            if crossing_instruction is not None and analyser.findings.add_overrun(end, crossing_instruction):
                 break  # the instruction is reached, so that no function begins at the end of this part
     return analyser.findings.columns()
 
@@ -134,11 +136,11 @@ def _survey_units(context: FileContext, units: list[tuple[Unit, Entries]]) -> Fi
 
 
 def _find_call_targets(context: FileContext, ranges: list[Range]) -> set[int]:
-    return {target for one in ranges for target in find_call_targets(context, *one)}
+    return {target for start, end in ranges for target in find_call_targets(context, start, end)}
 
 
-def _range_size(one: Range) -> int:
-    return one[1] - one[0]
+def _range_size(code: Range) -> int:
+    return code[1] - code[0]
 
 
 class _Passes:
@@ -158,8 +160,8 @@ class _Passes:
         self.entries = known  # starts of functions, wherever they are
         self.certain = frozenset(known)
         self.starts = interprocedural.KnownStarts(known, set(), set())
-        self.false_starts: set[int] = set()  # inside instructions of other functions
-        self.doubtful_starts: set[int] = set()  # inside instructions of what may not be code
+        self.false_starts: set[int] = set()  # starts of parts that are inside instructions of other functions
+        self.doubtful_starts: set[int] = set()  # starts of parts that are inside instructions of what may not be code
         self.results = Results()
         self.first_cut: dict[int, int] = {}  # start of each range -> number of its function when it was cut
 
@@ -192,7 +194,7 @@ class _Passes:
         self.starts.pointed_at = set(starts).intersection(self.pointers or ())
 
     def _cut_wrong_parts_again(self) -> None:
-        """Cut parts again that turn out to be wrongly cut, until there are none."""
+        """Cut parts again whose code continues after a call that turns out not to return, until there are none."""
         for _ in range(MAX_CUTS):
             self._update_entries()
             self.context.add_never_returning(self._find_never_returning())
@@ -229,7 +231,7 @@ class _Passes:
             del evidence
             if not stale:
                 break
-            self._run_tasks(_survey_units, stale, lambda one: sum_sizes(one[0]))
+            self._run_tasks(_survey_units, stale, lambda unit_and_entries: sum_sizes(unit_and_entries[0]))
         else:
             functions = self.results.functions
             self.results.remove([functions[pieces[0][0]] for pieces, _ in stale])
@@ -242,27 +244,27 @@ class _Passes:
         """
         often_called: set[int] = set()
         sampled: set[int] = set()
-        wanted = set(range(0, len(self.parts), SAMPLE))
+        next_parts = set(range(0, len(self.parts), SAMPLE))
         for _ in range(MAX_CUTS):
-            if not wanted:
+            if not next_parts:
                 return
-            self._run_tasks(self.cutter, [self.parts[number] for number in sorted(wanted)], _range_size)
-            sampled |= wanted
+            self._run_tasks(self.cutter, [self.parts[number] for number in sorted(next_parts)], _range_size)
+            sampled |= next_parts
             evidence = self._evidence()
             credible = interprocedural.select_credible(evidence)
             callees = {callee for number in credible for callee in evidence.callees_of(number)}
             self.entries = self.starts.known | callees | interprocedural.find_exit_targets(evidence, credible, None)
             self.context.add_never_returning(self._find_never_returning())
             often_callees = interprocedural.find_often_called(evidence, often_called, OFTEN_CALLED)
-            wanted = set(map(self.part_spans.number, often_callees)) - sampled - {-1}
+            next_parts = set(map(self.part_spans.number, often_callees)) - sampled - {-1}
             stale = self._find_wrongly_cut(self.results.functions.values())
             del evidence
             self._remove_parts(stale)
-            wanted |= stale
+            next_parts |= stale
 
     def _remove_parts(self, parts: set[int]) -> None:
-        wanted = bytes(number in parts for number in range(len(self.parts)))
-        self.results.remove(interprocedural.functions_in_parts(self._evidence(), self.part_spans, wanted))
+        is_removed = bytes(number in parts for number in range(len(self.parts)))
+        self.results.remove(interprocedural.functions_in_parts(self._evidence(), self.part_spans, is_removed))
 
     def _run_tasks(
         self, work: Callable[[FileContext, list[T]], FindingColumns], items: Iterable[T], size: Callable[[T], int]
@@ -296,10 +298,10 @@ class _Passes:
         certain, states = find_certain_starts(evidence, entered, self.context), self.results.columns.states
         owner = map_ranges_to_functions(evidence, self.ranges)
         if self.proving:
-            false = self.false_starts | (self.doubtful_starts - self.entries)
-            false_parts = bytearray(start in false for start, _ in self.parts)
-            wrong = set(interprocedural.functions_in_parts(evidence, self.part_spans, false_parts))
-            candidates = [number for number in entered if number not in wrong]
+            false_starts = self.false_starts | (self.doubtful_starts - self.entries)
+            is_false_part = bytearray(start in false_starts for start, _ in self.parts)
+            in_false_parts = set(interprocedural.functions_in_parts(evidence, self.part_spans, is_false_part))
+            candidates = [number for number in entered if number not in in_false_parts]
             as_entered = bytes(is_entry(state, self.context.isa.entry) for state in states)
             pushes_ra = self.context.isa.copying.ra is None
             proof = Proof(self.ranges, owner, as_entered, pushes_ra=pushes_ra)
@@ -333,8 +335,8 @@ class _Passes:
 
 
 TASK_BYTES = 1 << 17  # of code that a process gets at a time
-# In the first runs, this process does one task before it forks others, which then inherit the meanings of common instructions.
-TASKS_DONE_FIRST = 3
+# In this many runs, this process does one task before it forks others, which then inherit the meanings of common instructions.
+RUNS_BEGUN_HERE = 3
 
 
 class ParallelTasks:
@@ -357,13 +359,17 @@ class ParallelTasks:
             tasks[-1].append(item)
             sizes[-1] += size(item)
         self.total += sum(sizes)
-        alone = 1 if self.runs < TASKS_DONE_FIRST else 0  # tasks
+        tasks_done_here = 1 if self.runs < RUNS_BEGUN_HERE else 0
         self.runs += 1
-        some = min(self.jobs, len(tasks) - alone)
-        here = ((number, work(task)) for number, task in enumerate(tasks[: alone if some > 1 else None]))
+        processes = min(self.jobs, len(tasks) - tasks_done_here)
+        own_results = ((number, work(task)) for number, task in enumerate(tasks[: tasks_done_here if processes > 1 else None]))
         with ExitStack() as stack:
-            there = stack.enter_context(closing(run_all(work, tasks, some, range(alone, len(tasks))))) if some > 1 else ()
-            for number, outcome in chain(here, there):
+            other_results = (
+                stack.enter_context(closing(run_all(work, tasks, processes, range(tasks_done_here, len(tasks)))))
+                if processes > 1
+                else ()
+            )
+            for number, outcome in chain(own_results, other_results):
                 if isinstance(outcome, Exception):
                     raise outcome
                 self.done += sizes[number]

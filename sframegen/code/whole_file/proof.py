@@ -52,14 +52,16 @@ class Proof:
     def keeps_entry_frame(self, evidence: Evidence, number: cython.Py_ssize_t) -> cython.int:
         """Returns True if the function always leaves with the frame that functions are entered with."""
         marks: cython.ulonglong = evidence.marks[number]
+        # Bit n: SP = CFA + n modulo 16 at a call. Bit 0 is the ABI's alignment.
         calls: cython.ulonglong = evidence.at_calls[number]
+        has_one_alignment: cython.bint = calls & (calls - 1) == 0
         exits: cython.bint = evidence.end_exit[number] != evidence.end_exit[number + 1]
         if marks & (CONTRADICTS | KEEPS_FRAME) != KEEPS_FRAME or not evidence.exits_as_entered(number):
             return 0
         if evidence.has_known_entry(number):
-            if not exits and marks & (COMES_BACK | RETURNS | JUMPS) == 0:
+            if not exits and marks & (COMES_BACK | RETURNS | JUMPS) == 0:  # it never returns
                 return self.pushes_ra and calls == 1
-            return calls & (calls - 1) == 0 and (exits or marks & (RETURNS | JUMPS) != 0)
+            return has_one_alignment and (exits or marks & (RETURNS | JUMPS) != 0)
         return calls & ~1 == 0 and marks & RETURNS != 0
 
     def select_proven(
@@ -67,6 +69,9 @@ class Proof:
     ) -> list[int]:
         """Return those of the functions that are proven. A function that jumps to one that is not proven is not proven either.
 
+        Candidates keep the frame of the entry. A candidate is refuted if it jumps to anything but a function, or to a refuted one.
+        It is grounded if it returns, never leaves, is called and jumps to anywhere, or jumps to a function outside of the analysed
+        code. Grounded candidates that are not refuted are proven, and so are those that jump to them.
         `called`: targets of calls; `is_analysed`: true for addresses in analysed code.
         """
         number: cython.Py_ssize_t
@@ -117,18 +122,19 @@ class Proof:
         return proven
 
 
+@cython.locals(
+    number="Py_ssize_t", index="Py_ssize_t", range_number="Py_ssize_t", start="unsigned long long", end="unsigned long long"
+)
 def map_ranges_to_functions(evidence: Evidence, ranges: Spans) -> array[int]:
     """Return the number of each range's function, or -1."""
-    number: cython.Py_ssize_t
-    index: cython.Py_ssize_t
-    one: cython.Py_ssize_t
     found = array("q", [-1]) * len(ranges.start)
     for number in range(evidence.count):
         if evidence.live[number]:
             for index in range(evidence.end_piece[number], evidence.end_piece[number + 1]):
-                one = ranges.number(evidence.piece_start[index])
-                if one >= 0 and ranges.start[one] == evidence.piece_start[index] and ranges.end[one] == evidence.piece_end[index]:
-                    found[one] = number
+                start, end = evidence.piece_start[index], evidence.piece_end[index]
+                range_number = ranges.number(start)
+                if range_number >= 0 and ranges.start[range_number] == start and ranges.end[range_number] == end:
+                    found[range_number] = number
     return found
 
 
@@ -154,10 +160,9 @@ def collect_code(ranges: Spans, owner: Column, chosen: Bytes) -> list[Range]:
     return found
 
 
+@cython.locals(number="Py_ssize_t", index="Py_ssize_t")
 def find_certain_starts(evidence: Evidence, chosen: Iterable[int], outside: FileContext) -> set[int]:
     """Return the starts of the ranges of functions that are called, or that return or jump to called ones with an entry's frame."""
-    number: cython.Py_ssize_t
-    index: cython.Py_ssize_t
     called: set[int] = set()
     names: set[int] = set()
     found: set[int] = set()
@@ -193,7 +198,7 @@ def collect_rows(evidence: Evidence, ranges: Spans, owner: Column, chosen: Bytes
     function: cython.Py_ssize_t
     first: cython.Py_ssize_t
     row: cython.Py_ssize_t
-    at: cython.Py_ssize_t = 0
+    index: cython.Py_ssize_t = 0
     count: cython.Py_ssize_t = 0
     for number in range(len(ranges.start)):
         function = owner[number]
@@ -201,15 +206,15 @@ def collect_rows(evidence: Evidence, ranges: Spans, owner: Column, chosen: Bytes
             count += evidence.first_row_at(function, ranges.end[number], False) - evidence.first_row_at(
                 function, ranges.start[number], False
             )
-    starts, grounded, states = array("Q", [0]) * count, array("Q", [0]) * count, array("I", [0]) * count
-    start, end, state = starts, grounded, states
+    starts, ends, states = array("Q", [0]) * count, array("Q", [0]) * count, array("I", [0]) * count
+    start, end, state = starts, ends, states
     for number in range(len(ranges.start)):
         function = owner[number]
         if function >= 0 and chosen[function]:
             first = evidence.first_row_at(function, ranges.start[number], False)
             for row in range(first, evidence.first_row_at(function, ranges.end[number], False)):
-                start[at] = evidence.row_start[row]
-                end[at] = evidence.row_start[row] + (evidence.row_word[row] >> 32)
-                state[at] = evidence.row_word[row] & 0x7FFFFFFF
-                at += 1
-    return starts, grounded, states
+                start[index] = evidence.row_start[row]
+                end[index] = evidence.row_start[row] + (evidence.row_word[row] >> 32)
+                state[index] = evidence.row_word[row] & 0x7FFFFFFF  # below the size, as FindingColumns has it
+                index += 1
+    return starts, ends, states

@@ -190,7 +190,6 @@ def _with_fde_type(function: SynthesizedFunction, words: RuleWords) -> Synthesiz
 
 
 def _add_functions(table: FunctionTable, new_functions: list[SynthesizedFunction]) -> FunctionTable:
-    """Return a table with the added functions, ordered by address."""
     kinds = {kind: number for number, kind in enumerate(table.kinds)}
     rules = {rule: number for number, rule in enumerate(table.rules)}
     out = FunctionTable()

@@ -1,0 +1,1 @@
+from cfi.search cimport bisect_right
