@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 
 
 class End(IntEnum):
-    """The reason why a walk ended, as a number, and in `words` for users."""
+    """The reason why a walk ended, as a number, which compiled code and the BPF program share, and in `words` for users."""
 
     words: str
 
