@@ -36,7 +36,6 @@ class Unit(Enum):
     MICROSECONDS = "microseconds"
 
     def describe(self, number: int) -> str:
-        """Return a number with its unit, for messages."""
         return format_count(number, "sample") if self is Unit.SAMPLES else f"{number / SECOND:,.3f} s"
 
 

@@ -136,7 +136,7 @@ class KernelSession:
             self._walks = opened.enter_context(closing(walks))
             self._poll = opened.enter_context(select.epoll())
             self._polled = set(self.follower.filenos)
-            for fileno in (*self._polled, self._walker.fileno, self._builder.fileno()):
+            for fileno in (*self._polled, self._walker.ring.fileno, self._builder.fileno()):
                 self._poll.register(fileno, select.EPOLLIN)
             self._opened = opened.pop_all()
 
@@ -276,7 +276,7 @@ class KernelSession:
         """Walk the queued samples, except those that are newer than the records applied so far."""
         new, self._new = self._new, []
         for record in new:
-            spans = self.follower.spans(record.pid, record.nanoseconds)
+            spans = self.follower.processes.spans(record.pid, record.nanoseconds)
             if record.nanoseconds > self._drained:  # mappings from before it may still be unknown
                 self._new.append(record)
             elif spans is None:

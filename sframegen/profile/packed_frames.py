@@ -52,7 +52,6 @@ class FileFrame(NamedTuple):
 
 
 def unpack_frame(frame: int) -> FileFrame:
-    """Return the fields of a packed frame."""
     return FileFrame(frame >> FILE_SHIFT & FILE_MASK, frame & PACKED_ADDRESS, bool(frame & GUESSED))
 
 

@@ -54,14 +54,12 @@ class Probe(NamedTuple):
     remedies: list[str]  # what would allow a better backend, one line each
 
     def report_lines(self) -> list[str]:
-        """Return the report's lines for users."""
         lines = [f"{'ok' if fact.fine else 'no'}  {fact.name}: {fact.found}" for fact in self.facts]
         targets = {"this user's processes": self.own, "other users' processes": self.other, "all processes at once": self.all}
         lines += [f"stacks of {target}: {backend.value}" for target, backend in targets.items()]
         return lines + [f"to improve this: {remedy}" for remedy in self.remedies]
 
     def json_fields(self) -> dict[str, Any]:
-        """Return the fields of the JSON document."""
         return {
             "facts": [fact._asdict() for fact in self.facts],
             "backends": {"own": self.own.name.lower(), "other": self.other.name.lower(), "all": self.all.name.lower()},

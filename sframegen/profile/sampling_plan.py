@@ -56,7 +56,6 @@ class ProfilePlan(NamedTuple):
 
     @property
     def has_off_cpu_time(self) -> bool:
-        """Return True if time off the CPU is counted."""
         return self.off_cpu or self.wall
 
     @property

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from sframegen.base.columns import Column
 
-
 CountKey: TypeAlias = tuple[int, int, int]  # hash, pid, tid of NewStack
 
 
@@ -53,7 +52,6 @@ class SampleCount(NamedTuple):
 
 
 NO_SAMPLES = SampleCount(0, 0)
-
 
 RECORD_STACK, RECORD_UNFINISHED, RECORD_AREA = 1, 2, 3
 STOPPED_EXACT, STOPPED_GUESSED, STOPPED_ASLEEP = 1, 2, 4  # flags of a walk that stopped
@@ -131,7 +129,6 @@ KernelRecord: TypeAlias = NewStack | UnfinishedWalk | NewArea
 
 
 def decode_record(record: bytes) -> KernelRecord:
-    """Decode a record by its kind."""
     kind = _TYPE.unpack_from(record)[0]
     if kind == RECORD_AREA:
         _, pid, time, start, area_end = _AREA.unpack_from(record)

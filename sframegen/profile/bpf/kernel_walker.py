@@ -55,7 +55,6 @@ _STATE_AT, _UNPROVEN_AT = 24, 28  # offsets in struct file
 PENDING, WITHOUT, READY = 0, 1, 2  # states of a file's table: not loaded, there is none, loaded
 WANTED, WANTED_AFTER_EXEC = 1, 2
 
-
 FOLLOWING_PROGRAMS = ("on_exec", "on_exit", "on_fork")
 AREA_PROGRAM, AREA_TRACEPOINT = "on_unmapped_area", "vm_unmapped_area"
 EVENT_PROGRAM = "on_event"
@@ -187,11 +186,6 @@ class KernelWalker:
     def program_fd(self) -> int:
         """Return the descriptor of the program that takes samples."""
         return self._program.program_fd(EVENT_PROGRAM)
-
-    @property
-    def fileno(self) -> int:
-        """Return a descriptor that is readable when there are records."""
-        return self.ring.fileno
 
     def sample_process(self, pid: int, *, after_exec: bool = False) -> None:
         """Sample a process and its future children. `after_exec`: only from its next exec on."""

@@ -210,7 +210,6 @@ class Program:
         return int(self._functions.bpf_object__find_program_by_name(self._object, name.encode()))
 
     def program_fd(self, name: str) -> int:
-        """Return a loaded program's descriptor."""
         return int(self._functions.bpf_program__fd(self._find_program(name)))
 
     def resize(self, entries: dict[str, int]) -> None:

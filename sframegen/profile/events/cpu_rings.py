@@ -18,10 +18,7 @@ from sframegen.profile.events.event_records import HEADER
 from sframegen.profile.events.timed_records import TimedRecord, split_records
 
 MAX_RECORD = 4096 + 256  # bytes of a record other than a sample: a path and some numbers
-REMEDIES = {
-    errno.EPERM: ": raise kernel.perf_event_mlock_kb, or run as root",
-    errno.EMFILE: ": raise the limit with `ulimit -n`",
-}
+REMEDIES = {errno.EPERM: ": raise kernel.perf_event_mlock_kb, or run as root", errno.EMFILE: ": raise the limit with `ulimit -n`"}
 DATA_HEAD, DATA_TAIL, DATA_OFFSET, DATA_SIZE = 128, 129, 130, 131  # 64-bit words of the first page
 
 
@@ -70,10 +67,7 @@ GAP = 0  # a record kind of our own: records are missing from its time on until 
 
 
 class CpuRings:
-    """The events of all CPUs with their ring buffers. It closes the descriptors. Several threads may use it.
-
-    Samples and the suffixes of other records must have TID, TIME and CPU, and the clock must be CLOCK_MONOTONIC.
-    """
+    """The events of all CPUs with their ring buffers; their clock is CLOCK_MONOTONIC. Closes descriptors. Threads may share it."""
 
     def __init__(self) -> None:
         self.by_cpu: dict[int, tuple[int, RingBuffer]] = {}

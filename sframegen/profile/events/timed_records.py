@@ -24,10 +24,7 @@ TIME_FROM_END = 2  # position in all other records, counted from their end
 
 @cython.locals(words="const unsigned int[::1]", halves="const unsigned short[::1]", longs="const unsigned long long[::1]")
 def split_records(data: bytes, number: cython.longlong, records: list[TimedRecord]) -> int:
-    """Append the records, numbered from `number` on; return how many the kernel could not write. Raises FormatError.
-
-    Samples and the suffixes of other records must have the fields TID, TIME and CPU.
-    """
+    """Append the records, numbered from `number` on; return how many the kernel could not write. Raises FormatError."""
     usable_size: cython.Py_ssize_t = len(data) // 8 * 8
     view = memoryview(data)[:usable_size]
     words: Column = view.cast("I")

@@ -28,7 +28,7 @@ from sframegen.profile.events.event_records import MmapRecord, RecordReader
 from sframegen.profile.following.code_spans import FileMapping, make_spans, read_code_in_file
 from sframegen.profile.following.files import CodeSpan, TracedFile, TracedFiles
 from sframegen.profile.following.mapped_file import FileKey, MappedPlace, parse_file_key
-from sframegen.profile.following.processes import Processes, ProcessSpans
+from sframegen.profile.following.processes import Processes
 from sframegen.profile.packed_frames import NO_FILE
 from sframegen.program.helper import helpers
 from sframegen.stack.live.process import parse_mappings, read_memory_in_helper
@@ -174,10 +174,7 @@ class Follower:
         self._rings.collect_unless_full()
 
     def drain(self) -> int:
-        """Apply the records of all CPUs up to now, in time order. Return that time (CLOCK_MONOTONIC, nanoseconds).
-
-        Samples after that time have to wait for the next call.
-        """
+        """Apply the records of all CPUs up to now, in time order; return that time. Later samples must wait for the next call."""
         now = time.monotonic_ns()
         if now - self._cpus_checked >= CPUS_INTERVAL:
             self._update_cpus()
@@ -189,10 +186,6 @@ class Follower:
                 self.processes.apply(record, record_time)
             self.records += 1
         return now
-
-    def spans(self, pid: int, time: int | None = None) -> ProcessSpans | None:
-        """Return the spans of a process now, or at a time; None if they are unknown, so that `scan` has to be called."""
-        return self.processes.spans(pid, time)
 
     def scan(self, pid: int, drained: int = 0) -> bool:
         """Read the mappings of a process from /proc. Return False if it has ended, or is a kernel thread.

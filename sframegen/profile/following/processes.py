@@ -21,7 +21,6 @@ from sframegen.stack.snapshot import MovedCode
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-
 MAX_DELAY = 5_000_000_000  # nanoseconds by which samples may come later than records of newer events
 VERSION_LIFETIME = 60_000_000_000  # nanoseconds for which old mappings of a running process are kept
 MAX_COST = 1 << 16  # spans (8 bytes each) in all versions of an ordinary process, plus VERSION_COST for each version
@@ -133,7 +132,7 @@ class Processes:
         return len(self._states)
 
     def spans(self, pid: int, time: int | None = None) -> ProcessSpans | None:
-        """Return the spans of a process now, or at an earlier time; None if they are unknown."""
+        """Return the spans of a process now, or at an earlier time; None if they are unknown, so that it has to be scanned."""
         state = self._states.get(pid)
         if state is None:
             return None

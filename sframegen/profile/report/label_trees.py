@@ -85,10 +85,6 @@ class LabelTrees(Generic[T]):
                 self._named.room.limit_file_memory()
         return self.tree
 
-    def labels_to(self, node: int) -> list[T]:
-        """Return the labels from the outermost frame to the frame of a node."""
-        return self.tree.list_path(node, self.labels)
-
 
 class GroupedRows(NamedTuple):
     """Rows ordered by group. `ends`: for each group, where it ends in `rows`; a column, as there may be 100,000s of groups."""

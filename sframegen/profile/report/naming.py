@@ -150,10 +150,7 @@ def _order_locations(numbered: Iterable[tuple[int, list[int]]], count: int) -> L
 
 
 def _fill_named_tree(stacks: Stacks, by_frame: LocationLists, named: NamedProfile) -> None:
-    """Fill the tree of `named` from the tree of packed frames. Stacks that were cut off are put below a frame MISSING.
-
-    A node that is in both kinds of stacks, whole and cut off, is therefore copied twice.
-    """
+    """Fill the tree of `named` from the tree of packed frames. Stacks that were cut off are put below a frame MISSING."""
     tree, into = stacks.tree, named.tree
     into.nodes.lengthen(tree.nodes.count)
     into.rows.reserve(tree.rows.count)
@@ -165,7 +162,7 @@ def _fill_named_tree(stacks: Stacks, by_frame: LocationLists, named: NamedProfil
     for part in room.parts(tree.nodes.count, last_first=True):
         flag_callers(tree, flags, part)
     copies = []  # for each flag: the copied node by node
-    for flag in (WHOLE, CUT_OFF):
+    for flag in (WHOLE, CUT_OFF):  # a node in stacks of both kinds is copied twice
         copied = room.new_column("I")
         room.grow(copied, tree.nodes.count)
         if flag == CUT_OFF and flags[ROOT] & CUT_OFF:

@@ -184,11 +184,9 @@ class SourceLines:
         return self._frames.get(number, {}).get(address, ())
 
     def has_frames(self, number: int) -> bool:
-        """Return True if there are source frames for a file."""
         return bool(self._frames.get(number))
 
     def drop(self, number: int) -> None:
-        """Drop the frames of a file."""
         self._frames.pop(number, None)
 
     def load(

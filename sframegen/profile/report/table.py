@@ -106,7 +106,7 @@ def find_hottest_stacks(named: NamedProfile) -> list[tuple[tuple[str, ...], int]
     samples = tree.samples
     minimum = nlargest(MAX_STACKS, samples[: tree.rows.count])[-1:]  # empty without rows
     hot_rows = islice((row for row in range(tree.rows.count) if samples[row] >= minimum[0]), MAX_TIES)
-    stacks = [(tuple(reversed(trees.labels_to(tree.node_of(row)))), samples[row]) for row in hot_rows]
+    stacks = [(tuple(reversed(tree.list_path(tree.node_of(row), trees.labels))), samples[row]) for row in hot_rows]
     return sorted(stacks, key=lambda item: (-item[1], item[0]))[:MAX_STACKS]
 
 

@@ -66,12 +66,10 @@ def rename_nodes(
     frame_locations = by_frame.locations
     node: cython.Py_ssize_t
     index: cython.Py_ssize_t
-    frame: cython.Py_ssize_t
-    parent: cython.uint
     for node in range(part.start, part.stop):
         if flags[node] & flag:
-            frame = tree.nodes.first[node]
-            parent = copied[tree.nodes.second[node]]
+            frame: cython.Py_ssize_t = tree.nodes.first[node]
+            parent: cython.uint = copied[tree.nodes.second[node]]
             for index in range(starts[frame], starts[frame + 1]):
                 parent = into.nodes.append(frame_locations[index], parent)
             copied[node] = parent
@@ -81,12 +79,10 @@ def rename_nodes(
 def rename_rows(tree: CallTree, flag_of_end: Bytes, whole: Column, cut_off: Column, into: CallTree, part: range) -> None:
     """Count the samples of the rows in `part` in the tree `into`, at the nodes that rename_nodes appended."""
     row: cython.Py_ssize_t
-    end: cython.int
-    node: cython.uint
     for row in range(part.start, part.stop):
         if tree.samples[row]:
-            end = tree.end_of(row)
-            node = whole[tree.node_of(row)] if flag_of_end[end] == 1 else cut_off[tree.node_of(row)]  # 1 is WHOLE
+            end: cython.int = tree.end_of(row)
+            node: cython.uint = whole[tree.node_of(row)] if flag_of_end[end] == 1 else cut_off[tree.node_of(row)]  # 1 is WHOLE
             into.add_samples(into.find_or_add_row(node, end, tree.rows.second[row]), tree.samples[row])
 
 
@@ -132,16 +128,13 @@ def count_labels(
     `last_row`: zeros, one for each label; it becomes the last row that was counted, plus one, so that recursion counts once.
     """
     row: cython.Py_ssize_t
-    node: cython.Py_ssize_t
-    label: cython.uint
-    samples: cython.ulonglong
     for row in range(part.start, part.stop):
-        samples = tree.samples[row]
-        node = tree.node_of(row)
+        samples: cython.ulonglong = tree.samples[row]
+        node: cython.Py_ssize_t = tree.node_of(row)
         if samples and node:
             own[label_of[locations.second[tree.nodes.first[node]]]] += samples
             while node:
-                label = label_of[locations.second[tree.nodes.first[node]]]
+                label: cython.uint = label_of[locations.second[tree.nodes.first[node]]]
                 if last_row[label] != row + 1:
                     last_row[label] = row + 1
                     total[label] += samples
@@ -179,12 +172,10 @@ def fill_rows_by_group(tree: CallTree, group_of: Column, ends: Column, order: Co
 def number_row_kinds(tree: CallTree, group_of: Column, first: cython.Py_ssize_t, kind_of: Column, kinds: Numbered) -> None:
     """Fill `kind_of`, for the rows from `first` on that have samples, with their numbers in `kinds`: (task | end << 32, group)."""
     index: cython.Py_ssize_t
-    row: cython.Py_ssize_t
-    end: cython.ulonglong
     for index in range(len(kind_of)):
-        row = first + index
+        row: cython.Py_ssize_t = first + index
         if tree.samples[row]:
-            end = tree.end_of(row)
+            end: cython.ulonglong = tree.end_of(row)
             kind_of[index] = kinds.number_of(end << 32 | tree.rows.second[row], group_of[row])
 
 
@@ -219,17 +210,14 @@ def merge_labels(
     path = cache.path
     mask: cython.Py_ssize_t = len(cached_nodes) - 1
     index: cython.Py_ssize_t
-    node: cython.Py_ssize_t
-    depth: cython.Py_ssize_t
-    merged: cython.ulonglong
     for index in range(len(rows)):
-        node = tree.node_of(rows[index])
-        depth = 0
+        node: cython.Py_ssize_t = tree.node_of(rows[index])
+        depth: cython.Py_ssize_t = 0
         while node and (cached_nodes[node & mask] != node or cached_merged[node & mask] >> 32 != epoch):
             path[depth] = node
             depth += 1
             node = tree.nodes.second[node]
-        merged = cached_merged[node & mask] & tree.node_mask if node else 0  # tree.node_mask: 0xFFFFFFFF
+        merged: cython.ulonglong = cached_merged[node & mask] & tree.node_mask if node else 0  # tree.node_mask: 0xFFFFFFFF
         while depth:
             depth -= 1
             node = path[depth]

@@ -49,11 +49,9 @@ class CallTree:
         return number
 
     def add_samples(self, row: cython.Py_ssize_t, samples: cython.ulonglong) -> None:
-        """Add samples to a row."""
         self.samples[row] += samples
 
     def node_of(self, row: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Return the node of a row."""
         key: cython.ulonglong = self.rows.first[row]
         return key & self.node_mask
 
@@ -80,7 +78,6 @@ class CallTree:
             self.samples = self.column.view
 
     def clear(self) -> None:
-        """Drop all nodes and rows."""
         row: cython.Py_ssize_t
         for row in range(self.rows.count):
             self.samples[row] = 0
@@ -104,12 +101,10 @@ class PackedFrames:
         """Add a stack, the innermost frame first, and return its node. Raises OSError, MemoryError if there is no room."""
         node: cython.Py_ssize_t = 0
         at: cython.Py_ssize_t = len(packed)
-        file: cython.Py_ssize_t
-        frame: cython.ulonglong
         while at:
             at -= 1
-            frame = packed[at]
-            file = (frame >> 48) & 0x7FFF  # packed_frames.FILE_SHIFT, FILE_MASK
+            frame: cython.ulonglong = packed[at]
+            file: cython.Py_ssize_t = (frame >> 48) & 0x7FFF  # packed_frames.FILE_SHIFT, FILE_MASK
             self.used[file] = 1
             node = tree.nodes.number_of(self.numbers.number_of(frame, 0 if file else pid), node)
         return node

@@ -54,7 +54,7 @@ class Numbered:
         return number
 
     def append(self, first: cython.ulonglong, second: cython.ulonglong) -> cython.Py_ssize_t:
-        """Add a new pair without an index entry, and return its number. It can be neither found nor cleared."""
+        """Add a new pair without an index entry, and return its number. `number_of` and `clear` do not find it."""
         number: cython.Py_ssize_t = self.count
         if number >= len(self.first) or number >= len(self.second):
             self.lengthen(number + 1)
@@ -139,7 +139,6 @@ class Numbered:
             self.index[slot] = number + 1
 
     def close(self) -> None:
-        """Free the memory of all columns."""
         self.drop_views()
         for column in self.columns:
             self.room.drop(column)

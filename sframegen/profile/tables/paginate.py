@@ -28,10 +28,7 @@ class RuleNumbers:
     """
 
     def __init__(self, of_rule: Column, signal: Bytes, period: Bytes, without_rows: Column) -> None:
-        self.of_rule = of_rule
-        self.signal = signal
-        self.period = period
-        self.without_rows = without_rows
+        self.of_rule, self.signal, self.period, self.without_rows = of_rule, signal, period, without_rows
 
 
 class Paginator:
@@ -43,11 +40,8 @@ class Paginator:
 
     def __init__(self, functions: Functions, numbers: RuleNumbers, order: Column, max_bytes: int, max_repeated: int) -> None:
         """`order`: function numbers by ascending start. `max_bytes`: of text. `max_repeated`: rows of PC type MASK in all."""
-        self.functions = functions
-        self.numbers = numbers
-        self.order = order
-        self.max_bytes = max_bytes
-        self.max_repeated = max_repeated
+        self.functions, self.numbers, self.order = functions, numbers, order
+        self.max_bytes, self.max_repeated = max_bytes, max_repeated
         first: cython.Py_ssize_t = order[0]
         self.base = functions.start[first] & ~0xFF  # pages have 256 bytes (decoded_table.PAGE_BITS)
         self.budget = 0  # rows of PC type MASK that may still be written
@@ -59,11 +53,7 @@ class Paginator:
     def select_function(self, position: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """Set `start` and `size` for the function at a position in `order`; return its largest number of rows, 0 if left out."""
         function: cython.Py_ssize_t = self.order[position]
-        distance: cython.ulonglong
-        first_row: cython.longlong
-        rows: cython.longlong
-        period: cython.longlong
-        distance = self.functions.start[function] - self.base
+        distance: cython.ulonglong = self.functions.start[function] - self.base
         self.size = self.functions.size[function]
         if distance + self.size > self.max_bytes or distance > self.max_bytes:  # the sum may overflow
             self.left_out += 1
@@ -75,9 +65,9 @@ class Paginator:
                 self.size = distance
         if self.size == 0:
             return 0
-        first_row = self.functions.first_row[function]
-        rows = self.functions.first_row[function + 1] - first_row + 1  # one more for code before the first row
-        period = self.numbers.period[self.functions.kind[function]]
+        first_row: cython.longlong = self.functions.first_row[function]
+        rows: cython.longlong = self.functions.first_row[function + 1] - first_row + 1  # one more for code before the first row
+        period: cython.longlong = self.numbers.period[self.functions.kind[function]]
         if period:
             rows *= self.size // period + 1
             if rows > self.budget:
@@ -89,13 +79,12 @@ class Paginator:
     def measure(self) -> None:
         """Set `rows`, `pages` and `left_out`, as the class says."""
         position: cython.Py_ssize_t
-        rows: cython.longlong
         max_rows: cython.longlong = 1  # the row after the last function
         end: cython.longlong = 0
         self.budget = self.max_repeated
         self.left_out = 0
         for position in range(len(self.order)):
-            rows = self.select_function(position)
+            rows: cython.longlong = self.select_function(position)
             if rows:
                 max_rows += rows + 1  # one more for a gap before the function
                 end = self.start + self.size
@@ -130,26 +119,22 @@ class Paginator:
         first: cython.Py_ssize_t = self.functions.first_row[function]
         end: cython.Py_ssize_t = self.functions.first_row[function + 1]
         at: cython.longlong = 0  # where the current repetition begins in the function
-        limit: cython.longlong
-        last_offset: cython.longlong
-        offset: cython.longlong
         row: cython.Py_ssize_t
-        rule: cython.Py_ssize_t
         if first == end:
             return self.append_row(index, rows, self.start, self.numbers.without_rows[kind])
         while at < self.size:
-            limit = self.size - at
+            limit: cython.longlong = self.size - at
             if period and period < limit:
                 limit = period
             if self.functions.row_start[first] > 0:
                 self.append_row(index, rows, self.start + at, 0)
-            last_offset = -1
+            last_offset: cython.longlong = -1
             for row in range(first, end):
-                offset = self.functions.row_start[row]
+                offset: cython.longlong = self.functions.row_start[row]
                 if offset >= limit:
                     break
                 if offset > last_offset:
-                    rule = self.functions.row_rule[row]
+                    rule: cython.Py_ssize_t = self.functions.row_rule[row]
                     self.append_row(index, rows, self.start + at + offset, self.numbers.of_rule[2 * rule + signal])
                     last_offset = offset
             at += limit

@@ -101,10 +101,7 @@ class TableBuilder:
         self._proofs.put((number, elf))
 
     def take_ready(self, waiting_stacks: Mapping[int, int] = NO_WAITING_STACKS) -> list[BuiltTable]:
-        """Return the results since the last call.
-
-        `waiting_stacks`: how many stacks wait for each file's table. The files with the most of them per byte are next.
-        """
+        """Return the results since the last call. Files with the most of `waiting_stacks`, by file number, per byte are next."""
         if waiting_stacks:
             for pool in (self._pool, self._proofs):
                 pool.sort_waiting(lambda item: waiting_stacks.get(item[0], 0) / (1 + len(item[1].data)))  # by (number, file)

@@ -59,10 +59,7 @@ class SpanColumns:
     """The executable mappings of one process (following.files.CodeSpan) as columns, by ascending address."""
 
     def __init__(self, start: Column, end: Column, bias: Column, file: Column) -> None:
-        self.start = start
-        self.end = end
-        self.bias = bias
-        self.file = file
+        self.start, self.end, self.bias, self.file = start, end, bias, file
 
 
 class TableColumns:
@@ -71,14 +68,9 @@ class TableColumns:
     def __init__(
         self, words: Column, base: int, pages: int, index_at: int, rows_at: int, rules_at: int, rows: int, rules: int
     ) -> None:
-        self.words = words
-        self.base = base
-        self.pages = pages
-        self.index_at = index_at
-        self.rows_at = rows_at
-        self.rules_at = rules_at
-        self.rows = rows
-        self.rules = rules
+        self.words, self.base, self.pages = words, base, pages
+        self.index_at, self.rows_at, self.rules_at = index_at, rows_at, rules_at
+        self.rows, self.rules = rows, rules
         self.final = True
 
 
@@ -98,9 +90,7 @@ class Steps:
     def __init__(self, machine: WalkedMachine, ra_mask: int, frames: array[int], code_kinds: CodeKinds, guess: CallerRule) -> None:
         """`ra_mask`: the bits of a return address that are not its signature. `guess`: the machine's rule for a frame record."""
         self.cursor = StackCursor(machine, ra_mask, None, END_COPY_TOO_SHORT)
-        self.frames = frames
-        self.code_kinds = code_kinds
-        self.guess = guess
+        self.frames, self.code_kinds, self.guess = frames, code_kinds, guess
         self.rule = CallerRule(0, 0, 0, 0, 0, 0, 0)
         self.tables: list[TableColumns | None] = []
         self.guessed = False
@@ -217,11 +207,10 @@ class Steps:
         """Set `span` to the index of the span that contains this run-time address. Return False if there is none."""
         low: cython.Py_ssize_t = 0
         high: cython.Py_ssize_t = len(spans.start)
-        middle: cython.Py_ssize_t
         if self.span < high and spans.start[self.span] <= address < spans.end[self.span]:
             return True
         while low < high:
-            middle = (low + high) >> 1
+            middle: cython.Py_ssize_t = (low + high) >> 1
             if spans.start[middle] <= address:
                 low = middle + 1
             else:
@@ -233,36 +222,29 @@ class Steps:
 
     def find_rule(self, file: cython.ulonglong, address: cython.ulonglong) -> cython.Py_ssize_t:
         """Set `rule` to the rule for a link-time address, and return its number, or a Search."""
-        table: TableColumns
-        offset: cython.ulonglong
-        low: cython.ulonglong
-        high: cython.ulonglong
-        middle: cython.ulonglong
-        page: cython.ulonglong
-        rule: cython.ulonglong
         if file >= len(self.tables) or self.tables[file] is None:
             self.missing = file
             return SEARCH_NO_TABLE
-        table = self.tables[file]  # type: ignore[assignment] # tested above
+        table: TableColumns = self.tables[file]  # type: ignore[assignment] # tested above
         self.final = table.final
-        offset = (address - table.base) & self.mask
-        page = offset >> 8  # decoded_table.PAGE_BITS
+        offset: cython.ulonglong = (address - table.base) & self.mask
+        page: cython.ulonglong = offset >> 8  # decoded_table.PAGE_BITS
         if page >= table.pages:
             return SEARCH_NO_RULE
-        low = table.words[table.index_at + page]
-        high = table.words[table.index_at + page + 1]
+        low: cython.ulonglong = table.words[table.index_at + page]
+        high: cython.ulonglong = table.words[table.index_at + page + 1]
         if low > high or high > table.rows:
             return SEARCH_DAMAGED
         offset &= 0xFF
         while low < high:  # the number of rows that begin at or before the address
-            middle = (low + high) >> 1
+            middle: cython.ulonglong = (low + high) >> 1
             if table.words[table.rows_at + middle] & 0xFF <= offset:
                 low = middle + 1
             else:
                 high = middle
         if low == 0:
             return SEARCH_NO_RULE
-        rule = table.words[table.rows_at + low - 1] >> 16  # decoded_table.ROW_RULE_SHIFT
+        rule: cython.ulonglong = table.words[table.rows_at + low - 1] >> 16  # decoded_table.ROW_RULE_SHIFT
         if rule >= table.rules:
             return SEARCH_DAMAGED
         if rule:
@@ -288,8 +270,7 @@ class Steps:
 
     def returns_to(self, spans: SpanColumns, pc: cython.ulonglong) -> cython.bint:
         """Return True if code may return to `pc`: always in code without a file, because interpreters push addresses themselves."""
-        file: cython.ulonglong
         if not self.find_span(spans, (pc - 1) & self.mask):
             return False
-        file = spans.file[self.span]
+        file: cython.ulonglong = spans.file[self.span]
         return file == 0 or self.code_kinds.kind(file, (pc - spans.bias[self.span]) & self.mask) != 0

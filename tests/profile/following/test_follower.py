@@ -102,7 +102,7 @@ def check(following: Follower, pid: int) -> dict[str, TracedFile]:
     """The spans of a running process are its executable mappings, with the right files and biases; files by path."""
     following.drain()
     rows = [row for row in parse_mappings(Path(f"/proc/{pid}/maps").read_bytes()) if row.executable and row.path != "[vsyscall]"]
-    spans = following.spans(pid)
+    spans = following.processes.spans(pid)
     assert spans is not None
     assert [(span.start, span.end) for span in spans] == [(row.start, row.end) for row in rows]
     files = {}
@@ -129,9 +129,9 @@ def test_a_program_that_starts_while_it_is_followed(following: Follower, compile
         files = check(following, program.pid)
         assert {Path(path).name for path in files} >= {"program", "libc.so.6", "[vdso]"}
         assert following.processes.name_of(program.pid) == "program"
-        before = following.spans(program.pid)
+        before = following.processes.spans(program.pid)
         assert following.scan(program.pid)
-        assert following.spans(program.pid) == before
+        assert following.processes.spans(program.pid) == before
         assert len({file.number for file in following.files.take_new()}) >= len(files)
         assert all(file.build_id for path, file in files.items() if path != "[vdso]" or file.build_id)
 
@@ -154,11 +154,11 @@ def test_children_and_programs_that_they_execute(following: Follower, compile_c:
         following.drain()
         parent = check(following, running.pid)
         child = int(Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text())
-        assert following.spans(child) == following.spans(running.pid)
+        assert following.processes.spans(child) == following.processes.spans(running.pid)
         running.go_on()
         running.wait()
         assert check(following, child).keys() == parent.keys()
-        assert following.spans(child) != following.spans(running.pid)
+        assert following.processes.spans(child) != following.processes.spans(running.pid)
 
 
 def test_libraries_that_come_and_go(following: Follower, compile_c: Compiler, tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_libraries_that_come_and_go(following: Follower, compile_c: Compiler, tm
         puts(second ? "done" : "failed"); }"""
     with Program(compiled(compile_c, tmp_path, source, section=False), *names) as program:
         assert "a.so" in {Path(path).name for path in check(following, program.pid)}
-        first = following.spans(program.pid)
+        first = following.processes.spans(program.pid)
         at = following.drain()
         following.processes.changed.clear()
         program.go_on()
@@ -179,7 +179,7 @@ def test_libraries_that_come_and_go(following: Follower, compile_c: Compiler, tm
         following.drain()
         assert program.pid in following.processes.changed
         assert {"b.so"} <= {Path(path).name for path in check(following, program.pid)}
-        assert following.spans(program.pid, at) == first
+        assert following.processes.spans(program.pid, at) == first
         assert following.scan(program.pid)
         assert "a.so" not in {Path(path).name for path in check(following, program.pid)}
 
@@ -196,7 +196,7 @@ int main(void) {
 def test_code_that_is_made_at_run_time_has_no_file(following: Follower, compile_c: Compiler, tmp_path: Path) -> None:
     with Program(compiled(compile_c, tmp_path, MAKES_CODE, section=False)) as program:
         check(following, program.pid)
-        assert [span.end - span.start for span in following.spans(program.pid) or () if not span.file] == [4096]
+        assert [span.end - span.start for span in following.processes.spans(program.pid) or () if not span.file] == [4096]
 
 
 def test_code_that_a_program_has_moved_to_anonymous_memory_is_that_of_its_file(
@@ -242,7 +242,7 @@ def test_a_file_that_is_rewritten_in_place_loses_its_number(following: Follower,
             end.write(b"more")
         following.check_files()
         assert (file.elf, file.why, file.ready) == (None, REWRITTEN, True)
-        assert file.number not in {span.file for span in following.spans(program.pid) or ()}
+        assert file.number not in {span.file for span in following.processes.spans(program.pid) or ()}
         assert following.scan(program.pid)
         assert check(following, program.pid)[str(library)].number != file.number
 
@@ -290,7 +290,7 @@ def test_short_lived_processes_do_not_disturb(following: Follower) -> None:
     for pid in pids:
         os.waitpid(pid, 0)
     following.drain()
-    found = [{span.file for span in following.spans(pid) or ()} for pid in pids]
+    found = [{span.file for span in following.processes.spans(pid) or ()} for pid in pids]
     names = {following.files.by_number[number].path for numbers in found for number in numbers if number}
     assert os.path.realpath(sys.executable) in names
     assert all(len(numbers) > 1 for numbers in found)
@@ -318,7 +318,7 @@ def test_processors_that_come_and_go(following: Follower, tmp_path: Path, monkey
     online.write_text("0\n")
     following.drain()
     assert len(following.filenos) == 1
-    assert following.spans(os.getpid()) is not None
+    assert following.processes.spans(os.getpid()) is not None
 
     def opened(attributes: EventAttributes, pid: int, cpu: int) -> int:
         if cpu == count:  # it is offline again
@@ -329,14 +329,14 @@ def test_processors_that_come_and_go(following: Follower, tmp_path: Path, monkey
     online.write_text(f"0-{count}\n")
     following.drain()
     assert len(following.filenos) == count
-    assert following.spans(os.getpid()) is None  # what was done there meanwhile is not known
+    assert following.processes.spans(os.getpid()) is None  # what was done there meanwhile is not known
     assert cpu_rings.parse_cpu_list("0-3,8\n") == {0, 1, 2, 3, 8}
 
 
 def known_spans(following: Follower) -> ProcessSpans:
     """Those of this process. Others on the machine may fill the small buffers once more, just after they were read."""
     for _ in range(1000):
-        if (spans := following.spans(os.getpid())) is not None:
+        if (spans := following.processes.spans(os.getpid())) is not None:
             return spans
         assert following.scan(os.getpid())
     raise AssertionError("records are lost again and again")
@@ -355,5 +355,5 @@ def test_records_that_are_lost_make_mappings_unknown_until_they_are_read_again(m
         following.drain()
         os.sched_setaffinity(0, cpus)
         assert following.lost > 0
-        assert following.spans(os.getpid()) is None
+        assert following.processes.spans(os.getpid()) is None
         assert known_spans(following) == known

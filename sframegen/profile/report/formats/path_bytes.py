@@ -85,7 +85,6 @@ class Block:
         self.make_room(2 * BLOCK_SIZE)
 
     def make_room(self, size: cython.Py_ssize_t) -> None:
-        """Make room for `size` more bytes."""
         room = bytearray(2 * (self.length + size))
         room[: self.length] = self.view[: self.length]
         self.buffer, self.view = room, memoryview(room)
@@ -101,7 +100,6 @@ class Block:
         return content
 
     def put_text(self, texts: NumberedBytes, number: cython.Py_ssize_t) -> None:
-        """Append the text with that number."""
         source: cython.Py_ssize_t = texts.starts[number]
         end: cython.Py_ssize_t = texts.starts[number + 1]
         at: cython.Py_ssize_t = self.length
@@ -117,7 +115,6 @@ class Block:
             self.buffer[at : self.length] = texts.joined[source:end]
 
     def put_decimal(self, number: cython.ulonglong) -> None:
-        """Append the decimal digits of a number."""
         digits: cython.Py_ssize_t = 1
         higher_digits: cython.ulonglong = number
         while higher_digits > 9:
@@ -163,9 +160,7 @@ class StackTextWriter:
     """
 
     def __init__(self, tree: CallTree, numbers: Column, texts: NumberedBytes, max_depth: int) -> None:
-        self.tree = tree
-        self.numbers = numbers
-        self.texts = texts
+        self.tree, self.numbers, self.texts = tree, numbers, texts
         self.path = zeros("I", max_depth)
         self.block = Block()
 
@@ -188,9 +183,8 @@ class StackTextWriter:
 
         `delimiters`: 0: a group's name before no stack; 1: the name and a separator, before a stack; 2: a space; 3: a line end.
         """
-        node: cython.Py_ssize_t
         while row < self.tree.rows.count and self.block.length < BLOCK_SIZE:
-            node = self.tree.node_of(row)
+            node: cython.Py_ssize_t = self.tree.node_of(row)
             self.block.put_text(delimiters, 1 if node else 0)
             self.put_stack(node)
             self.block.put_text(delimiters, 2)
@@ -226,22 +220,16 @@ class SampleWriter:
     """
 
     def __init__(self, tree: CallTree, numbers: Column, max_depth: int, inlined: bytes, period: int) -> None:
-        self.tree = tree
-        self.inlined = inlined
-        self.numbers = numbers
-        self.path = Block()
-        self.values = Block()
-        self.block = Block()
-        self.period = period
+        self.tree, self.numbers, self.inlined, self.period = tree, numbers, inlined, period
+        self.path, self.values, self.block = Block(), Block(), Block()
         self.path.make_room(max_depth * MAX_VARINT_BYTES)
 
     def fill_path(self, node: cython.Py_ssize_t) -> None:
         """Fill `path` with the locations of a stack, the innermost first. Inlined frames share their caller's location."""
-        frame: cython.Py_ssize_t
         was_inlined: cython.int = 0
         self.path.length = 0
         while node:
-            frame = self.tree.nodes.first[node]
+            frame: cython.Py_ssize_t = self.tree.nodes.first[node]
             if not was_inlined:
                 self.path.put_varint(self.numbers[frame])
             was_inlined = self.inlined[frame]
@@ -251,20 +239,19 @@ class SampleWriter:
     def put_samples(self, first: cython.Py_ssize_t, done: cython.Py_ssize_t, kinds: Column, labels: NumberedBytes) -> int:
         """Append a Sample message for each row with samples, until the block is full; as StackTextWriter.put_json_stacks does."""
         row: cython.Py_ssize_t = first + done
-        kind: cython.Py_ssize_t
-        size: cython.Py_ssize_t
-        higher_bits: cython.Py_ssize_t
         while done < len(kinds) and self.block.length < BLOCK_SIZE:
             if self.tree.samples[row]:
-                kind = kinds[done]
+                kind: cython.Py_ssize_t = kinds[done]
                 self.fill_path(self.tree.node_of(row))
                 self.values.length = 0
                 self.values.put_varint(self.tree.samples[row])
                 if self.period:
                     self.values.put_varint(self.tree.samples[row] * self.period)
                 # Two bytes each for the field number and the size; the size of a long path takes more than one of them.
-                size = 2 + self.path.length + 2 + self.values.length + labels.starts[kind + 1] - labels.starts[kind]
-                higher_bits = self.path.length
+                size: cython.Py_ssize_t = (
+                    2 + self.path.length + 2 + self.values.length + labels.starts[kind + 1] - labels.starts[kind]
+                )
+                higher_bits: cython.Py_ssize_t = self.path.length
                 while higher_bits > 127:
                     size += 1
                     higher_bits >>= 7
@@ -287,28 +274,22 @@ class LocationWriter:
     """
 
     def __init__(self, locations: Numbered, mappings: NumberedBytes, lines: NumberedBytes, outer: Column) -> None:
-        self.locations = locations
-        self.mappings = mappings
-        self.lines = lines
-        self.outer = outer
-        self.fields = Block()
-        self.block = Block()
+        self.locations, self.mappings, self.lines, self.outer = locations, mappings, lines, outer
+        self.fields, self.block = Block(), Block()
         self.no_address = NO_ADDRESS
 
     def put_locations(self, location: cython.Py_ssize_t) -> int:
         """Append the locations from `location` on until the block is full. Return the next location."""
-        current: cython.Py_ssize_t
-        address: cython.ulonglong
         while location < self.locations.count and self.block.length < BLOCK_SIZE:
             self.fields.length = 0
             self.fields.put_varint(1 << 3)  # Location.id; 0 is not a valid id
             self.fields.put_varint(location + 1)
             self.fields.put_text(self.mappings, self.locations.second[location])
-            address = self.locations.first[location]
+            address: cython.ulonglong = self.locations.first[location]
             if address and address != self.no_address:
                 self.fields.put_varint(3 << 3)  # Location.address
                 self.fields.put_varint(address)
-            current = location + 1
+            current: cython.Py_ssize_t = location + 1
             while current:
                 self.fields.put_text(self.lines, self.locations.second[current - 1])
                 current = self.outer[current - 1]
