@@ -293,9 +293,9 @@ class CfiMachine(Cursor):
     ) -> None:
         """Run the initial instructions of all CIEs. They give the state that FDEs start in and that DW_CFA_restore restores.
 
-        `opcodes`: cfi.opcodes.PROGRAM. `cies`: seven numbers each: offset of the instructions, their end, return address column,
-        code and data alignment factors, pointer encoding, address size. All sections of a file share `rule_numbers`, and the
-        offsets of expressions, which begin at `block_base` in this section.
+        `opcodes`: cfi.opcodes.PACKED_INSTRUCTIONS. `cies`: seven numbers each: offset of the instructions, their end, return
+        address column, code and data alignment factors, pointer encoding, address size. All sections of a file share
+        `rule_numbers`, and the offsets of expressions, which begin at `block_base` in this section.
         """
         cie: cython.Py_ssize_t
         count: cython.Py_ssize_t = len(cies) // 7
@@ -322,7 +322,7 @@ class CfiMachine(Cursor):
         for cie in range(count):
             for i in range(18):
                 self.state[i] = 0
-            self.state[0] = self.cies[7 * cie + 2]
+            self.state[0] = self.cies[7 * cie + 2]  # return address column; all rules are UNSPECIFIED
             self.initial[cie] = self.intern_state()
             empty = Fdes(array("Q", [0]), array("Q", [0]), array("I", [cie]))
             self.run_fdes(0, empty, Programs(array("Q", [cies[7 * cie]]), array("Q", [cies[7 * cie + 1]])), no_rows, 0)
@@ -419,7 +419,7 @@ class CfiMachine(Cursor):
                         pos = self.pos
                     continue
                 else:
-                    entry = 5 * (byte & 0xC0 if byte & 0xC0 else byte)
+                    entry = 5 * (byte & 0xC0 if byte & 0xC0 else byte)  # the two high bits, if set, are the opcode
                     action = opcodes[entry]
                     if action == SET_LOC:
                         self.pos = pos
@@ -449,7 +449,7 @@ class CfiMachine(Cursor):
                             # At most 2 ** 32 * 2 ** 24, which is past the end of any function that SFrame can describe.
                             target = position + (self.mask32 if a >> 32 else a) * factor
                         elif action == REMEMBER_STATE:
-                            if depth == 64:
+                            if depth == 64:  # MAX_REMEMBERED
                                 self.pos = pos
                                 self.fault = TOO_MANY_REMEMBERED
                                 return fde
@@ -471,7 +471,7 @@ class CfiMachine(Cursor):
                                 b = self.initial[current]
                             elif opcodes[entry + 4] != 1 or b >> 31:
                                 b = self.scale_offset(b, opcodes[entry + 4])
-                            step = (state * 769 + byte * 31 + a * 97 + b * 13) & 8191
+                            step = (state * 769 + byte * 31 + a * 97 + b * 13) & 8191  # STEPS - 1
                             if step_from[step] == state * 256 + byte and step_a[step] == a and step_b[step] == b:
                                 state = step_to[step]
                                 continue
@@ -579,7 +579,7 @@ class CfiMachine(Cursor):
         if action == SET_RULE:
             at = self.find_slot(a)
             if at:
-                self.state[at] = self.opcodes[entry + 3]
+                self.state[at] = self.opcodes[entry + 3]  # the rule's kind
                 if self.opcodes[entry + 2] == BLOCK:
                     self.state[at + 1] = self.block
                     self.state[at + 2] = b

@@ -56,13 +56,16 @@ class Action(IntEnum):
 
 
 class CfiInstruction(NamedTuple):
-    """A call frame instruction. `factor`: 1 scales the offset operand by the data alignment, -1 by its negative, 0 not at all."""
+    """A call frame instruction. `factor`: 1 scales the offset operand by the data alignment, -1 by its negative, 0 not at all.
+
+    `kind`: that of the rule which SET_RULE sets.
+    """
 
     opcode: int
     name: str
     action: Action
-    first: Operand = Operand.NONE
-    second: Operand = Operand.NONE
+    operand_a: Operand = Operand.NONE
+    operand_b: Operand = Operand.NONE
     kind: RuleKind = RuleKind.UNSPECIFIED
     factor: int = 0
 
@@ -103,8 +106,8 @@ INSTRUCTIONS = (
     CfiInstruction(0xC0, "DW_CFA_restore", _A.RESTORE, _O.LOW6),
 )
 
-# INSTRUCTIONS packed for cfi/machine.py: five bytes at 5 * opcode (action, first, second, kind, factor + 1). The three
-# instructions with an operand in their low six bits have opcodes 0x40, 0x80 and 0xC0.
-PROGRAM = bytearray(5 * 256)
-for _one in INSTRUCTIONS:
-    PROGRAM[5 * _one.opcode : 5 * _one.opcode + 5] = (_one.action, _one.first, _one.second, _one.kind, _one.factor + 1)
+# INSTRUCTIONS packed for cfi/machine.py: five bytes at 5 * opcode (action, operands a and b, kind, factor + 1). The
+# three instructions with an operand in their low six bits have opcodes 0x40, 0x80 and 0xC0.
+PACKED_INSTRUCTIONS = bytearray(5 * 256)
+for _opcode, _, _action, _a, _b, _kind, _factor in INSTRUCTIONS:
+    PACKED_INSTRUCTIONS[5 * _opcode : 5 * _opcode + 5] = (_action, _a, _b, _kind, _factor + 1)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from cfi import scan
 from cfi.machine import CfiMachine, Cursor
-from cfi.opcodes import PROGRAM, RuleKind
+from cfi.opcodes import PACKED_INSTRUCTIONS, RuleKind
 from cfi.rules import UNKNOWN_START, CfiRule, Cie, FdeFault, FdeTable, RegisterRule
 from cfi.section import MAX_REPORTED, MAX_STATES, RUN_FAULTS, SCAN_FAULTS, TOO_MANY_STATES, CfiSection, FollowedRegisters
 from sframegen.base.columns import Entries, Fdes, Programs, Rows, make_columns, zeros
@@ -100,7 +100,7 @@ def _read_section(section: CfiSection, registers: FollowedRegisters, base: int, 
     for fde in chain(unknown, _fdes_with_unknown_fields(section, entries, pointers, cies, cie)):
         start[fde], size[fde] = UNKNOWN_START, size[fde] or 1
     machine = CfiMachine(*_cursor_arguments(section))
-    machine.start(PROGRAM, registers, base, _pack_cies(cies), rule_numbers)
+    machine.start(PACKED_INSTRUCTIONS, registers, base, _pack_cies(cies), rule_numbers)
     _raise_fault(machine, section)
     _run_fdes(machine, section, fdes, programs, longest_program, table, rule_numbers)
     return table

@@ -29,11 +29,11 @@ def scan_entries(
     """
     source: ByteReader = ByteReader(data, big)
     size: cython.longlong = len(data)
-    mask32: cython.ulonglong = 0xFFFFFFFF
+    escape: cython.ulonglong = 0xFFFFFFFF  # as a length: 64-bit DWARF; as a CIE pointer: a CIE of .debug_frame
     pos: cython.longlong = 0
     cie: cython.Py_ssize_t = 0
     fde: cython.Py_ssize_t = 0
-    wide: cython.ulonglong
+    wide: cython.ulonglong  # the number read last, which may not fit into `length` or `pointer`
     length: cython.longlong
     pointer: cython.longlong
     at: cython.longlong
@@ -43,14 +43,14 @@ def scan_entries(
         result[1] = pos
         at = pos + 4
         wide = length = source.number(pos, 4)
-        width = 8 if wide == mask32 and not eh else 4
+        width = 8 if wide == escape and not eh else 4
         if length == 0:
             if 0 <= fde_count <= fde:
                 pos = size
                 break
             pos = at
             continue
-        if wide == mask32:  # 64-bit DWARF
+        if wide == escape:  # 64-bit DWARF
             if pos + 12 > size:
                 result[0] = 1  # the length is cut off
                 continue
@@ -69,7 +69,7 @@ def scan_entries(
             pointer = at - pointer
             is_cie = wide == 0
         else:
-            is_cie = wide == mask32 if width == 4 else wide >> 62 != 0
+            is_cie = wide == escape if width == 4 else wide >> 62 != 0
         if is_cie:
             cie = add_entry(cies, cie, pos, at + width, at + length)
         elif pointer < 0 or pointer >= size:

@@ -101,7 +101,7 @@ def _sp_is_implied(sp: RegisterRule, cfa: Where, abi: Abi) -> bool:
     if abi.sp_is_saved and sp.kind in (OFFSET, REGISTER):
         return True
     value = Where(abi.sp, 0) if sp.kind is SAME_VALUE else _register_location(sp, abi)
-    by_cfa_rule = None if cfa.deref and abi.sp_offset else cfa._replace(offset=cfa.offset + abi.sp_offset)
+    by_cfa_rule = None if cfa.deref and abi.sp_offset else cfa._replace(offset=cfa.offset + abi.sp_offset)  # without naming the CFA
     return value is not None and value in (Where(None, abi.sp_offset), by_cfa_rule)
 
 

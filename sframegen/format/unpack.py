@@ -219,12 +219,12 @@ class Unpacker(SectionBytes):
         at: cython.Py_ssize_t
         info: cython.int
         fde_type: cython.int
-        kind_key: cython.int
+        key: cython.int
         end: cython.Py_ssize_t
         i: cython.Py_ssize_t
         slot: cython.Py_ssize_t = 0
         slot_at: cython.Py_ssize_t = 0
-        is_cached: cython.bint
+        is_cacheable: cython.bint
         row_hash: cython.longlong
         first: cython.Py_ssize_t = self.first
         base: cython.Py_ssize_t = self.first_row
@@ -244,19 +244,17 @@ class Unpacker(SectionBytes):
         slot_rule = self.slot_rule
         for function in range(self.functions):
             fde_type = fde_type_of(attribute[function * 3 + 1])
-            kind_key = (
-                without_fre_type(attribute[function * 3]) << 16 | attribute[function * 3 + 1] << 8 | attribute[function * 3 + 2]
-            )
-            number = kinds.get(kind_key)
+            key = without_fre_type(attribute[function * 3]) << 16 | attribute[function * 3 + 1] << 8 | attribute[function * 3 + 2]
+            number = kinds.get(key)
             if number is None:
-                number = kinds[kind_key] = numbering.new_kind(kind_key, self.block_at[function])
+                number = kinds[key] = numbering.new_kind(key, self.block_at[function])
             kind[first + function] = number
             for row in range(first_row[first + function], first_row[first + function + 1]):
                 at = row_at[row - base]
                 info = self.data[at]
                 end = at + 1 + words_size(info)
-                is_cached = cython.compiled and end - at <= 16  # the bytes of a slot
-                if is_cached:
+                is_cacheable = cython.compiled and end - at <= 16  # the bytes of a slot
+                if is_cacheable:
                     row_hash = fde_type
                     for i in range(at, end):
                         row_hash = ((row_hash ^ self.data[i]) * 0x10193) & 0x7FFFFFFF
@@ -275,7 +273,7 @@ class Unpacker(SectionBytes):
                 if number is None:
                     number = rules[rule_key] = numbering.new_rule(fde_type, at)
                 row_rule[row] = number
-                if is_cached:
+                if is_cacheable:
                     slot_type[slot] = fde_type + 1
                     slot_rule[slot] = number
                     for i in range(end - at):
