@@ -77,8 +77,9 @@ def plan_section(
 def plan_in_place(elf: ElfFile, encoder: Encoder) -> Exchange:
     """Plan to overwrite the existing section. Raises SframegenError if the new one does not fit, or there are several."""
     slot = find_slot(elf)
-    kinds = [elf.sections[number].header.sh_type for number in slot.sections]
-    if len(slot.segments) != 1 or kinds != [SHT.GNU_SFRAME] * bool(elf.sections):
+    types = [elf.sections[number].header.sh_type for number in slot.sections]
+    expected_types = [SHT.GNU_SFRAME] if elf.sections else []  # a file without section headers only has the segment
+    if len(slot.segments) != 1 or types != expected_types:
         raise elf.error("the SFrame section is not in one PT_GNU_SFRAME")
     return plan_exchange(elf, slot, encoder.encode(slot.address), new_record=True)
 
@@ -94,5 +95,5 @@ def has_change(elf: ElfFile, base: Base, change: Change) -> bool:
     """Return True if the file already has all bytes of the change. A file that has no undo record does not need one."""
     if change.gaps != (base.record.gaps if base.record else ()):
         return False
-    needed = merge_writes(change.writes if base.given is not elf else change.writes[:-1])
+    needed = merge_writes(change.writes if base.given is not elf else change.writes[:-1])  # the last one is the undo record
     return all(elf.data[offset : offset + len(data)].tobytes() == data for offset, data in needed)

@@ -77,7 +77,7 @@ def map_with_writes(elf: ElfFile, parts: Sequence[FilePart], writes: Iterable[tu
     """
     first, *others = parts
     is_mapped = first.start % mmap.ALLOCATIONGRANULARITY == 0 and sum(part.size for part in others) < LARGE
-    with (reopened_file if is_mapped else copied_to_memory)(elf, parts) as descriptor:
+    with reopened_file(elf) if is_mapped else copied_to_memory(elf, parts) as descriptor:
         start = first.start if is_mapped else 0
         size = max(part.to + part.size for part in parts)
         mapped = mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY, offset=start)
@@ -88,7 +88,7 @@ def map_with_writes(elf: ElfFile, parts: Sequence[FilePart], writes: Iterable[tu
 
 
 @contextmanager
-def reopened_file(elf: ElfFile, _parts: Sequence[FilePart]) -> Iterator[int]:
+def reopened_file(elf: ElfFile) -> Iterator[int]:
     """Yield a new descriptor of the file. Raises OSError if its size has changed since it was opened."""
     descriptor = open_regular(elf.name, elf.name) if elf.descriptor is None else os.dup(elf.descriptor)
     try:

@@ -34,8 +34,8 @@ def open_locked(location: Location) -> int:
                 return locked  # otherwise the file was replaced while we waited
             waited = time.monotonic() - begin
             if waited > patience.current.lock:
-                who = "it keeps being replaced" if is_free else f"{_describe_lock_owner(descriptor)} keeps it locked"
-                raise TimeoutError(errno.ETIMEDOUT, f"{who}; end that process, or change a copy of the file", location.path)
+                reason = "it keeps being replaced" if is_free else f"{_describe_lock_owner(descriptor)} keeps it locked"
+                raise TimeoutError(errno.ETIMEDOUT, f"{reason}; end that process, or change a copy of the file", location.path)
             if not is_free and not is_reported and waited > patience.current.lock_notice:
                 is_reported = True
                 _warn_of_lock_owner(descriptor, location)
@@ -69,8 +69,8 @@ def _warn_of_lock_owner(descriptor: int, location: Location) -> None:
 
     from sframegen.base.text import printable  # noqa: PLC0415 - as above
 
-    path, holder = printable(location.path), printable(_describe_lock_owner(descriptor))  # a process can name itself anything
-    logging.getLogger("sframegen").warning("sframegen: %s: waiting for %s, which has locked it", path, holder)
+    path, owner = printable(location.path), printable(_describe_lock_owner(descriptor))  # a process can name itself anything
+    logging.getLogger("sframegen").warning("sframegen: %s: waiting for %s, which has locked it", path, owner)
 
 
 def _describe_lock_owner(descriptor: int) -> str:

@@ -61,5 +61,5 @@ def appended_signature_size(elf: ElfFile) -> int:
     size = APPENDED_INFO.size + len(APPENDED_MARKER)
     if bytes(elf.data[-len(APPENDED_MARKER) :]) != APPENDED_MARKER:
         return 0
-    signature: int = APPENDED_INFO.unpack_from(elf.data, len(elf.data) - size)[-1]
-    return min(signature + size, len(elf.data))
+    signature_size: int = APPENDED_INFO.unpack_from(elf.data, len(elf.data) - size)[-1]
+    return min(signature_size + size, len(elf.data))

@@ -56,7 +56,7 @@ class Target:
         self.dry_run = dry_run
         self._arguments = (path, output, hard_links)
         self._stack = ExitStack()
-        self._ahead: CopyAhead | None = None
+        self._copy_ahead: CopyAhead | None = None
 
     def __enter__(self) -> Self:
         path, output, hard_links = self._arguments
@@ -85,12 +85,12 @@ class Target:
     def begin_copy(self, elf: ElfFile, size: int) -> None:
         """Begin to copy the first `size` bytes in a thread, if they are many and a file will be written. Call this early."""
         if self._location is not None and not self.dry_run and size >= LARGE and len(os.sched_getaffinity(0)) > 1:
-            self._ahead = self._stack.enter_context(CopyAhead(elf, self._location, size))
-            self._ahead.start()
+            self._copy_ahead = self._stack.enter_context(CopyAhead(elf, self._location, size))
+            self._copy_ahead.start()
 
     def copy_to(self, elf: ElfFile, out: BinaryIO, parts: Sequence[FilePart] = ()) -> None:
         """Copy these parts, by default all of the file, to the new file. Functions given to `write` call this first."""
-        (copy_file if self._ahead is None else self._ahead.copy_into)(elf, out, parts)
+        (copy_file if self._copy_ahead is None else self._copy_ahead.copy_into)(elf, out, parts)
 
     def copy(self, elf: ElfFile) -> WriteResult:
         """Write an unchanged copy to the output, unless that is the file itself."""
@@ -111,7 +111,7 @@ class Target:
             return WriteResult(str(self.output))
         replaced = write_atomically(
             self._location, write, check, source=self.source, rights=Rights.IN_PLACE if self.in_place else Rights.OUTPUT,
-            hard_links=self._hard_links, prepared=None if self._ahead is None else self._ahead.file,
+            hard_links=self._hard_links, prepared=None if self._copy_ahead is None else self._copy_ahead.file,
         )  # fmt: skip
         warnings = []
         if replaced.lost:

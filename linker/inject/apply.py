@@ -1,4 +1,4 @@
-"""Writes the file that a plan describes: a copy of the original, then the changes."""
+"""Writes the file that a plan describes: a copy of the original in which gaps are opened, then bytes at offsets of the new file."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def write_changed_file(
     """
     gaps = change.gaps
     copy(elf, out, split_at_gaps(gaps, record.parts if record else [FilePart(0, 0, len(elf.data))]))
-    old = (Write(offset, data) for offset, data in record.overwritten) if record else ()
-    for offset, data in (*relocate_writes(gaps, old), *change.writes):
+    restored = (Write(offset, data) for offset, data in record.overwritten) if record else ()
+    for offset, data in (*relocate_writes(gaps, restored), *change.writes):
         out.seek(offset)
         out.write(data)
 

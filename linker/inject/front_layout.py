@@ -30,7 +30,7 @@ PADDING_AFTER_METADATA = 8  # bytes, because LIEF 1.0 does not read a .gnu.hash 
 def draft_front_layout(image: Image, section_size: int, spare: int) -> LayoutDraft:
     """Draft the layout, with room for `spare` more headers in the table. Raises RefusedError if bytes after it cannot move."""
     kept = image.segments
-    end = table_end(image, kept)
+    end = table_end(image, kept)  # if bytes before it are in use, unused headers are dropped, so that fewer have to move
     if find_overlapping(image.movable, image.table.end, end) or find_overlapping(image.fixed, image.table.end, end):
         kept = [segment for segment in kept if not is_unused(segment, kept)]
         end = table_end(image, kept)

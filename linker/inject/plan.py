@@ -38,16 +38,16 @@ MAX_SECTION_BYTES = 1 << 40
 
 
 class InjectionPlan(NamedTuple):
-    """A complete plan to add a section: offsets in the new file and sizes in bytes, addresses as linked."""
+    """A complete plan to add a section. Offsets are those in the new file, sizes are in bytes, addresses are as linked."""
 
     layout: Layout
     gaps: Gaps
     original_size: int
-    section_offset: int
+    section_offset: int  # of `.sframe`, as are the next three
     section_address: int
     section_size: int
     section_flags: int
-    table_offset: int
+    table_offset: int  # of the program header table
     spare_size: int  # bytes to clear after the program header table
     segments: tuple[Phdr, ...]  # the new program header table
     new_segments: tuple[Phdr, ...]

@@ -1,7 +1,7 @@
 """Reads map files (`-Map`) of GNU ld, gold, lld and mold, which list where a link placed the sections of its inputs.
 
 lld and mold write rows of columns. The last one is a name: of an output section, or indented below it, FILE:(SECTION) of an input
-section, or indented further, a symbol. GNU ld and gold write such lines, which they break after a long section name:
+section, or indented further, a symbol. GNU ld and gold write lines of fields, and break them after a long section name:
 
     .text           0x0000000000401000      0x1b5
      .text          0x0000000000401000       0x26 crt1.o
@@ -30,10 +30,10 @@ MAX_LINE = 1 << 20  # characters, because even symbols of C++ have at most some 
 BLOCK = 1 << 16  # characters to read at a time
 MAX_FROM_PIPE = 1 << 28  # bytes, because text from a pipe is kept in memory
 
-# Maps of lld and mold. lld lists each CIE and FDE of .eh_frame.
+# Maps of lld and mold.
 INDENT, SYMBOL_INDENT = " " * 8, " " * 16  # of input sections and symbols in the column of names
 NOT_A_FILE = {"<internal>", "linker stubs", ""}  # names for sections that the linker made, or "" for a linker script's statement
-PIECE_OF_EH_FRAME = ".eh_frame+0x"
+PIECE_OF_EH_FRAME = ".eh_frame+0x"  # begins the name of a CIE or FDE, which lld lists like sections
 
 # Maps of GNU ld and gold.
 ADDRESS_INDENT = " " * 16  # of the rest of a line that is broken after a name of more than 14 characters

@@ -55,7 +55,7 @@ class ObjectScan(ByteReader):
 
     def read_elf_header(self, machine: cython.longlong) -> cython.bint:
         """Read the ELF header, and locate the section names. Return False if they do not have the usual form."""
-        strings: cython.Py_ssize_t
+        names: cython.Py_ssize_t  # the number of the section of section names, then the file offset of its header
         if self.length < 64 or self.data[0] != 0x7F or self.data[1] != 0x45 or self.data[2] != 0x4C or self.data[3] != 0x46:
             return False
         if self.data[4] != 2 or self.data[5] != (2 if self.big else 1) or self.data[6] != 1:  # ELFCLASS64, byte order, EV_CURRENT
@@ -65,17 +65,17 @@ class ObjectScan(ByteReader):
         if self.number(32, 8) != 0 or self.number(56, 2) != 0 or self.number(58, 2) != 64:  # e_phoff, e_phnum, e_shentsize
             return False
         self.sections = self.number(60, 2)  # e_shnum
-        strings = self.number(62, 2)  # e_shstrndx
-        if strings == 0 or strings >= self.sections or self.sections >= 0xFF00:
+        names = self.number(62, 2)  # e_shstrndx
+        if names == 0 or names >= self.sections or self.sections >= 0xFF00:
             return False
         if not self.is_in_file(self.number(40, 8), self.sections * 64):  # e_shoff
             return False
         self.headers_at = self.number(40, 8)
-        strings = self.headers_at + strings * 64
-        if not self.is_in_file(self.number(strings + 24, 8), self.number(strings + 32, 8)):  # sh_offset, sh_size
+        names = self.headers_at + names * 64
+        if not self.is_in_file(self.number(names + 24, 8), self.number(names + 32, 8)):  # sh_offset, sh_size
             return False
-        self.names_at = self.number(strings + 24, 8)
-        self.names_end = self.names_at + self.number(strings + 32, 8)
+        self.names_at = self.number(names + 24, 8)
+        self.names_end = self.names_at + self.number(names + 32, 8)
         return True
 
     def is_in_file(self, at: cython.ulonglong, size: cython.ulonglong) -> cython.bint:

@@ -127,14 +127,14 @@ def find_place(views: list[ObjectView], text: str, file: str) -> tuple[ObjectVie
     object or more than one has the name.
     """
     for name, offset in split_name_and_offset(text):
-        found = [(view, place) for view in views for place in view.find_places(name)]
-        if len(found) > 1:
-            raise FormatError(f"{len(found)} functions or sections of code are named {printable(name)}", file=file)
-        if found:
-            [(view, place)] = found
+        places = [(view, place) for view in views for place in view.find_places(name)]
+        if len(places) > 1:
+            raise FormatError(f"{len(places)} functions or sections of code are named {printable(name)}", file=file)
+        if places:
+            [(view, place)] = places
             return view, place._replace(offset=place.offset + offset)
-    what = f"'{printable(text)}' is neither a function nor a code section"
-    raise FormatError(f"{what}; an object has no addresses: {REMEDY}", file=file)
+    message = f"'{printable(text)}' is neither a function nor a code section; an object has no addresses: {REMEDY}"
+    raise FormatError(message, file=file)
 
 
 def make_views(objects: Objects) -> list[ObjectView]:

@@ -180,43 +180,41 @@ def format_percent(part: int, whole: int) -> str:
     return f"{10_000 * part // whole / 100 if whole else 0.0:.2f}"
 
 
-def sum_summaries(file: str, parts: Sequence[Summary]) -> Summary:
+def sum_summaries(file: str, summaries: Sequence[Summary]) -> Summary:
     """Return one summary for `file` that adds up those of the objects, or of the ELF files, that it contains."""
-    sums = {name: sum(getattr(part, name) for part in parts) for name in SUMMED_FIELDS}
+    sums = {name: sum(getattr(summary, name) for summary in summaries) for name in SUMMED_FIELDS}
     ignored: Counter[str] = Counter()
-    for part in parts:
-        ignored.update(part.ignored_fdes)
-    outcomes = {part.outcome for part in parts}
+    for summary in summaries:
+        ignored.update(summary.ignored_fdes)
+    outcomes = {summary.outcome for summary in summaries}
     return Summary(
         file=file,
         outcome=next((outcome for outcome in Outcome if outcome in outcomes), Outcome.NOTHING),
         **sums,
-        cfi_sections=tuple(dict.fromkeys(name for part in parts for name in part.cfi_sections)),
-        fates={group: dict(counts) for group, counts in sum_categories(parts).items()},
+        cfi_sections=tuple(dict.fromkeys(name for summary in summaries for name in summary.cfi_sections)),
+        fates={group: dict(counts) for group, counts in sum_categories(summaries).items()},
         ignored_fdes=dict(ignored),
         note="" if sums["section_bytes"] else "nothing to add",
-        warnings=tuple(f"{part.file}: {warning}" for part in parts for warning in part.warnings),
+        warnings=tuple(f"{summary.file}: {warning}" for summary in summaries for warning in summary.warnings),
     )
 
 
 def format_categories(fates: CategoryBytes) -> list[str]:
     """Return a line for all executable bytes, and one for each category that has any."""
-    rows = [(GROUP_LABELS[group], fate, n) for group, counts in fates.items() for fate, n in _order_categories(group, counts) if n]
-    total = sum(count for *_, count in rows)
-    width = len(f"{total:,}")
-    return [
-        f"  {format_count(total, 'executable byte')}",
-        *(f"  {count:{width},} {100 * count / total:6.2f} %  {group}: {fate}" for group, fate, count in rows),
-    ]
+    categories = [(GROUP_LABELS[group], *item) for group, counts in fates.items() for item in _order_categories(group, counts)]
+    total_bytes = sum(size for *_, size in categories)
+    width = len(f"{total_bytes:,}")
+    lines = [f"  {size:{width},} {100 * size / total_bytes:6.2f} %  {group}: {fate}" for group, fate, size in categories if size]
+    return [f"  {format_count(total_bytes, 'executable byte')}", *lines]
 
 
 def sum_categories(summaries: Iterable[Summary]) -> CategoryBytes:
     """Return the bytes of all files by category, added up."""
-    total: CategoryBytes = {group: Counter() for group in ("covered", "left_out", "no_cfi")}
+    sums: CategoryBytes = {group: Counter() for group in ("covered", "left_out", "no_cfi")}
     for summary in summaries:
         for group, counts in summary.fates.items():
-            total.setdefault(group, Counter()).update(counts)
-    return total
+            sums.setdefault(group, Counter()).update(counts)
+    return sums
 
 
 def _order_categories(group: str, counts: dict[str, int]) -> list[tuple[str, int]]:

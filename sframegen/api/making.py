@@ -49,7 +49,7 @@ def summarize_detached(file: str) -> Summary:
 
 
 def convert_file(elf: ElfFile, file: str, options: SectionOptions, running: JobOptions) -> tuple[Summary, Converted]:
-    """Convert a file's call frame information; return its summary without a section, and the functions. Raises FormatError."""
+    """Convert a file's call frame information; return (summary without a section, functions and rules). Raises FormatError."""
     sources = find_sources(elf, None if options.debug_file is None else Path(options.debug_file))
     converted = convert_sources(sources, elf.executable_ranges(), abi_of(elf), options.layout)
     if options.synthesize:

@@ -103,10 +103,12 @@ def remove_section(path: StrPath, writing: WriteOptions) -> SectionRemoval:
 
 
 def _remove_from_linked(elf: ElfFile, target: Target, *, force: bool) -> SectionRemoval:
+    """Restore the original if the file has its undo record, else cut the section out if it is ours or `force` is set."""
     if elf.header.e_type not in (ET.EXEC, ET.DYN):
         raise elf.error("neither a program nor a library, nor an object")
-    extents, size = [] if is_detached(elf) else find_sframe_extents(elf), len(elf.data)
-    removal = SectionRemoval(str(target.path), section_bytes=sum(e.size for e in extents), size_before=size, size=size)
+    extents = [] if is_detached(elf) else find_sframe_extents(elf)
+    section_bytes, size = sum(extent.size for extent in extents), len(elf.data)
+    removal = SectionRemoval(str(target.path), section_bytes=section_bytes, size_before=size, size=size)
     if not extents:
         note = f"{Companion.DETACHED_SECTION}; delete the file to remove it" if is_detached(elf) else ""
         return add_output(replace(removal, note=note), target.copy(elf))

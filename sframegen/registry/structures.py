@@ -55,7 +55,7 @@ class JitNode(NamedTuple):
     unwind_head: int
 
 
-LAYOUTS: dict[type[Any], tuple[str, int]] = {
+LAYOUTS: dict[type[Any], tuple[str, int]] = {  # record -> its format for `struct`, and its sizeof in C
     CodeJitInfo: ("3Q", 24),
     JitTable: ("3Q2I", 32),
     JitEntry: ("2I3iB3x", 24),
