@@ -174,8 +174,8 @@ def test_aarch64_ra_state_is_a_part_of_the_row() -> None:
 
 def written(one: CfiInstruction, register: int) -> bytes:
     """An instruction that gives a register a rule."""
-    head = bytes([one.opcode | register]) if one.first is Operand.LOW6 else bytes([one.opcode]) + uleb(register)
-    return head + {Operand.NONE: b"", Operand.BLOCK: b"\x01\x31"}.get(one.second, b"\x02")
+    head = bytes([one.opcode | register]) if one.operand_a is Operand.LOW6 else bytes([one.opcode]) + uleb(register)
+    return head + {Operand.NONE: b"", Operand.BLOCK: b"\x01\x31"}.get(one.operand_b, b"\x02")
 
 
 @for_each(("registers", "ra"), [(AMD64, 16), (AARCH64, 30), (S390X, 14)])
