@@ -75,7 +75,8 @@ def command(
     work = _make_worker(section_options, write_options)
     for names, outcome in process_trees(run, roots, work, tree=tree, write_options=write_options, common=common):
         if isinstance(outcome, Refused):
-            trees[names[0].root].append(_refused_entry(names, outcome.error))
+            error = _without_root(names[0], outcome.error.removeprefix(f"{names[0].full}: "))
+            trees[names[0].root].append(Entry(names[0].path or ".", _other_names(names), REFUSED, error))
         elif outcome is not None:
             build_id, summary = outcome
             for warning in () if common.quiet else summary.warnings:
@@ -121,11 +122,6 @@ def _make_worker(section_options: SectionOptions, write_options: WriteOptions) -
         return (read_build_id(elf) or b"").hex(), summary
 
     return work
-
-
-def _refused_entry(names: list[Name], text: str) -> Entry:
-    error = _without_root(names[0], text.removeprefix(f"{names[0].full}: "))
-    return Entry(names[0].path or ".", _other_names(names), REFUSED, error)
 
 
 def _other_names(names: list[Name]) -> list[str]:

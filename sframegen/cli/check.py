@@ -90,8 +90,8 @@ def command(
 
             return check_package(path, **options)
 
-    for path, found in process_files(run, paths, check_file, common.jobs, verify=False, prints=common.prints_lines):
-        report = found.strict() if strict else found
+    for path, checked in process_files(run, paths, check_file, common.jobs, verify=False, prints=common.prints_lines):
+        report = checked.strict() if strict else checked
         if report.worst() is Severity.ERROR:
             run.status = 1
         for refused in report.package.refused if report.package else ():
@@ -114,11 +114,11 @@ def _expand_directories(run: Run, files: tuple[str, ...]) -> tuple[str, ...]:
             continue
         with run.working_on(file):
             reports_before = len(run.reports)
-            found = find_files_with_sections(run, file)
-            if not found and len(run.reports) == reports_before:
+            with_section = find_files_with_sections(run, file)
+            if not with_section and len(run.reports) == reports_before:
                 refuse_package(file)
                 run.report_refusal(file, f"{file}: no program or library in it has an SFrame section")
-            paths += found
+            paths += with_section
     return tuple(paths)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sframegen.fleet.output_directory import OutputDirectory
 
 ROW_GROUP_SIZE = 20_000  # rows that are kept in memory until they are written
+# The columns of each table that are summed up.
 PACKAGE_SUMS = (
     "package_bytes", "new_package_bytes", "unpacked_bytes", "entries", "elf_files",
     "seconds_fetching", "seconds_reading", "seconds_converting", "seconds_writing",

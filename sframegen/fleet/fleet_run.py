@@ -61,13 +61,10 @@ class CoverageDemand(NamedTuple):
             return row.findings[0]
         if self.is_check and self.strict and not row.section_bytes:
             return row.reason
-        if self.minimum is not None and coverage_percent(row) < self.minimum:
-            return f"coverage: {coverage_percent(row):.4f} % is below {self.minimum:g} %"
+        coverage = 100 * row.covered_bytes / row.code_bytes if row.code_bytes else 0.0
+        if self.minimum is not None and coverage < self.minimum:
+            return f"coverage: {coverage:.4f} % is below {self.minimum:g} %"
         return ""
-
-
-def coverage_percent(row: FileRow) -> float:
-    return 100 * row.covered_bytes / row.code_bytes if row.code_bytes else 0.0
 
 
 class CoverageGate:

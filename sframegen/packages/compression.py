@@ -34,8 +34,7 @@ MIN_MEAN_STREAM_BYTES, MAX_SMALL_STREAMS = 4096, 1000
 GZIP_LEVELS = {2: 9, 4: 1}  # gzip's "extra flags" byte -> level
 # Base-2 logarithm of the window size -> the zstd level that uses it. If several levels do, it is the usual one of tools.
 ZSTD_LEVELS, DEFAULT_ZSTD_LEVEL = {19: 1, 20: 2, 21: 3, 22: 9, 23: 19, 25: 20, 26: 21, 27: 22}, 3
-DEFAULT_ZSTD_WINDOW = 21  # of level 3
-MAX_FRAME_HEADER = 18  # bytes, with 4 of magic
+DEFAULT_ZSTD_WINDOW, MAX_FRAME_HEADER = 21, 18  # of level 3; in bytes, with the magic
 # Flags of a zstd frame header: it has the size of the contents in place of a window size; a checksum follows the frame.
 SINGLE_SEGMENT, CONTENT_CHECKSUM = 0x20, 0x04
 

@@ -43,20 +43,23 @@ class Helpers:
         self._stuck: dict[Hashable, tuple[ForkedProcess, float]] = {}  # by risk: the helper, and the seconds waited for it
 
     def call(self, risk: Hashable, work: Callable[..., Answer], *arguments: object, descriptors: Sequence[int] = ()) -> Answer:
-        """Return the result of `work(*arguments, *descriptors)`. Raises as that does, and NoAnswerError."""
+        """Return the result of `work(*arguments, *descriptors)`. Raises as that does, and NoAnswerError.
+
+        Waits `patience.current.helper` seconds, or `busy_helper` while the helper runs; less if other calls have used up `helpers`.
+        """
         for stuck in tuple(self._stuck):  # a helper that has answered late can take this call, so that no new process is needed
             self.is_free(stuck)
         if risk in self._stuck or len(self._stuck) >= MAX_STUCK:
             raise NoAnswerError
         helper, self._idle = self._reuse_or_start(), None
         limits = patience.current
-        remaining = limits.helpers - self._wasted_seconds
+        seconds_left = limits.helpers - self._wasted_seconds
         began = time.monotonic()
         try:
             helper.ask((work, *arguments), descriptors)
-            answered = helper.has_answered(max(MIN_WAIT, min(limits.helper, remaining)))
-            states = b"RD" if remaining > 0 else b"R"  # D: waits for a disk, or for an NFS server, which may never answer
-            while not answered and (waited := time.monotonic() - began) < limits.busy_helper and _read_state(helper) in states:
+            answered = helper.has_answered(max(MIN_WAIT, min(limits.helper, seconds_left)))
+            busy_states = b"RD" if seconds_left > 0 else b"R"  # D: waits for a disk, or for an NFS server, which may never answer
+            while not answered and (waited := time.monotonic() - began) < limits.busy_helper and _read_state(helper) in busy_states:
                 answered = helper.has_answered(MIN_WAIT)
         except BaseException:
             helper.end(signal.SIGKILL, waits=False)  # otherwise the next call would get its answer

@@ -28,7 +28,7 @@ DEPENDENCIES = (
     Library("capstone", "capstone", "synthesizing rows, and checking instructions", "python3-capstone"),
     Library("lief", "lief", "reading back hundreds of files"),
     Library("pyelftools", "elftools", "reading back, and a second reading of the CFI in check", "python3-pyelftools"),
-    *[Library("backports.zstd", "backports.zstd", "what Zstandard has compressed")] * (sys.version_info < (3, 14)),
+    *[Library("backports.zstd", "backports.zstd", "what Zstandard has compressed")] * (sys.version_info < (3, 14)),  # else built in
 )
 ON_A_CLUSTER = "fleet run on a cluster"
 FLEET = (

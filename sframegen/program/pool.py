@@ -1,4 +1,4 @@
-"""A pool of processes that work on items. Each item's answer is available as soon as its process has sent it."""
+"""A pool of processes that work on items, and end when no item is left. An answer is available as soon as it is sent."""
 
 from __future__ import annotations
 
@@ -39,15 +39,12 @@ class Pool(Generic[I]):
         max_processes: int,
         make_question: Callable[[I], AbstractContextManager[Question]] = ask_with_item,
     ) -> None:
-        """`start`: starts a process, or raises OSError. Processes end when there is no more work.
-
-        `make_question`: returns a context manager that gives the question to send for an item, and ends when it was sent.
-        """
+        """`start`: starts a process, or raises OSError. `make_question`: returns a context manager for an item's question."""
         self._start, self._max_processes, self._make_question = start, max_processes, make_question
         self._waiting: deque[I] = deque()
         self._workers: dict[int, tuple[ForkedProcess, I]] = {}  # (process, its item) by the descriptor of the process' pipe
         self._answered: list[tuple[I, Answer]] = []
-        self._epoll = select.epoll()
+        self._epoll = select.epoll()  # of the processes' pipes, and of the next descriptor
         self._answered_event = os.eventfd(0, os.EFD_CLOEXEC)  # readable after `finish`
         self._epoll.register(self._answered_event, select.EPOLLIN)
 

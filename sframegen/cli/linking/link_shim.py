@@ -64,14 +64,14 @@ def install_shims(directory: Path, linker: str | None, link_name: str | None, op
 
     Raises OSError.
     """
-    wanted = {name: name for name in LINKER_NAMES} if linker is None else {link_name or "ld": linker}  # linkers by name of the shim
-    linkers = {name: path for name, source in wanted.items() if (path := find_linker(source, directory))}
+    commands = {name: name for name in LINKER_NAMES} if linker is None else {link_name or "ld": linker}  # by name of the shim
+    linkers = {name: path for name, command in commands.items() if (path := find_linker(command, directory))}
     if not linkers:
         raise FileNotFoundError(2, "no such linker (shims do not count)", linker or "ld")
     make_directory(directory)
     shell_words = {name: shlex.quote(path) for name, path in linkers.items()}
     if linker is None:
-        shell_words[LAUNCHER] = "$1; shift"
+        shell_words[LAUNCHER] = "$1; shift"  # the launcher's own first argument is the linker
     code = PYTHON_CODE.format(root=str(Path(sframegen.__file__).parents[1]))
     for name, word in shell_words.items():
         shim = directory / name

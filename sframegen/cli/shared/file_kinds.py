@@ -47,7 +47,7 @@ def refuse_directory(path: str) -> NoReturn:
 
 
 def open_views(path: str) -> ElfFile | list[ObjectView]:
-    """Return a linked file, or views of the objects that have SFrame sections. Raises FormatError if none has one, or OSError."""
+    """Return a linked file, or a view of each object that has SFrame sections. Raises FormatError if none has one, or OSError."""
     try:
         return _read_views(path)
     except IsADirectoryError:

@@ -1,4 +1,4 @@
-"""What all commands print: a line for each refused file, notes, JSON, suggested commands; and the exit status of a run."""
+"""The output that all commands share: a line for each refused file, notes, JSON, the next command; and a run's exit status."""
 
 from __future__ import annotations
 
