@@ -3,9 +3,7 @@
 Where it is allowed, each CPU has one event, and samples of other processes are dropped. Otherwise each running thread has an event
 on each CPU, inherited by its new threads and children; the events of a CPU share a ring buffer. Each thread then begins with a full
 sampling period, and is missed if it ends before; the counts of the events show how many samples that costs. The ring buffers also
-have the records of mappings.
-
-`open_session` chooses between this session and KernelSession.
+have the records of mappings. `open_session` chooses between this session and KernelSession.
 """
 
 from __future__ import annotations
@@ -378,7 +376,7 @@ def make_unfinished_walk(record: SampleRecord, layout: RegisterLayout, *, kernel
         start = start._replace(frames=tuple(FileFrame(KERNEL_FILE, address).pack() for address in in_kernel))
     sp, stack = start.values[layout.sp], bytes(record.stack)
     return UnfinishedWalk(
-        record.time, record.pid, record.tid, comm="", end=End.NO_PROCESS, where=start, stack_start=sp, stack=stack, missing=0
+        record.time, record.pid, record.tid, comm="", end=End.NO_PROCESS, start=start, stack_start=sp, stack=stack, missing=0
     )
 
 

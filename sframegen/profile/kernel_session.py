@@ -286,7 +286,6 @@ class KernelSession:
                 self._walks.walk(record, spans)
 
     def _complete_result(self) -> None:
-        """Complete the collected data with lost samples and notes."""
         collected = self.collected
         collected.keep_threads(self.plan.tids)
         totals = self._walker.statistics()

@@ -75,10 +75,12 @@ def probe() -> Probe:
     runtime = _test("libbpf.so.1", library, "found")
     allowed = _test_bpf() if runtime.fine else Fact("BPF", False, "not tried without libbpf.so.1")
     missing = sorted({"CAP_BPF", "CAP_PERFMON"} - capabilities) if "CAP_SYS_ADMIN" not in capabilities else []
-    without = f"; without {' and '.join(missing)}" if missing else ""
+    missing_text = f"; without {' and '.join(missing)}" if missing else ""
     is_machine_wide = allowed.fine or not in_user_namespace()
     scope = "" if is_machine_wide else "; only in this user namespace, not on the machine"
-    listed = Fact("capabilities", is_machine_wide and not missing, (", ".join(sorted(capabilities)) or "none") + without + scope)
+    rights = Fact(
+        "capabilities", is_machine_wide and not missing, (", ".join(sorted(capabilities)) or "none") + missing_text + scope
+    )
     own = _test_event("perf events of own processes", 0)
     own_kernel = _test_event("perf events of own processes, in the kernel too", 0, kernel=True)
     everyone = _test_event("perf events of all processes", -1, kernel=True)
@@ -86,12 +88,13 @@ def probe() -> Probe:
     level = Fact("kernel.perf_event_paranoid", own.fine, "unreadable" if number is None else str(number))
     names = ", ".join(event.name for event in list_available())
     events = Fact("events", bool(names), names or "none")
-    facts = [kernel, program, runtime, listed, allowed, level, own, own_kernel, everyone, events]
-    bpf = kernel.fine and program.fine and runtime.fine and allowed.fine and everyone.fine and not missing
-    traces = bool(capabilities & {"CAP_SYS_PTRACE", "CAP_SYS_ADMIN"}) or _may_read_mappings()
-    best = Backend.KERNEL if bpf else Backend.COPIES if own.fine else Backend.NONE
-    others = Backend.KERNEL if bpf and traces else Backend.NONE
-    is_privileged = listed.fine and traces and (allowed.fine or not runtime.fine)
+    facts = [kernel, program, runtime, rights, allowed, level, own, own_kernel, everyone, events]
+    works_in_kernel = kernel.fine and program.fine and runtime.fine and allowed.fine and everyone.fine and not missing
+    may_trace = bool(capabilities & {"CAP_SYS_PTRACE", "CAP_SYS_ADMIN"}) or _may_read_mappings()
+    fallback = Backend.COPIES if own.fine else Backend.NONE
+    best = Backend.KERNEL if works_in_kernel else fallback
+    others = Backend.KERNEL if works_in_kernel and may_trace else Backend.NONE
+    is_privileged = rights.fine and may_trace and (allowed.fine or not runtime.fine)
     return Probe(facts, best, others, others, _suggest_remedies(facts, best, is_privileged=is_privileged))
 
 

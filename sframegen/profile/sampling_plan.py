@@ -91,15 +91,15 @@ class ProfilePlan(NamedTuple):
         return self.targets is None or any(map(is_process, self.targets))
 
 
-def follow_descendants(known: set[int], follow: Callable[[int], object]) -> None:
-    """Call `follow` for all existing descendants of the processes `known`, and add them to `known`.
+def follow_descendants(followed: set[int], follow: Callable[[int], object]) -> None:
+    """Call `follow` for all existing descendants of the processes `followed`, and add them to that set.
 
     Once followed, a process's new children are followed by other means, so the search ends when it finds no new process.
     """
-    while new := {pid for pid, parent in _read_parents().items() if parent in known} - known:
-        for pid in sorted(new):
+    while children := {pid for pid, parent in _read_parents().items() if parent in followed} - followed:
+        for pid in sorted(children):
             follow(pid)
-        known |= new
+        followed |= children
 
 
 def _read_parents() -> dict[int, int]:
@@ -108,7 +108,8 @@ def _read_parents() -> dict[int, int]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
             with suppress(OSError, IndexError, ValueError):  # it has ended
-                parents[int(folder.name)] = int((folder / "stat").read_bytes().rpartition(b")")[2].split()[1])
+                fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()  # after the name: the state, the parent
+                parents[int(folder.name)] = int(fields[1])
     return parents
 
 

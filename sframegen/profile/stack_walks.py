@@ -139,16 +139,17 @@ class StackWalks:
 
     def walk(self, record: UnfinishedWalk, spans: ProcessSpans) -> None:
         """Walk a stack and count it, or keep it until the table that it needs is ready."""
-        end, number = record.end, record.missing
-        if end is not End.NO_TABLE or number not in self._building or self._files.by_number[number].ready:
+        end, missing = record.end, record.missing
+        # A walk in the kernel that ended for want of a table which is still being made need not be tried here.
+        if end is not End.NO_TABLE or missing not in self._building or self._files.by_number[missing].ready:
             generated = self._generated_code(record.pid, self._processes.program(record.pid))
             columns = self._copies.find_columns(spans)
-            end = self._copies.walk(columns, record.where, record.stack_start, record.stack, record.holes, generated.read)
-            number = self._copies.missing
+            end = self._copies.walk(columns, record.start, record.stack_start, record.stack, record.holes, generated.read)
+            missing = self._copies.missing
         if end is End.NO_TABLE:
-            for stack in self._waiting.add(WaitingStack(record, spans, number)):
-                self._counted.count_lost(stack, TOO_MANY_WAIT)
-            if file := self._files.by_number.get(number):
+            for dropped in self._waiting.add(WaitingStack(record, spans, missing)):
+                self._counted.count_lost(dropped, TOO_MANY_WAIT)
+            if file := self._files.by_number.get(missing):
                 self._request(file)
             return
         if end is End.COPY_TOO_SHORT and not record.stack:

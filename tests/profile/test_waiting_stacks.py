@@ -50,7 +50,7 @@ def test_each_gets_its_own_bytes_again() -> None:
 def test_all_of_a_record_comes_back() -> None:
     where = Start([1 << 63, *range(31)], 0xFF, 0x1000, exact=False, frames=tuple(range(MAX_DEPTH)), guessed=True)
     one = waiting(1, bytes(MAX_COPY))
-    one = one._replace(record=one.record._replace(where=where, holes=5))
+    one = one._replace(record=one.record._replace(start=where, holes=5))
     with closing(WaitingStacks()) as stacks:
         assert not stacks.add(one)
         assert not stacks.add(waiting(2, b""))
@@ -69,7 +69,7 @@ def test_those_that_are_dropped_are_named() -> None:
         for number, hashed in enumerate((0, 8, 9), 1):
             one = waiting(number, b"x")
             where = WHERE._replace(frames=[OffCpu.SLEEPING.frame])
-            record = one.record._replace(pid=number, hash=hashed, where=where)
+            record = one.record._replace(pid=number, hash=hashed, start=where)
             dropped = stacks.add(one._replace(record=record))
         assert dropped == [UnwalkedStack(1, 1)]
         stacks.make_due({3})

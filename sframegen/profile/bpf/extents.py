@@ -1,4 +1,4 @@
-"""Allocates extents of an array that the kernel program reads at the same time, and reuses one only once nothing refers to it."""
+"""Allocates extents (ranges of elements) of an array that the kernel program reads. Reuses one only once nothing refers to it."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Extents:
 
     def _take(self, count: int) -> int | None:
         """Cut an extent from the first free range that is large enough; None if there is none."""
-        for at, (first, room) in enumerate(self._free):
-            if room >= count:
-                self._free[at : at + 1] = [(first + count, room - count)] if room > count else []
+        for index, (first, free_count) in enumerate(self._free):
+            if free_count >= count:
+                self._free[index : index + 1] = [(first + count, free_count - count)] if free_count > count else []
                 self._counts[first] = count
                 return first
         return None
@@ -48,14 +48,14 @@ class Extents:
     def _release_retired(self) -> None:
         """Release the extents that were retired long enough ago, and that no process uses."""
         now = monotonic()
-        old: list[int] = []
+        releasable: list[int] = []
         while self._retired and now - self._retired[0][0] >= QUARANTINE:
-            old.append(self._retired.popleft()[1])
+            releasable.append(self._retired.popleft()[1])
         try:
-            used = self._referenced() if old else set()
+            used = self._referenced() if releasable else set()
         except LoadError:  # the map cannot be read now: release nothing
-            used = set(old)
-        for first in old:
+            used = set(releasable)
+        for first in releasable:
             if first in used:
                 self._retired.append((now, first))
             else:
@@ -64,10 +64,10 @@ class Extents:
     def _release(self, first: int) -> None:
         """Return an extent to the free ranges, joining adjacent ones."""
         count = self._counts.pop(first)
-        at = bisect_left(self._free, (first, 0))
-        if at < len(self._free) and self._free[at][0] == first + count:
-            count += self._free.pop(at)[1]
-        if at and sum(self._free[at - 1]) == first:
-            first, before = self._free.pop(at - 1)
+        following = bisect_left(self._free, (first, 0))
+        if following < len(self._free) and self._free[following][0] == first + count:
+            count += self._free.pop(following)[1]
+        if following and sum(self._free[following - 1]) == first:  # the range before ends there
+            first, before = self._free.pop(following - 1)
             count += before
         insort(self._free, (first, count))

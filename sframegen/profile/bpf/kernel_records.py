@@ -57,9 +57,9 @@ RECORD_STACK, RECORD_UNFINISHED, RECORD_AREA = 1, 2, 3
 STOPPED_EXACT, STOPPED_GUESSED, STOPPED_ASLEEP = 1, 2, 4  # flags of a walk that stopped
 
 _TYPE = struct.Struct("=I")
-_AREA = struct.Struct("=IIQQQ")
-_STACK = struct.Struct("=IIQQIII4x16s")
-_STOPPED = struct.Struct("=IIQQQQII")
+_AREA = struct.Struct("=IIQQQ")  # type, pid, time, start, end
+_STACK = struct.Struct("=IIQQIII4x16s")  # type, end, time, hash, pid, tid, number of frames, comm; the frames follow
+_STOPPED = struct.Struct("=IIQQQQII")  # type, flags, pc, known registers, stack start, pages, stack size, file; registers follow
 _REGISTER_BYTES = 8 * REGISTERS
 
 
@@ -90,14 +90,14 @@ class UnwalkedStack(NamedTuple):
 
 
 class UnfinishedWalk(NamedTuple):
-    """A walk that stopped at unknown code. `where`: the frame at which it stopped, with those walked before it."""
+    """A walk that stopped at unknown code. `start`: the frame at which it goes on, with the frames that were walked before."""
 
     nanoseconds: int  # CLOCK_MONOTONIC
     pid: int
     tid: int
     comm: str
     end: End
-    where: Start
+    start: Start
     stack_start: int
     stack: bytes
     missing: int  # the number of the file at the PC, if its table was missing
@@ -109,7 +109,7 @@ class UnfinishedWalk(NamedTuple):
     @property
     def waiting_hash(self) -> int:
         """Return the hash under which the thread's wait for a CPU is counted."""
-        return hash_while_waiting(self.hash, self.where.frames)
+        return hash_while_waiting(self.hash, self.start.frames)
 
     @property
     def unwalked(self) -> UnwalkedStack:
@@ -137,6 +137,11 @@ def decode_record(record: bytes) -> KernelRecord:
         _, end, _, stack_hash, pid, tid, count, comm = _STACK.unpack_from(record)
         words = memoryview(record)[_STACK.size : _STACK.size + 8 * count].cast("Q")
         return NewStack(stack_hash, pid, tid, BY_NUMBER[end], _decode_name(comm), words)
+    return _decode_unfinished(record)
+
+
+def _decode_unfinished(record: bytes) -> UnfinishedWalk:
+    """Decode the record of a walk that stopped: `struct stopped`, then a stack record with its frames, then bytes of the stack."""
     _, flags, pc, known, stack_start, pages, size, missing = _STOPPED.unpack_from(record)
     at = _STOPPED.size + _REGISTER_BYTES
     registers = array("Q", record[_STOPPED.size : at])
@@ -145,11 +150,12 @@ def decode_record(record: bytes) -> KernelRecord:
     frames = array("Q", record[at : at + 8 * count]) if count else ()
     at += 8 * count
     exact, guessed = flags & STOPPED_EXACT > 0, flags & STOPPED_GUESSED > 0
-    where = Start(registers, known, pc, exact=exact, frames=frames, guessed=guessed)
+    start = Start(registers, known, pc, exact=exact, frames=frames, guessed=guessed)
     stack, holes = record[at : at + size], ~pages & (1 << pages.bit_length()) - 1  # `pages` has the bits of readable pages
-    stack_hash, asleep = (stack_hash, flags & STOPPED_ASLEEP > 0) if is_off_cpu(frames) else (0, False)
+    asleep = is_off_cpu(frames) and flags & STOPPED_ASLEEP > 0
+    off_cpu_hash = stack_hash if is_off_cpu(frames) else 0
     name = _decode_name(comm)
-    return UnfinishedWalk(time, pid, tid, name, BY_NUMBER[end], where, stack_start, stack, missing, stack_hash, asleep, holes)
+    return UnfinishedWalk(time, pid, tid, name, BY_NUMBER[end], start, stack_start, stack, missing, off_cpu_hash, asleep, holes)
 
 
 def hash_while_waiting(off_cpu_hash: int, frames: Sequence[int]) -> int:

@@ -44,12 +44,12 @@ COUNT_INTERVAL = 1.0  # seconds between two readings of the counts, after which 
 GRACE = 0.1  # seconds after switching maps of counts, when no run of the program can still write to the old one
 FIRST_USER_EPOCH = 1 << 31  # epochs that the kernel program begins are numbered from 1
 
-_SPAN = struct.Struct("=QQQII")
-_PROCESS = struct.Struct("=III")
-_FILE = struct.Struct("=QIIIIII")
-_COUNT_KEY = struct.Struct("=QII")
-_COUNT = struct.Struct("=QQ")
-_BLOCK = struct.Struct("=QQQQII")
+_SPAN = struct.Struct("=QQQII")  # start, end, bias, file, padding
+_PROCESS = struct.Struct("=III")  # first span, number of spans, epoch
+_FILE = struct.Struct("=QIIIIII")  # base, pages, index_at, rows_at, rules_at, state, unproven
+_COUNT_KEY = struct.Struct("=QII")  # hash, pid, tid
+_COUNT = struct.Struct("=QQ")  # samples, nanoseconds
+_BLOCK = struct.Struct("=QQQQII")  # since, woken, hash, CPU time, pid, reason
 _U32 = struct.Struct("=I")
 _STATE_AT, _UNPROVEN_AT = 24, 28  # offsets in struct file
 PENDING, WITHOUT, READY = 0, 1, 2  # states of a file's table: not loaded, there is none, loaded

@@ -45,12 +45,8 @@ def make_spans(traced: TracedFile | None, mapped: FileMapping) -> list[CodeSpan]
             traced.spans.clear()
         at_zero = FileMapping(0, size, mapped.offset)
         spans = traced.spans[mapped.offset, size] = split_into_code_spans(traced.elf, traced.number, at_zero)
-    return [_move_span(span, mapped.start) for span in spans]
-
-
-def _move_span(span: CodeSpan, distance: int) -> CodeSpan:
-    bias = span.bias + distance & ADDRESS_MASK if span.file != NO_FILE else 0
-    return CodeSpan(span.start + distance, span.end + distance, bias, span.file)
+    at = mapped.start
+    return [CodeSpan(at + start, at + end, at + bias & ADDRESS_MASK if file else 0, file) for start, end, bias, file in spans]
 
 
 def split_into_code_spans(elf: ElfFile, number: int, mapped: FileMapping) -> list[CodeSpan]:

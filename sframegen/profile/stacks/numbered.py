@@ -116,7 +116,6 @@ class Numbered:
         self.first, self.second, self.index = EMPTY64, EMPTY32, EMPTY32
 
     def take_views(self) -> None:
-        """Take views of all columns as they are now."""
         first, second, index = self.columns
         self.first, self.second, self.index = first.view, second.view, index.view[: self.slots]
         self.capacity = min(len(first), len(second), 2 * self.slots // 3)

@@ -111,7 +111,7 @@ def pack_rule(rule: Rule, *, signal: bool = False) -> bytes | None:
     cfa_offset, ra_offset, fp_offset, cfa_register, ra_register, fp_register, flags = numbers_of(rule, LINK_REGISTER, signal=signal)
     if rule.cfa is not None and rule.cfa.deref and rule.ra is not None and rule.ra.register is None:
         # A saved CFA: corrected_rules.py put the addend above the offset's 32 bits. It takes the byte of the unused RA register.
-        low = (cfa_offset + (1 << 31)) % (1 << 32) - (1 << 31)
+        low = (cfa_offset + (1 << 31)) % (1 << 32) - (1 << 31)  # the low 32 bits, with their sign
         cfa_offset, ra_register = low, (cfa_offset - low) >> 32
     offsets, registers = (cfa_offset, ra_offset, fp_offset), (cfa_register, ra_register, fp_register)
     if not all(offset in OFFSETS for offset in offsets) or not all(register in REGISTER_NUMBERS for register in registers):

@@ -143,7 +143,7 @@ def test_a_copy_has_what_was_just_restored(compile_c: Compiler) -> None:
         sampled.publish(pid)
         copies = copies_of(sampled)
         for record in sampled.unfinished():
-            end = copies.walk(make_span_columns(sampled.spans[pid]), record.where, record.stack_start, record.stack)
+            end = copies.walk(make_span_columns(sampled.spans[pid]), record.start, record.stack_start, record.stack)
             assert (end, len(copies.frames())) == (End.OUTERMOST, 5)
 
 
@@ -161,10 +161,10 @@ def test_a_copy_goes_on_after_pages_that_were_never_used(compile_c: Compiler) ->
         for record in sampled.unfinished():
             assert record.holes.bit_count() > 15
             spans = make_span_columns(sampled.spans[pid])
-            end = copies.walk(spans, record.where, record.stack_start, record.stack, record.holes)
+            end = copies.walk(spans, record.start, record.stack_start, record.stack, record.holes)
             assert (end, len(copies.frames())) == (End.OUTERMOST, 7)
             before = ((record.holes & -record.holes).bit_length() - 1) * 4096 - record.stack_start % 4096
-            assert copies.walk(spans, record.where, record.stack_start, record.stack[:before]) is End.COPY_TOO_SHORT
+            assert copies.walk(spans, record.start, record.stack_start, record.stack[:before]) is End.COPY_TOO_SHORT
 
 
 def test_a_file_without_its_table_stops_the_walk_before_its_frame(compile_c: Compiler) -> None:
@@ -173,13 +173,13 @@ def test_a_file_without_its_table_stops_the_walk_before_its_frame(compile_c: Com
         libc = next(number for path, number in sampled.numbers.items() if "libc.so" in path)
         sampled.walker.drop_table(libc)
         sampled.sample(20)
-        finished = [record for record in sampled.unfinished() if record.where.frames]
+        finished = [record for record in sampled.unfinished() if record.start.frames]
         assert finished
         for record in finished:
             assert record.end is End.NO_TABLE
-            assert [unpack_frame(frame).file for frame in record.where.frames] == [1, 1]  # compare, spin
-            assert not record.where.exact
-            span = next(span for span in sampled.spans[pid] if span.start <= record.where.pc < span.end)
+            assert [unpack_frame(frame).file for frame in record.start.frames] == [1, 1]  # compare, spin
+            assert not record.start.exact
+            span = next(span for span in sampled.spans[pid] if span.start <= record.start.pc < span.end)
             assert span.file == libc
 
 

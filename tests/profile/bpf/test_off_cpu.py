@@ -231,7 +231,7 @@ def test_a_thread_that_waits_already(compile_c: Compiler) -> None:
         (record,) = sampled.unfinished()
         assert record.asleep
         assert (record.pid, record.tid, record.comm) == (program.pid, program.pid, "a.out")
-        assert OffCpu(record.where.frames[0] & PACKED_ADDRESS) is OffCpu.SLEEPING
+        assert OffCpu(record.start.frames[0] & PACKED_ADDRESS) is OffCpu.SLEEPING
         walked = read_stack_while_asleep(record, sampled.walker)
         assert walked
         assert len(walked.stack) > 128
@@ -281,7 +281,7 @@ def test_unknown_code_is_finished_later_and_its_time_counts(compile_c: Compiler)
         unfinished = {key: record for key, record in every.items() if not record.asleep}
         asleep = {hashed for record in every.values() if record.asleep for hashed in (record.hash, record.waiting_hash)}
         taken = {key: counted for key, counted in sampled.walker.take_counts().items() if key[0] not in asleep}
-        assert all(is_off_cpu(record.where.frames) for record in unfinished.values())
+        assert all(is_off_cpu(record.start.frames) for record in unfinished.values())
         known = sum(counted.nanoseconds for key, counted in taken.items() if key in unfinished)
         waiting = {record.waiting_hash for record in unfinished.values()}
         late = sum(counted.nanoseconds for key, counted in taken.items() if key[0] in waiting)
