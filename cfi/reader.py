@@ -49,23 +49,23 @@ def read_cfi_sections(sections: Iterable[CfiSection], registers: FollowedRegiste
     """Return the FDEs of all sections, with rows. Raises FormatError for a fault that costs a section; section.py lists them."""
     rule_numbers: dict[bytes, int] = {}  # distinct state of a row in any section -> number of its rule, ascending
     section_bases: list[tuple[int, CfiSection]] = []  # (base of its expression offsets, section), for all sections
-    parts: list[FdeTable] = []
+    section_tables: list[FdeTable] = []
     list_ends: list[int] = []
     base = 0
     for section in sections:
         section_bases.append((base, section))
-        parts.append(_read_section(section, registers, base, rule_numbers))
+        section_tables.append(_read_section(section, registers, base, rule_numbers))
         base += len(section.data)
         before = list_ends.pop() if section.continues else list_ends[-1] if list_ends else 0
-        list_ends.append(before + len(parts[-1]))
+        list_ends.append(before + len(section_tables[-1]))
         if len(rule_numbers) > MAX_STATES:
             raise FormatError(RUN_FAULTS[TOO_MANY_STATES], section.name)
-    table = _join_tables(parts)
+    table = _join_tables(section_tables)
     table.list_ends = list_ends
     register_rule = cache(
         partial(_build_register_rule, section_bases)
     )  # so that rules that share a long expression copy it only once
-    register_rules = cache(lambda part: [register_rule(*rule) for rule in REGISTER_PART.iter_unpack(part)])  # few differ
+    register_rules = cache(lambda states: [register_rule(*rule) for rule in REGISTER_PART.iter_unpack(states)])  # few differ
     table.rules = [_build_rule(state, register_rule, register_rules) for state in rule_numbers]
     return table
 
@@ -129,25 +129,27 @@ def _fdes_with_unknown_fields(section: CfiSection, fdes: Entries, pointers: Colu
                 yield fde
 
 
-def _join_tables(parts: list[FdeTable]) -> FdeTable:
+def _join_tables(section_tables: list[FdeTable]) -> FdeTable:
     """Return one table of all FDEs: the section's own table if there is only one section, as in nearly all files."""
-    if len(parts) == 1:
-        return parts[0]
+    if len(section_tables) == 1:
+        return section_tables[0]
     table = FdeTable()
     first_row, cie, rows = array("I", [0]), array("I"), 0
-    for part in parts:
-        first_row.extend(rows + row for row in part.first_row[1:])
-        cie.extend(len(table.cies) + number for number in part.cie)
-        table.cies += part.cies
-        table.faulty += part.faulty
-        table.faults += part.faults[: MAX_REPORTED - len(table.faults)]
-        rows += len(part.row_start)
+    for section_table in section_tables:
+        first_row.extend(rows + row for row in section_table.first_row[1:])
+        cie.extend(len(table.cies) + number for number in section_table.cie)
+        table.cies += section_table.cies
+        table.faulty += section_table.faulty
+        table.faults += section_table.faults[: MAX_REPORTED - len(table.faults)]
+        rows += len(section_table.row_start)
         if rows > MAX_ROWS:
             raise FormatError(f"more than {MAX_ROWS} rows")
     table.first_row, table.cie = first_row, cie
-    table.start, table.size = (array("Q", b"".join(getattr(part, name) for part in parts)) for name in ("start", "size"))
+    table.start, table.size = (
+        array("Q", b"".join(getattr(section_table, name) for section_table in section_tables)) for name in ("start", "size")
+    )
     table.row_start, table.row_rule = (
-        array("I", b"".join(getattr(part, name) for part in parts)) for name in ("row_start", "row_rule")
+        array("I", b"".join(getattr(section_table, name) for section_table in section_tables)) for name in ("row_start", "row_rule")
     )
     return table
 

@@ -192,20 +192,22 @@ def _resolve_fde_ranges(fdes: FdeTable, code: list[Range], reason_counts: array[
         order = array("I") if is_ordered else sort_indexes(fdes.start, begin, list_end)
         count = resolve_overlaps(order, fdes.columns(), spans, FdeRanges(fde, start, end), reason_counts, list_ignored)
         ignored_fdes += list_ignored[: sum(reason_counts[1:]) - ignored_before]
-        found = FdeRanges(fde[:count], start[:count], end[:count])
-        merged = _add_remaining(merged, found) if begin else found
+        list_ranges = FdeRanges(fde[:count], start[:count], end[:count])
+        merged = _add_remaining(merged, list_ranges) if begin else list_ranges
         begin = list_end
     return merged
 
 
-def _add_remaining(merged: FdeRanges, found: FdeRanges) -> FdeRanges:
-    """Return the ranges of `merged`, and the code of `found` that these do not describe, ascending."""
-    ranges = zip(found.start, found.end, strict=True)
+def _add_remaining(merged: FdeRanges, later: FdeRanges) -> FdeRanges:
+    """Return the ranges of `merged`, and the parts of those of `later` that `merged` does not contain, ascending."""
+    ranges = zip(later.start, later.end, strict=True)
     remaining = find_uncovered_ranges(ranges, [*zip(merged.start, merged.end, strict=True)])
-    both = [*zip(*merged, strict=True), *((found.fde[number], start, end) for number, start, end in remaining)]
-    both.sort(key=itemgetter(1))
+    triples = [*zip(*merged, strict=True), *((later.fde[number], start, end) for number, start, end in remaining)]
+    triples.sort(key=itemgetter(1))
     return FdeRanges(
-        array("I", [fde for fde, _, _ in both]), array("Q", [start for _, start, _ in both]), array("Q", [end for *_, end in both])
+        array("I", [fde for fde, _, _ in triples]),
+        array("Q", [start for _, start, _ in triples]),
+        array("Q", [end for *_, end in triples]),
     )
 
 

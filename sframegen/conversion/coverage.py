@@ -124,8 +124,8 @@ class Coverage:
         """Return (starts, ends) of at most `room` ranges of code without FDE. Add the bytes of all gaps to `counts`."""
         starts, ends = zeros("Q", room), zeros("Q", room)
         areas = _divide_into_areas(elf, self.ignored_ranges, self.synthesized)
-        found = count_gap_bytes(areas, self.fde_ranges, CODE, PADDING, counts, Spans(starts, ends))
-        return starts[:found], ends[:found]
+        gap_count = count_gap_bytes(areas, self.fde_ranges, CODE, PADDING, counts, Spans(starts, ends))
+        return starts[:gap_count], ends[:gap_count]
 
     @cached_property
     def _described(self) -> array[int]:

@@ -186,13 +186,13 @@ class FunctionColumns:
         ordered = array("Q", sorted(addresses))
         numbers = zeros("I", len(ordered))
         find_last_functions(self._table.raw, self._order == "big", ordered, numbers)
-        found: list[tuple[Symbol, list[int]]] = []
+        functions: list[tuple[Symbol, list[int]]] = []
         for number, group in groupby(zip(ordered, numbers, strict=True), itemgetter(1)):
             if number:
                 symbol = self._symbol(number - 1)
                 end = self._end_of(symbol)
-                found.append((symbol, [address for address, _ in group if address < end]))
-        return [(symbol, contained) for symbol, contained in found if contained]
+                functions.append((symbol, [address for address, _ in group if address < end]))
+        return [(symbol, contained) for symbol, contained in functions if contained]
 
     def _symbol(self, number: int) -> Symbol:
         assert self._table is not None

@@ -132,8 +132,8 @@ def abi_of(elf: ElfFile) -> Abi:
     try:
         return BY_MACHINE[elf.header.e_machine, elf.byte_order]
     except KeyError:
-        known = ", ".join(abi.name for abi in ABIS)
-        raise elf.error(f"e_machine {elf.header.e_machine} ({elf.byte_order}-endian) is not supported, only {known}") from None
+        supported = ", ".join(abi.name for abi in ABIS)
+        raise elf.error(f"e_machine {elf.header.e_machine} ({elf.byte_order}-endian) is not supported, only {supported}") from None
 
 
 def is_linked(header: bytes) -> bool:

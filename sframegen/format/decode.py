@@ -59,7 +59,7 @@ class SframeSection:
     header: SframeHeader  #: as stored in the file: a named tuple with the specification's fields
     abi: Abi  #: a row of the table of ABIs: register names and numbers
     layout: Layout
-    place: str
+    place: str  # the section's name in messages
     starts: Sequence[int] | None = None  #: addresses of its functions, if relocations give them, as in objects
     names: CopiedSymbols = NO_NAMES  #: copy of the functions in the file's symbol table
 
@@ -249,7 +249,7 @@ class Decoder:
             raise FormatError(f"{unpacker.rows} rows in {len(section.data)} bytes", section.place)
         if unpacker.first_row + unpacker.rows > len(self._newest.row_start):
             self._make_room(unpacker, unpacker.rows)
-            unpacker.read_index()
+            unpacker.read_index()  # again, into the new columns
         unpacker.read_rows()
         _raise_fault(unpacker, section)
         unpacker.number_all()

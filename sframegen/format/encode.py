@@ -79,7 +79,7 @@ class Encoder:
 
     def columns(self) -> tuple[Functions, Words, Fields, Blocks]:
         """Return the columns for compiled code. While they exist, the table cannot grow or shrink."""
-        words = Words(self.encoded.at, self.encoded.raw, self.kind_bytes)
+        words = Words(self.encoded.rule_at, self.encoded.rule_bytes, self.kind_bytes)
         blocks = Blocks(self.fre_type, self.block_size, self.block_at, self.owner)
         return self.table.columns(), words, Fields(self.layout), blocks
 

@@ -198,18 +198,18 @@ def _struct(byte_order: ByteOrder, shape: str, size: int) -> struct.Struct:
 
 
 class EncodedRules:
-    """All rules of a table in each FDE type: rule r in type t is raw[at[2 * r + t] : at[2 * r + t + 1]], empty if inexpressible."""
+    """All rules of a table as bytes, in each FDE type. `rule_at` and `rule_bytes`: as in format.columns.Words."""
 
     def __init__(self, rules: Iterable[Rule], words: RuleWords) -> None:
         self.abi = words.abi
         self.layout = words.layout
         encoded = [*chain.from_iterable(map(words.encode, rules))]
-        self.raw = b"".join(encoded)
-        self.at = array("I", accumulate(map(len, encoded), initial=0))
+        self.rule_bytes = b"".join(encoded)
+        self.rule_at = array("I", accumulate(map(len, encoded), initial=0))
 
     def flexible(self) -> bytes:
         """Return a byte for each rule: 1 if default FDEs cannot express it, else 0."""
-        return bytes(map(eq, self.at[::2], self.at[1::2]))
+        return bytes(map(eq, self.rule_at[::2], self.rule_at[1::2]))
 
 
 def decode_rule(fde_type: FdeType, raw: bytes, abi: Abi, layout: Layout) -> Rule | None:

@@ -41,7 +41,7 @@ def narrow_table(table: FunctionTable, encoded: EncodedRules) -> FunctionTable:
     layout = encoded.layout
     functions = table.columns()
     [types] = make_columns("B", len(table.row_start))
-    words = Words(encoded.at, encoded.raw, b"")
+    words = Words(encoded.rule_at, encoded.rule_bytes, b"")
     count = choose_types(functions, words, default_kind, layout.index_size + layout.attribute_size, types)
     if count == 0:
         return table
