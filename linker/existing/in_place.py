@@ -81,7 +81,7 @@ def count_free_bytes(elf: ElfFile, start: int) -> int:
 
 
 def find_own_loads(elf: ElfFile) -> list[int]:
-    """Return the numbers of read-only PT_LOADs that begin with an SFrame section. Linkers do not write such PT_LOADs."""
+    """Return the numbers of read-only PT_LOADs that begin with an SFrame section. We add such PT_LOADs; linkers do not."""
     starts = {s.p_vaddr for s in elf.segments if s.p_type == PT.GNU_SFRAME and s.p_filesz}
     starts |= {s.header.sh_addr for s in elf.sections if is_sframe_section(s) and s.header.sh_flags & SHF.ALLOC}
     loads = [(n, s) for n, s in enumerate(elf.segments) if s.p_type == PT.LOAD and s.p_flags == PF.R]

@@ -35,7 +35,7 @@ def draft_front_layout(image: Image, section_size: int, spare: int) -> LayoutDra
         kept = [segment for segment in kept if not is_unused(segment, kept)]
         end = table_end(image, kept)
     reserved_end = end + spare * PHDR_SIZE
-    moving, staying = choose_pieces_to_move(image, reserved_end)
+    moving, staying = choose_pieces_to_move(image, reserved_end)  # `staying`: the build-id and its new offset in the first page
     used_end = max([end, *(to + piece.size for piece, to in staying)])
 
     offset = align_up(image.insertion_offset, 8)

@@ -173,12 +173,12 @@ class LinkerMap:
 
         for (name, size), sections in by_name_and_size.items():
             candidates = [address for address, placed_size in ranges.get(name, ()) if placed_size == size]
-            if len(candidates) == len(sections) and all(map(matches, sections, candidates)):
+            if len(candidates) == len(sections) and all(map(matches, sections, candidates)):  # in the same order
                 result.update(zip((code.number for code in sections), candidates, strict=True))
             elif len(candidates) == len(sections) == 1 and not member:
                 message = f"its code is not what {self.linked.name} has at {candidates[0]:#x}: the map is of another link"
                 raise obj.elf.error(message, name)
-            elif len(candidates) * len(sections) * size > MAX_COMPARED:
+            elif len(candidates) * len(sections) * size > MAX_COMPARED:  # too much to compare
                 result.update((code.number, None) for code in sections)
             else:
                 result.update(_assign_addresses({code.number: [a for a in candidates if matches(code, a)] for code in sections}))

@@ -1,7 +1,6 @@
 """Applies the relocations of an object's code, so that its instructions can be followed as in a linked file.
 
-Each undefined symbol gets an address after all sections, where there is no code (its stub), and if relocations refer to a pointer
-to it (a GOT entry), another address for the pointer.
+Each undefined symbol gets an address after all sections, where there is no code (its stub), and if needed one for its GOT entry.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The public function `add_section`, which makes an SFrame section from a file's call frame information and adds it."""
+"""The public function `add_section`, which makes an SFrame section from a file's call frame information and adds it.
+
+For a linked file: find the base, which is the file without a section that we added before; convert its call frame information; plan
+where the encoded section goes; write the file, unless it already has this section. Objects: adding_to_objects.py.
+"""
 
 from __future__ import annotations
 
@@ -181,7 +185,7 @@ def _summarize_existing(file: _InputFile, summary: Summary, converted: Converted
 
 
 def _covers_only_start_files(elf: ElfFile, coverage: Coverage) -> bool:
-    """Return True if the loaded section describes only C start-up code, and the new one keeps its rules and describes more."""
+    """Return True if the loaded section describes only the start files (crt1.o, crti.o), and the new one has its rules and more."""
     starts = {elf.header.e_entry, *(entry.value for entry in read_dynamic(elf) if entry.tag in (DT.INIT, DT.FINI))}
     try:
         section = read_sframe(elf)

@@ -91,8 +91,9 @@ def read_nodes(memory: Memory, address: int, abi: Abi, budget: Budget) -> dict[i
 def _read_unchanging(kind: type[R], memory: Memory, at: int, abi: Abi) -> R:
     """Return a record that was read twice with the same bytes. Raises FormatError if it keeps changing."""
     size = struct_size(kind)
+    is_address = at + size <= ADDRESSES
     for _ in range(ATTEMPTS):
-        first, second = (memory.read(at, size) if at + size <= ADDRESSES else b"" for _ in range(2))
+        first, second = (memory.read(at, size), memory.read(at, size)) if is_address else (b"", b"")
         if len(first) != size:
             raise FormatError(f"{size} bytes at {at:#x} cannot be read", "JIT list")
         if first == second:

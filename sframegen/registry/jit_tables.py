@@ -47,7 +47,7 @@ MAX_RULES = 1 << 16  # different rules; hundreds are usual
 ENTRIES_PER_READ = 1 << 16  # entries that are read at a time
 ATTEMPTS = 8  # reads of a header, which the process may be writing
 
-ADDRESSES = 1 << 64
+ADDRESSES = 1 << 64  # size of the address space
 MAX_READ = 1 << 21  # entries of all chains, also those kept from before: twice the limit of one chain
 TABLE_COST = 32  # entries that take as long to read as a table or a member of a list
 EntryFields = tuple[int, int, int, int]  # offsets of CFA, RA and FP, and the info byte without REMOVED
