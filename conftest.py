@@ -65,8 +65,8 @@ def _patience() -> None:
 
     long = 120.0
     patience.current = patience.TimeLimits(
-        helper=long, busy_helper=long, helpers=long, threads=long, started=long, killed=long, lock=long,
-        made_code=long, made_code_stopped=long, table=long, proof=long, places=long, all_places=long,
+        sleeping_helper=long, busy_helper=long, all_helpers=long, thread_stop=long, command_start=long, process_end=long, lock=long,
+        runtime_code=long, stopped_runtime_code=long, table=long, proof=long, lines=long, all_lines=long,
     )  # fmt: skip
 
 

@@ -45,7 +45,7 @@ class Helpers:
     def call(self, risk: Hashable, work: Callable[..., Answer], *arguments: object, descriptors: Sequence[int] = ()) -> Answer:
         """Return the result of `work(*arguments, *descriptors)`. Raises as that does, and NoAnswerError.
 
-        Waits `patience.current.helper` seconds, or `busy_helper` while the helper runs; less if other calls have used up `helpers`.
+        Waits as long as `patience` has it for a sleeping or a busy helper; less if other calls have used up the time of all helpers.
         """
         for stuck in tuple(self._stuck):  # a helper that has answered late can take this call, so that no new process is needed
             self.is_free(stuck)
@@ -53,11 +53,11 @@ class Helpers:
             raise NoAnswerError
         helper, self._idle = self._reuse_or_start(), None
         limits = patience.current
-        seconds_left = limits.helpers - self._wasted_seconds
+        seconds_left = limits.all_helpers - self._wasted_seconds
         began = time.monotonic()
         try:
             helper.ask((work, *arguments), descriptors)
-            answered = helper.has_answered(max(MIN_WAIT, min(limits.helper, seconds_left)))
+            answered = helper.has_answered(max(MIN_WAIT, min(limits.sleeping_helper, seconds_left)))
             busy_states = b"RD" if seconds_left > 0 else b"R"  # D: waits for a disk, or for an NFS server, which may never answer
             while not answered and (waited := time.monotonic() - began) < limits.busy_helper and _read_state(helper) in busy_states:
                 answered = helper.has_answered(MIN_WAIT)

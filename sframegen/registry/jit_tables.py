@@ -61,7 +61,7 @@ class Budget:
         self, seconds: float | None = None, *, entries: int = MAX_READ, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.left = entries
-        self._seconds = patience.current.made_code if seconds is None else seconds
+        self._seconds = patience.current.runtime_code if seconds is None else seconds
         self._clock = clock
         self._until = clock() + self._seconds
 

@@ -69,7 +69,7 @@ class Tracer:
             self.runtime.update(running)
             with process.stopped(tid) as snapshot:
                 self.objects.verify(snapshot)
-                self.runtime.update(snapshot, patience.current.made_code_stopped)
+                self.runtime.update(snapshot, patience.current.stopped_runtime_code)
                 refused = {tid: f"thread {tid}: {why}" for tid, why in snapshot.refused.items() if why != GONE}
                 if is_first_stop:  # at later ones, waiting threads seem to run, because they have just been released
                     idle = {thread.tid: thread.idle for thread in snapshot.threads}

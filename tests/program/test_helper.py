@@ -34,7 +34,7 @@ def called() -> Iterator[Helpers]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[Helpers]:
     """Waits as shortly as may be: what does not answer, does not however long one waits."""
-    monkeypatch.setattr(patience, "current", TimeLimits(helper=0, helpers=0))
+    monkeypatch.setattr(patience, "current", TimeLimits(sleeping_helper=0, all_helpers=0))
     helpers = Helpers()
     yield helpers
     helpers.close()
@@ -232,7 +232,7 @@ def test_vain_waits_use_up_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ForkedProcess, "has_answered", has_answered)
     monkeypatch.setattr(helper, "_read_state", lambda _: b"S")
-    monkeypatch.setattr(patience, "current", TimeLimits(helper=2, helpers=4, busy_helper=3))
+    monkeypatch.setattr(patience, "current", TimeLimits(sleeping_helper=2, all_helpers=4, busy_helper=3))
     helpers = Helpers()
     for risk in range(3):
         with pytest.raises(NoAnswerError):
@@ -255,7 +255,7 @@ def busy_until_told(pipe: int) -> Answer:
 def test_one_that_only_lacks_a_cpu_or_a_disk_is_waited_for(
     state: bytes, in_all: float, monkeypatch: pytest.MonkeyPatch, pipe: Pipe
 ) -> None:
-    monkeypatch.setattr(patience, "current", TimeLimits(helper=0, helpers=in_all, busy_helper=60))
+    monkeypatch.setattr(patience, "current", TimeLimits(sleeping_helper=0, all_helpers=in_all, busy_helper=60))
     helpers = Helpers()
     monkeypatch.setattr(helper, "_read_state", lambda _: state)
     read, write = pipe
@@ -278,7 +278,8 @@ def test_what_sleeps_or_takes_too_long_is_not_waited_for(
     state: bytes, in_all: float, monkeypatch: pytest.MonkeyPatch, pipe: Pipe
 ) -> None:
     """Of a disk, after others have not answered: it may be a server that never does."""
-    monkeypatch.setattr(patience, "current", TimeLimits(helper=0, helpers=in_all, busy_helper=0 if state == b"R" else 60))
+    busy_helper = 0 if state == b"R" else 60
+    monkeypatch.setattr(patience, "current", TimeLimits(sleeping_helper=0, all_helpers=in_all, busy_helper=busy_helper))
     helpers = Helpers()
     monkeypatch.setattr(helper, "_read_state", lambda _: state)
     with pytest.raises(NoAnswerError):

@@ -122,7 +122,7 @@ class Opener:
 
     def open(self, key: FileKey, place: MappedPlace) -> int:
         """Return a descriptor of the file. Raises OSError, or FormatError if only another or an irregular file is found."""
-        if time.monotonic() > self._since + patience.current.devices:
+        if time.monotonic() > self._since + patience.current.device_numbers:
             self._devices.clear()
             self._since = time.monotonic()
         path = place.path.removesuffix(DELETED)

@@ -78,7 +78,7 @@ class ReadingLimits(NamedTuple):
 def default_limits(*, user_waits: bool) -> ReadingLimits:
     """Return the default limits. `user_waits`: the user asked for source lines, and so waits longer."""
     seconds = patience.current
-    return ReadingLimits(seconds.asked_places) if user_waits else ReadingLimits(seconds.places, seconds.all_places)
+    return ReadingLimits(seconds.requested_lines) if user_waits else ReadingLimits(seconds.lines, seconds.all_lines)
 
 
 def has_library() -> bool:

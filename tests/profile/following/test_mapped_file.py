@@ -124,7 +124,8 @@ def test_what_a_process_has_mapped_is_opened_even_if_stat_numbers_its_device_oth
     os.close(opener.open(key, moved))  # the device is known now
     with pytest.raises(FormatError, match="another file"):
         Opener().open(key, moved)
-    monkeypatch.setattr(patience, "current", TimeLimits(devices=-1))  # a device that is unmounted leaves its number to another one
+    # A device that is unmounted leaves its number to another one.
+    monkeypatch.setattr(patience, "current", TimeLimits(device_numbers=-1))
     with pytest.raises(FormatError, match="another file"):
         opener.open(key, moved)
 

@@ -40,7 +40,7 @@ def learned(elf: ElfFile, folder: Path, *addresses: int, debug: DebugFiles | Non
 
 def test_files_without_time_are_counted(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("symbolic")
-    monkeypatch.setattr(patience, "current", TimeLimits(all_places=0))
+    monkeypatch.setattr(patience, "current", TimeLimits(all_lines=0))
     found = SourceLines()
     asked = [FileAddresses(number, open_elf(program), [1]) for number in (3, 4)]
     assert sorted(found.load(asked, DebugFiles(), FrameDetail(), directory=tmp_path)) == [3, 4]
