@@ -130,8 +130,8 @@ class Collected:
         """Drop the samples of all other threads, and note each of `tids` that has no samples. If `tids` is empty, keep all."""
         self.stacks.keep_threads(tids)
         if tids:
-            seen = {stack.tid for stack in self.stacks}
-            self.notes += [f"thread {tid}: no samples" for tid in sorted(tids - seen)]
+            sampled = {stack.tid for stack in self.stacks}
+            self.notes += [f"thread {tid}: no samples" for tid in sorted(tids - sampled)]
 
 
 def list_file_notes(collected: Collected) -> list[str]:

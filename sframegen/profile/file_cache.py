@@ -52,8 +52,8 @@ class FileCache:
         if not self.usable:
             return None
         try:
-            with self._at(name) as place:
-                descriptor = place.open()
+            with self._at(name) as location:
+                descriptor = location.open()
             try:
                 data, status = map_descriptor(descriptor, name)
                 if status.st_uid != os.geteuid() or status.st_mode & OTHERS_WRITE:
@@ -68,8 +68,8 @@ class FileCache:
     def store(self, name: str, data: bytes) -> None:
         """Store a file. If that fails, nothing is stored, because the content can be made again."""
         if self.usable:
-            with suppress(OSError), self._at(name) as place:
-                write_new(place, data, 0o600)
+            with suppress(OSError), self._at(name) as location:
+                write_new(location, data, 0o600)
 
     def trim(self) -> None:
         """Remove the least recently used files until the rest fits the limit."""
@@ -114,12 +114,12 @@ def name_result(status: os.stat_result, tool: bytes, state: str = "") -> str:
 def _open_directory(path: Path) -> int:
     """Return a descriptor of the directory, which is created if missing. Raises OSError, also if another user could write there."""
     make_directory(path.parent)
-    with locate(path) as place:
-        if place.status() is None:
+    with locate(path) as location:
+        if location.status() is None:
             with suppress(FileExistsError):  # another run has just created it
-                os.mkdir(place.name, 0o700, dir_fd=place.directory)
-    with locate(path) as place:
-        descriptor = os.open(place.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=place.directory)
+                os.mkdir(location.name, 0o700, dir_fd=location.directory)
+    with locate(path) as location:
+        descriptor = os.open(location.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=location.directory)
     status = os.fstat(descriptor)
     if status.st_uid != os.geteuid() or status.st_mode & OTHERS_WRITE:
         os.close(descriptor)

@@ -158,7 +158,7 @@ class RingReader:
         if milliseconds and not self._batches:
             self._ring.wait(milliseconds)
         self.empty_ring()
-        found: list[bytes] = []
+        records: list[bytes] = []
         size = 0
         while self._batches and size < BATCH_SIZE:
             with self._lock:
@@ -166,8 +166,8 @@ class RingReader:
                 self._bytes -= batch.size
                 self.taken_until = max(self.taken_until, batch.began)
             size += batch.size
-            found += batch.read()
-        return found
+            records += batch.read()
+        return records
 
     def empty_ring(self) -> None:
         """Take all records out of the ring buffer, unless too many wait already."""

@@ -15,7 +15,7 @@ from weakref import finalize
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile, map_descriptor
 from sframegen.elf.notes import read_build_id
-from sframegen.profile.following.mapped_file import FileKey, MappedFiles, MappedPlace
+from sframegen.profile.following.mapped_file import FileKey, MappedFiles, ProcessMapping
 from sframegen.profile.limits import MAX_FILES
 from sframegen.program.own_memory import drop_pages
 from sframegen.stack.mappings import VDSO
@@ -107,14 +107,14 @@ class TracedFiles:
         self._free += numbers
         return sorted(numbers)
 
-    def find_or_open(self, key: FileKey, place: MappedPlace) -> TracedFile | None:
+    def find_or_open(self, key: FileKey, mapping: ProcessMapping) -> TracedFile | None:
         """Return the file that a process has mapped, opening it if need be; None if it is not ELF, or if there are too many."""
         traced = self._by_key.get(key)
-        if traced is not None and traced.elf is not None and self._has_changed(traced, key, place):
+        if traced is not None and traced.elf is not None and self._has_changed(traced, key, mapping):
             self._retire(traced)
             traced = None
         if traced is None or traced.number in self._unopened:
-            traced = self._open_file(key, place, traced)
+            traced = self._open_file(key, mapping, traced)
             if traced is not None:
                 self._by_key[key] = traced
         return None if traced is None or traced.why == NOT_ELF else traced
@@ -148,13 +148,13 @@ class TracedFiles:
         for file in self.by_number.values():
             _close(file)
 
-    def _open_file(self, key: FileKey, place: MappedPlace, unopened: TracedFile | None) -> TracedFile | None:
+    def _open_file(self, key: FileKey, mapping: ProcessMapping, unopened: TracedFile | None) -> TracedFile | None:
         """Open a file and return it; None if there are too many files. `unopened`: its object if it could not be opened before."""
         try:
-            descriptor, status, is_copy = self._mapped.open(key, place)
+            descriptor, status, is_copy = self._mapped.open(key, mapping)
         except (OSError, FormatError) as error:
             why = error.message if isinstance(error, FormatError) else str(error.strerror)
-            if unopened is None and (unopened := self._add_file(place.path)) is not None:
+            if unopened is None and (unopened := self._add_file(mapping.path)) is not None:
                 unopened.why, unopened.ready = why, True
                 self._unopened.add(unopened.number)
             return unopened
@@ -165,13 +165,15 @@ class TracedFiles:
             return same
         if same is not None:
             self._retire(same)
-        traced = self._add_file(place.path)  # not `unopened`: stacks have its number with addresses that were made without segments
+        traced = self._add_file(
+            mapping.path
+        )  # not `unopened`: stacks have its number with addresses that were made without segments
         if traced is None:
             os.close(descriptor)
             return None
         traced.is_copy = is_copy
         try:
-            data, _ = map_descriptor(descriptor, place.path)
+            data, _ = map_descriptor(descriptor, mapping.path)
             self._parse(traced, data, status, descriptor)
         except FormatError as error:
             traced.why, traced.ready = error.message, True
@@ -185,12 +187,12 @@ class TracedFiles:
             traced.closing = finalize(traced, os.close, descriptor)
         return traced
 
-    def _has_changed(self, traced: TracedFile, key: FileKey, place: MappedPlace) -> bool:
+    def _has_changed(self, traced: TracedFile, key: FileKey, mapping: ProcessMapping) -> bool:
         """Return True if an open file was rewritten before it was mapped, or if a copy is of another file, or of older bytes."""
         if not traced.is_copy:
-            return _was_rewritten(traced, place.time)
+            return _was_rewritten(traced, mapping.time)
         try:
-            return _differs(traced, self._mapped.stat(key, place))
+            return _differs(traced, self._mapped.stat(key, mapping))
         except (OSError, FormatError):  # the file system does not answer
             return False
 

@@ -27,7 +27,7 @@ from sframegen.profile.events.cpu_rings import GAP, CpuRings, online_cpus
 from sframegen.profile.events.event_records import MmapRecord, RecordReader
 from sframegen.profile.following.code_spans import FileMapping, make_spans, read_code_in_file
 from sframegen.profile.following.files import CodeSpan, TracedFile, TracedFiles
-from sframegen.profile.following.mapped_file import FileKey, MappedPlace, parse_file_key
+from sframegen.profile.following.mapped_file import FileKey, ProcessMapping, parse_file_key
 from sframegen.profile.following.processes import Processes
 from sframegen.profile.packed_frames import NO_FILE
 from sframegen.program.helper import helpers
@@ -71,7 +71,7 @@ class MappingResolver:
         start, end, offset = record.start, record.end, record.offset
         if record.inode:
             key = FileKey(record.major, record.minor, record.inode, record.generation)
-            traced = self.files.find_or_open(key, MappedPlace(record.pid, start, end, record.path, time))
+            traced = self.files.find_or_open(key, ProcessMapping(record.pid, start, end, record.path, time))
         elif record.path == VDSO:
             traced, offset = self._open_vdso(record), 0
         else:

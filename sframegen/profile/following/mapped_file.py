@@ -47,7 +47,7 @@ class FileKey(NamedTuple):
     generation: int = 0  # from PERF_RECORD_MMAP2 only; 0: unknown
 
 
-class MappedPlace(NamedTuple):
+class ProcessMapping(NamedTuple):
     """A mapping of a file in a process: addresses [start, end), at `time` (CLOCK_MONOTONIC, nanoseconds) or before it."""
 
     pid: int
@@ -64,11 +64,11 @@ class MappedFiles:
         self._answering: set[tuple[int, int]] = set()  # devices of files that could be opened without copying them
         self._risks: dict[FileKey, Hashable] = {}  # the device, or device and pid, of each file that did not answer
 
-    def open(self, key: FileKey, place: MappedPlace) -> OpenedAside:
+    def open(self, key: FileKey, mapping: ProcessMapping) -> OpenedAside:
         """Return the opened file, or a copy of it. Raises what `Opener.open` raises, and NoAnswerError."""
-        risk = self._find_risk(key, place)
+        risk = self._find_risk(key, mapping)
         try:
-            opened = open_aside(risk, open_mapped_file, key, place)
+            opened = open_aside(risk, open_mapped_file, key, mapping)
         except NoAnswerError:
             self._risks[key] = risk
             raise
@@ -76,9 +76,9 @@ class MappedFiles:
             self._answering.add(key[:2])
         return opened
 
-    def stat(self, key: FileKey, place: MappedPlace) -> os.stat_result:
+    def stat(self, key: FileKey, mapping: ProcessMapping) -> os.stat_result:
         """Return the current status of the file. Raises the same errors as `open`."""
-        status: os.stat_result = helpers().call(self._find_risk(key, place), stat_mapped_file, key, place).value
+        status: os.stat_result = helpers().call(self._find_risk(key, mapping), stat_mapped_file, key, mapping).value
         return status
 
     def take_answering(self) -> set[FileKey]:
@@ -88,24 +88,24 @@ class MappedFiles:
             del self._risks[key]
         return answering
 
-    def _find_risk(self, key: FileKey, place: MappedPlace) -> Hashable:
+    def _find_risk(self, key: FileKey, mapping: ProcessMapping) -> Hashable:
         """Return what may fail to answer: the device, or, if it has answered before, the device for this process only."""
         device = key[:2]
-        return (device, place.pid) if device in self._answering else device  # a process may meanwhile map a silent mount's file
+        return (device, mapping.pid) if device in self._answering else device  # a process may meanwhile map a silent mount's file
 
 
-def stat_mapped_file(key: FileKey, place: MappedPlace) -> Answer:
+def stat_mapped_file(key: FileKey, mapping: ProcessMapping) -> Answer:
     """Answer with the status of a mapped file. Runs in a helper process."""
-    descriptor = _opener().open(key, place)
+    descriptor = _opener().open(key, mapping)
     try:
         return Answer(os.fstat(descriptor))
     finally:
         os.close(descriptor)
 
 
-def open_mapped_file(key: FileKey, place: MappedPlace) -> Answer:
+def open_mapped_file(key: FileKey, mapping: ProcessMapping) -> Answer:
     """Answer with a mapped file's descriptor, or a copy of the file. Runs in a helper process."""
-    return hand_over(_opener().open(key, place), place.path)
+    return hand_over(_opener().open(key, mapping), mapping.path)
 
 
 @cache
@@ -120,20 +120,20 @@ class Opener:
         self._devices: dict[tuple[int, int], set[int]] = {}  # the values of st_dev by the mapping's device
         self._since = time.monotonic()  # when `_devices` was last cleared, because after an unmount, device numbers are reused
 
-    def open(self, key: FileKey, place: MappedPlace) -> int:
+    def open(self, key: FileKey, mapping: ProcessMapping) -> int:
         """Return a descriptor of the file. Raises OSError, or FormatError if only another or an irregular file is found."""
         if time.monotonic() > self._since + patience.current.device_numbers:
             self._devices.clear()
             self._since = time.monotonic()
-        path = place.path.removesuffix(DELETED)
+        path = mapping.path.removesuffix(DELETED)
         try:
-            return self._open_through_mapping(key, place)
+            return self._open_through_mapping(key, mapping)
         except (OSError, FormatError) as failure:
             error: OSError | FormatError = failure
-        if place.path.startswith("/"):
-            for candidate in (f"/proc/{place.pid}/root{path}", path):
+        if mapping.path.startswith("/"):
+            for candidate in (f"/proc/{mapping.pid}/root{path}", path):
                 try:
-                    return self._open_path(candidate, key, place)
+                    return self._open_path(candidate, key, mapping)
                 except FormatError as failure:
                     error = failure
                 except OSError as failure:
@@ -141,9 +141,9 @@ class Opener:
                         error = failure
         raise error
 
-    def _open_through_mapping(self, key: FileKey, place: MappedPlace) -> int:
+    def _open_through_mapping(self, key: FileKey, mapping: ProcessMapping) -> int:
         """Open the file that is mapped at these addresses now. Raises FormatError if that is another file by now."""
-        unopened, status = _open_unread(f"/proc/{place.pid}/map_files/{place.start:x}-{place.end:x}")
+        unopened, status = _open_unread(f"/proc/{mapping.pid}/map_files/{mapping.start:x}-{mapping.end:x}")
         try:
             descriptor, _ = _reopen_to_read(unopened, key)
         finally:
@@ -159,13 +159,13 @@ class Opener:
             self._devices.setdefault(key[:2], set()).add(status.st_dev)
         return descriptor
 
-    def _open_path(self, path: str, key: FileKey, place: MappedPlace) -> int:
+    def _open_path(self, path: str, key: FileKey, mapping: ProcessMapping) -> int:
         """Open a path. Raises FormatError unless it names the mapped inode, unchanged since it was mapped."""
         unopened, status = _open_unread(path)
         try:
             if status.st_ino != key.inode or not self._is_device(key, status):
                 raise FormatError("another file has its path")
-            mapped_at = place.time + time.time_ns() - time.monotonic_ns()  # by the clock of file times
+            mapped_at = mapping.time + time.time_ns() - time.monotonic_ns()  # by the clock of file times
             descriptor, has_same_generation = _reopen_to_read(unopened, key)
             if status.st_ctime_ns > mapped_at - (0 if has_same_generation else CLOCK_STEP):
                 os.close(descriptor)

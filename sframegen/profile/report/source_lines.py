@@ -228,12 +228,11 @@ def _find_debug_information(file: ElfFile, debug_files: DebugFiles) -> ElfFile |
 
 def _find_go_lines(file: ElfFile, addresses: Iterable[int]) -> FramesByAddress:
     table = find_go_table(file)
-    found: FramesByAddress = {}
+    frames: FramesByAddress = {}
     for address in addresses if table else ():
-        line = table.line_at(address) if table else None
-        if line:
-            found[address] = (SourceFrame("", line.source, line.line, inlined=False),)
-    return found
+        if table and (line := table.line_at(address)):
+            frames[address] = (SourceFrame("", line.source, line.line, inlined=False),)
+    return frames
 
 
 SYMCACHE_SUFFIX = ".symcache"
@@ -260,9 +259,9 @@ def look_up_source_frames(file: ElfFile, addresses: Sequence[int], cache: FileCa
     numbers_of: dict[str, int] = {}
     depths, numbers = array("B"), array("I")
     for address in addresses:
-        found = symcache.look_up(address)
-        depths.append(len(found))
-        for function, source, line in found:
+        frames = symcache.look_up(address)
+        depths.append(len(frames))
+        for function, source, line in frames:
             for text in (function, source):
                 numbers.append(numbers_of.setdefault(text, len(numbers_of)))
             numbers.append(line)
@@ -291,14 +290,14 @@ class _Symcache:
         if address < self._base:
             return []
         try:
-            found = self._symcache.lookup(address - self._base)
+            frames = self._symcache.lookup(address - self._base)
         except (OverflowError, self._library.SymbolicError):
             return []
-        if not any(entry.line for entry in found):
+        if not any(frame.line for frame in frames):
             return []
         return [
-            ((entry.symbol or "")[:MAX_NAME], (entry.full_path or "")[:MAX_NAME], min(entry.line, MAX_LINE))
-            for entry in _limit_frames(found[::-1])
+            ((frame.symbol or "")[:MAX_NAME], (frame.full_path or "")[:MAX_NAME], min(frame.line, MAX_LINE))
+            for frame in _limit_frames(frames[::-1])
         ]
 
     def _version(self) -> bytes:
@@ -320,9 +319,9 @@ class _Symcache:
             raise FormatError(f"symbolic cannot read its debug information: {error}", file=file.name) from None
 
 
-def _limit_frames(entries: list[Any]) -> Iterable[Any]:
+def _limit_frames(frames: list[Any]) -> Iterable[Any]:
     """Return the frames; if there are more than MAX_FRAMES, leave out frames before the innermost one."""
-    return entries if len(entries) <= MAX_FRAMES else [*entries[: MAX_FRAMES - 1], entries[-1]]
+    return frames if len(frames) <= MAX_FRAMES else [*frames[: MAX_FRAMES - 1], frames[-1]]
 
 
 def _as_cffi_buffer(data: memoryview) -> Any:  # noqa: ANN401 - a char[] of cffi

@@ -31,11 +31,11 @@ def find_temporary_folder() -> str:
 
 
 class GrowingColumn:
-    """A column of numbers of type `code` (as in array). `view` covers all of it, and is replaced when the column grows."""
+    """A column of numbers of the type `typecode` (as in array). `view` covers all of it, and is replaced when the column grows."""
 
-    def __init__(self, code: str) -> None:
-        self.code = code
-        self.itemsize = array(code).itemsize
+    def __init__(self, typecode: str) -> None:
+        self.typecode = typecode
+        self.itemsize = array(typecode).itemsize
         self.file = -1
         self.map = mmap(-1, PAGESIZE, MAP_PRIVATE | MAP_ANONYMOUS)
         self.map.madvise(MADV_DONTFORK)  # otherwise a forked process, which does not need it, would keep copies of changed pages
@@ -45,7 +45,7 @@ class GrowingColumn:
         return len(self.view)
 
     def _view(self) -> memoryview:
-        view: memoryview = memoryview(self.map).cast(self.code)  # type: ignore[call-overload]  # an integer's
+        view: memoryview = memoryview(self.map).cast(self.typecode)  # type: ignore[call-overload]  # an integer's
         return view
 
     def resize(self, size: int) -> None:
@@ -93,8 +93,8 @@ class Room:
         self._resident_before = 0  # bytes of file pages that stayed in memory after the last release
         self._columns: list[GrowingColumn] = []
 
-    def new_column(self, code: str) -> GrowingColumn:
-        self._columns.append(GrowingColumn(code))
+    def new_column(self, typecode: str) -> GrowingColumn:
+        self._columns.append(GrowingColumn(typecode))
         return self._columns[-1]
 
     def grow(self, column: GrowingColumn, count: int) -> None:

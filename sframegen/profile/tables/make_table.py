@@ -106,22 +106,22 @@ def _make_and_store(elf: ElfFile, cache: TableCache | None, stores: Stores, *, p
         if abi.byte_order != "little" or elf.header.e_type not in (ET.EXEC, ET.DYN):
             return TableResult(None, Origin.NOTHING, f"{elf.name}: not a program or library for {' or '.join(ARCHITECTURES)}")
         state = stores.describe_state_for(elf) if cache else ""  # before the stores are searched, because they may change meanwhile
-        found = _read_own_section(elf, abi, notes) or _read_detached_section(elf, abi, stores, notes)
+        rules = _read_own_section(elf, abi, notes) or _read_detached_section(elf, abi, stores, notes)
         with name_file_in_errors(elf.name):
-            found = found or _convert_cfi(elf, abi)
-            complete = _complete_rules(found.functions, elf, abi, proves=proves)
+            rules = rules or _convert_cfi(elf, abi)
+            complete = _complete_rules(rules.functions, elf, abi, proves=proves)
             if not len(complete.functions):
-                return TableResult(None, Origin.NOTHING, _join_notes(*notes, complete.proof, *found.warnings))
+                return TableResult(None, Origin.NOTHING, _join_notes(*notes, complete.proof, *rules.warnings))
             table = attach_function_ranges(make_decoded_table(complete.functions), complete.code)
     except FormatError as error:
         return TableResult(None, Origin.NOTHING, _join_notes(*notes, str(error)))
-    notes += found.warnings
+    notes += rules.warnings
     if table.left_out:
         notes.append(f"{elf.name}: does not fit into its table: {table.left_out:,} functions and rules")
     if cache and not notes and complete.proof in ("", PROVEN):  # with a note, the file is read again, so that users see the note
         state += (PROVEN_KEY if complete.proof else UNPROVEN_KEY) if proves else ""
         cache.store(elf.status, table, elf.header.e_machine, state)
-    origin = Origin.PROVEN if complete.proof == PROVEN else found.origin
+    origin = Origin.PROVEN if complete.proof == PROVEN else rules.origin
     return TableResult(table, origin, _join_notes(*notes, complete.proof))
 
 

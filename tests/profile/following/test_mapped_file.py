@@ -15,7 +15,7 @@ from sframegen.elf.records import PF, PT, Phdr
 from sframegen.profile.following import mapped_file
 from sframegen.profile.following.code_spans import MAX_SPAN_LISTS, FileMapping, make_spans, split_into_code_spans
 from sframegen.profile.following.files import NOT_ELF, CodeSpan, TracedFile, TracedFiles
-from sframegen.profile.following.mapped_file import CLOCK_STEP, FileKey, MappedPlace, Opener
+from sframegen.profile.following.mapped_file import CLOCK_STEP, FileKey, Opener, ProcessMapping
 from sframegen.program import patience
 from sframegen.program.helper import helpers
 from sframegen.program.patience import TimeLimits
@@ -55,8 +55,8 @@ def later(path: Path) -> int:
     return path.stat().st_ctime_ns - time.time_ns() + time.monotonic_ns() + 2 * CLOCK_STEP
 
 
-def place(path: Path, when: int) -> MappedPlace:
-    return MappedPlace(NOBODY, 0x1000, 0x2000, str(path), when)
+def place(path: Path, when: int) -> ProcessMapping:
+    return ProcessMapping(NOBODY, 0x1000, 0x2000, str(path), when)
 
 
 def test_a_path_of_a_process_that_ended_is_opened_if_it_is_the_same_inode(library: Path) -> None:
@@ -91,14 +91,14 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         Opener().open(FileKey(0, 0, 1), place(tmp_path / "none", 1))
     with pytest.raises((OSError, FormatError)):
-        Opener().open(FileKey(0, 0, 1), MappedPlace(NOBODY, 0, 1, "//anon", 1))
+        Opener().open(FileKey(0, 0, 1), ProcessMapping(NOBODY, 0, 1, "//anon", 1))
 
 
-def own_row() -> tuple[FileKey, MappedPlace]:
+def own_row() -> tuple[FileKey, ProcessMapping]:
     with open("/proc/self/maps", "rb") as file:  # noqa: PTH123 - a file that has no size
         rows = parse_mappings(file.read())
     row = next(row for row in rows if row.executable and row.inode)
-    return mapped_file.parse_file_key(row.device, row.inode), MappedPlace(os.getpid(), row.start, row.end, row.path, 1)
+    return mapped_file.parse_file_key(row.device, row.inode), ProcessMapping(os.getpid(), row.start, row.end, row.path, 1)
 
 
 @pytest.mark.sampled
