@@ -56,17 +56,14 @@ class Action(IntEnum):
 
 
 class CfiInstruction(NamedTuple):
-    """A call frame instruction. `factor`: 1 scales the offset operand by the data alignment, -1 by its negative, 0 not at all.
-
-    `kind`: that of the rule which SET_RULE sets.
-    """
+    """A call frame instruction. `factor`: 1 scales the offset operand by the data alignment, -1 by its negative, 0 not at all."""
 
     opcode: int
     name: str
     action: Action
     operand_a: Operand = Operand.NONE
     operand_b: Operand = Operand.NONE
-    kind: RuleKind = RuleKind.UNSPECIFIED
+    kind: RuleKind = RuleKind.UNSPECIFIED  # of the rule that SET_RULE sets
     factor: int = 0
 
 

@@ -116,8 +116,7 @@ class Coverage:
     def ranges_without_cfi(self, elf: ElfFile) -> list[Range]:
         """Return the ranges of category `code`, ascending. Raises FormatError as `bytes_by_category` does."""
         most_areas = 2 * (len(elf.sections) + len(elf.segments) + len(self.ignored_ranges)) + 1  # areas lie between their edges
-        most_gaps = most_areas + len(self.fde_ranges.start)
-        gaps = self._count_gaps(elf, zeros("Q", len(CATEGORIES)), most_gaps)
+        gaps = self._count_gaps(elf, zeros("Q", len(CATEGORIES)), most_areas + len(self.fde_ranges.start))
         return list(zip(*gaps, strict=True))
 
     def _count_gaps(self, elf: ElfFile, counts: array[int], room: int) -> tuple[array[int], array[int]]:
