@@ -71,12 +71,11 @@ class LazyGroup(Group):
 
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
-    if not value:
-        return
-    from sframegen.program.build import version_line  # noqa: PLC0415 - only needed here
+    if value:
+        from sframegen.program.build import version_line  # noqa: PLC0415 - only needed here
 
-    click.echo(version_line())
-    ctx.exit()
+        click.echo(version_line())
+        ctx.exit()
 
 
 @click.group(

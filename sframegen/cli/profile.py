@@ -276,13 +276,13 @@ def _check_threads(tids: frozenset[int]) -> None:
 
 def _parse_pids(arguments: tuple[str, ...]) -> frozenset[int] | None:
     """Return the process ids; None if the arguments are a command."""
-    words = [argument for argument in arguments if not (argument.isdecimal() and argument.isascii())]
-    if not words:
+    other_words = [argument for argument in arguments if not (argument.isdecimal() and argument.isascii())]
+    if not other_words:
         if too_long := [argument for argument in arguments if len(argument) > MAX_PID_DIGITS]:
             raise click.UsageError(f"{cut_middle(too_long[0])}: not a process id")
         return frozenset(map(int, arguments))
-    if words[0] != arguments[0]:
-        raise click.UsageError(f"{words[0]}: not a process id, and {arguments[0]} is one")
+    if other_words[0] != arguments[0]:
+        raise click.UsageError(f"{other_words[0]}: not a process id, and {arguments[0]} is one")
     if not arguments[0]:
         raise click.UsageError("the command name is empty")
     return None

@@ -45,7 +45,7 @@ class Helpers:
     def call(self, risk: Hashable, work: Callable[..., Answer], *arguments: object, descriptors: Sequence[int] = ()) -> Answer:
         """Return the result of `work(*arguments, *descriptors)`. Raises as that does, and NoAnswerError.
 
-        Waits as long as `patience` has it for a sleeping or a busy helper; less if other calls have used up the time of all helpers.
+        Waits as long as `patience` allows for a sleeping or busy helper; less if other calls have used up the time of all helpers.
         """
         for stuck in tuple(self._stuck):  # a helper that has answered late can take this call, so that no new process is needed
             self.is_free(stuck)

@@ -14,7 +14,7 @@ from sframegen.elf.records import EHDR_SIZE
 from sframegen.format.abi import is_linked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 # The tokens of a GLOB: `**/` (any directories), `**` (anything), `*` (anything without a slash), `?` (one character), a set such as
 # `[a-z]` or `[!a-z]` (one of its members, or none of them), and a character that stands for itself.
@@ -51,16 +51,15 @@ class Exclusions:
     ends with a slash matches only directories. `*`, `?` and `[...]` do not match a slash, `**` matches anything.
     """
 
-    def __init__(self, patterns: Iterable[str]) -> None:
+    def __init__(self, globs: Sequence[str]) -> None:
         """Compile the patterns. Raises ValueError for an invalid pattern."""
-        self._regex: dict[bool, re.Pattern[str]] = {}  # for files, and by True for directories
-        globs = list(patterns)
+        self._regexes: dict[bool, re.Pattern[str]] = {}  # by is_directory: for files, and for directories
         for is_directory in (False, True):
             regexes = [_glob_to_regex(glob) for glob in globs if is_directory or not glob.endswith("/")]
-            self._regex[is_directory] = re.compile("|".join(regexes or ["(?!)"]), re.DOTALL)  # (?!) matches nothing
+            self._regexes[is_directory] = re.compile("|".join(regexes or ["(?!)"]), re.DOTALL)  # (?!) matches nothing
 
     def match(self, path: str, *, is_directory: bool) -> bool:
-        return self._regex[is_directory].fullmatch("/" + path) is not None
+        return self._regexes[is_directory].fullmatch("/" + path) is not None
 
 
 def _glob_to_regex(pattern: str) -> str:
