@@ -48,7 +48,7 @@ def check_objects(
     if debug_file is not None and objects.is_archive:
         raise FormatError("an archive has no separate debug file")
     draft = ReportDraft(objects.file)
-    reports = [check_object(elf, debug_file, consumer, job_options) for elf in objects.members.values()]
+    reports = [check_single_object(elf, debug_file, consumer, job_options) for elf in objects.members.values()]
     cfi_verdicts: Counter[Verdict] = Counter()
     instruction_verdicts: dict[str, Counter[str]] = {}
     for report in reports:
@@ -69,7 +69,7 @@ def check_objects(
     return draft.report()
 
 
-def check_object(
+def check_single_object(
     elf: ElfFile, debug_file: Path | None = None, consumer: Consumer = "all", job_options: JobOptions | None = None
 ) -> CheckReport:
     """Check one object, and return its report. Sections that cannot be read or laid out become findings."""

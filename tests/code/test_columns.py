@@ -68,7 +68,7 @@ def plain(code: bytes, abi: Abi) -> Plain:
             if isa.resolve_register_add and point.effects == (Lose(Register.SP),):
                 point = point._replace(effects=isa.resolve_register_add(instructions, number) or point.effects)
             points.append(point)
-    padding = [address for address, _, mnemonic, operands in instructions if isa.pads(mnemonic, operands)]
+    padding = [address for address, _, mnemonic, operands in instructions if isa.is_padding(mnemonic, operands)]
     return Plain(instructions, points, list(taken(instructions)), padding)
 
 
@@ -280,4 +280,4 @@ def test_padding_belongs_to_the_row_before_it_only_where_the_next_follows() -> N
 
 
 def test_literals_of_compiled_loops() -> None:
-    assert (instruction_columns.IDS, instruction_columns.NAME) == (16384, 32)
+    assert (instruction_columns.IDS, instruction_columns.MNEMONIC_SIZE) == (16384, 32)

@@ -53,13 +53,13 @@ USES_NETWORK = {  # SECURITY.md names them
 # One function for each of several things, under one name: what they are given and return is the same.
 PROTOCOLS = {
     "sframegen/cli": {"command"},  # of each command, which cli/commands.py calls
-    "sframegen/code/isa": {"decode_effects", "decode_point", "find_jump_table", "matters", "pads"},  # of each instruction set
+    "sframegen/code/isa": {"decode_effects", "decode_point", "find_jump_table", "always_matters", "is_padding"},  # of each instruction set
     "sframegen/stack/abi": {"ends_call", "starts_thread"},  # of each machine
 }
 # What a command does, and the library's function for it; what the programs of two rooms begin with.
 COMMANDS = {"add_section", "convert", "main"}
 # To be renamed. Take a name off when it is; add none.
-AMBIGUOUS = {"check_object", "decode", "join", "read"}
+AMBIGUOUS = {"decode", "join", "read"}
 IN_EACH_ROOM = {"__init__.py", "__main__.py", "columns.py", "machines.py"}
 ROOMS_OF_FILES = ("sframegen/cli", "sframegen/code/isa", "sframegen/stack/abi")  # a file for each command, or each machine
 

@@ -92,7 +92,8 @@ def compare_rule(row: CfiRow, rule: Rule, abi: Abi, residue: int) -> Agreement:
 def depends_on_pc(row: CfiRow, abi: Abi) -> bool:
     """Return True if an expression of the row may read the PC."""
     register = f"DW_OP_breg{abi.pc}"
-    return any(rule.code and _uses_operation(rule.code, abi.byte_order, register) for rule in (row.cfa, row.ra, row.fp, row.sp))
+    expressions = (_parse_expression(rule.code, abi.byte_order) for rule in (row.cfa, row.ra, row.fp, row.sp) if rule.code)
+    return any(operation.op_name == register for operations in expressions for operation in operations or ())
 
 
 def is_surely_expressible(row: CfiRow, abi: Abi) -> bool:
@@ -190,10 +191,6 @@ def _parse_expression(code: bytes, byte_order: str) -> tuple[DWARFExprOp, ...] |
         return tuple(_expression_parser(little=byte_order == "little").parse_expr(code)) if len(code) <= MAX_CODE else None
     except Exception:  # noqa: BLE001
         return None
-
-
-def _uses_operation(code: bytes, byte_order: str, operation: str) -> bool:
-    return any(parsed.op_name == operation for parsed in _parse_expression(code, byte_order) or ())
 
 
 def _run_expression(code: bytes, stack: list[int], world: World, abi: Abi) -> int:

@@ -1,4 +1,7 @@
-"""Reads call frame information with pyelftools into the rows of each FDE, or the reason why they cannot be read."""
+"""Reads call frame information with pyelftools into the rows of each FDE, or the reason why they cannot be read.
+
+An FDE is skipped, and counted by reason, if pyelftools is known to misread its instructions or would need too long for them.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +48,9 @@ COSTLY = "more work than their size warrants"
 
 # pyelftools makes an object of each instruction, copies the rules of all registers for each row, and copies expressions byte by
 # byte for each remembered state. Real FDEs need up to 40 such steps, of about a microsecond, for a byte of CFI; whole files 5.
-STEPS_A_BYTE, STEPS_A_BYTE_OF_ALL, STEPS = 64, 10, 1 << 20
-READS_A_BYTE, READS = 4, 128
-ENTRY_BYTES, ALL_CIE_BYTES = 1 << 18, 1 << 19
+MAX_STEPS_A_BYTE, MAX_STEPS_A_BYTE_OF_SECTION, MAX_STEPS = 64, 10, 1 << 20
+MAX_READ_A_BYTE, MIN_READ = 4, 128
+MAX_ENTRY_BYTES, MAX_CIE_BYTES = 1 << 18, 1 << 19
 
 
 class RegisterRow(NamedTuple):
@@ -90,12 +93,9 @@ class FdeColumns:
         self.section.append(section)
         self.start.append(start)
         self.end.append(end)
-        for at, state in rows:
+        for at, row in rows or [(start, None)]:
             self.row_start.append(at)
-            self.row_state.append(-1 if state is None else self.states.setdefault(state, len(self.states)))
-        if not rows:
-            self.row_start.append(start)
-            self.row_state.append(-1)
+            self.row_state.append(-1 if row is None else self.states.setdefault(row, len(self.states)))
         self.first_row.append(len(self.row_start))
 
     def make_track(self, executable: Sequence[Range]) -> Track:
@@ -119,9 +119,9 @@ class FdeColumns:
     def _add_overlapping(self, track: Track, group: list[int], end: int) -> None:
         """Add a group of FDEs that overlap. If they are of several lists, only those of the earliest count."""
         start = self.start[group[0]]
-        best = min(self.section[one] for one in group)
-        group = [one for one in group if self.section[one] == best]
-        if len({self._comparable_rows(one) for one in group}) > 1:
+        earliest = min(self.section[fde] for fde in group)
+        group = [fde for fde in group if self.section[fde] == earliest]
+        if len({self._comparable_rows(fde) for fde in group}) > 1:
             track.add(start, end, UNKNOWN_ROW)
             return
         rows = range(self.first_row[group[0]], self.first_row[group[0] + 1])
@@ -131,10 +131,10 @@ class FdeColumns:
             state = self.row_state[row]
             track.add(min(self.row_start[row], end), min(following, end), UNKNOWN_ROW if state < 0 else state)
 
-    def _comparable_rows(self, one: int) -> tuple[int, int, bytes, bytes]:
+    def _comparable_rows(self, fde: int) -> tuple[int, int, bytes, bytes]:
         """Return the range and the rows of an FDE in a form that is equal for equal ones."""
-        rows = slice(self.first_row[one], self.first_row[one + 1])
-        return self.start[one], self.end[one], self.row_start[rows].tobytes(), self.row_state[rows].tobytes()
+        rows = slice(self.first_row[fde], self.first_row[fde + 1])
+        return self.start[fde], self.end[fde], self.row_start[rows].tobytes(), self.row_state[rows].tobytes()
 
 
 class UnreadError(Exception):
@@ -168,7 +168,7 @@ def read_fdes(section: CfiSection, number: int, abi: Abi, fdes: FdeColumns) -> I
     reader = _Reader(CallFrameInfo(stream, len(section.data), section.address, structs, section.eh), stream, abi)
     cie_bytes = 0
     for offset, end, cie in _find_entries(section):
-        if cie is None and cie_bytes + end - offset <= ALL_CIE_BYTES:
+        if cie is None and cie_bytes + end - offset <= MAX_CIE_BYTES:
             cie_bytes += end - offset
             reader.read_cie(offset, end)
     for offset, end, cie in _find_entries(section):
@@ -214,7 +214,7 @@ class _Reader:
         self.stream = stream
         self.abi = abi
         self.cies: dict[int, _Cie | UnreadError] = {}
-        self.steps = STEPS + STEPS_A_BYTE_OF_ALL * info.size
+        self.steps_left = MAX_STEPS + MAX_STEPS_A_BYTE_OF_SECTION * info.size
 
     def read_cie(self, offset: int, end: int) -> None:
         try:
@@ -224,7 +224,7 @@ class _Reader:
             cie.instructions = _remove_args_size(cie.instructions)
             self._spend_steps(_count_steps(cie.instructions), end - offset)
             table = cie.get_decoded().table
-            opcodes = [one.opcode for one in cie.instructions]
+            opcodes = [instruction.opcode for instruction in cie.instructions]
             if len(table) <= sum(opcode in ADVANCES for opcode in opcodes) and DEF_CFA_EXPRESSION in opcodes:
                 raise UnreadError(LAST_ROW)  # noqa: TRY301
             letters = cie.header.augmentation
@@ -266,47 +266,46 @@ class _Reader:
         return start, end_address, rows
 
     def _parse_entry(self, offset: int, end: int) -> object:
-        if end - offset > ENTRY_BYTES:
+        if end - offset > MAX_ENTRY_BYTES:
             raise UnreadError(COSTLY)
-        self.stream.allowance = READS + READS_A_BYTE * (end - offset)
+        self.stream.allowance = MIN_READ + MAX_READ_A_BYTE * (end - offset)
         return self.info._parse_entry_at(offset)  # noqa: SLF001 - get_entries() fails as a whole where one entry is bad
 
     def _spend_steps(self, steps: int, size: int) -> None:
-        if steps > min(STEPS_A_BYTE * size, STEPS, self.steps):
+        if steps > min(MAX_STEPS_A_BYTE * size, MAX_STEPS, self.steps_left):
             raise UnreadError(COSTLY)
-        self.steps -= steps
+        self.steps_left -= steps
 
     def _make_rows(self, fde: FDE, cie: _Cie, start: int, size: int) -> list[tuple[int, CfiRow | None]]:
         fde.instructions = _remove_args_size(fde.instructions)
         instructions = [*cie.instructions, *fde.instructions]
         self._spend_steps(_count_steps(instructions), size)
-        states = [one for one in instructions if one.opcode not in NO_REGISTER and one.args[0] == self.abi.ra_state]
-        if any(one.opcode != VAL_EXPRESSION or one.args[1] not in RA_STATES for one in states) or (
-            states and any(one.opcode == NEGATE_RA_STATE for one in instructions)
-        ):
+        ra_state_rules = [rule for rule in instructions if rule.opcode not in NO_REGISTER and rule.args[0] == self.abi.ra_state]
+        is_constant = all(rule.opcode == VAL_EXPRESSION and rule.args[1] in RA_STATES for rule in ra_state_rules)
+        if not is_constant or (ra_state_rules and any(instruction.opcode == NEGATE_RA_STATE for instruction in instructions)):
             raise UnreadError(RA_STATE)
         table = fde.get_decoded().table
         signed = _find_signed_rows(cie.instructions, fde.instructions)
         if len(table) != len(signed):
             raise UnreadError(LAST_ROW)
-        first = table[0]["pc"]
+        table_start = table[0]["pc"]
         rows: list[tuple[int, CfiRow | None]] = []
-        for line, sign in zip(table, signed, strict=True):
-            at = start + line["pc"] - first
+        for table_row, is_signed in zip(table, signed, strict=True):
+            at = start + table_row["pc"] - table_start
             if at > ADDRESS_MASK:
                 break
             if rows and rows[-1][0] == at:
                 rows.pop()
-            rows.append((at, self._make_row(line, cie, signed=sign)))
+            rows.append((at, self._make_row(table_row, cie, signed=is_signed)))
         return rows
 
-    def _make_row(self, line: dict[object, object], cie: _Cie, *, signed: bool) -> CfiRow | None:
+    def _make_row(self, table_row: dict[object, object], cie: _Cie, *, signed: bool) -> CfiRow | None:
         """Return a row of pyelftools' table; None if pyelftools has lost a part of it."""
-        cfa = line["cfa"]
+        cfa = table_row["cfa"]
         if isinstance(cfa, CFARule) and cfa.expr is None and (cfa.reg is None or cfa.offset is None):
             return None
-        ra, fp, sp = (_make_register_row(line.get(number)) for number in (cie.ra_column, self.abi.fp, self.abi.sp))
-        signed = signed or _make_register_row(line.get(self.abi.ra_state)).code == bytes(RA_STATES[1])
+        ra, fp, sp = (_make_register_row(table_row.get(number)) for number in (cie.ra_column, self.abi.fp, self.abi.sp))
+        signed = signed or _make_register_row(table_row.get(self.abi.ra_state)).code == bytes(RA_STATES[1])
         return CfiRow(cie.ra_column, _make_register_row(cfa), ra, fp, sp, signed, cie.signal, cie.key_b)
 
 
@@ -315,35 +314,35 @@ def _remove_args_size(instructions: list[CallFrameInstruction]) -> list[CallFram
 
     Raises UnreadError for an instruction that pyelftools reads wrongly.
     """
-    for one in instructions:
-        if one.opcode in MISREAD_OPCODES:
-            raise UnreadError(MISREAD_OPCODES[one.opcode])
-    return [one for one in instructions if one.opcode != ARGS_SIZE]
+    for instruction in instructions:
+        if instruction.opcode in MISREAD_OPCODES:
+            raise UnreadError(MISREAD_OPCODES[instruction.opcode])
+    return [instruction for instruction in instructions if instruction.opcode != ARGS_SIZE]
 
 
 def _count_steps(instructions: list[CallFrameInstruction]) -> int:
     """Return an estimate of the steps that pyelftools takes to turn these instructions into rows."""
-    registers = len({one.args[0] for one in instructions if one.opcode not in NO_REGISTER})
-    code = sum(len(one.args[-1]) for one in instructions if one.opcode in EXPRESSIONS)
-    rows = sum(one.opcode in ADVANCES for one in instructions)
-    remembered = sum(one.opcode == REMEMBER for one in instructions)
+    registers = len({instruction.args[0] for instruction in instructions if instruction.opcode not in NO_REGISTER})
+    code = sum(len(instruction.args[-1]) for instruction in instructions if instruction.opcode in EXPRESSIONS)
+    rows = sum(instruction.opcode in ADVANCES for instruction in instructions)
+    remembered = sum(instruction.opcode == REMEMBER for instruction in instructions)
     return len(instructions) + rows * registers + 32 * remembered * (1 + registers + code)
 
 
-def _find_signed_rows(before: list[CallFrameInstruction], instructions: list[CallFrameInstruction]) -> list[bool]:
-    """Return whether each row's return address is signed, which pyelftools ignores. `before`: the instructions of the CIE."""
-    signed = sum(one.opcode == NEGATE_RA_STATE for one in before) % 2 == 1
-    remembered, found = [], []
-    for one in instructions:
-        if one.opcode in ADVANCES:
-            found.append(signed)
-        elif one.opcode == NEGATE_RA_STATE:
+def _find_signed_rows(cie_instructions: list[CallFrameInstruction], fde_instructions: list[CallFrameInstruction]) -> list[bool]:
+    """Return whether each row's return address is signed, which pyelftools ignores. The CIE's instructions run first."""
+    signed = sum(instruction.opcode == NEGATE_RA_STATE for instruction in cie_instructions) % 2 == 1
+    remembered, signed_rows = [], []
+    for instruction in fde_instructions:
+        if instruction.opcode in ADVANCES:
+            signed_rows.append(signed)
+        elif instruction.opcode == NEGATE_RA_STATE:
             signed = not signed
-        elif one.opcode == REMEMBER:
+        elif instruction.opcode == REMEMBER:
             remembered.append(signed)
-        elif one.opcode == RESTORE:
+        elif instruction.opcode == RESTORE:
             signed = remembered.pop()
-    return [*found, signed]
+    return [*signed_rows, signed]
 
 
 def _make_register_row(rule: object) -> RegisterRow:

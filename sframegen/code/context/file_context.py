@@ -87,8 +87,8 @@ class FileContext:
         self.starts = [start for start, _ in code]
         self.read_only = ReadOnlyMemory(elf)
         self.imports = {**read_imports(elf), **elf.externals.pointers}
-        of_others = dict.fromkeys([*self.imports.values(), *elf.externals.stubs.values()])
-        self.names = {name: number for number, name in enumerate(of_others)}
+        external_names = dict.fromkeys([*self.imports.values(), *elf.externals.stubs.values()])
+        self.names = {name: number for number, name in enumerate(external_names)}
         self.defined = {symbol.name: symbol.address for symbol in read_functions(elf)}
         self.named = {address for name, address in self.defined.items() if never_returns(name)}
         self.stubs = stubs | elf.externals.stubs.keys()  # externals: an object's references to other files
@@ -157,7 +157,7 @@ class FileContext:
         return find_targets
 
     def _resolve_stub(self, target: int) -> Callee:
-        for size in (MAX_ENTRY_SIZE, 16, 8):
+        for size in (MAX_ENTRY_SIZE, 16, 8):  # less code may follow a stub at the end of a segment
             try:
                 slot = plt_slot_of(self.decode(target, target + size))
             except FormatError:

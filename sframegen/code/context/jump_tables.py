@@ -1,4 +1,8 @@
-"""Finds the targets of an indirect jump, if the code before it shows its jump table in read-only memory."""
+"""Finds the targets of an indirect jump, if the code before it shows its jump table in read-only memory.
+
+The module of the machine finds the table's address and the form of its entries; the comparison before the load gives their number.
+Jumps through a register without a table have the labels that the function puts into the register as targets.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +52,7 @@ class JumpTableFinder:
 
     def __init__(self, piece: DecodedCode, read: Callable[[int, int], bytes | None]) -> None:
         self.piece = piece
-        self.form = piece.frames.isa.jump_tables
+        self.patterns = piece.frames.isa.jump_tables
         self.read = read
         self.steps_left = STEPS_PER_INSTRUCTION * (len(piece) + MAX_ENTRIES)
         self.labels: dict[str, Sequence[int]] = {}
@@ -67,7 +71,7 @@ class JumpTableFinder:
         number = self.piece.number_at(point.address)
         operands = self.piece.instruction(number)[3]
         self.steps_left -= 1
-        table = self.form.find(self, number, operands)
+        table = self.patterns.find(self, number, operands)
         if table is None:
             return self._find_labels(operands, begins)
         count = self._find_entry_count(table)
@@ -88,15 +92,15 @@ class JumpTableFinder:
         if self.table_addresses is None:
             jumps = self.piece.point_numbers(Flow.INDIRECT)
             numbers = [self.piece.number_at(self.piece.start + self.piece.at[jump]) for jump in jumps]
-            found = [self.form.find(self, number, self.piece.instruction(number)[3]) for number in numbers]
+            found = [self.patterns.find(self, number, self.piece.instruction(number)[3]) for number in numbers]
             self.table_addresses = sorted(one.address for one in found if one is not None)
         after = bisect_right(self.table_addresses, table.address)
         return (self.table_addresses[after] - table.address) // table.width if after < len(self.table_addresses) else MAX_ENTRIES
 
     def _find_labels(self, register: str, begins: Callable[[int], bool]) -> Sequence[int]:
         """Return the labels of the function that it puts into a register; none if it ever puts anything else there."""
-        form = self.form
-        if form.label is None or register not in form.explicit:
+        patterns = self.patterns
+        if patterns.label is None or register not in patterns.label_registers:
             return ()
         if register not in self.labels:
             found = set(self._written_labels(register))
@@ -106,15 +110,15 @@ class JumpTableFinder:
 
     def _written_labels(self, register: str) -> Iterator[int | None]:
         """Yield the labels that instructions write into a register, None for anything else."""
-        form = self.form
+        patterns = self.patterns
         for number in range(len(self.piece)):
             self.steps_left -= 1
             instruction = self.piece.instruction(number)
-            mnemonic, parts = instruction[2], [form.whole_register(one) for one in instruction[3].split(", ")]
-            if register in parts[1:2] and mnemonic.startswith(form.second):
+            mnemonic, parts = instruction[2], [patterns.whole_register(one) for one in instruction[3].split(", ")]
+            if register in parts[1:2] and mnemonic.startswith(patterns.write_second):
                 yield None
-            elif parts[0] == register and mnemonic not in form.reads:
-                yield form.label(instruction) if form.label else None
+            elif parts[0] == register and mnemonic not in patterns.keep_first:
+                yield patterns.label(instruction) if patterns.label else None
 
     def _read_entries(self, table: JumpTable, count: int = 0) -> Iterator[int]:
         """Return the targets of `count` entries, none if read-only memory has fewer; without a count, of all possible entries."""
@@ -134,7 +138,7 @@ class JumpTableFinder:
             if number < 0 or self.steps_left < 0:
                 return
             instruction = self.piece.instruction(number)
-            if instruction[2].rpartition(" ")[2] in self.form.ends:
+            if instruction[2].rpartition(" ")[2] in self.patterns.flow_ends:
                 source = self.sources.get(instruction[0] + instruction[1])
                 if source is None:
                     return
@@ -153,14 +157,14 @@ class JumpTableFinder:
 
     def _find_entry_count(self, table: JumpTable) -> int:
         """Return the number of entries, from the comparison before the load from the table; 0 if none is found."""
-        whole_register = self.form.whole_register
+        whole_register = self.patterns.whole_register
         index, entries_beyond = whole_register(table.counter), None
         for _, (_, _, mnemonic, operands) in self.walk_back(table.load):
             parts = operands.split(", ")
-            if mnemonic in self.form.limits:
-                entries_beyond = self.form.limits[mnemonic]
+            if mnemonic in self.patterns.limit_branches:
+                entries_beyond = self.patterns.limit_branches[mnemonic]
             elif (
-                mnemonic in self.form.compares
+                mnemonic in self.patterns.compares
                 and len(parts) == 2
                 and entries_beyond is not None
                 and whole_register(parts[0]) == index
@@ -169,8 +173,8 @@ class JumpTableFinder:
                 return int(number, 0) + entries_beyond if number[:1].isdigit() else 0
             elif mnemonic == "and" and whole_register(parts[0]) == index and parts[-1].lstrip("#")[:1].isdigit():
                 return int(parts[-1].lstrip("#"), 0) + 1
-            elif mnemonic.startswith(self.form.chooses) and whole_register(parts[0]) == index:
+            elif mnemonic.startswith(self.patterns.selects) and whole_register(parts[0]) == index:
                 return 0
-            elif mnemonic in self.form.copies and whole_register(parts[0]) == index:
+            elif mnemonic in self.patterns.copies and whole_register(parts[0]) == index:
                 index = whole_register(parts[1])
         return 0

@@ -133,7 +133,7 @@ def _clip_runs(runs: list[StubRun], within: list[Range] | None) -> Iterator[Stub
         for low, high in islice(within, range_index, None):
             if low >= end:
                 break
-            first = max(0, -(-(low - start) // stub.size))
+            first = max(0, -(-(low - start) // stub.size))  # rounded up
             last = min(length, (high - start) // stub.size)
             if first < last:
                 yield StubRun(start + first * stub.size, last - first, stub)

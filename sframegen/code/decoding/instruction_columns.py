@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 MAX_MNEMONICS = 1 << 11  # that have an index at a time
 IDS = 1 << 14  # capstone's ids of instructions are taken modulo this
 MAX_TEXTS = 1 << 16  # texts whose meanings are kept at a time
-NAME = 32  # bytes of a mnemonic, with the zero after it
+MNEMONIC_SIZE = 32  # bytes of a mnemonic, with the zero after it
 
 DIGITS = re.compile(rb"0x([0-9a-f]{1,16})|[0-9]{1,16}")
 
@@ -61,14 +61,14 @@ class Meanings:
 
     def describe_mnemonic(self, mnemonic: str) -> tuple[bool, int]:
         """Return whether each such instruction matters, whatever its operands are, and its Take."""
-        return mnemonic == ".byte" or self.isa.matters(mnemonic), self.isa.takes.get(mnemonic, 0)
+        return mnemonic == ".byte" or self.isa.always_matters(mnemonic), self.isa.takes.get(mnemonic, 0)
 
     def find_meaning(self, mnemonic: str, operands: str, first_byte: int, address: int, end: int) -> tuple[int, int | None]:
         """Return an instruction's meaning, and its target or slot, which depend on its address.
 
         The reader calls this once for each text of an instruction, unless the target or slot differs each time.
         """
-        pads = PADS if self.isa.pads(mnemonic, operands) else 0
+        pads = PADS if self.isa.is_padding(mnemonic, operands) else 0
         if mnemonic == ".byte":
             return STOP | pads, None
         point = self.isa.decode_point(address, end, mnemonic, operands, first_byte)
@@ -85,7 +85,8 @@ class Meanings:
 class InstructionReader:
     """Reads the instructions of one ABI. Meanings are kept by text; capstone's ids only speed up the search for a mnemonic.
 
-    `consumed`: the number of bytes that the last `read` decoded. instruction_columns.pxd has the types.
+    `consumed`: the number of bytes that the last `read` decoded. `value`: the number or address that was parsed last.
+    By mnemonic, `direct` and `by_slot` have the meaning of jumps and calls whose operands are only a target, or [rip + n].
     """
 
     def __init__(self, meanings: Meanings, records: int) -> None:
@@ -105,7 +106,7 @@ class InstructionReader:
         self.pairs = pairs
         self.prefix = isa.prefix
         self.index_of_id = array("H", bytes(2 * IDS))
-        self.mnemonic_bytes = bytearray(NAME * MAX_MNEMONICS)
+        self.mnemonic_bytes = bytearray(MNEMONIC_SIZE * MAX_MNEMONICS)
         self.always_matters = bytearray(MAX_MNEMONICS)
         self.takes = bytearray(MAX_MNEMONICS)
         self.direct = array("q", bytes(8 * MAX_MNEMONICS))
@@ -277,7 +278,7 @@ class InstructionReader:
     # -- parsing of texts, which end with a zero; methods of `bytes` replace the loops where these would be interpreted
 
     def has_mnemonic(self, index: cython.Py_ssize_t, pos: cython.Py_ssize_t) -> cython.int:
-        name: cython.Py_ssize_t = index * 32  # NAME
+        name: cython.Py_ssize_t = index * 32  # MNEMONIC_SIZE
         while self.mnemonic_bytes[name] == self.data[pos] and self.mnemonic_bytes[name]:
             name += 1
             pos += 1

@@ -216,40 +216,38 @@ def _remove_unreachable_branches(piece: DecodedCode, continues: Callable[[int, i
 
 def derive_rules(rows: Iterable[tuple[int, int, FrameState]], abi: Abi) -> Iterator[tuple[int, int, Rule]]:
     """Yield (start, end, rule) for the ascending rows (start, end, state) that determine a rule; equal neighbours are joined."""
-    last: tuple[int, int, Rule] | None = None
+    joined: tuple[int, int, Rule] | None = None
     for start, end, state in rows:
         rule = rule_of_state(state, abi.sp, abi.fp, abi.fixed_ra_offset)
         if rule is None:
             continue
-        if last is None:
-            last = start, end, rule
-        elif last[1] == start and last[2] == rule:
-            last = last[0], end, rule
-        elif last[1] <= start:
-            if last[0] < last[1]:
-                yield last
-            last = start, end, rule
+        if joined is None:
+            joined = start, end, rule
+        elif joined[1] == start and joined[2] == rule:
+            joined = joined[0], end, rule
+        elif joined[1] <= start:
+            if joined[0] < joined[1]:
+                yield joined
+            joined = start, end, rule
         else:  # instructions that overlap
-            last = last[0], min(start, last[1]), last[2]
-    if last is not None and last[0] < last[1]:
-        yield last
+            joined = joined[0], min(start, joined[1]), joined[2]
+    if joined is not None and joined[0] < joined[1]:
+        yield joined
 
 
 @lru_cache(1 << 12)
 def rule_of_state(state: FrameState, sp: int, fp: int, fixed_ra: int) -> Rule | None:
     """Return the unwind rule of a state, with DWARF register numbers; None if the CFA, RA or the caller's FP is unknown."""
-    has_record = state.fp is not None and state.fp != CALLERS and state.fp == state.fp_at
-    if has_record and state.fp is not None:
-        cfa = Where(fp, -state.fp)
-    elif state.sp is not None:
+    fp_offset = None if state.fp == CALLERS else state.fp
+    has_frame_record = fp_offset is not None and fp_offset == state.fp_at  # FP points at the saved FP
+    if state.sp is not None and not has_frame_record:
         cfa = Where(sp, -state.sp)
-    elif state.fp is not None and state.fp != CALLERS:
-        cfa = Where(fp, -state.fp)
+    elif fp_offset is not None:
+        cfa = Where(fp, -fp_offset)
     else:
         return None
-    ra = (
-        Where(None, fixed_ra, deref=True) if fixed_ra and state.ra_at == fixed_ra else _saved_location(state, state.ra_at, state.ra)
-    )
+    has_fixed_ra = fixed_ra != 0 and state.ra_at == fixed_ra
+    ra = Where(None, fixed_ra, deref=True) if has_fixed_ra else _saved_location(state, state.ra_at, state.ra)
     fp_location = _saved_location(state, state.fp_at, state.fp)
     if isinstance(ra, bool) or isinstance(fp_location, bool) or state.signed is None:
         return None

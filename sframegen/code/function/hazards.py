@@ -85,18 +85,19 @@ def count_copies(instructions: Iterable[tuple[Instruction, FrameState | None]], 
         return 0
     count = 0
     for (_, _, mnemonic, operands), state in instructions:
-        if not register.name.search(operands):
+        if not register.names_register.search(operands):
             continue
         text = f"{mnemonic} {operands}"
-        if register.returns.match(text):
+        if register.reloads.match(text):
             count += 2
         if state is not None and (state.fp if register_name == "FP" else state.ra) != CALLERS:
             continue
-        if mnemonic.startswith(copying.loads) and not register.name.search(operands.partition("[")[2]):
+        if mnemonic.startswith(copying.loads) and not register.names_register.search(operands.partition("[")[2]):
             continue
-        first, _, rest = operands.partition(", ")
-        if mnemonic == "xor" and first == rest:
+        first, _, others = operands.partition(", ")
+        if mnemonic == "xor" and first == others:  # it clears the register
             continue
-        if register.name.search(rest if mnemonic in copying.writes and register.name.fullmatch(first) else operands):
-            count += 1 if copying.followed.match(text) else 2  # a copy that is not followed may be anywhere
+        only_writes = mnemonic in copying.only_write_first and register.names_register.fullmatch(first)
+        if register.names_register.search(others if only_writes else operands):
+            count += 1 if copying.followed_copies.match(text) else 2  # a copy that is not followed may be anywhere
     return count

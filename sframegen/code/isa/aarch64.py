@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from sframegen.code.isa.effects import Add, Effects, Flow, FrameState, Load, Lose, Point, Register, Sign, Store, Take
-from sframegen.code.isa.instruction_set import CodeBefore, Copies, Copying, Isa, JumpTable, JumpTables, Stubs, SystemCall, stub
+from sframegen.code.isa.instruction_set import CodeBefore, CopyForms, Copying, Isa, JumpTable, JumpTables, Stubs, SystemCall, stub
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ IRELATIVE = 1032  # R_AARCH64_IRELATIVE
 
 SP, FP, RA, OTHER = Register.SP, Register.FP, Register.RA, Register.OTHER
 
-WIDE = {"sp": SP, "x29": FP, "x30": RA, "fp": FP, "lr": RA}
+WIDE = {"sp": SP, "x29": FP, "x30": RA, "fp": FP, "lr": RA}  # FOLLOWED also has their lower halves
 FOLLOWED = {**WIDE, "w29": FP, "w30": RA, "wsp": SP}
 NUMBER = re.compile(r"#(-?(?:0x[0-9a-f]+|\d+))$")
 SHIFTED = re.compile(r"#(-?(?:0x[0-9a-f]+|\d+))(?:, lsl #(\d+))?$")  # `#1, lsl #12`
@@ -39,8 +39,8 @@ SIGNS = {
 }
 # Other instructions that sign or strip the return address's register without naming it.
 SIGNS_OTHERWISE = {"paciaz", "pacibz", "autiaz", "autibz", "xpaclri", "paciasppc", "pacibsppc", "autiasppc", "autibsppc", "pacm"}
-PADS = {"nop", "udf"}
-WITHOUT_NAMING = {"b", *BRANCHES, *JUMPS, *CALLS, *RETURNS, *STOPS, *SIGNS, *SIGNS_OTHERWISE, *PADS}
+PADDING_MNEMONICS = {"nop", "udf"}
+WITHOUT_NAMING = {"b", *BRANCHES, *JUMPS, *CALLS, *RETURNS, *STOPS, *SIGNS, *SIGNS_OTHERWISE, *PADDING_MNEMONICS}
 # Loads and stores of one or two general registers -> bytes of each.
 LOADS = {"ldr": 8, "ldur": 8, "ldp": 8, "ldnp": 8}
 STORES = {"str": 8, "stur": 8, "stp": 8, "stnp": 8}
@@ -48,20 +48,20 @@ SIZES = {"x": 8, "w": 4, "b": 1, "h": 2, "s": 4, "d": 8, "q": 16}
 ONLY_READ_FIRST = {"cmp", "cmn", "tst", "ccmp", "ccmn"}  # their first operand
 BY_REGISTER = re.compile(r"sp, (sp|x29), (x\d+)$")  # `sp, sp, x12`
 CONSTANT = re.compile(r"(x\d+), #(-?(?:0x[0-9a-f]+|\d+))(?:, lsl #(\d+))?$")  # `x12, #1, lsl #16`
-LOOK_BACK = 8  # instructions
+LOOK_BACK = 8  # instructions that are examined before an addition of a register to SP
 MAX_SIZE = 64  # bytes that a store of several vector registers writes
 
 NEEDLES = ("sp", "29", "30")  # in operands that may name a followed register
 TAKES = {"adr": Take.PAGE, "adrp": Take.PAGE, "add": Take.IN_PAGE}
 
 
-def matters(mnemonic: str) -> bool:
+def always_matters(mnemonic: str) -> bool:
     """Return True if such an instruction may change a followed register without naming it, or pads."""
     return mnemonic in WITHOUT_NAMING or mnemonic.startswith(("b.", "bc."))
 
 
-def pads(mnemonic: str, _operands: str) -> bool:
-    return mnemonic in PADS
+def is_padding(mnemonic: str, _operands: str) -> bool:
+    return mnemonic in PADDING_MNEMONICS
 
 
 def decode_point(address: int, end: int, mnemonic: str, operands: str, _first_byte: int) -> Point | None:
@@ -95,18 +95,18 @@ def resolve_register_add(instructions: Sequence[Instruction], number: int) -> Ef
     match = BY_REGISTER.match(operands)
     if match is None or mnemonic not in ("add", "sub"):
         return None
-    moved: list[tuple[int, int]] = []  # (bits, shift) of `movk`
-    for _, _, before, what in reversed(instructions[max(0, number - LOOK_BACK) : number]):
-        constant = CONSTANT.match(what)
+    inserted: list[tuple[int, int]] = []  # (bits, shift) of `movk`
+    for _, _, before, earlier_operands in reversed(instructions[max(0, number - LOOK_BACK) : number]):
+        constant = CONSTANT.match(earlier_operands)
         if constant and constant[1] == match[2] and before == "movk":
-            moved.append((int(constant[2], 0), int(constant[3] or 0)))
+            inserted.append((int(constant[2], 0), int(constant[3] or 0)))
         elif constant and constant[1] == match[2] and before in ("mov", "movz"):
             value = int(constant[2], 0) << int(constant[3] or 0)
-            for bits, shift in reversed(moved):
+            for bits, shift in reversed(inserted):
                 value = value & ~(0xFFFF << shift) | bits << shift
             return (Add(SP, WIDE[match[1]], value if mnemonic == "add" else -value),)
-        elif match[2] in what.partition(", ")[0] or before in CALLS or before in JUMPS or before[0] in "bct":
-            return None
+        elif match[2] in earlier_operands.partition(", ")[0] or before in CALLS or before in JUMPS or before[0] in "bct":
+            return None  # it writes the register, or control may come from elsewhere
     return None
 
 
@@ -199,23 +199,23 @@ WHOLE = {f"{letter}{n}": f"x{n}" for n in range(31) for letter in "xw"}
 
 def find_jump_table(code: CodeBefore, number: int, operands: str) -> JumpTable | None:
     """Find the jump table of `ldrb w, [table, index]; adr r, base; add r, r, w, sxtb #2; br r`."""
-    base, entry, extension, shift = None, "", "", 0
-    for place, (_, _, mnemonic, others) in code.walk_back(number):
+    base, entry, extension, shift = None, "", "", 0  # of `add operands, base, entry, extension #shift`
+    for earlier, (_, _, mnemonic, earlier_operands) in code.walk_back(number):
         if not base:
-            match = ADDED.match(others) if mnemonic == "add" else None
+            match = ADDED.match(earlier_operands) if mnemonic == "add" else None
             if match and match[1] == operands:
                 base, entry, extension, shift = match[2], match[3][1:], match[4] or "", int(match[5] or 0)
         elif mnemonic in WIDTHS:
-            match = ENTRY.match(others)
+            match = ENTRY.match(earlier_operands)
             if match and match[1][1:] == entry:
                 width, signed = WIDTHS[mnemonic]
-                address = _find_page_address(code, place, match[2])
+                address = _find_page_address(code, earlier, match[2])
                 start = _find_loaded_address(code, number, base)
                 start = address if start is None and base == match[2] else start
                 if address is None or start is None:
                     return None
                 signed |= extension.startswith("sx")
-                return JumpTable(address, width, signed, base=start, shift=shift, counter=match[3], load=place)
+                return JumpTable(address, width, signed, base=start, shift=shift, counter=match[3], load=earlier)
     return None
 
 
@@ -290,31 +290,31 @@ ISA = Isa(
     decode_point=decode_point,
     entry=FrameState(sp=0),
     longest=4,
-    pads=pads,
-    matters=matters,
+    is_padding=is_padding,
+    always_matters=always_matters,
     needles=NEEDLES,
     takes=TAKES,
     program_entry=re.compile(rb"(\x5f\x24\x03\xd5)?\x1d\x00\x80\xd2\x1e\x00\x80\xd2"),  # mov x29, #0; mov x30, #0
     system_call=SystemCall(b"\x01\0\0\xd4", re.compile(r"(?:mov|movz) [xw]8, #0x(?:dc|1b3)$")),
     copying=Copying(
-        fp=Copies(
+        fp=CopyForms(
             re.compile(r"\b(?:[xw]29|fp)\b"), re.compile(r"(?:mov x29, x|ld\w+ (?:x\d+, )?x29, (?:x\d+, )?\[(?!sp\b|x29\b))")
         ),
-        ra=Copies(
+        ra=CopyForms(
             re.compile(r"\b(?:[xw]30|lr)\b"), re.compile(r"(?:mov x30, x|ld\w+ (?:x\d+, )?x30, (?:x\d+, )?\[(?!sp\b|x29\b))")
         ),
-        followed=re.compile(r"st\w+ [^[]*\[(?:sp|x29|fp)[],]"),
-        writes=frozenset({"mov", "movz", "movn", "adr", "adrp"}),
+        followed_copies=re.compile(r"st\w+ [^[]*\[(?:sp|x29|fp)[],]"),
+        only_write_first=frozenset({"mov", "movz", "movn", "adr", "adrp"}),
         loads=("ld",),
     ),
     jump_tables=JumpTables(
         find_jump_table,
-        ends=frozenset({"ret", "hlt", "b", "br", "brk", "udf"}),
-        limits={"b.hi": 1, "b.ls": 1, "b.hs": 0, "b.lo": 0},
+        flow_ends=frozenset({"ret", "hlt", "b", "br", "brk", "udf"}),
+        limit_branches={"b.hi": 1, "b.ls": 1, "b.hs": 0, "b.lo": 0},
         compares=frozenset({"cmp", "subs"}),
         copies=frozenset({"mov", "uxtb", "uxth", "sxtw"}),
         whole_register=lambda register: WHOLE.get(register, register),
-        chooses=("cs",),
+        selects=("cs",),
     ),
     resolve_register_add=resolve_register_add,
     find_plt_slot=find_plt_slot,

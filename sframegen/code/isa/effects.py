@@ -36,7 +36,7 @@ class Lose(NamedTuple):
 class Store(NamedTuple):
     """`size` bytes at `base + offset` are overwritten, with the register's 8 bytes or with something else (OTHER)."""
 
-    what: Register
+    register: Register
     base: Register
     offset: int
     size: int
@@ -205,8 +205,8 @@ def _apply_effect(state: FrameState, effect: Effect) -> FrameState:
             return state._replace(sp=_offset_from_cfa(state, source, offset))
         case Add(Register.FP, source, offset):
             return state._replace(fp=_offset_from_cfa(state, source, offset))
-        case Store(what, base, offset, size):
-            return _apply_store(state, what, _offset_from_cfa(state, base, offset), size)
+        case Store(register, base, offset, size):
+            return _apply_store(state, register, _offset_from_cfa(state, base, offset), size)
         case Load(Register.FP, base, offset):
             at = _offset_from_cfa(state, base, offset)
             return state._replace(fp=CALLERS if at is not None and at == state.fp_at else None)
@@ -226,7 +226,7 @@ def _apply_effect(state: FrameState, effect: Effect) -> FrameState:
     return state
 
 
-def _apply_store(state: FrameState, what: Register, at: int | None, size: int) -> FrameState:
+def _apply_store(state: FrameState, register: Register, at: int | None, size: int) -> FrameState:
     if at is None:
         return state
     fp_at, ra_at = state.fp_at, state.ra_at
@@ -234,8 +234,8 @@ def _apply_store(state: FrameState, what: Register, at: int | None, size: int) -
         fp_at = None
     if ra_at is not None and ra_at - size < at < ra_at + WORD:
         ra_at = None
-    if what is Register.FP and state.fp == CALLERS:
+    if register is Register.FP and state.fp == CALLERS:
         fp_at = at
-    elif what is Register.RA and state.ra == CALLERS:
+    elif register is Register.RA and state.ra == CALLERS:
         ra_at = at
     return state if (fp_at, ra_at) == (state.fp_at, state.ra_at) else state._replace(fp_at=fp_at, ra_at=ra_at)

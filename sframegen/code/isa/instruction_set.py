@@ -54,20 +54,20 @@ class SystemCall(NamedTuple):
     chooses_clone: re.Pattern[str]  #: an instruction that loads the number of clone or clone3
 
 
-class Copies(NamedTuple):
+class CopyForms(NamedTuple):
     """How instructions copy a register that holds a caller's value. The patterns match "mnemonic operands"."""
 
-    name: re.Pattern[str]  #: the register, in operands
-    returns: re.Pattern[str]  #: instructions that may load the value from a place that the analysis does not follow
+    names_register: re.Pattern[str]  #: the register, in operands
+    reloads: re.Pattern[str]  #: instructions that may load the value from a place that the analysis does not follow
 
 
 class Copying(NamedTuple):
     """The patterns of copies of the caller's FP and return address. `ra` is None if calls leave no return address in a register."""
 
-    fp: Copies
-    ra: Copies | None
-    followed: re.Pattern[str]  #: copies to places that the analysis follows
-    writes: frozenset[str]  #: instructions that only write their first operand
+    fp: CopyForms
+    ra: CopyForms | None
+    followed_copies: re.Pattern[str]  #: copies to places that the analysis follows
+    only_write_first: frozenset[str]  #: instructions that only write their first operand
     loads: tuple[str, ...] = ()  #: prefixes of instructions that write all registers outside of brackets
 
 
@@ -101,16 +101,16 @@ class JumpTables(NamedTuple):
     """How compilers jump through tables."""
 
     find: Callable[[CodeBefore, int, str], JumpTable | None]  #: (code, number of the jump, its operands) -> its table
-    ends: frozenset[str]  #: instructions after which control does not continue
-    limits: Mapping[str, int]  #: branches after a comparison of the index with n -> number of entries minus n
-    compares: frozenset[str]
+    flow_ends: frozenset[str]  #: instructions after which control does not continue
+    limit_branches: Mapping[str, int]  #: branches after a comparison of the index with n -> number of entries minus n
+    compares: frozenset[str]  #: instructions that compare the index
     copies: frozenset[str]  #: instructions that copy the index
     whole_register: Callable[[str], str]  #: the whole register, from the name of one of its parts
-    chooses: tuple[str, ...] = ()  #: prefixes of instructions that write one of two values
+    selects: tuple[str, ...] = ()  #: prefixes of instructions that write one of two values
     label: Callable[[Instruction], int | None] | None = None  #: the address that an instruction puts into its first operand
-    explicit: frozenset[str] = frozenset()  #: registers that only instructions that name them write
-    second: tuple[str, ...] = ()  #: prefixes of instructions that also write their second operand
-    reads: frozenset[str] = frozenset()  #: instructions that do not write their first operand, or give it back to the caller
+    label_registers: frozenset[str] = frozenset()  #: registers that only instructions that name them write
+    write_second: tuple[str, ...] = ()  #: prefixes of instructions that also write their second operand
+    keep_first: frozenset[str] = frozenset()  #: instructions that do not write their first operand, or give it back to the caller
 
 
 class Isa(NamedTuple):
@@ -120,10 +120,10 @@ class Isa(NamedTuple):
     decode_point: Callable[[int, int, str, str, int], Point | None]  #: (address, end, mnemonic, operands, first byte)
     entry: FrameState  #: the frame that functions are entered with
     longest: int  #: bytes of an instruction
-    pads: Callable[[str, str], bool]  #: (mnemonic, operands): true if it fills the space between functions
-    matters: Callable[[str], bool]  #: (mnemonic): true if each such instruction is looked at
-    needles: tuple[str, ...]  #: two letters each: operands that contain one are looked at
-    takes: Mapping[str, Take]  #: by mnemonic
+    is_padding: Callable[[str, str], bool]  #: (mnemonic, operands): true if it fills the space between functions
+    always_matters: Callable[[str], bool]  #: (mnemonic): true if each such instruction is looked at
+    needles: tuple[str, ...]  #: two letters each: an instruction is also looked at if its operands contain one
+    takes: Mapping[str, Take]  #: by mnemonic: how it may put an address into a register
     program_entry: re.Pattern[bytes]  #: how C libraries begin the code that runs first: it clears the frame pointer
     system_call: SystemCall
     copying: Copying

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from sframegen.code.isa.effects import Add, Effects, Flow, FrameState, Load, Lose, Point, Register, Store, Take
-from sframegen.code.isa.instruction_set import CodeBefore, Copies, Copying, Isa, JumpTable, JumpTables, Stubs, SystemCall, stub
+from sframegen.code.isa.instruction_set import CodeBefore, CopyForms, Copying, Isa, JumpTable, JumpTables, Stubs, SystemCall, stub
 
 if TYPE_CHECKING:
     from sframegen.code.isa.disassembly import Instruction
@@ -17,7 +17,7 @@ IRELATIVE = 37  # R_X86_64_IRELATIVE
 SP, FP, OTHER = Register.SP, Register.FP, Register.OTHER
 
 FOLLOWED = {**dict.fromkeys(("rsp", "esp", "sp", "spl"), SP), **dict.fromkeys(("rbp", "ebp", "bp", "bpl"), FP)}
-WIDE = {"rsp": SP, "rbp": FP}
+WIDE = {"rsp": SP, "rbp": FP}  # FOLLOWED also has their parts
 SIZES = {"byte": 1, "word": 2, "dword": 4, "qword": 8, "fword": 6, "xword": 10, "xmmword": 16, "ymmword": 32, "zmmword": 64}
 MAX_SIZE = 1024  # bytes that an instruction of no stated size may write on the stack: `fxsave` 512, `xsave` more, over locals
 MEMORY = re.compile(r"(?:(\w+) ptr )?(?:ss:)?\[(rsp|rbp)(?: ([+-]) (0x[0-9a-f]+|\d+))?\]$")  # `qword ptr [rsp + 8]`
@@ -45,20 +45,21 @@ WITHOUT_OPERANDS = {
 SP_AND_FP_LOST: Effects = (Lose(SP), Lose(FP))
 OPERAND_SIZE = 0x66  # the prefix that makes a push or pop two bytes wide
 CONTROL = {"jmp", "call", "ret", *STOPS, *BRANCHES}
-PADS = {"nop", "int3", "xchg"}
+PADDING_MNEMONICS = {"nop", "int3", "xchg"}
 IMPLIED = {"push", "pop", "leave", "pushfq", "popfq", "enter", "pushf", "popf", "leavew", "pushal", "popal", "pushaw", "popaw"}
+ALWAYS_MATTER = {*CONTROL, *IMPLIED, *WRITES_ALL, *NOT_DECODED, *PADDING_MNEMONICS}  # and mnemonics that begin with j
 
 NEEDLES = ("sp", "bp")  # in operands that name a followed register
 TAKES = {"lea": Take.RELATIVE, "mov": Take.CONSTANT}
 
 
-def matters(mnemonic: str) -> bool:
+def always_matters(mnemonic: str) -> bool:
     """Return True if such an instruction may change a followed register without naming it, or pads."""
     name = _without_prefixes(mnemonic)
-    return name[0] == "j" or name in CONTROL or name in IMPLIED or name in WRITES_ALL or name in NOT_DECODED or name in PADS
+    return name[0] == "j" or name in ALWAYS_MATTER
 
 
-def pads(mnemonic: str, operands: str) -> bool:
+def is_padding(mnemonic: str, operands: str) -> bool:
     return mnemonic in ("nop", "int3") or (mnemonic == "xchg" and operands == "ax, ax")
 
 
@@ -200,32 +201,32 @@ def find_jump_table(code: CodeBefore, number: int, operands: str) -> JumpTable |
     """
     if "[" in operands:
         return _find_memory_table(number, operands)
-    sum_of: tuple[str, ...] = ()
-    added = number
-    for place, (_, _, mnemonic, others) in code.walk_back(number):
-        parts = others.split(", ")
+    sum_of: tuple[str, ...] = ()  # the two registers whose sum is jumped to
+    added = number  # of the instruction that adds them
+    for earlier, (_, _, mnemonic, earlier_operands) in code.walk_back(number):
+        parts = earlier_operands.split(", ")
         if not sum_of:
             if mnemonic == "add" and parts[0] == operands:
-                sum_of, added = (operands, parts[1]), place
+                sum_of, added = (operands, parts[1]), earlier
             elif mnemonic == "lea" and parts[0] == operands and (match := SUM_OPERAND.match(parts[1])):
-                sum_of, added = (match[1], match[2]), place
+                sum_of, added = (match[1], match[2]), earlier
             elif mnemonic == "mov" and parts[0] == operands:
-                return _find_memory_table(place, parts[1])
+                return _find_memory_table(earlier, parts[1])
         elif mnemonic == "movsxd" and parts[0] in sum_of:
             match = ENTRY_OPERAND.match(parts[1])
             other = sum_of[1] if parts[0] == sum_of[0] else sum_of[0]
             if match is None:
                 return None
-            address = _find_loaded_address(code, place, match[1])
+            address = _find_loaded_address(code, earlier, match[1])
             base = _find_loaded_address(code, added, other)
             if address is None or base is None:
                 return None
-            return JumpTable(address, width=4, signed=True, base=base, shift=0, counter=match[2], load=place)
+            return JumpTable(address, width=4, signed=True, base=base, shift=0, counter=match[2], load=earlier)
         elif mnemonic in ("movzx", "movsx") and _whole_register(parts[0]) == sum_of[0] and (match := NARROW_ENTRY.match(parts[1])):
-            return _find_narrow_table(code, place, sum_of[1], match, signed=mnemonic == "movsx")
+            return _find_narrow_table(code, earlier, sum_of[1], match, signed=mnemonic == "movsx")
         elif mnemonic == "mov" and _whole_register(parts[0]) == sum_of[0] and UNSCALED_ENTRY.match(parts[1]):  # at -O0, and `cdqe`
             base = _find_loaded_address(code, added, sum_of[1])
-            return None if base is None else JumpTable(base, width=4, signed=True, base=base, shift=0, counter="", load=place)
+            return None if base is None else JumpTable(base, width=4, signed=True, base=base, shift=0, counter="", load=earlier)
     return None
 
 
@@ -257,9 +258,8 @@ def find_label(instruction: Instruction) -> int | None:
 
 def _find_loaded_address(code: CodeBefore, number: int, register: str) -> int | None:
     """Return the address that the last `lea` before an instruction puts into a register."""
-    return next(
-        (found for one in code.scan_back(number) if one[3].startswith(f"{register}, ") and (found := find_label(one))), None
-    )
+    labels = (find_label(earlier) for earlier in code.scan_back(number) if earlier[3].startswith(f"{register}, "))
+    return next(filter(None, labels), None)
 
 
 # -- PLT entries
@@ -305,33 +305,33 @@ ISA = Isa(
     decode_point=decode_point,
     entry=FrameState(sp=-8, ra=None, ra_at=-8),
     longest=15,
-    pads=pads,
-    matters=matters,
+    is_padding=is_padding,
+    always_matters=always_matters,
     needles=NEEDLES,
     takes=TAKES,
     program_entry=re.compile(rb"(\xf3\x0f\x1e\xfa)?(\x48)?[\x31\x33]\xed"),  # xor ebp, ebp
     system_call=SystemCall(b"\x0f\x05", re.compile(r"(?:mov|movabs) [er]ax, 0x(?:38|1b3)$")),
     copying=Copying(
-        fp=Copies(
+        fp=CopyForms(
             re.compile(r"\b[re]?bp\b"),
             re.compile(r"(?:mov|movq|xchg|cmov\w+) rbp, (?:r(?![sb]p\b)\w+$|xmm|qword ptr (?:\w+:)?\[(?!r[sbi]p\b))"),
         ),
         ra=None,
-        followed=re.compile(r"push rbp|mov qword ptr \[r[sb]p[^]*]*\], rbp"),
-        writes=frozenset({"mov", "movabs", "movzx", "lea", "pop"}),
+        followed_copies=re.compile(r"push rbp|mov qword ptr \[r[sb]p[^]*]*\], rbp"),
+        only_write_first=frozenset({"mov", "movabs", "movzx", "lea", "pop"}),
     ),
     jump_tables=JumpTables(
         find_jump_table,
-        ends=frozenset({"jmp", "ret", "ud2", "hlt"}),
-        limits={"ja": 1, "jbe": 1, "jae": 0, "jb": 0},
+        flow_ends=frozenset({"jmp", "ret", "ud2", "hlt"}),
+        limit_branches={"ja": 1, "jbe": 1, "jae": 0, "jb": 0},
         compares=frozenset({"cmp"}),
         copies=frozenset({"mov", "movzx", "movsx", "movsxd"}),
         whole_register=_whole_register,
-        chooses=("cmov",),
+        selects=("cmov",),
         label=find_label,
-        explicit=frozenset(f"r{number}" for number in range(8, 16)),
-        second=("xchg", "xadd", "mulx"),
-        reads=frozenset({"push", "pop", "cmp", "test", "bt", "jmp", "call"}),
+        label_registers=frozenset(f"r{number}" for number in range(8, 16)),
+        write_second=("xchg", "xadd", "mulx"),
+        keep_first=frozenset({"push", "pop", "cmp", "test", "bt", "jmp", "call"}),
     ),
     prefix=OPERAND_SIZE,
     # lea r, [rip + n]; call n
