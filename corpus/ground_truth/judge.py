@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 UNKNOWN_CALLERS = "[callers unknown]"
 GUESS = " [guess]"
-_PARAMETERS = re.compile(r"(?<=[\w>])\([^()]*\)( const)?( \(\.[^)]*\))*$")  # LLVM writes ` (.part.0)` after a clone
+_PARAMETERS = re.compile(r"(?<=[\w>])\(([^()]|\(\))*\)( const)?( \(\.[^)]*\))*$")  # LLVM writes ` (.part.0)` after a clone
+_OF_PYTHON = re.compile(r"^py::(\w+):/.*")  # `stack` prints the names of a perf map as they are
 
 
 class Verdict(NamedTuple):
@@ -58,5 +59,5 @@ def is_possible(names: list[str], calls: Calls, *, whole: bool) -> bool:
 
 
 def _name(frame: str) -> str:
-    """Without parameters, parts and marks; what was inlined is no frame."""
-    return _PARAMETERS.sub("", frame.removesuffix(GUESS))
+    """Without parameters, parts, files and marks; what was inlined is no frame."""
+    return _PARAMETERS.sub("", _OF_PYTHON.sub(r"\1", frame.removesuffix(GUESS)))

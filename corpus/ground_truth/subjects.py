@@ -31,9 +31,10 @@ class Build(NamedTuple):
 
 
 def _calls(text: str, roots: str, anywhere: str = "") -> Calls:
-    """`text`: lines of a caller and its callees."""
-    rows = (line.split() for line in text.strip().splitlines())
-    return Calls({caller: frozenset(callees) for caller, *callees in rows}, frozenset(roots.split()), frozenset(anywhere.split()))
+    """`text`: lines of a caller and its callees; one without a line calls none."""
+    rows = [line.split() for line in text.strip().splitlines()]
+    callees = {name: frozenset[str]() for row in rows for name in row} | {caller: frozenset(names) for caller, *names in rows}
+    return Calls(callees, frozenset(roots.split()), frozenset(anywhere.split()))
 
 
 C = _calls(
@@ -49,10 +50,8 @@ C = _calls(
     wide leaf
     many leaf
     sorts compare
-    compare
     handler inside
     inside leaf
-    leaf
     """,
     "main in_thread",
     "handler",
@@ -64,8 +63,6 @@ CPP = _calls(
     rethrows recurses
     recurses recurses with_cleanup Guarded::~Guarded
     with_cleanup throws Guarded::~Guarded
-    throws
-    Guarded::~Guarded
     """,
     "main",
 )
@@ -78,9 +75,60 @@ COROUTINES = _calls(
     ping_inner spin give_way
     pong pong_inner
     pong_inner pong_inner give_way
-    spin
     """,
     "main ping pong",
+)
+GENERATORS = _calls(
+    """
+    main work outer inner
+    work resumes leaf
+    resumes outer inner
+    outer outer inner resumes leaf
+    inner inner leaf
+    """,
+    "main",
+)
+INTERPRETER = _calls(
+    """
+    main run
+    run op_push op_add op_call op_loop op_end
+    op_add leaf
+    op_call helper
+    helper leaf run
+    """,
+    "main",
+)
+JUMPS = _calls(
+    """
+    main attempts
+    attempts deep leaf
+    deep deep leaf
+    outer inside
+    inside leaf inner
+    inner leaf leaves
+    leaves leaf
+    """,
+    "main",
+    "outer",
+)
+VFORKS = _calls(
+    """
+    main spawns in_parent
+    spawns in_child
+    in_child deep
+    deep deep leaf
+    in_parent leaf
+    """,
+    "main",
+)
+RECURSION = _calls(
+    """
+    main
+    in_thread even
+    even odd bottom
+    odd even
+    """,
+    "main in_thread",
 )
 OPENED = _calls(
     """
@@ -89,8 +137,6 @@ OPENED = _calls(
     enter one_outer two_outer
     one_outer one_inner
     two_outer two_inner
-    one_inner
-    two_inner
     """,
     "main",
 )
@@ -101,7 +147,6 @@ ASSEMBLY = _calls(
     asm_described asm_framed
     asm_framed asm_leaf asm_pushes
     asm_pushes asm_leaf
-    asm_leaf
     """,
     "main",
 )
@@ -132,10 +177,44 @@ GO = _calls(
     main.deep main.deep main.leaf
     main.recovers main.panics main.recovers.func1
     main.panics main.recovers.func1
-    main.recovers.func1
-    main.leaf
     """,
     "main.main main.inGoroutine",
+)
+CGO = _calls(
+    """
+    main.main main.work
+    main.work main.callsC
+    main.callsC main._Cfunc_c_calls main._Cfunc_c_calls.abi0
+    main._Cfunc_c_calls main.goBack
+    main._Cfunc_c_calls.abi0 main.goBack
+    main.goBack main._Cfunc_c_leaf main._Cfunc_c_leaf.abi0
+    c_calls c_deep goBack
+    c_deep c_deep c_leaf
+    goBack main.goBack
+    """,
+    "main.main",
+)
+PYTHON = _calls(
+    """
+    repeats work
+    work deep generates by_callback
+    deep deep leaf
+    generates leaf
+    by_callback key
+    key leaf
+    """,
+    "repeats",
+)
+
+# Subject, source, calls, and the compilers' words.
+COMPILED = (
+    ("C++", "throws.cc", CPP, [f"{compiler} -O{level}" for compiler in ("g++", "clang++") for level in "023"]),
+    ("coroutines", "coroutines.c", COROUTINES, ["gcc -O0", "gcc -O2", "clang -O2"]),
+    ("C++20 coroutines", "coroutines.cc", GENERATORS, [f"{cc}++ -std=c++20 -O{level}" for cc in ("g", "clang") for level in "02"]),
+    ("tail calls", "interpreter.c", INTERPRETER, ["gcc -O2", "gcc -O2 -fno-omit-frame-pointer", "clang -O0", "clang -O2"]),
+    ("siglongjmp", "jumps.c", JUMPS, ["gcc -O0", "gcc -O2", "clang -O2", "musl-gcc -static -O2"]),
+    ("vfork", "vforks.c", VFORKS, ["gcc -O0", "gcc -O2", "clang -O2", "musl-gcc -static -O2"]),
+    ("deep recursion", "recursion.c", RECURSION, ["gcc -O0 -pthread", "gcc -O2 -pthread", "clang -O2 -pthread"]),
 )
 
 
@@ -156,10 +235,8 @@ def builds() -> Iterator[Build]:
         yield Build("C", name, C, _compiled("calls.c", compiler, f"-O{level}", flag, *flags, "-pthread"))
     for words in (("gcc", "-static"), ("gcc", "-static-pie"), ("musl-gcc",), ("musl-gcc", "-static")):
         yield Build("C", " ".join(words), C, _compiled("calls.c", *words, "-O2", "-pthread"))
-    for compiler, level in product(("g++", "clang++"), "023"):
-        yield Build("C++", f"{compiler} -O{level}", CPP, _compiled("throws.cc", compiler, f"-O{level}"))
-    for compiler, level in (("gcc", "0"), ("gcc", "2"), ("clang", "2")):
-        yield Build("coroutines", f"{compiler} -O{level}", COROUTINES, _compiled("coroutines.c", compiler, f"-O{level}"))
+    for subject, source, calls, compilers in COMPILED:
+        yield from (Build(subject, words, calls, _compiled(source, *words.split())) for words in compilers)
     for level in "02":
         libraries = [
             (
@@ -182,7 +259,9 @@ def builds() -> Iterator[Build]:
     for flag in ("-O", "-g"):
         yield Build("Rust", f"rustc {flag}", RUST, (("rustc", flag, "--crate-name", "program", "-o", OUTPUT, _source("calls.rs")),))
     go = ("go", "build", "-o", OUTPUT)
-    prepare = (("cp", _source("calls.go"), "."), ("go", "mod", "init", "program"))
-    yield Build("Go", "go", GO, (*prepare, go))
-    yield Build("Go", "go, stripped", GO, (*prepare, (*go, "-ldflags", "-s -w")))
-    yield Build("Go", "go, PIE", GO, (*prepare, (*go, "-buildmode=pie")))
+    for subject, source, calls in (("Go", "calls.go", GO), ("cgo", "calls_c.go", CGO)):
+        prepare = (("cp", _source(source), "."), ("go", "mod", "init", "program"))
+        yield Build(subject, "go", calls, (*prepare, go))
+        yield Build(subject, "go, stripped", calls, (*prepare, (*go, "-ldflags", "-s -w")))
+        yield Build(subject, "go, PIE", calls, (*prepare, (*go, "-buildmode=pie")))
+    yield Build("Python", "python3.12 -X perf", PYTHON, (("python3.12", "-c", ""), ("cp", _source("calls.py"), OUTPUT)))
