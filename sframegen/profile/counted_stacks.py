@@ -115,8 +115,7 @@ class CountedStacks:
 
     def _find_row(self, key: CountKey) -> int | None:
         """Return the row of the stack that the kernel program counted with this key, the newest one; None if it is unknown."""
-        stack = self._off_cpu.get(key)
-        if stack:
+        if stack := self._off_cpu.get(key):
             return self._add_stack(stack, stack.frames, stack.end)
         return next((rows[key] for rows in reversed(self._rows) if key in rows), None)
 

@@ -112,8 +112,8 @@ class CpuRings:
         self._number += len(self._pending) - first_new
         if ring.filled > ring.surely_complete:  # the gap begins with the first record that came when the buffer was so full
             ends = accumulate(HEADER.size + len(body) for *_, body in self._pending[first_new:])
-            last = len(self._pending) - 1
-            late = next((number for number, end in enumerate(ends, first_new) if end > ring.surely_complete), last)
+            late_records = (number for number, end in enumerate(ends, first_new) if end > ring.surely_complete)
+            late = next(late_records, len(self._pending) - 1)
             self._pending.append((self._pending[late][0], self._number, GAP, time.monotonic_ns(), b""))
             self._number += 1
 

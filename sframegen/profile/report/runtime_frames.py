@@ -92,8 +92,8 @@ def notes_on_unnamed(named: NamedProfile, has_map: Callable[[int], bool]) -> Ite
             for pid, counts in samples.items()
             if any(flags & bit for flags in counts)
         }
-        if MIN_SHARE_INVERSE * sum(samples_of.values()) > named.samples:  # else, has_map need not look for files of other processes
+        if MIN_SHARE_INVERSE * sum(samples_of.values()) > named.samples:  # otherwise has_map need not look for any file
             share = sum(count for pid, count in samples_of.items() if not has_map(pid)) / named.samples
             if MIN_SHARE_INVERSE * share > 1:
-                where = f"in {100 * share:.1f} % of the profile"
-                yield f"{runtime.unnamed} have no names {where}, because no perf map was found: {runtime.remedy}"
+                extent = f"in {100 * share:.1f} % of the profile"
+                yield f"{runtime.unnamed} have no names {extent}, because no perf map was found: {runtime.remedy}"

@@ -109,8 +109,8 @@ def find_source_frames(
     limits = limits or default_limits(user_waits=False)
     cache = FileCache("symbols", SYMCACHE_SUFFIX, directory)
 
-    def answer_request(number: int) -> SourceFrameColumns | Exception:
-        return run_or_catch(lambda file: look_up_source_frames(file, [*requests[number].addresses], cache), requests[number].file)
+    def answer_request(index: int) -> SourceFrameColumns | Exception:
+        return run_or_catch(lambda file: look_up_source_frames(file, [*requests[index].addresses], cache), requests[index].file)
 
     def prepare_process(_pipe: int) -> None:
         die_with_parent()
@@ -118,7 +118,7 @@ def find_source_frames(
         limit_memory(limits.memory)
 
     sizes = [_debug_information_size(request.file) for request in requests]
-    unfinished = set(range(len(requests)))
+    unfinished = set(range(len(requests)))  # indexes of requests
     waiting = deque(sorted(unfinished, key=sizes.__getitem__))  # the largest file is the last, as it may take all the time
     size = 0  # bytes of debug information in the files that are being read
     try:
@@ -131,12 +131,12 @@ def find_source_frames(
                     size += sizes[waiting[0]]
                     startable.append(waiting.popleft())
                 pool.put(*startable)
-                for number, answer in pool.take_answers(None if seconds_left == math.inf else seconds_left):
-                    unfinished.discard(number)
-                    size -= sizes[number]
-                    yield requests[number].number, _decode_answer(requests[number], answer.value)
-        for number in sorted(unfinished):
-            yield requests[number].number, None
+                for index, answer in pool.take_answers(None if seconds_left == math.inf else seconds_left):
+                    unfinished.discard(index)
+                    size -= sizes[index]
+                    yield requests[index].number, _decode_answer(requests[index], answer.value)
+        for index in sorted(unfinished):
+            yield requests[index].number, None
     finally:
         cache.trim()
         cache.close()

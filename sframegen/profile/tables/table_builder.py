@@ -178,8 +178,7 @@ def _receive_table(number: int, answer: Answer) -> BuiltTable:
 def _receive_proof(number: int, answer: Answer) -> BuiltTable:
     """Return the answer to a proof request as a final result."""
     built = _receive_table(number, answer)._replace(final=True)
-    worker_died = isinstance(answer.value, Exception)
-    return built._replace(why=f"{NOT_PROVEN}: {built.why}") if worker_died else built
+    return built._replace(why=f"{NOT_PROVEN}: {built.why}") if isinstance(answer.value, Exception) else built
 
 
 def _prepare_worker(_pipe: int) -> None:

@@ -70,11 +70,9 @@ def fill_missing_pages(stack: Bytes, start: int, holes: int) -> bytes:
     parts, at = [], 0
     for page in range(holes.bit_length()):
         size = PAGE - (start % PAGE if page == 0 else 0)
-        if holes >> page & 1:
-            parts.append(bytes(size))
-        else:
-            parts.append(bytes(stack[at : at + size]))
-            at += size
+        is_missing = holes >> page & 1
+        parts.append(bytes(size) if is_missing else bytes(stack[at : at + size]))
+        at += 0 if is_missing else size
     return b"".join([*parts, bytes(stack[at:])])
 
 

@@ -49,6 +49,7 @@ cdef class Steps:
 
     cdef int walk_frame(self, SpanColumns spans) except -9
     cdef bint is_pushed(self, Py_ssize_t rule, unsigned long long file, unsigned long long pc_in_file) except -9
+    cdef int step_without_rule(self, SpanColumns spans, unsigned long long file, unsigned long long pc_in_file) except -9
     cdef int step(self, SpanColumns spans, CallerRule rule) except -9
     cdef bint find_span(self, SpanColumns spans, unsigned long long address) except -9
     cdef Py_ssize_t find_rule(self, unsigned long long file, unsigned long long address) except -9

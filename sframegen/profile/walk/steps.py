@@ -133,13 +133,8 @@ class Steps:
         """Append the current frame and go to its caller; return the End, or -1."""
         cursor: StackCursor = self.cursor
         address: cython.ulonglong = cursor.pc if cursor.exact else (cursor.pc - 1) & self.mask
-        file: cython.ulonglong = 0
-        bias: cython.ulonglong = 0
         guessed: cython.ulonglong = self.guessed
-        pc_in_file: cython.ulonglong
-        may_start_thread: cython.bint
         rule: cython.Py_ssize_t = 0
-        end: cython.int
         if not self.find_span(spans, address):
             if cursor.exact and self.depth < len(self.frames):
                 self.frames[self.depth] = guessed << 63 | address & self.address_mask
@@ -147,13 +142,14 @@ class Steps:
             return END_NO_MAPPING
         if self.depth == len(self.frames):
             return END_TOO_DEEP
-        file = spans.file[self.span]
-        bias = spans.bias[self.span]
+        file: cython.ulonglong = spans.file[self.span]
+        bias: cython.ulonglong = spans.bias[self.span]
+        pc_in_file: cython.ulonglong = (cursor.pc - bias) & self.mask
         self.frames[self.depth] = guessed << 63 | file << 48 | ((address - bias) & self.address_mask)  # as FileFrame.pack
         self.depth += 1
         if file:
-            pc_in_file = (cursor.pc - bias) & self.mask
-            may_start_thread = cursor.exact and cursor.values[0] == 0 and cursor.is_known(0)  # the call returns 0 in a new thread
+            # In a new thread, the system call that created it returns 0.
+            may_start_thread: cython.bint = cursor.exact and cursor.values[0] == 0 and cursor.is_known(0)
             if may_start_thread and self.code_kinds.kind(file, pc_in_file) & CODE_STARTS_THREAD:
                 return END_OUTERMOST
             rule = self.find_rule(file, (address - bias) & self.mask)
@@ -164,18 +160,23 @@ class Steps:
                 self.frames[self.depth - 1] += 1  # from pc - 1 to pc
         if rule < 0:
             return END_NO_TABLE if rule == SEARCH_NO_TABLE else END_DAMAGED_TABLE
-        if rule:
-            end = self.step(spans, self.rule)
-            if end != END_UNKNOWN_REGISTER:
-                return end
-            return -1 if self.step(spans, self.guess) < 0 else END_UNKNOWN_REGISTER
+        if rule == SEARCH_NO_RULE:
+            return self.step_without_rule(spans, file, pc_in_file)
+        end: cython.int = self.step(spans, self.rule)
+        if end != END_UNKNOWN_REGISTER:
+            return end
+        return -1 if self.step(spans, self.guess) < 0 else END_UNKNOWN_REGISTER
+
+    def step_without_rule(self, spans: SpanColumns, file: cython.ulonglong, pc_in_file: cython.ulonglong) -> cython.int:
+        """Go to the caller of code that no table describes; return the End, or -1."""
+        cursor: StackCursor = self.cursor
         if file and self.code_kinds.kind(file, pc_in_file) & CODE_RETURNS_FROM_SIGNAL:
             return self.step(spans, cursor.machine.signal)
         if not file and cursor.is_known(cursor.machine.sp) and self.code_kinds.kind(0, cursor.pc) & CODE_ONLY_RETURNS:
             return self.step(spans, cursor.machine.returning)  # type: ignore[arg-type] # not None, since such code was found
         if not cursor.is_known(cursor.machine.fp):
             return END_NO_RULE
-        end = self.step(spans, self.guess)
+        end: cython.int = self.step(spans, self.guess)
         # Other failures show only that the register is no frame pointer, so they all count as a failed guess.
         return end if end < 0 or end in (END_COPY_TOO_SHORT, END_OTHER_STACK) else END_GUESS_FAILED
 

@@ -1,6 +1,6 @@
 """Splits the rows of a call tree into parts, and numbers their kinds: rows of a kind have equal task, group and end of the walk.
 
-Formats encode the fields of a kind once, and use the bytes for all its rows.
+Formats encode the fields of a kind once, and use the bytes for all its rows. NumberedItems numbers their names and other texts.
 """
 
 from __future__ import annotations
