@@ -174,7 +174,7 @@ class FleetRun:
         try:
             content = identify_content(item)
         except FormatError as error:
-            return self._write_no_content(item, RowOutcome.REFUSED, str(error).removeprefix(f"{item.place}: "))
+            return self._write_no_content(item, RowOutcome.REFUSED, str(error).removeprefix(f"{item.path_or_url}: "))
         except OSError as error:
             return self._write_no_content(item, RowOutcome.FAILED, error.strerror or str(error))
         earlier = self.output.find_earlier_result(self.options.make_identity_key(item, content.identity))

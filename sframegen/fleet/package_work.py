@@ -39,7 +39,7 @@ def work_on(item: Item, options: RunOptions, output: OutputDirectory) -> Finishe
     except FaultError as error:
         outcome, reason = RowOutcome.FAILED, error.message
     except SframegenError as error:  # the item is not a package
-        outcome, reason = RowOutcome.REFUSED, str(error).removeprefix(f"{item.place}: ")
+        outcome, reason = RowOutcome.REFUSED, str(error).removeprefix(f"{item.path_or_url}: ")
     return output.write_no_content(options.make_key_without_content(item), item, outcome, reason)
 
 

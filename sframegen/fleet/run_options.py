@@ -59,7 +59,7 @@ class RunOptions:
 
     def make_key_without_content(self, item: Item) -> str:
         """Return the key for an item that was refused, or that failed, before its content was known."""
-        return self.make_key("no content", item.name, item.place, item.refused)
+        return self.make_key("no content", item.name, item.path_or_url, item.refused)
 
     def to_json(self) -> dict[str, Any]:
         return {"mode": self.mode, **self.add_keywords, "timeout": self.timeout, "memory": self.memory}

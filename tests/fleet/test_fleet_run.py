@@ -215,7 +215,7 @@ def test_what_ends_or_holds_a_process_costs_its_package(pool: Path, tmp_path: Pa
     begin = PackageProcess.begin
 
     def noted(process: PackageProcess, item: Item) -> Finished | None:
-        began[item.place.rpartition("/")[2]] = process
+        began[item.path_or_url.rpartition("/")[2]] = process
         return begin(process, item)
 
     def misbehave(path: str, _: int) -> None:
@@ -281,7 +281,7 @@ def test_another_content_than_the_client_saw_is_not_converted(pool: Path, tmp_pa
     here = identify_content(item)
     with OutputDirectory.opened(str(tmp_path / "out"), make=True) as output:
         assert work_on(item._replace(size_and_mtime=here.size_and_mtime), options, output).outcome is RowOutcome.ADDED
-        os.utime(item.place, ns=(0, 0))
+        os.utime(item.path_or_url, ns=(0, 0))
         with pytest.raises(OSError, match="its size or time differs from where the run was started"):
             work_on(item._replace(size_and_mtime=here.size_and_mtime), options, output)
         (pool / "01.tar").unlink()

@@ -88,7 +88,7 @@ def test_links_to_a_directory_of_root(directory: Path, item: Item, mode: Mode) -
 @pytest.mark.parametrize("above", [False, True])
 def test_a_link_in_the_place_of_a_source(directory: Path, item: Item, above: bool) -> None:
     """What comes between listing and reading: a link of the other user to what only root may read."""
-    place = Path(item.place).parent if above else Path(item.place)
+    place = Path(item.path_or_url).parent if above else Path(item.path_or_url)
     place.rename(directory / "secret")
     (directory / "secret").chmod(0o700)
     place.symlink_to(directory / "secret")
@@ -107,7 +107,7 @@ def test_no_umask_lets_others_write_results_or_hold_the_lock(directory: Path, it
     try:
         (directory / "out").mkdir(0o755)
         (directory / "out/lock").touch(0o644)  # of an earlier version
-        run(item.place, directory / "out", REWRITE)
+        run(item.path_or_url, directory / "out", REWRITE)
     finally:
         os.umask(before)
     made = [path for path in (directory / "out").rglob("*") if path.parent.name != "packages"]

@@ -85,7 +85,7 @@ def test_a_process_that_is_killed_costs_its_package(process: PackageProcess, pac
     with served(tmp_path / "pool", kill) as (url, requests):
         bad = Item("bad.tar", f"{url}/bad.tar")
         assert "killed by signal 9" in failure(process, bad)
-        assert process.work_on(package._replace(place=f"{url}/p.tar")).outcome is RowOutcome.ADDED
+        assert process.work_on(package._replace(path_or_url=f"{url}/p.tar")).outcome is RowOutcome.ADDED
         # One that has worked on others may have died of them: a new one tries again.
         assert "killed by signal 9" in failure(process, bad)
     assert requests == ["/bad.tar", "/p.tar", "/bad.tar", "/bad.tar"]
@@ -121,7 +121,7 @@ def test_what_is_no_answer_costs_its_package(process: PackageProcess, package: I
 
 def test_a_package_that_needs_more_memory_than_the_limit(process: PackageProcess, package: Item, tmp_path: Path) -> None:
     large = tmp_path / "large.tar"
-    with tarfile.open(large, "w") as archive, Path(package.place).open("rb") as small:
+    with tarfile.open(large, "w") as archive, Path(package.path_or_url).open("rb") as small:
         member = tarfile.TarInfo("program")
         member.size = LARGE  # mapped as a whole, and mostly a hole
         archive.addfile(member)

@@ -16,7 +16,7 @@ import pytest
 
 from sframegen.base.errors import FormatError
 from sframegen.fleet.sources import fetching, listing
-from sframegen.fleet.sources.items import Item, is_url, make_absolute, make_place_below, without_secrets
+from sframegen.fleet.sources.items import Item, is_url, join_below, make_absolute, without_secrets
 from sframegen.fleet.sources.listing import list_items, list_source
 from tests.fleet.runs import Handler, served, write_tar
 
@@ -89,8 +89,8 @@ def test_places_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, so
     monkeypatch.chdir(tmp_path)
     (item,) = list_items([source])
     assert isinstance(item, Item)
-    assert item.place.startswith(f"{tmp_path}/")
-    assert Path(item.place).read_bytes()
+    assert item.path_or_url.startswith(f"{tmp_path}/")
+    assert Path(item.path_or_url).read_bytes()
     assert make_absolute("https://host.example/x.deb") == "https://host.example/x.deb"
     assert make_absolute("zip://x.deb::https://host.example/a") == "zip://x.deb::https://host.example/a"
     for last in ("pool/a.zip", "file://pool/a.zip"):
@@ -116,10 +116,10 @@ def test_apt_indexes(tmp_path: Path, ending: str, packed: type, is_remote: bool)
         base = url if is_remote else str(tmp_path)
         first, second = list_source(f"{base}/{index.relative_to(tmp_path)}")
         quoted = "a_1%253a2+b~c" if is_remote else "a_1%3a2+b~c"
-        assert first.place == f"{base}/debian/pool/{quoted}.deb"
+        assert first.path_or_url == f"{base}/debian/pool/{quoted}.deb"
         assert (first.name, first.sha256, first.size) == ("pool/a_1%3a2+b~c.deb", SHA, 10)
         assert (second.name, second.sha256) == ("pool/two.deb", "")
-        assert [item.place for item in list_source(f"{base}/flat/Packages{ending}")][1] == f"{base}/flat/pool/two.deb"
+        assert [item.path_or_url for item in list_source(f"{base}/flat/Packages{ending}")][1] == f"{base}/flat/pool/two.deb"
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,8 @@ def test_a_download_ends_at_the_size_of_the_index(tmp_path: Path, monkeypatch: p
         (item,) = list_source(f"{url}/p.tar")
         with fetching.opened_content(item) as file:
             assert file.read() == bytes(10_000)
-        for wrong, why in ((item._replace(size=10), "has more than 10"), (item._replace(place=f"{url}/none"), "cannot be fetched")):
+        missing = item._replace(path_or_url=f"{url}/none")
+        for wrong, why in ((item._replace(size=10), "has more than 10"), (missing, "cannot be fetched")):
             with pytest.raises(fetching.FetchError, match=why), fetching.opened_content(wrong):
                 pass
 
@@ -279,7 +280,7 @@ def test_a_name_in_an_index_leads_below_the_repository_or_nowhere(base: str, nam
     """As fsspec and yarl read the place: protocols, host, path."""
     is_remote = "::" in base or "://" in base
     try:
-        place = make_place_below(base, name)
+        place = join_below(base, name)
     except FormatError:
         assert name in HOSTILE_NAMES
         return

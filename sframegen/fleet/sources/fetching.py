@@ -55,14 +55,14 @@ class FetchError(OSError):
 
 
 @contextmanager
-def as_fetch_errors(place: str) -> Iterator[None]:
+def as_fetch_errors(path_or_url: str) -> Iterator[None]:
     """Turn exceptions of file system libraries in the block into a FetchError."""
     try:
         yield
     except (FormatError, FetchError, MemoryError):
         raise
     except Exception as error:
-        raise FetchError(None, f"cannot be fetched: {explain_failure(error)}", without_secrets(place)) from error
+        raise FetchError(None, f"cannot be fetched: {explain_failure(error)}", without_secrets(path_or_url)) from error
 
 
 def open_filesystem(url: str) -> tuple[Any, str]:
@@ -77,8 +77,8 @@ def open_filesystem(url: str) -> tuple[Any, str]:
 
 def identify_url(item: Item) -> str:
     """Return a text that changes when the content at a URL does, without reading it; "" if there is none. Raises OSError."""
-    system, path = open_filesystem(item.place)
-    with as_fetch_errors(item.place):
+    system, path = open_filesystem(item.path_or_url)
+    with as_fetch_errors(item.path_or_url):
         info = system.info(path)
     versions = [f"{name}={info[name]}" for name in VERSION_KEYS if info.get(name)]
     return "\n".join([item.source, str(info.get("size")), *versions]) if versions else ""
@@ -94,10 +94,10 @@ class ContentIdentity(NamedTuple):
 def identify_content(item: Item) -> ContentIdentity:
     """Identify an item's content without reading it. Raises FormatError, OSError."""
     if item.is_local and not item.sha256:
-        with opened_file(item.place) as file:
+        with opened_file(item.path_or_url) as file:
             status = os.fstat(file.fileno())
         size_and_mtime = format_size_and_mtime(status)
-        identity = f"{item.place}\n{size_and_mtime} {status.st_ctime_ns} {status.st_ino}"
+        identity = f"{item.path_or_url}\n{size_and_mtime} {status.st_ctime_ns} {status.st_ino}"
         return ContentIdentity(identity, size_and_mtime)
     return ContentIdentity(f"sha256:{item.sha256}" if item.sha256 else identify_url(item))
 
@@ -112,7 +112,7 @@ def opened_content(item: Item) -> AbstractContextManager[BinaryIO]:
 
     Raises FormatError if it is not a regular file, OSError.
     """
-    return opened_file(item.place) if item.is_local else _download(item.place, item.size)
+    return opened_file(item.path_or_url) if item.is_local else _download(item.path_or_url, item.size)
 
 
 @contextmanager
@@ -155,9 +155,9 @@ def read_url(url: str) -> Iterator[Any]:
         yield file
 
 
-def opened_index(place: str, limit: int) -> AbstractContextManager[BinaryIO]:
+def opened_index(path_or_url: str, limit: int) -> AbstractContextManager[BinaryIO]:
     """Open an index as a regular file, after downloading it if necessary."""
-    return _download(place, limit=limit) if is_url(place) else opened_file(place)
+    return _download(path_or_url, limit=limit) if is_url(path_or_url) else opened_file(path_or_url)
 
 
 def compute_digest(file: BinaryIO, algorithm: str = "sha256") -> str:

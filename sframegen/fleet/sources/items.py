@@ -1,6 +1,6 @@
-"""Defines an item of a run, which is one package to work on: a name for the results, and a place to fetch it from.
+"""Defines an item of a run, which is one package to work on: a name for the results, and the path or URL to fetch it from.
 
-A name from an index may be hostile. It becomes a path or URL only in `make_place_below`, after `check_name`.
+A name from an index may be hostile. It becomes a path or URL only in `join_below`, after `check_name`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Item(NamedTuple):
     """A package of a run."""
 
     name: str  #: unique in the run: a relative path without `..`
-    place: str  #: a local path, or a URL
+    path_or_url: str  #: a local path, or a URL
     sha256: str = ""  #: of its content according to an index, or ""
     size: int = -1  #: in bytes according to an index, or -1
     refused: str = ""  #: the reason if it must not be fetched
@@ -34,23 +34,23 @@ class Item(NamedTuple):
 
     @property
     def is_local(self) -> bool:
-        return not is_url(self.place)
+        return not is_url(self.path_or_url)
 
     @property
     def source(self) -> str:
-        """Return the place without secrets, as results contain it."""
-        return without_secrets(self.place)
+        """Return the path or URL without secrets, as results contain it."""
+        return without_secrets(self.path_or_url)
 
 
 def is_url(text: str) -> bool:
     return URL.match(text) is not None
 
 
-def make_absolute(place: str) -> str:
-    """Return an absolute place, because workers have other working directories. `..` stays, as it can follow a symbolic link."""
-    chain, separator, last = place.rpartition(CHAIN)
+def make_absolute(path_or_url: str) -> str:
+    """Return an absolute path or URL, because workers run in other directories. `..` stays, as it can follow a symbolic link."""
+    chain, separator, last = path_or_url.rpartition(CHAIN)
     if is_url(last) and not LOCAL.match(last):
-        return place
+        return path_or_url
     path = LOCAL.sub("", last)
     return chain + separator + os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118 - as text
 
@@ -60,11 +60,11 @@ def local_path(text: str) -> str:
     return LOCAL.sub("", text) if LOCAL.match(text) and CHAIN not in text else text
 
 
-def without_secrets(place: str) -> str:
+def without_secrets(path_or_url: str) -> str:
     """Return a path or URL in one line. URLs lose user, password and query, which can be secrets."""
-    if is_url(place):
-        place = CHAIN.join(_url_without_secrets(part) for part in place.split(CHAIN))
-    return cut_middle(printable(place))
+    if is_url(path_or_url):
+        path_or_url = CHAIN.join(_url_without_secrets(part) for part in path_or_url.split(CHAIN))
+    return cut_middle(printable(path_or_url))
 
 
 def _url_without_secrets(url: str) -> str:
@@ -75,12 +75,12 @@ def _url_without_secrets(url: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
-def make_name(place: str) -> str:
+def make_name(path_or_url: str) -> str:
     """Make the name of a package that does not come from a directory or index: host and path of a URL, or the path."""
-    if not is_url(place):
-        return clean_path(place)
+    if not is_url(path_or_url):
+        return clean_path(path_or_url)
     try:
-        parts = urlsplit(place.rpartition(CHAIN)[2])
+        parts = urlsplit(path_or_url.rpartition(CHAIN)[2])
     except ValueError:
         return ""  # `refuse_bad_name` refuses it
     name = clean_path(f"{parts.netloc.rpartition('@')[2]}/{parts.path}")
@@ -118,8 +118,8 @@ def check_name(name: str) -> None:
         raise FormatError("its name has control characters")
 
 
-def make_place_below(base: str, name: str) -> str:
-    """Return the path or URL below `base` of a file in an index. No other function makes a place from a name.
+def join_below(base: str, name: str) -> str:
+    """Return the path or URL below `base` of a file in an index. No other function makes one from a name.
 
     In a URL, the name is quoted, so that `%`, `?`, `#` and backslashes belong to it. Raises FormatError for a bad name.
     """
@@ -134,7 +134,7 @@ def make_place_below(base: str, name: str) -> str:
 def make_item_below(base: str, name: str, sha256: str = "", size: int = -1) -> Item:
     """Make the item for a name in an index, or a refused item if the name is not allowed."""
     try:
-        return Item(name, make_place_below(base, name), sha256=sha256, size=size)
+        return Item(name, join_below(base, name), sha256=sha256, size=size)
     except FormatError as error:
         return make_refused_item(name, without_secrets(f"{base}/{name}"), str(error))
 
@@ -144,10 +144,10 @@ def refuse_bad_name(item: Item) -> Item:
     try:
         check_name(item.name)
     except FormatError as error:
-        return make_refused_item(item.name, without_secrets(item.place), str(error))
+        return make_refused_item(item.name, without_secrets(item.path_or_url), str(error))
     return item
 
 
-def make_refused_item(name: str, place: str, reason: str) -> Item:
+def make_refused_item(name: str, path_or_url: str, reason: str) -> Item:
     """Make an item that is refused for this reason. `name`: any text."""
-    return Item(cut_middle(printable(name))[:MAX_COMPONENT_BYTES] or place, place, refused=reason)
+    return Item(cut_middle(printable(name))[:MAX_COMPONENT_BYTES] or path_or_url, path_or_url, refused=reason)

@@ -47,7 +47,7 @@ def list_items(sources: Sequence[str]) -> Iterator[Item | Exception]:
         try:
             for item in list_source(source):
                 name = f"{label}/{item.name}" if label and not item.refused else item.name
-                yield item._replace(name=name, place=item.place if item.refused else make_absolute(item.place))
+                yield item._replace(name=name, path_or_url=item.path_or_url if item.refused else make_absolute(item.path_or_url))
         except (FormatError, OSError) as error:
             if isinstance(error, FormatError):
                 error.file = error.file or without_secrets(source)
@@ -68,14 +68,14 @@ def _choose_labels(sources: Sequence[str]) -> list[str]:
 
 def list_source(source: str) -> Iterator[Item]:
     """List the packages of one source of any kind. Raises FormatError, OSError."""
-    place = local_path(source)
-    if place == STDIN:
+    path_or_url = local_path(source)
+    if path_or_url == STDIN:
         return _read_list(sys.stdin.buffer, "standard input")
-    if is_url(place):
-        return _list_url(place)
-    if os.path.isdir(place):  # noqa: PTH112
-        return _list_tree(place)
-    return list_apt_index(place) if is_index(place) else _list_file(place)
+    if is_url(path_or_url):
+        return _list_url(path_or_url)
+    if os.path.isdir(path_or_url):  # noqa: PTH112
+        return _list_tree(path_or_url)
+    return list_apt_index(path_or_url) if is_index(path_or_url) else _list_file(path_or_url)
 
 
 def _list_url(url: str) -> Iterator[Item]:
@@ -111,11 +111,11 @@ def _read_list(file: BinaryIO, name: str) -> Iterator[Item]:
             raise FormatError(f"a line of more than {MAX_LIST_LINE:,} bytes", file=name)
         text = os.fsdecode(line.strip())
         if text and not text.startswith("#"):
-            place = local_path(text)
-            if is_url(place):
-                yield refuse_bad_name(Item(make_name(place), place))
+            path_or_url = local_path(text)
+            if is_url(path_or_url):
+                yield refuse_bad_name(Item(make_name(path_or_url), path_or_url))
             else:
-                yield refuse_bad_name(Item(make_name(os.path.abspath(place)), place))  # noqa: PTH100
+                yield refuse_bad_name(Item(make_name(os.path.abspath(path_or_url)), path_or_url))  # noqa: PTH100
 
 
 def _list_tree(root: str) -> Iterator[Item]:
@@ -244,5 +244,5 @@ def _read_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
         yield incomplete_line
 
 
-def is_index(place: str) -> bool:
-    return APT_INDEX.match(local_path(place).rpartition("/")[2]) is not None
+def is_index(path_or_url: str) -> bool:
+    return APT_INDEX.match(local_path(path_or_url).rpartition("/")[2]) is not None
