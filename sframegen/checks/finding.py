@@ -123,13 +123,13 @@ class CheckReport:
     def one_line(self) -> str:
         """Return the line that the command prints by default."""
         counts = Counter(finding.severity for finding in self._all_findings())
-        found = [format_count(counts[severity], severity.name.lower()) for severity in COUNTED_SEVERITIES if counts[severity]]
+        summary = [format_count(counts[severity], severity.name.lower()) for severity in COUNTED_SEVERITIES if counts[severity]]
         if self.package is not None:
             if self.package.refused:
-                found.append(f"{len(self.package.refused):,} refused")
-            elif not self.package.files and not found:
-                found.append("nothing to check")
-        line = f"{printable(self.file)}: {', '.join(found) or 'OK'}"
+                summary.append(f"{len(self.package.refused):,} refused")
+            elif not self.package.files and not summary:
+                summary.append("nothing to check")
+        line = f"{printable(self.file)}: {', '.join(summary) or 'OK'}"
         if self.package is not None:
             line += f": {self.package.one_line()}"
         if self.version:

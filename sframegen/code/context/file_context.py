@@ -90,7 +90,7 @@ class FileContext:
         external_names = dict.fromkeys([*self.imports.values(), *elf.externals.stubs.values()])
         self.names = {name: number for number, name in enumerate(external_names)}
         self.defined = {symbol.name: symbol.address for symbol in read_functions(elf)}
-        self.named = {address for name, address in self.defined.items() if never_returns(name)}
+        self.never_returning_by_name = {address for name, address in self.defined.items() if never_returns(name)}
         self.stubs = stubs | elf.externals.stubs.keys()  # externals: an object's references to other files
         self.stub_targets: dict[int, Callee] = {address: self._callee_named(name) for address, name in elf.externals.stubs.items()}
         self.never_returning: set[int] = set()  #: functions that the analysis found
@@ -136,7 +136,7 @@ class FileContext:
     def never_returns_by_name(self, callee: Callee) -> bool:
         """Return True if the name alone shows that the callee never returns."""
         if callee not in self.known_names:
-            self.known_names[callee] = callee in self.named or (isinstance(callee, str) and never_returns(callee))
+            self.known_names[callee] = callee in self.never_returning_by_name or (isinstance(callee, str) and never_returns(callee))
         return self.known_names[callee]
 
     def continues(self, source: int, target: int) -> bool:

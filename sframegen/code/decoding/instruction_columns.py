@@ -93,7 +93,7 @@ class InstructionReader:
         """`records`: the most instructions that are read at a time."""
         isa = meanings.isa
         capstone = make_disassembler(*isa.capstone)
-        pairs = bytearray(1 << 16)
+        pairs = bytearray(1 << 16)  # by two letters: 1 for a needle
         for needle in isa.needles:
             pairs[ord(needle[0]) << 8 | ord(needle[1])] = 1
         self.meanings = meanings
@@ -115,10 +115,10 @@ class InstructionReader:
         self.needle = re.compile("|".join(isa.needles).encode()).search
         self.known_meanings: list[dict[bytes, int]] = [{} for _ in range(MAX_MNEMONICS)]
         self.indexes: dict[bytes, int] = {}
-        self.pages = array("Q", bytes(8 * 32))
+        self.pages = array("Q", bytes(8 * 32))  # by AArch64 register
         self.mask = 0xFFFFFFFFFFFFFFFF
         self.value = 0
-        self.consumed = self.texts = 0
+        self.consumed = self.texts = 0  # `texts`: how many have a meaning in `known_meanings`
         words = [array("I", bytes(4 * records)) for _ in range(5)]
         longs = [array("Q", bytes(8 * records)) for _ in range(2)]
         self.columns: tuple[Any, ...] = (*words[:4], bytearray(records), *longs, words[4])

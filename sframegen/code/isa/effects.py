@@ -85,7 +85,7 @@ class PointFlag(IntEnum):
 
 
 DIRECT, SLOT, PADS = PointFlag
-FLOW_MASK, EFFECTS_SHIFT = 7, 6
+FLOW_MASK, EFFECTS_SHIFT = 7, 6  # the Flow is below the flags, the number of effects above them
 
 
 class Mark(IntEnum):

@@ -117,12 +117,12 @@ def find_often_called(evidence: Evidence, often: set[int], min_callers: int) -> 
 
 
 @cython.locals(number="Py_ssize_t", index="Py_ssize_t")
-def find_never_returning(evidence: Evidence, outside: FileContext) -> set[int]:
+def find_never_returning(evidence: Evidence, context: FileContext) -> set[int]:
     """Return the starts of functions that never return: on no path, in them or in the functions that they jump to."""
     owner: dict[int, int] = {}
     returning = bytearray(evidence.count)
     jumping_to: dict[int, list[int]] = {}
-    stubs, known_names = outside.stubs, outside.known_names
+    stubs, known_names = context.stubs, context.known_names
     for number in range(evidence.count):
         if evidence.live[number]:
             for index in range(evidence.end_piece[number], evidence.end_piece[number + 1]):
@@ -135,11 +135,11 @@ def find_never_returning(evidence: Evidence, outside: FileContext) -> set[int]:
         for index in range(evidence.end_exit[number], evidence.end_exit[number + 1]):
             target: int | str | None = evidence.exit_target[index]
             if target in stubs:
-                target = outside.resolve_callee(evidence.exit_target[index], None)
+                target = context.resolve_callee(evidence.exit_target[index], None)
             jumped_to = owner.get(target)  # type: ignore[arg-type]  # names own nothing
             if jumped_to is not None:
                 jumping_to.setdefault(jumped_to, []).append(number)
-            elif not (known_names[target] if target in known_names else outside.never_returns_by_name(target)):
+            elif not (known_names[target] if target in known_names else context.never_returns_by_name(target)):
                 returning[number] = 1
     worklist = [number for number in range(evidence.count) if returning[number]]
     while worklist:
@@ -147,7 +147,7 @@ def find_never_returning(evidence: Evidence, outside: FileContext) -> set[int]:
             if not returning[jumper]:
                 returning[jumper] = 1
                 worklist.append(jumper)
-    return {start for start, function in owner.items() if not returning[function] and start not in outside.named}
+    return {start for start, function in owner.items() if not returning[function] and start not in context.never_returning_by_name}
 
 
 def select_callers(evidence: Evidence, numbers: Iterable[int], callees: set[int]) -> list[int]:

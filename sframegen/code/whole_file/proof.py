@@ -70,7 +70,7 @@ class Proof:
         """Return those of the functions that are proven. A function that jumps to one that is not proven is not proven either.
 
         Candidates keep the frame of the entry. A candidate is refuted if it jumps to anything but a function, or to a refuted one.
-        It is grounded if it returns, never leaves, is called and jumps to anywhere, or jumps to a function outside of the analysed
+        It is grounded if it returns, never leaves, is called and jumps to anywhere, or jumps to a function context of the analysed
         code. Grounded candidates that are not refuted are proven, and so are those that jump to them.
         `called`: targets of calls; `is_analysed`: true for addresses in analysed code.
         """
@@ -161,7 +161,7 @@ def collect_code(ranges: Spans, owner: Column, chosen: Bytes) -> list[Range]:
 
 
 @cython.locals(number="Py_ssize_t", index="Py_ssize_t")
-def find_certain_starts(evidence: Evidence, chosen: Iterable[int], outside: FileContext) -> set[int]:
+def find_certain_starts(evidence: Evidence, chosen: Iterable[int], context: FileContext) -> set[int]:
     """Return the starts of the ranges of functions that are called, or that return or jump to called ones with an entry's frame."""
     called: set[int] = set()
     names: set[int] = set()
@@ -176,9 +176,9 @@ def find_certain_starts(evidence: Evidence, chosen: Iterable[int], outside: File
                 break
             if evidence.exit_as_entered[index]:
                 callee: int | str | None = evidence.exit_target[index]
-                if callee in outside.stubs:
-                    callee = outside.resolve_callee(evidence.exit_target[index], None)
-                is_certain = outside.names[callee] in names if isinstance(callee, str) else callee in called
+                if callee in context.stubs:
+                    callee = context.resolve_callee(evidence.exit_target[index], None)
+                is_certain = context.names[callee] in names if isinstance(callee, str) else callee in called
         if is_certain:
             for index in range(evidence.end_piece[number], evidence.end_piece[number + 1]):
                 found.add(evidence.piece_start[index])

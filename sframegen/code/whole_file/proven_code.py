@@ -41,12 +41,12 @@ def add_proven_code(functions: FunctionTable, elf: ElfFile, abi: Abi, described:
 
     `described`: ranges of those of `functions` whose rules are known without a proof, though the CFI may not have them.
     """
-    found, without_cfi = convert_with_proven_code(elf, abi, described)
-    if without_cfi > MAX_WITHOUT_CFI:
-        return ProvenCode(functions, f"{format_count(without_cfi, 'byte')} of code {TOO_LARGE}")
-    ranges = sorted(one for ranges in found.coverage.synthesized for one in ranges)
-    added = merge_functions(functions, found.table, ranges)
-    return ProvenCode(added, PROVEN, found.coverage.proven) if len(added) > len(functions) else ProvenCode(added)
+    converted, bytes_without_cfi = convert_with_proven_code(elf, abi, described)
+    if bytes_without_cfi > MAX_WITHOUT_CFI:
+        return ProvenCode(functions, f"{format_count(bytes_without_cfi, 'byte')} of code {TOO_LARGE}")
+    ranges = sorted(one for ranges in converted.coverage.synthesized for one in ranges)
+    added = merge_functions(functions, converted.table, ranges)
+    return ProvenCode(added, PROVEN, converted.coverage.proven) if len(added) > len(functions) else ProvenCode(added)
 
 
 def convert_with_proven_code(elf: ElfFile, abi: Abi, described: Sequence[Range] = ()) -> tuple[Converted, int]:
@@ -57,39 +57,39 @@ def convert_with_proven_code(elf: ElfFile, abi: Abi, described: Sequence[Range] 
     converted = convert_sources(find_sources(elf), elf.executable_ranges(), abi)
     ignored = [*converted.coverage.ignored_ranges, *described]
     converted = converted._replace(coverage=replace(converted.coverage, ignored_ranges=ignored))
-    without_cfi = sum(end - start for start, end in converted.coverage.ranges_without_cfi(elf))
-    if not 0 < without_cfi <= MAX_WITHOUT_CFI:
-        return converted, without_cfi
+    bytes_without_cfi = sum(end - start for start, end in converted.coverage.ranges_without_cfi(elf))
+    if not 0 < bytes_without_cfi <= MAX_WITHOUT_CFI:
+        return converted, bytes_without_cfi
     from sframegen.code.whole_file.synthesize import synthesize  # noqa: PLC0415 - capstone is slow to import, and few files need it
 
-    return synthesize(elf, converted), without_cfi
+    return synthesize(elf, converted), bytes_without_cfi
 
 
 def merge_functions(functions: FunctionTable, found: FunctionTable, ranges: Sequence[Range] | None = None) -> FunctionTable:
     """Return `functions` with those of `found` that begin in `ranges` and do not overlap any of `functions`."""
-    known = sorted((start, start + size) for start, size in zip(functions.start, functions.size, strict=True))
-    starts = [start for start, _ in known]
+    existing = sorted((start, start + size) for start, size in zip(functions.start, functions.size, strict=True))
+    existing_starts = [start for start, _ in existing]
     range_starts = [start for start, _ in ranges or ()]
-    out = functions.select(range(len(functions)))
-    kinds = {kind: number for number, kind in enumerate(out.kinds)}
-    rules = {rule: number for number, rule in enumerate(out.rules)}
-    numbers: dict[int, int] = {}  # of rules found
+    merged = functions.select(range(len(functions)))
+    kinds = {kind: number for number, kind in enumerate(merged.kinds)}
+    rules = {rule: number for number, rule in enumerate(merged.rules)}
+    rule_numbers: dict[int, int] = {}  # number in `found` -> number in the result
     for function, (start, size) in enumerate(zip(found.start, found.size, strict=True)):
         if ranges is not None:
-            here = bisect_right(range_starts, start) - 1
-            if here < 0 or start >= ranges[here][1]:
+            range_index = bisect_right(range_starts, start) - 1
+            if range_index < 0 or start >= ranges[range_index][1]:
                 continue
-        place = bisect_left(starts, start + size)
-        if place and known[place - 1][1] > start:
+        next_existing = bisect_left(existing_starts, start + size)
+        if next_existing and existing[next_existing - 1][1] > start:
             continue
         rows = [*found.numbered_rows(function)]
         for _, rule in rows:
-            if rule not in numbers:
-                numbers[rule] = rules.setdefault(found.rules[rule], len(rules))
+            if rule not in rule_numbers:
+                rule_numbers[rule] = rules.setdefault(found.rules[rule], len(rules))
         kind = found.kinds[found.kind[function]]
-        out.append(start, size, kinds.setdefault(kind, len(kinds)), [(offset, numbers[rule]) for offset, rule in rows])
-    out.kinds, out.rules = list(kinds), list(rules)
-    return out
+        merged.append(start, size, kinds.setdefault(kind, len(kinds)), [(offset, rule_numbers[rule]) for offset, rule in rows])
+    merged.kinds, merged.rules = list(kinds), list(rules)
+    return merged
 
 
 def make_section_from_cfi(file: ElfFile, *, proves: bool) -> memoryview | None:

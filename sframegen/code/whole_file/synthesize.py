@@ -1,4 +1,8 @@
-"""Derives rows for code without call frame information from its instructions. Only proven rows are emitted."""
+"""Derives rows for code without call frame information from its instructions. Only proven rows are emitted.
+
+Three finders follow one another, each for the code that is left: PLT entries by their form, the code where the program begins, and
+functions whose frames the instructions prove (passes.py).
+"""
 
 from __future__ import annotations
 
@@ -154,16 +158,17 @@ def _find_proven_functions(
     proven.extend(survey.functions)
     sp_at_entry = isa.entry.sp
     # States are left out whose SP is above where the return address was on entry.
-    emits = [state.sp is None or sp_at_entry is None or state.sp <= sp_at_entry for state in survey.states]
+    is_emitted = [state.sp is None or sp_at_entry is None or state.sp <= sp_at_entry for state in survey.states]
     columns = zip(survey.start, survey.end, survey.state, strict=True)
-    rows = derive_rules(((start, end, survey.states[number]) for start, end, number in columns if emits[number]), abi)
+    rows = derive_rules(((start, end, survey.states[number]) for start, end, number in columns if is_emitted[number]), abi)
+    signatures = [(state.signed, state.key_b) for state in survey.states]
     signed_with_a, signed_with_b = (
-        [start for start, n in zip(survey.start, survey.state, strict=True) if survey.states[n][-2:] == (True, key_b)]
+        [start for start, number in zip(survey.start, survey.state, strict=True) if signatures[number] == (True, key_b)]
         for key_b in (False, True)
     )
     for group in _group_adjacent_rows(rows):
         start, end = group[0][0], group[-1][1]
-        with_a, with_b = (bisect_left(at, start) < bisect_left(at, end) for at in (signed_with_a, signed_with_b))
+        with_a, with_b = (bisect_left(column, start) < bisect_left(column, end) for column in (signed_with_a, signed_with_b))
         if not (with_a and with_b):  # an FDE has one key
             kind = Kind(key_b=with_b)
             yield SynthesizedFunction(start, end - start, kind, [(begin - start, rule) for begin, _, rule in group])
@@ -192,14 +197,14 @@ def _with_fde_type(function: SynthesizedFunction, words: RuleWords) -> Synthesiz
 def _add_functions(table: FunctionTable, new_functions: list[SynthesizedFunction]) -> FunctionTable:
     kinds = {kind: number for number, kind in enumerate(table.kinds)}
     rules = {rule: number for number, rule in enumerate(table.rules)}
-    out = FunctionTable()
-    done = 0
+    merged = FunctionTable()
+    copied = 0
     for function in new_functions:
         number = bisect_left(table.start, function.start)
-        out.extend(table, done, number)
-        done = number
+        merged.extend(table, copied, number)
+        copied = number
         rows = [(offset, rules.setdefault(rule, len(rules))) for offset, rule in function.rows]
-        out.append(function.start, function.size, kinds.setdefault(function.kind, len(kinds)), rows)
-    out.extend(table, done)
-    out.kinds, out.rules = list(kinds), list(rules)
-    return out
+        merged.append(function.start, function.size, kinds.setdefault(function.kind, len(kinds)), rows)
+    merged.extend(table, copied)
+    merged.kinds, merged.rules = list(kinds), list(rules)
+    return merged
