@@ -19,7 +19,9 @@ import (
 
 var sink int
 
+//
 //export goBack
+//go:noinline
 func goBack(n C.int) C.int { return C.c_leaf(n) + 1 }
 
 //go:noinline
