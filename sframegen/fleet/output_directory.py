@@ -1,9 +1,9 @@
 """Reads and writes results in the output directory of a run, and finds the results of earlier runs.
 
-results/ab/KEY.json    the result for a package: its row, and those of its ELF files
-seen/ab/IDENTITY.json  the key of the result for the content with this identity
-keys                   the keys of the last run's results, 32 bytes each, at the numbers of their packages
-packages/NAME          a rewritten package
+results/ab/KEY.json        the result for a package: its row, and those of its ELF files
+seen/ab/IDENTITY_KEY.json  the key of the result for a content that is identified by its size, times and so on
+keys                       the keys of the last run's results, 32 bytes each, at the numbers of their packages
+packages/NAME              a rewritten package
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ class OutputDirectory(OwnDirectory):
         self.write_result(key, PackageResult(PackageRow(item.name, item.source, outcome=outcome, reason=reason)))
         return Finished(key, outcome, reason)
 
-    def find_earlier_result(self, identity: str) -> Finished | None:
-        """Return the earlier result of an item, or None. `identity`: a key from RunOptions.make_identity_key, or ""."""
-        key = self.find_key(identity) if identity else ""
+    def find_earlier_result(self, identity_key: str) -> Finished | None:
+        """Return the earlier result of an item, or None. `identity_key`: a key from RunOptions.make_identity_key, or ""."""
+        key = self.find_key(identity_key) if identity_key else ""
         package = self.read_finished_package(key) if key else None
         return Finished(key, package.outcome, package.reason, is_new=False) if package else None
 
@@ -113,14 +113,14 @@ class OutputDirectory(OwnDirectory):
         with location:
             location.unlink()
 
-    def store_key(self, identity: str, key: str) -> None:
-        """Store the result key for an identity, so that the next run finds the result without the content. Raises OSError."""
-        self.write_json(_identity_path(identity), {"key": key})
+    def store_key(self, identity_key: str, key: str) -> None:
+        """Store the result key for an identity key, so that the next run finds the result without the content. Raises OSError."""
+        self.write_json(_identity_path(identity_key), {"key": key})
 
-    def find_key(self, identity: str) -> str:
-        """Return the result key that an earlier run has stored for the identity, or ""."""
+    def find_key(self, identity_key: str) -> str:
+        """Return the result key that an earlier run has stored for the identity key, or ""."""
         try:
-            with self.open_file(_identity_path(identity)) as file:
+            with self.open_file(_identity_path(identity_key)) as file:
                 key = json.loads(file.read(1000))["key"]
                 return key if isinstance(key, str) and len(bytes.fromhex(key)) == KEY_BYTES else ""
         except (FormatError, OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -176,8 +176,8 @@ def _result_path(key: str) -> str:
     return f"results/{key[:2]}/{key}.json"
 
 
-def _identity_path(identity: str) -> str:
-    return f"seen/{identity[:2]}/{identity}.json"
+def _identity_path(identity_key: str) -> str:
+    return f"seen/{identity_key[:2]}/{identity_key}.json"
 
 
 def _parse_row(row_type: type[Row], values: dict[str, Any]) -> Row:

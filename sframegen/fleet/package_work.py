@@ -45,8 +45,8 @@ def work_on(item: Item, options: RunOptions, output: OutputDirectory) -> Finishe
 
 def _process_item(item: Item, options: RunOptions, output: OutputDirectory) -> Finished:
     started = perf_counter()
-    identity = options.make_identity_key(item, _identify(item))
-    if earlier := output.find_earlier_result(identity):
+    identity_key = options.make_identity_key(item, _identify(item))
+    if earlier := output.find_earlier_result(identity_key):
         return earlier
     row = PackageRow(item.name, item.source, worker=f"{gethostname()} {os.getpid()}")
     with opened_content(item) as content:
@@ -62,8 +62,8 @@ def _process_item(item: Item, options: RunOptions, output: OutputDirectory) -> F
             _process_content(item, content, row, files, output)
             output.write_result(key, PackageResult(row, files.rows))
             output.remove_result(options.make_key_without_content(item))
-    if identity:
-        output.store_key(identity, key)
+    if identity_key:
+        output.store_key(identity_key, key)
     row = earlier_row or row
     return Finished(key, row.outcome, row.reason, is_new=earlier_row is None)
 

@@ -53,6 +53,7 @@ class ResultCollector(Generic[R]):
     """A visitor that applies `process` to each ELF file, and keeps the results that are not None."""
 
     def __init__(self, process: Callable[..., R | None], *, is_written: bool) -> None:
+        """`is_written`: `process` writes the changed file to its argument `output`; otherwise it only reads the original."""
         self._process: Callable[..., R | None] = process
         self._is_written = is_written
         self.parts: list[R] = []
