@@ -26,13 +26,14 @@ class Effect(IntEnum):
     REJECTS = 5
 
 
+FAILS, GIVES_UP, CRASHES, READS_OUT, DROPS, REJECTS = Effect
 EFFECTS = {
-    Effect.FAILS: ("fails the look-up", Severity.WARNING),
-    Effect.GIVES_UP: ("discards every stack trace that reaches it", Severity.ERROR),
-    Effect.CRASHES: ("crashes", Severity.ERROR),
-    Effect.READS_OUT: ("reads out of bounds", Severity.ERROR),
-    Effect.DROPS: ("drops the section for the process", Severity.ERROR),
-    Effect.REJECTS: ("rejects the section", Severity.ERROR),
+    FAILS: ("fails the look-up", Severity.WARNING),
+    GIVES_UP: ("discards every stack trace that reaches it", Severity.ERROR),
+    CRASHES: ("crashes", Severity.ERROR),
+    READS_OUT: ("reads out of bounds", Severity.ERROR),
+    DROPS: ("drops the section for the process", Severity.ERROR),
+    REJECTS: ("rejects the section", Severity.ERROR),
 }
 
 
@@ -102,8 +103,6 @@ def _body_at(header: SframeHeader) -> int:
     """Return the offset in the section that the header's offsets of sub-sections count from."""
     return HEADER_SIZE + header.auxhdr_len
 
-
-FAILS, GIVES_UP, CRASHES, READS_OUT, DROPS, REJECTS = Effect
 
 PROGRAM_DEMANDS = (
     Demand("kernel", "kernel-magic", REJECTS, "no magic number in its byte order", ("header-size", "magic", "version")),

@@ -37,9 +37,9 @@ cdef class RuleWalker:
     cdef Functions functions
     cdef const int[::1] rule_numbers, without_rows
     cdef const unsigned char[::1] flavours, periods
-    cdef Py_ssize_t place, row, function
+    cdef Py_ssize_t position, row, function
     cdef unsigned long long low, end, period, until
     cdef int flavour
 
-    cdef Py_ssize_t open_function(self, Py_ssize_t place, unsigned long long limit) except -9
+    cdef Py_ssize_t open_function(self, Py_ssize_t position, unsigned long long limit) except -9
     cdef Py_ssize_t rule_at(self, unsigned long long at, unsigned long long limit) except -9

@@ -51,7 +51,7 @@ class VerdictRanges:
         self.expected = expected
         self.given = given
         self.flavours = flavours
-        self.count = self.total = 0
+        self.count = self.total = 0  # ranges: recorded here, and in all
         self.last_end = self.last_expected = self.last_given = 0
         self.last_flavours = -1
 
@@ -85,7 +85,7 @@ class VerdictRanges:
 
 
 class RuleWalker:
-    """Gives the rule that a look-up finds at ascending addresses: one of the last function that starts at or before the address.
+    """Gives the rule that a look-up finds at ascending addresses: a rule of the last function that starts at or before the address.
 
     `rule_at` also sets `until`, the address up to which its result holds, and `function` and `flavour`, those of the function.
     """
@@ -103,17 +103,17 @@ class RuleWalker:
         self.flavours = flavours
         self.periods = periods
         self.without_rows = without_rows
-        self.place = self.row = self.function = -1
+        self.position = self.row = self.function = -1
         self.low = self.end = self.period = self.until = 0
         self.flavour = 0
 
-    def open_function(self, place: cython.Py_ssize_t, limit: cython.ulonglong) -> cython.Py_ssize_t:
-        """Make the function at index `place` of the order the current one. It ends by `limit` and by the next one's start."""
+    def open_function(self, position: cython.Py_ssize_t, limit: cython.ulonglong) -> cython.Py_ssize_t:
+        """Make the function at index `position` of the order the current one. It ends by `limit` and by the next one's start."""
         following: cython.Py_ssize_t
-        self.place = place
-        if place == len(self.functions.start):
+        self.position = position
+        if position == len(self.functions.start):
             return 0
-        self.function = self.order[place] if len(self.order) else place
+        self.function = self.order[position] if len(self.order) else position
         self.low = self.functions.start[self.function]
         self.row = self.functions.first_row[self.function]
         self.flavour = self.flavours[self.functions.kind[self.function]]
@@ -121,8 +121,8 @@ class RuleWalker:
         self.end = limit
         if self.low < limit and self.functions.size[self.function] < limit - self.low:
             self.end = self.low + self.functions.size[self.function]
-        if place + 1 < len(self.functions.start):
-            following = self.order[place + 1] if len(self.order) else place + 1
+        if position + 1 < len(self.functions.start):
+            following = self.order[position + 1] if len(self.order) else position + 1
             if self.functions.start[following] < self.end:
                 self.end = self.functions.start[following]
         return 0
@@ -132,12 +132,12 @@ class RuleWalker:
         last: cython.Py_ssize_t
         offset: cython.ulonglong
         base: cython.ulonglong
-        if self.place < 0:
+        if self.position < 0:
             self.open_function(0, limit)
-        while self.place < len(self.functions.start) and self.end <= at:
-            self.open_function(self.place + 1, limit)
+        while self.position < len(self.functions.start) and self.end <= at:
+            self.open_function(self.position + 1, limit)
         self.until = limit
-        if self.place == len(self.functions.start):
+        if self.position == len(self.functions.start):
             return -1
         if at < self.low:
             if self.low < limit:

@@ -148,21 +148,21 @@ class _Comparison:
         self.section = section
         self.abi = abi
         self.signal = signal
-        self.by_pc = [depends_on_pc(row, abi) for row in rows]
-        self.skips_by_pc = sum(self.by_pc) > MAX_PC_ROWS
+        self.reads_pc = [depends_on_pc(row, abi) for row in rows]  # by row number, as `expressible`
+        self.skips_pc_rows = sum(self.reads_pc) > MAX_PC_ROWS
         self.expressible = [is_surely_expressible(row, abi) for row in rows]
         self.agreements: dict[tuple[int, int, RuleClaim], Agreement] = {}
 
     def compare_range(self, start: int, end: int, row: int, claim_number: int) -> Iterator[tuple[Agreement, ComparedCode]]:
         """Compare code that has one row in the CFI and one claim in the section. Yields nothing for code that is unjudged."""
-        if row < 0 or (self.skips_by_pc and self.by_pc[row]):
+        if row < 0 or (self.skips_pc_rows and self.reads_pc[row]):
             return
         if claim_number == NO_CLAIM:
             if self.expressible[row]:
                 yield Agreement.LEFT_OUT, ComparedCode(start, end - start, self.rows[row], None)
             return
         claim = self.claims[claim_number]
-        if not self.by_pc[row] and not isinstance(claim.rule, RepeatedRules):
+        if not self.reads_pc[row] and not isinstance(claim.rule, RepeatedRules):
             agreement = self._compare(row, claim, 0)
             if agreement is not Agreement.UNJUDGED:
                 yield agreement, ComparedCode(start, end - start, self.rows[row], claim)
