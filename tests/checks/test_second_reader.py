@@ -458,7 +458,7 @@ def test_work_is_linear_in_what_is_read(name: str) -> None:
     assert counted(lambda: functions_of(large)) <= 100 * len(large.data)
 
 
-@for_each(("limit", "value"), [("ALL_CIE_BYTES", 16), ("ENTRY_BYTES", 40), ("STEPS", 1)])
+@for_each(("limit", "value"), [("MAX_CIE_BYTES", 16), ("MAX_ENTRY_BYTES", 40), ("MAX_STEPS", 1)])
 def test_memory_and_work_of_one_file_are_limited(limit: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
     section = frames_of(b"", b"\x41" * 40).section()
     assert not functions_of(section).unread
