@@ -53,8 +53,8 @@ USES_NETWORK = {  # SECURITY.md names them
 # One function for each of several things, under one name: what they are given and return is the same.
 PROTOCOLS = {
     "sframegen/cli": {"command"},  # of each command, which cli/commands.py calls
-    "sframegen/code/isa": {"decode_effects", "decode_point", "find_jump_table", "always_matters", "is_padding"},  # of each instruction set
-    "sframegen/stack/abi": {"ends_call", "starts_thread"},  # of each machine
+    "sframegen/code/isa": {"decode_effects", "decode_point", "find_jump_table", "always_matters", "is_padding"},  # of each machine
+    "sframegen/stack/abi": {"ends_call", "starts_thread"},  # as well
 }
 # What a command does, and the library's function for it; what the programs of two rooms begin with.
 COMMANDS = {"add_section", "convert", "main"}
