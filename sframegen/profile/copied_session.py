@@ -299,6 +299,8 @@ class CopiedSession:
         if self._by_cpu:
             self._open_events(ALL_PROCESSES, pages)
         for pid in targets:
+            if self._by_cpu:  # allowed with samples of all processes, but without the mappings of other users' ones
+                os.close(open_event(self._attributes, pid, -1, name=self.plan.event.name))
             if not self._attach_process(pid, pages):
                 raise EventError(f"process {pid}: no such process", errno.ESRCH)
         if not self.plan.after_exec:

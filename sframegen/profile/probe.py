@@ -132,9 +132,7 @@ def _may_read_mappings() -> bool:
         try:
             if Path(f"/proc/{pid}").stat().st_uid != os.geteuid() and Path(f"/proc/{pid}/maps").read_bytes():
                 return True
-        except PermissionError:
-            return False
-        except OSError:  # it has ended
+        except OSError:  # it has ended, or is protected more than others
             continue
     return False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 import sframegen
 from sframegen.base.errors import SframegenError
+from sframegen.profile import copied_session
 from sframegen.profile.copied_session import (
     LARGEST_COPY,
     NOT_REACHED,
@@ -22,6 +24,7 @@ from sframegen.profile.copied_session import (
     CopiedSession,
     choose_copy_size,
 )
+from sframegen.profile.events.attributes import EventAttributes, EventError, open_event
 from sframegen.profile.events.names import find_event
 from sframegen.profile.sampling_plan import ProfilePlan
 from tests.support.kernel_events import needs_perf_events
@@ -136,6 +139,21 @@ def test_a_process_that_is_not_there_is_refused_in_one_line() -> None:
     gone.wait()
     with pytest.raises(SframegenError, match="no such process"):
         CopiedSession(ProfilePlan(frozenset({gone.pid}), find_event("cpu-clock"), 99))
+
+
+@needs_perf_events
+@pytest.mark.skipif(os.geteuid() != 0, reason="events of all processes are allowed where there is a level of 0, or for root")
+def test_a_process_of_another_user_is_refused_where_all_processes_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its samples could be taken there, but its mappings could not be read."""
+
+    def open_or_refuse(attributes: EventAttributes, pid: int, cpu: int, *, name: str = "") -> int:
+        if pid > 0:
+            raise EventError(f"process {pid}: refused", errno.EACCES)
+        return open_event(attributes, pid, cpu, name=name)
+
+    monkeypatch.setattr(copied_session, "open_event", open_or_refuse)
+    with pytest.raises(EventError, match=f"^process {os.getpid()}: refused$"):
+        CopiedSession(ProfilePlan(frozenset({os.getpid()}), find_event("cpu-clock"), 99))
 
 
 def test_copies_are_as_large_as_the_ring_buffer_allows() -> None:

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -89,6 +90,19 @@ def test_mappings_of_others_are_those_that_the_kernel_shows() -> None:
         finally:
             os._exit(9)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_one_protected_process_does_not_hide_that_others_are_shown(machine: pytest.MonkeyPatch) -> None:
+    def read_bytes(path: Path) -> bytes:
+        if path.parts[2] == "1":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return b"mappings"
+
+    machine.setattr(os, "geteuid", lambda: -1)
+    machine.setattr(Path, "read_bytes", read_bytes)
+    for pids, shown in (([1], False), ([1, os.getpid()], True)):
+        machine.setattr(module, "list_pids", lambda pids=pids: pids)
+        assert module._may_read_mappings() is shown
 
 
 def test_where_nothing_is_allowed_it_says_so(machine: pytest.MonkeyPatch) -> None:

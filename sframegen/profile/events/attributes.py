@@ -142,21 +142,30 @@ def _read_int(path: Path) -> int | None:
         return None
 
 
+def _is_own_process(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid == os.geteuid()
+    except OSError:  # it has ended
+        return True
+
+
 def _explain_refusal(number: int, attributes: EventAttributes, pid: int, name: str) -> str:
     """Return a message for users on why the kernel refused an event with this errno, and what would allow it."""
     match number:
         case errno.EACCES | errno.EPERM:
             needed = 0 if pid == -1 else 1 + bool(attributes.flags & EventFlag.EXCLUDE_KERNEL)
             level = read_paranoid_level()
-            if level is not None and level <= needed:
-                if pid > 0:
-                    return f"process {pid}: {name} events of other users' processes need {describe_root()} or CAP_PERFMON"
+            is_forbidden_by_level = level is None or level > needed
+            if pid > 0 and not (is_forbidden_by_level and _is_own_process(pid)):
+                return f"process {pid}: {name} events of other users' processes need {describe_root()} or CAP_PERFMON"
+            if not is_forbidden_by_level:
                 allowed = f"though kernel.perf_event_paranoid is {level}"
                 return f"{name} events are not allowed, {allowed}: a container or a policy forbids them"
-            targets = "all processes" if pid == -1 else "your own processes"
+            if pid == -1:  # only the kernel program needs them, and a lower level would not allow it
+                return f"{name} events of all processes need {describe_root()}, or CAP_BPF and CAP_PERFMON"
             return (
-                f"{name} events of {targets} need {describe_root()}, CAP_PERFMON, or kernel.perf_event_paranoid of {needed} or less"
-                f" (it is {'unreadable' if level is None else level})"
+                f"{name} events of your own processes need {describe_root()}, CAP_PERFMON, or kernel.perf_event_paranoid"
+                f" of {needed} or less (it is {'unreadable' if level is None else level})"
             )
         case errno.EINVAL if attributes.flags & EventFlag.FREQUENCY and attributes.period > (most := _read_int(MAX_RATE) or 0) > 0:
             return f"{attributes.period:,} samples per second are more than kernel.perf_event_max_sample_rate allows: {most:,}"

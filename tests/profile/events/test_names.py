@@ -40,17 +40,14 @@ def test_refusals_are_in_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.setattr(attributes, "_LIBC", type("Library", (), {"syscall": staticmethod(lambda *_: -1)}))
     for name in ("PARANOID", "MAX_RATE"):
         monkeypatch.setattr(attributes, name, tmp_path / "level")
+    own, other = 7, 8
+    monkeypatch.setattr(attributes, "_is_own_process", lambda pid: pid == own)
     wrong = {}
     for level, number, pid, flags, message in (
-        (
-            3,
-            errno.EACCES,
-            -1,
-            0,
-            r"^cycles events of all processes need root, CAP_PERFMON, or .*paranoid of 0 or less \(it is 3\)$",
-        ),
-        (3, errno.EPERM, 7, 0, r"^cycles events of your own processes .* of 1 or less"),
-        (3, errno.EACCES, 7, EventFlag.EXCLUDE_KERNEL, r"^cycles events of your own processes .* of 2 or less"),
+        (3, errno.EACCES, -1, 0, "^cycles events of all processes need root, or CAP_BPF and CAP_PERFMON$"),
+        (3, errno.EPERM, own, 0, r"^cycles events of your own processes .* of 1 or less \(it is 3\)$"),
+        (3, errno.EACCES, own, EventFlag.EXCLUDE_KERNEL, r"^cycles events of your own processes .* of 2 or less"),
+        (3, errno.EACCES, other, 0, "cycles events of other users' processes need root or CAP_PERFMON$"),
         (3, errno.EMFILE, -1, 0, "ulimit -n"),
         (3, errno.ENOENT, -1, 0, "^this machine has no cycles events$"),
         (3, errno.EOPNOTSUPP, -1, 0, "^this machine has no cycles events$"),
