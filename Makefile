@@ -110,9 +110,12 @@ quick: ## copy changed modules into .venv, in a second; compiled ones need make 
 # What the two share: as root, each in a root of its own that mmdebstrap makes from the archive that the machine's apt uses. SUITE: of Debian.
 SUITE ?= sid
 
-# packager(SCRIPT): runs it; it needs mmdebstrap
+# What makes and enters a root.
+rooted_with := mmdebstrap:mmdebstrap mount:mount
+
+# packager(SCRIPT): runs it
 define packager
-@packages=(); command -v mmdebstrap >/dev/null || packages+=(mmdebstrap); $(install_packages)
+@packages=(); for pair in $(rooted_with); do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; $(install_packages)
 packaging/$(1) $(SUITE)
 endef
 
@@ -142,7 +145,7 @@ few_at_a_time := -n 2
 # As root: it makes roots with mmdebstrap, from the archive that the machine's apt uses.
 .PHONY: test-bare
 test-bare: ## README's commands, and make release, in roots of three suites that have nothing: docs/testing.md; BARE_FLAGS
-	@packages=(); command -v mmdebstrap >/dev/null || packages+=(mmdebstrap); $(install_packages)
+	@packages=(); for pair in $(rooted_with); do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; $(install_packages)
 	$(PYTHON) -m tools.bare $(BARE_FLAGS)
 
 # The oldest and the newest releases that pyproject.toml allows, each in an environment of its own. Warnings of deprecation are errors: in the
@@ -303,7 +306,7 @@ study: named-study $(environment) peers test-machine ## a study, benchmark or lo
 	touch $@
 
 released_with := git:git x86_64-linux-gnu-gcc:gcc-x86-64-linux-gnu aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
-    s390x-linux-gnu-gcc:gcc-s390x-linux-gnu mmdebstrap:mmdebstrap $(kernel_program_with)
+    s390x-linux-gnu-gcc:gcc-s390x-linux-gnu $(rooted_with) $(kernel_program_with)
 
 # A cross compiler only recommends the headers of its libc.
 machine_headers := amd64:x86_64 arm64:aarch64 s390x:s390x
@@ -330,9 +333,14 @@ release: wheel conformance ## everything that is released of the last commit, wi
 	.venv-release/bin/python -m tools.release.sbom
 	cd dist && sha256sum sframegen-* >SHA256SUMS
 
+# What unpacks and builds the free-threaded Python, with a pip that can download.
+free_threaded_with := /usr/bin/xz:xz-utils /usr/include/zlib.h:zlib1g-dev /usr/include/openssl/ssl.h:libssl-dev \
+    /usr/include/$(shell uname -m)-linux-gnu/ffi.h:libffi-dev
+
 # Needs root, and Linux 6.7 for the machines that are emulated.
 .PHONY: test-wheel
 test-wheel: .venv-release/tools | release-machine ## dist's wheels, installed where there is only Python: docs/installing.md; TRIAL_FLAGS
+	@packages=(); for pair in $(free_threaded_with); do [[ -e $${pair%%:*} ]] || packages+=("$${pair#*:}"); done; $(install_packages)
 	tools/get-free-threaded-python || echo "The free-threaded Python is not tried." >&2
 	.venv-release/bin/python -m tools.release.trial --docs docs/installing.md $(TRIAL_FLAGS)
 
