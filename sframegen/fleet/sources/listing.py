@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from itertools import chain
 from typing import TYPE_CHECKING, BinaryIO
 
 from linker.files.location import locate, locate_below
@@ -61,8 +62,8 @@ def _choose_labels(sources: Sequence[str]) -> list[str]:
     labels: dict[str, None] = {}
     for source in sources:
         name = clean_path(make_name(local_path(source))).rpartition("/")[2] or "source"
-        candidates = (name, *(f"{name}-{number}" for number in range(2, len(sources) + 1)))
-        labels[next(label for label in candidates if label not in labels)] = None
+        numbered = (f"{name}-{number}" for number in range(2, len(sources) + 1))
+        labels[next(label for label in chain([name], numbered) if label not in labels)] = None
     return [*labels]
 
 
