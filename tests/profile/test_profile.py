@@ -399,14 +399,10 @@ def test_a_process_that_sleeps_already() -> None:
     assert profile["complete"] >= 600_000
 
 
-def test_each_page_fault_is_a_sample() -> None:
-    assert as_json("-e", "page-faults", "-F", 1, "--", "true")["samples"] > 10
-
-
-@pytest.mark.sampled
-def test_nobody_of_that_name_is_sampled() -> None:
-    profile = as_json("--duration", "0.3", "--comm", "no such name")
-    assert profile["samples"] == 0
+def test_each_page_fault_of_threads_with_the_name_is_a_sample() -> None:
+    for comm, are_sampled in (("true", True), ("tru", False)):
+        samples = as_json("-e", "page-faults", "-F", 1, "--comm", comm, "--", "true")["samples"]
+        assert (samples > 10) is are_sampled, comm
 
 
 @pytest.mark.sampled

@@ -13,9 +13,7 @@ from sframegen.profile.bpf import extents
 from sframegen.profile.bpf.extents import Extents
 from sframegen.profile.bpf.kernel_records import Statistic
 from sframegen.profile.bpf.libbpf import library
-from sframegen.profile.events.names import find_event
 from sframegen.profile.packed_frames import unpack_frame
-from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.stack.walking.frames import End
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.kernel_walks import Sampled
@@ -195,31 +193,3 @@ def test_an_extent_is_used_again_only_when_no_process_has_it(monkeypatch: pytest
     parts.retire(2)
     now[0] = 6
     assert parts.allocate(8) == 2
-
-
-PAGES = 50
-FAULTS = f"""
-#include <sys/mman.h>
-int main(void) {{
-    hold();
-    char *pages = mmap(0, {PAGES} * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    madvise(pages, {PAGES} * 4096, MADV_NOHUGEPAGE);
-    for (int at = 0; at < {PAGES}; at++) pages[at * 4096] = 1;
-    hold();
-}}
-"""
-
-
-@needs_bpf
-def test_only_tasks_with_a_name_are_sampled(compile_c: Compiler) -> None:
-    """Each page fault of a program is a sample, or none is."""
-    for comm, are_sampled in (("a.out", True), ("a.ou", False)):
-        plan = ProfilePlan(event=find_event("page-faults"), frequency=1, comm=comm)
-        with Program(compile_c(HOLD + FAULTS, "-O1"), ends=False) as process, Sampled({process.pid}, plan) as sampled:
-            sampled.publish(process.pid)
-            sampled.walker.attach()
-            process.go_on()
-            process.wait()
-            sampled.end()
-            found = sampled.walker.statistics()[Statistic.SAMPLES]
-        assert PAGES <= found < 2 * PAGES if are_sampled else found == 0, comm

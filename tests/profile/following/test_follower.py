@@ -6,7 +6,6 @@ import errno
 import os
 import shutil
 import subprocess
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -282,18 +281,6 @@ def test_a_process_in_other_namespaces(following: Follower, compile_c: Compiler,
     assert (files[f"{inside}/hidden"].why, following.processes.name_of(pid)) == ("", "hidden")
     assert not (inside / "hidden").exists()
     assert process.communicate(b".")[0] == b"done\n"
-
-
-def test_short_lived_processes_do_not_disturb(following: Follower) -> None:
-    pids = [os.posix_spawn(sys.executable, [sys.executable, "--version"], {"PATH": ""}, file_actions=[
-        (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0)]) for _ in range(20)]  # fmt: skip
-    for pid in pids:
-        os.waitpid(pid, 0)
-    following.drain()
-    found = [{span.file for span in following.processes.spans(pid) or ()} for pid in pids]
-    names = {following.files.by_number[number].path for numbers in found for number in numbers if number}
-    assert os.path.realpath(sys.executable) in names
-    assert all(len(numbers) > 1 for numbers in found)
 
 
 def test_threads_have_names(following: Follower, compile_c: Compiler, tmp_path: Path) -> None:

@@ -147,16 +147,6 @@ def test_every_process_has_the_mappings_that_it_had_at_each_time(records: list[M
                 assert files_at(processes.spans(pid, time)) == (then.get(pid) or {})
 
 
-def test_a_child_has_the_mappings_of_its_parent_until_it_executes_a_program() -> None:
-    processes = followed([run(PARENT), mapped(PARENT, 10, 20), fork(PARENT, CHILD), mapped(PARENT, 30, 40), mapped(CHILD, 50, 60)])
-    assert files_at(processes.spans(CHILD)).keys() == {*range(10, 20), *range(50, 60)}
-    assert files_at(processes.spans(PARENT)).keys() == {*range(10, 20), *range(30, 40)}
-    processes.apply(run(CHILD, "other"), 6)
-    assert processes.spans(CHILD) == ()
-    assert files_at(processes.spans(CHILD, 5)).keys() == {*range(10, 20), *range(50, 60)}
-    assert (processes.name_of(PARENT), processes.name_of(CHILD)) == ("program", "other")
-
-
 def test_only_targets_and_their_descendants_are_followed() -> None:
     records = [run(OTHER), fork(PARENT, CHILD), fork(CHILD, CHILD - 1000), fork(OTHER, OTHER - 1000), mapped(OTHER, 1, 2)]
     processes = followed(records, [PARENT])

@@ -112,18 +112,6 @@ def all_of(builder: TableBuilder) -> list[BuiltTable]:
 
 
 @pytest.mark.sampled
-def test_a_proof_comes_after_the_first_table(program: ElfFile) -> None:
-    with TableBuilder(1, None) as builder:
-        builder.request(3, program)
-        (first,) = all_of(builder)
-        builder.request_proof(3, program)
-        (proven,) = all_of(builder)
-    assert (first.number, first.final, first.origin) == (3, False, Origin.CONVERTED)
-    assert (proven.number, proven.final, proven.origin) == (3, True, Origin.PROVEN)
-    assert proven.table == make_proven_table(program).table
-
-
-@pytest.mark.sampled
 def test_a_proof_that_takes_too_long_says_so(program: ElfFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sframegen.profile.tables.table_builder.make_proven_table", lambda *_: time.sleep(60))
     monkeypatch.setattr(patience, "current", TimeLimits(proof=0.1))

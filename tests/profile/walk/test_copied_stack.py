@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import struct
 from typing import TYPE_CHECKING
 
@@ -19,29 +18,20 @@ from sframegen.profile.following.files import CodeSpan
 from sframegen.profile.limits import MAX_DEPTH
 from sframegen.profile.packed_frames import PACKED_ADDRESS, FileFrame, unpack_frame
 from sframegen.profile.tables.decoded_table import make_decoded_table
-from sframegen.profile.tables.make_table import make_table
 from sframegen.profile.walk import copied_stack
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, make_span_columns
 from sframegen.profile.walk.steps import CodeKind
 from sframegen.stack.abi.machines import ThreadRegisters, conventions_of
-from sframegen.stack.live.process import Process
-from sframegen.stack.objects.loaded_image import read_loaded_image
-from sframegen.stack.snapshot import MovedCode
-from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking import walk as stack_walk
 from sframegen.stack.walking.frames import End, RuleSource
 from sframegen.stack.walking.step import GUESS_REACH
 from sframegen.stack.walking.walk import CodeRule, code_rule
 from tests.support.inputs.linker_inputs import Writer
-from tests.support.processes.live import Program, compiled
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from sframegen.profile.tables.decoded_table import DecodedTable
     from sframegen.stack.objects.loaded_objects import Answers
     from sframegen.stack.walking.frames import Frame
-    from tests.support.peers import Compiler
 
 MACHINES = (AMD64, AARCH64)
 SP = 0x7000_0000
@@ -289,13 +279,6 @@ def test_signed_return_addresses_are_stripped() -> None:
     assert addresses(walker) == [place(0) - BIAS, place(1) - 1 - BIAS]
 
 
-def test_endless_signal_frames_end() -> None:
-    to_itself = Rule(Where(7, 0), Where(7, 0, deref=True))
-    walker = walker_with(AMD64, [to_itself], frozenset({0}))
-    assert walker.walk(SPANS, start_of({7: SP}, place(0)), SP, stack_of({SP: place(0)})) is End.TOO_DEEP
-    assert len(walker.frames()) == MAX_DEPTH
-
-
 def test_a_table_that_comes_later_is_not_a_table_that_says_nothing() -> None:
     walker = CopyWalker(AMD64, lambda _: None)
     start, stack = start_of({7: SP, 6: SP + 0x10}, place(0)), stack_of({SP + 0x18: place(1)})
@@ -332,61 +315,3 @@ def test_columns_of_spans_are_made_once_and_are_the_spans() -> None:
 def test_machines_without_frame_records_are_refused() -> None:
     with pytest.raises(FormatError, match="s390x are not walked"):
         CopyWalker(S390X, lambda _: None)
-
-
-HANDLER = r"""
-static pthread_barrier_t created; // clone3 has no CFI behind its system call: the first thread is not there when the other holds
-KEPT void handler(int number) { (void) number; hold(); after++; }
-KEPT int compare(const void *a, const void *b) {
-    static int once;
-    if (!once++) raise(SIGUSR1);
-    return *(const int *) a - *(const int *) b;
-}
-KEPT void realigned(void) {
-    volatile int array[16] __attribute__((aligned(128)));
-    int numbers[] = {3, 1, 2};
-    array[0] = 1;
-    qsort(numbers, 3, sizeof *numbers, compare);
-    after += array[0];
-}
-KEPT void *thread(void *argument) { pthread_barrier_wait(&created); realigned(); return argument; }
-int main(void) {
-    struct sigaction action = {.sa_handler = handler};
-    pthread_t other;
-    sigaction(SIGUSR1, &action, 0);
-    pthread_barrier_init(&created, 0, 2);
-    pthread_create(&other, 0, thread, 0);
-    pthread_barrier_wait(&created);
-    pthread_join(other, 0);
-    puts("done");
-}
-"""
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64")
-def test_copies_of_a_process_are_walked_as_the_process(compile_c: Compiler, tmp_path: Path) -> None:
-    """A handler in a callback of qsort, in a function that realigns its stack, in a thread: each frame, in each thread."""
-    program = compiled(compile_c, tmp_path, HANDLER, "-O2", "-pthread", section=False)
-    with Program(program) as held, Process(held.pid) as process:
-        files: dict[int, ElfFile] = {}  # which say where calls end
-        walker = CopyWalker(AMD64, files.get)
-        with process.stopped() as snapshot:
-            threads = {thread.tid: thread for thread in Tracer(convert=True).trace(snapshot)}
-            spans = []
-            for number, row in enumerate((row for row in snapshot.mappings if row.executable), 1):
-                image = read_loaded_image(snapshot, row, MovedCode())
-                if image and image.file:
-                    spans.append(CodeSpan(row.start, row.end, image.bias, number))
-                    files[number] = image.file
-                    walker.add_table(number, make_table(image.file).table)
-            for tid, _, registers, _ in snapshot.threads:
-                assert isinstance(registers, ThreadRegisters)
-                sp = registers.values[AMD64.sp]
-                bounds = snapshot.mappings.stack_at(sp)
-                assert bounds
-                stack = snapshot.memory.read(sp, bounds[1] - sp)
-                assert walker.walk(make_span_columns(spans), start_of(registers.values, registers.pc), sp, stack) is End.OUTERMOST
-                biases = {span.file: span.bias for span in spans}
-                found = [biases[frame.file] + frame.address for frame in map(unpack_frame, walker.frames())]
-                assert found == [frame.lookup_address for frame in threads[tid].frames]
-    assert max(len(thread.frames) for thread in threads.values()) > 8

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sframegen.base.errors import SframegenError
-from sframegen.profile.report.formats.file_formats import FORMATS, check_target, format_of, write_profile
-from sframegen.profile.report.formats.path_bytes import encode_varint, integer_field
+from sframegen.profile.report.formats.file_formats import FORMATS, check_target, write_profile
 from sframegen.profile.report.label_trees import group_stacks
 from sframegen.profile.report.named import FrameKind, NamedFrame, NamedProfile
 from tests.support.named_stacks import EXAMPLE, named, stack, stack_of
@@ -34,11 +32,6 @@ def hostile() -> NamedProfile:
     frames = [NamedFrame(text, text, f"/{text}", number, FrameKind.USER) for number, text in enumerate(HOSTILE)]
     huge = NamedFrame("f" * 10_000_000, "o", "/o", 1, FrameKind.USER)
     return named(stack_of([*frames, huge], process=HOSTILE[0], thread=HOSTILE[0]))
-
-
-def test_an_unknown_ending_is_refused() -> None:
-    with pytest.raises(SframegenError, match=r"a\.svg: unknown output format \(known: .*, \.folded, \.txt, "):
-        format_of("a.svg")
 
 
 def test_where_no_file_can_be_made_is_known_before_sampling(tmp_path: Path) -> None:
@@ -133,12 +126,6 @@ def test_the_first_mapping_of_pprof_is_the_program(tmp_path: Path) -> None:
     read = fields(gzip.decompress(written(profile, ".pb.gz", tmp_path)), "profile")
     assert read[6][read[3][0][5][0]] == "/usr/bin/program"
     assert read[3][0][1] == [1]
-
-
-def test_numbers_of_protocol_buffers() -> None:
-    assert [encode_varint(number) for number in (0, 127, 128, 300)] == [b"\0", b"\x7f", b"\x80\1", b"\xac\2"]
-    assert encode_varint(-1) == b"\xff" * 9 + b"\1"
-    assert (integer_field(1, 0), integer_field(1, 150)) == (b"", b"\x08\x96\x01")
 
 
 def test_stacks_without_threads_and_names(tmp_path: Path) -> None:
