@@ -149,6 +149,24 @@ DAMAGES: dict[str, Callable[[Editor], object]] = {
     "register": lambda e: _words_of(e, 2, 31 << 3 | 1, 8),
     "signed-address": lambda e: e.set(e.rows(ONE_ROW) + 1, e.data[e.rows(ONE_ROW) + 1] | 0x80),
 }
+# Where each is found, in sections for AMD64: offset in version 2, in version 3, address.
+PLACES: dict[str, tuple[int | None, int | None, int | None]] = {
+    "header-size": (0, 0, None), "magic": (0, 0, None), "version": (2, 2, None), "byte-order": (0, 0, None),
+    "flags": (3, 3, None), "abi": (4, 4, None), "fixed-offsets": (5, 5, None), "auxiliary-header": (7, 7, None),
+    "index-bounds": (8, 8, None), "rows-bounds": (16, 16, None), "sub-section-order": (24, 24, None),
+    "sub-section-gap": (20, 20, None), "another-section": (335, 361, None), "trailing-bytes": (335, 361, None),
+    "row-total": (12, 12, None), "start-order": (188, 156, 0x100), "same-start": (48, 44, 0x1000),
+    "overlap": (48, 44, 0x1040), "empty-function": (68, 60, 0x10a0), "start-outside-code": (28, 28, 0x800),
+    "end-outside-code": (188, 156, 0x30000), "block-outside": (188, 156, 0x30000), "no-rows": (148, 124, 0x22000),
+    "fre-type": (44, 174, 0x1000), "fde-type": (None, 175, 0x1000), "unused-bits": (44, 174, 0x1000),
+    "mask-without-period": (104, 229, 0x10c0), "period-without-mask": (44, 174, 0x1000),
+    "blocks-overlap": (324, 345, 0x30000), "unused-bytes": (335, 361, None), "row-cut-off": (335, 361, 0x30000),
+    "word-size": (245, 224, 0x10a0), "first-row": (244, 223, 0x10a0), "row-order": (218, 187, 0x1001),
+    "row-at-end": (329, 355, 0x30030), "row-beyond-function": (329, 355, 0x30030),
+    "row-beyond-period": (258, 242, 0x10d0), "row-beyond-masked": (258, 242, 0x10cb), "words": (245, 224, 0x10a0),
+    "row-without-words": (245, None, 0x10a0), "cfa-base": (None, 330, 0x22009), "padding-word": (None, 323, 0x22004),
+    "register": (None, 330, 0x22009), "signed-address": (245, 224, 0x10a0),
+}  # fmt: skip
 # What the damage to one rule breaks besides.
 BESIDES = {
     "byte-order": {"fixed-offsets"},

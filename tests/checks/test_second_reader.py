@@ -19,30 +19,21 @@ from elftools.dwarf.callframe import FDE, CallFrameInfo
 from elftools.dwarf.structs import DWARFStructs
 
 import sframegen
-from sframegen.checks.against_cfi import compare_with_cfi
 from sframegen.checks.check import check_file
 from sframegen.checks.finding import Severity, Verdict
 from sframegen.checks.second import agreement, pyelftools_cfi
-from sframegen.checks.second.agreement import compare_second_reading
 from sframegen.checks.second.meaning import Agreement, compare_rule
 from sframegen.checks.second.pyelftools_cfi import UNKNOWN_ROW, CfiRow, FdeColumns, RegisterRow, read_fdes
 from sframegen.cli.commands import cli
-from sframegen.conversion.cfi_sections import Sources, find_sources
-from sframegen.conversion.convert import convert
+from sframegen.conversion.cfi_sections import find_sources
 from sframegen.elf.file import ElfFile
-from sframegen.elf.records import PT, SHT, Phdr
 from sframegen.format.abi import AARCH64, AMD64
-from sframegen.format.decode import decode
-from sframegen.format.encode import Encoder
-from sframegen.format.layouts import V2, V3
 from sframegen.format.model import OUTERMOST, Rule, Where
 from tests.checks.damages import Subject, rules, with_section
 from tests.checks.damages.kinds import Copy
 from tests.checks.damages.subject import NotHereError, NowhereError
-from tests.checks.second_reader_programs import ABIS, FUNCTION_BYTES, made_frames
 from tests.support.inputs.cfi_programs import ARM64, source_of
 from tests.support.inputs.cfi_writer import INITIAL, Frames, uleb
-from tests.support.inputs.linker_inputs import Writer
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -50,7 +41,6 @@ if TYPE_CHECKING:
 
     from cfi.section import CfiSection
     from sframegen.format.abi import Abi
-    from sframegen.format.layouts import Layout
     from tests.support.peers import Compiler, Peers
 
 # What compilers, assemblers and linkers write, a function each. Registers: rbp 6, rsp 7, r8 8, r10 10, r12 12, rip 16.
@@ -368,44 +358,6 @@ def test_one_entry_that_pyelftools_cannot_read_costs_no_other() -> None:
     functions = functions_of(frames.section())
     assert dict(functions.unread) == {pyelftools_cfi.DAMAGED: 1}
     assert list(functions.start) == [0x1010]
-
-
-# -- both readers agree on whatever any instructions say
-
-SECTION = 0x900000
-PROGRAMS = 20
-SEEDS = 24
-
-
-def code_for_programs() -> tuple[ElfFile, int]:
-    """A file with code for all functions, and its address."""
-    writer, size = Writer("little", 1), PROGRAMS * FUNCTION_BYTES
-    base = writer.put(".text", SHT.PROGBITS, 6, bytes(size), 0x100).sh_addr
-    return ElfFile(memoryview(writer.finish([Phdr(PT.LOAD, 5, base, base, base, size, size, 0x100)]))), base
-
-
-@pytest.mark.parametrize("abi", ABIS, ids=lambda abi: abi.name)
-@for_each("layout", [V3, V2], ids=lambda layout: f"V{layout.version}")
-@for_each("eh", [True, False], ids=["eh_frame", "debug_frame"])
-def test_both_readers_agree_on_any_instructions(abi: Abi, eh: bool, layout: Layout) -> None:
-    """What pyelftools gets wrong is not judged, and that is little."""
-    elf, base = code_for_programs()
-    same = unjudged = 0
-    for seed in range(SEEDS):
-        frames = made_frames(abi, Random(f"{abi.name} {eh} {seed}"), base, PROGRAMS, eh=eh)
-        sources = Sources([frames.section()], 0, 1, [])
-        table, _, encoded = convert(sources.sections, elf.executable_ranges(), abi, layout)
-        if not len(table):
-            continue
-        section = decode(bytes(Encoder(table, abi, layout, encoded=encoded).encode(SECTION)), SECTION)
-        truth = compare_with_cfi(elf, section, sources, abi)
-        second = compare_second_reading(elf, section, sources, truth, abi, None)
-        wrong = [finding.message for finding in (*truth.findings, *second.findings) if finding.severity is Severity.ERROR]
-        assert wrong == [], f"seed {seed}"
-        assert truth.code[Verdict.WRONG] == 0
-        same += second.code["same"]
-        unjudged += second.code["unjudged"]
-    assert unjudged < same / 10
 
 
 # -- hostile files

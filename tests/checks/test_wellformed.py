@@ -21,7 +21,7 @@ from sframegen.elf.records import PT, RECORDS, SHF, SHT, Phdr, Shdr
 from sframegen.format.decode import decode
 from sframegen.format.locate import find_sframe
 from tests.checks.readers.mutate import Base, bases, mutant
-from tests.checks.section_damage import BESIDES, DAMAGES, SHIFTED, Editor, base_named, damaged
+from tests.checks.section_damage import BESIDES, DAMAGES, PLACES, SHIFTED, Editor, base_named, damaged
 from tests.support import producers
 from tests.support.loops import for_each
 from tests.support.producers import AARCH64, AARCH64_BE, C_FLAGS, X86_64
@@ -55,7 +55,10 @@ def test_damage_is_found_by_its_name(name: str, rule: str) -> None:
     assert rule in facts.counts
     if rule not in SHIFTED:
         assert set(facts.counts) - {rule} <= BESIDES.get(rule, set())
-    assert {finding.severity for finding in facts.findings if finding.rule == rule} == {RULES[rule].severity}
+    found = [finding for finding in facts.findings if finding.rule == rule]
+    assert {finding.severity for finding in found} == {RULES[rule].severity}
+    version_2, version_3, address = PLACES[rule]
+    assert (found[0].offset, found[0].address) == (version_2 if base.data[2] == 2 else version_3, address)
 
 
 def test_every_rule_is_broken_here() -> None:
@@ -249,21 +252,24 @@ def read_only_loads(data: bytearray, elf: ElfFile) -> None:
             RECORDS[Phdr, elf.byte_order].pack_into(data, elf.header.e_phoff + 56 * number, *segment._replace(p_flags=4))
 
 
-FILE_DAMAGES: dict[str, Callable[[bytearray, ElfFile], None]] = {
-    "several-sections": another_segment,
-    "not-loaded": not_loaded,
-    "no-segment": set_segment(PT.GNU_SFRAME, p_type=1),
-    "no-section": set_section(sh_type=0, sh_name=0),
-    "section-type": set_section(sh_type=SHT.PROGBITS),
-    "section-flags": set_section(sh_flags=SHF.WRITE),
-    "section-place": set_section(sh_addr=0x10),
-    "segment-size": set_segment(PT.GNU_SFRAME, p_memsz=8),
-    "outside-file": set_segment(PT.GNU_SFRAME, p_offset=1 << 40),
-    "not-mapped": set_segment(PT.LOAD, p_offset=0x1000),
-    "mapped-unreadable": set_segment(PT.LOAD, p_flags=-4),
-    "mapped-writable": set_segment(PT.LOAD, p_flags=2),
-    "machine": lambda data, _: data.__setitem__(18, 183),
-    "dynamic-read-only": read_only_loads,
+FILE_DAMAGES: dict[str, tuple[Callable[[bytearray, ElfFile], None], ...]] = {
+    "several-sections": (another_segment,),
+    "not-loaded": (not_loaded,),
+    "no-segment": (set_segment(PT.GNU_SFRAME, p_type=1),),
+    "no-section": (set_section(sh_type=0, sh_name=0),),
+    "section-type": (set_section(sh_type=SHT.PROGBITS),),
+    "section-flags": tuple(set_section(sh_flags=flags) for flags in (SHF.WRITE, SHF.ALLOC | SHF.WRITE, SHF.ALLOC | SHF.EXECINSTR)),
+    "section-place": (
+        *(set_section(**{field: 0x10}) for field in ("sh_addr", "sh_offset")),
+        *(set_segment(PT.GNU_SFRAME, **{field: 8}) for field in ("p_vaddr", "p_offset")),
+    ),
+    "segment-size": (set_segment(PT.GNU_SFRAME, p_memsz=8), set_segment(PT.GNU_SFRAME, p_filesz=-8)),
+    "outside-file": (set_segment(PT.GNU_SFRAME, p_offset=1 << 40),),
+    "not-mapped": (set_segment(PT.LOAD, p_offset=0x1000),),
+    "mapped-unreadable": (set_segment(PT.LOAD, p_flags=-4),),
+    "mapped-writable": (set_segment(PT.LOAD, p_flags=2),),
+    "machine": (lambda data, _: data.__setitem__(18, 183),),
+    "dynamic-read-only": (read_only_loads,),
 }
 
 
@@ -272,11 +278,11 @@ def test_what_is_wrong_in_a_file(rule: str, compile_c: Compiler, tmp_path: Path)
     file = tmp_path / "program"
     add_section(compile_c(PROGRAM, "-O2"), output=file, verify=False)
     assert check_placement(open_elf(file)) == []
-    data = bytearray(file.read_bytes())
-    FILE_DAMAGES[rule](data, open_elf(file))
-    found = check_placement(ElfFile(memoryview(bytes(data))))
-    assert rule in {finding.rule for finding in found}
-    assert {finding.severity for finding in found if finding.rule == rule} == {RULES[rule].severity}
+    for damage in FILE_DAMAGES[rule]:
+        data = bytearray(file.read_bytes())
+        damage(data, open_elf(file))
+        found = check_placement(ElfFile(memoryview(bytes(data))))
+        assert {finding.severity for finding in found if finding.rule == rule} == {RULES[rule].severity}
 
 
 def test_a_file_without_a_section_has_nothing_to_judge(compile_c: Compiler) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from sframegen import add_section
+from sframegen import Severity, add_section, check
 from tests import ROOT
 from tests.differential.against_gas import BATCH, Bench, Reading, kinds_of, needs_shrinking, shape
 from tests.support.inputs.cfi_programs import TARGETS, Target, programs, source_of
@@ -51,6 +51,8 @@ def judge_ours(target: Target, peers: Peers, directory: Path, functions: list[li
     plain = target.link(peers, source_of([*target.plain, *functions]), directory)
     ours = directory / "ours.so"
     add_section(plain, output=ours, verify=False)
+    report = check(ours, second_reader=True)
+    assert report.worst() in (None, Severity.NOTE), report.findings
     return compare.compare(plain, ours, peers)
 
 

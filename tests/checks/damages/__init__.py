@@ -1,11 +1,11 @@
-"""Kinds of damage to a section, the file around it, and what it says: a small function each, and how `check` has to report it."""
+"""Damage that leaves a section well formed, and wrong: a small function for each kind, and how `check` has to report it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.checks.damages import bounds, elf_file, fres, functions, index, rules
-from tests.checks.damages.kinds import Copy, Damage, Place
+from tests.checks.damages import functions, rules
+from tests.checks.damages.kinds import Copy, Damage
 from tests.checks.damages.subject import NotHereError, NowhereError, Subject, with_section
 
 if TYPE_CHECKING:
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
     from sframegen.checks.finding import Finding
 
-__all__ = ["DAMAGES", "Damage", "NowhereError", "Outcome", "Place", "Subject", "tried", "with_section"]
+__all__ = ["DAMAGES", "Damage", "NowhereError", "Outcome", "Subject", "tried", "with_section"]
 
-PARTS = (bounds, index, fres, rules, functions, elf_file)
+PARTS = (rules, functions)
 DAMAGES: dict[str, Damage] = {damage.name: damage for part in PARTS for damage in part.KINDS.all}
 DRAWS = 60
 
 
 class Outcome(NamedTuple):
-    """`found`: at all, as severe as it is; `named`: by its rules, the first at its place, and by no other if it stands alone."""
+    """`found`: at all, as severe as it is; `named`: by its rule, at its address, and by no other if it stands alone."""
 
-    place: Place
+    address: int
     findings: list[Finding]
     found: bool
     named: bool
@@ -36,18 +36,18 @@ def tried(damage: Damage, subject: Subject, random: Random) -> Outcome:
     for _ in range(DRAWS):
         copy = Copy(subject)
         try:
-            place = damage.do(copy, random)
+            address = damage.do(copy, random)
             data = copy.file()
         except NotHereError:
             continue
-        return judged(damage, place, subject.new_findings(data))
+        return judged(damage, address, subject.new_findings(data))
     raise NowhereError
 
 
-def judged(damage: Damage, place: Place, findings: list[Finding]) -> Outcome:
+def judged(damage: Damage, address: int, findings: list[Finding]) -> Outcome:
     found = any(finding.severity >= damage.severity for finding in findings)
-    rules = {finding.rule for finding in findings if finding.severity is damage.severity}
-    there = any(finding.rule == damage.rules[0] and place.is_of(finding) for finding in findings)
-    others = {finding.rule for finding in findings if finding.severity and not finding.consumer} - set(damage.rules)
-    named = there and rules.issuperset(damage.rules) and not (damage.alone and others)
-    return Outcome(place, findings, found, named)
+    there = any(
+        (finding.rule, finding.severity, finding.address) == (damage.rule, damage.severity, address) for finding in findings
+    )
+    others = {finding.rule for finding in findings if finding.severity and not finding.consumer} - {damage.rule}
+    return Outcome(address, findings, found, there and not (damage.alone and others))

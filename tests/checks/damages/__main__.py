@@ -65,7 +65,7 @@ def main() -> None:
         names.append(subject.name)
         for name in DAMAGES:
             counts[name] += counted(name, subject, options.times)
-    rows = [{"damage": name, "rules": DAMAGES[name].rules, **count._asdict()} for name, count in counts.items()]
+    rows = [{"damage": name, "rule": DAMAGES[name].rule, **count._asdict()} for name, count in counts.items()]
     measured.write(options.json, {"files": names, "times": options.times, **sum(counts.values(), Count())._asdict(), "kinds": rows})
     sys.exit(any(count.named < count.applied for count in counts.values()))
 

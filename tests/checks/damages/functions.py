@@ -8,7 +8,7 @@ from sframegen.checks.against_cfi import REASONS
 from sframegen.checks.finding import Severity
 from sframegen.format.model import Kind
 from sframegen.format.words import Reason
-from tests.checks.damages.kinds import Kinds, Place, draw
+from tests.checks.damages.kinds import Kinds, draw
 from tests.checks.damages.subject import NotHereError, NowhereError
 
 if TYPE_CHECKING:
@@ -50,14 +50,14 @@ def _first_absent(copy: Copy) -> int:
 
 
 @KINDS("cfi-absent", severity=NOTE)
-def function_missing(copy: Copy, random: Random) -> Place:
+def function_missing(copy: Copy, random: Random) -> int:
     site = copy.site(random, lambda site: site.row == 0 and site.start < _first_absent(copy))
     _remove(copy, site.function)
-    return Place(site.start)
+    return site.start
 
 
 @KINDS("cfi-absent", severity=NOTE)
-def function_one_byte_shorter(copy: Copy, random: Random) -> Place:
+def function_one_byte_shorter(copy: Copy, random: Random) -> int:
     table = copy.subject.table
 
     def fits(function: int) -> bool:
@@ -67,11 +67,11 @@ def function_one_byte_shorter(copy: Copy, random: Random) -> Place:
 
     function = copy.functions(random, fits)
     copy.table.size[function] -= 1
-    return Place(table.start[function] + table.size[function] - 1)
+    return table.start[function] + table.size[function] - 1
 
 
 @KINDS("cfi-rule", alone=True)
-def function_begins_one_byte_later(copy: Copy, random: Random) -> Place:
+def function_begins_one_byte_later(copy: Copy, random: Random) -> int:
     """And ends where it did, so that all rows but the first are late, too."""
     table = copy.subject.table
 
@@ -82,11 +82,11 @@ def function_begins_one_byte_later(copy: Copy, random: Random) -> Place:
     site = copy.site(random, fits)
     copy.table.start[site.function] += 1
     copy.table.size[site.function] -= 1
-    return Place(site.start)
+    return site.start
 
 
 @KINDS("cfi-rule", alone=True)
-def function_begins_one_byte_earlier(copy: Copy, random: Random) -> Place:
+def function_begins_one_byte_earlier(copy: Copy, random: Random) -> int:
     """In padding. All rows but the first are early, too."""
     table = copy.subject.table
 
@@ -100,11 +100,11 @@ def function_begins_one_byte_earlier(copy: Copy, random: Random) -> Place:
 
     site = copy.site(random, fits)
     copy.table.start[site.function] -= 1
-    return Place(site.start - 1)
+    return site.start - 1
 
 
 @KINDS("cfi-rule", alone=True)
-def rows_of_two_functions_exchanged(copy: Copy, random: Random) -> Place:
+def rows_of_two_functions_exchanged(copy: Copy, random: Random) -> int:
     """Of two that are long enough, and whose rules differ at the start."""
     subject, table = copy.subject, copy.subject.table
     heads = [site for site in subject.sites if site.row == 0]
@@ -124,10 +124,10 @@ def rows_of_two_functions_exchanged(copy: Copy, random: Random) -> Place:
     rows = table.rows(one.function), table.rows(other.function)
     copy.set_rows(one.function, rows[1])
     copy.set_rows(other.function, rows[0])
-    return Place(one.start)
+    return one.start
 
 
-def _claimed(copy: Copy, random: Random, fits: Callable[[Reason], object]) -> Place:
+def _claimed(copy: Copy, random: Random, fits: Callable[[Reason], object]) -> int:
     """Covers code of which SFrame has no words for what the CFI says, by the usual rule."""
     table = copy.subject.table
 
@@ -140,7 +140,7 @@ def _claimed(copy: Copy, random: Random, fits: Callable[[Reason], object]) -> Pl
 
     start, end, _ = draw(random, copy.subject.code[1], bare)
     _insert(copy, start, random.randrange(1, end - start + 1), Kind(), [(0, copy.usual_rule())])
-    return Place(start)
+    return start
 
 
 def _claims(name: str, fits: Callable[[Reason], object]) -> None:
@@ -160,11 +160,11 @@ def _other_kind(copy: Copy, function: int, **fields: Any) -> None:
 
 
 def _mark(name: str, *, signal: bool) -> None:
-    def do(copy: Copy, random: Random) -> Place:
+    def do(copy: Copy, random: Random) -> int:
         table = copy.subject.table
         site = copy.site(random, lambda site: site.row == 0 and table.kinds[table.kind[site.function]].signal == signal)
         _other_kind(copy, site.function, signal=not signal)
-        return Place(site.start)
+        return site.start
 
     KINDS.add(name, do, "cfi-signal", versions=(3,), alone=True)
 
@@ -174,12 +174,12 @@ _mark("signal mark invented", signal=False)
 
 
 @KINDS("cfi-key", alone=True)
-def other_key_of_signed_return_addresses(copy: Copy, random: Random) -> Place:
+def other_key_of_signed_return_addresses(copy: Copy, random: Random) -> int:
     table = copy.subject.table
     site = copy.site(random, lambda site: site.rule.ra_signed and not (site.before and site.before.ra_signed))
     first = next(other for other in copy.subject.sites if other.function == site.function and other.rule.ra_signed)
     _other_kind(copy, site.function, key_b=not table.kinds[table.kind[site.function]].key_b)
-    return Place(first.start)
+    return first.start
 
 
 def _masked(copy: Copy, random: Random) -> tuple[int, int, int]:
@@ -198,21 +198,21 @@ def _masked(copy: Copy, random: Random) -> tuple[int, int, int]:
 
 
 @KINDS("cfi-rule", alone=True)
-def repetition_lost(copy: Copy, random: Random) -> Place:
+def repetition_lost(copy: Copy, random: Random) -> int:
     function, _, second = _masked(copy, random)
     _other_kind(copy, function, mask=False, rep_size=0)
-    return Place(second)
+    return second
 
 
 @KINDS("cfi-rule", alone=True)
-def longer_period(copy: Copy, random: Random) -> Place:
+def longer_period(copy: Copy, random: Random) -> int:
     function, period, second = _masked(copy, random)
     _other_kind(copy, function, rep_size=random.randrange(period + 1, 256))
-    return Place(second)
+    return second
 
 
 @KINDS("cfi-rule", alone=True)
-def repetition_invented(copy: Copy, random: Random) -> Place:
+def repetition_invented(copy: Copy, random: Random) -> int:
     """By a period that all rows fit into."""
     table = copy.subject.table
 
@@ -225,4 +225,4 @@ def repetition_invented(copy: Copy, random: Random) -> Place:
     site = copy.site(random, fits)
     period = site.start - table.start[site.function] + 1
     _other_kind(copy, site.function, mask=True, rep_size=period)
-    return Place(site.start + 1)
+    return site.start + 1

@@ -11,101 +11,32 @@ from sframegen.format.encode import Encoder
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.words import encode_rule
 from tests.checks.damages.subject import NotHereError, NowhereError, Site, Subject
-from tests.checks.readers.mutate import Base
-from tests.checks.section_damage import Editor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from random import Random
 
-    from sframegen.checks.finding import Finding
     from sframegen.format.abi import Abi
 
-    Do = Callable[["Copy", Random], "Place"]
+    Do = Callable[["Copy", Random], int]
 
 T = TypeVar("T")
 TRIES = 100
 
 
-class Place(NamedTuple):
-    """Where the finding has to point: an address, an offset in the section; None: the kind of damage has none."""
-
-    address: int | None = None
-    offset: int | None = None
-
-    def is_of(self, finding: Finding) -> bool:
-        return self.address in (None, finding.address) and self.offset in (None, finding.offset)
-
-
-class Fre(NamedTuple):
-    """Offsets in the section."""
-
-    at: int
-    info: int
-    end: int
-
-
-class Bytes(Editor):
-    """The bytes of a subject's section."""
-
-    def __init__(self, subject: Subject) -> None:
-        section = subject.section
-        super().__init__(Base(subject.name, bytes(section.data), section.address, subject.abi.byte_order, (0, 0)))
-        self.subject = subject
-
-    def fres(self, function: int) -> list[Fre]:
-        width = 1 << (self.data[self.info(function)] & 0x0F)
-        found, at = [], self.rows(function)
-        for _ in range(self.count(function)):
-            info = self.data[at + width]
-            found.append(Fre(at, at + width, at + width + 1 + ((info >> 1 & 0x0F) << (info >> 5 & 3))))
-            at = found[-1].end
-        return found
-
-    def count(self, function: int) -> int:
-        return self.read(self.attribute(function) + self.layout.num_fres_at, self.layout.num_fres_width)
-
-    def width(self, function: int) -> int:
-        """Of row starts."""
-        return 1 << (self.data[self.info(function)] & 0x0F)
-
-    def word_width(self, row: Fre) -> int:
-        """Of data words."""
-        return 1 << (self.data[row.info] >> 5 & 3)
-
-    def alone(self, function: int) -> bool:
-        """True if no other function has its FREs."""
-        return self.subject.users[self.read(self.entry(function) + self.layout.fre_offset_at, 4)] == 1
-
-    def put(self, at: int, width: int, number: int) -> None:
-        self.data[at : at + width] = (number % (1 << 8 * width)).to_bytes(width, self.order)
-
-
 class Copy:
-    """A copy of what can be damaged, of which one is asked for: the `section`, its `table`, or the file's `image`."""
+    """A copy of a section's table, which can be damaged."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
         self.abi: Abi = subject.abi
 
     @cached_property
-    def section(self) -> Bytes:
-        return Bytes(self.subject)
-
-    @cached_property
-    def image(self) -> bytearray:
-        return bytearray(self.subject.data)
-
-    @cached_property
     def table(self) -> FunctionTable:
         return FunctionTable(**{name: column[:] for name, column in vars(self.subject.table).items()})
 
-    def file(self) -> bytes | bytearray:
+    def file(self) -> bytearray:
         """The damaged file. NotHereError where the section does not fit, or its version has no words for the damage."""
-        if "image" in self.__dict__:
-            return self.image
-        if "section" in self.__dict__:
-            return self.subject.file(bytes(self.section.data))
         encoder = Encoder(self.table, self.abi, self.subject.layout, share=self.abi.shares_rows)
         section = bytes(encoder.encode(self.subject.section.address))
         return self.subject.file(section.ljust(len(self.subject.section.data), b"\0"))
@@ -118,11 +49,6 @@ class Copy:
 
     def site(self, random: Random, fits: Callable[[Site], object]) -> Site:
         return draw(random, self.subject.sites, fits)
-
-    def has_plain_rows(self, function: int) -> bool:
-        """True if it has several, which are not repeated."""
-        table = self.subject.table
-        return not table.kinds[table.kind[function]].mask and table.first_row[function + 1] - table.first_row[function] > 1
 
     # -- changing the table
 
@@ -146,14 +72,14 @@ class Copy:
         for number in range(function + 1, len(table.first_row)):
             table.first_row[number] += len(rows) - (end - first)
 
-    def set_rule(self, site: Site, rule: Rule) -> Place:
+    def set_rule(self, site: Site, rule: Rule) -> int:
         """Another rule for a row. NotHereError where it means the same."""
         if not self.differ(site.rule, rule):
             raise NotHereError
         rows = self.table.rows(site.function)
         rows[site.row] = (rows[site.row][0], rule)
         self.set_rows(site.function, rows)
-        return Place(site.start)
+        return site.start
 
     def set_kind(self, function: int, kind: Kind) -> None:
         table = self.table
@@ -207,14 +133,14 @@ def noise(number: int) -> int:
 
 
 class Damage(NamedTuple):
-    """`do`: damages a copy, and says where that is. It is found by all of `rules`, the first of them there, so severe.
+    """`do`: damages a copy, and says at which address. `rule` finds it there, and is so severe.
 
     `alone`: no other rule of the specification is broken; what its consumers do is another matter.
     """
 
     name: str
     do: Do
-    rules: tuple[str, ...]
+    rule: str
     severity: Severity
     versions: tuple[int, ...]
     alone: bool
@@ -230,18 +156,19 @@ class Kinds:
         self,
         name: str,
         do: Do,
-        *rules: str,
+        rule: str,
+        *,
         severity: Severity = Severity.ERROR,
         versions: tuple[int, ...] = (2, 3),
         alone: bool = False,
     ) -> None:
-        self.all.append(Damage(name, do, rules, severity, versions, alone))
+        self.all.append(Damage(name, do, rule, severity, versions, alone))
 
-    def __call__(self, *rules: str, **more: Any) -> Callable[[Do], Do]:
+    def __call__(self, rule: str, **more: Any) -> Callable[[Do], Do]:
         """As `add`, by the name of a function."""
 
         def add(do: Do) -> Do:
-            self.add(do.__name__.replace("_", " "), do, *rules, **more)
+            self.add(do.__name__.replace("_", " "), do, rule, **more)
             return do
 
         return add

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sframegen.format.model import OUTERMOST, Rule, Where
-from tests.checks.damages.kinds import Kinds, Place
+from tests.checks.damages.kinds import Kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ def _moved(where: Where | None, by: int) -> Where:
 def _rule(name: str, fits: Callable[[Copy, Rule], object], change: Callable[[Copy, Rule], Rule]) -> None:
     """Changes the rule of a row that fits, and is not the outermost frame's."""
 
-    def do(copy: Copy, random: Random) -> Place:
+    def do(copy: Copy, random: Random) -> int:
         site = copy.site(random, lambda site: site.rule.cfa is not None and fits(copy, site.rule))
         return copy.set_rule(site, change(copy, site.rule))
 
@@ -38,7 +38,7 @@ def _rule(name: str, fits: Callable[[Copy, Rule], object], change: Callable[[Cop
 
 
 def _cfa(name: str, fits: Callable[[Copy, Where], object], change: Callable[[Copy, Where, Random], Where], **more: Any) -> None:
-    def do(copy: Copy, random: Random) -> Place:
+    def do(copy: Copy, random: Random) -> int:
         site = copy.site(random, lambda site: site.rule.cfa is not None and fits(copy, site.rule.cfa))
         assert site.rule.cfa is not None
         return copy.set_rule(site, site.rule._replace(cfa=change(copy, site.rule.cfa, random)))
@@ -111,7 +111,7 @@ _rule("outermost frame invented", lambda *_: True, lambda *_: OUTERMOST)
 
 
 @KINDS("cfi-rule", alone=True)
-def outermost_frame_lost(copy: Copy, random: Random) -> Place:
+def outermost_frame_lost(copy: Copy, random: Random) -> int:
     return copy.set_rule(copy.site(random, lambda site: site.rule == OUTERMOST), copy.usual_rule())
 
 
@@ -127,7 +127,7 @@ _rule(
 
 
 def _stale(register: str) -> None:
-    def do(copy: Copy, random: Random) -> Place:
+    def do(copy: Copy, random: Random) -> int:
         def fits(site: Site) -> object:
             return site.rule.cfa and getattr(site.rule, register) is None and site.before and _saved(getattr(site.before, register))
 
@@ -138,7 +138,7 @@ def _stale(register: str) -> None:
 
 
 def _neighbours(name: str) -> None:
-    def do(copy: Copy, random: Random) -> Place:
+    def do(copy: Copy, random: Random) -> int:
         site = copy.site(random, lambda site: copy.differ(getattr(site, name), site.rule))
         return copy.set_rule(site, getattr(site, name))
 
@@ -152,22 +152,22 @@ _neighbours("after")
 
 
 @KINDS("cfi-rule", alone=True)
-def rules_of_two_rows_exchanged(copy: Copy, random: Random) -> Place:
+def rules_of_two_rows_exchanged(copy: Copy, random: Random) -> int:
     site = copy.site(random, lambda site: copy.differ(site.after, site.rule))
     rows = copy.table.rows(site.function)
     (here, rule), (there, other) = rows[site.row : site.row + 2]
     rows[site.row : site.row + 2] = [(here, other), (there, rule)]
     copy.set_rows(site.function, rows)
-    return Place(site.start)
+    return site.start
 
 
 @KINDS("cfi-rule", alone=True)
-def row_dropped(copy: Copy, random: Random) -> Place:
+def row_dropped(copy: Copy, random: Random) -> int:
     site = copy.site(random, lambda site: copy.differ(site.before, site.rule))
     rows = copy.table.rows(site.function)
     del rows[site.row]
     copy.set_rows(site.function, rows)
-    return Place(site.start)
+    return site.start
 
 
 def _row_moved(copy: Copy, site: Site, by: int) -> None:
@@ -178,14 +178,14 @@ def _row_moved(copy: Copy, site: Site, by: int) -> None:
 
 
 @KINDS("cfi-rule", alone=True)
-def row_one_byte_later(copy: Copy, random: Random) -> Place:
+def row_one_byte_later(copy: Copy, random: Random) -> int:
     site = copy.site(random, lambda site: copy.differ(site.before, site.rule) and site.end - site.start > 1)
     _row_moved(copy, site, 1)
-    return Place(site.start)
+    return site.start
 
 
 @KINDS("cfi-rule", alone=True)
-def row_one_byte_earlier(copy: Copy, random: Random) -> Place:
+def row_one_byte_earlier(copy: Copy, random: Random) -> int:
     table = copy.subject.table
 
     def fits(site: Site) -> bool:
@@ -194,4 +194,4 @@ def row_one_byte_earlier(copy: Copy, random: Random) -> Place:
 
     site = copy.site(random, fits)
     _row_moved(copy, site, -1)
-    return Place(site.start - 1)
+    return site.start - 1

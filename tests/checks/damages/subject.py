@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
 from functools import cached_property
 from io import BytesIO
 from typing import TYPE_CHECKING, NamedTuple
@@ -118,13 +117,6 @@ class Subject:
                 if self.described(start + offset):
                     found.append(Site(function, row, start + offset, start + end, rule, rules[row], rules[row + 2]))
         return found
-
-    @cached_property
-    def users(self) -> Counter[int]:
-        """How many functions have the FREs at an offset of the FRE sub-section."""
-        layout, data = self.layout, self.section.data
-        at = [self.section.index_at + layout.index_size * function + layout.fre_offset_at for function in range(len(self.table))]
-        return Counter(int.from_bytes(data[place : place + 4], self.abi.byte_order) for place in at)
 
     def file(self, section: bytes) -> bytearray:
         """The file with that section in the place of its own; where it has another size, the headers say so, too.
