@@ -8,7 +8,7 @@ import pytest
 
 from linker.inject import before_layout, section_table
 from linker.inject.before_layout import can_insert_pages, draft_before_layout
-from linker.inject.front_layout import candidate_offsets, choose_pieces_to_move, end_of_cleared_bytes, is_unused, piece_fits
+from linker.inject.front_layout import choose_pieces_to_move, end_of_cleared_bytes, is_unused
 from linker.inject.gaps import Gap
 from linker.inject.image import (
     MAX_PROGRAM_HEADERS,
@@ -20,12 +20,12 @@ from linker.inject.image import (
     find_insertion_offset,
     read_image,
 )
-from linker.inject.layout import LayoutDraft, Move, NoRoomError, add_gap_for_new_bytes, insert_loads
+from linker.inject.layout import LayoutDraft, Move, NoRoomError, add_gap_for_new_bytes
 from linker.inject.movable import find_unexplained_ranges, is_valid_align
 from linker.inject.section_table import Patch, make_section_table, move_header, renumber_header, symbol_value_patches
 from sframegen.base.errors import FormatError, SframegenError
 from sframegen.elf.file import ElfFile
-from sframegen.elf.ranges import Extent, align_up
+from sframegen.elf.ranges import Extent
 from sframegen.elf.records import EHDR_SIZE, ET, PHDR_SIZE, PT, RECORDS, SHDR_SIZE, SHF, SHT, Phdr, Shdr
 from tests.linker.inject.test_plan import elf_of, with_header, with_segment
 from tests.support.inputs.linker_inputs import Writer, section_named, small_file, without_sections
@@ -145,12 +145,6 @@ def test_what_is_not_loaded_makes_way() -> None:
     assert add_gap_for_new_bytes(image._replace(insertion_offset=size), size + 9) == ((), size + 9)
 
 
-def test_new_loads_follow_the_last_one() -> None:
-    note, new = LOAD._replace(p_type=PT.NOTE), LOAD._replace(p_vaddr=0x9000)
-    assert insert_loads([note, LOAD, note, LOAD, note], [new]) == [note, LOAD, note, LOAD, new, note]
-    assert insert_loads([LOAD], [new]) == [LOAD, new]
-
-
 def test_alignments_are_powers_of_2_up_to_a_page() -> None:
     valid = [align for align in range(2 * FIRST_PAGE + 1) if is_valid_align(align)]
     assert valid == [0, *(1 << bit for bit in range(13))]
@@ -223,32 +217,6 @@ def test_pages_begin_where_kernels_map_them() -> None:
         draft_before_layout(at_address(0x2_0000 - 1), 28)
 
 
-def test_pages_hold_headers_and_metadata() -> None:
-    """At addresses below the first segment; every other byte keeps its own."""
-    image = at_address(0x40_0000)
-    draft = draft_before_layout(image, 28)
-    pages = 0x1_0000
-    [old, *_], [first, *_] = image.loads, [s for s in draft.segments if s.p_type == PT.LOAD]
-    assert first == old._replace(p_vaddr=0x3F_0000, p_paddr=0x3F_0000, p_filesz=old.p_filesz + pages, p_memsz=old.p_memsz + pages)
-    size = (len(image.segments) + 2) * PHDR_SIZE
-    [table] = [s for s in draft.segments if s.p_type == PT.PHDR]
-    assert table[2:7] == (EHDR_SIZE, 0x3F_0000 + EHDR_SIZE, 0x3F_0000 + EHDR_SIZE, size, size)
-    at = EHDR_SIZE + size
-    for item in draft.moves:
-        assert at <= item.to_offset < at + 8
-        assert item.to_address == 0x3F_0000 + item.to_offset
-        assert item.from_address == 0x40_0000 + item.from_offset
-        at = item.to_offset + item.size
-    [(_, room), (_, headers)] = draft.covers
-    assert (room.sh_addr, room.sh_offset, room.sh_size) == (0x3F_0000 + at, at, pages - at)
-    assert (headers.sh_addr, headers.sh_offset) == (0x40_0000, pages)
-    kept = section_named(image.elf, ".hash")
-    assert headers.sh_size == kept.header.sh_offset
-    assert draft.gaps[0] == (0, pages)
-    assert draft.section.sh_addr % image.page == draft.section.sh_offset % image.page
-    assert draft.section.sh_offset == align_up(image.insertion_offset + pages, 8)
-
-
 def test_the_build_id_is_in_the_first_page_or_this_layout_is_not_taken() -> None:
     """Sixty-five more program headers would push the note out; a note that stays in the same section would hold it back."""
     image = at_address(0x40_0000)
@@ -311,18 +279,10 @@ def test_the_build_id_takes_the_place_that_moves_least() -> None:
     with pytest.raises(NoRoomError, match="the build-id note would leave the first page"):
         choose_pieces_to_move(near([ID], [Extent(0x140, FIRST_PAGE, ("code",))], 0x100), 0x120)
     assert choose_pieces_to_move(near([ID, HASH], build_id=0x128), 0x120)[0] == [ID]  # it is not in the way
-
-
-def test_places_for_a_piece_are_aligned_and_in_the_first_page() -> None:
-    image = near([HASH, NAMES], [Extent(0x300, 0x301), Extent(0x400, FIRST_PAGE)])
-    assert candidate_offsets(image, 0x128, ID) == [0x128, 0x200, 0x220, 0x304]
-    assert candidate_offsets(image, 0x200, ID) == [0x200, 0x220, 0x304]
-    assert candidate_offsets(image, 0x201, ID) == [0x204, 0x220, 0x304]
-
-
-@for_each(("place", "fit"), [(FIRST_PAGE - 0x24, True), (FIRST_PAGE - 0x20, False), (0x1DC, True), (0x1E0, False)])
-def test_a_piece_fits_before_what_cannot_move_and_the_page_s_end(place: int, fit: bool) -> None:
-    assert piece_fits(near([], [Extent(0x200, 0x300)]), place, ID) is fit
+    for end, place in ((0x301, 0x304), (FIRST_PAGE - 0x24, FIRST_PAGE - 0x24)):  # aligned, and to the page's end
+        assert choose_pieces_to_move(near([ID], [Extent(0x120, end)], 0x100), 0x110) == ([], [(ID, place)])
+    with pytest.raises(NoRoomError, match="the build-id note would leave the first page"):
+        choose_pieces_to_move(near([ID], [Extent(0x120, FIRST_PAGE - 0x20)], 0x100), 0x110)
 
 
 def test_remains_of_moved_pieces_are_cleared_up_to_the_page_s_end() -> None:
@@ -344,7 +304,7 @@ def test_padding_is_short_and_filled() -> None:
     """What linkers and patchelf leave; other bytes may be read by someone."""
     writer = Writer("little", 0)
     content = bytearray(64)
-    content[20] = 1
+    content[:15], content[20], content[31:40] = b"X" * 15, 1, b"X" * 9
     offset = writer.put(".data", SHT.PROGBITS, 2, bytes(content)).sh_offset
     elf = ElfFile(memoryview(writer.finish([])))
     known = [Extent(0, offset), Extent(offset + 15, offset + 16), Extent(offset + 30, offset + 31), Extent(offset + 47, 1 << 63)]
@@ -369,25 +329,6 @@ def with_symbol(data: bytes, section: int, value: int) -> bytes:
     table = section_named(elf_of(data), ".symtab")
     at = table.header.sh_offset + 24
     return data[: at + 6] + struct.pack("<HQ", section, value) + data[at + 16 :]
-
-
-def test_new_sections_follow_the_last_that_is_loaded() -> None:
-    elf = elf_of(small_file())
-    [place] = [section.number + 1 for section in elf.sections if section.name == ".dynamic"]
-    table = make_section_table(elf, DRAFT)
-    assert table.added == (place, place + 1)
-    assert [section.number for section in table.sections] == list(range(elf.shnum + 2))
-    names = [section.name for section in elf.sections]
-    assert [section.name for section in table.sections] == [*names[:place], ".cover", ".sframe", *names[place:]]
-    size = elf.sections[elf.shstrndx].header.sh_size
-    assert (table.new_names, table.names_size) == (".cover\0.sframe\0", size + 15)
-    assert [table.sections[number].header.sh_name for number in table.added] == [size, size + 7]
-    strings = table.sections[table.names_number]
-    assert (strings.name, strings.header.sh_offset, strings.header.sh_size) == (".shstrtab", END, size + 15)
-    for old in elf.sections[1:]:
-        [new] = [section for section in table.sections if section.name == old.name]
-        linked = table.sections[new.header.sh_link].name
-        assert linked == names[old.header.sh_link]
 
 
 @pytest.mark.parametrize("kind", ["not loaded", "group"])

@@ -59,6 +59,12 @@ def sframe_bytes(file: Path) -> bytes:
     return bytes(found[0])
 
 
+def address_of_sframe(file: Path) -> int:
+    found = find_sframe(open_elf(file))
+    assert found is not None
+    return found[1]
+
+
 def assert_same_rules(file: Path, original: Path, directory: Path, **options: Any) -> None:
     """As in a section that is added to the original."""
     sframegen.add_section(original, output=directory / "expected", verify=False, **options)
@@ -162,7 +168,7 @@ def test_after_other_tools_it_can_be_replaced(
     apply_tool(tool, tmp_path / "added", file, peers)
     file.chmod(0o755)
     data, section = file.read_bytes(), sframe_bytes(file)
-    place = find_sframe(open_elf(file))
+    place = address_of_sframe(file)
     levels: tuple[LevelName, ...] = (later, "fast", later)
     for level in levels:
         sframegen.add_section(file, replace=True, optimize=level)
@@ -174,10 +180,7 @@ def test_after_other_tools_it_can_be_replaced(
         if level == later:
             sizes = {size}
     assert sizes == {file.stat().st_size}
-    now = find_sframe(open_elf(file))
-    assert place is not None
-    assert now is not None
-    assert (now[1] == place[1]) is (later == "size")
+    assert (address_of_sframe(file) == place) is (later == "size")
     assert file.read_bytes().find(section, 0, undo_start(file)) == -1
     removal = sframegen.remove(file)
     assert removal.one_line().endswith("; it had an SFrame section then")
@@ -231,15 +234,12 @@ def test_a_section_of_the_start_files_alone_is_superseded(producer: Producer, pe
 @pytest.mark.parametrize("level", LEVELS)
 def test_gnu_ld_s_section_is_superseded_in_its_place(level: LevelName, by_ld: Path, peers: Peers) -> None:
     data, section = by_ld.read_bytes(), sframe_bytes(by_ld)
-    place = find_sframe(open_elf(by_ld))
+    place = address_of_sframe(by_ld)
     assert REMEDY in unchanged(by_ld, lambda: add(by_ld)).stderr
     for _ in range(2):
         assert add("--replace", "--optimize", level, by_ld).exit_code == 0
         size = by_ld.stat().st_size
-        now = find_sframe(open_elf(by_ld))
-        assert place is not None
-        assert now is not None
-        assert now[1] == place[1]
+        assert address_of_sframe(by_ld) == place
     assert_one_section(by_ld)
     assert by_ld.stat().st_size == size
     assert_readable(by_ld, peers)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import pickle
+import shutil
 import struct
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
 from linker.inject.kernel_versions import Kernel, KernelChange, changes_accepted_by, parse_kernel_version
-from linker.inject.layout import no_room_error
 from linker.inject.plan import plan_injection
 from sframegen import FormatError, add_section, remove
 from sframegen.base.errors import Refusal, RefusedError
@@ -27,7 +25,6 @@ from tests.support.inputs.linker_inputs import FLAGS, SOURCE, small_file
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
-    from linker.inject.image import Image
     from sframegen.elf.records import ByteOrder
     from tests.support.peers import Compiler, Peers
 
@@ -101,11 +98,6 @@ def test_loaders_and_libraries(flags: tuple[str, ...], expected: Role, compile_c
     module = compile_c(MODULE, *MODULE_FLAGS, *flags, name="m.so")
     assert role(module) is expected
     assert flags or open_elf(module).header.e_entry
-
-
-@for_each("flags", [("-pie", "-fPIE"), ("-static-pie", "-fPIE"), ("-no-pie",), ("-static",)])
-def test_programs(flags: tuple[str, ...], compile_c: Compiler) -> None:
-    assert role(compile_c(SOURCE, *FLAGS, *flags)) is Role.PROGRAM
 
 
 @for_each("data", [small_file(library=True), small_file("big", library=True)])
@@ -222,63 +214,34 @@ def test_a_remedy_was_tried(source: str, flags: str, compile_c: Compiler, peers:
     assert refusal(out).endswith(remedy)  # where --replace, the remedy against another section, would be refused
 
 
-class TestCommands:
+def test_each_command_names_the_remedy_and_needs_none(peers: Peers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a static-PIE of lld, which has no room before its build-id."""
-
-    @pytest.fixture
-    def link(self, peers: Peers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        monkeypatch.chdir(tmp_path)
-        Path("main.c").write_text("int main(void) { return 0; }")
-        subprocess.run(["gcc", "-fPIE", "-c", "main.c"], check=True)
-        where = str(Path(peers.tool("ld.lld")).parent)
-        return ["gcc", "-static-pie", "-fuse-ld=lld", "-B", where, "-Wl,-Map=map", "main.o"]
-
-    @pytest.fixture
-    def program(self, link: list[str]) -> Path:
-        subprocess.run([*link, "-o", "program"], check=True)
-        return Path("program")
-
-    @staticmethod
-    def is_good(file: Path) -> bool:
-        subprocess.run([file.absolute()], check=True)
-        return find_sframe(open_elf(file)) is not None
-
-    def test_add_section(self, program: Path) -> None:
-        result = invoke("add-section", "--min-kernel", "5.17", program)
-        assert result.exit_code == 1
-        assert result.stderr.endswith("leave the first page of the file; --min-kernel 5.18 puts them at the end of the file\n")
-        assert invoke("add-section", program).exit_code == 0
-        assert self.is_good(program)
-        assert invoke("add-section", "--min-kernel", "6.1", program).stdout.endswith("; has it already\n")
-
-    def test_add_tree(self, program: Path) -> None:
-        Path("root").mkdir()
-        program.rename("root/program")
-        assert "--min-kernel 5.18" in invoke("add-tree", "--min-kernel", "4.19", "root").stderr
-        for line in ("1 file given a section", "0 files given a section, 1 unchanged"):
-            result = invoke("add-tree", "root")
-            assert (result.exit_code, result.stderr) == (0, "")
-            assert line in result.stdout
-            assert self.is_good(Path("root/program"))
-
-    def test_link(self, link: list[str]) -> None:
-        tool = [sys.executable, "-m", "sframegen", "link"]
-        old = [*tool, "--min-kernel", "5.10", "--", *link, "-o", "without"]
-        done = subprocess.run(old, capture_output=True, text=True, check=True)
-        assert done.stderr.endswith("puts them at the end of the file; linked without a new section\n")
-        done = subprocess.run([*tool, "--", *link, "-o", "with"], capture_output=True, text=True, check=True)
-        assert done.stderr == ""
-        assert self.is_good(Path("with"))
-
-    def test_merge(self, program: Path) -> None:
-        assert invoke("add-section", "main.o").exit_code == 0
-        merge = ["merge", "--map", "map", "-o", "out", program, "main.o"]
-        assert "--min-kernel 5.18" in invoke(*merge, "--min-kernel", "5.17").stderr
-        assert not Path("out").exists()
-        assert invoke(*merge).exit_code == 0
-        assert self.is_good(Path("out"))
-
-
-def test_a_refusal_comes_from_another_process_whole() -> None:
-    error = no_room_error(cast("Image", SimpleNamespace(elf=SimpleNamespace(name="file"))), "no reason")
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    monkeypatch.chdir(tmp_path)
+    Path("main.c").write_text("int main(void) { return 0; }")
+    subprocess.run(["gcc", "-fPIE", "-c", "main.c"], check=True)
+    link = ["gcc", "-static-pie", "-fuse-ld=lld", "-B", str(Path(peers.tool("ld.lld")).parent), "-Wl,-Map=map", "main.o"]
+    subprocess.run([*link, "-o", "program"], check=True)
+    Path("root").mkdir()
+    shutil.copy("program", "root")
+    add_section("main.o", output="with.o")
+    for command, *arguments, result in (
+        ("link", "--", *link, "-o", "linked"),
+        ("add-tree", "root", "root/program"),
+        ("merge", "--map", "map", "program", "main.o", "-o", "merged"),
+        ("add-section", "program"),
+    ):
+        if command == "merge":
+            shutil.copy("with.o", "main.o")
+        given = arguments if command == "add-tree" else [*arguments, result]
+        old, new = (
+            subprocess.run(
+                [sys.executable, "-m", "sframegen", command, *options, *given], capture_output=True, text=True, check=False
+            )
+            for options in (("--min-kernel", "5.17"), ())
+        )
+        assert "; --min-kernel 5.18 puts them at the end of the file" in old.stderr
+        assert old.returncode == (0 if command in ("link", "add-tree") else 1)
+        assert new.returncode == 0, new.stderr
+        subprocess.run([Path(result).absolute()], check=True)
+        assert find_sframe(open_elf(Path(result))) is not None
+    assert invoke("add-section", "--min-kernel", "6.1", "program").stdout.endswith("; has it already\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +10,14 @@ import pytest
 from linker.inject import front_layout, layout, undo_record
 from linker.inject.front_layout import can_extend_segment
 from linker.inject.gaps import Gap
-from linker.inject.image import find_build_id, read_image
+from linker.inject.image import read_image
 from linker.inject.movable import dynamic_tag_ranges, may_move, named_section_extent
-from linker.inject.plan import check_size, describe_plan, plan_injection
+from linker.inject.plan import check_size, plan_injection
 from sframegen.base.errors import FormatError, RefusedError, SframegenError
 from sframegen.elf.dynamic import DT
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.notes import read_build_id
 from sframegen.elf.ranges import Extent, align_up
-from sframegen.elf.records import PF, PHDR_SIZE, PT, RECORDS, SHF, SHN, SHT, Ehdr, Phdr, Shdr, Sym
+from sframegen.elf.records import PF, PHDR_SIZE, PT, RECORDS, SHF, SHN, SHT, Ehdr, Phdr, Shdr
 from tests.support.inputs.linker_inputs import (
     inject_bytes,
     restored,
@@ -52,50 +50,6 @@ def with_segment(data: bytes, number: int, **fields: int) -> bytes:
     at = elf.header.e_phoff + number * PHDR_SIZE
     packed = RECORDS[Phdr, elf.byte_order].pack(*elf.segments[number]._replace(**fields))
     return data[:at] + packed + data[at + PHDR_SIZE :]
-
-
-def tags(elf: ElfFile) -> dict[int, int]:
-    section = section_named(elf, ".dynamic")
-    return dict(struct.iter_unpack(("<" if elf.byte_order == "little" else ">") + "QQ", elf.contents(section)))
-
-
-def symbols(elf: ElfFile, kind: int) -> list[Sym]:
-    table = next(s for s in elf.sections if s.header.sh_type == kind)
-    return [Sym(*row) for row in RECORDS[Sym, elf.byte_order].iter_unpack(elf.contents(table))]
-
-
-@for_each("order", ORDERS)
-@for_each("library", [False, True])
-def test_what_names_moved_metadata_follows(order: ByteOrder, library: bool) -> None:
-    before = elf_of(small_file(order, library=library))
-    after = elf_of(inject_bytes(bytes(before.data)))
-    plan = plan_injection(before, 28)
-    assert plan.layout == "front"
-    assert {".hash", ".note.gnu.build-id"} <= {name for item in plan.moves for name in item.names}
-    for tag, name in {4: ".hash", 5: ".dynstr", 6: ".dynsym"}.items():
-        section = section_named(after, name)
-        assert tags(after)[tag] == section.header.sh_addr
-    note = section_named(after, ".note.gnu.build-id")
-    assert symbols(after, SHT.SYMTAB)[1].st_value == note.header.sh_addr
-    assert symbols(after, SHT.DYNSYM)[1].st_value == 0x5000  # counted to .hash, and nowhere near it
-    assert [s.p_vaddr for s in after.segments if s.p_type == PT.NOTE] == [note.header.sh_addr]
-    assert read_build_id(after) == read_build_id(before)
-    assert find_build_id(after) is not None
-
-
-@for_each("place", [0, 1, -1])
-def test_a_symbol_at_an_end_of_moved_metadata_follows(place: int) -> None:
-    """-1: one before the section, which is not in it."""
-    data = bytearray(small_file())
-    elf = elf_of(bytes(data))
-    note, table = section_named(elf, ".note.gnu.build-id"), section_named(elf, ".symtab")
-    value = note.header.sh_addr + place * (note.header.sh_size if place > 0 else 1)
-    struct.pack_into("<Q", data, table.header.sh_offset + 24 + 8, value)
-    after = elf_of(inject_bytes(bytes(data)))
-    moved = section_named(after, ".note.gnu.build-id")
-    by = moved.header.sh_addr - note.header.sh_addr
-    assert by != 0
-    assert symbols(after, SHT.SYMTAB)[1].st_value == value + (by if place >= 0 else 0)
 
 
 @for_each("order", ORDERS)
@@ -159,7 +113,7 @@ def test_the_tail_lies_behind_all_that_the_file_has() -> None:
     assert (section.sh_offset, section.sh_addr) == (room, room + bias)
 
 
-def test_the_hole_in_the_file_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hole_in_the_file_has_a_limit() -> None:
     """A library's .bss becomes bytes of the file."""
     data = small_file(library=True, blocked=256)
     number = max(n for n, s in enumerate(elf_of(data).segments) if s.p_type == PT.LOAD)
@@ -170,11 +124,6 @@ def test_the_hole_in_the_file_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> No
     assert (64 << 20) - 0x1000 < hole < 64 << 20
     with pytest.raises(RefusedError, match="at the end of the file"):
         plan_injection(elf_of(with_segment(data, number, p_memsz=(64 << 20) - start + 1)), 28)
-    monkeypatch.setattr(layout, "MAX_HOLE", hole)
-    assert plan_injection(large, 28) == plan
-    monkeypatch.setattr(layout, "MAX_HOLE", hole - 1)
-    with pytest.raises(RefusedError, match="at the end of the file"):
-        plan_injection(large, 28)
 
 
 def test_the_first_segment_grows_only_where_its_last_page_is_free() -> None:
@@ -226,40 +175,11 @@ def test_the_old_section_headers_may_be_in_the_way() -> None:
     assert restored(changed) == original
 
 
-@for_each("filler", [b"\0", b"X", b"\xcc"])
-def test_padding_alone_may_be_written_over(filler: bytes) -> None:
-    """patchelf leaves X where something was."""
-    data = bytearray(small_file(library=True, blocked=256))
-    elf = elf_of(bytes(data))
-    init = section_named(elf, ".init")
-    data[init.header.sh_offset : init.header.sh_offset + 256] = filler * 256
-    at = elf.header.e_shoff + init.number * 64 + 4
-    data[at : at + 4] = bytes(4)  # SHT_NULL: the section is gone
-    plan = plan_injection(elf_of(bytes(data)), 28)
-    assert (plan.layout, plan.moves) == ("tail" if filler == b"\xcc" else "front", ())
-
-
-def test_the_plan_prints() -> None:
-    plan = plan_injection(elf_of(small_file()), 28)
-    assert str(plan) == "\n".join(describe_plan(plan))
-    assert str(plan).startswith(
-        f"layout: front; file grows from {plan.original_size:#x} to {plan.size:#x} bytes\n.sframe: address 0x"
-    )
-    assert "new segment: PT_LOAD, address 0x" in str(plan)
-    assert ".hash" in str(plan)
-    assert json.loads(json.dumps(plan._asdict()))["section_size"] == 28
-
-
 REFUSALS = {
     "has an .sframe section already": inject_bytes(small_file()),
     "not a linked program or library": with_header(small_file(), e_type=1),
-    "has no program header table": with_header(small_file(), e_phoff=0),
     "has no PT_LOAD": with_header(small_file(), e_phnum=1),
-    ".init cannot move": small_file(blocked=256),
-    "is out of order": with_segment(small_file(), 3, p_vaddr=0),
     "reach past the end of the file": with_segment(small_file(), 3, p_filesz=0x5000, p_memsz=0x5000),
-    "is aligned to 0x1001": with_segment(small_file(), 3, p_align=0x1001),
-    "no addresses are left": with_segment(small_file(), 4, p_vaddr=(1 << 63) - 0x5000),
     "has 1,168 program headers": with_header(small_file() + bytes(1168 * PHDR_SIZE), e_phnum=1168),
     "has no table of section names": with_header(small_file(), e_shstrndx=0),
     "a dynamic loader": small_file(library=True).replace(struct.pack("<QQ", 1, 1), struct.pack("<QQ", 14, 1)),
@@ -311,21 +231,12 @@ def test_a_tag_names_a_piece_of_the_segment_that_holds_its_address(place: int, s
 
 @for_each(("count", "last"), [(SHN.LORESERVE - 2, False), (SHN.LORESERVE - 1, True)])
 def test_numbers_of_sections_stay_where_they_would_need_more_than_the_header_has(count: int, last: bool) -> None:
-    plan = plan_injection(elf_of(with_many_sections(small_file(), count)), 28)
-    assert len(plan.sections) == count + 1
-    assert (plan.added == (count,)) is last
-
-
-@for_each(("offset", "fits"), [(-4, True), (-3, False), (0, False)])
-def test_undo_puts_nothing_after_the_original_s_end(offset: int, fits: bool) -> None:
-    data = bytes(100)
-    size = len(data) - 1  # one byte after it is new
-    record = undo_record.encode_record(
-        undo_record.UndoRecord(size, [(size + offset, b"old.")], 0), [data[size + offset :][:4], data[size:]]
-    )
-    found = undo_record.read_unverified(memoryview(data + record))
-    assert (found is not None) is fits
-    assert found is None or found.overwritten == [(size - 4, b"old.")]
+    data = with_many_sections(small_file(), count)
+    assert (plan_injection(elf_of(data), 28).added == (count,)) is last
+    after = elf_of(inject_bytes(data))
+    assert len(after.sections) == after.shnum == count + 1
+    assert after.header.e_shnum == (0 if last else count + 1)
+    assert after.sections[after.shstrndx].name == ".shstrtab"
 
 
 @for_each(
