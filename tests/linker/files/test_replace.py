@@ -25,13 +25,11 @@ from linker.files.copying import copy_file
 from linker.files.location import locate
 from linker.files.rename_into_place import Replacement, write_atomically
 from linker.files.rights import Rights, Source
-from linker.inject.apply import make_injection_change
-from linker.inject.plan import plan_injection
 from sframegen import add_section, convert, merge, remove
 from sframegen.base.errors import FormatError
-from sframegen.elf.file import ElfFile, map_descriptor, map_file, open_elf
+from sframegen.elf.file import ElfFile, map_descriptor, map_file
 from sframegen.profile.this_machine import in_user_namespace
-from tests.support.inputs.linker_inputs import section_of, small_file
+from tests.support.inputs.linker_inputs import small_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -412,13 +410,6 @@ def test_a_file_that_is_emptied_before_it_is_mapped(original: Path, monkeypatch:
     monkeypatch.setattr("sframegen.elf.file.mmap.mmap", mapped)
     with pytest.raises(FormatError, match="the file is empty"):
         map_file(original)
-
-
-def test_a_section_of_another_size(original: Path) -> None:
-    original.write_bytes(small_file())
-    elf = open_elf(original)
-    with pytest.raises(ValueError, match="plan is for 28 bytes"):
-        make_injection_change(plan_injection(elf, 28), elf, section_of(29)[:29])
 
 
 def test_the_original_is_that_of_the_open_file(compile_c: Compiler, tmp_path: Path) -> None:

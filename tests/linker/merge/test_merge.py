@@ -25,7 +25,7 @@ from sframegen.format.abi import AARCH64, AMD64, Abi
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import V2, V3, WRITABLE
-from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
+from sframegen.format.model import OUTERMOST, FunctionTable
 from sframegen.format.words import Reason
 from sframegen.tables.compare import find_difference
 from sframegen.tables.gather import Merger
@@ -85,22 +85,6 @@ def test_merging_is_independent_of_how_functions_are_spread_over_inputs(layout: 
     first = section_of(merged(*sections[:2]), layout)
     last = section_of(merged(*sections[2:]), layout)
     assert said(merged(first, *sections[2:])) == said(merged(*sections[:2], last)) == said(whole)
-
-
-def test_a_section_without_functions_adds_none() -> None:
-    for tables in ([FunctionTable(), one_function(0x2000)], [one_function(0x2000), FunctionTable()]):
-        merger = Merger()
-        sizes = [merger.add(section_of(table), [0x3000] * len(table)) for table in tables]
-        assert [] in sizes
-        assert list(merger.build_table(CODE)[0].start) == [0x3000]
-
-
-def one_function(start: int, size: int = 16) -> FunctionTable:
-    table = FunctionTable(kinds=[Kind()], rules=[Rule(Where(AMD64.sp, 8), Where(None, -8, deref=True))])
-    for column, value in ((table.start, start), (table.size, size), (table.kind, 0), (table.row_start, 0), (table.row_rule, 0)):
-        column.append(value)
-    table.first_row.append(1)
-    return table
 
 
 # -- objects and maps
@@ -361,27 +345,16 @@ def test_rows_without_words_of_older_objects_are_left_out_of_version_2(linked: L
         assert OUTERMOST not in read(out).table.rules
 
 
-DAMAGE = {
-    "magic": (".sframe", 0, b"\0\0", r"\.sframe\+0x0: magic number is 0000, expected 0xdee2"),
-    "version": (".sframe", 2, b"\x09", r"\.sframe\+0x2: SFrame version 9 is not read"),
-    "abi": (".sframe", 4, b"\x02", r"an SFrame section for AArch64 in an object for AMD64"),
-    "byte order": (".sframe", 4, b"\x04", r"ABI s390x is big-endian, the section little-endian"),
-    "functions": (".sframe", 8, b"\xff\xff\0\0", r"65535 functions do not fit"),
-    "truncated": (".sframe", 16, b"\xff\xff\0\0", r"the FRE sub-section ends at"),
-    "size": (".sframe", 36, b"\xff\xff\0\0", r"a function of 65535 bytes at 0x0 is not inside of \.text\.twice"),
-    "flags": (
-        *(".sframe", 3, b"\0"),
-        r"function 0 at -0x1c is not inside of \.text\.twice; without FUNC_START_PCREL it counts from the section",
-    ),
-    "no relocation": (".rela.sframe", 24, bytes(8), r"\.sframe\+0x2c: function 1 has no relocation"),
-    "another relocation": (".rela.sframe", 8, b"\x01", r"\.sframe\+0x1c: relocation type 1 cannot mark the start"),
-}
-
-
 def test_damage_is_named_with_the_object(linked: Link) -> None:
+    """corpus/merge has more of it."""
     twice = linked.objects[1]
     good = twice.read_bytes()
-    for section, offset, data, message in DAMAGE.values():
+    for section, offset, data, message in (
+        (".sframe", 0, b"\0\0", r"\.sframe\+0x0: magic number is 0000, expected 0xdee2"),
+        (".sframe", 4, b"\x04", r"ABI s390x is big-endian, the section little-endian"),
+        (".sframe", 36, b"\xff\xff\0\0", r"a function of 65535 bytes at 0x0 is not inside of \.text\.twice"),
+        (".rela.sframe", 8, b"\x01", r"\.sframe\+0x1c: relocation type 1 cannot mark the start"),
+    ):
         twice.write_bytes(good)
         overwrite(twice, offset, data, section)
         with pytest.raises(FormatError, match=rf"twice\.c\.o: .*{message}"):
@@ -509,14 +482,6 @@ def test_unusual_sections_of_an_object(linked: Link) -> None:
     overwrite(twice, at_header + 32, bytes(8))
     report = merge(linked.objects, linked.directory / "out", executable=linked.program, map_file=linked.map)
     assert (report.objects, report.objects_without) == (2, 1)
-
-
-def test_an_auxiliary_header_is_passed_over() -> None:
-    section = section_of(one_function(0x1000))
-    raw = bytearray(section.data)
-    raw[7] = 8
-    raw[28:28] = bytes(8)
-    assert said(merged(decode(raw, 0x500000 - 8))) == said(merged(section))
 
 
 SOURCE = """

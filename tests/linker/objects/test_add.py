@@ -371,17 +371,8 @@ def test_archives_that_are_refused(raw: bytes, said: str) -> None:
         read_members(memoryview(raw), "lib.a")
 
 
-def test_the_symbol_index_follows_its_members() -> None:
-    index = (
-        (2).to_bytes(4, "big") + b"%b%b" % ((8 + 60 + 18).to_bytes(4, "big"), (8 + 60 + 18 + 64).to_bytes(4, "big")) + b"one\0t\0"
-    )
-    raw = ARCHIVE + member(b"/", index) + member(b"a.o/", b"1234") + member(b"b.o/", b"5678")
-    found = read_members(memoryview(raw), "lib.a")
-    assert [one.name for one in found] == ["/", "a.o", "b.o"]
-    assert b"".join(rewrite_archive(found, {}, "lib.a")) == raw
-    grown = read_members(memoryview(b"".join(rewrite_archive(found, {found[1].at: b"12345"}, "lib.a"))), "lib.a")
-    assert bytes(grown[1].contents) == b"12345"
-    new_index = bytes(grown[0].contents)
-    assert [int.from_bytes(new_index[at : at + 4], "big") for at in (4, 8)] == [grown[1].at, grown[2].at]
+def test_an_index_that_names_no_member_is_refused() -> None:
+    index = struct.pack(">II", 1, 7) + b"one\0"
+    found = read_members(memoryview(ARCHIVE + member(b"/", index) + member(b"a.o/", b"1234")), "lib.a")
     with pytest.raises(FormatError, match="where no member is"):
-        list(rewrite_archive([found[0]._replace(contents=memoryview(b"\0\0\0\1\0\0\0\7")), *found[1:]], {}, "lib.a"))
+        list(rewrite_archive(found, {}, "lib.a"))

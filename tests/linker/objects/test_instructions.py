@@ -26,38 +26,12 @@ class Fault(NamedTuple):
 
 
 FAULTS = {
-    "a push that moves the CFA by too much": Fault(
-        "",
-        """
-            .cfi_startproc; push %rbx; .cfi_def_cfa_offset 24; mov %rdi, %rbx # here; call g; pop %rbx;
-            .cfi_def_cfa_offset 8; ret; .cfi_endproc
-        """,
-        "the CFI says (cfa, ra, fp) = (rsp + 24, *(cfa - 8), rbp); "
-        "the instructions say (cfa, ra, fp) = (rsp + 16, *(cfa - 8), rbp)",
-    ),
     "a pop that nothing describes": Fault(
         "",
         """
             .cfi_startproc; push %rbx; .cfi_def_cfa_offset 16; call g; pop %rbx; ret # here; .cfi_endproc
         """,
         "the CFI says (cfa, ra, fp) = (rsp + 16, *(cfa - 8), rbp); the instructions say (cfa, ra, fp) = (rsp + 8, *(cfa - 8), rbp)",
-    ),
-    "a frame pointer saved elsewhere": Fault(
-        "",
-        """
-            .cfi_startproc; push %rbp; .cfi_def_cfa_offset 16; .cfi_offset %rbp, -24; mov %rsp, %rbp # here;
-            call g; pop %rbp; .cfi_restore %rbp; .cfi_def_cfa_offset 8; ret; .cfi_endproc
-        """,
-        "*(cfa - 24)",
-    ),
-    "a return address saved elsewhere": Fault(
-        ARM64.prefix,
-        """
-            .cfi_startproc; stp x29, x30, [sp, #-32]!; .cfi_def_cfa_offset 32; .cfi_offset 29, -32;
-            .cfi_offset 30, -16; bl g // here; ldp x29, x30, [sp], #32; .cfi_restore 29; .cfi_restore 30;
-            .cfi_def_cfa_offset 0; ret; .cfi_endproc
-        """,
-        "*(cfa - 16)",
     ),
     "a frame that is larger": Fault(
         ARM64.prefix,
