@@ -7,6 +7,10 @@ archive() { # [ARGS...]: a tar stream of the last commit
     git -c safe.directory='*' archive "$@"
 }
 
+commit_date() { # its seconds since 1970: files with it have the same bytes whenever they are built
+    git -c safe.directory='*' log -1 --format=%ct
+}
+
 inside() { # SUITE PACKAGES FOLDER SCRIPT [ARGS...]: runs a bash script in a clean root, and prints the time without that of making the root
     local began
     tools/in-chroot "$1" "$2" "$3" true
