@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
+from sframegen.cli import profile as profile_command
+from sframegen.cli.commands import cli
 from sframegen.cli.profile import sample_until_end
 from sframegen.profile.copied_session import BACKENDS
 from sframegen.profile.events.names import find_event
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from tests.support.peers import Compiler
+
 
 pytestmark = needs_bpf
 
@@ -410,3 +414,54 @@ def test_copies_cannot_do_it() -> None:
     for arguments in (["--off-cpu"], ["--comm", "x"]):
         refused = sframegen("--backend", "copies", *arguments, os.getpid(), status=1)
         assert "not possible with copies of stacks" in refused.stderr
+    assert "no such process" in sframegen("--backend", "copies", 999_999_999, status=1).stderr
+
+
+# -- source lines and inlined functions, where debug information is at hand
+
+INLINES = """
+volatile unsigned long sum;
+static inline __attribute__((always_inline)) void inlined(long n) {
+    for (long i = 0; i < n; i++) for (int k = 0; k < 1000; k++) sum += k;
+}
+__attribute__((noinline)) int work(long n) {
+    inlined(n);
+    return sum & 1;
+}
+int main(void) { return work(300000) & 0; }
+"""
+INLINED, WORK = 4, 7  # lines
+
+
+def hottest(*arguments: object) -> list[dict[str, Any]]:
+    """Return the frames of the stack with most samples, from `main` on."""
+    document = as_json(*arguments)
+    stack = max(document["stacks"], key=lambda one: one["samples"])
+    frames = [document["frames"][number] for number in stack["frames"]]
+    names = [frame["function"] for frame in frames]
+    return frames[names.index("main") + 1 :]
+
+
+@pytest.mark.sampled
+def test_lines_of_a_command(compile_c: Compiler) -> None:
+    pytest.importorskip("symbolic")
+    inlines = compile_c(INLINES, "-O2", "-g")
+    found = hottest("--", inlines)
+    assert [(frame["function"], frame["line"], frame["inlined"]) for frame in found] == [
+        ("work", WORK, False),
+        ("inlined", INLINED, True),
+    ]
+    assert all(frame["source"].endswith("/source.c") for frame in found)
+    found = hottest("--no-inlined", "--", inlines)
+    assert [(frame["function"], frame["line"]) for frame in found] == [("work", WORK)]
+    lines = sframegen("--lines", "-F", 999, "--", inlines).stdout
+    assert f"inlined [inlined]:{INLINED} < work:{WORK} < main" in lines
+    assert "HOTTEST LINES" in lines
+
+
+def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks for lines learns what to install."""
+    monkeypatch.setattr(profile_command, "find_spec", lambda _: None)
+    done = CliRunner().invoke(cli, ["profile", "--lines", "--", "true"])
+    assert done.exit_code == 1
+    assert "sframegen: source lines and inlined functions need symbolic; to install it: " in done.stderr

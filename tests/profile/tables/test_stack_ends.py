@@ -1,10 +1,12 @@
-"""Stacks end where a C library's bytes begin a thread or take a coroutine back, whatever the call frame information says."""
+"""Stacks end where bytes of a C library or of Go's runtime say so, whatever the call frame information says."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import struct
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,15 +18,15 @@ from sframegen.elf.records import EM
 from sframegen.elf.symbols import read_functions
 from sframegen.format.abi import AMD64
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
-from sframegen.profile.tables.make_table import make_table
+from sframegen.profile.tables.make_table import Origin, make_proven_table, make_table
 from sframegen.profile.tables.stack_ends import add_entry_function
 from sframegen.stack.walking.step import RuleFlag
 from tests.support.decoded_tables import find_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from sframegen.profile.tables.decoded_table import DecodedTable
     from tests.support.peers import Compiler
+
 
 x86_64 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the assembly is x86-64's")
 
@@ -53,69 +55,77 @@ int main(void) { return 0; }
 AARCH64_CLONE = "010000d4 400000b4 c0035fd6 1d0080d2 e103c1a8 20003fd6 a80b80d2 010000d4"
 
 
-def opened(
-    source: str, compile_c: Compiler, flag: RuleFlag = RuleFlag.OUTERMOST
-) -> tuple[Callable[[int], bool | None], dict[str, int]]:
-    """(whether the rule of an address has that flag, None without one; the addresses of functions)."""
-    elf = open_elf(compile_c(source, "-O1"))
+def table_of(elf: ElfFile) -> DecodedTable:
     table = make_table(elf).table
-    assert table is not None
+    assert table
+    return table
 
-    def ends(address: int) -> bool | None:
-        rule = find_rule(table, address)
-        return None if rule is None else bool(rule[-1] & flag)
 
-    return ends, {symbol.name: symbol.address for symbol in read_functions(elf)}
+def opened(source: str, compile_c: Compiler) -> tuple[DecodedTable, dict[str, int]]:
+    """(the table of a program; the addresses of its functions)."""
+    elf = open_elf(compile_c(source, "-O1"))
+    return table_of(elf), {symbol.name: symbol.address for symbol in read_functions(elf)}
+
+
+def flags_at(table: DecodedTable, address: int) -> RuleFlag | None:
+    rule = find_rule(table, address)
+    return rule and rule.flags
+
+
+def ends(table: DecodedTable, address: int, flag: RuleFlag = RuleFlag.OUTERMOST) -> bool | None:
+    """Whether the rule of an address has that flag; None without one."""
+    flags = flags_at(table, address)
+    return None if flags is None else flag in flags
 
 
 @x86_64
 def test_a_thread_of_musl_has_no_caller(compile_c: Compiler) -> None:
-    ends, at = opened(THREAD, compile_c)
-    assert [ends(address) for address in range(at["child"], at["parent"])] == [True] * (at["parent"] - at["child"])
-    assert not ends(at["child"] - 1)  # there it may be the one that made the thread
-    assert not ends(at["parent"])
+    table, at = opened(THREAD, compile_c)
+    assert [ends(table, address) for address in range(at["child"], at["parent"])] == [True] * (at["parent"] - at["child"])
+    assert not ends(table, at["child"] - 1)  # there it may be the one that made the thread
+    assert not ends(table, at["parent"])
 
 
 @x86_64
 @pytest.mark.parametrize("instruction", ["nop", ".skip 15, 0x90"])  # 15 bytes and `ret`: without padding after it
 def test_a_coroutine_of_glibc_has_no_caller(compile_c: Compiler, instruction: str) -> None:
-    ends, at = opened(COROUTINE.replace("PADDED", instruction), compile_c)
-    assert ends(at["begin"])
-    assert ends(at["begin"] + 20)
-    assert ends(at["begin"] - 1) is (instruction == "nop")  # where walks look; but no other function's last byte
-    assert ends(at["other"]) is False
+    table, at = opened(COROUTINE.replace("PADDED", instruction), compile_c)
+    assert ends(table, at["begin"])
+    assert ends(table, at["begin"] + 20)
+    assert ends(table, at["begin"] - 1) is (instruction == "nop")  # where walks look; but no other function's last byte
+    assert ends(table, at["other"]) is False
 
 
 @x86_64
 def test_no_call_ends_where_a_coroutine_returns_to(compile_c: Compiler) -> None:
     """The table says so: the code need not be in memory. The library's own calls in there end as all do."""
-    put, at = opened(COROUTINE.replace("PADDED", "nop"), compile_c, RuleFlag.SIGNAL)
-    assert [put(at["begin"] + offset) for offset in (-1, 0, 20)] == [True, False, False]
+    table, at = opened(COROUTINE.replace("PADDED", "nop"), compile_c)
+    assert [ends(table, at["begin"] + offset, RuleFlag.SIGNAL) for offset in (-1, 0, 20)] == [True, False, False]
 
 
 @x86_64
 def test_a_coroutine_of_a_libc_for_control_flow_enforcement(compile_c: Compiler) -> None:
     source = COROUTINE.replace("PADDED", "nop").replace("begin: .cfi_startproc\\n", "begin: .cfi_startproc\\n endbr64\\n")
-    ends, at = opened(source, compile_c)
+    table, at = opened(source, compile_c)
     assert source.count("endbr64") == 1
-    assert [ends(at["begin"] + offset) for offset in (-1, 0, 4, 24)] == [True] * 4
+    assert [ends(table, at["begin"] + offset) for offset in (-1, 0, 4, 24)] == [True] * 4
 
 
 @x86_64
 @pytest.mark.parametrize(("was", "now"), [("xor %ebp, %ebp", "xor %ebx, %ebx"), ("hlt", "nop")])
 def test_code_that_differs_is_no_end(compile_c: Compiler, was: str, now: str) -> None:
-    ends, at = opened(THREAD.replace(was, now), compile_c)
-    assert not ends(at["child"])
+    table, at = opened(THREAD.replace(was, now), compile_c)
+    assert not ends(table, at["child"])
 
 
 @x86_64
 @pytest.mark.parametrize("ending", ["ret", "nop"])
 def test_the_maker_of_a_thread_has_its_caller(compile_c: Compiler, ending: str) -> None:
-    ends, at = opened(CREATOR.replace("RETURN", ending), compile_c)
-    after = [ends(address) for address in range(at["call"], at["child"])]
+    table, at = opened(CREATOR.replace("RETURN", ending), compile_c)
+    after = [ends(table, address) for address in range(at["call"], at["child"])]
     assert set(after) == {False if ending == "ret" else None}
-    assert ends(at["maker"]) is False
-    assert ends(at["child"]) is True
+    assert ends(table, at["maker"]) is False
+    assert ends(table, at["child"]) is True
 
 
 def test_threads_of_aarch64() -> None:
@@ -173,8 +183,128 @@ def test_this_machines_programs_and_loader_begin_without_a_caller() -> None:
     loader = next(path for path in (Path("/lib64/ld-linux-x86-64.so.2"), Path("/lib/ld-linux-aarch64.so.1")) if path.exists())
     for path in (Path("/usr/bin/bash"), loader):
         elf = open_elf(path)
-        table = make_table(elf).table
-        assert table is not None
-        rule = find_rule(table, elf.header.e_entry)
-        assert rule is not None
-        assert RuleFlag.OUTERMOST in rule.flags
+        assert ends(table_of(elf), elf.header.e_entry)
+
+
+# -- stacks of Go programs end where the runtime's bytes say so, with symbols or without, and nothing else looks like it
+
+# What Go 1.19 has, with the linker's call frame information, which ignores the change of SP.
+RUNTIME = r"""
+__asm__(".text\n.balign 32, 0xcc\n.byte 0xcc\n.balign 32, 0xcc\n"
+        ".globl goexit\n.type goexit, @function\ngoexit: .cfi_startproc\n nop\n call other\n nop\n"
+        ".cfi_endproc\n.size goexit, .-goexit\n"
+        ".byte 0xcc\n.balign 32, 0xcc\n"
+        ".globl systemstack\n.type systemstack, @function\nsystemstack: .cfi_startproc\n"
+        " mov 8(%rsp), %rdi\n mov 56(%rdx), %rbx\n .byte 0x48, 0x89, 0xdc\n"
+        ".globl on_other\non_other: mov (%rdi), %rdi\n call *%rdi\n mov 56(%rax), %rsp\n.globl back\nback: ret\n.cfi_endproc\n"
+        ".size systemstack, .-systemstack\n.balign 32, 0xcc\n"
+        ".globl other\n.type other, @function\nother: .cfi_startproc\n nop\n call goexit\n nop\n ret\n.cfi_endproc\n"
+        ".size other, .-other\n");
+SECTION int main(void) { return 0; }
+"""
+GO_SECTION = '__attribute__((section(".go.buildinfo"))) char info[16];'
+
+
+@x86_64
+def test_stacks_end_in_goexit_and_where_sp_comes_from_a_goroutine(compile_c: Compiler) -> None:
+    table, at = opened(RUNTIME.replace("SECTION", GO_SECTION), compile_c)
+    goexit, switch = at["goexit"], at["systemstack"] + 12  # after three instructions
+    for address in (goexit, goexit + 6):  # where runtime.goexit+1 returns to, less 1
+        assert flags_at(table, address) == RuleFlag.OUTERMOST
+    for address in (switch, switch + 4):  # whoever called it goes on, on the goroutine's stack
+        assert flags_at(table, address) == RuleFlag.OUTERMOST | RuleFlag.CFA_DEREF
+    back = switch + 3 + 2 + 4  # ret: SP is the goroutine's again
+    assert [ends(table, address) for address in (at["systemstack"], back, at["other"])] == [False] * 3
+
+
+@x86_64
+def test_other_programs_keep_their_rules(compile_c: Compiler) -> None:
+    table, at = opened(RUNTIME.replace("SECTION", ""), compile_c)
+    assert [ends(table, at[name]) for name in ("goexit", "systemstack", "other")] == [False] * 3
+
+
+@x86_64
+def test_two_that_look_like_goexit_are_none(compile_c: Compiler) -> None:
+    twin = 'asm(".balign 32, 0xcc\\n.byte 0xcc\\n.balign 32, 0xcc\\nnop\\ncall other\\nnop\\n.balign 32, 0xcc");'
+    table, at = opened(RUNTIME.replace("SECTION", GO_SECTION + twin), compile_c)
+    assert ends(table, at["goexit"]) is False
+
+
+class Programs:
+    """One program, with call frame information and stripped, for a machine."""
+
+    def __init__(self, folder: Path, machine: str, cache: Path) -> None:
+        (folder / "go.mod").write_text("module work\n")
+        (folder / "work.go").write_text("package main\nfunc main() { println(1) }\n")
+        environment = {**os.environ, "GOCACHE": str(cache), "GOFLAGS": "-mod=mod", "CGO_ENABLED": "0", "GOARCH": machine}
+        for name, flags in (("named", ""), ("stripped", "-s -w")):
+            command = ["go", "build", "-o", name, "-ldflags", flags, "."]
+            subprocess.run(command, cwd=folder, env=environment, check=True)
+        self.named, self.stripped = open_elf(folder / "named"), open_elf(folder / "stripped")
+        self.at = {symbol.name: symbol.address for symbol in read_functions(self.named)}
+
+
+@pytest.fixture(scope="module", params=["amd64", "arm64"])
+def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, go_cache: Path) -> Programs:
+    if shutil.which("go") is None:
+        pytest.skip("no go")
+    return Programs(tmp_path_factory.mktemp("programs"), request.param, go_cache)
+
+
+@pytest.mark.dear
+def test_they_are_those_of_the_call_frame_information(programs: Programs) -> None:
+    named, stripped = table_of(programs.named), table_of(programs.stripped)
+    (start, end), *_ = programs.named.executable_ranges()
+    both = 0
+    for address in range(start, end, 4):
+        rules = [find_rule(table, address) for table in (named, stripped)]
+        both += None not in rules
+        assert None in rules or rules[0] == rules[1]
+    assert both > 0.9 * (end - start) // 4
+
+
+def test_code_that_is_not_called(programs: Programs) -> None:
+    """asyncPreempt returns to the next instruction to run; what a handler returns to has no rule, because walks know it."""
+    for elf in (programs.named, programs.stripped):
+        table = table_of(elf)
+        if elf.header.e_machine == EM.X86_64:  # AArch64's has a frame that its table does not describe
+            assert ends(table, programs.at["runtime.asyncPreempt.abi0"], RuleFlag.SIGNAL)
+            (restores,) = (programs.at[name] for name in programs.at if name.startswith("runtime.sigreturn"))
+            assert find_rule(table, restores) is None
+            # To its first byte callbacks from C return.
+            assert ends(table, programs.at["runtime.systemstack_switch.abi0"] - 1, RuleFlag.SIGNAL)
+        for name in ("runtime.goexit.abi0", "runtime.rt0_go.abi0"):
+            assert ends(table, programs.at[name])
+
+
+@pytest.mark.dear
+def test_a_thread_begins_in_clone(programs: Programs) -> None:
+    clone = programs.at["runtime.clone.abi0"]
+    for elf in (programs.named, programs.stripped):
+        table = table_of(elf)
+        found = [rule for address in range(clone, clone + 256) if (rule := find_rule(table, address)) is not None]
+        kinds = [bool(rule[-1] & RuleFlag.OUTERMOST) for rule in found]
+        assert kinds[0] is False
+        assert kinds.count(True) > 40
+
+
+def test_nothing_is_left_to_prove(programs: Programs) -> None:
+    made = make_proven_table(programs.stripped)
+    assert made.origin is not Origin.PROVEN
+    assert made.table is None
+
+
+@pytest.mark.parametrize("damage", ["descending", "elsewhere"])
+def test_functions_that_cannot_be(programs: Programs, damage: str) -> None:
+    """One that ends before it begins, and text that would be at the end of all addresses: without rules, and no error."""
+    section = programs.stripped.section(".gopclntab")
+    assert section
+    table, data = section.header.sh_offset, bytearray(programs.stripped.data)
+    if damage == "elsewhere":
+        struct.pack_into("<Q", data, table + 24, (1 << 64) - 1)
+    else:
+        (functions,) = struct.unpack_from("<Q", data, table + 64)
+        count = struct.unpack_from("<Q", data, table + 8)[0]
+        for number in range(0, count, 2):
+            struct.pack_into("<I", data, table + functions + 8 * number, 0x7FFFFFFF)
+    assert find_rule(table_of(ElfFile(memoryview(data))), programs.at["main.main"]) is None
