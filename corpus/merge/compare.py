@@ -8,18 +8,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import sframegen
+from corpus.merge import fdes
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import SHF
 from sframegen.elf.symbols import read_functions
-from tests.support.oracles import fdes, sframe_text
+from tests.support.oracles import sframe_text
 from tests.support.oracles.rules import NOTHING, Interner, Rule, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from corpus.merge.fdes import Fde, Section
     from sframegen.elf.file import ElfFile
-    from tests.support.oracles.fdes import Fde, Section
     from tests.support.oracles.rules import Table
     from tests.support.peers import Peers
 

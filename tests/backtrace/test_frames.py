@@ -48,36 +48,15 @@ def test_compiles_without_warnings(compiler: str, tmp_path: Path) -> None:
     subprocess.run([needs(compiler, compiler), *STRICT, *INCLUDE, "-O2", "-c", SOURCE, "-o", tmp_path / "a.o"], check=True)
 
 
-def test_header_is_cplusplus_too(tmp_path: Path) -> None:
+def test_header_is_cplusplus_too() -> None:
     needs_compiler("g++")
-    source = tmp_path / "a.cpp"
-    source.write_text('#include "sframe_backtrace.h"\nint main() { void *a[2]; return sframe_backtrace(a, 2) < 0; }\n')
-    command: list[str | Path] = [
-        "g++",
-        "-std=c++11",
-        "-Wall",
-        "-Wextra",
-        "-Wpedantic",
-        "-Werror",
-        *INCLUDE,
-        "-c",
-        source,
-        "-o",
-    ]
-    subprocess.run([*command, tmp_path / "a.o"], check=True)
+    flags = ("-std=c++11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", "-x", "c++")
+    subprocess.run(["g++", *flags, *INCLUDE, "-include", "sframe_backtrace.h", "/dev/null"], check=True)
 
 
 @for_each(
     "flags",
-    [
-        "-O2",
-        "-O0",
-        "-Os -fno-omit-frame-pointer",
-        "-O2 -mstackrealign",
-        "-O2 -no-pie",
-        "-O2 -fuse-ld=mold",
-        "-O2 -fuse-ld=lld",
-    ],
+    ["-O2", "-O0", "-Os -fno-omit-frame-pointer", "-O2 -mstackrealign", "-O2 -no-pie", "-O2 -fuse-ld=mold", "-O2 -fuse-ld=lld"],
 )
 def test_all_kinds_of_frames(own_stack: OwnStack, flags: str) -> None:
     for tool in ("mold", "lld"):
@@ -192,14 +171,6 @@ def test_other_machines(peers: Peers, tmp_path: Path, machine: Machine, flags: s
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert frames_of(done.stdout) > FRAMES
-
-
-def test_needs_nothing_of_new_c_libraries(own_stack: OwnStack) -> None:
-    """Every name that it needs is in glibc 2.17, or may be missing."""
-    printed = subprocess.run(["nm", "-u", own_stack.object()], capture_output=True, text=True, check=True).stdout
-    needed = {line.split()[1] for line in printed.splitlines() if line.split()[0] == "U"}
-    known = {"__errno_location", "close", "dl_iterate_phdr", "getauxval", "getenv", "geteuid", "memcmp", "memcpy", "memset", "mmap"}
-    assert needed <= known | {"_GLOBAL_OFFSET_TABLE_", "__stack_chk_fail", "mprotect", "munmap", "openat", "read", "strcspn"}
 
 
 def test_memory_is_what_the_page_says(own_stack: OwnStack) -> None:

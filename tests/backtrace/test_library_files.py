@@ -128,18 +128,6 @@ def copied_source(folder: Path) -> Path:
     return shutil.copytree(HERE, folder / "backtrace")
 
 
-@pytest.mark.dear
-def test_two_builds_in_other_folders_give_the_same_bytes(tmp_path: Path) -> None:
-    needs_compiler("gcc")
-    made = []
-    for name in ("one", "another"):
-        source, output = copied_source(tmp_path / name), tmp_path / name / "output"
-        output.mkdir()
-        assert compile_libraries(source, output, ["gcc"]) == ""
-        made.append({path.name: path.read_bytes() for path in output.iterdir()})
-    assert made[0] == made[1]
-
-
 @for_each(
     ("compiler", "why"),
     [("no-such-compiler", "there is no no-such-compiler"), (str(HERE), f"{HERE} cannot be run: Permission denied")],

@@ -96,13 +96,6 @@ def test_other_machines(peers: Peers, machine: Machine, tmp_path: Path, *, has_s
     assert (int(counted[0]) >= 12) == has_sections
 
 
-def test_traces_without_sections_are_passed_on(preload: Path, drop_in: Path) -> None:
-    printed, answered, passed_on, stopped = run(preload, drop_in, "10")
-    assert printed.endswith(" frames, 0 differences\n")
-    assert answered < passed_on
-    assert re.match(r"; the first of these stopped in \S+ \+ 0x", stopped)
-
-
 def test_traces_that_stop_half_way_are_those_of_the_functions_behind(preload: Path, drop_in: Path, tmp_path: Path) -> None:
     """The program has a section, and libc has none: frames that were delivered already are not delivered again."""
     printed, answered, passed_on, stopped = run(preload, with_section(drop_in, tmp_path), "10")
@@ -144,13 +137,6 @@ PLUGIN = """
 static void __attribute__((noinline)) raise() { std::vector<int> destroyed(3); throw std::runtime_error("plugin"); }
 extern "C" int thrown() { try { raise(); } catch (const std::exception &) { return 7; } return 0; }
 """
-
-
-def test_exceptions_in_a_library_that_brings_its_own_unwinder_late(preload: Path, compile_c: Compiler) -> None:
-    """The program is of C: libgcc_s comes with the plugin, and is in nobody's order of libraries but the plugin's."""
-    plugin = compile_c(PLUGIN, "-x", "c++", "-shared", "-fPIC", "-lstdc++", name="plugin.so")
-    host = compile_c(HOST, "-O1")
-    assert run(preload, host, str(plugin))[0] == "7\n7\n7\n"
 
 
 OTHER_UNWINDER = """

@@ -52,40 +52,15 @@ def count(plain: Path, *stores: Path) -> int:
     return int(done.stderr.split()[0])
 
 
-def writable(file: Path) -> None:
-    file.chmod(0o646)
+def linked(path: Path) -> None:
+    target = path.with_name("elsewhere")
+    path.rename(target)
+    path.symlink_to(target)
 
 
-def linked(file: Path) -> None:
-    target = file.with_name("elsewhere")
-    file.rename(target)
-    file.symlink_to(target)
-
-
-def directory_linked(file: Path) -> None:
-    target = file.parent.with_name("elsewhere")
-    file.parent.rename(target)
-    file.parent.symlink_to(target)
-
-
-def cut(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-100])
-
-
-def emptied(file: Path) -> None:
-    file.write_bytes(b"")
-
-
-def other_layout(file: Path) -> None:
-    data = bytearray(file.read_bytes())
-    data[64 + 40] ^= 1  # p_memsz of the first program header
-    file.write_bytes(data)
-
-
-def damaged(file: Path) -> None:
+def replaced(file: Path, at: int, new: bytes) -> None:
     data = file.read_bytes()
-    at = data.index(b"\xe2\xde\x03")
-    file.write_bytes(data[: at + 8] + b"\xff\xff\xff\x7f" + data[at + 12 :])
+    file.write_bytes(data[:at] + new + data[at + len(new) :])
 
 
 def pipe(file: Path) -> None:
@@ -93,12 +68,24 @@ def pipe(file: Path) -> None:
     os.mkfifo(file)
 
 
-@pytest.mark.parametrize("change", [writable, linked, directory_linked, cut, emptied, other_layout, damaged, pipe])
-def test_what_is_not_used(plain: Path, tmp_path: Path, change: Callable[[Path], None]) -> None:
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "writable": lambda file: file.chmod(0o646),
+    "linked": linked,
+    "directory linked": lambda file: linked(file.parent),
+    "cut": lambda file: file.write_bytes(file.read_bytes()[:-100]),
+    "emptied": lambda file: file.write_bytes(b""),
+    "other layout": lambda file: replaced(file, 64 + 40, bytes([file.read_bytes()[64 + 40] ^ 1])),  # first p_memsz
+    "damaged": lambda file: replaced(file, file.read_bytes().index(b"\xe2\xde\x03") + 8, b"\xff\xff\xff\x7f"),
+    "pipe": pipe,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_not_used(plain: Path, tmp_path: Path, change: str) -> None:
     store, second = (filled(tmp_path / name, plain) for name in ("store", "second"))
     (file,) = (path for path in store.rglob("*.sframe"))
     assert count(plain, store) == 1
-    change(file)
+    CHANGES[change](file)
     assert count(plain, store) == 0
     assert count(plain, store, second) == 1
 

@@ -21,7 +21,6 @@ from sframegen.profile.walk.copied_stack import CopyWalker, Start, make_span_col
 from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.frames import End
-from tests.support.processes.live import stopped_at
 from tests.support.processes.single_step import Traced
 
 if TYPE_CHECKING:
@@ -120,10 +119,11 @@ def test_each_instruction_from_the_first_cleanup_on(program: Path, installations
 
 
 def stack_at(program: Path, address: int) -> Thread:
-    stopped = stopped_at(program, address)
-    with Process(stopped.process.pid) as process:
+    traced = Traced(program, address)
+    traced.let_go()
+    with Process(traced.pid) as process:
         [thread] = Tracer(convert=True).trace_process(process)
-    stopped.finish()
+    traced.end()
     return thread
 
 

@@ -77,17 +77,6 @@ def shop_of(peers: Peers, compile_c: Compiler, tmp_path_factory: pytest.TempPath
 each_subject = for_each("subject", TABLED, ids=lambda subject: subject.name)
 
 
-@each_subject
-def test_before_any_tool(subject: Subject, shop_of: Callable[[Subject], Workshop]) -> None:
-    shop = shop_of(subject)
-    shop.run(shop.original)
-    judge(shop.result, shop)
-    new = [s.p_type for s in open_elf(shop.result).segments]
-    loads = 2 if "tail" in shop.subject.name else 1
-    assert new.count(PT.LOAD) == [s.p_type for s in open_elf(shop.original).segments].count(PT.LOAD) + loads
-    assert new.count(PT.GNU_SFRAME) == 1
-
-
 @pytest.mark.parametrize("tool", TOOLS, ids=named)
 @each_subject
 def test_add_section_and_then_the_tool(

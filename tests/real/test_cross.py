@@ -7,11 +7,10 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from elftools.elf.elffile import ELFFile
 
 from sframegen import add_section
 from sframegen.elf.file import open_elf
-from tests.support.cross import ARM64, ARM64_BE, BUILDS, MACHINES, S390X, Build
+from tests.support.cross import ARM64_BE, BUILDS, MACHINES, S390X, Build
 from tests.support.loops import for_each
 from tests.support.oracles.compare import Verdict, compare
 from tests.support.programs import AARCH64_ALONE, ALONE, ALONE_PRINTED, HOSTED, PRINTED, PROGRAM, RUNNER, THROWING, THROWN
@@ -104,20 +103,3 @@ def test_libraries_that_only_kernels_could_run(
     machine: Machine, flags: str, cross: CrossCompiler, peers: Peers, tmp_path: Path
 ) -> None:
     add(cross(machine)(ALONE, *flags.split(), *FREESTANDING, "-shared"), tmp_path, peers)
-
-
-def test_a_program_whose_data_is_all_zero(cross: CrossCompiler, peers: Peers, tmp_path: Path) -> None:
-    source = "static volatile int zero; void _start(void) { while (!zero) ; }"
-    add(cross(ARM64)(source, "-O2", *FREESTANDING, "-static", "-Wl,-Ttext=0x400400"), tmp_path, peers)
-
-
-@for_each("page_size", [0x1000, 0x4000, 0x10000])
-def test_the_new_segment_has_pages_of_its_own(page_size: int, cross: CrossCompiler, peers: Peers, tmp_path: Path) -> None:
-    program = cross(ARM64)(PROGRAM, "-O2", f"-Wl,-z,max-page-size={page_size:#x},-z,common-page-size={page_size:#x}")
-    result, _ = add(program, tmp_path, peers)
-    with result.open("rb") as stream:
-        *others, new = [segment.header for segment in ELFFile(stream).iter_segments("PT_LOAD")]
-    assert new.p_align == page_size
-    assert (new.p_vaddr - new.p_offset) % page_size == 0
-    assert new.p_vaddr // page_size > (others[-1].p_vaddr + others[-1].p_memsz - 1) // page_size
-    assert run(ARM64, result) == PRINTED

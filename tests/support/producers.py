@@ -52,11 +52,7 @@ class Producer(NamedTuple):
 
 
 SORTED, PCREL = F_FDE_SORTED, F_FDE_FUNC_START_PCREL
-GNU = (
-    Producer("GNU 2.40", 1, SORTED),
-    Producer("GNU 2.44", 2, SORTED, "trixie"),
-    Producer("GNU 2.47", 3, SORTED | PCREL, ""),
-)
+GNU = (Producer("GNU 2.40", 1, SORTED), Producer("GNU 2.44", 2, SORTED, "trixie"), Producer("GNU 2.47", 3, SORTED | PCREL, ""))
 LLVM = Producer(
     "LLVM", 2, PCREL, "", ("llvm-mc", "--gsframe", "--filetype=obj", "--triple=x86_64-linux-gnu"), ("ld.lld",)
 )  # fmt: skip

@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import platform
-import re
 import shutil
 import signal
 import subprocess
@@ -19,9 +18,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sframegen
-from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.function_names import resolve_address
-from sframegen.format.locate import find_sframe
 from sframegen.program import patience
 from sframegen.program.patience import TimeLimits
 from sframegen.stack.live import proc, ptrace
@@ -31,12 +27,13 @@ from sframegen.stack.objects.loaded_objects import LoadedObjects
 from sframegen.stack.snapshot import StackError
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.frames import End, RuleSource
-from tests.support.processes.live import HOLD, MOVES_CODE, Names, Program, between, command, compiled, state_of, stopped_at
+from tests.support.processes.live import HOLD, MOVES_CODE, Names, Program, between, command, compiled, state_of
 from tests.support.zstandard import compress_section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from sframegen.elf.file import ElfFile
     from sframegen.elf.symbols import FunctionColumns
     from sframegen.stack.names.symbol_files import DebugFiles
     from tests.support.peers import Compiler
@@ -44,50 +41,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.sampled, pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64")]
 
 STATIC = ("-O2", "-static", "-fomit-frame-pointer")
-
-
-# -- the larger program of the kernel's proof of concept
-
-TARGET = r"""
-#include <fcntl.h>
-#include <stdio.h>
-#include <unistd.h>
-int fd;
-int foo9(int x) { write(fd, &x, sizeof(x)); return x ^ 1; }
-%s
-int main(void) {
-    int x = 0;
-    fd = open("/dev/null", O_WRONLY);
-    if (fd == -1) { printf("open failed\n"); return 1; }
-    while ((x = foo0(x)) > 10);
-    close(fd);
-    return 0;
-}
-""" % "\n".join(f"int foo{n}(int x) {{ return foo{n + 1}(x) ^ 1; }}" for n in range(8, -1, -1))  # noqa: UP031 - full of braces
-
-
-def test_the_trace_of_the_proof_of_concept(compile_c: Compiler, tmp_path: Path) -> None:
-    """Stopped before the first instruction of the innermost function."""
-    functions = [*(f"foo{n}" for n in range(9, -1, -1)), "main"]
-    program = tmp_path / "program"
-    program.write_bytes(compile_c(TARGET, "-O0", "-no-pie", "-fcf-protection=none", "-w").read_bytes())
-    program.chmod(0o755)
-    sframegen.add_section(program, verify=False)
-    elf = open_elf(program)
-    entry = resolve_address(elf, functions[0])
-    stopped = stopped_at(program, entry)
-    lines = command(stopped.process.pid).stdout.splitlines()
-    assert state_of(stopped.process.pid) == "T"
-    stopped.finish()
-    assert lines[0] == f"PID {stopped.process.pid} - {program}"
-    found = [re.fullmatch(r"#\d+ +0x([0-9a-f]{16}) (\w+) \+ (0x[0-9a-f]+) - (.*)", line) for line in lines[2:]]
-    frames = [(match[2], int(match[1], 16), int(match[3], 16), match[4]) for match in found if match]
-    named = frames[: len(functions)]
-    assert [name for name, *_ in named] == functions
-    assert [pc - offset for _, pc, offset, _ in named] == [resolve_address(elf, name) for name in functions]
-    assert named[0][2] == 0
-    assert all(offset > 0 for _, _, offset, _ in named[1:])
-    assert {file for *_, file in named} == {str(program)}
 
 
 # -- frames of all kinds
@@ -180,38 +133,6 @@ def test_ten_thousand_frames_by_a_section_or_converted_or_by_frame_pointers(comp
     assert thread.end is End.OUTERMOST
 
 
-THREADS = r"""
-static pthread_barrier_t all, over;
-KEPT void in_thread(void) { pthread_barrier_wait(&all); pthread_barrier_wait(&over); after++; }
-static void *start(void *number) { in_thread(); return NULL; }
-int main(int count, char **arguments) {
-    enum { THREADS = 200 };
-    pthread_t threads[THREADS];
-    pthread_barrier_init(&all, NULL, THREADS + 1);
-    pthread_barrier_init(&over, NULL, THREADS + 1);
-    for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, start, NULL);
-    pthread_barrier_wait(&all);
-    hold();
-    pthread_barrier_wait(&over);
-    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
-    puts("done");
-    return 0;
-}
-"""
-
-
-def test_two_hundred_threads(compile_c: Compiler, tmp_path: Path) -> None:
-    with Program(compiled(compile_c, tmp_path, THREADS, *STATIC, "-pthread")) as running:
-        by = Names(running.pid)
-        threads = by.threads()
-        first, *others = [by.of(thread) for thread in threads]
-        assert {state_of(thread.tid) for thread in threads} == {"S"}
-    assert len(others) == 200
-    assert between(first, "hold") == ["hold", "main"]
-    assert all(between(names, "in_thread", "start") == ["in_thread", "start"] for names in others)
-    assert {thread.end for thread in threads} == {End.OUTERMOST}
-
-
 # -- what changes
 
 LIBRARY = r"""
@@ -287,26 +208,6 @@ def test_another_program_in_the_same_process(compile_c: Compiler, tmp_path: Path
         names, thread = by.first()
         assert (between(names, "hold", "down"), thread.end) == (["hold", "down"], End.OUTERMOST)
         assert by.process.executable == str(other)
-
-
-def test_a_corrupted_section(compile_c: Compiler, tmp_path: Path) -> None:
-    """In the memory of the process, while it runs; what was right before is not used any more."""
-    program = compiled(compile_c, tmp_path, RECURSION, "-O1", "-static", "-no-pie")
-    found = find_sframe(open_elf(program))
-    assert found
-    data, address = found
-    with Program(program) as running:
-        by = Names(running.pid)
-        assert by.first()[1].end is End.OUTERMOST
-        with Path(f"/proc/{running.pid}/mem").open("r+b", buffering=0) as memory:
-            for at in range(32):
-                memory.seek(address + at)
-                memory.write(bytes([data[at] ^ 0xFF]))
-                again, anew = by.first()[1], Names(running.pid).first()[1]
-                assert (again.frames, again.end, again.detail) == (anew.frames, anew.end, anew.detail)
-                memory.seek(address + at)
-                memory.write(data[at : at + 1])
-        assert by.first()[1].end is End.OUTERMOST
 
 
 @pytest.mark.parametrize("is_compressed", [False, True])

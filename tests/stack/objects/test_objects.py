@@ -320,6 +320,18 @@ def test_an_object_in_the_place_of_another_is_noticed() -> None:
     assert function.start == BASE + TEXT + 0x80
 
 
+def test_no_changed_byte_of_a_header_goes_unnoticed() -> None:
+    """What was right before is not used any more."""
+    snapshot, objects = Made(elf_bytes()), LoadedObjects()
+    for at in range(28):
+        data = elf_bytes()
+        data[SECTION + at] ^= 0xFF
+        changed = Made(data)
+        assert loaded_in(snapshot, objects).look_up(BASE + TEXT)
+        assert loaded_in(changed, objects).section != loaded_in(snapshot, objects).section
+        assert loaded_in(changed, objects).damage == loaded_in(changed).damage
+
+
 @pytest.mark.parametrize("beside", [None, "/lib/other.so"])
 def test_code_that_is_mapped_elsewhere_without_its_section(beside: str | None) -> None:
     """As V8 does with its functions. Where the section would be is nothing, or something else: that is no damaged section."""

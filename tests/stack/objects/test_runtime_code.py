@@ -9,20 +9,15 @@ import pytest
 
 from sframegen.base.errors import FormatError
 from sframegen.format.abi import AMD64
-from sframegen.format.decode import open_section
 from sframegen.registry import jit_tables
 from sframegen.registry.jit_tables import TABLE_COST, Budget
-from sframegen.registry.regions import BudgetError, Region, Registry
+from sframegen.registry.regions import BudgetError, Registry
 from sframegen.registry.structures import JitEntry, JitList, JitNode, JitTable, encode
-from sframegen.stack.abi.machines import ThreadRegisters
 from sframegen.stack.mappings import Mapping, Mappings
 from sframegen.stack.objects import runtime_code
 from sframegen.stack.objects.runtime_code import RuntimeCode
-from sframegen.stack.snapshot import CachedMemory, MovedCode, Snapshot, StoppedThread
-from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import End, RuleSource
+from sframegen.stack.snapshot import MovedCode, Snapshot
 from tests.support.processes.memories import Pieces
-from tests.support.processes.registered import section_bytes
 
 TEXT, LIST, NODE, TABLE, SECTION = 0x1000, 0x20_0000, 0x21_0000, 0x22_0000, 0x50_0000
 LIBRARY = Mapping(0x10_0000, 0x11_0000, True, False, True, 0, "1:1", 7, "/lib/a.so")
@@ -130,38 +125,3 @@ def test_all_chains_together_have_a_limit(looked_at: list[Mapping], monkeypatch:
             with pytest.raises(BudgetError, match="the process has more than"):
                 second.rule_source.look_up(TEXT + 64)
     assert looked_at == [MADE, LIBRARY]
-
-
-class Walked:
-    """A process of one thread, stopped in code of no file: two functions with frames of 16 bytes."""
-
-    code, stack = 0x40_0000, 0x7000_0000
-
-    def __init__(self) -> None:
-        words = (0, self.code + 0x48, 0, 0)
-        self.pieces = Pieces({self.stack: b"".join(word.to_bytes(8, "little") for word in words).ljust(4096, b"\0")})
-        self.memory = CachedMemory(self.pieces.read, "little")
-        row = Mapping(self.code, self.code + 0x1000, True, False, True, 0, "0:0", 0, "")
-        data = row._replace(start=self.stack, end=self.stack + 4096, writable=True, executable=False)
-        self.mappings = Mappings([row, data])
-
-    @property
-    def now(self) -> Snapshot:
-        registers = ThreadRegisters(self.code + 4, {AMD64.sp: self.stack, AMD64.fp: 0})
-        return Snapshot(AMD64, self.mappings, self.memory, self.file_of, [StoppedThread(7, "7", registers, idle=False)], {})
-
-    def file_of(self, mapping: Mapping) -> None:
-        raise AssertionError(mapping)
-
-
-def test_code_of_no_file_is_walked_by_the_section_that_was_registered() -> None:
-    process = Walked()
-    section = section_bytes(SECTION, (process.code, process.code + 0x40))
-    registry = Registry()
-    registry.register(Region(process.code, process.code + 0x1000, "section", open_section(section, SECTION)))
-    [thread] = Tracer(registry=registry).trace(process.now)
-    assert [(frame.pc, frame.cfa, frame.how) for frame in thread.frames] == [
-        (process.code + 4, process.stack + 16, RuleSource.REGISTERED),
-        (process.code + 0x48, process.stack + 32, RuleSource.REGISTERED),
-    ]
-    assert thread.end is End.NO_RETURN

@@ -174,39 +174,6 @@ def test_convert_is_suggested_first(compile_c: Compiler, tmp_path: Path) -> None
         assert command(running.pid).stderr == ""
 
 
-HELD = r"""
-#include <unistd.h>
-__attribute__((noinline)) void hold(void) {
-    char byte;
-    if (write(1, "here\n", 5) != 5 || read(0, &byte, 1) != 1) _exit(9);
-}
-__attribute__((constructor)) static void constructed(void) {
-    static volatile int after;
-    hold();
-    after++;
-}
-"""
-
-
-def test_the_dynamic_loader(compile_c: Compiler, tmp_path: Path) -> None:
-    """Its first code has no CFI: with a section for the rest, the walk gets there."""
-    library = compile_c(HELD, "-shared", "-fPIC", "-O2")
-    loaded = tmp_path / "libheld.so"
-    loaded.write_bytes(library.read_bytes())
-    program = tmp_path / "program"
-    source = 'int puts(const char *); int main(void) { puts("done"); return 0; }'
-    program.write_bytes(compile_c(source, f"-Wl,--no-as-needed,{loaded}").read_bytes())
-    program.chmod(0o755)
-    with Program(program) as running:
-        names, thread = Names(running.pid, convert=True).first()
-        plain = Names(running.pid).first()[1]
-    assert between(names, "hold", "constructed") == ["hold", "constructed"]
-    assert len(thread.frames) - names.index("constructed") > 1
-    assert len(plain.frames) <= len(thread.frames)
-    assert thread.frames[-1].how in (None, RuleSource.FRAME_POINTER)
-    assert thread.end in (End.NOT_COVERED, End.NO_RETURN)
-
-
 SCRIPT = r"""
 const fs = require('fs');
 function down(n) { return n ? down(n - 1) + 1 : held(); }

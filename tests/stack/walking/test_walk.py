@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
-
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi
 from sframegen.format.model import OUTERMOST, Rule, Where
@@ -397,37 +392,6 @@ def test_ends_in_a_loop_of_signal_frames(abi: Abi) -> None:
     space.interrupt(SP + 0x1000, ThreadRegisters(trampoline, {abi.sp: SP}))
     found = walk(space.registers(trampoline), abi, space)
     assert (len(found.frames), found.end) == (3, End.LOOP)
-
-
-ADDRESSES = st.sampled_from(
-    [0, 8, SP - 8, SP, SP + 16, SP + 64, STACK[1] - 8, STACK[1], OTHER_STACK[0], CODE.start + 1, ADDRESS_MASK]
-)
-NUMBERS = st.sampled_from([-(1 << 31), -160, -16, -8, 0, 8, 16, 64, 160, 0x7FFFFFFF])
-
-
-@st.composite
-def rules(draw: st.DrawFn, abi: Abi) -> Rule:
-    wheres = st.builds(Where, st.sampled_from([None, abi.sp, abi.fp, abi.ra, OTHER_REGISTER]), NUMBERS, st.booleans())
-    return Rule(*(draw(st.none() | wheres) for _ in range(3)))  # type: ignore[arg-type]
-
-
-@pytest.mark.dear
-@given(st.data())
-def test_whatever_is_in_memory_a_walk_ends_and_leads_upwards(data: st.DataObject) -> None:
-    abi = data.draw(st.sampled_from(ABIS))
-    space = Space(abi)
-    for number in range(3):
-        space.function(number, data.draw(rules(abi)), signal=data.draw(st.booleans()), sp_is_cfa=data.draw(st.booleans()))
-    space.words = data.draw(st.dictionaries(ADDRESSES, ADDRESSES | st.integers(CODE.start, CODE.start + 3 * FUNCTION)))
-    registers = ThreadRegisters(
-        CODE.start + 5, {number: data.draw(ADDRESSES) for number in (abi.sp, abi.fp, abi.ra, OTHER_REGISTER)}
-    )
-    frames, end = walk(registers, abi, space, 50)[:2]
-    assert len(frames) <= 50
-    assert len(frames) == 50 or end is not End.TOO_DEEP
-    for frame, caller in pairwise(frames):
-        if frame.sp is not None and caller.sp is not None and not frame.signal:
-            assert caller.sp > frame.sp or (frame.exact and caller.sp == frame.sp)
 
 
 # -- registers

@@ -301,10 +301,7 @@ def with_table_behind(data: bytes, flag: int = PF.R) -> bytes:
     end = offset + size - first.p_offset
     assert not any(data[first.p_offset + first.p_filesz : offset + size])
     address = first.p_vaddr + offset - first.p_offset
-    moved = {
-        PT.LOAD: first._replace(p_filesz=end, p_memsz=end),
-        PT.PHDR: Phdr(PT.PHDR, 4, offset, address, address, size, size, 8),
-    }
+    moved = {PT.LOAD: first._replace(p_filesz=end, p_memsz=end), PT.PHDR: Phdr(PT.PHDR, 4, offset, address, address, size, size, 8)}
     table = [moved[s.p_type] if s is first or s.p_type == PT.PHDR else s for s in elf.segments]
     out[64 : 64 + size] = bytes(size)
     out[offset : offset + size] = b"".join(code.pack(*segment) for segment in table)

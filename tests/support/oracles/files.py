@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 PT_LOAD = 1
 PT_GNU_SFRAME = 0x6474E554
 PF_X = 1
-SHT_NULL, SHT_NOBITS, SHT_GNU_SFRAME = 0, 8, 0x6FFFFFF4
 BYTE_ORDERS = {1: "<", 2: ">"}
 
 
@@ -71,33 +70,6 @@ def elf_facts(path: Path | str) -> ElfFacts:
         kind, flags, offset, address, _, filesz, memsz, _ = struct.unpack_from(order + "IIQQQQQQ", table, at)
         segments.append(Segment(kind, flags, offset, address, filesz, memsz))
     return ElfFacts(machine, segments)
-
-
-def sframe_section(path: Path | str) -> Segment:
-    """Where the one section of type SHT_GNU_SFRAME of a 64-bit ELF file is, be there a segment for it or not.
-
-    GNU ld can write more than it had room for: OracleError.
-    """
-    with Path(path).open("rb") as file:
-        header = file.read(64)
-        order = BYTE_ORDERS[header[5]]
-        (shoff,) = struct.unpack_from(order + "Q", header, 40)
-        (shentsize, shnum) = struct.unpack_from(order + "HH", header, 58)
-        file.seek(shoff)
-        table = file.read(shentsize * shnum)
-    found, others = [], []
-    for at in range(0, shentsize * shnum, shentsize):
-        _, kind, _, address, offset, size = struct.unpack_from(order + "IIQQQQ", table, at)
-        if kind == SHT_GNU_SFRAME:
-            found.append(Segment(kind, 0, offset, address, size, size))
-        elif kind not in (SHT_NULL, SHT_NOBITS) and size:
-            others.append(offset)
-    if len(found) != 1:
-        raise OracleError(f"{path} has {len(found)} SFrame sections, expected one")
-    [section] = found
-    if any(section.offset <= offset < section.offset + section.filesz for offset in others):
-        raise OracleError(f"{path}: another section begins inside of .sframe")
-    return section
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -11,7 +10,7 @@ import time
 import weakref
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 import sframegen
 from sframegen.stack.live.process import Process
@@ -72,14 +71,8 @@ int main(int count, char **names) {
     hold();
     puts("done");
 }"""
-TRACEME, PEEK, POKE, CONT, GETREGS, SETREGS, DETACH = 0, 1, 4, 7, 12, 13, 17
-BREAKPOINT = 0xCC
-RIP_AT = 16 * 8
 
 SOON = 3_000_000  # nanoseconds of CPU time: far more than the return from write() takes
-LIBC = ctypes.CDLL(None, use_errno=True)
-LIBC.ptrace.restype = ctypes.c_long
-LIBC.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
 
 
 def compiled(compile_c: Compiler, directory: Path, source: str, *flags: str, section: bool = True) -> Path:
@@ -163,40 +156,6 @@ class Program:
             assert self.finish() == "done\n"
         self.process.kill()
         self.process.communicate()
-
-
-class Stopped(NamedTuple):
-    """A program that SIGSTOP holds at a function's first instruction."""
-
-    process: subprocess.Popen[bytes]
-
-    def finish(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
-        assert self.process.wait(60) == 0
-
-
-def stopped_at(program: Path, address: int) -> Stopped:
-    """A program of x86-64 that is not position independent, before it executes what is at `address` for the first time."""
-
-    def trace_me() -> None:
-        LIBC.ptrace(TRACEME, 0, None, None)
-
-    process = subprocess.Popen([program], stdout=subprocess.DEVNULL, preexec_fn=trace_me)  # noqa: PLW1509 - the child has one thread
-    pid = process.pid
-    os.waitpid(pid, 0)
-    word = LIBC.ptrace(PEEK, pid, address, None)
-    LIBC.ptrace(POKE, pid, address, (word & ~0xFF | BREAKPOINT) & 0xFFFFFFFFFFFFFFFF)
-    LIBC.ptrace(CONT, pid, None, None)
-    _, status = os.waitpid(pid, 0)
-    assert os.WIFSTOPPED(status)
-    LIBC.ptrace(POKE, pid, address, word & 0xFFFFFFFFFFFFFFFF)
-    registers = ctypes.create_string_buffer(216)
-    LIBC.ptrace(GETREGS, pid, None, ctypes.addressof(registers))
-    ctypes.memmove(ctypes.addressof(registers) + RIP_AT, address.to_bytes(8, "little"), 8)
-    LIBC.ptrace(SETREGS, pid, None, ctypes.addressof(registers))
-    LIBC.ptrace(DETACH, pid, None, signal.SIGSTOP)
-    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
-    return Stopped(process)
 
 
 def state_of(pid: int) -> str:

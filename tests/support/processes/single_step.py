@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from sframegen.format.model import Rule, Where
 
-TRACEME, CONT, SINGLESTEP, GETREGS, SETREGS, SETOPTIONS = 0, 7, 9, 12, 13, 0x4200
+TRACEME, CONT, SINGLESTEP, GETREGS, SETREGS, DETACH, SETOPTIONS = 0, 7, 9, 12, 13, 17, 0x4200
 EXITKILL = 1 << 20
 LONGEST_CALL = 15  # bytes of an instruction
 RBP, RSP, RIP = 4, 19, 16  # places in struct user_regs_struct
@@ -93,6 +93,11 @@ class Traced:
             while calls and self._is_gone(calls[-1], sp, registers[RIP]):
                 calls.pop()
             before = registers
+
+    def let_go(self) -> None:
+        """It stays stopped, and others may trace it."""
+        libc.ptrace(DETACH, self.pid, None, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
     def end(self) -> None:
         """Kills it, if it still runs."""

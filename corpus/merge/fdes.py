@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import struct
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from .files import elf_facts, paragraphs, running, sframe_section
-from .libsframe import Decoder
-from .rules import ABIS, Interner, OracleError, Rule
-from .sframe_text import COLUMNS, COUNT, FUNCTION
+from tests.support.oracles.files import BYTE_ORDERS, Segment, elf_facts, paragraphs, running
+from tests.support.oracles.libsframe import Decoder
+from tests.support.oracles.rules import ABIS, Interner, OracleError, Rule
+from tests.support.oracles.sframe_text import COLUMNS, COUNT, FUNCTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.support.peers import Peers
+
+SHT_NULL, SHT_NOBITS, SHT_GNU_SFRAME = 0, 8, 0x6FFFFFF4
 
 
 class Fde(NamedTuple):
@@ -77,6 +80,33 @@ def _block_sizes(path: Path | str, peers: Peers) -> list[int]:
         return [size if mask else 0 for size, mask in zip(decoder.block_sizes, decoder.masks, strict=True)]
     finally:
         decoder.close()
+
+
+def sframe_section(path: Path | str) -> Segment:
+    """Where the one section of type SHT_GNU_SFRAME of a 64-bit ELF file is, be there a segment for it or not.
+
+    GNU ld can write more than it had room for: OracleError.
+    """
+    with Path(path).open("rb") as file:
+        header = file.read(64)
+        order = BYTE_ORDERS[header[5]]
+        (shoff,) = struct.unpack_from(order + "Q", header, 40)
+        (shentsize, shnum) = struct.unpack_from(order + "HH", header, 58)
+        file.seek(shoff)
+        table = file.read(shentsize * shnum)
+    found, others = [], []
+    for at in range(0, shentsize * shnum, shentsize):
+        _, kind, _, address, offset, size = struct.unpack_from(order + "IIQQQQ", table, at)
+        if kind == SHT_GNU_SFRAME:
+            found.append(Segment(kind, 0, offset, address, size, size))
+        elif kind not in (SHT_NULL, SHT_NOBITS) and size:
+            others.append(offset)
+    if len(found) != 1:
+        raise OracleError(f"{path} has {len(found)} SFrame sections, expected one")
+    [section] = found
+    if any(section.offset <= offset < section.offset + section.filesz for offset in others):
+        raise OracleError(f"{path}: another section begins inside of .sframe")
+    return section
 
 
 def differences(one: Section, two: Section) -> Iterator[tuple[int, str]]:
