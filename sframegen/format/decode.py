@@ -59,7 +59,7 @@ class SframeSection:
     header: SframeHeader  #: as stored in the file: a named tuple with the specification's fields
     abi: Abi  #: a row of the table of ABIs: register names and numbers
     layout: Layout
-    place: str  # the section's name in messages
+    place: str  #: name of the section in messages
     starts: Sequence[int] | None = None  #: addresses of its functions, if relocations give them, as in objects
     names: CopiedSymbols = NO_NAMES  #: copy of the functions in the file's symbol table
 
