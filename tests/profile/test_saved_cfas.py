@@ -49,16 +49,11 @@ def test_the_rule(more: str, added: int | None, compile_c: Compiler) -> None:
     size = 5 + (added is None)
     elf = open_elf(compile_c(SOURCE.replace("0x0f, 5", f"0x0f, {size}").replace("MORE", more), *FLAGS))
     table, at = make_table(elf).table, {symbol.name: symbol.address for symbol in read_functions(elf)}
-    assert table is not None
-    rule = find_rule(table, at["inside"])
-    if added is None:
-        assert rule is None
-    else:
-        assert rule is not None
-        assert rule[:6] == (40, -8, -24, 7, added, 0)
-        assert rule.flags == RuleFlag.CFA_DEREF | RuleFlag.RA_DEREF | RuleFlag.FP | RuleFlag.FP_DEREF
+    assert table
+    flags = RuleFlag.CFA_DEREF | RuleFlag.RA_DEREF | RuleFlag.FP | RuleFlag.FP_DEREF
+    assert find_rule(table, at["inside"]) == (added and (40, -8, -24, 7, added, 0, flags))
     before = find_rule(table, at["realigned"])
-    assert before is not None
+    assert before
     assert before.cfa_register == 7
 
 

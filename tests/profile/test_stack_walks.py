@@ -220,10 +220,14 @@ def test_samples_without_a_program_counter_are_refused() -> None:
 # -- counts that the kernel program sends apart from stacks
 
 
+def off_cpu() -> tuple[Collected, CountedStacks]:
+    collected = Collected("cpu-clock", "bpf", 99)
+    return collected, CountedStacks(ProfilePlan(off_cpu=True), Processes(MappingResolver(TracedFiles())), collected)
+
+
 def test_time_of_a_thread_that_ran_again_is_lost_with_that_reason() -> None:
     """It waited when sampling began, and its stack was to be read from here."""
-    collected = Collected("cpu-clock", "bpf", 99)
-    counted = CountedStacks(ProfilePlan(off_cpu=True), Processes(MappingResolver(TracedFiles())), collected)
+    collected, counted = off_cpu()
     where = Start([], 0, 1, frames=[OffCpu.SLEEPING.frame])
     record = UnfinishedWalk(1, 7, 9, "program", End.NO_PROCESS, where, 0, b"", 0, hash=5, asleep=True)
     counted.count_lost(record.unwalked, RAN_AGAIN)
@@ -235,8 +239,7 @@ def test_time_of_a_thread_that_ran_again_is_lost_with_that_reason() -> None:
 
 def test_time_off_the_cpu_is_lost_once() -> None:
     """Its stack is not walked, and then its time is counted; a sample on the CPU is counted nowhere else."""
-    collected = Collected("cpu-clock", "bpf", 99)
-    counted = CountedStacks(ProfilePlan(off_cpu=True), Processes(MappingResolver(TracedFiles())), collected)
+    collected, counted = off_cpu()
     where = Start([], 0, 1, frames=[OffCpu.SLEEPING.frame])
     record = UnfinishedWalk(1, 7, 9, "program", End.NO_TABLE, where, 0, b"", 0, hash=5)
     for one in (record, record._replace(hash=6), record._replace(hash=0)):
@@ -263,8 +266,7 @@ def test_a_sample_has_the_name_that_its_process_had_then() -> None:
 
 def test_frames_that_are_used_again_stay_in_the_kept_stack() -> None:
     """The stack of a thread off the CPU is found with both of its keys, as it was."""
-    collected = Collected("cpu-clock", "bpf", 99)
-    counted = CountedStacks(ProfilePlan(off_cpu=True), Processes(MappingResolver(TracedFiles())), collected)
+    collected, counted = off_cpu()
     frames = array("Q", [OffCpu.LOCK.frame, 5, 6])
     where = Start([0] * 32, 0, 0, frames=(OffCpu.LOCK.frame,))
     record = UnfinishedWalk(1, 7, 8, "a", End.NO_TABLE, where, 0, b"", 0, hash=99)
@@ -317,12 +319,6 @@ def test_all_of_a_record_comes_back() -> None:
         assert [*taken(stacks, {2})] == [waiting(2, b"")]
 
 
-def test_the_oldest_go_first() -> None:
-    with closing(WaitingStacks(limit=3000)) as stacks:
-        assert [len(stacks.add(waiting(number, bytes(1000)))) for number in range(1, 6)] == [0, 0, 0, 1, 1]
-        assert [one.number for one in taken(stacks, {1, 2, 3, 4, 5})] == [3, 4, 5]
-
-
 def test_those_that_are_dropped_are_named() -> None:
     with closing(WaitingStacks(limit=2)) as stacks:
         for number, hashed in enumerate((0, 8, 9), 1):
@@ -351,19 +347,12 @@ def test_what_is_due_and_not_walked_yet_still_counts() -> None:
         for number in (1, 2, 1):
             stacks.add(waiting(number, b"x")._replace(spans=(span,)))
         stacks.make_due({1})
+        assert stacks.count_by_file() == {2: 1}
         assert next(stacks.take_due()).number == 1
         assert (stacks.has_due, len(stacks), stacks.bytes, stacks.used_files()) == (True, 2, 2, {7})
         assert len(stacks.add(waiting(3, b"xx"))) == 1  # the oldest that is due
         assert not stacks.has_due
         assert [one.number for one in taken(stacks, {2, 3})] == [2, 3]
-
-
-def test_it_is_known_how_many_want_a_table() -> None:
-    with closing(WaitingStacks()) as stacks:
-        for number in (1, 2, 1, 3):
-            stacks.add(waiting(number, b"x"))
-        stacks.make_due({3})
-        assert stacks.count_by_file() == {1: 2, 2: 1}
 
 
 @pytest.mark.sampled

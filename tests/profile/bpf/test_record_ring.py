@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import threading
 from contextlib import closing
+from itertools import count
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -150,10 +151,15 @@ def test_all_records_come_in_order(in_memory: int) -> None:
         assert found == [record(number) for number in range(len(found))]
 
 
+@pytest.fixture
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 100 on, one later each time."""
+    monkeypatch.setattr(record_ring, "monotonic_ns", count(100).__next__)
+
+
 @pytest.mark.sampled
-def test_a_buffer_that_was_full_is_used_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(range(100, 200))
-    monkeypatch.setattr(record_ring, "monotonic_ns", lambda: next(clock))
+@pytest.mark.usefixtures("_clock")
+def test_a_buffer_that_was_full_is_used_in_parts() -> None:
     ring = ManyRecords(15)
     with closing(reader_of(ring, 0)) as reader:
         reader.empty_ring()
@@ -163,9 +169,8 @@ def test_a_buffer_that_was_full_is_used_in_parts(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.sampled
+@pytest.mark.usefixtures("_clock")
 def test_it_says_until_when_all_were_returned(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(range(100, 200))
-    monkeypatch.setattr(record_ring, "monotonic_ns", lambda: next(clock))
     ring = ManyRecords()
     with closing(reader_of(ring)) as reader:
         for _ in range(4):

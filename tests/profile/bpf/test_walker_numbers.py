@@ -110,17 +110,14 @@ def test_a_kernel_that_may_lock_up_is_refused_and_no_other(monkeypatch: pytest.M
     cases = [
         ("6.0.19-generic", "#1 SMP", "6.4"),
         ("5.19.0-50-generic", "#50-Ubuntu SMP", "6.4"),
-        ("6.2.16", "#1 SMP", "6.4"),
         ("6.1.35", "#1 SMP", "6.1.36"),
         ("6.3.9-200.fc38.x86_64", "#1 SMP", "6.3.10"),
         ("6.1.0-9-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.1.27-1 (2023-05-08)", "6.1.36"),
         ("6.1.0-1036-oem", "#36-Ubuntu SMP", "6.1.36"),  # which stable release it has is not said
         ("5.15.0-100-generic", "#110-Ubuntu SMP", ""),
-        ("5.18.19", "#1 SMP", ""),
         ("6.1.36", "#1 SMP", ""),
         ("6.1.127-135.201.amzn2023.x86_64", "#1 SMP", ""),
         ("6.1.0-50-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.1.176-1 (2026-07-01)", ""),
-        ("6.3.10", "#1 SMP", ""),
         ("6.4.0", "#1 SMP", ""),
         ("7.2.13+deb14-arm64", "#1 SMP Debian 7.2.13-1", ""),
     ]

@@ -216,8 +216,6 @@ def test_names_of_perf_maps() -> None:
         "JS:*get size /srv/with space.js:1:2": ("get size", "with space.js", "/srv/with space.js"),
         "JS:~ file:///srv/app.js:1:1": ("(anonymous)", "app.js", "/srv/app.js"),
         "Builtin:ArgumentsAdaptorTrampoline": ("Builtin:ArgumentsAdaptorTrampoline", "[run-time code]", ""),
-        "BytecodeHandler:LdaZero": ("BytecodeHandler:LdaZero", "[run-time code]", ""),
         "void Example.main(String[])": ("void Example.main(String[])", "[run-time code]", ""),
-        "Interpreter": ("Interpreter", "[run-time code]", ""),
     }
     assert {name: tuple(parse_perf_map_name(name)) for name in expected} == expected

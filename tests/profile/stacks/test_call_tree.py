@@ -47,13 +47,9 @@ def test_stacks_come_back_as_they_were(budget: int, tmp_path: Path) -> None:
     assert Counter({(stack.pid, stack.frames): stack.samples for stack in stacks}) == expected
     assert stacks.samples == expected.total()
     assert stacks.used_files() == {1, 2, 3}
+    assert stacks.tree.nodes.count < 20 * STACKS / 4, "callers are shared"
     assert room.in_file == (budget == LITTLE)
     assert list(tmp_path.iterdir()) == [], "files have no names"
-
-
-def test_callers_are_shared() -> None:
-    stacks = filled(Room())
-    assert stacks.tree.nodes.count < 20 * STACKS / 4
 
 
 def test_beyond_the_budget_memory_is_given_back(tmp_path: Path) -> None:

@@ -65,15 +65,6 @@ def test_functions_in_any_order_and_one_upon_another(table: FunctionTable) -> No
     agrees(table, range(0xFF0, 0x1800))
 
 
-@pytest.mark.parametrize("size", [0xFF, 0x100, 0x101, 0x3000])
-def test_rows_at_the_borders_of_pages(size: int) -> None:
-    table = FunctionTable(kinds=KINDS, rules=PLAIN)
-    rows = [(offset, offset % 8) for offset in (0, 0xFE, 0xFF, 0x100, 0x101, 0x2FFF) if offset < size]
-    table.append(0x401001, size, 0, rows)
-    table.append(0x401001 + size, 1, 3, [(0, 0)])
-    agrees(table, range(0x400F00, 0x401200 + size))
-
-
 def test_neighbours_with_equal_rules_are_one_row() -> None:
     signed = PLAIN[0]._replace(ra_signed=True)
     table = FunctionTable(kinds=KINDS, rules=[*PLAIN, signed])
