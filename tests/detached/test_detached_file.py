@@ -158,9 +158,6 @@ def test_refusals(program: Path, compile_c: Compiler, tmp_path: Path) -> None:
     assert refused.value.reason is Refusal.NO_BUILD_ID
     with pytest.raises(FormatError, match="only linked files"):
         add_section(compile_c(SOURCE, "-c", name="a.o"), detached=tmp_path / "store")
-    for others in ({"output": tmp_path / "out"}, {"unloaded": True}):
-        with pytest.raises(ValueError, match="detached"):
-            add_section(program, detached=tmp_path / "store", **others)
     assert not (tmp_path / "store").exists()
     place = tmp_path / "store" / path_in_store(identity(program).build_id)
     place.parent.mkdir(parents=True)

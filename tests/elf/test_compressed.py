@@ -90,18 +90,6 @@ def test_a_frame_that_wants_a_huge_window_is_refused() -> None:
         decompress(ELFCOMPRESS_ZSTD, memoryview(raw), 1)
 
 
-def test_every_damaged_byte_is_one_error_or_other_contents() -> None:
-    raw = zstd.compress(TEXT + b"end")
-    for at in range(len(raw)):
-        for bit in range(8):
-            damaged = bytearray(raw)
-            damaged[at] ^= 1 << bit
-            try:
-                assert len(decompress(ELFCOMPRESS_ZSTD, memoryview(damaged), len(TEXT) + 3)) == len(TEXT) + 3
-            except ValueError as error:
-                assert "\n" not in str(error)  # noqa: PT017
-
-
 def test_without_the_library_one_line_says_what_to_do(debug: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     program, _, packed = debug
     before = program.read_bytes()

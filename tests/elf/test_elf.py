@@ -44,14 +44,10 @@ def header(
 @for_each(
     ("data", "message"),
     [
-        (b"#!/bin/sh\n", "not an ELF file"),
-        (b"\x7fELF", "ELF header.*expected 64 bytes, have 4"),
         (header()[:63], "expected 64 bytes, have 63"),
-        (header(bits=1), "a 32-bit ELF file: SFrame is for 64-bit ABIs"),
         (header(bits=3), "unknown ELF class 3"),
         (header(order=3), "unknown byte order 3"),
         (header(phnum=1), "program header table: 56 bytes at file offset 0x40 reach past the end"),
-        (header(shnum=1, shoff=64), "section header table: 64 bytes at file offset 0x40 reach past the end"),
         (header(shnum=1, shoff=64, shstrndx=5) + bytes(64), "names are in section 5 of 1"),
         (header(shoff=64, shstrndx=5) + bytes(63), "expected 64 bytes, have 63"),
     ],

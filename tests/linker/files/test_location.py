@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import stat
 import struct
 import subprocess
@@ -197,36 +198,27 @@ def test_no_directory_is_made_where_a_link_of_others_leads() -> None:
         assert not list(victim.iterdir())
 
 
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[tuple[Path, str]]:
-    """A program that waits, and the link of /proc to it."""
-    program = tmp_path / "program"
-    program.write_bytes(Path("/bin/cat").read_bytes())
-    program.chmod(0o755)
-    with subprocess.Popen([program], stdin=subprocess.PIPE) as process:
-        yield program, f"/proc/{process.pid}/exe"
-        assert process.stdin is not None
-        process.stdin.close()
-
-
 add = partial(start, "add-section", "--no-verify")
 
 
-def test_no_link_of_proc_is_a_target(running: tuple[Path, str]) -> None:
+def test_no_link_of_proc_is_a_target(tmp_path: Path) -> None:
     """In place, or as output: what it leads to may be another file by now, or one that nobody named. Reading it is allowed."""
-    program, link = running
-    data, output = program.read_bytes(), program.with_name("output")
-    with program.open("rb") as file:
+    program, output = tmp_path / "program", tmp_path / "output"
+    shutil.copy("/bin/cat", program)
+    data = program.read_bytes()
+    with subprocess.Popen([program], stdin=subprocess.PIPE) as waiting, program.open("rb") as file:
+        link = f"/proc/{waiting.pid}/exe"
         for name in (link, f"/proc/self/fd/{file.fileno()}", f"/dev/fd/{file.fileno()}"):
             with pytest.raises(OSError, match="a link of /proc in place of a file's name"):
                 locate(name)
-    for arguments in ((link,), ("-o", link, "/bin/true")):
-        run = add(*arguments)
-        message = f"sframegen: {link}: a link of /proc in place of a file's name; name the file, or write to another one\n"
-        assert (run.returncode, run.stderr) == (1, message)
-    assert program.read_bytes() == data
-    program.unlink()
-    assert add("-o", output, link).returncode == 0
+        for arguments in ((link,), ("-o", link, "/bin/true")):
+            run = add(*arguments)
+            message = f"sframegen: {link}: a link of /proc in place of a file's name; name the file, or write to another one\n"
+            assert (run.returncode, run.stderr) == (1, message)
+        assert program.read_bytes() == data
+        program.unlink()
+        assert add("-o", output, link).returncode == 0
+        waiting.kill()
     assert output.stat().st_mode & stat.S_IXUSR
 
 

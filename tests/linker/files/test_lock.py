@@ -69,13 +69,6 @@ def test_for_the_time_of_the_block(file: Path) -> None:
         assert not is_locked(file)
 
 
-@pytest.mark.parametrize("name", ["absent", ".", "dangling"])
-def test_nothing_to_lock(file: Path, name: str) -> None:
-    file.with_name("dangling").symlink_to("nowhere")
-    with pytest.raises((IsADirectoryError, FileNotFoundError)), locked(file.parent / name):
-        pass
-
-
 def test_the_file_that_is_there_after_waiting(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever holds the lock replaces the file before letting go of it."""
     flock = fcntl.flock

@@ -274,12 +274,6 @@ def test_no_room(target: Path) -> None:
     assert only(target)
 
 
-def test_a_long_name(target: Path) -> None:
-    longest = target.rename(target.with_name("\N{SNOWMAN}" * 85))
-    put(longest, write_new, source=longest)
-    assert longest.read_bytes() == NEW
-
-
 def test_no_nameless_files(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file has its temporary name from the start; `check` reads it whatever that name leads to."""
     opened = os.open

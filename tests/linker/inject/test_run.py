@@ -37,8 +37,6 @@ from tests.support.inputs.linker_inputs import both_findings as verify
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.support.peers import Compiler, Peers
 
 LIBRARIES = {kind for kind, flags in KINDS.items() if "-shared" in flags}
@@ -259,32 +257,18 @@ NO_ROOM = {  # for kernels before 5.18
 HUGE = "#ifdef HUGE\n" + LARGE_BSS.replace("100 << 20", "1500 << 20") + "#endif\n"
 
 
-@pytest.fixture
-def linked(compile_c: Compiler, peers: Peers) -> Callable[[str, str], Path]:
-    def link(linker: str, shape: str) -> Path:
-        where = ("-B", str(Path(peers.tool(PEERS[linker])).parent)) if linker in PEERS else ()
-        if not where and shutil.which(f"ld.{linker}") is None:
-            pytest.skip(f"no ld.{linker} on this machine")
-        return compile_c(
-            HUGE + SOURCE, *FLAGS, *SHAPES[shape], f"-fuse-ld={linker.removeprefix('newest ')}", *where, name=name_of(shape)
-        )
-
-    return link
-
-
-def assert_runs(file: Path, shape: str, compile_c: Compiler) -> None:
-    run(file, "library" if "-shared" in SHAPES[shape] else "pie", compile_c)
-
-
 @pytest.mark.parametrize("linker", LINKERS)
 @for_each("shape", SHAPES)
-def test_every_shape_of_every_linker(
-    linker: str, shape: str, linked: Callable[[str, str], Path], compile_c: Compiler, peers: Peers, tmp_path: Path
-) -> None:
+def test_every_shape_of_every_linker(linker: str, shape: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     """In the usual shapes, readers find nothing new."""
     if linker not in ONLY.get(shape, LINKERS):
         return
-    original, result = linked(linker, shape), tmp_path / "result"
+    where = ("-B", str(Path(peers.tool(PEERS[linker])).parent)) if linker in PEERS else ()
+    if not where and shutil.which(f"ld.{linker}") is None:
+        pytest.skip(f"no ld.{linker} on this machine")
+    flags = (*FLAGS, *SHAPES[shape], f"-fuse-ld={linker.removeprefix('newest ')}", *where)
+    kind = "library" if "-shared" in flags else "pie"
+    original, result = compile_c(HUGE + SOURCE, *flags, name="file.so" if kind == "library" else "file"), tmp_path / "result"
     if (linker, shape) in NO_ROOM:
         with pytest.raises(RefusedError, match=NO_ROOM[linker, shape] + "$") as error:
             inject(original, result, min_kernel="5.17")
@@ -292,7 +276,7 @@ def test_every_shape_of_every_linker(
     plan = inject(original, result)
     assert plan.layout == ("tail" if (linker, shape) in NO_ROOM else "before" if "-fno-pie" in SHAPES[shape] else "front")
     assert result.stat().st_size == plan.size
-    assert_runs(result, shape, compile_c)
+    run(result, kind, compile_c)
     assert_section_is_whole(result)
     if (linker, shape) not in NO_ROOM:
         assert_table_is_found(result)
@@ -312,7 +296,3 @@ def test_every_shape_of_every_linker(
         assert_only_the_new_types_are_remarked(original, result, peers)
         done = subprocess.run([peers.tool("readelf"), "-aW", result], capture_output=True, text=True, check=False)
         assert done.stderr == ""
-
-
-def name_of(shape: str) -> str:
-    return "file.so" if "-shared" in SHAPES[shape] else "file"

@@ -285,33 +285,28 @@ def test_after_a_tool_that_drops_the_record(file: Path, is_compressed: bool, pee
     assert not any(rewritten.read_bytes()[at : at + size])
 
 
-@pytest.fixture
-def compressed(file: Path) -> Path:
+def test_a_damaged_one_is_replaced(file: Path) -> None:
     add_section(file, unloaded=True)
     compress_section(file)
-    return file
-
-
-def test_a_damaged_one_is_replaced(compressed: Path) -> None:
-    good, elf = compressed.read_bytes(), open_elf(compressed)
+    good, elf = file.read_bytes(), open_elf(file)
     last = elf.sections[-1]
     header = last.header._replace(sh_size=CHDR_SIZE - 1)
-    put(compressed, elf.header.e_shoff + last.number * SHDR_SIZE, RECORDS[Shdr, "little"].pack(*header))
+    put(file, elf.header.e_shoff + last.number * SHDR_SIZE, RECORDS[Shdr, "little"].pack(*header))
     with pytest.raises(FormatError, match=r"expected 24 bytes of compression header, have 23"):
-        read(compressed)
-    compressed.write_bytes(good)
-    at = open_elf(compressed).sections[-1].header.sh_offset + CHDR_SIZE + 20
-    put(compressed, at, b"\xff" * 20)
+        read(file)
+    file.write_bytes(good)
+    at = open_elf(file).sections[-1].header.sh_offset + CHDR_SIZE + 20
+    put(file, at, b"\xff" * 20)
     with pytest.raises(FormatError, match=r"cannot be decompressed"):
-        read(compressed)
-    assert check(compressed).worst() is Severity.ERROR
+        read(file)
+    assert check(file).worst() is Severity.ERROR
     with pytest.raises(RefusedError, match=r"SFrame section"):
-        add_section(compressed, unloaded=True)
-    damaged = compressed.read_bytes()
-    add_section(compressed, unloaded=True, replace=True)
-    assert {finding.rule for finding in check(compressed).findings if finding.severity} == set()
-    remove(compressed)
-    assert compressed.read_bytes() == damaged
+        add_section(file, unloaded=True)
+    damaged = file.read_bytes()
+    add_section(file, unloaded=True, replace=True)
+    assert {finding.rule for finding in check(file).findings if finding.severity} == set()
+    remove(file)
+    assert file.read_bytes() == damaged
 
 
 def test_two_of_them(file: Path) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from linker.merge import maps
-from linker.merge.maps import MAX_LINE, Placement, _MapLines, _read_placements, read_map, split_member
+from linker.merge.maps import MAX_LINE, Placement, _MapLines, _read_placements, read_map
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import open_elf
 from tests.support.cross import ARM64, S390X
@@ -231,22 +231,6 @@ def test_a_linker_script(linker: str, peers: Peers, tmp_path: Path) -> None:
     placements = list(read_map(tmp_path / "map"))
     assert {(p.file, p.member) for p in placements} == {("an object.o", "")}
     assert [p[2:6] for p in placements] == PLACES
-
-
-@for_each(
-    ("name", "parts"),
-    [
-        ("a.o", ("a.o", "")),
-        ("lib.a(b.o)", ("lib.a", "b.o")),
-        ("a dir (1)/lib (2).a(b (3).o)", ("a dir (1)/lib (2).a", "b (3).o")),
-        ("(1)/a.o", ("(1)/a.o", "")),
-        ("a)", ("a)", "")),
-        ("(a)", ("(a)", "")),
-        ("", ("", "")),
-    ],
-)
-def test_members_of_archives(name: str, parts: tuple[str, str]) -> None:
-    assert split_member(name) == parts
 
 
 GNU_MAP = """

@@ -16,7 +16,6 @@ from sframegen.base.errors import RefusedError, VerificationError
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import SHT
 from tests.linker.objects.test_read import FLAGS, SOURCE
-from tests.support.commands import run as invoke
 from tests.support.cross import ARM64, S390X
 from tests.support.loops import for_each
 
@@ -169,16 +168,3 @@ def test_replace_puts_another_section_in_its_place_and_gives_back_what_was_there
     assert check(archive).version == 2
     remove(archive)
     assert archive.read_bytes() == before
-
-
-@for_each("jobs", ["1", "2"])
-def test_the_command_line_says_what_it_did(jobs: str, plain: Path, gas: Path) -> None:
-    """With two jobs, what was done to a file comes from another process."""
-    before = plain.read_bytes()
-    add_section(plain)
-    result = invoke("remove", "-j", jobs, plain, gas)
-    assert result.exit_code == 1
-    assert result.stdout.startswith(f"{plain}: as it was before add-section; ")
-    assert plain.read_bytes() == before
-    because = "another tool made its SFrame section, or rewrote the object since"
-    assert result.stderr == f"sframegen: {gas}: {because}; use objcopy -R .sframe\n"
