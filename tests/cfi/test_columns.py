@@ -28,12 +28,6 @@ def test_columns_are_zeros_of_their_own_that_do_not_overlap(count: int) -> None:
     ]
 
 
-def test_a_slice_is_the_column() -> None:
-    [column] = make_columns("I", 4)
-    column[1:][0] = 7
-    assert list(column) == [0, 7, 0, 0]
-
-
 def test_columns_of_several_rooms_do_not_overlap() -> None:
     columns = [make_columns("H", count)[0] for count in (LARGE_PAGE // 3, 20_000, LARGE_PAGE // 4, 20_001, 3, LARGE_PAGE, 50_000)]
     for number, column in enumerate(columns):

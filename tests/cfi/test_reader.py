@@ -1,14 +1,11 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from elftools.dwarf import constants
-from elftools.dwarf.callframe import FDE
-from elftools.elf.elffile import ELFFile
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,15 +16,12 @@ from cfi.reader import read_cfi_sections
 from cfi.rules import UNKNOWN_START, RegisterRule
 from cfi.section import MAX_REMEMBERED, MAX_REPORTED, MAX_STATES, FollowedRegisters
 from sframegen.base.errors import FormatError
-from sframegen.conversion.cfi_sections import find_sources
-from sframegen.elf.file import open_elf
 from tests import ROOT
 from tests.support.inputs.cfi_writer import INITIAL, Frames, sleb, uleb
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from cfi.opcodes import CfiInstruction
     from cfi.rules import CfiRule, FdeTable
@@ -141,25 +135,10 @@ def test_expressions_keep_their_bytes(opcode: int, kind: RuleKind) -> None:
     assert rule.fp == RegisterRule(kind, expression=b"\x76\x78\x06")
 
 
-def test_registers_of_odd_numbers_are_followed() -> None:
-    """On AArch64 the frame pointer is x29, which is odd; on x86-64 it is register 6."""
-    frames = Frames()
-    frames.plain_fde(frames.cie(b"\x0c\x1f\x10", ra=30), 0x4000, 16, b"\x9d\x02\x9e\x01" + b"\x41\xdd\xde")
-    found = rows(read_cfi_sections([frames.section()], AARCH64))
-    assert [(rule.fp, rule.ra) for _, rule in found] == [(RegisterRule(RuleKind.OFFSET, -16), AT_8), (UNSPECIFIED, UNSPECIFIED)]
-
-
 def test_other_registers_are_decoded_and_dropped() -> None:
     program = b"\x80\x02" + b"\x83\x02" + b"\x05\x20\x02" + b"\x10\x0c\x02\x77\x08" + b"\x2e\x10" + b"\x00"
     assert len(run(program)) == 1
     assert run(program) == run(b"")
-
-
-def test_restore_state_brings_back_the_cfa_and_the_registers() -> None:
-    found = run(b"\x86\x02\x0a\x41\x0c\x06\x10\xc6\x41\x0b")
-    assert [(offset, rule.cfa, rule.fp.kind) for offset, rule in found] == [
-        (0, cfa(RSP, 8), RuleKind.OFFSET), (1, cfa(RBP, 16), RuleKind.UNSPECIFIED), (2, cfa(RSP, 8), RuleKind.OFFSET),
-    ]  # fmt: skip
 
 
 def test_restore_goes_back_to_the_cie() -> None:
@@ -492,13 +471,6 @@ def test_augmentation_data_ends_within_its_fde(size: int, is_read: bool) -> None
             read_cfi_sections([frames.section()], AMD64)
 
 
-@given(st.binary(max_size=200), st.booleans())
-def test_any_bytes_give_rows_or_one_error(data: bytes, eh: bool) -> None:
-    section = Frames(eh=eh).section()._replace(data=data)
-    with suppress(FormatError):
-        read_cfi_sections([section], AMD64)
-
-
 @given(
     st.lists(st.sampled_from([bytes([one.opcode]) for one in INSTRUCTIONS] + [bytes([n]) for n in range(8)]), max_size=60).map(
         b"".join
@@ -522,19 +494,6 @@ def test_every_opcode_of_the_table_is_known_once() -> None:
     theirs = {one.name: getattr(constants, one.name) for one in INSTRUCTIONS if hasattr(constants, one.name)}
     assert len(theirs) > 25
     assert theirs == {one.name: one.opcode for one in INSTRUCTIONS if one.name in theirs}
-
-
-def test_pyelftools_reads_the_same_fdes(compile_c: Callable[..., Path]) -> None:
-    program = compile_c(
-        "#include <stdio.h>\nint f(int n){char b[n]; return puts(b);}\nint main(void){return f(3);}", "-O2", "-static"
-    )
-    elf = open_elf(program)
-    table = read_cfi_sections(find_sources(elf).sections, AMD64)
-    with program.open("rb") as file:
-        theirs = ELFFile(file).get_dwarf_info().EH_CFI_entries()
-        fdes = [(entry["initial_location"], entry["address_range"]) for entry in theirs if isinstance(entry, FDE)]
-    assert len(fdes) > 500
-    assert list(zip(table.start, table.size, strict=True)) == fdes
 
 
 @for_each(

@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 from collections import Counter
-from copy import deepcopy
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -19,14 +18,14 @@ from sframegen.checks import against_cfi
 from sframegen.checks.against_cfi import CfiComparison, compare_with_cfi
 from sframegen.checks.finding import Verdict
 from sframegen.cli.commands import cli
-from sframegen.conversion.cfi_sections import Sources, find_sources
+from sframegen.conversion.cfi_sections import Sources
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PT, RECORDS, SHDR_SIZE, SHT, Phdr, Shdr
 from sframegen.elf.symbols import find_functions_named
 from sframegen.format.abi import AARCH64, AMD64
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
-from sframegen.format.layouts import V2, V3
+from sframegen.format.layouts import HEADER_SIZE, V2, V3
 from sframegen.format.locate import read_sframe
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from tests.differential.test_against_gas import ABI_NAMES, Example, examples
@@ -215,75 +214,6 @@ def function_of(file: Path, table: FunctionTable, name: str) -> int:
     return list(table.start).index(symbol.address)
 
 
-def number_of(table: FunctionTable, rule: Rule) -> int:
-    if rule not in table.rules:
-        table.rules.append(rule)
-    return table.rules.index(rule)
-
-
-def stale_row(table: FunctionTable, function: int) -> tuple[str, int]:
-    """The last row says what the one before it does."""
-    row = table.first_row[function + 1] - 1
-    table.row_rule[row] = table.row_rule[row - 1]
-    return "cfi-rule", table.row_start[row]
-
-
-def wrong_base(table: FunctionTable, function: int) -> tuple[str, int]:
-    row = table.first_row[function]
-    table.row_rule[row] = number_of(table, Rule(Where(AMD64.fp, 8), RA))
-    return "cfi-rule", 0
-
-
-def late_row(table: FunctionTable, function: int) -> tuple[str, int]:
-    row = table.first_row[function] + 1
-    table.row_start[row] += 1
-    return "cfi-rule", table.row_start[row] - 1
-
-
-def outermost_row(table: FunctionTable, function: int) -> tuple[str, int]:
-    row = table.first_row[function] + 1
-    table.row_rule[row] = number_of(table, OUTERMOST)
-    return "cfi-rule", table.row_start[row]
-
-
-def signal_frame(table: FunctionTable, function: int) -> tuple[str, int]:
-    table.kinds.append(Kind(signal=True))
-    table.kind[function] = len(table.kinds) - 1
-    return "cfi-signal", 0
-
-
-@for_each("damage", [stale_row, wrong_base, late_row, outermost_row, signal_frame])
-def test_damage_is_found_where_it_is(program: Path, damage: Callable[[FunctionTable, int], tuple[str, int]]) -> None:
-    elf = open_elf(program)
-    table = deepcopy(read_sframe(elf).table)
-    function = function_of(program, table, "twice")
-    rule, offset = damage(table, function)
-    truth = judged(elf, table, find_sources(elf))
-    (finding,) = truth.findings
-    assert (finding.rule, finding.severity) == (rule, sframegen.Severity.ERROR)
-    assert finding.address == table.start[function] + offset
-    assert finding.message.startswith(f"twice+{offset:#x}, " if offset else "twice, ")
-    assert finding.offset is not None
-    assert decode(bytes(Encoder(table, AMD64, V3, share=False).encode(ADDRESS)), ADDRESS).index_at <= finding.offset
-    if damage is wrong_base:
-        given, expected = re.findall(r"\(cfa, ra, fp\) = (\(.*?, \*\(cfa - 8\), rbp\))", finding.message)
-        assert (given, expected) == ("(rbp + 8, *(cfa - 8), rbp)", "(rsp + 8, *(cfa - 8), rbp)")
-
-
-def test_shifted_start(program: Path) -> None:
-    elf = open_elf(program)
-    table = deepcopy(read_sframe(elf).table)
-    function = function_of(program, table, "twice")
-    table.start[function] += 1
-    truth = judged(elf, table, find_sources(elf))
-    wrong, absent = truth.findings
-    assert (absent.rule, absent.severity, absent.address) == ("cfi-absent", sframegen.Severity.NOTE, table.start[function] - 1)
-    assert absent.message == "1 bytes of code have CFI that SFrame could express, but are not covered: twice"
-    assert truth.code[Verdict.ABSENT] == 1
-    assert wrong.message.startswith("twice+")
-    assert " ranges" in wrong.message
-
-
 def test_keys_of_signed_return_addresses() -> None:
     elf, base = code_of()
     frames = Frames()
@@ -367,8 +297,8 @@ def damaged(program: Path, directory: Path) -> Path:
     """The program with the rule of one row changed in the file."""
     elf = open_elf(program)
     section = read_sframe(elf)
-    function = function_of(program, section.table, "twice")
-    at = section.seeker.find(section.table.start[function])
+    (function,) = find_functions_named(elf, b"twice")
+    at = section.seeker.find(function.address)
     data = bytearray(program.read_bytes())
     place = bytes(data).find(bytes(section.data))
     data[place + at + 1] += 8  # the CFA's offset
@@ -457,6 +387,8 @@ def test_json(program: Path, tmp_path: Path) -> None:
     assert list(first["code"]) == [verdict.name.lower() for verdict in Verdict]
     assert [finding["severity"] for finding in second["findings"]] == ["error", "note", "note"]
     assert second["findings"][0]["rule"] == "cfi-rule"
+    number = list(read_sframe(open_elf(bad)).table.start).index(second["findings"][0]["address"])
+    assert second["findings"][0]["offset"] == HEADER_SIZE + V3.index_size * number
     assert sum(first["code"].values()) == sum(second["code"].values())
 
 

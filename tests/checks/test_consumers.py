@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from itertools import chain, product
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,10 +26,8 @@ from sframegen.checks.unusable import LIMITS, find_unusable_code
 from sframegen.elf.file import open_elf
 from sframegen.format.abi import AMD64
 from sframegen.format.decode import decode
-from sframegen.format.encode import Encoder
 from sframegen.format.locate import find_sframe
 from sframegen.format.model import FdeType, FunctionTable, Kind, Rule, Where
-from sframegen.format.words import fixed_place
 from tests import ROOT
 from tests.checks.readers.compare import compare, verdicts
 from tests.checks.readers.kernel import Kernel, KernelError
@@ -207,26 +205,6 @@ def test_code_that_the_kernel_cannot_use_is_what_its_reader_says(base: Base) -> 
     assert found.code == counts
     assert [name for name, count in counts.items() if not count] == ["kernel-fp-at-cfa"]  # nothing of ours has it
     assert [(note.rule, note.severity) for note in found.notes] == [(limit.name, Severity.NOTE) for limit in LIMITS[:-1]]
-
-
-@for_each("name", ["AMD64 V3", "AArch64 V3", "s390x V3"])
-def test_an_fp_that_the_kernel_takes_for_unchanged(name: str) -> None:
-    base = base_named(name)
-    abi = decode(memoryview(base.data), base.address).abi
-    saved = [None] if abi.fixed_ra_offset else [Where(None, -8, deref=True), *[None] * abi.ra_padding]
-    for ra, offset in product(saved, (0, -16)):
-        rule = Rule(Where(abi.sp, abi.cfa_adjustment + 16), ra or fixed_place(abi.fixed_ra_offset), Where(None, offset, deref=True))
-        table = FunctionTable(kinds=[Kind()], rules=[rule])
-        table.append(0x1000, 16, 0, [(0, 0)])
-        # As GNU as writes it: the words of another offset, and then 0.
-        table.rules = [rule._replace(fp=Where(None, -16, deref=True))]
-        data = bytearray(Encoder(table, abi).encode(base.address))
-        data[-1] = offset & 0xFF
-        table.rules = [rule]
-        assert Kernel(bytes(data), base.address, base.order, base.code).limit(0x1008, abi.sp, abi.fp) == "fp-at-cfa" * (offset == 0)
-        found = find_unusable_code(decode(memoryview(data), base.address).table, [(0x1000, 0x2000)], abi)
-        assert found.code["kernel-fp-at-cfa"] == (16 if offset == 0 else 0)
-        assert [one.severity for one in found.notes] == [Severity.ERROR] * (offset == 0)
 
 
 def test_repeated_code_that_cannot_be_used_is_counted_in_every_period() -> None:

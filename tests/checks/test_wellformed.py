@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sframegen.checks.specification.wellformed import SectionFacts
-    from sframegen.format.layouts import FormatVersion
-    from sframegen.tables.levels import LevelName
     from tests.support.peers import Compiler, Peers
     from tests.support.producers import Producer
 
@@ -77,16 +75,6 @@ __attribute__((noinline)) int leaf(int n) { volatile char b[n]; b[0] = n; return
 int twice(int n) { return leaf(n) + leaf(n + 1); }
 int main(int n, char **v) { for (int i = 0; i < n; i++) puts(v[i]); return twice(n) + rand(); }
 """
-
-
-@for_each("level", ["none", "fast", "size"])
-@for_each("version", [2, 3])
-def test_what_add_section_writes_has_no_finding(
-    level: LevelName, version: FormatVersion, compile_c: Compiler, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    add_section(compile_c(PROGRAM, "-O2"), output=out, optimize=level, version=version, verify=False)
-    assert findings_of(out) == {}
 
 
 def findings_of(file: Path) -> dict[str, int]:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from corpus.blind.files import File
 from corpus.blind.trial import try_blind
-from sframegen.base.errors import FormatError
 from sframegen.code.context.jump_tables import JumpTableFinder
 from sframegen.code.decoding import decoded_code
 from sframegen.code.decoding.decoded_code import decode
@@ -20,7 +19,7 @@ from sframegen.code.function.analysis import Surroundings, derive_rules
 from sframegen.code.isa.machines import isa_of
 from sframegen.code.whole_file.passes import survey
 from sframegen.elf.file import open_elf
-from sframegen.format.abi import AARCH64, AMD64, S390X
+from sframegen.format.abi import AARCH64, AMD64
 from tests.support.analysed import analyse
 from tests.support.cross import ARM64
 from tests.support.loops import for_each
@@ -207,11 +206,6 @@ def test_frame(assembled: Callable[[Machine, str], Assembled], machine: Machine,
     assert assembled(machine, source).said() == expected
 
 
-def test_an_abi_whose_instructions_are_not_read() -> None:
-    with pytest.raises(FormatError, match="s390x"):
-        isa_of(S390X)
-
-
 # -- whole files
 
 C_SOURCE = """
@@ -278,12 +272,6 @@ def test_what_is_found_is_what_the_cfi_says(compile_c: Compiler, prefix: str, la
     assert trial.names == []
     assert trial.ranges_known.emitted > RECOVERED[language] * trial.ranges_known.code_bytes
     assert trial.nothing_known.emitted > RECOVERED_ALONE[language] * trial.nothing_known.code_bytes
-
-
-def test_processes_find_the_same(compile_c: Compiler) -> None:
-    path = compile_c(CXX_SOURCE, "-x", "c++", "-shared", "-fPIC", "-O2")
-    one, two = (try_blind(File("", path), jobs) for jobs in (1, 2))
-    assert (one.ranges_known, one.nothing_known) == (two.ranges_known, two.nothing_known)
 
 
 def test_a_piece_that_others_jump_into_has_their_frame(assembled: Callable[[Machine, str], Assembled]) -> None:

@@ -14,7 +14,6 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
 import sframegen
-from sframegen.base.errors import FormatError
 from sframegen.cli.commands import cli
 from sframegen.code.context.function_starts import find_relocated_pointers
 from sframegen.code.decoding.decoded_code import decode
@@ -24,7 +23,7 @@ from sframegen.code.whole_file.boundaries import WINDOW, find_call_targets
 from sframegen.code.whole_file.passes import survey_without_cfi
 from sframegen.code.whole_file.synthesize import synthesize
 from sframegen.conversion.cfi_sections import find_sources
-from sframegen.conversion.convert import convert, convert_sources
+from sframegen.conversion.convert import convert_sources
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import read_functions
 from sframegen.format.abi import AMD64, abi_of
@@ -144,18 +143,6 @@ def test_return_for_which_no_rule_is_right(flags: str, peers: Peers, compile_c: 
     assert {at for place in places.values() for at in place} - table - set(range(plt + 0x20, plt + 0x24)) == set(
         range(plt + 0x24, plt + 0x30)
     )
-
-
-@for_each("flags", [f"-pie {LAZY}", f"-pie {IBT}", f"-no-pie {NOW}", f"-shared {LAZY}", f"-shared {IBT}"])
-def test_plt_as_the_cfi_of_gnu_ld_says(flags: str, compile_c: Compiler) -> None:
-    elf = open_elf(compile_c(ASSEMBLY.replace("jmp leaf", "ret"), "-O1", "-fPIC", *flags.split(), peer_binutils=True))
-    abi = abi_of(elf)
-    hidden = synthesize(elf, convert([], elf.executable_ranges(), abi)).table
-    known = convert_sources(find_sources(elf), elf.executable_ranges(), abi).table
-    plt = {at for section in elf.sections if section.name.startswith(".plt") for at in range(
-        section.header.sh_addr, section.header.sh_addr + section.header.sh_size)}  # fmt: skip
-    assert rules_at(hidden, plt) == rules_at(known, plt)
-    assert rules_at(known, plt).keys() == plt
 
 
 def rules_at(table: FunctionTable, where: set[int]) -> dict[int, Rule]:
@@ -504,12 +491,6 @@ def test_a_process_that_dies_is_one_line(compile_c: Compiler, monkeypatch: pytes
         f"sframegen: {file}: the worker process was killed by signal 9 (Killed)\n",
     )
     assert file.read_bytes() == before
-
-
-def test_an_object_is_refused(compile_c: Compiler, tmp_path: Path) -> None:
-    file = compile_c(ASSEMBLY, "-c")
-    with pytest.raises(FormatError, match="only linked files"):
-        sframegen.add_section(file, output=tmp_path / "out", synthesize=True)
 
 
 @for_each("flags", ["-pie", "-shared", "-static", "-pie -Wl,-z,force-bti", "-pie -Wl,-z,pac-plt"])

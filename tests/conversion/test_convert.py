@@ -2,14 +2,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from sframegen.conversion.convert import convert
 from sframegen.format.abi import AARCH64, AMD64
 from sframegen.format.layouts import V2, V3
 from sframegen.format.model import FdeType, FunctionTable, Kind
-from sframegen.format.words import Reason, encode_rule
+from sframegen.format.words import Reason
 from tests.support.inputs.cfi_writer import Frames
 from tests.support.loops import for_each
 
@@ -59,12 +56,6 @@ def test_a_row_that_cannot_be_said_costs_that_row() -> None:
     assert (coverage.functions, coverage.functions_covered, coverage.covered_bytes) == (1, 0, 0x1D)
 
 
-def test_nothing_is_said_of_a_function_that_cannot_be_said_at_all() -> None:
-    table, coverage = converted((0x2000, 0x20, UNSAYABLE), (0x3000, 0x10, b""))
-    assert ranges(table) == [(0x3000, 0x3010, [0])]
-    assert coverage.left_out == {Reason.FP_UNDEFINED: 0x20}
-
-
 def types(table: FunctionTable) -> list[FdeType]:
     return [table.kinds[kind].fde_type for kind in table.kind]
 
@@ -83,25 +74,6 @@ def test_a_short_function_is_flexible_as_a_whole() -> None:
     table, _ = converted((0x2000, 0x20, PUSH + b"\x41" + FLEXIBLE + b"\x41" + BACK_TO_SP))
     assert ranges(table) == [(0x2000, 0x2020, [0, 1, 2, 3])]
     assert types(table) == [FdeType.FLEX]
-
-
-@given(st.lists(st.sampled_from([b"\x0e\x08", b"\x0e\x10", b"\x0e\xff\x7f", FLEXIBLE, BACK_TO_SP, b"\x0d\x06"]), max_size=60))
-def test_the_cut_into_types_is_the_smallest(steps: list[bytes]) -> None:
-    """Against every way to cut, by brute force over the runs of rows."""
-    table, _ = converted((0x2000, 0x80, b"".join(step + b"\x41" for step in steps)))
-    costs = [
-        [len(encode_rule(rule, fde_type, AMD64, V3) or b"") or 10**6 for fde_type in FdeType]
-        for function in range(len(table)) for _, rule in table.rows(function)
-    ]  # fmt: skip
-    best = dict.fromkeys(FdeType, 21)
-    for row in costs:
-        best = {t: min(best[t], best[FdeType(1 - t)] + 21) + row[t] for t in FdeType}
-    ours = 21 * len(table) + sum(
-        costs[row][table.kinds[table.kind[f]].fde_type]
-        for f in range(len(table))
-        for row in range(table.first_row[f], table.first_row[f + 1])
-    )
-    assert ours <= min(best.values())
 
 
 def test_a_version_without_flexible_fdes_leaves_out_what_needs_them() -> None:
@@ -144,11 +116,6 @@ def test_a_plt_pattern_holds_only_where_the_code_is_aligned() -> None:
     table, coverage = converted((0x2008, 0x38, PLT))
     assert len(table) == 0
     assert coverage.left_out == {Reason.CFA_EXPRESSION_UNALIGNED: 0x38}
-
-
-def test_signal_frames_are_marked() -> None:
-    table, _ = converted((0x2000, 0x10, b""), signal=True)
-    assert [table.kinds[kind] for kind in table.kind] == [Kind(signal=True)]
 
 
 @for_each("signal", [False, True])
@@ -199,13 +166,6 @@ def test_the_greatest_start_counts_where_fdes_overlap() -> None:
     table, coverage = converted((0x2000, 0x100, PUSH), (0x2020, 0x10, b""))
     assert ranges(table) == [(0x2000, 0x2020, [0, 1]), (0x2020, 0x2030, [0])]
     assert coverage.ignored_fdes == {"cut short by the next one": 1}
-    assert coverage.code_bytes == 0x30
-
-
-def test_rows_after_the_place_where_an_fde_is_cut_short_are_left_out() -> None:
-    later = PUSH + b"\x5f\x0e\x18" + b"\x50\x0e\x20"  # rows at 1, 0x20 and 0x30
-    table, coverage = converted((0x2000, 0x100, later), (0x2020, 0x10, b""))
-    assert ranges(table) == [(0x2000, 0x2020, [0, 1]), (0x2020, 0x2030, [0])]
     assert coverage.code_bytes == 0x30
 
 

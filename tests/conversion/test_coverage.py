@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -28,9 +26,10 @@ from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from sframegen.conversion.coverage import CategoryBytes, Coverage
-    from tests.support.peers import Compiler, Peers
+    from tests.support.peers import Compiler
 
 SIZE = 96
 NO_FATES: CategoryBytes = {"covered": {"default": 0, "flex": 0, "outermost": 0, "signal": 0}, "left_out": {}}
@@ -179,38 +178,19 @@ def test_what_an_ignored_fde_of_debug_frame_alone_describes() -> None:
 
 
 @for_each(
-    ("sections", "ignored", "fates"),
+    ("augmentation", "fates"),
     [
-        (None, None, {AFTER_CALL: SIZE - 16}),
-        (((0, 48),), None, {AFTER_CALL: 32, "not code": SIZE - 48}),
-        (((0, 16),), None, {"not code": SIZE - 16}),
-        (((0, 48),), Fde(0, 16, "default"), {AFTER_CALL: 32, "not code": SIZE - 48}),
-        (None, Fde(0, 24, "default"), {IGNORED: 8, "padding": SIZE - 24}),
+        ("zR", {"default": 0, "flex": 16, "outermost": 8, "signal": 0}),
+        ("zRS", {"default": 0, "flex": 0, "outermost": 0, "signal": 24}),
     ],
 )
-def test_where_padding_after_a_final_call_ends(
-    sections: tuple[tuple[int, int], ...] | None, ignored: Fde | None, fates: dict[str, int]
-) -> None:
-    text = Text(bytes(14) + b"\xff\xd0" + bytes(SIZE - 16), sections)
-    found, coverage = fates_of(text, [Fde(0, 16, "default"), *filter(None, [ignored])])
-    assert {fate: count for group in ("left_out", "no_cfi") for fate, count in found[group].items() if count} == fates
-    assert coverage.covered_bytes == 16
-
-
-def test_a_signal_frame_outranks_what_its_rows_are() -> None:
+def test_a_signal_frame_outranks_what_its_rows_are(augmentation: str, fates: dict[str, int]) -> None:
     elf, base = Text(bytes(SIZE)).elf()
     frames = Frames()
-    frames.plain_fde(frames.cie(augmentation="zRS", data=b"\0"), base, 24, b"\x48" + KINDS["flex"] + b"\x48" + KINDS["outermost"])
+    program = b"\x48" + KINDS["flex"] + b"\x48" + KINDS["outermost"]
+    frames.plain_fde(frames.cie(augmentation=augmentation, data=b"\0"), base, 24, program)
     coverage = convert([frames.section()], elf.executable_ranges(), AMD64).coverage
-    assert coverage.bytes_by_category(elf)["covered"] == {"default": 0, "flex": 0, "outermost": 0, "signal": 24}
-
-
-def test_outermost_rows_among_others() -> None:
-    elf, base = Text(bytes(SIZE)).elf()
-    frames = Frames()
-    frames.plain_fde(frames.cie(augmentation="zR", data=b"\0"), base, 24, b"\x48" + KINDS["outermost"])
-    coverage = convert([frames.section()], elf.executable_ranges(), AMD64).coverage
-    assert coverage.bytes_by_category(elf)["covered"] == {"default": 8, "flex": 0, "outermost": 16, "signal": 0}
+    assert coverage.bytes_by_category(elf)["covered"] == fates
 
 
 @for_each(
@@ -260,61 +240,6 @@ def test_padding_by_machine(machine: int, fill: str, padding: int) -> None:
             break
         padded = number if state == 0 else padded
     assert padded == padding
-
-
-ASSEMBLY = """
-.text
-.globl one
-.type one, {type}function
-one: .cfi_startproc
-{body}
-.cfi_endproc
-.p2align 6
-two: .cfi_startproc
-{body}
-.cfi_endproc
-.p2align 3
-{dark}
-{dark}
-.p2align 5
-three: .cfi_startproc
-{body}
-.cfi_undefined {ra}
-{body}
-.cfi_endproc
-"""
-
-
-@for_each(
-    ("prefix", "order", "operands"),
-    [
-        ("", "", {"type": "@", "body": "ret", "dark": "ud2", "ra": "rip"}),
-        ("aarch64-linux-gnu-", "-EL", {"type": "%", "body": "ret", "dark": "brk #1", "ra": "x30"}),
-        ("aarch64-linux-gnu-", "-EB", {"type": "%", "body": "ret", "dark": "brk #1", "ra": "x30"}),
-        ("s390x-linux-gnu-", "", {"type": "@", "body": "br %r14", "dark": "lghi %r2,1", "ra": "r14"}),
-    ],
-)
-def test_assembled_code_of_each_abi(peers: Peers, tmp_path: Path, prefix: str, order: str, operands: dict[str, str]) -> None:
-    source, made, linked = (str(tmp_path / f"code{suffix}") for suffix in (".s", ".o", ".so"))
-    Path(source).write_text(ASSEMBLY.format(**operands))
-    options = [order] if order else []
-    subprocess.run([peers.tool(prefix + "as"), *options, "-o", made, source], check=True)
-    subprocess.run([peers.tool(prefix + "ld"), *options, "-shared", "-z", "separate-code", "-o", linked, made], check=True)
-    elf = open_elf(linked)
-    coverage = coverage_of(elf)
-    one, two, three = coverage.fde_ranges.start
-    body = coverage.fde_ranges.end[0] - one
-    assert [end - start for start, end in zip(coverage.fde_ranges.start, coverage.fde_ranges.end, strict=True)] == [
-        body,
-        body,
-        2 * body,
-    ]
-    assert (two - one, three - two) == (64, 32)
-    fates = check(elf)
-    assert fates["covered"] == {"default": 3 * body, "flex": 0, "outermost": body, "signal": 0}
-    # The no-ops between `two` and the code without CFI are distinguished from it, those after it are not.
-    assert fates["no_cfi"]["code"] == 32 - body - -body % 8
-    assert fates["no_cfi"]["not code"] == 0
 
 
 # -- whole files

@@ -198,16 +198,11 @@ def test_it_is_no_code_that_is_covered(level: LevelName, file: Path) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_it_is_good_to_check(level: LevelName, file: Path) -> None:
+def test_it_is_good_to_check_and_a_second_time_nothing_happens(level: LevelName, file: Path, peers: Peers) -> None:
+    """True if there is the undo record or, after strip, only the section; symbols or not."""
     add_section(file, optimize=level)
     findings = check(file, instructions=True).findings
     assert [finding for finding in findings if finding.severity is not Severity.NOTE or finding.rule.startswith("cfi-")] == []
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_a_second_time_nothing_happens(level: LevelName, file: Path, peers: Peers) -> None:
-    """True if there is the undo record or, after strip, only the section; symbols or not."""
-    add_section(file, optimize=level)
     for _ in range(2):
         before = file.read_bytes()
         assert add_section(file, optimize=level).note == "has it already"

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from array import array
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +13,7 @@ from sframegen.elf.symbols import last_functions_before, read_functions, sorted_
 from sframegen.format.abi import AARCH64, AMD64, S390X
 from sframegen.format.encode import Encoder
 from sframegen.format.equations import equation, rule_fields
-from sframegen.format.locate import open_sframe, read_sframe
-from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
+from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from tests.support.inputs.sframe_files import write_sframe_elf
 from tests.support.loops import for_each
 
@@ -42,22 +40,25 @@ def saved(offset: int) -> Where:
 
 
 @for_each(
-    ("rule", "text"),
+    ("rule", "text", "abi"),
     [
-        (Rule(Where(SP, 16), saved(-8), saved(-16)), "(cfa, ra, fp) = (rsp + 16, *(cfa - 8), *(cfa - 16))"),
-        (Rule(Where(FP, 16), saved(-8), None), "(cfa, ra, fp) = (rbp + 16, *(cfa - 8), rbp)"),
-        (Rule(Where(SP, -4), saved(-8), saved(0)), "(cfa, ra, fp) = (rsp - 4, *(cfa - 8), *(cfa))"),
-        (Rule(Where(10, 0), saved(-8), Where(FP, 0, deref=True)), "(cfa, ra, fp) = (r10, *(cfa - 8), *(rbp))"),
-        (Rule(Where(FP, -16, deref=True), Where(1, 0), Where(9, 8)), "(cfa, ra, fp) = (*(rbp - 16), rdx, r9 + 8)"),
-        (Rule(Where(SP, 8), None, None), "(cfa, ra, fp) = (rsp + 8, rip, rbp)"),
-        (Rule(Where(40, 8), saved(-8), None), "(cfa, ra, fp) = (register 40 + 8, *(cfa - 8), rbp)"),
-        (Rule(Where(SP, 8), saved(-8), None, ra_signed=True), "(cfa, ra, fp) = (rsp + 8, *(cfa - 8) signed, rbp)"),
-        (OUTERMOST, "outermost frame: ra undefined"),
+        (Rule(Where(SP, 16), saved(-8), saved(-16)), "(cfa, ra, fp) = (rsp + 16, *(cfa - 8), *(cfa - 16))", AMD64),
+        (Rule(Where(FP, 16), saved(-8), None), "(cfa, ra, fp) = (rbp + 16, *(cfa - 8), rbp)", AMD64),
+        (Rule(Where(SP, -4), saved(-8), saved(0)), "(cfa, ra, fp) = (rsp - 4, *(cfa - 8), *(cfa))", AMD64),
+        (Rule(Where(10, 0), saved(-8), Where(FP, 0, deref=True)), "(cfa, ra, fp) = (r10, *(cfa - 8), *(rbp))", AMD64),
+        (Rule(Where(FP, -16, deref=True), Where(1, 0), Where(9, 8)), "(cfa, ra, fp) = (*(rbp - 16), rdx, r9 + 8)", AMD64),
+        (Rule(Where(SP, 8), None, None), "(cfa, ra, fp) = (rsp + 8, rip, rbp)", AMD64),
+        (Rule(Where(40, 8), saved(-8), None), "(cfa, ra, fp) = (register 40 + 8, *(cfa - 8), rbp)", AMD64),
+        (Rule(Where(SP, 8), saved(-8), None, ra_signed=True), "(cfa, ra, fp) = (rsp + 8, *(cfa - 8) signed, rbp)", AMD64),
+        (OUTERMOST, "outermost frame: ra undefined", AMD64),
+        (Rule(Where(31, 0), None, None, ra_signed=True), "(cfa, ra, fp) = (sp, x30 signed, x29)", AARCH64),
+        (Rule(Where(15, 160), None, None), "(cfa, ra, fp) = (r15 + 160, r14, r11)", S390X),
+        (Rule(Where(11, 320), Where(17, 0), Where(16, 0)), "(cfa, ra, fp) = (r11 + 320, f2, f0)", S390X),
     ],
 )
-def test_equation(rule: Rule, text: str) -> None:
-    assert equation(rule, AMD64) == text
-    assert rule_fields(rule, AMD64)["rule"] == text
+def test_equation(rule: Rule, text: str, abi: Abi) -> None:
+    assert equation(rule, abi) == text
+    assert rule_fields(rule, abi)["rule"] == text
 
 
 def test_rule_fields_are_the_rule_in_parts() -> None:
@@ -119,39 +120,6 @@ def test_outermost_frame(program: Path) -> None:
     assert result.stdout.endswith(" <outermost>: outermost frame: ra undefined\n")
 
 
-@for_each("fde_type", FdeType)
-def test_function_without_rows(fde_type: FdeType, tmp_path: Path) -> None:
-    """The specification: an outermost frame, if the FDE is of the default type."""
-    table = FunctionTable(kinds=[Kind(fde_type)], start=array("Q", [0x1000]), size=array("I", [16]), kind=array("H", [0]))
-    table.first_row.append(0)
-    file = write_sframe_elf(tmp_path / "file", bytes(Encoder(table, AMD64).encode(0x2000)), AMD64, 0x2000)
-    result = lookup("--json", file, "100f", "1010")
-    covered, behind = json.loads(result.stdout)["addresses"]
-    assert result.exit_code == 1
-    assert behind["rule"] is None
-    if fde_type is FdeType.FLEX:
-        assert covered["rule"] is None
-    else:
-        assert covered["rule"] == "outermost frame: ra undefined"
-        assert covered["function"] == {"start": 0x1000, "size": 16, "row_offset": None}
-    assert open_sframe(open_elf(file)).rule_at(0x1000) == (None if fde_type is FdeType.FLEX else OUTERMOST)
-
-
-A64 = [
-    (Rule(Where(31, 16), saved(-8), saved(-16), ra_signed=True), "(cfa, ra, fp) = (sp + 16, *(cfa - 8) signed, *(cfa - 16))"),
-    (Rule(Where(31, 0), None, None, ra_signed=True), "(cfa, ra, fp) = (sp, x30 signed, x29)"),
-]
-Z = [
-    (Rule(Where(15, 160), None, None), "(cfa, ra, fp) = (r15 + 160, r14, r11)"),
-    (Rule(Where(11, 320), Where(17, 0), Where(16, 0)), "(cfa, ra, fp) = (r11 + 320, f2, f0)"),
-]
-
-
-@pytest.mark.parametrize(("abi", "rule", "text"), [*((AARCH64, *case) for case in A64), *((S390X, *case) for case in Z)])
-def test_registers_have_the_abi_s_names(abi: Abi, rule: Rule, text: str) -> None:
-    assert equation(rule, abi) == text
-
-
 def test_address_without_a_rule_is_a_finding(program: Path) -> None:
     result = lookup(program, "main", "0x1", "calls")
     assert result.exit_code == 1
@@ -191,52 +159,15 @@ def test_json(program: Path) -> None:
     assert missing == {"address": 1, "name": None, "rule": None}
 
 
-@pytest.mark.parametrize("arguments", [("-O2", "-Wl,-s")])
-def test_file_without_a_section(compile_c: Compiler, arguments: tuple[str, ...]) -> None:
-    plain = compile_c(SOURCE, *arguments)
-    result = lookup(plain, "1000")
-    assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"sframegen: {plain}: no SFrame section\n")
-
-
-def test_every_row_of_a_program_is_found_at_its_own_address(program: Path) -> None:
-    section = open_sframe(open_elf(program))
-    table = read_sframe(open_elf(program)).table
-    for function in range(len(table)):
-        for offset, rule in table.rows(function):
-            assert section.rule_at(table.start[function] + offset) == rule
-
-
-def two_functions(directory: Path, first: int, second: int) -> Path:
-    """A file with functions of 16 bytes at the two addresses, of one row each."""
-    table = FunctionTable(kinds=[Kind()], rules=[Rule(Where(SP, 8), saved(-8)), Rule(Where(SP, 16), saved(-8))])
-    for number, start in enumerate((first, second)):
-        table.start.append(start)
-        table.size.append(16)
-        table.kind.append(0)
-        table.row_start.append(0)
-        table.row_rule.append(number)
-        table.first_row.append(number + 1)
-    return write_sframe_elf(directory / "file", bytes(Encoder(table, AMD64).encode(0x2000)), AMD64, 0x2000)
-
-
 def test_functions_that_do_not_ascend_are_refused_once(tmp_path: Path) -> None:
-    file = two_functions(tmp_path, 0x1040, 0x1000)
+    table = FunctionTable(kinds=[Kind()], rules=[Rule(Where(SP, 8), saved(-8))])
+    for start in (0x1040, 0x1000):
+        table.append(start, 16, 0, [(0, 0)])
+    file = write_sframe_elf(tmp_path / "file", bytes(Encoder(table, AMD64).encode(0x2000)), AMD64, 0x2000)
     result = lookup(file, "1000", "1040")
     assert (result.exit_code, result.stdout) == (1, "")
     message = "functions are not in ascending order of address: unwinders cannot search this section"
     assert result.stderr == f"sframegen: {file}: .sframe: {message}\n"
-
-
-def test_damage_elsewhere_does_not_matter(tmp_path: Path) -> None:
-    """The rest of the section is not decoded."""
-    file = two_functions(tmp_path, 0x1000, 0x1040)
-    data = bytearray(file.read_bytes())
-    data[64 + 56 + 28 + 16 + 12] = 0xFF  # after ELF and program header and the section's: the second function's offset of FREs
-    file.write_bytes(data)
-    assert lookup(file, "1000").output == "0x1000: (cfa, ra, fp) = (rsp + 8, *(cfa - 8), rbp)\n"
-    result = lookup(file, "1040", "100f")
-    assert (result.exit_code, result.stdout) == (1, "0x100f: (cfa, ra, fp) = (rsp + 8, *(cfa - 8), rbp)\n")
-    assert result.stderr == f"sframegen: {file}: .sframe+0x2c: function's FREs lie outside the FRE sub-section\n"
 
 
 def test_names_of_a_few_addresses_are_those_of_all(program: Path) -> None:

@@ -20,13 +20,6 @@ def said(table: FunctionTable) -> list[object]:
     return [(table.start[one], table.size[one], table.kind[one], table.rows(one)) for one in range(len(table))]
 
 
-@given(FUNCTIONS)
-def test_appended_functions_have_their_rows(functions: list[list[int]]) -> None:
-    table = table_of(functions)
-    assert [[rule for _, rule in table.numbered_rows(one)] for one in range(len(table))] == functions
-    assert table.first_row[len(table)] == len(table.row_start) == len(table.row_rule) == sum(map(len, functions))
-
-
 @given(FUNCTIONS, FUNCTIONS, st.data())
 def test_functions_of_another_table_follow(one: list[list[int]], other: list[list[int]], data: st.DataObject) -> None:
     first = data.draw(st.integers(0, len(other)))

@@ -91,23 +91,6 @@ def test_functions_with_bodies_of_different_lengths_are_cut_to_have_rows_in_comm
         assert section.rule_at(pc) == find(table, pc), hex(pc)
 
 
-def test_neighbours_that_are_repeated_together_share_an_fde_and_their_rows() -> None:
-    """Alone, each of the two has its rows in common with the others like it; together they save an index entry each time."""
-    rules = [Rule(Where(AMD64.sp, 8 * n), Where(None, -8, deref=True)) for n in range(1, 25)]
-    table = FunctionTable(kinds=[Kind()], rules=rules)
-    for n in range(6):
-        table.append(0x1000 * n, 24, 0, [(2 * row, row) for row in range(12)])
-        table.append(0x1000 * n + 24, 24, 0, [(2 * row, 12 + row) for row in range(12)])
-    plain = Encoder(table, AMD64, share=True)
-    joined = join_pieces(table, plain, LEVELS["size"], bytes([0, 1]) * 6)
-    apart = join_pieces(table, plain, LEVELS["size"]._replace(longest_run=1), bytes([0, 1]) * 6)
-    assert (len(apart.table), apart.stored_rows) == (12, 24)
-    assert (len(joined.table), joined.stored_rows) == (6, 24)
-    section = decode(joined.encode(ADDRESS), ADDRESS)
-    for pc in edges(table):
-        assert section.rule_at(pc) == find(table, pc), hex(pc)
-
-
 def test_joined_functions_span_no_more_than_the_level_says() -> None:
     rules = [Rule(Where(AMD64.sp, 8 * n), Where(None, -8, deref=True)) for n in range(1, 5)]
     table = FunctionTable(kinds=[Kind()], rules=rules)
@@ -289,33 +272,6 @@ def test_only_padding_without_symbols_is_joined_over(compile_c: Compiler, peers:
     assert results["fast"] == results["size"] == ["one", "four", "five", "six", "seven"]
 
 
-LEFT_OUT = """
-    .text
-    .globl whole
-    .type whole, @function
-    whole: .cfi_startproc
-        nop
-        .cfi_undefined rbp
-        nop
-        nop
-        .cfi_restore rbp
-        nop
-        .cfi_def_cfa_offset 16
-        nop
-        .cfi_endproc
-"""
-
-
-@for_each("level", LEVELS)
-def test_code_that_is_left_out_is_no_padding(level: LevelName, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
-    """No-ops with a row that SFrame cannot say, between rows that it can."""
-    text = LEFT_OUT.replace("\n", "\\n")
-    library = compile_c(f'__asm__("{text}");', "-shared", "-nostdlib", "-fPIC", "-Wl,--build-id=none")
-    add_section(library, output=tmp_path / level, optimize=level)
-    assert len(read(tmp_path / level).table) == 2
-    assert compare(library, tmp_path / level, peers).ok
-
-
 @for_each("level", LEVELS)
 def test_rules_of_a_real_program_by_foreign_readers(level: LevelName, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
     source = "#include <stdio.h>\n" + "".join(
@@ -326,10 +282,3 @@ def test_rules_of_a_real_program_by_foreign_readers(level: LevelName, compile_c:
     report = compare(program, out, peers)
     assert report.ok, str(report)
     assert subprocess.run([peers.tool("readelf"), "--sframe", out], check=True, capture_output=True).stderr == b""
-
-
-def test_levels_are_ever_smaller(compile_c: Compiler, tmp_path: Path) -> None:
-    program = compile_c("int main(void) { return 0; }", "-O2", "-static")
-    sizes = [add_section(program, output=tmp_path / level, optimize=level, verify=False).section_bytes for level in LEVELS]
-    assert sizes == sorted(sizes, reverse=True)
-    assert len(set(sizes)) == len(LEVELS)
