@@ -71,10 +71,10 @@ def start_of(values: dict[int, int], pc: int, *, frames: tuple[int, ...] = (), e
 
 
 def stack_of(words: dict[int, int], size: int = SIZE) -> bytes:
-    stack = bytearray(size)
+    stack = bytearray(max(size, SIZE))
     for address, word in words.items():
         struct.pack_into("<Q", stack, address - SP, word)
-    return bytes(stack)
+    return bytes(stack[:size])
 
 
 def addresses(walker: CopyWalker) -> list[int]:

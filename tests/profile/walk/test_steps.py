@@ -49,6 +49,14 @@ def depth(walker: CopyWalker) -> int:
     return len(walker.frames())
 
 
+def walk(
+    rules: list[Rule | None], words: dict[int, int], values: dict[int, int] | None = None, size: int = SIZE
+) -> tuple[End, int]:
+    """(the end, depth) of a walk from the first of some functions, with a copy of `size` bytes. Without values only SP is known."""
+    walker = walker_with(AMD64, rules)
+    return end_of(walker, start_of({RSP: SP} if values is None else values, place(0)), stack_of(words, size)), depth(walker)
+
+
 # -- spans
 
 
@@ -202,21 +210,20 @@ def test_a_rule_holds_for_the_first_and_the_last_byte_of_its_function(number: in
 def test_the_last_word_of_a_copy_is_read() -> None:
     """Also where it is the only one."""
     for rule, size in ((RETURN_AT_SP, 16), (Rule(Where(RSP, 8), Where(None, -8, deref=True)), 8)):
-        walker = walker_with(AMD64, [rule, OUTERMOST])
-        stack = stack_of({SP + size - 8: place(1)}, size)
-        assert end_of(walker, start_of({RSP: SP}, place(0)), stack) is End.OUTERMOST
-        assert end_of(walker, start_of({RSP: SP}, place(0)), stack[:-1]) is End.COPY_TOO_SHORT
+        words = {SP + size - 8: place(1)}
+        assert walk([rule, OUTERMOST], words, size=size) == (End.OUTERMOST, 2)
+        assert walk([rule, OUTERMOST], words, size=size - 1) == (End.COPY_TOO_SHORT, 1)
 
 
 def test_the_caller_s_sp_is_in_the_copy_or_at_its_end() -> None:
-    walker = walker_with(AMD64, [Rule(Where(RSP, 24), Where(RSP, 0, deref=True)), OUTERMOST])
+    rule = Rule(Where(RSP, 24), Where(RSP, 0, deref=True))
     for size, end in ((24, End.OUTERMOST), (23, End.COPY_TOO_SHORT)):
-        assert end_of(walker, start_of({RSP: SP}, place(0)), stack_of({SP: place(1)}, 24)[:size]) is end
+        assert walk([rule, OUTERMOST], {SP: place(1)}, size=size)[0] is end
 
 
 def test_what_is_below_the_copy_cannot_be_read() -> None:
     for rule in (Rule(Where(RSP, 16), Where(RSP, -8, deref=True)), Rule(Where(RSP, -32), Where(None, -8, deref=True))):
-        assert end_of(walker_with(AMD64, [rule]), start_of({RSP: SP}, place(0)), bytes(SIZE)) is End.UNREADABLE
+        assert walk([rule], {}) == (End.UNREADABLE, 1)
 
 
 # -- pages that are not in a copy
@@ -253,29 +260,22 @@ def test_no_frame_pointer_leads_over_a_missing_page() -> None:
 
 def test_an_sp_that_is_not_known_ascends_from_the_begin_of_the_copy() -> None:
     """Then only the frame pointer says where the frame is."""
-    walker = walker_with(AMD64, [BY_RBP, OUTERMOST])
-    stack = stack_of({SP: place(1), SP + 8: place(1)})
-    for rbp, end in ((SP - 8, End.OUTERMOST), (SP - 16, End.UNREADABLE)):
-        assert end_of(walker, start_of({RBP: rbp}, place(0)), stack) is end
-    guessing = walker_with(AMD64, [None, OUTERMOST])
-    for rbp, end in ((SP - 8, End.OUTERMOST), (SP - 24, End.GUESS_FAILED)):
-        assert end_of(guessing, start_of({RBP: rbp}, place(0)), stack) is end
+    words = {SP: place(1), SP + 8: place(1)}
+    for rule, below, end in ((BY_RBP, 16, End.UNREADABLE), (None, 24, End.GUESS_FAILED)):
+        assert walk([rule, OUTERMOST], words, {RBP: SP - 8}) == (End.OUTERMOST, 2)
+        assert walk([rule, OUTERMOST], words, {RBP: SP - below}) == (end, 1)
 
 
 def test_a_return_address_of_0_ends_the_stack() -> None:
     """Any other is looked up."""
-    walker = walker_with(AMD64, [RETURN_AT_SP])
     for ra, end in ((0, End.NO_RETURN), (1, End.NO_MAPPING), (1 << 63, End.NO_MAPPING)):
-        assert end_of(walker, start_of({RSP: SP}, place(0)), stack_of({SP + 8: ra})) is end
-        assert depth(walker) == 1
+        assert walk([RETURN_AT_SP], {SP + 8: ra}) == (end, 1)
 
 
-@pytest.mark.parametrize(("rbp", "end"), [(SP + 0xF8, End.OUTERMOST), (SP + 0xE8, End.NOT_ASCENDING)])
-def test_an_sp_that_is_known_ascends_from_itself(rbp: int, end: End) -> None:
+def test_an_sp_that_is_known_ascends_from_itself() -> None:
     """Though the copy begins below it."""
-    walker = walker_with(AMD64, [BY_RBP, OUTERMOST])
-    stack = stack_of({rbp + 8: place(1)})
-    assert end_of(walker, start_of({RSP: SP + 0x100, RBP: rbp}, place(0)), stack) is end
+    for rbp, end in ((SP + 0xF8, End.OUTERMOST), (SP + 0xE8, End.NOT_ASCENDING)):
+        assert walk([BY_RBP, OUTERMOST], {rbp + 8: place(1)}, {RSP: SP + 0x100, RBP: rbp})[0] is end
 
 
 # -- registers
@@ -288,16 +288,12 @@ def test_where_a_register_is_not_known_the_frame_pointer_leads_on(rule: Rule) ->
     assert end_of(walker, start_of({RSP: SP, RBP: SP + 0x10}, place(0)), stack) is End.OUTERMOST
     assert list(map(unpack_frame, walker.frames()))[1:] == [FileFrame(FILE, place(1) - 1 - BIAS, guessed=True)]
     for lost in ({RSP: SP}, {RSP: SP, RBP: SP + 0x20}):
-        assert end_of(walker, start_of(lost, place(0)), stack) is End.UNKNOWN_REGISTER
-        assert depth(walker) == 1
+        assert walk([rule, OUTERMOST], {SP + 0x18: place(1)}, lost) == (End.UNKNOWN_REGISTER, 1)
 
 
 def test_only_sp_and_fp_are_known_in_the_caller() -> None:
     by_rbx = Rule(Where(RBX, 16), Where(None, -8, deref=True))
-    walker = walker_with(AMD64, [by_rbx, by_rbx, OUTERMOST])
-    stack = stack_of({SP + 8: place(1)})
-    assert end_of(walker, start_of({RSP: SP, RBX: SP}, place(0)), stack) is End.UNKNOWN_REGISTER
-    assert depth(walker) == 2
+    assert walk([by_rbx, by_rbx, OUTERMOST], {SP + 8: place(1)}, {RSP: SP, RBX: SP}) == (End.UNKNOWN_REGISTER, 2)
 
 
 def test_a_return_address_in_a_register_is_not_read_from_the_stack() -> None:
@@ -317,18 +313,16 @@ def test_a_frame_pointer_is_where_the_rule_says() -> None:
     beside_cfa = by_cfa._replace(fp=Where(None, 0x40))
     in_rbx = Rule(Where(RSP, 16), Where(None, -8, deref=True), Where(RBX, 8))
     for rule, values in ((by_cfa, {}), (beside_cfa, {}), (in_rbx, {RBX: SP + 0x78}), (in_rbx, {})):
-        walker = walker_with(AMD64, [rule, BY_RBP, OUTERMOST])
         words = {SP + 8: place(1), SP + 0x10: SP + 0x40, SP + 0x38: place(1), SP + 0x30: SP + 0x80, SP + 0x88: place(2)}
-        end = end_of(walker, start_of({RSP: SP, RBP: 0, **values}, place(0)), stack_of(words))
         lost = rule is in_rbx and not values
-        assert (end, depth(walker)) == ((End.UNKNOWN_REGISTER, 2) if lost else (End.OUTERMOST, 3))
+        found = walk([rule, BY_RBP, OUTERMOST], words, {RSP: SP, RBP: 0, **values})
+        assert found == ((End.UNKNOWN_REGISTER, 2) if lost else (End.OUTERMOST, 3))
 
 
 def test_a_frame_pointer_saved_after_the_copy_ends_the_walk() -> None:
-    walker = walker_with(AMD64, [Rule(Where(RSP, 16), Where(None, -8, deref=True), Where(RSP, 16, deref=True)), OUTERMOST])
-    stack = stack_of({SP + 8: place(1)}, 24)
-    assert end_of(walker, start_of({RSP: SP}, place(0)), stack) is End.OUTERMOST
-    assert end_of(walker, start_of({RSP: SP}, place(0)), stack[:-1]) is End.COPY_TOO_SHORT
+    rule = RETURN_AT_SP._replace(fp=Where(RSP, 16, deref=True))
+    for size, end in ((24, End.OUTERMOST), (23, End.COPY_TOO_SHORT)):
+        assert walk([rule, OUTERMOST], {SP + 8: place(1)}, size=size)[0] is end
 
 
 @pytest.mark.parametrize(("abi", "end"), [(AMD64, End.OUTERMOST), (AARCH64, End.UNKNOWN_REGISTER)], ids=["amd64", "aarch64"])
@@ -348,23 +342,19 @@ def test_after_a_guess_sp_is_known_where_the_frame_record_is_next_to_it(abi: Abi
 # -- guesses
 
 
-def guess(words: dict[int, int], fp: int, size: int = SIZE) -> End:
-    return end_of(walker_with(AMD64, [None, OUTERMOST]), start_of({RSP: SP, RBP: fp}, place(0)), stack_of(words, size))
-
-
 def test_how_a_guess_ends() -> None:
-    assert guess({SP + 0x10: place(1)}, SP + 8) is End.OUTERMOST
-    assert guess({SP + 0x10: 0}, SP + 8) is End.GUESS_FAILED  # perhaps no frame pointer at all
-    assert guess({SP + 0x10: CODE.stop + 1}, SP + 8) is End.GUESS_FAILED  # no call is there
-    assert guess({SP + 0x14: place(1)}, SP + 0xC) is End.GUESS_FAILED  # not aligned
-    assert guess({}, SP + 0x10, size=0x18) is End.COPY_TOO_SHORT
-    assert guess({SP: place(1)}, SP - 8) is End.OUTERMOST
-    assert guess({SP: place(1)}, SP - 0x18) is End.GUESS_FAILED  # below SP
-
-
-def test_without_a_frame_pointer_nothing_is_guessed() -> None:
-    walker = walker_with(AMD64, [None, OUTERMOST])
-    assert end_of(walker, start_of({RSP: SP}, place(0)), stack_of({SP + 8: place(1)})) is End.NO_RULE
+    cases = [
+        ({SP + 0x10: place(1)}, SP + 8, End.OUTERMOST),
+        ({SP + 0x10: 0}, SP + 8, End.GUESS_FAILED),  # perhaps no frame pointer at all
+        ({SP + 0x10: CODE.stop + 1}, SP + 8, End.GUESS_FAILED),  # no call is there
+        ({SP + 0x14: place(1)}, SP + 0xC, End.GUESS_FAILED),  # not aligned
+        ({}, SP + SIZE - 8, End.COPY_TOO_SHORT),
+        ({SP: place(1)}, SP - 8, End.OUTERMOST),
+        ({SP: place(1)}, SP - 0x18, End.GUESS_FAILED),  # below SP
+    ]
+    for words, fp, end in cases:
+        assert walk([None, OUTERMOST], words, {RSP: SP, RBP: fp})[0] is end, (words, fp)
+    assert walk([None, OUTERMOST], {SP + 8: place(1)}) == (End.NO_RULE, 1)  # no frame pointer
 
 
 def test_code_without_a_file_is_walked_with_frame_pointers() -> None:
@@ -473,12 +463,11 @@ def test_the_interrupted_code_s_stack_is_the_copy_up_to_its_end(sp: int, end: En
 def test_every_register_can_be_the_cfa_s() -> None:
     """A table may name any of 256; those beyond the last are never known."""
     for register in (*range(32), 32, 255):
-        walker = walker_with(AMD64, [Rule(Where(register, 16), Where(None, -8, deref=True)), OUTERMOST])
-        stack = stack_of({SP + 8: place(1)})
+        rule, words = Rule(Where(register, 16), Where(None, -8, deref=True)), {SP + 8: place(1)}
         if register < 32:
-            assert end_of(walker, start_of({register: SP}, place(0)), stack) is End.OUTERMOST
+            assert walk([rule, OUTERMOST], words, {register: SP})[0] is End.OUTERMOST
         others = dict.fromkeys((number for number in range(32) if number not in (register, RBP)), SP)
-        assert end_of(walker, start_of(others, place(0)), stack) is End.UNKNOWN_REGISTER
+        assert walk([rule, OUTERMOST], words, others)[0] is End.UNKNOWN_REGISTER
 
 
 def test_a_thread_begins_where_its_first_register_is_known_to_be_0(monkeypatch: pytest.MonkeyPatch) -> None:
