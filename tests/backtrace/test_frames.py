@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sframegen
+from sframegen.backtrace.library_files import SHARED, SONAME, compile_libraries
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import PT
 from tests.support.cross import ARM64, S390X
 from tests.support.loops import for_each
-from tests.support.own_stack import INCLUDE, PROGRAMS, ROOT, SOURCE
+from tests.support.own_stack import INCLUDE, LIBRARY, PROGRAMS, ROOT, SOURCE
 from tests.support.peers import needs_compiler
 
 if TYPE_CHECKING:
@@ -108,6 +109,23 @@ def test_a_coroutine_s_stack_is_not_the_thread_s_own(own_stack: OwnStack) -> Non
 
 LARGE_FRAME = "int f{number}(int (*f)(void)) {{ volatile char room[{size}]; room[0] = 1; return f() + room[0]; }}"
 MANY = "\n".join(LARGE_FRAME.format(number=number, size=number % 300 * 16 + 16) for number in range(900))
+
+
+@pytest.mark.dear
+@for_each("is_shared", [False, True], ids=["linked", "shared library"])
+def test_tables_of_made_code(is_shared: bool, own_stack: OwnStack, tmp_path: Path) -> None:
+    """They are walked with the tables of sframegen_jit.h, or not at all. The shared library finds the program's list."""
+    library = [own_stack.object()]
+    if is_shared:
+        assert compile_libraries(LIBRARY, tmp_path, ["gcc"]) == ""
+        (tmp_path / SONAME).symlink_to(SHARED)
+        library = [f"-L{tmp_path}", f"-Wl,-rpath,{tmp_path}", "-lsframe-backtrace"]
+    program = own_stack.program("made_code.c", *library, "-O2", "-fomit-frame-pointer")
+    lines = dict(line.split(": ", 1) for line in own_stack.run(program).splitlines())
+    assert lines["described"] == "frame 1, no guesses, the outermost frame"
+    no_rule = "frame 1, no guesses, no rule describes this code, and no frame pointer leads on"
+    assert lines["removed"] == no_rule
+    assert lines["unknown"] == lines["unregistered"] == no_rule
 
 
 @pytest.mark.dear

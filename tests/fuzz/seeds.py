@@ -25,8 +25,7 @@ from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule
 from sframegen.registry.structures import JitList, JitNode, encode
 from sframegen.tables.levels import LEVELS
 from tests.support.inputs.cfi_writer import Frames
-from tests.support.inputs.jit_entries import entry_of
-from tests.support.inputs.jit_writer import STRIDE, JitWriter
+from tests.support.inputs.jit_writer import STRIDE, JitWriter, entry_of
 from tests.support.inputs.linker_inputs import (
     Writer,
     inject_bytes,

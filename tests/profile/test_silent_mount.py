@@ -2,24 +2,135 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import shutil
+import signal
+import stat
+import struct
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import pytest
 
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.live import until_it_runs
-from tests.support.processes.silent_mount import SilentMount
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.support.peers import Compiler
+
+IN = struct.Struct("<IIQQIIII")  # len, opcode, unique, nodeid, uid, gid, pid, padding
+OUT = struct.Struct("<IiQ")  # len, error, unique
+ATTR = struct.Struct("<6Q10I")
+LOOKUP, FORGET, GETATTR, OPEN, READ, INIT, OPENDIR, INTERRUPT, BATCH_FORGET = 1, 2, 3, 14, 15, 26, 27, 36, 42
+NO_REPLY = (FORGET, INTERRUPT, BATCH_FORGET)
+INIT_REPLY = struct.Struct("<4I2H2I2H8I")
+OPEN_REPLY = struct.Struct("<Q2I")
+READ_REQUEST = struct.Struct("<QQI")
+ROOT = 1  # its number
+MAX_READ = 1 << 17
+ENOENT, ENOSYS = 2, 38
+MNT_DETACH = 2
+WHOLE = 1 << 20  # bytes of the longest request
+
+
+class SilentMount:
+    """A FUSE file system of a few files, mounted at a directory within the block. Needs root and /dev/fuse: OSError without them.
+
+    It speaks the protocol itself. When it is silent, requests are read and not answered, as by a server that hangs: not even
+    SIGKILL ends a process that waits for one. The end of the block ends the server, and with it all waits.
+    """
+
+    def __init__(self, directory: Path, files: dict[str, bytes]) -> None:
+        self.directory = directory
+        self._names = list(files)
+        self._contents = list(files.values())
+        self._libc = ctypes.CDLL(None, use_errno=True)
+
+    def __enter__(self) -> Self:
+        device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+        options = f"fd={device},rootmode=40755,user_id=0,group_id=0,allow_other".encode()
+        if self._libc.mount(b"silent", os.fsencode(self.directory), b"fuse.silent", 0, options) != 0:
+            os.close(device)
+            raise OSError(ctypes.get_errno(), "mount")
+        read, write = os.pipe()
+        self._server = os.fork()
+        if not self._server:
+            try:
+                os.close(read)
+                self._serve(device, write)
+            finally:
+                os._exit(1)
+        os.close(device)
+        os.close(write)
+        self._told = read
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self._server, signal.SIGKILL)  # the last copy of the device: all waits end with an error
+        os.waitpid(self._server, 0)
+        self._libc.umount2(os.fsencode(self.directory), MNT_DETACH)
+        os.close(self._told)
+
+    def be_silent(self) -> None:
+        """Answer no more. Pages that were read before are forgotten where nobody has mapped them."""
+        os.kill(self._server, signal.SIGUSR1)
+        assert os.read(self._told, 1)
+
+    # -- the server
+
+    def _serve(self, device: int, told: int) -> None:
+        silent = False
+
+        def be_silent(*_: object) -> None:
+            nonlocal silent
+            silent = True
+            os.write(told, b".")
+
+        signal.signal(signal.SIGUSR1, be_silent)
+        while True:
+            request = os.read(device, WHOLE)
+            if silent:
+                continue
+            _, opcode, unique, node, *_ = IN.unpack_from(request)
+            if opcode in NO_REPLY:
+                continue
+            error, reply = self._answer(opcode, node, request[IN.size :])
+            with suppress(FileNotFoundError):  # whoever asked has gone
+                os.write(device, OUT.pack(OUT.size + len(reply), -error, unique) + reply)
+
+    def _answer(self, opcode: int, node: int, body: bytes) -> tuple[int, bytes]:
+        if opcode == INIT:
+            major, minor, ahead, _ = struct.unpack_from("<4I", body)
+            return 0, INIT_REPLY.pack(major, min(minor, 31), ahead, 0, 12, 9, MAX_READ, 1, 32, 0, *[0] * 8)
+        if opcode == LOOKUP:
+            name = os.fsdecode(body.rstrip(b"\0"))
+            if name not in self._names:
+                return ENOENT, b""
+            found = self._names.index(name) + ROOT + 1
+            return 0, struct.pack("<4Q2I", found, 1, 0, 0, 0, 0) + self._attributes(found)
+        if opcode == GETATTR:
+            return 0, struct.pack("<Q2I", 0, 0, 0) + self._attributes(node)
+        if opcode in (OPEN, OPENDIR):
+            return 0, OPEN_REPLY.pack(0, 0, 0)
+        if opcode == READ:
+            _, offset, size = READ_REQUEST.unpack_from(body)
+            return 0, self._contents[node - ROOT - 1][offset : offset + size]
+        return ENOSYS, b""
+
+    def _attributes(self, node: int) -> bytes:
+        """Valid for no time: each look at them is a request."""
+        size = 0 if node == ROOT else len(self._contents[node - ROOT - 1])
+        mode = stat.S_IFDIR | 0o755 if node == ROOT else stat.S_IFREG | 0o755
+        return ATTR.pack(node, size, -(-size // 512), 1, 1, 1, 0, 0, 0, mode, 1, 0, 0, 0, 4096, 0)
+
 
 BUSY = """
 #include <dlfcn.h>

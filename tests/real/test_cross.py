@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 from sframegen import add_section
 from sframegen.elf.file import open_elf
-from tests.support.cross import ARM64_BE, BUILDS, MACHINES, S390X, Build
+from tests.support.cross import ARM64, ARM64_BE, MACHINES, S390X, Machine
 from tests.support.loops import for_each
 from tests.support.oracles.compare import Verdict, compare
 from tests.support.programs import AARCH64_ALONE, ALONE, ALONE_PRINTED, HOSTED, PRINTED, PROGRAM, RUNNER, THROWING, THROWN
@@ -19,13 +19,47 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.support.cross import Machine
     from tests.support.peers import Compiler, Peers
 
     CrossCompiler = Callable[[Machine], Compiler]
 
 pytestmark = pytest.mark.full
 
+
+class Build(NamedTuple):
+    machine: Machine
+    flags: str
+    shows: tuple[str, ...]  # patterns in readelf's text of the section: the flags made what they are for
+
+
+FRAME = r"c-\d+ +c-\d+"
+ARM64_BUILDS = {
+    "-O0": (rf"sp\+40032 +{FRAME}$", rf"sp\+700032 +{FRAME}$", r"fp\+"),
+    "-O2": (rf"sp\+700032 +{FRAME}$", rf"fp\+\d+ +{FRAME}$"),
+    "-Os": (),
+    "-O2 -fomit-frame-pointer": (r"sp\+\d+ +u +c-\d+$",),
+    "-O2 -mbranch-protection=standard": (r"sp\+0 +u +u\[s\]$", rf"sp\+\d+ +{FRAME}\[s\]$"),
+    "-O2 -mbranch-protection=pac-ret+leaf+b-key": (r"pauth = B key", rf"fp\+\d+ +{FRAME}\[s\]$"),
+    "-O2 -fstack-clash-protection -fstack-protector-strong": (r"r12\+655360 *u +u$",),
+    "-O2 -no-pie": (),
+    f"-O2 {ARM64.static}": (),
+    "-O2 -static-pie": (r"sp\+-16 +",),
+    "-O2 -shared -fPIC": (),
+}
+S390X_BUILDS = {
+    "-O0": (rf"fp\+700\d+ +{FRAME}$", r"sp\+\d+ +r\d\d\+0 +U$", r"sp\+\d+ +r\d\d\+0 +r\d\d\+0$"),
+    "-O2": (rf"sp\+40\d+ +{FRAME}$", rf"sp\+700\d+ +{FRAME}$", r"sp\+\d+ +u +c-\d+$", r"sp\+\d+ +u +r\d\d\+0$"),
+    "-Os": (),
+    "-O2 -fno-omit-frame-pointer": (r"fp\+\d+ +r\d\d\+0 +U$", r"fp\+\d+ +r\d\d\+0 +r\d\d\+0$"),
+    "-O2 -march=z13": (),
+    "-O2 -march=z900": (r"sp\+\d+ +c-\d+ +U$",),
+    "-O2 -mpacked-stack": (r"sp\+\d+ +u +c-16$",),
+    "-O2 -mbackchain": (),
+    "-O2 -fno-pie -no-pie": (),
+    f"-O2 {S390X.static}": (),
+    "-O2 -shared -fPIC": (),
+}
+BUILDS = [Build(ARM64, *build) for build in ARM64_BUILDS.items()] + [Build(S390X, *build) for build in S390X_BUILDS.items()]
 FREESTANDING = ("-ffreestanding", "-nostdlib")
 
 

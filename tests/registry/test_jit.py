@@ -19,8 +19,7 @@ from sframegen.registry.jit_list import JitRegions, read_nodes
 from sframegen.registry.jit_tables import TABLE_COST, TABLE_SIZE, Budget, JitTables, rule_of_entry
 from sframegen.registry.regions import BudgetError, Registry
 from sframegen.registry.structures import CodeJitInfo, JitEntry, JitList, JitNode, JitTable, encode, struct_size
-from tests.support.inputs.jit_entries import entry_of
-from tests.support.inputs.jit_writer import STRIDE, JitWriter
+from tests.support.inputs.jit_writer import STRIDE, JitWriter, entry_of
 from tests.support.loops import for_each
 from tests.support.processes.memories import Pieces
 

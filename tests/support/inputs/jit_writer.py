@@ -1,20 +1,43 @@
-"""Writes tables of code made at run time, as sframegen_jit.h does in C."""
+"""Writes tables of code made at run time, as sframegen_jit.h does in C, and their entries, as a compiler does."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from sframegen.registry.jit_tables import FRE_SIZE, REMOVED, TABLE_SIZE
+from sframegen.registry.jit_tables import (
+    CFA_SP,
+    FP_SAVED,
+    FRE_SIZE,
+    IS_OUTERMOST,
+    IS_SIGNAL,
+    RA_SAVED,
+    RA_SIGNED,
+    REMOVED,
+    TABLE_SIZE,
+    rule_of_entry,
+)
 from sframegen.registry.structures import RECORDS, JitEntry, JitTable, encode, struct_size
 
 if TYPE_CHECKING:
     from mmap import mmap
 
     from sframegen.elf.records import ByteOrder
+    from sframegen.format.abi import Abi
+    from sframegen.format.model import Rule
 
 STRIDE = struct_size(JitEntry)
 USED_LEN_AT, NEXT_AT, INFO_AT = 8, 16, FRE_SIZE - 1
+
+
+def entry_of(size: int, ip_off: int, rule: Rule, abi: Abi, *, signal: bool = False) -> JitEntry:
+    """Return the entry for a rule. Raises ValueError for a rule that entries cannot express."""
+    info = IS_SIGNAL * signal | RA_SAVED * (rule.ra is not None) | FP_SAVED * (rule.fp is not None) | RA_SIGNED * rule.ra_signed
+    info |= IS_OUTERMOST if rule.cfa is None else CFA_SP * (rule.cfa.register == abi.sp)
+    entry = JitEntry(size, ip_off, *(where.offset if where else 0 for where in rule[:3]), info)  # type: ignore[call-arg]
+    if rule_of_entry(entry, abi) != rule:
+        raise ValueError(f"an entry of a table cannot say {rule}")
+    return entry
 
 
 class JitWriter:
