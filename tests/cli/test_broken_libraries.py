@@ -90,16 +90,6 @@ def test_check_does_not_take_a_damaged_library_for_its_own_fault(tmp_path: Path)
     assert "fault" not in done.stderr
 
 
-@pytest.mark.parametrize("how", ["missing", "RuntimeError"])
-def test_fleet_too(how: str, tmp_path: Path) -> None:
-    for module in ("debian", "fsspec", "pyarrow"):
-        pytest.importorskip(module)
-    done = without("pyarrow", how, tmp_path, "fleet", "run", tmp_path, "-o", tmp_path / "out")
-    [line] = done.stderr.splitlines()
-    assert (done.returncode, line.startswith("sframegen: ")) == (1, True)
-    assert "'pyarrow>=" in line.partition("; to install it: ")[2]
-
-
 def test_one_machine_needs_no_dask(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     pytest.importorskip("fsspec")

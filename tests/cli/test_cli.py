@@ -14,7 +14,7 @@ import sframegen
 from sframegen.base.errors import FormatError
 from sframegen.cli import commands
 from sframegen.cli.commands import COMMANDS, GROUPS, cli
-from sframegen.cli.shared.output import Run, join_json_list
+from sframegen.cli.shared.output import Run
 from sframegen.program import build
 from tests.support.commands import run, start
 from tests.support.loops import for_each
@@ -53,7 +53,6 @@ def test_every_command_documents_itself_and_its_options(name: str) -> None:
     [
         ("chek", "No such command 'chek'. Did you mean 'check'?"),
         ("add", "No such command 'add'. Did you mean 'add-section' or 'add-tree'?"),
-        ("frobnicate", "No such command 'frobnicate'."),
         ("", "No such command ''."),
     ],
 )
@@ -81,11 +80,6 @@ def test_that_the_current_directory_is_gone_is_no_fault_of_a_file(arguments: tup
     assert done.stderr == "sframegen: the current directory has been removed: change to one that exists\n"
 
 
-def test_shell_completion() -> None:
-    env = os.environ | {"_SFRAMEGEN_COMPLETE": "bash_complete", "COMP_WORDS": "sframegen loo", "COMP_CWORD": "1"}
-    assert start(env=env).stdout == "plain,lookup\n"
-
-
 def test_help_imports_no_command() -> None:
     code = """
 import sys
@@ -99,14 +93,6 @@ print(*[name for name, module in sys.modules.items()
     light = ["sframegen.base.quick_typing", "sframegen.base.text", "sframegen.program.signals", *cli_modules]
     done = subprocess.run([sys.executable, "-c", code], check=True, text=True, capture_output=True)
     assert sorted(done.stdout.split()) == sorted(light)
-
-
-@for_each("interpreted", [None, *build.MODULES])
-def test_version_says_which_build_runs(monkeypatch: pytest.MonkeyPatch, interpreted: str | None) -> None:
-    monkeypatch.setattr(build, "is_compiled", lambda name: name != interpreted)
-    monkeypatch.setattr(sframegen, "__version__", "1.2.3")
-    kind = "interpreted" if interpreted else "compiled"
-    assert run("--version").stdout == f"sframegen 1.2.3 ({kind})\n"
 
 
 @for_each("name", build.MODULES)
@@ -267,8 +253,3 @@ def test_file_names_go_out_as_they_came_in(program: Path, tmp_path: Path) -> Non
     os.symlink(program, odd)  # noqa: PTH211 - no str holds this name
     result = subprocess.run([sys.executable, "-m", "sframegen", "dump", odd, odd], check=True, capture_output=True)
     assert result.stdout.count(b"\nFile: " + odd + b"\n") == 2
-
-
-@for_each(("documents", "text"), [([], "[]\n"), ([["1"]], "[1]\n"), ([["1"], ["2", "3"]], "[1,\n23]\n")])
-def test_json_list(documents: list[list[str]], text: str) -> None:
-    assert "".join(join_json_list(map(iter, documents))) == text

@@ -136,11 +136,3 @@ def test_cfi_that_cannot_be_read_is_refused(file: Path) -> None:
     assert (result.exit_code, file.read_bytes()) == (1, bytes(data))
     assert ".eh_frame" in result.stderr
     assert result.stderr.count("\n") == 1
-
-
-def test_sections_that_are_not_loaded(compile_c: Compiler, tmp_path: Path) -> None:
-    file = tmp_path / "program"
-    sframegen.add_section(compile_c(PROGRAM, "-O2"), output=file, verify=False, optimize="none", unloaded=True)
-    change = api.convert(file, optimize="fast")
-    assert 0 < change.section_bytes < change.section_bytes_before
-    assert api.convert(file, optimize="fast").section_bytes == 0

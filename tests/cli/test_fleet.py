@@ -40,10 +40,7 @@ def test_without_the_extra_there_is_one_line(tmp_path: Path, monkeypatch: pytest
     [
         (["--memory", "much"], "'much' is not a size such as 512M or 4G"),
         (["--memory", "100"], "100 is out of range for a package (minimum 256M)"),
-        (["--timeout", "0"], "0 is out of range (must be more than 0)"),
         (["--scheduler", "tcp://127.0.0.1:1", "-j", "2"], "--scheduler and --jobs exclude each other"),
-        (["--timeout", "inf"], "inf is not a finite number"),
-        (["--scheduler", "foo"], "'foo' is not an address such as tcp://HOST:PORT"),
         (["--scheduler", "tcp://host:0"], "'tcp://host:0' is not an address such as tcp://HOST:PORT"),
         # Dask takes what is before the port as the host; parts of a URL would make it look like this machine
         (["--scheduler", "tcp://192.0.2.1@localhost:1"], "'tcp://192.0.2.1@localhost:1' is not an address"),
@@ -51,10 +48,7 @@ def test_without_the_extra_there_is_one_line(tmp_path: Path, monkeypatch: pytest
         (["--scheduler", "tcp://?example:1"], "'tcp://?example:1' is not an address"),
         (["--scheduler", "http://host:8786"], "'http://host:8786' is not an address such as tcp://HOST:PORT"),
         (["--mode", "other"], "'other' is not one of"),
-        *(
-            (["--scheduler", address], f"{address} is on another machine and not encrypted")
-            for address in ("tcp://192.0.2.1:8786", "ws://192.0.2.1:8786")
-        ),
+        (["--scheduler", "ws://192.0.2.1:8786"], "ws://192.0.2.1:8786 is on another machine and not encrypted"),
     ],
 )
 def test_wrong_usage(tmp_path: Path, options: list[str], why: str) -> None:

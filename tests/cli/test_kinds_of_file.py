@@ -141,18 +141,6 @@ def test_a_file_that_may_not_be_read_is_refused_and_the_others_are_done(
     assert (result.exit_code, result.stderr.splitlines(), result.stdout) == (1, lines, "")
 
 
-def test_capabilities_stay(program: Path) -> None:
-    try:
-        os.setxattr(program, "security.capability", CAPABILITY)
-    except OSError as error:
-        pytest.skip(f"cannot set capabilities here: {error.strerror}")
-    copy = program.with_name("copy")
-    for options in (["-o", copy], []):
-        result = run("add-section", *options, program)
-        assert (result.exit_code, result.stderr) == (0, "")
-    assert [os.getxattr(file, "security.capability") for file in (copy, program)] == [CAPABILITY] * 2
-
-
 def test_rights_that_a_copy_cannot_have(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when a user copies root's file."""
     if os.geteuid() != 0:

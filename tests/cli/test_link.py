@@ -19,7 +19,6 @@ from click.testing import CliRunner
 from sframegen import Severity, check, read, remove
 from sframegen.cli.commands import cli
 from sframegen.cli.linking.link_output import expand_response_files, find_output, split_words
-from sframegen.format.abi import is_linked
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -106,14 +105,6 @@ def test_response_files_are_nested_or_stay_what_they_are(here: Path) -> None:
     assert list(expand_response_files(["@outer", "@pipe"])) == ["one", "-o", "in file", "@missing", "@pipe"]
     assert list(expand_response_files(["@endless"])) == ["@endless"]
     assert find_output(["@outer", "two"]) == "in file"
-
-
-@for_each(
-    "content",
-    [b"", b"\x7fELF", b"\x7fELF\x01\x01" + bytes(80), b"\x7fELF\x02\x01" + bytes(10) + b"\2\0\1\0" + bytes(80), b"M" * 90],
-)
-def test_others_are_not_linked_elf(content: bytes) -> None:
-    assert not is_linked(content[:64])
 
 
 # -- by way of compilers
@@ -455,17 +446,4 @@ def test_shims_work_whatever_the_environment_of_a_build(here: Path, shims: Path)
     environment = {"PATH": os.environ["PATH"], "HOME": str(here / "none"), "PYTHONPATH": str(here)}
     done = run("gcc", "-B", shims, "source.c", env=environment)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert good(here / "a.out")
-
-
-def test_a_link_does_without_lief(here: Path, object_file: str) -> None:
-    code = f"""
-import sys
-from sframegen.cli.link import command
-from sframegen import add_section
-command.main(["--", "ld", "-e", "main", {object_file!r}], standalone_mode=False)
-add_section("a.out", verify=False, replace=True)
-print("lief" in sys.modules)
-"""
-    assert run(sys.executable, "-c", code).stdout == "False\n"
     assert good(here / "a.out")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import io
 import json
 import os
-import pty
 import re
 import shutil
 import signal
 import subprocess
 import sys
-from itertools import permutations, product
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -82,11 +81,6 @@ def program(compile_c: Compiler) -> Path:
 
 
 # -- the pieces
-
-
-@for_each("numbers", list(permutations(range(4))))
-def test_outcomes_are_put_in_order(numbers: tuple[int, ...]) -> None:
-    assert list(many_files.restore_order((number, str(number)) for number in numbers)) == ["0", "1", "2", "3"]
 
 
 def test_outcomes_do_not_wait_for_later_ones() -> None:
@@ -187,23 +181,6 @@ def test_all_that_users_see_is_as_with_one(program: Path, tmp_path: Path, option
 
 
 @pytest.mark.sampled
-def test_convert_does_it_too(program: Path, tmp_path: Path) -> None:
-    files = [tmp_path / name for name in ("one", "two", "three")]
-    for file in files:
-        add_section(program, output=file, verify=False)
-    files.insert(1, tmp_path / "absent")
-    files.append(tmp_path / "link")
-    files[-1].hardlink_to(files[0])
-    status, out, err = command("convert", "-j2", "--sframe-version", "2", "--json", *files)
-    assert (status, err) == (1, f"sframegen: {files[1]}: No such file or directory\n")
-    documents = json.loads(out)
-    assert [(document["file"], document.get("to_version")) for document in documents] == [
-        (str(files[n]), None if n == 1 else 2) for n in range(4)
-    ]
-    assert files[0].samefile(files[-1])
-
-
-@pytest.mark.sampled
 def test_names_of_one_file_are_one_job(program: Path, tmp_path: Path) -> None:
     names = [tmp_path / name for name in ("one", "two", "other", "symbolic")]
     shutil.copy(program, names[0])
@@ -277,27 +254,6 @@ os.fork = fork
 def unused():
     """
     assert finish(stand_in(body, "-j3", "a", "b", "c", "d")) == (0, "a: done\nb: done\nc: done\nd: done\n", "")
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize(("after_seconds", "shown"), [(-1, True), (3600, False)])
-@pytest.mark.parametrize("jobs", ["-j1", "-j2"])
-def test_one_bar_on_a_terminal(jobs: str, after_seconds: int, shown: bool) -> None:
-    ours, theirs = pty.openpty()
-    patience = f"many_files.patience.current = many_files.patience.TimeLimits(progress={after_seconds})"
-    body = f"return Summary(path)\n\n{patience}\n\ndef unused():"
-    process = stand_in(body, jobs, "-q", *range(7), stderr=theirs)
-    os.close(theirs)
-    screen = b""
-    try:
-        while piece := os.read(ours, 1 << 16):
-            screen += piece
-    except OSError:  # the terminal's other end is closed: Linux' way of saying so
-        pass
-    os.close(ours)
-    assert finish(process)[:2] == (0, "")
-    assert (b"100%" in screen) is shown
-    assert screen.count(b"\n") == shown
 
 
 # -- what ends it early

@@ -17,7 +17,7 @@ from sframegen.fleet.package_process import PackageProcess
 from sframegen.fleet.result_rows import RowOutcome
 from sframegen.fleet.run_options import Mode, RunOptions
 from sframegen.fleet.sources.items import Item
-from tests.fleet.runs import served, write_tar
+from tests.fleet.runs import write_tar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,40 +75,6 @@ def test_one_process_works_on_many_packages(process: PackageProcess, package: It
 
 def test_a_package_whose_content_is_not_the_one_of_its_index(process: PackageProcess, package: Item) -> None:
     assert "its SHA256 differs from the one in its index" in failure(process, package._replace(sha256="0" * 64))
-
-
-def test_a_process_that_is_killed_costs_its_package(process: PackageProcess, package: Item, tmp_path: Path) -> None:
-    def kill(path: str, _: int) -> None:
-        if path == "/bad.tar":
-            os.kill(pid(process), signal.SIGKILL)
-
-    with served(tmp_path / "pool", kill) as (url, requests):
-        bad = Item("bad.tar", f"{url}/bad.tar")
-        assert "killed by signal 9" in failure(process, bad)
-        assert process.work_on(package._replace(path_or_url=f"{url}/p.tar")).outcome is RowOutcome.ADDED
-        # One that has worked on others may have died of them: a new one tries again.
-        assert "killed by signal 9" in failure(process, bad)
-    assert requests == ["/bad.tar", "/p.tar", "/bad.tar", "/bad.tar"]
-
-
-@pytest.mark.sampled
-def test_a_package_that_hangs_ends_at_the_time_limit(process: PackageProcess, package: Item, tmp_path: Path) -> None:
-    process.work_on(package)
-    number = pid(process)
-    read, write = os.pipe()  # nothing is ever written
-
-    def wait(*_: object) -> None:
-        os.read(read, 1)
-
-    with served(tmp_path / "pool", wait) as (url, _):
-        process.options = RunOptions(timeout=1.0)
-        assert failure(process, Item("slow.tar", f"{url}/p.tar")) == "took longer than 1 second"
-        os.close(write)  # lets the server's thread go
-    os.close(read)
-    with pytest.raises(ProcessLookupError):
-        os.kill(number, 0)
-    process.options = RunOptions(Mode.REWRITE)
-    assert process.work_on(package).is_new
 
 
 def test_what_is_no_answer_costs_its_package(process: PackageProcess, package: Item, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-import sframegen
 from sframegen.cli.commands import cli
 from sframegen.code.isa.disassembly import make_disassembler
 from sframegen.code.isa.machines import isa_of
@@ -144,16 +143,6 @@ def test_files_that_become_shorter_are_a_line_each(arguments: tuple[str, ...], l
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.splitlines() == [f"sframegen: {file}: it was truncated while being read" for file in files]
     assert sorted(tmp_path.iterdir()) == files
-
-
-def test_a_section_that_was_read_needs_its_file_no_more(library: Path, tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    sframegen.add_section(library, output=file)
-    expected = sframegen.read(file).table
-    section = sframegen.read(file)
-    os.truncate(file, 0)
-    assert list(section.table.start) == list(expected.start)
-    assert section.rule_at(expected.start[1]) is not None
 
 
 # -- mapped files that become shorter while zeros are asked for

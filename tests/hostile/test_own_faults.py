@@ -178,18 +178,6 @@ def test_the_other_files_of_a_package_in_a_fleet_are_done(files: Path, monkeypat
     assert list((files / "out").rglob("package.tar"))
 
 
-def test_a_link_ends_well(files: Path) -> None:
-    linker = files / "ld"
-    linker.write_text('#!/bin/sh\ncp "$3" "$2"\n')
-    linker.chmod(0o755)
-    done = run("link", "--", linker, "-o", files / "linked", files / "bad.plain")
-    assert done.returncode == 0
-    assert f"warning: {files}/linked: sframegen fault, please report it: IndexError: planted" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert (files / "linked").read_bytes() == (files / "bad.plain").read_bytes()
-    faults_in(run("link", "--strict", "--", linker, "-o", files / "linked", files / "bad.plain"), f"{files}/linked")
-
-
 # Where commands that are given no ELF file begin their work, and their arguments.
 ELSEWHERE: dict[str, tuple[str, ...]] = {
     "stack": ("Process", "1"),

@@ -140,8 +140,6 @@ def test_damaged_packages_are_refused(library: bytes, tmp_path: Path) -> None:
         (good, sum_of_other, "", "a.so: its checksum differs"),
         (tar([("./a.so", library), ("./a.so", library)]), control, "", "a.so: a second file"),
         (tar([(entry("./dev/x", tarfile.BLKTYPE), b"")]), control, "", "dev/x: a device"),
-        (tar([(entry("./x", tarfile.FIFOTYPE), b"")]), control, "", "x: a device or FIFO"),
-        (tar([(entry("./usr/x", tarfile.SYMTYPE, "../../x"), b"")]), control, "", "usr/x: a link that leads out"),
         (tar([("./../x", b"")]), control, "", "a name that leads out"),
     ):
         path = deb(tmp_path / "x.deb", data, about, suffix=suffix)

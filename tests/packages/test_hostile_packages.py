@@ -171,19 +171,6 @@ def overlapping(count: int, size: int) -> bytes:
     return out + directory + end
 
 
-@pytest.mark.full
-def test_a_hundred_thousand_entries(library: bytes, tmp_path: Path) -> None:
-    """Work: as many names cost as much each."""
-    path = tmp_path / "x.tar"
-    header = entry("x", tarfile.REGTYPE).tobuf(tarfile.USTAR_FORMAT)
-    assert len(header) == 512
-    files = [(f"x/{number}", b"") for number in range(100_000)]
-    path.write_bytes(tar([*files, ("a.so", library)], tarfile.USTAR_FORMAT))
-    summary = add_to_package(path, verify=False)
-    assert summary.package is not None
-    assert (summary.package.entries, summary.package.changed) == (100_001, 1)
-
-
 def test_too_many_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(package_pass, "MAX_ENTRIES", 1000)
     path = tmp_path / "x.tar"
@@ -234,17 +221,6 @@ def test_a_fifo_with_the_name_of_a_package(tmp_path: Path) -> None:
     os.mkfifo(path)
     result = invoke("add-section", path)
     assert (result.exit_code, result.stderr) == (1, f"sframegen: {path}: not a regular file\n")
-
-
-def test_a_link_to_a_package_stays_a_link(packages: dict[str, Path]) -> None:
-    """Our own link is followed; the file that it leads to changes."""
-    path = packages["whl"]
-    link = path.with_name("link.whl")
-    link.symlink_to(path.name)
-    before = path.read_bytes()
-    add_to_package(link, verify=False)
-    assert link.is_symlink()
-    assert path.read_bytes() != before
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")

@@ -267,12 +267,10 @@ def test_what_is_not_handled_is_known_wherever_its_files_stand(kind: str, suffix
 @pytest.mark.parametrize(
     "names",
     [
-        ("manifest.json",),
         ("manifest.json", "repositories"),
         ("index.json", "blobs/x"),
         ("oci-layout",),
         ("etc/oci-layout", "etc/index.json"),
-        ("etc/.MTREE", "etc/.PKGINFO"),
         ("data.tar.gz", "debian-binary"),
     ],
 )

@@ -8,16 +8,17 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
-from elftools.elf.elffile import ELFFile
 
 import sframegen
 from sframegen.backtrace.library_files import PRELOAD, SHARED, SONAME
-from sframegen.backtrace.preloading import HERE
 from tests import ROOT
+from tests.backtrace.test_library_files import TAG
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 REQUIREMENT = re.compile(r"([\w.]+)([^;]*)")
@@ -92,37 +93,9 @@ def test_each_file_that_is_named_exists_and_each_script_can_be_run() -> None:
 
 
 def test_the_debian_library_asks_for_a_glibc_that_has_its_functions() -> None:
-    """dpkg-shlibdeps finds no versions in it: it is linked without them."""
+    """dpkg-shlibdeps finds no versions in it. What it needs, tests/backtrace/test_library_files.py sees."""
     package = CONTROL.partition("\nPackage: libsframe-backtrace0\n")[2]
-    needed = re.search(r"^Depends: libc6 \(>= (\d+)\.(\d+)\),", package, re.MULTILINE)
-    assert needed
-    if not (HERE / SHARED).exists():
-        pytest.skip("this build has no C libraries")
-    libc = next(line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith("/libc.so.6"))
-    with (HERE / SHARED).open("rb") as ours, Path(libc).open("rb") as glibc:
-        symbols = named(ELFFile(ours), ".dynsym").iter_symbols()
-        wanted = {one.name for one in symbols if one["st_shndx"] == "SHN_UNDEF" and one["st_info"]["bind"] == "STB_GLOBAL"}
-        oldest = oldest_versions(ELFFile(glibc))
-    assert wanted
-    assert max(oldest[name] for name in wanted) <= (int(needed[1]), int(needed[2]))
-
-
-def named(file: ELFFile, section: str) -> Any:
-    return file.get_section_by_name(section)
-
-
-def oldest_versions(libc: ELFFile) -> dict[str, tuple[int, int]]:
-    """By function: the first release of glibc that has it."""
-    names = {one["vd_ndx"]: next(parts).name for one, parts in named(libc, ".gnu.version_d").iter_versions()}
-    symbols = named(libc, ".dynsym").iter_symbols()
-    found: dict[str, tuple[int, int]] = {}
-    for symbol, version in zip(symbols, named(libc, ".gnu.version").iter_symbols(), strict=True):
-        number = version["ndx"]
-        release = re.match(r"GLIBC_(\d+)\.(\d+)", names.get(number & 0x7FFF, "")) if isinstance(number, int) else None
-        if release:
-            this = int(release[1]), int(release[2])
-            found[symbol.name] = min(this, found.get(symbol.name, this))
-    return found
+    assert re.findall(r"^Depends: libc6 \(>= ([\d.]+)\),", package, re.MULTILINE)[0] == ".".join(map(str, TAG))
 
 
 def test_programs_get_the_library_from_its_own_rpm() -> None:

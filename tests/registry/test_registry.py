@@ -66,6 +66,3 @@ def test_a_region_ends_with_the_address_space() -> None:
     registry.register(Region((1 << 64) - 1, 1 << 64, 0, Nothing()))
     assert registry.find((1 << 64) - 1) is not None
     refused(errno.EINVAL, registry.register, Region(1, (1 << 64) + 1, 0, Nothing()))
-
-
-# --- Structures -------------------------------------------------------------------------------------------------------------------
