@@ -108,15 +108,12 @@ class ManyRecords:
 
     def __init__(self, at_each: int = 3) -> None:
         self.fileno, self.given, self.looks, self.at_each = -1, 0, 0, at_each
-        self.seen = threading.Event()
 
     def wait(self, milliseconds: int) -> None:
         pass
 
     def take(self) -> list[bytes]:
         self.looks += 1
-        if self.looks > 1:
-            self.seen.set()
         self.given += self.at_each
         return [record(number) for number in range(self.given - self.at_each, self.given)]
 
@@ -215,12 +212,3 @@ def test_without_a_thread_it_ends_in_one_line(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(threading.Thread, "start", start)
     with closing(reader_of(ManyRecords())) as reader, pytest.raises(SframegenError, match=r"can't start new thread: .*`ulimit -v`"):
         reader.start(1.0, lambda: None)
-
-
-def test_it_looks_while_nobody_asks() -> None:
-    ring = ManyRecords()
-    with closing(reader_of(ring)) as reader:
-        reader.start(0.001, lambda: None)
-        assert ring.seen.wait(60.0)
-        reader.stop()
-        assert reader.take_records(0)[0] == record(0)

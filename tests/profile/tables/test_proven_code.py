@@ -62,9 +62,15 @@ def test_too_much_code_is_left_alone(program: ElfFile, monkeypatch: pytest.Monke
     assert "bytes of code without call frame information: too many" in made.why
 
 
-def test_an_unchanged_file_is_not_read_again(program: ElfFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TableCache:
+    """It keeps tables of files that were just made, too."""
     monkeypatch.setattr("sframegen.profile.file_cache.SETTLING_TIME", -(10**18))
-    cache, stores = TableCache(tmp_path / "cache"), Stores()
+    return TableCache(tmp_path / "cache")
+
+
+def test_an_unchanged_file_is_not_read_again(program: ElfFile, cache: TableCache) -> None:
+    stores = Stores()
     plain = make_table(program, cache)
     recalled = load_cached_table(program, cache, stores)
     assert recalled == plain._replace(origin=Origin.CACHED)
@@ -72,14 +78,10 @@ def test_an_unchanged_file_is_not_read_again(program: ElfFile, tmp_path: Path, m
     assert load_cached_table(program, cache, stores) == made
 
 
-def test_a_file_without_build_id_and_cfi_is_proven_once(
-    compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_without_build_id_and_cfi_is_proven_once(compile_c: Compiler, cache: TableCache) -> None:
     """As static programs of musl: each profile proved their rules again."""
-    monkeypatch.setattr("sframegen.profile.file_cache.SETTLING_TIME", -(10**18))
     flags = ("-O1", "-fno-inline", "-fno-asynchronous-unwind-tables", "-nostartfiles", "-static", "-Wl,--build-id=none")
     elf = open_elf(compile_c("int f(int n) { return n + 1; } int main(int n) { return f(n); }", *flags))
-    cache = TableCache(tmp_path / "cache")
     assert make_table(elf, cache).table is None
     assert load_cached_table(elf, cache, Stores()) is None
     made = make_proven_table(elf, cache)
@@ -89,10 +91,8 @@ def test_a_file_without_build_id_and_cfi_is_proven_once(
     assert load_cached_table(elf, cache, Stores()) == made
 
 
-def test_it_is_remembered_that_nothing_can_be_proven(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sframegen.profile.file_cache.SETTLING_TIME", -(10**18))
+def test_it_is_remembered_that_nothing_can_be_proven(compile_c: Compiler, cache: TableCache) -> None:
     elf = open_elf(compile_c("int main(void) { return 0; }", "-O1", "-nostartfiles", "-shared", "-fPIC", "-Wl,--build-id=sha1"))
-    cache = TableCache(tmp_path / "cache")
     assert make_proven_table(elf, cache) == (None, Origin.NOTHING, "")
     recalled = load_cached_table(elf, cache, Stores())
     assert recalled == make_table(elf)._replace(origin=Origin.CACHED_WITHOUT_PROOF)

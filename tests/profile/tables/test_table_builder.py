@@ -53,19 +53,6 @@ def results(builder: TableBuilder, waiting_stacks: Mapping[int, int] = NO_WAITIN
     return {one.number: one for one in found}
 
 
-@pytest.mark.sampled
-def test_the_table_is_the_one_that_this_process_makes() -> None:
-    expected = make_table(PYTHON)
-    assert expected.table is not None
-    with TableBuilder(2, None) as builder:
-        for number in (7, 3, 5):
-            builder.request(number, PYTHON)
-        made = results(builder)
-        builder.request(9, PYTHON)  # that no process has been told of
-        made |= results(builder)
-    assert made == {number: BuiltTable(number, expected.table, "", Origin.CONVERTED) for number in (3, 5, 7, 9)}
-
-
 def fail() -> None:
     raise MemoryError
 

@@ -122,10 +122,8 @@ SAME = {
     End.NOT_COVERED: {End.NO_RULE, End.GUESS_FAILED, End.COPY_TOO_SHORT},
     End.UNREADABLE: {End.UNREADABLE, End.COPY_TOO_SHORT},
     End.OFF_THE_STACK: {End.COPY_TOO_SHORT},
-    End.NOT_ASCENDING: {
-        End.NOT_ASCENDING,
-        End.COPY_TOO_SHORT,
-    },  # the latter where the CFA is beyond 64 bits: the frame lies above the copy
+    # The latter where the CFA is beyond 64 bits: the frame lies above the copy.
+    End.NOT_ASCENDING: {End.NOT_ASCENDING, End.COPY_TOO_SHORT},
     End.LOOP: {End.TOO_DEEP},
 }
 
