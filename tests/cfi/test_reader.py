@@ -191,8 +191,10 @@ def test_numbers_that_no_frame_has_do_not_wrap() -> None:
     assert rule.fp.a >= 1 << 31
 
 
-def test_terminators_in_the_middle_end_nothing() -> None:
-    frames = Frames()
+@for_each("eh", [True, False])
+def test_terminators_in_the_middle_end_nothing(eh: bool) -> None:
+    """In .debug_frame Go's linker leaves them."""
+    frames = Frames(eh=eh)
     cie = frames.cie()
     frames.plain_fde(cie, 0x4000, 16)
     frames.data += bytes(4)
@@ -233,13 +235,6 @@ def test_the_return_address_column_is_a_byte_in_version_1(version: int) -> None:
     frames.plain_fde(frames.cie(b"\x0c\x07\x08" + b"\x05\xc8\x01\x01", version=version, ra=200), 0x4000, 16)
     [(_, rule)] = rows(read_cfi_sections([frames.section()], AMD64))
     assert (rule.ra_column, rule.ra) == (200, AT_8)
-
-
-def test_segment_selectors_are_skipped() -> None:
-    frames = Frames(eh=False)
-    cie = frames.cie(version=4, segment_size=2)
-    frames.fde(cie, b"\xaa\xbb" + frames.number(0x4000, 8), frames.number(16, 8))
-    assert list(read_cfi_sections([frames.section()], AMD64).start) == [0x4000]
 
 
 TARGET = 0x2345
@@ -418,7 +413,6 @@ def test_of_many_faulty_fdes_the_first_are_kept_and_all_counted() -> None:
         (bad(augmentation="?"), "unknown augmentation"),
         (bad(augmentation="zR", data=b"\x0d"), "unknown pointer encoding"),
         (bad(augmentation="zR", data=b"\x6b"), "unknown pointer encoding"),
-        (bad(data_alignment=1 << 40), "alignment factors 1 and 1099511627776"),
     ],
 )
 def test_faults_say_where(section: CfiSection, message: str) -> None:
@@ -521,15 +515,6 @@ def test_unsigned_numbers_of_any_length(value: int) -> None:
     assert cursor.read_uleb() == (value if value < 1 << 56 else 1 << 62)
 
 
-def test_terminators_in_debug_frame_end_nothing() -> None:
-    """Go's linker leaves them."""
-    frames = Frames(eh=False)
-    cie = frames.cie()
-    frames.data += bytes(4)
-    frames.plain_fde(cie, 0x4000, 16)
-    assert list(read_cfi_sections([frames.section()], AMD64).start) == [0x4000]
-
-
 def test_signal_frames_without_augmentation_data() -> None:
     """GNU as writes them for `.cfi_sections .debug_frame` and `.cfi_signal_frame`."""
     frames = Frames(eh=False)
@@ -581,8 +566,8 @@ def test_instructions_that_share_a_place_in_the_cache(one: bytes, other: bytes, 
     assert [rule.cfa for _, rule in found] == [expected[0], expected[1], expected[0], cfa(RSP, 8)]
 
 
-@for_each(("size", "is_read"), [(8, True), (9, False)])
-def test_segment_selectors_that_no_machine_has(size: int, is_read: bool) -> None:
+@for_each(("size", "is_read"), [(2, True), (8, True), (9, False)])
+def test_segment_selectors(size: int, is_read: bool) -> None:
     frames = Frames(eh=False)
     cie = frames.cie(version=4, segment_size=size)
     frames.fde(cie, bytes(size) + frames.number(0x4000, 8), frames.number(16, 8))

@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -14,9 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner
-from elftools.common.exceptions import DWARFError
-from elftools.dwarf.callframe import FDE, CallFrameInfo
-from elftools.dwarf.structs import DWARFStructs
 
 import sframegen
 from sframegen.checks.check import check_file
@@ -231,14 +227,6 @@ def test_a_first_reader_that_calls_a_good_section_wrong_is_found(library: Path, 
 # -- what pyelftools does wrong: named, known by a test each, and never a finding
 
 
-def entries(frames: Frames) -> list[Any]:
-    """The FDEs as pyelftools gives them to anyone."""
-    section = frames.section()
-    structs = DWARFStructs(little_endian=not frames.big, dwarf_format=32, address_size=8)
-    info = CallFrameInfo(BytesIO(section.data), len(section.data), section.address, structs, section.eh)
-    return [entry for entry in info.get_entries() if isinstance(entry, FDE)]
-
-
 def functions_of(section: CfiSection, abi: Abi = AMD64) -> FdeColumns:
     functions = FdeColumns()
     for _ in read_fdes(section, 0, abi, functions):
@@ -272,10 +260,17 @@ def assert_one_is_unread(frames: Frames, why: str, abi: Abi = AMD64) -> None:
     assert ranges_of(functions, [(0x1000, 0x2000)]) == [(0x1000, 0x1010, UNKNOWN_ROW), (0x1010, 0x1020, 0)]
 
 
-def test_pyelftools_scales_def_cfa_sf_by_the_wrong_factor() -> None:
-    frames = frames_of(b"\x12\x07\x7e", b"")  # CFA = rsp + -2 * -8
-    assert entries(frames)[0].get_decoded().table[-1]["cfa"].offset == -2
-    assert_one_is_unread(frames, pyelftools_cfi.MISREAD_OPCODES[0x12])
+UNREAD = {
+    "scales def_cfa_sf by the wrong factor": (b"\x12\x07\x7e", AMD64, pyelftools_cfi.MISREAD_OPCODES[0x12]),
+    "fails on a state that was not remembered": (b"\x41\x0b", AMD64, pyelftools_cfi.DAMAGED),
+    "drops a last row of nothing but an expression": (b"\x41\x0f\x02\x8f\x08", AARCH64, pyelftools_cfi.LAST_ROW),
+}
+
+
+@for_each(("program", "abi", "why"), UNREAD.values(), ids=UNREAD)
+def test_what_pyelftools_does_wrong_is_unread(program: bytes, abi: Abi, why: str) -> None:
+    initial: dict[str, Any] = {"initial": b"\x0c\x1f\0", "ra": 30} if abi is AARCH64 else {}
+    assert_one_is_unread(frames_of(program, b"", **initial), why, abi)
 
 
 def test_pyelftools_takes_the_pointer_of_set_loc_to_be_plain() -> None:
@@ -283,29 +278,17 @@ def test_pyelftools_takes_the_pointer_of_set_loc_to_be_plain() -> None:
     cie = frames.cie(INITIAL, augmentation="zR", data=b"\x0b")  # sdata4
     for start, program in ((0x1000, b"\x01\x08\x10\0\0\x0e\x10\0\0\0\0"), (0x1010, b"")):
         frames.fde(cie, frames.number(start, 4), frames.number(16, 4), program)
-    assert entries(frames)[0].get_decoded().table[-1]["pc"] > 1 << 32
     assert_one_is_unread(frames, pyelftools_cfi.MISREAD_OPCODES[0x01])
 
 
-def test_pyelftools_fails_on_a_state_that_was_not_remembered() -> None:
-    frames = frames_of(b"\x41\x0b", b"")
-    with pytest.raises(IndexError):
-        entries(frames)[0].get_decoded()
-    assert_one_is_unread(frames, pyelftools_cfi.DAMAGED)
-
-
 def test_pyelftools_fails_on_gnu_args_size_which_says_nothing() -> None:
-    frames = frames_of(b"\x41\x2e\x10\x0e\x20", b"\x41\x0e\x20")
-    with pytest.raises((DWARFError, ValueError)):  # the error's own text has an error
-        entries(frames)[0].get_decoded()
-    functions = functions_of(frames.section())
+    functions = functions_of(frames_of(b"\x41\x2e\x10\x0e\x20", b"\x41\x0e\x20").section())
     assert not functions.unread
     assert rows_of(functions) == [(0x1000, 0), (0x1001, 1), (0x1010, 0), (0x1011, 1)]
 
 
 def test_pyelftools_ignores_signed_return_addresses() -> None:
     frames = frames_of(b"\x41\x2d\x41\x0a\x2d\x41\x0b\x41", b"", initial=b"\x0c\x1f\0", ra=30)
-    assert len({str(line["cfa"]) + str(sorted(map(str, line))) for line in entries(frames)[0].get_decoded().table}) == 1
     functions = functions_of(frames.section(), AARCH64)
     states = list(functions.states)
     assert [(at, states[state].signed) for at, state in rows_of(functions)][:5] == [
@@ -313,22 +296,10 @@ def test_pyelftools_ignores_signed_return_addresses() -> None:
     ]  # fmt: skip
 
 
-def test_pyelftools_drops_a_last_row_of_nothing_but_an_expression() -> None:
-    frames = frames_of(b"\x41\x0f\x02\x8f\x08", b"", initial=b"\x0c\x1f\0", ra=30)
-    assert len(entries(frames)[0].get_decoded().table) == 1
-    assert_one_is_unread(frames, pyelftools_cfi.LAST_ROW, AARCH64)
-
-
-@for_each(
-    ("after", "lost"),
-    [(b"\x0d\x06", "offset"), (b"\x0e\x18", "reg"), (b"\x13\x7d", "reg")],
-    ids=["def_cfa_register", "def_cfa_offset", "def_cfa_offset_sf"],
-)
-def test_pyelftools_forgets_half_of_the_cfa_at_an_expression(after: bytes, lost: str) -> None:
+@for_each("after", [b"\x0d\x06", b"\x0e\x18", b"\x13\x7d"], ids=["def_cfa_register", "def_cfa_offset", "def_cfa_offset_sf"])
+def test_pyelftools_forgets_half_of_the_cfa_at_an_expression(after: bytes) -> None:
     """readelf and sframegen go back to it, as in libgcrypt 1.12."""
     frames = frames_of(b"\x41\x0f\x02\x77\x08\x41" + after + b"\x41\x0c\x07\x08", b"")
-    cfa = entries(frames)[0].get_decoded().table[2]["cfa"]
-    assert (getattr(cfa, lost), cfa.expr) == (None, None)
     functions = functions_of(frames.section())
     assert dict(functions.unread) == {pyelftools_cfi.CFA_LOST: 1}
     assert [at for at, state in rows_of(functions) if state < 0] == [0x1002]
@@ -337,7 +308,6 @@ def test_pyelftools_forgets_half_of_the_cfa_at_an_expression(after: bytes, lost:
 
 def test_pyelftools_drops_an_expression_at_the_end_of_a_cie() -> None:
     frames = frames_of(b"\x41\x0d\x06", initial=b"\x0c\x1f\x10\x0f\x02\x8f\x08", ra=30)
-    assert entries(frames)[0].get_decoded().table[-1]["cfa"].offset == 0  # 16 came before the expression
     functions = functions_of(frames.section(), AARCH64)
     assert (dict(functions.unread), len(functions.start)) == ({pyelftools_cfi.LAST_ROW: 1}, 0)
 
@@ -345,16 +315,12 @@ def test_pyelftools_drops_an_expression_at_the_end_of_a_cie() -> None:
 def test_pyelftools_does_not_find_the_cie_of_64_bit_dwarf() -> None:
     frames = Frames(dwarf64=True)
     frames.plain_fde(frames.cie(), 0x1000, 16)
-    with pytest.raises(ValueError, match="negative seek"):
-        entries(frames)
     functions = functions_of(frames.section())
     assert (dict(functions.unread), len(functions.start)) == ({pyelftools_cfi.WIDE_FORMAT: 1}, 0)
 
 
 def test_one_entry_that_pyelftools_cannot_read_costs_no_other() -> None:
     frames = frames_of(b"\x2f\x06\x02", b"")  # DW_CFA_GNU_negative_offset_extended
-    with pytest.raises(ValueError, match="47"):
-        entries(frames)
     functions = functions_of(frames.section())
     assert dict(functions.unread) == {pyelftools_cfi.DAMAGED: 1}
     assert list(functions.start) == [0x1010]

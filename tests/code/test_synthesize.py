@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from types import SimpleNamespace
@@ -444,15 +443,6 @@ def test_cfi_comes_first(compile_c: Compiler, tmp_path: Path) -> None:
     assert any("synthesized: instructions" in line for line in after.details())
     again = sframegen.add_section(both, optimize="none", synthesize=True)
     assert again.note == "has it already"
-
-
-def test_command_line(compile_c: Compiler, tmp_path: Path) -> None:
-    file, out = compile_c(ASSEMBLY, "-O1"), tmp_path / "out"
-    result = CliRunner().invoke(cli, ["add-section", "--json", "--synthesize", str(file), "-o", str(out)])
-    assert result.exit_code == 0
-    assert json.loads(result.stdout)[0]["synthesized_bytes"] > 100
-    lines = CliRunner().invoke(cli, ["check", "-v", str(out)]).stdout.splitlines()
-    assert [line for line in lines if "cfi-silent" in line and "bytes of code are covered, but have no CFI: " in line]
 
 
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,12 +5,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sframegen.base.errors import FormatError
-from sframegen.cli.commands import cli
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert
 from sframegen.conversion.coverage import CATEGORIES
@@ -256,13 +254,6 @@ def check(elf: ElfFile) -> CategoryBytes:
     return fates
 
 
-@for_each("flags", [(), ("-static",), ("-static-pie", "-fPIE"), ("-shared", "-fPIC"), ("-s",)])
-def test_compiled_files(compile_c: Compiler, flags: tuple[str, ...]) -> None:
-    fates = check(open_elf(compile_c(PROGRAM, "-O2", *flags)))
-    assert fates["covered"]["default"] > 0
-    assert fates["no_cfi"]["code"] > 0  # crti.o, crtbeginS.o
-
-
 def test_an_executable_segment_that_holds_more_than_code(compile_c: Compiler) -> None:
     file = compile_c(PROGRAM, "-O2", "-Wl,-z,noseparate-code")
     elf = open_elf(file)
@@ -300,17 +291,6 @@ def test_the_end_of_a_no_op_that_reaches_into_a_function(corpus_file: Callable[[
 
 
 # -- the command
-
-
-def test_verbose_prints_all_fates_and_a_total(compile_c: Compiler) -> None:
-    files = [compile_c(PROGRAM, "-O2"), compile_c(PROGRAM, "-O2", "-shared", "-fPIC")]
-    lines = CliRunner().invoke(cli, ["add-section", "-j1", "-v", "--dry-run", *map(str, files)]).stdout.splitlines()
-    sizes = [sum(end - start for start, end in open_elf(file).executable_ranges()) for file in files]
-    totals = [int(line.split()[0].replace(",", "")) for line in lines if line.endswith(" executable bytes")]
-    assert totals == [*sizes, sum(sizes)]
-    assert lines[lines.index("all 2 files:") + 1] == f"  {sum(sizes):,} executable bytes"
-    tail = lines[lines.index("all 2 files:") + 2 :]
-    assert sum(int(line.split()[0].replace(",", "")) for line in tail) == sum(sizes)
 
 
 # -- the page

@@ -19,7 +19,6 @@ from sframegen.format.layouts import WRITABLE
 from sframegen.format.locate import find_sframe
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.words import encode_rule
-from tests.support import producers
 from tests.support.inputs.linker_inputs import without_sections
 from tests.support.inputs.sframe_files import write_sframe_elf
 from tests.support.loops import for_each
@@ -266,35 +265,6 @@ def test_every_shape_of_every_abi_and_version(
     assert ('attr = "F"' in ours) == (fde_type is FdeType.FLEX)
     assert ('attr = "S' in ours) == layout.signal
     assert ("[s]" in ours, "pauth = B key" in ours) == (abi.ra_is_signed, abi.ra_is_signed)
-
-
-FOREIGN = {
-    "aarch64": ("aarch64-linux-gnu-", (), producers.ROWS_AARCH64),
-    "aarch64-be": ("aarch64-linux-gnu-", ("-EB",), producers.ROWS_AARCH64),
-    "s390x": (
-        "s390x-linux-gnu-",
-        (),
-        producers.functions(
-            leaf="nop; .register 11, 16; nop; .register 14, 17; nop; .restore 11; .restore 14; nop",
-            frame="nop; .offset 11, -72; .offset 14, -48; .offset 15, -40; nop; .def_cfa_offset 320; nop; .def_cfa_register 11",
-            fp_alone="nop; .offset 11, -72; nop; .def_cfa 12, 320; nop",
-            outermost=".undefined 14; nop",
-        ),
-    ),
-}
-
-
-@pytest.mark.parametrize("machine", FOREIGN)
-def test_sections_by_gnu_s_assemblers_for_other_machines(
-    machine: str, peers: Peers, readelf: Callable[..., str], tmp_path: Path
-) -> None:
-    prefix, flags, source = FOREIGN[machine]
-    made, file = tmp_path / "made.o", tmp_path / "library"
-    subprocess.run([peers.tool(prefix + "as"), *flags, "--gsframe", "-o", made], input=source, text=True, check=True)
-    subprocess.run([peers.tool(prefix + "ld"), *flags, "-shared", "-o", file, made], check=True)
-    ours = dump(file)
-    assert "func idx [3]" in ours
-    assert ours.splitlines() == readelf(file).splitlines()
 
 
 def test_section_without_functions_is_a_header() -> None:

@@ -229,17 +229,6 @@ def test_truncated_at_any_byte() -> None:
             decode(section[:size], ADDRESS)
 
 
-def test_functions_that_share_one_block_cannot_ask_for_much_memory() -> None:
-    """A block of 65,535 rows, named by 10,000 functions: 655 million rows in 300 KB."""
-    rows = b"".join(struct.pack("<HBb", start, 3, 8) for start in range(0xFFFF))
-    block = struct.pack("<HBBB", 0xFFFF, 1, 0, 0) + rows
-    count = 10_000
-    header = SframeHeader(0xDEE2, 3, 5, 3, 0, -8, 0, count, 1, len(block), 0, 16 * count)
-    index = struct.pack("<qII", 0, 0x10000, 0) * count
-    with pytest.raises(FormatError, match="655350000 rows in"):
-        decode(struct.pack("<" + HEADER_CODE, *header) + index + block, ADDRESS)
-
-
 @for_each(("count", "is_read"), [(80, True), (81, False)])
 def test_sixteen_rows_for_each_byte_are_read_and_no_more(count: int, is_read: bool) -> None:
     """80 functions with one block of 1,313 rows: 16 for each of the section's 6,565 bytes."""
@@ -251,13 +240,6 @@ def test_sixteen_rows_for_each_byte_are_read_and_no_more(count: int, is_read: bo
     else:
         with pytest.raises(FormatError, match="106353 rows in 6581 bytes"):
             decode(section, ADDRESS)
-
-
-def test_starts_relative_to_the_section_are_read_too() -> None:
-    section = small_section()
-    section[3] = 1  # SORTED alone
-    struct.pack_into("<q", section, HEADER_SIZE, 0x1000 - ADDRESS)
-    assert list(decode(section, ADDRESS).table.start) == [0x1000]
 
 
 def test_more_different_rules_than_are_kept_at_hand() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -114,12 +113,6 @@ def test_a_name_that_is_also_a_number_is_the_name(program: Path) -> None:
     assert lookup(program, "abba").stdout.startswith("0xabba: ")
 
 
-def test_outermost_frame(program: Path) -> None:
-    result = lookup(program, "outermost")
-    assert result.exit_code == 0
-    assert result.stdout.endswith(" <outermost>: outermost frame: ra undefined\n")
-
-
 def test_address_without_a_rule_is_a_finding(program: Path) -> None:
     result = lookup(program, "main", "0x1", "calls")
     assert result.exit_code == 1
@@ -133,30 +126,6 @@ def test_what_is_no_address_is_a_finding(program: Path, text: str) -> None:
     assert result.exit_code == 1
     assert len(result.stdout.splitlines() + result.stderr.splitlines()) == 2
     assert " <main>: " in result.stdout.splitlines()[-1]
-
-
-def test_name_of_several_functions(compile_c: Compiler) -> None:
-    source = SOURCE + '__asm__(".type twin,@function\\n twin: nop\\n .type twin2,@function\\n twin2: nop\\n");'
-    program = compile_c(source, "-O2", "-Wa,--gsframe", peer_binutils=True)
-    data = program.read_bytes().replace(b"\0twin2\0", b"\0twin\0\0")
-    copy = program.with_name("twins")
-    copy.write_bytes(data)
-    first, second = sorted(symbol.address for symbol in read_functions(open_elf(copy)) if symbol.name == "twin")
-    result = lookup(copy, "twin")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == f"sframegen: {copy}: 2 functions are named twin: {first:#x}, {second:#x}\n"
-
-
-def test_json(program: Path) -> None:
-    result = lookup("--json", program, "main", "0x1")
-    assert result.exit_code == 1
-    document = json.loads(result.stdout)
-    assert document["file"] == str(program)
-    covered, missing = document["addresses"]
-    assert (covered["address"], covered["name"]) == (address_of(program, "main"), "main")
-    assert covered["cfa"] == {"base": "rsp", "offset": 8, "deref": False}
-    assert covered["function"]["start"] == covered["address"]
-    assert missing == {"address": 1, "name": None, "rule": None}
 
 
 def test_functions_that_do_not_ascend_are_refused_once(tmp_path: Path) -> None:

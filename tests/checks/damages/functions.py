@@ -9,7 +9,6 @@ from sframegen.checks.finding import Severity
 from sframegen.format.model import Kind
 from sframegen.format.words import Reason
 from tests.checks.damages.kinds import Kinds, draw
-from tests.checks.damages.subject import NotHereError, NowhereError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,30 +100,6 @@ def function_begins_one_byte_earlier(copy: Copy, random: Random) -> int:
     site = copy.site(random, fits)
     copy.table.start[site.function] -= 1
     return site.start - 1
-
-
-@KINDS("cfi-rule", alone=True)
-def rows_of_two_functions_exchanged(copy: Copy, random: Random) -> int:
-    """Of two that are long enough, and whose rules differ at the start."""
-    subject, table = copy.subject, copy.subject.table
-    heads = [site for site in subject.sites if site.row == 0]
-    one = draw(random, heads, lambda _: True)
-
-    def fits(other: Site) -> bool:
-        if table.kind[one.function] != table.kind[other.function] or not copy.differ(one.rule, other.rule):
-            return False
-        return all(
-            table.row_start[table.first_row[f.function + 1] - 1] < table.size[g.function] for f, g in ((one, other), (other, one))
-        )
-
-    try:
-        other = draw(random, heads, fits)
-    except NowhereError as error:
-        raise NotHereError from error
-    rows = table.rows(one.function), table.rows(other.function)
-    copy.set_rows(one.function, rows[1])
-    copy.set_rows(other.function, rows[0])
-    return one.start
 
 
 def _claimed(copy: Copy, random: Random, fits: Callable[[Reason], object]) -> int:

@@ -58,7 +58,6 @@ def _another(copy: Copy, cfa: Where, random: Random) -> Where:
 
 
 _cfa("cfa offset 8 more", lambda *_: True, lambda _, cfa, __: _moved(cfa, 8))
-_cfa("cfa offset 8 less", lambda *_: True, lambda _, cfa, __: _moved(cfa, -8))
 _cfa(
     "cfa from fp instead of sp",
     lambda copy, cfa: cfa.register == copy.abi.sp,
@@ -72,15 +71,6 @@ _cfa(
 _cfa("cfa from another register", lambda copy, cfa: cfa.register in _others(copy), _another, versions=(3,))  # of a flexible rule
 _cfa("cfa not read from memory", lambda _, cfa: cfa.deref, lambda _, cfa, __: cfa._replace(deref=False), versions=(3,))
 _cfa("cfa read from memory", lambda _, cfa: not cfa.deref, lambda _, cfa, __: cfa._replace(deref=True), versions=(3,))
-# s390x stores CFA offsets less 160, and an eighth of that.
-_cfa(
-    "cfa offset adjusted twice", lambda copy, _: copy.abi.cfa_adjustment, lambda copy, cfa, _: _moved(cfa, copy.abi.cfa_adjustment)
-)
-_cfa(
-    "cfa offset scaled twice",
-    lambda copy, cfa: copy.abi.cfa_scale > 1 and cfa.offset != copy.abi.cfa_adjustment,
-    lambda copy, cfa, _: _moved(cfa, (cfa.offset - copy.abi.cfa_adjustment) * (copy.abi.cfa_scale - 1)),
-)
 
 
 # -- RA, FP
@@ -102,11 +92,6 @@ _rule(
 _rule("fp offset 8 less", lambda _, rule: _saved(rule.fp), lambda _, rule: rule._replace(fp=_moved(rule.fp, -8)))
 _rule("fp rule lost", lambda _, rule: rule.fp is not None, lambda _, rule: rule._replace(fp=None))
 _rule("fp rule invented", lambda _, rule: rule.fp is None, lambda _, rule: rule._replace(fp=Where(None, -24, deref=True)))
-_rule(
-    "ra and fp exchanged",
-    lambda _, rule: rule.ra != rule.fp and _saved(rule.ra) and _saved(rule.fp),
-    lambda _, rule: rule._replace(ra=rule.fp, fp=rule.ra),
-)
 _rule("outermost frame invented", lambda *_: True, lambda *_: OUTERMOST)
 
 
@@ -124,41 +109,6 @@ _rule(
 
 
 # -- rows
-
-
-def _stale(register: str) -> None:
-    def do(copy: Copy, random: Random) -> int:
-        def fits(site: Site) -> object:
-            return site.rule.cfa and getattr(site.rule, register) is None and site.before and _saved(getattr(site.before, register))
-
-        site = copy.site(random, fits)
-        return copy.set_rule(site, site.rule._replace(**{register: getattr(site.before, register)}))
-
-    KINDS.add(f"stale {register} rule after a restore", do, "cfi-rule", alone=True)
-
-
-def _neighbours(name: str) -> None:
-    def do(copy: Copy, random: Random) -> int:
-        site = copy.site(random, lambda site: copy.differ(getattr(site, name), site.rule))
-        return copy.set_rule(site, getattr(site, name))
-
-    KINDS.add(f"rule of the row {name}", do, "cfi-rule", alone=True)
-
-
-_stale("fp")
-_stale("ra")
-_neighbours("before")
-_neighbours("after")
-
-
-@KINDS("cfi-rule", alone=True)
-def rules_of_two_rows_exchanged(copy: Copy, random: Random) -> int:
-    site = copy.site(random, lambda site: copy.differ(site.after, site.rule))
-    rows = copy.table.rows(site.function)
-    (here, rule), (there, other) = rows[site.row : site.row + 2]
-    rows[site.row : site.row + 2] = [(here, other), (there, rule)]
-    copy.set_rows(site.function, rows)
-    return site.start
 
 
 @KINDS("cfi-rule", alone=True)

@@ -8,7 +8,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, NamedTuple
 
 from linker.existing.add_or_replace import find_base, make_change, plan_section
-from linker.existing.in_place import find_slot, resize_headers
+from linker.existing.in_place import find_slot
 from linker.inject.apply import write_changed_file
 from sframegen.checks.against_cfi import ALL_REGISTERS
 from sframegen.checks.check import check_file
@@ -16,7 +16,6 @@ from sframegen.checks.finding import Severity
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert_sources
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.records import PHDR_SIZE, RECORDS, SHDR_SIZE, Phdr, Shdr
 from sframegen.format.abi import abi_of
 from sframegen.format.decode import decode
 from sframegen.format.layouts import WRITABLE
@@ -119,23 +118,12 @@ class Subject:
         return found
 
     def file(self, section: bytes) -> bytearray:
-        """The file with that section in the place of its own; where it has another size, the headers say so, too.
-
-        NotHereError where it does not fit.
-        """
+        """The file with that section in the place of its own. NotHereError where it does not fit."""
         place = find_slot(self.elf)
-        if len(section) > place.room:
+        if len(section) > place.size:
             raise NotHereError
         data = bytearray(self.data)
-        data[place.offset : place.offset + place.room] = section.ljust(place.room, b"\0")
-        if len(section) != place.size:
-            segments, sections = resize_headers(self.elf, place, len(section))
-            for number in place.segments:
-                at = self.elf.header.e_phoff + number * PHDR_SIZE
-                RECORDS[Phdr, self.elf.byte_order].pack_into(data, at, *segments[number])
-            for number in place.sections:
-                at = self.elf.header.e_shoff + number * SHDR_SIZE
-                RECORDS[Shdr, self.elf.byte_order].pack_into(data, at, *sections[number].header)
+        data[place.offset : place.offset + place.size] = section.ljust(place.size, b"\0")
         return data
 
     def new_findings(self, data: bytes | bytearray) -> list[Finding]:
