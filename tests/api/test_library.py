@@ -301,6 +301,7 @@ def test_the_library_that_reads_back_is_not_chosen(call: Any) -> None:
         (lambda: sframegen.merge(["a.o"], "none/o", executable="a"), "executable and map_file go together"),
         (lambda: sframegen.merge(["a.o"], "none/o", map_file="a.map"), "executable and map_file go together"),
         (lambda: sframegen.add_section("none", detached="store", output="out"), "it takes neither output nor unloaded"),
+        (lambda: sframegen.add_section("none", detached="store", unloaded=True), "it takes neither output nor unloaded"),
     ],
 )
 @pytest.mark.usefixtures("empty_folder")

@@ -26,20 +26,21 @@ from linker.inject.section_table import Patch, make_section_table, move_header, 
 from sframegen.base.errors import FormatError, SframegenError
 from sframegen.elf.file import ElfFile
 from sframegen.elf.ranges import Extent
-from sframegen.elf.records import EHDR_SIZE, ET, PHDR_SIZE, PT, RECORDS, SHDR_SIZE, SHF, SHT, Phdr, Shdr
-from tests.linker.inject.test_plan import elf_of, with_header, with_segment
-from tests.support.inputs.linker_inputs import Writer, section_named, small_file, without_sections
+from sframegen.elf.records import EHDR_SIZE, ET, PHDR_SIZE, PT, SHF, SHT, Phdr, Shdr
+from tests.support.inputs.linker_inputs import (
+    Writer,
+    elf_of,
+    section_named,
+    small_file,
+    with_header,
+    with_section,
+    with_segment,
+    without_sections,
+)
 from tests.support.loops import for_each
 
 FIRST_PAGE = 0x1000
 LOAD = Phdr(PT.LOAD, 4, 0, 0x1000, 0x1000, 0x100, 0x100, 0x1000)
-
-
-def with_section(data: bytes, name: str, **fields: int) -> bytes:
-    elf = elf_of(data)
-    section = section_named(elf, name)
-    at = elf.header.e_shoff + section.number * SHDR_SIZE
-    return data[:at] + RECORDS[Shdr, "little"].pack(*section.header._replace(**fields)) + data[at + SHDR_SIZE :]
 
 
 @for_each(

@@ -18,10 +18,10 @@ from sframegen import FormatError, add_section, remove
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.elf.dynamic import Role, determine_role, read_dynamic
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.records import PHDR_SIZE, PT
+from sframegen.elf.records import PT
 from sframegen.format.locate import find_sframe
 from tests.support.commands import run as invoke
-from tests.support.inputs.linker_inputs import FLAGS, SOURCE, small_file
+from tests.support.inputs.linker_inputs import FLAGS, SOURCE, small_file, with_segment
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -182,8 +182,7 @@ def test_a_program_has_its_table_at_the_end_where_kernels_find_it(order: ByteOrd
 
 def test_no_kernel_has_room_after_the_last_address() -> None:
     """The refusal names no version then."""
-    data = bytearray(small_file(blocked=256))
-    struct.pack_into("<Q", data, 64 + 4 * PHDR_SIZE + 16, (1 << 63) - 0x5000)  # p_vaddr of the last PT_LOAD
+    data = with_segment(small_file(blocked=256), 4, p_vaddr=(1 << 63) - 0x5000)  # the last PT_LOAD
     with pytest.raises(RefusedError, match=CANNOT_MOVE):
         plan_injection(ElfFile(memoryview(data)), 28)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,16 +15,20 @@ from linker.inject.movable import dynamic_tag_ranges, may_move, named_section_ex
 from linker.inject.plan import check_size, plan_injection
 from sframegen.base.errors import FormatError, RefusedError, SframegenError
 from sframegen.elf.dynamic import DT
-from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.file import open_elf
 from sframegen.elf.ranges import Extent, align_up
-from sframegen.elf.records import PF, PHDR_SIZE, PT, RECORDS, SHF, SHN, SHT, Ehdr, Phdr, Shdr
+from sframegen.elf.records import PF, PHDR_SIZE, PT, SHF, SHN, SHT, Phdr, Shdr
 from tests.support.inputs.linker_inputs import (
+    elf_of,
     inject_bytes,
     restored,
     section_named,
     section_of,
     small_file,
+    with_header,
     with_many_sections,
+    with_section,
+    with_segment,
     without_sections,
 )
 from tests.support.loops import for_each
@@ -36,22 +40,6 @@ if TYPE_CHECKING:
 ORDERS: list[ByteOrder] = ["little", "big"]
 
 
-def elf_of(data: bytes) -> ElfFile:
-    return ElfFile(memoryview(data), "file")
-
-
-def with_header(data: bytes, **fields: Any) -> bytes:
-    elf = elf_of(data)
-    return RECORDS[Ehdr, elf.byte_order].pack(*elf.header._replace(**fields)) + data[64:]
-
-
-def with_segment(data: bytes, number: int, **fields: int) -> bytes:
-    elf = elf_of(data)
-    at = elf.header.e_phoff + number * PHDR_SIZE
-    packed = RECORDS[Phdr, elf.byte_order].pack(*elf.segments[number]._replace(**fields))
-    return data[:at] + packed + data[at + PHDR_SIZE :]
-
-
 @for_each("order", ORDERS)
 def test_the_new_segment(order: ByteOrder) -> None:
     before = elf_of(small_file(order))
@@ -59,6 +47,7 @@ def test_the_new_segment(order: ByteOrder) -> None:
     loads = [s for s in after.segments if s.p_type == PT.LOAD]
     assert loads[1:-1] == [s for s in before.segments if s.p_type == PT.LOAD][1:]
     new, last = loads[-1], loads[-2]
+    assert after.segments.index(new) == after.segments.index(last) + 1
     assert new.p_flags == PF.R
     assert new.p_align == 0x1000
     assert new.p_vaddr % 0x1000 == new.p_offset % 0x1000
@@ -173,6 +162,16 @@ def test_the_old_section_headers_may_be_in_the_way() -> None:
     assert not plan.moves
     assert [s.name for s in elf_of(changed).sections if s.name != ".sframe"] == [s.name for s in elf_of(original).sections]
     assert restored(changed) == original
+
+
+@for_each(("filler", "layout"), [(b"\0", "front"), (b"X", "front"), (b"\xcc", "tail")])
+def test_padding_alone_may_be_written_over(filler: bytes, layout: str) -> None:
+    """However long it is, in a file with section headers. patchelf leaves X where something was."""
+    data = small_file(library=True, blocked=256)
+    at = section_named(elf_of(data), ".init").header.sh_offset
+    without_init = with_section(data[:at] + filler * 256 + data[at + 256 :], ".init", sh_type=SHT.NULL)
+    plan = plan_injection(elf_of(without_init), 28)
+    assert (plan.layout, plan.moves) == (layout, ())
 
 
 REFUSALS = {

@@ -16,7 +16,7 @@ from linker.inject import apply, undo_record
 from sframegen.base.errors import FormatError, VerificationError
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import read_build_id
-from sframegen.elf.records import PF, PHDR_SIZE, PT, RECORDS, Ehdr, Phdr
+from sframegen.elf.records import PF, PT, RECORDS, Phdr
 from tests.linker.inject.test_in_place import REMEDY, add, assert_nothing_is_left, assert_one_section, sframe_bytes, unchanged
 from tests.linker.inject.test_run import REFUSED, STRIPPERS, apply_tool, assert_table_is_found, run
 from tests.support.commands import run as invoke
@@ -24,10 +24,13 @@ from tests.support.inputs.linker_inputs import (
     FLAGS,
     KINDS,
     SOURCE,
+    elf_of,
     inject_bytes,
     section_named,
     small_file,
     source_of,
+    with_header,
+    with_segment,
     without_sections,
 )
 from tests.support.loops import for_each
@@ -49,12 +52,10 @@ def added(original: Path, directory: Path, **options: Any) -> Path:
 def test_code_that_can_be_written_hides_no_metadata(compile_c: Compiler, tmp_path: Path) -> None:
     """The dynamic section, whose tags follow what moves, is in a segment of code then."""
     original = tmp_path / "original"
-    data = bytearray(compile_c(SOURCE, "-shared", "-fPIC").read_bytes())
-    elf = ElfFile(memoryview(bytes(data)))
-    for number, segment in enumerate(elf.segments):
+    data = compile_c(SOURCE, "-shared", "-fPIC").read_bytes()
+    for number, segment in enumerate(elf_of(data).segments):
         if segment.p_type == PT.LOAD and segment.p_flags & PF.W:
-            at = elf.header.e_phoff + number * PHDR_SIZE
-            RECORDS[Phdr, "little"].pack_into(data, at, *segment._replace(p_flags=segment.p_flags | PF.X))
+            data = with_segment(data, number, p_flags=segment.p_flags | PF.X)
     original.write_bytes(data)
     file = added(original, tmp_path)
     assert "patched: DT_" in str(sframegen.add_section(original, dry_run=True).plan)
@@ -182,7 +183,7 @@ ORIGINAL = small_file()
 
 
 def header_with(**changes: Any) -> tuple[int, bytes]:
-    return 0, RECORDS[Ehdr, "little"].pack(*ElfFile(memoryview(ORIGINAL)).header._replace(**changes))
+    return 0, with_header(ORIGINAL, **changes)[:64]
 
 
 def text_offset() -> int:
@@ -300,6 +301,6 @@ def test_verification_stops_what_went_wrong(
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
-    file.write_bytes(b"".join([header_with(e_type=4)[1], ORIGINAL[64:]]))
+    file.write_bytes(with_header(ORIGINAL, e_type=4))
     with pytest.raises(FormatError, match="neither a program nor a library"):
         sframegen.remove(file)

@@ -15,7 +15,7 @@ from linker.inject.plan import describe_plan, plan_unloaded
 from sframegen import FormatError, Severity, Summary, add_section, check, convert, read, remove
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.records import CHDR_SIZE, EHDR_SIZE, PT, RECORDS, SHDR_SIZE, SHF, SHT, Ehdr, Phdr, Shdr
+from sframegen.elf.records import CHDR_SIZE, EHDR_SIZE, PT, SHF, SHT
 from sframegen.format.locate import find_unloaded_section
 from tests.linker.inject.test_min_kernel import system_loader
 from tests.linker.inject.test_run import run
@@ -24,11 +24,16 @@ from tests.support.inputs.linker_inputs import (
     FLAGS,
     KINDS,
     SOURCE,
+    elf_of,
+    section_named,
     section_of,
     small_file,
     source_of,
+    with_header,
     with_many_sections,
     with_many_segments,
+    with_section,
+    with_segment,
     without_sections,
 )
 from tests.support.inputs.linker_inputs import both_findings as verify
@@ -95,32 +100,19 @@ def test_the_plan_says_so() -> None:
     assert not any("segment" in line or "program header" in line for line in lines)
 
 
-def put(file: Path, offset: int, data: bytes) -> None:
-    with file.open("r+b") as out:
-        out.seek(offset)
-        out.write(data)
-
-
 def test_verification_finds(tmp_path: Path) -> None:
     (tmp_path / "original").write_bytes(small_file())
     plan = inject(tmp_path / "original", tmp_path / "result")
     good = (tmp_path / "result").read_bytes()
-    elf = ElfFile(memoryview(good))
-    header, symbols, last = elf.header, elf.section(".symtab"), elf.sections[-1]
-    assert symbols is not None
-    for offset, data, finding in (
-        (0, RECORDS[Ehdr, "little"].pack(*header._replace(e_flags=1)), "the ELF header changed"),
-        (0, RECORDS[Ehdr, "little"].pack(*header._replace(e_version=2)), "the ELF header changed"),
-        (header.e_phoff, RECORDS[Phdr, "little"].pack(*elf.segments[0]._replace(p_align=16)), "program headers changed"),
-        (symbols.header.sh_offset, b"\xff", "bytes of the original changed"),  # of a section that is not loaded
-        (
-            header.e_shoff + last.number * SHDR_SIZE,
-            RECORDS[Shdr, "little"].pack(*last.header._replace(sh_flags=SHF.ALLOC)),
-            ".sframe is not the planned one",
-        ),
+    at = section_named(elf_of(good), ".symtab").header.sh_offset  # of a section that is not loaded
+    for changed, finding in (
+        (with_header(good, e_flags=1), "the ELF header changed"),
+        (with_header(good, e_version=2), "the ELF header changed"),
+        (with_segment(good, 0, p_align=16), "program headers changed"),
+        (good[:at] + b"\xff" + good[at + 1 :], "bytes of the original changed"),
+        (with_section(good, ".sframe", sh_flags=SHF.ALLOC), ".sframe is not the planned one"),
     ):
-        (tmp_path / "result").write_bytes(good)
-        put(tmp_path / "result", offset, data)
+        (tmp_path / "result").write_bytes(changed)
         assert finding in verify(plan, open_elf(tmp_path / "original"), tmp_path / "result")
 
 
@@ -288,15 +280,12 @@ def test_after_a_tool_that_drops_the_record(file: Path, is_compressed: bool, pee
 def test_a_damaged_one_is_replaced(file: Path) -> None:
     add_section(file, unloaded=True)
     compress_section(file)
-    good, elf = file.read_bytes(), open_elf(file)
-    last = elf.sections[-1]
-    header = last.header._replace(sh_size=CHDR_SIZE - 1)
-    put(file, elf.header.e_shoff + last.number * SHDR_SIZE, RECORDS[Shdr, "little"].pack(*header))
+    good = file.read_bytes()
+    file.write_bytes(with_section(good, ".sframe", sh_size=CHDR_SIZE - 1))
     with pytest.raises(FormatError, match=r"expected 24 bytes of compression header, have 23"):
         read(file)
-    file.write_bytes(good)
-    at = open_elf(file).sections[-1].header.sh_offset + CHDR_SIZE + 20
-    put(file, at, b"\xff" * 20)
+    at = section_named(elf_of(good), ".sframe").header.sh_offset + CHDR_SIZE + 20
+    file.write_bytes(good[:at] + b"\xff" * 20 + good[at + 20 :])
     with pytest.raises(FormatError, match=r"cannot be decompressed"):
         read(file)
     assert check(file).worst() is Severity.ERROR
@@ -312,10 +301,8 @@ def test_a_damaged_one_is_replaced(file: Path) -> None:
 def test_two_of_them(file: Path) -> None:
     """The first is read; convert, which would drop the other, refuses."""
     add_section(file, unloaded=True)
-    elf = open_elf(file)
-    last = elf.sections[-1].header
-    number = next(section.number for section in elf.sections if section.name == ".comment")
-    put(file, elf.header.e_shoff + number * SHDR_SIZE, RECORDS[Shdr, "little"].pack(*last))
+    section = section_named(open_elf(file), ".sframe").header
+    file.write_bytes(with_section(file.read_bytes(), ".comment", **section._asdict()))
     assert "several-sections" in {finding.rule for finding in check(file).findings}
     with pytest.raises(FormatError, match=r"more than one SFrame section"):
         convert(file, 2)

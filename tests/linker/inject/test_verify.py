@@ -26,9 +26,9 @@ from linker.inject.verify import (
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile, open_elf, opened_elf
 from sframegen.elf.notes import read_notes
-from sframegen.elf.records import EHDR_SIZE, PF, PHDR_SIZE, PT, RECORDS, SHDR_SIZE, SHF, SHT, Ehdr, Phdr, Shdr
+from sframegen.elf.records import EHDR_SIZE, PF, PHDR_SIZE, PT, SHF, SHT, Phdr, Shdr
 from tests.support.inputs.linker_inputs import both_findings as verify
-from tests.support.inputs.linker_inputs import inject, section_named, small_file
+from tests.support.inputs.linker_inputs import elf_of, inject, section_named, small_file, with_header, with_section, with_segment
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -70,19 +70,15 @@ class Written(NamedTuple):
             file.write(data)
 
     def change_header(self, **fields: int) -> None:
-        header = open_elf(self.path).header
-        self.put(0, RECORDS[Ehdr, "little"].pack(*header._replace(**fields)))  # type: ignore[arg-type]
+        self.path.write_bytes(with_header(self.path.read_bytes(), **fields))
 
     def change_segment(self, kind: int, which: int = 0, **fields: int) -> None:
-        elf = open_elf(self.path)
-        number = [n for n, s in enumerate(elf.segments) if s.p_type == kind][which]
-        packed = RECORDS[Phdr, "little"].pack(*elf.segments[number]._replace(**fields))
-        self.put(elf.header.e_phoff + number * PHDR_SIZE, packed)
+        data = self.path.read_bytes()
+        number = [n for n, s in enumerate(elf_of(data).segments) if s.p_type == kind][which]
+        self.path.write_bytes(with_segment(data, number, **fields))
 
     def change_section(self, name: str, **fields: int) -> None:
-        elf = open_elf(self.path)
-        section = section_named(elf, name)
-        self.put(elf.header.e_shoff + section.number * SHDR_SIZE, RECORDS[Shdr, "little"].pack(*section.header._replace(**fields)))
+        self.path.write_bytes(with_section(self.path.read_bytes(), name, **fields))
 
 
 def written(directory: Path, kind: str = "program", order: ByteOrder = "little") -> Written:

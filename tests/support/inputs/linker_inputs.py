@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from linker.files.read_back import READERS
 from linker.inject import undo_record
@@ -16,6 +16,7 @@ from linker.inject.verify import verify_injection
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import (
+    EHDR_SIZE,
     EM,
     ET,
     PF,
@@ -116,6 +117,29 @@ def section_named(elf: ElfFile, name: str) -> Section:
     section = elf.section(name)
     assert section is not None
     return section
+
+
+def elf_of(data: bytes) -> ElfFile:
+    return ElfFile(memoryview(data), "file")
+
+
+def with_header(data: bytes, **fields: Any) -> bytes:
+    elf = elf_of(data)
+    return RECORDS[Ehdr, elf.byte_order].pack(*elf.header._replace(**fields)) + data[EHDR_SIZE:]
+
+
+def with_segment(data: bytes, number: int, **fields: int) -> bytes:
+    elf = elf_of(data)
+    at = elf.header.e_phoff + number * PHDR_SIZE
+    packed = RECORDS[Phdr, elf.byte_order].pack(*elf.segments[number]._replace(**fields))
+    return data[:at] + packed + data[at + PHDR_SIZE :]
+
+
+def with_section(data: bytes, name: str, **fields: int) -> bytes:
+    elf = elf_of(data)
+    section = section_named(elf, name)
+    at = elf.header.e_shoff + section.number * SHDR_SIZE
+    return data[:at] + RECORDS[Shdr, elf.byte_order].pack(*section.header._replace(**fields)) + data[at + SHDR_SIZE :]
 
 
 def both_findings(plan: InjectionPlan, original: ElfFile, result: Path) -> list[str]:
