@@ -249,13 +249,6 @@ def test_a_directory_is_made(directory: Path) -> None:
         OwnDirectory.opened(directory / "none")
 
 
-@for_each("path", ["/proc/none", "/proc/none/below"])
-def test_a_directory_that_cannot_be_made_is_named_whole(path: str) -> None:
-    with pytest.raises(OSError, match=r"No such file|Permission denied") as caught:
-        OwnDirectory.opened(path, make=True)
-    assert caught.value.filename in (path, "/proc/none")
-
-
 @for_each("mode", [0o777, 0o1777, 0o757, 0o775])
 def test_a_directory_that_others_can_write_to(directory: Path, mode: int) -> None:
     """Many users have a group of their own, and a umask that lets it write; root is asked."""

@@ -26,6 +26,7 @@ from tests.support.inputs.linker_inputs import (
     SOURCE,
     elf_of,
     inject_bytes,
+    restored,
     section_named,
     small_file,
     source_of,
@@ -98,6 +99,17 @@ def test_without_section_headers(compile_c: Compiler, tmp_path: Path) -> None:
     assert not sframegen.remove(file).restored
     assert_nothing_is_left(file)
     run(file, "pie", compile_c)
+
+
+def test_after_convert(compile_c: Compiler, tmp_path: Path) -> None:
+    original = compile_c(PROGRAM, "-O2")
+    file = added(original, tmp_path)
+    changes: list[dict[str, Any]] = [{"version": 2}, {"version": 3}, {"optimize": "size"}]
+    for change in changes:
+        sframegen.convert(file, **change, verify=False)
+        assert restored(file.read_bytes()) == original.read_bytes()
+    assert sframegen.remove(file).restored
+    assert file.read_bytes() == original.read_bytes()
 
 
 def test_what_is_edited_in_place_stays_edited(compile_c: Compiler, tmp_path: Path) -> None:
