@@ -384,16 +384,6 @@ f: .cfi_startproc
  mov %r10, %rsp; .cfi_def_cfa rsp, 8
  ret; .cfi_endproc
 """,
-    "fp in two places": """
-f: .cfi_startproc
- push %rbp; .cfi_adjust_cfa_offset 8; .cfi_offset rbp, -16
- push %rbp; .cfi_adjust_cfa_offset 8
- mov $1, %ebp
- nop
- add $8, %rsp; .cfi_adjust_cfa_offset -8
- pop %rbp; .cfi_adjust_cfa_offset -8
- ret; .cfi_endproc
-""",
     "fp in two places, in a part of the function": """
 f: .cfi_startproc
  push %rbp; .cfi_adjust_cfa_offset 8; .cfi_offset rbp, -16

@@ -14,7 +14,7 @@ from sframegen.conversion.convert import convert
 from sframegen.conversion.coverage import CATEGORIES
 from sframegen.elf.code_bytes.padding import FAIL, padding_states
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.records import EM, PHDR_SIZE, PT, SHT, Phdr
+from sframegen.elf.records import EM, PT, SHT, Phdr
 from sframegen.format.abi import AMD64, abi_of
 from sframegen.format.words import Reason
 from tests import ROOT
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sframegen.conversion.coverage import CategoryBytes, Coverage
-    from tests.support.peers import Compiler
 
 SIZE = 96
 NO_FATES: CategoryBytes = {"covered": {"default": 0, "flex": 0, "outermost": 0, "signal": 0}, "left_out": {}}
@@ -252,21 +251,6 @@ def check(elf: ElfFile) -> CategoryBytes:
     assert sum(fates["covered"].values()) == coverage.covered_bytes
     assert sum(fates["covered"].values()) + sum(coverage.left_out.values()) == coverage.code_bytes
     return fates
-
-
-def test_an_executable_segment_that_holds_more_than_code(compile_c: Compiler) -> None:
-    file = compile_c(PROGRAM, "-O2", "-Wl,-z,noseparate-code")
-    elf = open_elf(file)
-    [text] = [segment for segment in elf.segments if segment.p_type == PT.LOAD and segment.p_flags & 1]
-    not_code = sum(s.header.sh_size for s in elf.sections if s.header.sh_flags == 2 and s.header.sh_addr < text.p_filesz)
-    apart = check(elf)
-    assert text.p_offset == 0
-    assert elf.executable_ranges()[0][0] == 64 + elf.phnum * PHDR_SIZE
-    assert not_code <= apart["no_cfi"]["not code"] < not_code + 200  # and what aligns sections
-    together = check(ElfFile(memoryview(without_sections(file.read_bytes()))))
-    assert together["no_cfi"]["not code"] == 0
-    assert total(together) == total(apart)
-    assert together["no_cfi"]["code"] > apart["no_cfi"]["code"]
 
 
 @pytest.mark.parametrize(

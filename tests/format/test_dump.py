@@ -16,10 +16,8 @@ from sframegen.format.abi import ABIS, AMD64
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
-from sframegen.format.locate import find_sframe
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.words import encode_rule
-from tests.support.inputs.linker_inputs import without_sections
 from tests.support.inputs.sframe_files import write_sframe_elf
 from tests.support.loops import for_each
 
@@ -139,28 +137,6 @@ def test_refused_files_do_not_stop_the_others(rare: Path, readelf: Callable[...,
     assert result.exit_code == 1
     assert result.stdout.endswith(readelf(rare))
     assert [line.split(": ")[1] for line in result.stderr.splitlines()] == [str(text), str(tmp_path / "absent"), str(damaged)]
-
-
-def test_section_is_found_without_section_headers(rare: Path, tmp_path: Path) -> None:
-    bare = tmp_path / "bare"
-    bare.write_bytes(without_sections(rare.read_bytes()))
-    assert dump(bare) == dump(rare)
-
-
-def test_section_is_found_without_a_segment(rare: Path, tmp_path: Path) -> None:
-    data = bytearray(rare.read_bytes())
-    elf = open_elf(rare)
-    number = next(n for n, s in enumerate(elf.segments) if s.p_type == PT.GNU_SFRAME)
-    struct.pack_into("<I", data, elf.header.e_phoff + 56 * number, 0)
-    bare = tmp_path / "bare"
-    bare.write_bytes(data)
-    assert dump(bare) == dump(rare)
-
-
-def test_separate_debug_file_has_no_section(rare: Path, peers: Peers, tmp_path: Path) -> None:
-    debug = tmp_path / "rare.debug"
-    subprocess.run([peers.tool("objcopy"), "--only-keep-debug", rare, debug], check=True)
-    assert find_sframe(open_elf(debug)) is None
 
 
 def test_names_are_added_to_function_lines(rare: Path) -> None:

@@ -66,13 +66,6 @@ def test_tables_keep_what_they_say() -> None:
     assert together.kinds == KINDS
 
 
-def test_sections_become_one_table_by_address() -> None:
-    table, dead = merger_of(table_of(ONE), table_of(TWO), table_of(THREE)).build_table([(0x1000, 0x2000)])
-    assert (content(table), dead) == ([ONE, THREE, TWO], 0)
-    table, dead = merger_of(table_of(ONE)).build_table([(0x1000, 0x2000)], table_of(THREE))
-    assert (content(table), dead) == ([ONE, THREE], 0)
-
-
 @for_each(
     ("code", "kept"),
     [

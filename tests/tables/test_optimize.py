@@ -21,7 +21,7 @@ from sframegen.format.encode import Encoder
 from sframegen.format.layouts import WRITABLE
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
 from sframegen.tables.levels import LEVELS, Level
-from sframegen.tables.optimize import Borders, cut_into_pieces, find_followers, join_pieces
+from sframegen.tables.optimize import Borders, find_followers, join_pieces
 from tests.support.inputs.linker_inputs import Writer
 from tests.support.loops import for_each
 from tests.support.oracles.compare import compare
@@ -66,39 +66,6 @@ def test_no_level_changes_a_rule(data: st.DataObject, form: tuple[Abi, Layout], 
         if start + size > table.start[within] + table.size[within]:
             assert rows <= level.max_rows
             assert size <= level.max_span
-
-
-def test_functions_with_bodies_of_different_lengths_are_cut_to_have_rows_in_common() -> None:
-    """Prologues and epilogues are equal; nothing joins them."""
-    rules = [Rule(Where(AMD64.sp, 8 * n), Where(None, -8, deref=True)) for n in range(1, 9)]
-    table = FunctionTable(kinds=[Kind()], rules=rules)
-    for start in (0x800, 0x900):  # too small to be cut, as they share their rows
-        table.append(start, 64, 0, [(0, 0), (30, 1), (32, 2), (34, 3), (36, 4)])
-    for n in range(5):
-        body = 40 + 7 * n
-        prologue = [(2 * rule, rule) for rule in range(8)]
-        table.append(0x1000 * (n + 1), body + 40, 0, [*prologue, *((body + 2 * rule, 7 - rule) for rule in range(1, 8))])
-    plain = Encoder(table, AMD64, share=True)
-    cut = join_pieces(table, plain, LEVELS["fast"], bytes(len(table)))
-    assert (len(plain.table), plain.stored_rows) == (7, 5 + 75)
-    assert (len(cut.table), cut.stored_rows) == (2 + 10, 5 + 8 + 7)
-    for body, pieces in ((28, 2 + 10), (29, 2 + 9)):
-        assert len(cut_into_pieces(table, plain, LEVELS["fast"]._replace(min_body=body), bytes(len(table)))[0]) == pieces
-    alone = LEVELS["fast"]._replace(share=False)
-    assert len(cut_into_pieces(table, Encoder(table, AMD64), alone, bytes(len(table)))[0]) == len(table)
-    section = decode(cut.encode(ADDRESS), ADDRESS)
-    for pc in edges(table):
-        assert section.rule_at(pc) == find(table, pc), hex(pc)
-
-
-def test_joined_functions_span_no_more_than_the_level_says() -> None:
-    rules = [Rule(Where(AMD64.sp, 8 * n), Where(None, -8, deref=True)) for n in range(1, 5)]
-    table = FunctionTable(kinds=[Kind()], rules=rules)
-    table.append(0x1000, 20, 0, [(0, 0), (4, 1)])
-    table.append(0x1014, 12, 0, [(0, 2), (4, 3)])
-    for span, functions in ((32, 1), (31, 2)):
-        level = Level(share=True, max_rows=4, max_span=span, rounds=1, min_body=1000)
-        assert len(join_pieces(table, Encoder(table, AMD64, share=True), level, bytes([0, 1])).table) == functions
 
 
 def test_what_is_no_smaller_is_not_joined() -> None:

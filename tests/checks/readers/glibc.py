@@ -32,7 +32,7 @@ class Glibc:
         if not header.num_fdes or not header.flags & 1:
             raise NotUsedError
         self.header = header
-        self.index = 28 + header.aux
+        self.index = 28 + header.auxhdr_len
         self.fres = self.index + header.num_fdes * V2_INDEX
 
     def start(self, number: int) -> int:

@@ -29,7 +29,7 @@ class Kernel:
         if len(data) < 28:
             raise KernelError(EFAULT)
         header = header_of(self.memory)
-        if header.magic != 0xDEE2 or header.version != 3 or header.flags & 5 != 5 or header.aux:
+        if header.magic != 0xDEE2 or header.version != 3 or header.flags & 5 != 5 or header.auxhdr_len:
             raise KernelError(EINVAL)
         if not header.num_fdes or not header.num_fres or len(data) <= 28:
             raise KernelError(EINVAL)
@@ -39,7 +39,7 @@ class Kernel:
         self.fres_end = self.fres + header.fre_len
         if self.fres < self.index + self.count * V3_INDEX or self.fres_end > len(data):
             raise KernelError(EINVAL)
-        self.fixed_fp, self.fixed_ra = header.fixed_fp, header.fixed_ra
+        self.fixed_fp, self.fixed_ra = header.cfa_fixed_fp_offset, header.cfa_fixed_ra_offset
 
     def start(self, number: int) -> int:
         entry = self.index + number * V3_INDEX

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from sframegen.format.layouts import HEADER_CODE, SframeHeader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,31 +35,16 @@ class Memory:
         return number
 
 
-class Header(NamedTuple):
-    magic: int
-    version: int
-    flags: int
-    abi: int
-    fixed_fp: int
-    fixed_ra: int
-    aux: int
-    num_fdes: int
-    num_fres: int
-    fre_len: int
-    fdeoff: int
-    freoff: int
-
-
-def header_of(memory: Memory) -> Header:
+def header_of(memory: Memory) -> SframeHeader:
     if len(memory.data) < 28:
         raise OutOfBoundsError(len(memory.data))
-    return Header(*struct.unpack_from(memory.mark + "HBBBbbBIIIII", memory.data))
+    return SframeHeader(*struct.unpack_from(memory.mark + HEADER_CODE, memory.data))
 
 
 def claims(memory: Memory, address: int) -> Iterator[int]:
     """Addresses that the section's functions claim: their ends, and where their rows begin or end, as far as can be read."""
     header = header_of(memory)
-    body = 28 + header.aux
+    body = 28 + header.auxhdr_len
     width = INDEX.get(header.version, V3_INDEX)
     long = 8 if header.version == 3 else 4
     for number in range(header.num_fdes):
@@ -77,8 +64,8 @@ def claims(memory: Memory, address: int) -> Iterator[int]:
             continue
 
 
-def _rows(memory: Memory, header: Header, entry: int, start: int, size: int) -> Iterator[int]:
-    block = 28 + header.aux + header.freoff + memory.read(entry + (12 if header.version == 3 else 8), 4)
+def _rows(memory: Memory, header: SframeHeader, entry: int, start: int, size: int) -> Iterator[int]:
+    block = 28 + header.auxhdr_len + header.freoff + memory.read(entry + (12 if header.version == 3 else 8), 4)
     if header.version == 3:
         count, info, period = memory.read(block, 2), memory.read(block + 2, 1), memory.read(block + 4, 1)
         block += ATTRIBUTE
