@@ -331,10 +331,7 @@ def test_one_path_is_no_list_of_paths(call: Callable[[], object]) -> None:
     [
         (lambda wrong: sframegen.add_section("none", jobs=wrong(None)), "jobs is None: give a whole number"),
         (lambda wrong: sframegen.check("none", jobs=wrong(float("nan"))), "jobs is nan: give a whole number"),
-        (
-            lambda wrong: sframegen.add_section("none", min_kernel=wrong(5.18)),
-            "min_kernel is 5.18: give a string such as '5.18'",
-        ),
+        (lambda wrong: sframegen.add_section("none", min_kernel=wrong(5.18)), "min_kernel is 5.18: give a string such as '5.18'"),
         (lambda wrong: sframegen.check("none", second_reader=wrong("no")), "second_reader is 'no': give True or False"),
         (lambda wrong: sframegen.add_section("none", synthesize=wrong(2)), "synthesize is 2: give True or False"),
         (lambda wrong: sframegen.read("none", sections=wrong(5)), "sections is 5: give a list of paths"),

@@ -232,9 +232,7 @@ def test_commands_for_trees_lack_only_what_is_for_one_file(path: str, lacking: s
     ("words", "option", "why"),
     [
         ("profile --system --frequency 0", "'-F' / '--frequency'", "0 is out of range (minimum 1)"),
-        ("profile --system --frequency -3", "'-F' / '--frequency'", "-3 is out of range (minimum 1)"),
         ("profile --system --frequency 1.5", "'-F' / '--frequency'", "'1.5' is not a whole number"),
-        ("profile --system --frequency many", "'-F' / '--frequency'", "'many' is not a whole number"),
         ("profile --system --frequency 1000001", "'-F' / '--frequency'", "1000001 is out of range (maximum 1,000,000)"),
         ("profile -d nan 1", "'-d' / '--duration'", "nan is not a finite number"),
         ("profile -d 0 1", "'-d' / '--duration'", "0 is out of range (must be more than 0)"),

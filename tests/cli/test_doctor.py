@@ -58,8 +58,7 @@ def test_a_whole_installation() -> None:
 
 
 @for_each(
-    ("module", "damage"),
-    [*product(["lief"], DAMAGES), *product(["click", "capstone"], ["no Python", "what it needs is missing"])],
+    ("module", "damage"), [*product(["lief"], DAMAGES), *product(["click", "capstone"], ["no Python", "what it needs is missing"])]
 )
 def test_a_damaged_library_costs_its_line(module: str, damage: str, tmp_path: Path) -> None:
     text, why = DAMAGES[damage]

@@ -87,14 +87,6 @@ def on_cluster(source: object, out: Path, address: str) -> tuple[FleetRun, Watch
     return run(source, out, engine=partial(DaskCluster, address=address))
 
 
-def test_a_scheduler_and_workers_of_their_own(pool: Path, tmp_path: Path) -> None:
-    with scheduler() as address, worker(address, tmp_path, "--nthreads", "2"):
-        fleet, watched = on_cluster(pool, tmp_path / "out", address)
-        assert (fleet.done, watched.findings) == (PACKAGES, [])
-    run(pool, tmp_path / "local")
-    assert rows(tmp_path / "out", "files") == rows(tmp_path / "local", "files")
-
-
 def test_a_scheduler_without_workers_is_told_and_waited_for(pool: Path, tmp_path: Path) -> None:
     started: list[str] = []
     with scheduler() as address, ExitStack() as workers:
@@ -107,6 +99,8 @@ def test_a_scheduler_without_workers_is_told_and_waited_for(pool: Path, tmp_path
         fleet.note = start_worker
         fleet.run(partial(DaskCluster, address=address))
         assert fleet.done == PACKAGES
+    run(pool, tmp_path / "local")
+    assert rows(tmp_path / "out", "files") == rows(tmp_path / "local", "files")
     assert started == [f"{address}: this scheduler has no workers yet; the run waits for some: `dask worker {address}`"]
 
 

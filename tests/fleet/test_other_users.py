@@ -59,10 +59,7 @@ def test_an_output_directory_of_another_user(directory: Path, item: Item, where:
     (directory / "out" / where).mkdir(parents=True)
     (directory / "out" / where / "keep").write_text("theirs")
     give(directory / "out" / where)
-    with (
-        pytest.raises(PermissionError, match="belongs to another user"),
-        OutputDirectory.opened(str(directory / "out")) as output,
-    ):
+    with pytest.raises(PermissionError, match="belongs to another user"), OutputDirectory.opened(str(directory / "out")) as output:
         work_on(item, REWRITE, output)
     assert (directory / "out" / where / "keep").read_text() == "theirs"
 

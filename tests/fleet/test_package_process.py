@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.full
 
-MANY_SECONDS = 600.0
 LARGE = 1 << 29  # bytes
 SAYS = "import signal, socket, sys; pipe = socket.socket(fileno=int(sys.argv[1])); pipe.recv(1); pipe.send({!r}); signal.pause()"
 
@@ -98,11 +96,3 @@ def test_a_package_that_needs_more_memory_than_the_limit(process: PackageProcess
     process.options = RunOptions(memory=LARGE)
     assert failure(process, Item("large.tar", str(large))) == "needs more memory than 512 MiB"
     assert process.work_on(package).outcome is RowOutcome.ADDED
-
-
-def test_the_process_ends_with_its_parent(process: PackageProcess, package: Item, tmp_path: Path) -> None:
-    process.work_on(package)
-    assert process.process is not None
-    process.pipe.close()  # as the system does for a parent that dies
-    assert process.process.wait(MANY_SECONDS) == -signal.SIGKILL
-    assert list((tmp_path / "temporary").iterdir()) == []

@@ -225,10 +225,7 @@ def test_failures_of_http_are_in_words(answer: bytes) -> None:
 def test_why_a_url_cannot_be_fetched_without_its_secrets(tmp_path: Path) -> None:
     assert without_secrets("https://me:word@host/a?sig=1#x") == "https://host/a"
     assert without_secrets("zip://x::https://me:word@host/a?sig=1") == "zip://x::https://host/a"
-    for place, why in (
-        ("http://127.0.0.1:1/x", "Connection refused"),
-        ("http://127.0.0.1:99999/x", "Port out of range 0-65535"),
-    ):
+    for place, why in (("http://127.0.0.1:1/x", "Connection refused"), ("http://127.0.0.1:99999/x", "Port out of range 0-65535")):
         with pytest.raises(fetching.FetchError) as error, fetching.opened_content(Item("x", place)):
             pass
         assert error.value.strerror == f"cannot be fetched: {why}"
@@ -241,34 +238,12 @@ def test_why_a_url_cannot_be_fetched_without_its_secrets(tmp_path: Path) -> None
     assert "secret" not in f"{missing.value} {gone.value}"
 
 
-HOSTILE_NAMES = [
-    *CHAINS,
-    "pool/a::http://other.example/x.deb",
-    "//other.example/x.deb",
-    "https://other.example/x.deb",
-    "../x.deb",
-    "pool/../../x.deb",
-    "/x.deb",
-]
-STRANGE_NAMES = [
-    "%2e%2e/x.deb",
-    "pool\\..\\..\\x.deb",
-    "pool/x.deb?to=http:other",
-    "pool/x.deb#y",
-    "http:x.deb",
-    "file:x.deb",
-    "a@b:c/x.deb",
-    "a%3a1.deb",
-]
-BASES = [
-    "https://me@host.example/debian",
-    "https://host.example",
-    "s3://bucket/a",
-    "simplecache::https://host.example/a",
-    "/srv/a",
-    "/",
-    ".",
-]
+ELSEWHERE = ["pool/a::http://other.example/x.deb", "//other.example/x.deb", "https://other.example/x.deb"]
+HOSTILE_NAMES = [*CHAINS, *ELSEWHERE, "../x.deb", "pool/../../x.deb", "/x.deb"]
+STRANGE_NAMES = ["%2e%2e/x.deb", "pool\\..\\..\\x.deb", "pool/x.deb?to=http:other", "pool/x.deb#y"]
+STRANGE_NAMES += ["http:x.deb", "file:x.deb", "a@b:c/x.deb", "a%3a1.deb"]
+REMOTE_BASES = ["https://me@host.example/debian", "https://host.example", "s3://bucket/a", "simplecache::https://host.example/a"]
+BASES = [*REMOTE_BASES, "/srv/a", "/", "."]
 
 
 @pytest.mark.parametrize("base", BASES)

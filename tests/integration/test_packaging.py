@@ -249,15 +249,6 @@ def test_debian_report_is_a_build_artefact(debian: Built) -> None:
             assert beside.name in listing.read_text()
 
 
-def test_a_second_dh_sframe_changes_nothing(debian: Built, environment: dict[str, str]) -> None:
-    files = [file for name in ("frames", "libframes1") for file in elf_files(debian.tree / "debian" / name)]
-    before = [(file.stat().st_mtime_ns, file.stat().st_ino, file.read_bytes()) for file in files]
-    printed = run(["dh_sframe", "-X/plug", "-v"], debian.tree, with_debhelper(environment))
-    assert printed.count("0 files given a section, 1 unchanged, 0 without CFI, 0 refused") == 2
-    assert "sframegen add-tree --exclude" in printed
-    assert [(file.stat().st_mtime_ns, file.stat().st_ino, file.read_bytes()) for file in files] == before
-
-
 @pytest.mark.parametrize(
     ("options", "variables", "expected"),
     [

@@ -8,11 +8,9 @@ import io
 import lzma
 import os
 import random
-import struct
 import tarfile
 import tracemalloc
 import zipfile
-import zlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -144,31 +142,11 @@ def test_memory_for_a_bomb_is_that_of_a_piece(tmp_path: Path) -> None:
 
 def test_zip_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / NAME
-    path.write_bytes(overlapping(250, 1 << 20))
-    assert "overlaps with another entry" in refused(path)
     monkeypatch.setattr(package_pass, "MIN_UNPACKED_LIMIT", 1 << 20)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for number in range(20):
             archive.writestr(f"x/{number}", bytes(1 << 20))
     assert "unpacks to more than" in refused(path)
-
-
-def overlapping(count: int, size: int) -> bytes:
-    """A kernel of compressed zeros that all entries share, each quoting the headers of those after it."""
-    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
-    kernel = packer.compress(bytes(size)) + packer.flush()
-    crc = zlib.crc32(bytes(size))
-    names = [f"x/{number}".encode() for number in range(count)]
-    out, directory = b"", b""
-    for name in names:
-        sizes = struct.pack("<III", crc, len(kernel), size)
-        local = struct.pack("<4s5H", b"PK\3\4", 20, 0, 8, 0, 33) + sizes + struct.pack("<HH", len(name), 0) + name
-        directory += struct.pack("<4s6H", b"PK\1\2", 20, 20, 0, 8, 0, 33) + sizes
-        directory += struct.pack("<5H2I", len(name), 0, 0, 0, 0, 0, len(out)) + name
-        out += local
-    out += kernel
-    end = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, count, count, len(directory), len(out), 0)
-    return out + directory + end
 
 
 def test_too_many_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,8 +182,7 @@ def record(text: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [b"2 " * 30_000 + b"=\n", b"99999 path=x\n", b"0 path=x\n", b"9999999999999999999 a=b\n", b"8 path=x", b"4 a\n"],
+    "text", [b"2 " * 30_000 + b"=\n", b"99999 path=x\n", b"0 path=x\n", b"9999999999999999999 a=b\n", b"8 path=x", b"4 a\n"]
 )
 def test_extended_headers_are_read_once(text: bytes) -> None:
     """tarfile would make 30,000 records of 60 kB each of the first."""
