@@ -333,15 +333,9 @@ release: wheel conformance ## everything that is released of the last commit, wi
 	.venv-release/bin/python -m tools.release.sbom
 	cd dist && sha256sum sframegen-* >SHA256SUMS
 
-# What unpacks and builds the free-threaded Python, with a pip that can download.
-free_threaded_with := /usr/bin/xz:xz-utils /usr/include/zlib.h:zlib1g-dev /usr/include/openssl/ssl.h:libssl-dev \
-    /usr/include/$(shell uname -m)-linux-gnu/ffi.h:libffi-dev
-
 # Needs root, and Linux 6.7 for the machines that are emulated.
 .PHONY: test-wheel
 test-wheel: .venv-release/tools | release-machine ## dist's wheels, installed where there is only Python: docs/installing.md; TRIAL_FLAGS
-	@packages=(); for pair in $(free_threaded_with); do [[ -e $${pair%%:*} ]] || packages+=("$${pair#*:}"); done; $(install_packages)
-	tools/get-free-threaded-python || echo "The free-threaded Python is not tried." >&2
 	.venv-release/bin/python -m tools.release.trial --docs docs/installing.md $(TRIAL_FLAGS)
 
 .PHONY: clean

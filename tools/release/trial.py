@@ -37,10 +37,8 @@ OTHERS = ("setuptools", "Cython", "pip", "uv", "pipx")  # that build it, and ins
 PLATFORMS = ("manylinux_2_17", "manylinux2014", "manylinux_2_28", "manylinux_2_34")
 SDIST = "sframegen-*[0-9].tar.gz"  # `make release` puts another tarball beside it, the conformance suite's
 IN_CHECKOUT = ("tests", "conftest.py", "pyproject.toml", "corpus", "docs", "tools", "cfi", "sframegen", "linker")
-FREE_THREADED = CACHE / "python-free-threaded"  # from tools/get-free-threaded-python
 ASKED = "import sys; print(sys.version.split()[0], f'cp{sys.version_info[0]}{sys.version_info[1]}' + sys.abiflags)"
 KINDS = WHEEL, PURE, SOURCE = "wheel", "pure wheel", "source"
-WITHOUT_LIEF = ["--no-deps", "backports.zstd", "capstone", "click", "pyelftools"]
 NAMESPACE = (sys.executable, "-m", "tools.release.namespace")
 
 
@@ -52,10 +50,6 @@ class Python(NamedTuple):
     path: str = "/usr/bin/python3"
     packages: tuple[str, ...] = ("python3-venv",)
     outside: Path | None = None  # it is not the suite's: the folder that has it
-
-    @property
-    def free_threaded(self) -> bool:
-        return self.outside == FREE_THREADED
 
     def root(self) -> Path:
         """Return a root with it. Raises CalledProcessError."""
@@ -100,7 +94,7 @@ def machine_rules() -> list[str]:
 
 
 def pythons(given: Sequence[Path]) -> Iterator[Python]:
-    """The interpreters that can be had: of Debian's suites, those that are given, and the free-threaded one."""
+    """The interpreters that can be had: of Debian's suites, and those that are given."""
     amd64, arm64, s390x = MACHINES
     yield Python(amd64, "bookworm")
     for path in given:
@@ -111,8 +105,6 @@ def pythons(given: Sequence[Path]) -> Iterator[Python]:
     yield Python(amd64, "trixie")
     yield Python(amd64, "forky")
     yield Python(amd64, "forky", "/usr/bin/python3.15", ("python3.15-venv",))
-    if FREE_THREADED.exists():
-        yield Python(amd64, "bookworm", f"{FREE_THREADED}/bin/python3", outside=FREE_THREADED)
     yield Python(arm64, "bookworm")
     yield Python(arm64, "trixie")
     yield Python(s390x, "bookworm")
@@ -148,49 +140,40 @@ class Trial(NamedTuple):
     python: Python
     way: str  # pip, uv or pipx
     kind: str  # one of KINDS
-    with_lief: bool = True
 
     @property
     def name(self) -> str:
         python = self.python
-        return f"{python.suite} {python.machine.name} {python.path} {self.way} {self.words}"
-
-    @property
-    def words(self) -> str:
-        """What is installed, in the words of the table."""
-        return self.kind + ("" if self.with_lief else ", without LIEF")
+        return f"{python.suite} {python.machine.name} {python.path} {self.way} {self.kind}"
 
     def run(self, file: Path) -> dict[str, Any]:
         """Install from a folder in a fresh root, and return what inside.py found."""
         python, dist = self.python, file.parent
-        row: dict[str, Any] = {"machine": python.machine.name, "suite": python.suite, "way": self.way, "what": self.words}
+        row: dict[str, Any] = {"machine": python.machine.name, "suite": python.suite, "way": self.way, "what": self.kind}
         asked = python.run(python.path, "-c", ASKED)
         if asked.returncode:
             return row | {
                 "python": python.path,
-                "free-threaded": False,
                 "failed": (asked.stderr.strip().splitlines() or ["does not run"])[-1],
             }
         version, abi = asked.stdout.split()
         links = dependencies(python, version, abi)
         checkout = [ROOT / name for name in IN_CHECKOUT]
-        command: list[str | Path] = [ROOT / "tools/release/inside.py", self.way, ROOT, f"{links},{dist}", *self.what(file)]
+        what = "sframegen" if self.kind == WHEEL else str(file)  # the name, so that the installer chooses among all files
+        command: list[str | Path] = [ROOT / "tools/release/inside.py", self.way, ROOT, f"{links},{dist}", what]
         done = python.run(python.path, *command, bind=[links, dist, *checkout])
         sys.stderr.write(done.stderr)
         lines = done.stdout.strip().splitlines()
         found = json.loads(lines[-1]) if lines else {"failed": (done.stderr.strip().splitlines() or ["nothing printed"])[-1]}
-        return row | {"python": version, "free-threaded": abi.endswith("t"), "load": os.getloadavg()[0]} | found
-
-    def what(self, file: Path) -> list[str]:
-        """Return what the installer gets: the name, so that it chooses among all files, or the file that it should choose."""
-        return ["sframegen" if self.kind == WHEEL else str(file), *([] if self.with_lief else WITHOUT_LIEF)]
+        return row | {"python": version, "load": os.getloadavg()[0]} | found
 
     def chosen(self, dist: Path) -> Path | None:
         """Return the file that it should choose; None where that was not made."""
         if self.kind == SOURCE:
             return next(dist.glob(SDIST), None)
-        pure = self.kind == PURE or self.python.free_threaded
-        return next(dist.glob("sframegen-*-py3-none-any.whl" if pure else f"sframegen-*_{self.python.machine.name}.whl"), None)
+        return next(
+            dist.glob("sframegen-*-py3-none-any.whl" if self.kind == PURE else f"sframegen-*_{self.python.machine.name}.whl"), None
+        )
 
 
 def contents(file: Path) -> str:
@@ -215,16 +198,12 @@ def changed_since(sdist: Path) -> list[str]:
 def trials(given: Sequence[Path]) -> Iterator[Trial]:
     """All that is tried: each Python with pip and the wheel that pip chooses, and other ways with one of them."""
     amd64 = MACHINES[0]
-    compiler = ("gcc", "libc6-dev")
     for python in pythons(given):
         yield Trial(python, "pip", WHEEL)
-        if python.free_threaded:
-            yield Trial(python, "pip", WHEEL, with_lief=False)
-            yield Trial(python._replace(packages=(*python.packages, *compiler)), "pip", SOURCE, with_lief=False)
     for way in ("uv", "pipx"):
         yield Trial(Python(amd64, "trixie"), way, WHEEL)
     yield Trial(Python(amd64, "trixie"), "pip", PURE)
-    yield Trial(Python(amd64, "trixie", packages=("python3-venv", "python3-dev", *compiler)), "pip", SOURCE)
+    yield Trial(Python(amd64, "trixie", packages=("python3-venv", "python3-dev", "gcc", "libc6-dev")), "pip", SOURCE)
 
 
 PARTS = ("`--synthesize`",)  # which needs capstone; as inside.py calls it
@@ -235,8 +214,7 @@ HEAD = """| machine | Python | with | seconds to install | MB | what works |
 def row_of(found: dict[str, Any]) -> str:
     """A row of the table in docs/installing.md."""
     emulated = " (qemu)" if found["machine"] != platform.machine() else ""
-    python = found["python"] + (", free-threaded" if found["free-threaded"] else "")
-    cells = [found["machine"] + emulated, python, f"`{found['way']}`, {found['what']}"]
+    cells = [found["machine"] + emulated, found["python"], f"`{found['way']}`, {found['what']}"]
     if "failed" in found:
         cells += ["", "", f"no: {shorten(found['failed'], 60, placeholder=' ...')}"]
     else:
@@ -250,8 +228,8 @@ def place_of(found: dict[str, Any]) -> tuple[object, ...]:
     """What rows of the table are sorted by."""
     machines = [machine.name for machine in MACHINES]
     version = [int(part) for part in re.findall(r"\d+", found["python"])]
-    kind = KINDS.index(found["what"].partition(",")[0])
-    return machines.index(found["machine"]), kind, found["way"], found["free-threaded"], found["what"], version
+    kind = KINDS.index(found["what"])
+    return machines.index(found["machine"]), kind, found["way"], version
 
 
 def main() -> int:
@@ -287,7 +265,7 @@ def main() -> int:
         options.docs.write_text(written_into(options.docs.read_text(), table, BEGIN))
     else:
         print(table)
-    return any("failed" in row and not row["free-threaded"] for row in rows)
+    return any("failed" in row for row in rows)
 
 
 if __name__ == "__main__":
