@@ -127,6 +127,22 @@ def test_details_tell_the_fate_of_every_byte(calls: Any) -> None:
     assert len(run("app").stdout.splitlines()) == 1
 
 
+def test_several_files_have_a_total(calls: Any) -> None:
+    calls(lambda path: summary(path, fates=FATES if path == "one" else {"no_cfi": {"code": 12}, "left_out": {"a rare rule": 100}}))
+    lines = run("-v", "one", "two").stdout.splitlines()
+    assert lines[lines.index("all 2 files:") + 1 :] == [
+        "  347,112 executable bytes",
+        "  345,000  99.39 %  covered: default",
+        "      600   0.17 %  covered: flex",
+        "      108   0.03 %  left out: a rare rule",
+        "       70   0.02 %  left out: the usual",
+        "    1,022   0.29 %  no CFI: padding",
+        "      312   0.09 %  no CFI: code",
+    ]
+    assert not [line for line in run("one", "two").stdout.splitlines() if line.startswith("all ")]
+    assert run("-v", "-q", "one", "two").stdout == ""
+
+
 @for_each("flags", ["-no-pie", "-pie", "-static", "-shared"])
 @for_each("far", [True, False])
 @for_each("version", [3, 2])
