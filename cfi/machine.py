@@ -345,16 +345,10 @@ class CfiMachine(Cursor):
         return cie
 
     @cython.locals(
-        data="const unsigned char[::1]",
-        opcodes="const unsigned char[::1]",
-        slots="const unsigned char[::1]",
-        rule_of="const int[::1]",
-        remembered="int[::1]",
-        step_from="long long[::1]",
-        step_a="long long[::1]",
-        step_b="long long[::1]",
-        step_to="int[::1]",
-    )
+        data="const unsigned char[::1]", opcodes="const unsigned char[::1]", slots="const unsigned char[::1]",
+        rule_of="const int[::1]", remembered="int[::1]", step_from="long long[::1]", step_a="long long[::1]",
+        step_b="long long[::1]", step_to="int[::1]",
+    )  # fmt: skip
     def run_fdes(self, fde: cython.Py_ssize_t, fdes: Fdes, programs: Programs, rows: Rows, used: cython.Py_ssize_t) -> int:
         """Run FDEs from `fde` on, as long as `rows` has room for their rows. Return the first FDE that was not run, or has a fault.
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from sframegen.base.columns import Bytes, Column
 
-
 KINDS = tuple(RuleKind)
 EXPRESSION_KINDS = (RuleKind.EXPRESSION, RuleKind.VAL_EXPRESSION)
 DW_EH_PE_INDIRECT = 0x80

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from cfi.opcodes import RuleKind
     from sframegen.base.columns import Column
 
-
 UNKNOWN_START = (1 << 64) - 2  # the start of an FDE whose address cannot be determined
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen.checks.contradictions import DOUBTFUL, RIGHT, UNDECIDED, judge_rule
 from sframegen.checks.tracks import NO_CLAIM, Claim, make_track, new_track, track_of_table
 from sframegen.checks.tracks import intersect_tracks as in_order
-from sframegen.code.function.analysis import rule_of_state
+from sframegen.code.function.rules_of_states import rule_of_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -69,10 +69,10 @@ def parts_to_copy(gaps: Gaps, size: int) -> list[FilePart]:
 def split_at_gaps(gaps: Gaps, parts: Iterable[FilePart]) -> list[FilePart]:
     """Return the parts, split where a gap opens in the copy, and shifted by the sizes of the gaps before them."""
     result = []
-    for start, to, size in parts:
-        cuts = [gap.at for gap in gaps if to < gap.at < to + size]
-        for at, end in pairwise([to, *cuts, to + size]):
-            result.append(FilePart(start + at - to, to_new_offset(gaps, at), end - at))
+    for start, target, size in parts:
+        cuts = [gap.at for gap in gaps if target < gap.at < target + size]
+        for at, end in pairwise([target, *cuts, target + size]):
+            result.append(FilePart(start + at - target, to_new_offset(gaps, at), end - at))
     return result
 
 

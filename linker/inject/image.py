@@ -36,7 +36,7 @@ class Image(NamedTuple):
     elf: ElfFile
     segments: list[Phdr]  # without the empty PT_GNU_SFRAME that objcopy --remove-section leaves
     loads: list[Phdr]
-    page: int  # bytes: the largest p_align of the PT_LOADs, at least 4096
+    page: int  # bytes: the largest p_align of the PT_LOADs, at least 4096; new segments are aligned to it
     end_address: int  # the first address after every PT_LOAD
     insertion_offset: int  # file offset for new bytes: after all bytes of segments, before sections that are not loaded
     align_after: int  # bytes: alignment of the sections after `insertion_offset`

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile, Section
 
 FIRST_PAGE = 0x1000  # bytes: core files keep this part of mapped files, and kernels look for the build-id in it
-NEW_HEADERS = 3  # at most: PT_LOAD, PT_GNU_SFRAME, and a second PT_LOAD in the tail layout
+NEW_HEADERS = 3  # at most: PT_LOAD, PT_GNU_SFRAME, and a second PT_LOAD in the tail layout (layout.py)
 MAX_PADDING = 15  # bytes that may lie between loaded neighbours in a file without section headers
 FILLERS = b"\0XZ"  # linkers pad with zeros; patchelf overwrites data that it moved with X or, in later versions, Z
 
@@ -43,14 +43,15 @@ POINTER_TAGS = {
     *MOVABLE_TAGS, DT.PLTGOT, DT.RELA, DT.INIT, DT.FINI, DT.REL, DT.JMPREL, DT.INIT_ARRAY, DT.FINI_ARRAY, DT.PREINIT_ARRAY, DT.RELR,
 }  # fmt: skip
 MOVABLE_SEGMENTS = (PT.INTERP, PT.NOTE, PT.GNU_PROPERTY)
-FIXED_SEGMENTS = (PT.DYNAMIC, PT.TLS, PT.GNU_EH_FRAME, PT.GNU_RELRO)  # code reaches them without their header
+FIXED_SEGMENTS = (PT.DYNAMIC, PT.TLS, PT.GNU_EH_FRAME, PT.GNU_RELRO)  # code or the loader reaches their contents by address
 SEGMENT_NAMES, TAG_NAMES = constant_names(PT), constant_names(DT)
 
 
 def find_movable_and_fixed(elf: ElfFile, dynamic: list[Dyn], table: Extent, load: Phdr | None) -> tuple[list[Extent], list[Extent]]:
-    """Return (movable ranges, fixed ranges), each ascending and disjoint. `load`: the PT_LOAD that maps the program header table.
+    """Return (movable ranges, fixed ranges), each ascending and disjoint.
 
-    Bytes near the table that no header explains count as fixed, because code may use them.
+    `table`: the program header table; `load`: the PT_LOAD that maps it. Bytes near the table, where it may grow, that no header
+    explains count as fixed, because code may use them.
     """
     candidates, fixed = split_metadata(elf, dynamic)
     load_start, load_end = (load.p_offset, load.p_offset + load.p_filesz) if load else (0, 0)
@@ -63,8 +64,10 @@ def find_movable_and_fixed(elf: ElfFile, dynamic: list[Dyn], table: Extent, load
     replaced = [Extent(elf.header.e_shoff, elf.header.e_shoff + elf.shnum * SHDR_SIZE)] if elf.sections else []
     explained = join_extents([*candidates, *fixed, *replaced])
     needed_end = max(FIRST_PAGE, table.end + NEW_HEADERS * PHDR_SIZE)
-    padding = len(elf.data) if elf.sections else MAX_PADDING
-    unexplained = find_unexplained_ranges(elf, explained, table.end, min(needed_end, load_end), padding)
+    # Section headers name all loaded data: filler of any length is unused. Without them, only as much as alignment leaves.
+    max_filler = len(elf.data) if elf.sections else MAX_PADDING
+    unexplained = find_unexplained_ranges(elf, explained, table.end, min(needed_end, load_end), max_filler)
+    # Beyond the segment nothing is loaded.
     unexplained += find_unexplained_ranges(elf, explained, max(table.end, load_end), needed_end, len(elf.data))
     return movable, join_extents([*fixed, *blocked, *unexplained, Extent(len(elf.data), 1 << 63, ("the end of the file",))])
 
@@ -157,11 +160,11 @@ def fixed_ranges(elf: ElfFile, movable: set[int]) -> list[Extent]:
     return join_extents([*ranges, Extent(0, EHDR_SIZE, ("ELF header",))])
 
 
-def find_unexplained_ranges(elf: ElfFile, explained: list[Extent], start: int, end: int, padding: int) -> list[Extent]:
-    """Return the gaps between explained ranges in [start, end) that are longer than `padding` or contain more than FILLERS."""
+def find_unexplained_ranges(elf: ElfFile, explained: list[Extent], start: int, end: int, max_filler: int) -> list[Extent]:
+    """Return the gaps between explained ranges in [start, end) that are longer than `max_filler` or contain more than FILLERS."""
     holes = find_gaps(explained, start, min(end, len(elf.data)))
     return [
         Extent(*hole, ("bytes that no header explains",))
         for hole in holes
-        if hole[1] - hole[0] > padding or bytes(elf.data[slice(*hole)]).strip(FILLERS)
+        if hole[1] - hole[0] > max_filler or bytes(elf.data[slice(*hole)]).strip(FILLERS)
     ]

@@ -19,8 +19,8 @@ from sframegen.checks.finding import Finding, Instruction, Severity
 from sframegen.checks.lines_of_objects import source_lines
 from sframegen.checks.tracks import NO_CLAIM, Claim, Track
 from sframegen.code.decoding.decoded_code import DecodedCode, decode
-from sframegen.code.function.analysis import rule_of_state
 from sframegen.code.function.hazards import count_copies, may_call_clone
+from sframegen.code.function.rules_of_states import rule_of_state
 from sframegen.code.isa.effects import CALLERS, Flow, FrameState, Mark
 from sframegen.code.isa.machines import isa_of
 from sframegen.format.equations import equation, register_name

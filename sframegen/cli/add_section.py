@@ -23,7 +23,6 @@ from sframegen.program.workers import JobOptions
 if TYPE_CHECKING:
     from sframegen.api.options import SectionOptions, StrPath, WriteOptions
 
-
 MIN_COVERAGE = min_coverage_option("Exit 1 if the section covers less of the code, or a file in a package or tree is refused.")
 
 

@@ -18,15 +18,11 @@ if TYPE_CHECKING:
 
 
 @cython.locals(
-    kind_category="const unsigned char[::1]",
-    rule_category="const unsigned char[::1]",
-    category_bytes="unsigned long long[::1]",
-    range_start="const unsigned long long[::1]",
-    range_end="const unsigned long long[::1]",
-    uncovered_start="const unsigned long long[::1]",
-    uncovered_size="const unsigned int[::1]",
+    kind_category="const unsigned char[::1]", rule_category="const unsigned char[::1]", category_bytes="unsigned long long[::1]",
+    range_start="const unsigned long long[::1]", range_end="const unsigned long long[::1]",
+    uncovered_start="const unsigned long long[::1]", uncovered_size="const unsigned int[::1]",
     uncovered_reason="const unsigned char[::1]",
-)
+)  # fmt: skip
 def count_function_bytes(
     fde_ranges: FdeRanges, functions: Functions, kind_category: Bytes, rule_category: Bytes, uncovered: UncoveredRanges,
     first_reason: cython.Py_ssize_t, category_bytes: Column,

@@ -187,7 +187,7 @@ def _resolve_fde_ranges(fdes: FdeTable, code: list[Range], reason_counts: array[
         if count == 0:
             continue
         start, end, fde, list_ignored = make_columns("QQII", count)
-        ignored_before = sum(reason_counts[1:])
+        ignored_before = sum(reason_counts[1:])  # without the first reason: empty FDEs are only counted
         is_ordered = count == len(fdes) and is_ascending(fdes.start)
         order = array("I") if is_ordered else sort_indexes(fdes.start, begin, list_end)
         count = resolve_overlaps(order, fdes.columns(), spans, FdeRanges(fde, start, end), reason_counts, list_ignored)

@@ -107,13 +107,9 @@ def _ends_with_call(forms: CallForms, areas: Areas, end: cython.ulonglong, tail:
 
 
 @cython.locals(
-    repeats="const unsigned char[::1]",
-    symbols="const unsigned long long[::1]",
-    range_start="const unsigned long long[::1]",
-    range_end="const unsigned long long[::1]",
-    function="unsigned int[::1]",
-    padded_size="unsigned int[::1]",
-)
+    repeats="const unsigned char[::1]", symbols="const unsigned long long[::1]", range_start="const unsigned long long[::1]",
+    range_end="const unsigned long long[::1]", function="unsigned int[::1]", padded_size="unsigned int[::1]",
+)  # fmt: skip
 def _fill_final_calls(
     functions: Functions, repeats: Bytes, fde_ranges: FdeRanges, areas: Areas, code_category: cython.Py_ssize_t,
     symbols: Column, forms: CallForms, columns: tuple[Column, Column],

@@ -35,6 +35,7 @@ def is_module(elf: ElfFile) -> bool:
 
 def find_kernel_symbols(elf: ElfFile) -> dict[bytes, int]:
     """Return the addresses of the TEXT and MOVED_CODE symbols of a linked kernel (vmlinux); none for other files."""
+    # `relocated` is set for the image of an object file, which is not a vmlinux. Of linked files, only kernels have .init.text.
     if elf.relocated is not None or elf.section(".init.text") is None:
         return {}
     addresses = find_addresses_named(elf, [*TEXT, *(name for pair in MOVED_CODE for name in pair)])

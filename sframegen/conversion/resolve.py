@@ -40,15 +40,10 @@ class FdeRanges(NamedTuple):
 
 
 @cython.locals(
-    order="const unsigned int[::1]",
-    reason_counts="unsigned long long[::1]",
-    ignored_fdes="unsigned int[::1]",
-    start="unsigned long long[::1]",
-    size="unsigned long long[::1]",
-    range_fde="unsigned int[::1]",
-    range_start="unsigned long long[::1]",
-    range_end="unsigned long long[::1]",
-)
+    order="const unsigned int[::1]", reason_counts="unsigned long long[::1]", ignored_fdes="unsigned int[::1]",
+    start="unsigned long long[::1]", size="unsigned long long[::1]", range_fde="unsigned int[::1]",
+    range_start="unsigned long long[::1]", range_end="unsigned long long[::1]",
+)  # fmt: skip
 def resolve_overlaps(
     order: Column, fdes: Fdes, code: Spans, fde_ranges: FdeRanges, reason_counts: Column, ignored_fdes: Column
 ) -> int:

@@ -194,7 +194,9 @@ class Splitter:
                 row_count += 1
             row += 1
             low = self.row_address(row)
-            if low == self.limit or rules.outcome[rows.rule[row]] != ROW or row_count - self.row_count == 0xFFFF:
+            if (
+                low == self.limit or rules.outcome[rows.rule[row]] != ROW or row_count - self.row_count == 0xFFFF
+            ):  # MAX_FUNCTION_ROWS
                 break
         functions.start[self.function_count] = begin
         functions.size[self.function_count] = low - begin
@@ -234,11 +236,9 @@ class Splitter:
 
 @cython.boundscheck(False)
 @cython.locals(
-    fde="const unsigned int[::1]",
-    start="const unsigned long long[::1]",
-    end="const unsigned long long[::1]",
+    fde="const unsigned int[::1]", start="const unsigned long long[::1]", end="const unsigned long long[::1]",
     counts="long long[::1]",
-)
+)  # fmt: skip
 def split_ranges(fde_ranges: FdeRanges, splitter: Splitter, counts: Column) -> None:
     """Splits all FDE ranges. Fills `counts`: functions, rows, uncovered ranges, FDE ranges that functions cover without a gap.
 

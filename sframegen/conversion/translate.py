@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from cfi.rules import CfiRule, RegisterRule
     from sframegen.format.abi import Abi
 
-
 # These are global names because access to an Enum member takes many times as long.
 UNSPECIFIED, UNDEFINED, SAME_VALUE, OFFSET, VAL_OFFSET, REGISTER, EXPRESSION, VAL_EXPRESSION, UNREADABLE = RuleKind
 DEFAULT = FdeType.DEFAULT

@@ -20,7 +20,6 @@ from sframegen.format.locate import find_sframe, open_sframe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-
 T = TypeVar("T")
 StrPath = str | os.PathLike[str]
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from sframegen.elf.file import ElfFile
 
-
 HEXADECIMAL = re.compile(r"(0[xX])?[0-9a-fA-F]{1,16}")  # a 64-bit address
 NAME_AND_OFFSET = re.compile(r"(.+)\+(0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20})", re.DOTALL)
 

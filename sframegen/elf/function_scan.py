@@ -18,11 +18,9 @@ COMPILED: bool = cython.compiled
 
 
 @cython.locals(
-    raw="const unsigned char[::1]",
-    addresses="const unsigned long long[::1]",
-    function_of="unsigned int[::1]",
+    raw="const unsigned char[::1]", addresses="const unsigned long long[::1]", function_of="unsigned int[::1]",
     last_address="unsigned long long[::1]",
-)
+)  # fmt: skip
 def find_last_functions(raw: Bytes, big: cython.bint, addresses: Column, function_of: Column) -> None:
     """Fill `function_of`, all zeros, with 1 + the number of the last function at or before each address; 0 if there is none.
 

@@ -12,7 +12,6 @@ from sframegen.elf.ranges import Extent
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-
 # Limits on the total length of strings, because a hostile file's entries could all share one endless string. In real files, strings
 # that share an end, such as .rela.text.f and .text.f, have up to twice as many bytes as their table.
 MAX_STRING_BYTES_PER_TABLE_BYTE, MIN_STRING_LIMIT = 4, 1 << 16

@@ -1,4 +1,4 @@
-"""Reads relocations: those for one section as rows, and the dynamic relocations of a linked file as columns."""
+"""Reads relocations (their types: format/abi.py): those for one section as rows, dynamic ones of a linked file as columns."""
 
 from __future__ import annotations
 

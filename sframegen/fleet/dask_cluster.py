@@ -32,7 +32,6 @@ from sframegen.fleet.sources.items import Item
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-
 ENCRYPTED = ("tls", "wss")
 ALLOWED_TYPES = frozenset({"bytearray", "bytes", "dict", "float", "int", "list", "set", "str", "tuple"})  # of `builtins`
 IN_FLIGHT_PER_THREAD = 4  # packages

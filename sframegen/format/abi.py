@@ -79,7 +79,13 @@ AMD64 = Abi(
     register_names=("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", *(f"r{n}" for n in range(8, 16)), "rip"),
     base_registers=range(16),
     fixed_ra_offset=-8,
-    relocations={1: ABSOLUTE_64, 10: ABSOLUTE_32, 11: ABSOLUTE_32, 24: RELATIVE_64, 2: RELATIVE_32},
+    relocations={
+        1: ABSOLUTE_64,
+        10: ABSOLUTE_32,
+        11: ABSOLUTE_32,
+        24: RELATIVE_64,
+        2: RELATIVE_32,
+    },  # R_X86_64_64, 32, 32S, PC64, PC32
     relative=8,
     module_note="x86-64 kernels walk their own stacks with ORC tables, and do not read the section",
 )
@@ -94,7 +100,7 @@ AARCH64 = Abi(
     register_names=(*(f"x{n}" for n in range(31)), "sp"),
     base_registers=range(32),
     ra_state=34,
-    relocations={257: ABSOLUTE_64, 258: ABSOLUTE_32, 260: RELATIVE_64, 261: RELATIVE_32},
+    relocations={257: ABSOLUTE_64, 258: ABSOLUTE_32, 260: RELATIVE_64, 261: RELATIVE_32},  # R_AARCH64_ABS64, ABS32, PREL64, PREL32
     relative=1027,
 )
 AARCH64_BE = AARCH64._replace(name="AArch64 big-endian", sframe_id=1, byte_order="big", shares_rows=False)
@@ -109,7 +115,7 @@ S390X = Abi(
     register_names=(*(f"r{n}" for n in range(16)), *(f"f{n}" for n in (0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15))),
     base_registers=range(32),
     since=2,
-    relocations={22: ABSOLUTE_64, 4: ABSOLUTE_32, 23: RELATIVE_64, 5: RELATIVE_32},
+    relocations={22: ABSOLUTE_64, 4: ABSOLUTE_32, 23: RELATIVE_64, 5: RELATIVE_32},  # R_390_64, 32, PC64, PC32
     relative=12,
     sp_offset=-160,
     sp_is_saved=True,

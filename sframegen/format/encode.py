@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from sframegen.format.layouts import Layout
     from sframegen.format.model import FunctionTable, Kind
 
-
 ADDRESS_SIZE = 8
 EMPTY_COLUMN: Column = zeros("I", 0)
 

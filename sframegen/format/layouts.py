@@ -22,13 +22,13 @@ FRE_TYPE_MASK, PCTYPE_MASK_BIT, PAUTH_KEY_B_BIT, SIGNAL_BIT = 0x0F, 0x10, 0x20, 
 FDE_TYPE_MASK = 0x1F
 # FRE info byte
 CFA_BASE_SP_BIT, MANGLED_RA_BIT = 0x01, 0x80
-# control word of flexible FDEs
-FLEX_REGISTER_BIT, FLEX_DEREF_BIT, FLEX_UNUSED_BIT, FLEX_REGISTER_SHIFT = 0x1, 0x2, 0x4, 3
 DATAWORD_COUNT_SHIFT, DATAWORD_SIZE_SHIFT = 1, 5
 DATAWORD_COUNT_MASK, DATAWORD_SIZE_MASK = 0x0F, 0x03
+# control word of flexible FDEs
+FLEX_REGISTER_BIT, FLEX_DEREF_BIT, FLEX_UNUSED_BIT, FLEX_REGISTER_SHIFT = 0x1, 0x2, 0x4, 3
 
 DATAWORD_WIDTHS = (1, 2, 4)  # bytes, by fre_dataword_size
-MAX_FUNCTION_ROWS = 0xFFFF
+MAX_FUNCTION_ROWS = 0xFFFF  # num_fres of version 3 has 16 bits; the other versions get the same limit
 
 
 class SframeHeader(NamedTuple):

@@ -70,12 +70,9 @@ def are_consistent(functions: Functions, words: Words, blocks: Blocks, same_rows
 
 @cython.boundscheck(False)
 @cython.locals(
-    same_rows_as="const unsigned int[::1]",
-    row_hashes="unsigned int[::1]",
-    first_row="const unsigned int[::1]",
-    row_start="const unsigned int[::1]",
-    row_rule="const unsigned int[::1]",
-)
+    same_rows_as="const unsigned int[::1]", row_hashes="unsigned int[::1]", first_row="const unsigned int[::1]",
+    row_start="const unsigned int[::1]", row_rule="const unsigned int[::1]",
+)  # fmt: skip
 def hash_rows(functions: Functions, same_rows_as: Column, row_hashes: Column) -> None:
     """Fill `row_hashes` with a hash of each function's kind and rows, unless `same_rows_as` names an earlier function.
 
@@ -98,11 +95,9 @@ def hash_rows(functions: Functions, same_rows_as: Column, row_hashes: Column) ->
 
 @cython.boundscheck(False)
 @cython.locals(
-    same_rows_as="const unsigned int[::1]",
-    row_hashes="const unsigned int[::1]",
-    slots="unsigned int[::1]",
+    same_rows_as="const unsigned int[::1]", row_hashes="const unsigned int[::1]", slots="unsigned int[::1]",
     totals="unsigned long long[::1]",
-)
+)  # fmt: skip
 def place_blocks(
     functions: Functions, words: Words, fields: Fields, blocks: Blocks, same_rows_as: Column, row_hashes: Column,
     slots: Column, totals: Column,

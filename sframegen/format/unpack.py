@@ -101,12 +101,9 @@ class Unpacker(SectionBytes):
         return 0
 
     @cython.locals(
-        start="unsigned long long[::1]",
-        size="unsigned int[::1]",
-        attribute="unsigned char[::1]",
-        first_row="unsigned int[::1]",
+        start="unsigned long long[::1]", size="unsigned int[::1]", attribute="unsigned char[::1]", first_row="unsigned int[::1]",
         block_at="unsigned long long[::1]",
-    )
+    )  # fmt: skip
     def read_index(self) -> None:
         """Read each function's index entry, 3 bytes of its attribute (`attribute`), and the offset of its rows (`block_at`).
 
@@ -141,13 +138,9 @@ class Unpacker(SectionBytes):
         self.rows = row_count - self.first_row
 
     @cython.locals(
-        size="const unsigned int[::1]",
-        attribute="const unsigned char[::1]",
-        first_row="const unsigned int[::1]",
-        block_at="const unsigned long long[::1]",
-        row_start="unsigned int[::1]",
-        row_at="unsigned int[::1]",
-    )
+        size="const unsigned int[::1]", attribute="const unsigned char[::1]", first_row="const unsigned int[::1]",
+        block_at="const unsigned long long[::1]", row_start="unsigned int[::1]", row_at="unsigned int[::1]",
+    )  # fmt: skip
     def read_rows(self) -> None:
         """Read every row's start, and the offset of its info byte in the section, after `read_index`.
 
@@ -203,15 +196,10 @@ class Unpacker(SectionBytes):
                     return
 
     @cython.locals(
-        attribute="const unsigned char[::1]",
-        first_row="const unsigned int[::1]",
-        row_at="const unsigned int[::1]",
-        kind="unsigned short[::1]",
-        row_rule="unsigned int[::1]",
-        slot_bytes="unsigned char[::1]",
-        slot_type="unsigned char[::1]",
+        attribute="const unsigned char[::1]", first_row="const unsigned int[::1]", row_at="const unsigned int[::1]",
+        kind="unsigned short[::1]", row_rule="unsigned int[::1]", slot_bytes="unsigned char[::1]", slot_type="unsigned char[::1]",
         slot_rule="unsigned int[::1]",
-    )
+    )  # fmt: skip
     def number_all(self) -> None:
         """Fill the columns with the numbers of kinds and rules, after `read_rows`."""
         function: cython.Py_ssize_t

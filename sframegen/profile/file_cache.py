@@ -118,7 +118,7 @@ def _open_directory(path: Path) -> int:
         if location.status() is None:
             with suppress(FileExistsError):  # another run has just created it
                 os.mkdir(location.name, 0o700, dir_fd=location.directory)
-    with locate(path) as location:
+    with locate(path) as location:  # again, as the name may now be a symbolic link, which `locate` follows only if that is safe
         descriptor = os.open(location.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=location.directory)
     status = os.fstat(descriptor)
     if status.st_uid != os.geteuid() or status.st_mode & OTHERS_WRITE:

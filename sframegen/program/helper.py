@@ -21,7 +21,6 @@ from sframegen.program.forker import Forker
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-
 MIN_WAIT = 0.02  # seconds to wait for each answer even after all patience is used up
 MAX_STUCK = 64  # helper processes that do not answer; with more of them, no function is called
 

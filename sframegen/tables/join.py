@@ -32,11 +32,9 @@ COMPILED: bool = cython.compiled
 
 
 @cython.locals(
-    kind_bytes="const unsigned char[::1]",
-    symbols="const unsigned long long[::1]",
-    uncovered="const unsigned long long[::1]",
+    kind_bytes="const unsigned char[::1]", symbols="const unsigned long long[::1]", uncovered="const unsigned long long[::1]",
     may_follow="unsigned char[::1]",
-)
+)  # fmt: skip
 def mark_followers(
     functions: Functions, kind_bytes: Bytes, areas: Areas, symbols: Column, uncovered: Column, max_gap: cython.ulonglong,
     may_follow: bytearray,
@@ -44,7 +42,7 @@ def mark_followers(
     """Mark in `may_follow` each function that may share an FDE with the previous one.
 
     Both are of one kind, and not of PC type MASK. Between them are at most `max_gap` bytes, all padding by the area's patterns, and
-    no address in `symbols` or `uncovered`. Functions, `symbols` and `uncovered` ascend.
+    no address in `symbols` or `uncovered`. Functions, `symbols` and `uncovered` ascend. `kind_bytes`: from encode_kinds.
     """
     function: cython.Py_ssize_t
     area: cython.Py_ssize_t = 0
@@ -132,11 +130,9 @@ class Groups:
 
 @cython.boundscheck(False)
 @cython.locals(
-    may_follow="const unsigned char[::1]",
-    sharers="const unsigned int[::1]",
-    begins_piece="const unsigned char[::1]",
+    may_follow="const unsigned char[::1]", sharers="const unsigned int[::1]", begins_piece="const unsigned char[::1]",
     first_piece="unsigned int[::1]",
-)
+)  # fmt: skip
 def fill_pieces(
     functions: Functions, blocks: Blocks, may_follow: Bytes, sharers: Column, begins_piece: Column, first_piece: Column,
     pieces: Functions, groups: Groups,
@@ -209,8 +205,9 @@ def find_equal_runs(pieces: Functions, blocks: Blocks, groups: Groups, hash_slot
             prefix = owner[last - 1] if table == 0 else groups.equal_run[table - count + last - 1]
             if (groups.sharers[prefix] if table == 0 else groups.times_chosen[table - count + prefix]) < 2:
                 continue
+            # A hash of the prefix, and of the last piece's rows and its distance from the piece before.
             slot = (((prefix * 0x10193 + owner[last]) * 0x10193 + (start[last] - start[last - 1])) * 0x45D9F3B >> 20) & mask
-            for _ in range(32):
+            for _ in range(32):  # probes at most: a repetition that is not found only costs bytes
                 if hash_slots[slot] == 0:
                     hash_slots[slot] = last + 1
                     break
@@ -347,13 +344,9 @@ def mark_groups(groups: Groups) -> cython.Py_ssize_t:
 
 @cython.boundscheck(False)
 @cython.locals(
-    same_rows_as="unsigned int[::1]",
-    joined_number="unsigned int[::1]",
-    row_start="const unsigned int[::1]",
-    row_rule="const unsigned int[::1]",
-    joined_start="unsigned int[::1]",
-    joined_rule="unsigned int[::1]",
-)
+    same_rows_as="unsigned int[::1]", joined_number="unsigned int[::1]", row_start="const unsigned int[::1]",
+    row_rule="const unsigned int[::1]", joined_start="unsigned int[::1]", joined_rule="unsigned int[::1]",
+)  # fmt: skip
 def fill_joined(pieces: Functions, blocks: Blocks, groups: Groups, joined: Functions, same_rows_as: Column) -> int:
     """Fill the columns of the joined functions, one for each piece that `groups.begins_group` marks; return the number of rows.
 

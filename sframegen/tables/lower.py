@@ -42,6 +42,7 @@ class _LoweredFunctions:
         self.table = table
         self.layout = words.layout
         self.out = FunctionTable(rules=[*table.rules, OUTERMOST])
+        self.outermost = len(table.rules)  # the number of that rule
         self.lost_bytes: Counter[Reason] = Counter()
         self.kinds: dict[Kind, int] = {}
         self.reasons = [why_inexpressible(rule, words) for rule in self.out.rules]
@@ -50,7 +51,7 @@ class _LoweredFunctions:
 
     def add(self, function: int, start: int, end: int) -> None:
         kind = self.table.kinds[self.table.kind[function]]
-        if kind.signal > self.layout.signal:
+        if kind.signal and not self.layout.signal:
             self.lost_bytes[Reason.SIGNAL] += end - start
             return
         if self._copy(function, kind, start, end):
@@ -59,7 +60,7 @@ class _LoweredFunctions:
         if not rows and kind.fde_type is FdeType.FLEX:
             return
         if not rows:  # an outermost frame; it becomes a row, because every consumer of version 3 reads that
-            self._add_expressible_parts(kind._replace(mask=False, rep_size=0), [(0, len(self.table.rules))], start, end)
+            self._add_expressible_parts(kind._replace(mask=False, rep_size=0), [(0, self.outermost)], start, end)
         elif kind.mask:
             reason = next(filter(None, (self.reasons[rule] for _, rule in rows)), None)
             if reason is None:

@@ -67,7 +67,8 @@ def choose_types(functions: Functions, words: Words, default_kind: Column, funct
     chosen: cython.int
     by_default: cython.longlong  # bytes of the rows so far if the last is in a default FDE
     by_flex: cython.longlong
-    before: cython.longlong  # `by_default` before this row; later the type of the previous row
+    before: cython.longlong  # `by_default` before this row
+    previous_type: cython.int
     size: cython.longlong
     for function in range(len(functions.start)):
         count += 1
@@ -92,12 +93,12 @@ def choose_types(functions: Functions, words: Words, default_kind: Column, funct
             by_flex += size if size else 0x40000000
         chosen = 0 if by_default <= by_flex else 1
         for row in range(functions.first_row[function + 1] - 1, first - 1, -1):
-            before = (types[row] >> chosen) & 1
+            previous_type = (types[row] >> chosen) & 1
             types[row] = chosen
             changed = changed or chosen == 0
-            if row > first and before != chosen:
+            if row > first and previous_type != chosen:
                 count += 1
-            chosen = before
+            chosen = previous_type
     return count if changed else 0
 
 

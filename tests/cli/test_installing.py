@@ -68,7 +68,7 @@ def test_pipx(environment: Path) -> None:
     (environment / "pipx_metadata.json").touch()
     assert install_command([LIEF]) == "pipx inject name 'lief>=1'"
     assert install_command([LIEF], again=True) == "pipx inject --force name 'lief>=1'"
-    assert reinstall_command(is_built=True).startswith("pipx runpip name install --force-reinstall --no-deps . ")
+    assert reinstall_command(from_sources=True).startswith("pipx runpip name install --force-reinstall --no-deps . ")
 
 
 def test_the_package_of_a_distribution(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,16 +86,16 @@ def test_the_package_of_a_distribution(environment: Path, monkeypatch: pytest.Mo
 def test_it_is_installed_again_from_where_it_came(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wheel is installed again, but nothing is compiled from it."""
     no_sources = " --no-deps .  # in a checkout of sframegen"
-    assert reinstall_command(is_built=True).endswith(no_sources)
+    assert reinstall_command(from_sources=True).endswith(no_sources)
     checkout, wheel = environment / "a checkout", environment / "sframegen.whl"
     checkout.mkdir()
     wheel.touch()
     install = f"{environment}/bin/python -m pip install --force-reinstall"
     monkeypatch.setattr(installing, "installed_from", lambda: str(checkout))
-    assert reinstall_command(is_built=True) == f"{install} --no-deps '{checkout}'"
+    assert reinstall_command(from_sources=True) == f"{install} --no-deps '{checkout}'"
     monkeypatch.setattr(installing, "installed_from", lambda: str(wheel))
     assert reinstall_command() == f"{install} {wheel}"
-    assert reinstall_command(is_built=True).endswith(no_sources)
+    assert reinstall_command(from_sources=True).endswith(no_sources)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from corpus.blind.trial import try_blind
 from sframegen.code.context.jump_tables import JumpTableFinder
 from sframegen.code.decoding import decoded_code
 from sframegen.code.decoding.decoded_code import decode
-from sframegen.code.function.analysis import Surroundings, derive_rules
+from sframegen.code.function.analysis import Surroundings
+from sframegen.code.function.rules_of_states import derive_rules
 from sframegen.code.isa.machines import isa_of
 from sframegen.code.whole_file.passes import survey
 from sframegen.elf.file import open_elf

@@ -250,7 +250,7 @@ def test_equal_tuples_of_other_effects_are_kept_apart() -> None:
 
 def test_a_function_that_takes_too_many_steps_has_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     isa = isa_of(AMD64)
-    monkeypatch.setattr(analysis, "STEPS", 0)
+    monkeypatch.setattr(analysis, "STEPS_PER_BYTE", 0)
     for steps, is_costly in ((3, True), (100, False)):
         monkeypatch.setattr(analysis, "MIN_STEPS", steps)
         result = analyse([decode(LOOP, START, isa)], {START: isa.entry}, isa, CALLS_RETURN)

@@ -29,7 +29,7 @@ WORD_MASK = 0xFFFFFFFFFFFFFFFF
 WORLD_NUMBERS = range(2)  # rules must give the same values in each of these worlds
 MAX_CODE = 256  # bytes of an expression: linkers and compilers write about ten
 MAX_PLAIN_OFFSET = 1 << 24  # bytes; smaller offsets always fit into data words
-LOST = -1  # stands for the value of a register that cannot be recovered
+LOST = -1  # instead of a caller's value that cannot be recovered: no rule of SFrame gives it
 
 
 class Agreement(StrEnum):
@@ -37,8 +37,8 @@ class Agreement(StrEnum):
 
     SAME = "same"
     OTHER = "other"
-    LEFT_OUT = "left_out"
-    UNJUDGED = "unjudged"
+    LEFT_OUT = "left_out"  #: the section has no rule, though SFrame can surely express the row
+    UNJUDGED = "unjudged"  #: pyelftools or this module cannot evaluate the row
 
 
 class UnjudgedError(Exception):
@@ -78,10 +78,10 @@ def _made_up_word(name: str) -> int:
 
 
 def compare_rule(row: CfiRow, rule: Rule, abi: Abi, residue: int) -> Agreement:
-    """Compare the values of a row and a rule. `residue`: the PC modulo 16."""
+    """Compare the values of a row and a rule. `residue`: the PC modulo 16, which expressions of PLT entries use."""
     try:
         for number in WORLD_NUMBERS:
-            world = World(number, _made_up_word(f"{number} pc") & ~15 | residue, abi.pc)
+            world = World(number, _made_up_word(f"{number} pc") & ~15 | residue, abi.pc)  # its other bits are made up
             if _evaluate_row(row, abi, world) != _evaluate_rule(rule, abi, world):
                 return Agreement.OTHER
     except UnjudgedError:
@@ -99,13 +99,14 @@ def depends_on_pc(row: CfiRow, abi: Abi) -> bool:
 def is_surely_expressible(row: CfiRow, abi: Abi) -> bool:
     """Return True if SFrame can surely express a row: CFA = register + n, RA and FP at CFA + n, unchanged, or in a register.
 
-    False does not mean that it cannot: sframegen's own_register reader decides about other rows.
+    False does not mean that it cannot: sframegen's own reader decides about other rows.
     """
     if row.ra_column != abi.ra:
         return False
     if row.ra.kind == RegisterRule.UNDEFINED:
         return True
     stored, sp = RegisterRule.OFFSET, (row.sp.kind, row.sp.number)
+    # SFrame always implies SP = CFA + sp_offset.
     sp_is_implied = sp in (("", 0), (RegisterRule.VAL_OFFSET, abi.sp_offset)) or (row.sp.kind == stored and abi.sp_is_saved)
     return (
         row.cfa.kind == "CFA"
@@ -123,31 +124,28 @@ def is_surely_expressible(row: CfiRow, abi: Abi) -> bool:
 def _evaluate_rule(rule: Rule, abi: Abi, world: World) -> Values:
     if rule.cfa is None:
         return OUTERMOST
+    cfa = _evaluate_where(rule.cfa, None, world)
+    ra = _evaluate_where(rule.ra, cfa, world) if rule.ra else world.register(abi.ra)
+    fp = _evaluate_where(rule.fp, cfa, world) if rule.fp else world.register(abi.fp)
+    return Values(cfa, ra, fp, (cfa + abi.sp_offset) & WORD_MASK, rule.ra_signed)
 
-    def evaluate_term(term: Where | None, own_register: int, cfa: int) -> int:
-        if term is None:
-            return world.register(own_register)
-        base = cfa if term.register is None else world.register(term.register)
-        address_or_value = (base + term.offset) & WORD_MASK
-        return world.memory(address_or_value) if term.deref else address_or_value
 
-    cfa = evaluate_term(rule.cfa, abi.sp, LOST)
-    return Values(
-        cfa,
-        evaluate_term(rule.ra, abi.ra, cfa),
-        evaluate_term(rule.fp, abi.fp, cfa),
-        (cfa + abi.sp_offset) & WORD_MASK,
-        rule.ra_signed,
-    )
+def _evaluate_where(where: Where, cfa: int | None, world: World) -> int:
+    """Evaluate `where`. `cfa`: None for the CFA itself, which is relative to a register."""
+    base = cfa if where.register is None else world.register(where.register)
+    assert base is not None
+    address_or_value = (base + where.offset) & WORD_MASK
+    return world.memory(address_or_value) if where.deref else address_or_value
 
 
 def _evaluate_row(row: CfiRow, abi: Abi, world: World) -> Values:
-    if row.ra_column != abi.ra:
+    if row.ra_column != abi.ra:  # SFrame has one fixed RA register
         return Values(LOST, LOST, LOST, LOST)
     if row.ra.kind == RegisterRule.UNDEFINED:
         return OUTERMOST
-    cfa = _evaluate_register(row.cfa, LOST, LOST, world, abi)
+    cfa = _evaluate_cfa(row.cfa, world, abi)
     sp = (cfa + abi.sp_offset) & WORD_MASK
+    # The rule with which s390x saves SP says no more than SFrame implies.
     sets_sp = row.sp.kind and not (abi.sp_is_saved and row.sp.kind in (RegisterRule.OFFSET, RegisterRule.REGISTER))
     return Values(
         cfa,
@@ -158,14 +156,21 @@ def _evaluate_row(row: CfiRow, abi: Abi, world: World) -> Values:
     )
 
 
-def _evaluate_register(rule: RegisterRow, own_register: int, cfa: int, world: World, abi: Abi) -> int:
+def _evaluate_cfa(rule: RegisterRow, world: World, abi: Abi) -> int:
     if max(abs(rule.number), abs(rule.offset)) >> 31:
+        raise UnjudgedError
+    if rule.kind == "CFA":
+        return (world.register(rule.number) + rule.offset) & WORD_MASK
+    return _run_expression(rule.code, [], world, abi)
+
+
+def _evaluate_register(rule: RegisterRow, own_register: int, cfa: int, world: World, abi: Abi) -> int:
+    """Evaluate the rule for a register. An expression for a register begins with the CFA on its stack."""
+    if abs(rule.number) >> 31:
         raise UnjudgedError
     match rule.kind:
         case "" | RegisterRule.SAME_VALUE:
             return world.register(own_register)
-        case "CFA":
-            return (world.register(rule.number) + rule.offset) & WORD_MASK
         case RegisterRule.OFFSET:
             return world.memory(cfa + rule.number)
         case RegisterRule.VAL_OFFSET:
@@ -173,7 +178,7 @@ def _evaluate_register(rule: RegisterRow, own_register: int, cfa: int, world: Wo
         case RegisterRule.REGISTER:
             return world.register(rule.number)
         case RegisterRule.VAL_EXPRESSION:
-            return _run_expression(rule.code, [] if cfa == LOST else [cfa], world, abi)
+            return _run_expression(rule.code, [cfa], world, abi)
         case RegisterRule.EXPRESSION:
             return world.memory(_run_expression(rule.code, [cfa], world, abi))
     return LOST

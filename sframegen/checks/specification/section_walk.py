@@ -148,11 +148,9 @@ class SectionWalk(SectionBytes):
                 furthest_end = start_before + bytes_
 
     @cython.locals(
-        start="const unsigned long long[::1]",
-        size="const unsigned int[::1]",
-        code_start="const unsigned long long[::1]",
+        start="const unsigned long long[::1]", size="const unsigned int[::1]", code_start="const unsigned long long[::1]",
         code_end="const unsigned long long[::1]",
-    )
+    )  # fmt: skip
     def check_executable(self, start: Column, size: Column, code_start: Column, code_end: Column) -> None:
         """Check that functions lie in the executable ranges, which ascend."""
         function: cython.longlong

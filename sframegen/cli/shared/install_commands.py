@@ -21,7 +21,7 @@ OWN_ENVIRONMENT = "~/.local/share/sframegen"  # the environment to create if pip
 CHECKOUT_COMMENT = "  # in a checkout of sframegen"
 # System libraries that Python packages need: the Debian package, and the capability that RPM packages provide.
 SYSTEM_LIBRARIES = {"libstdc++.so.6": ("libstdc++6", "libstdc++.so.6()(64bit)")}
-EXISTS, JOIN = os.path.exists, os.path.join  # `doctor` must work in a damaged installation, where pathlib may not
+EXISTS, JOIN = os.path.exists, os.path.join  # not pathlib, which a damaged installation may lack: `doctor` must work there
 
 
 def install_command(libraries: Iterable[Library], *, again: bool = False) -> str:
@@ -35,17 +35,20 @@ def install_command(libraries: Iterable[Library], *, again: bool = False) -> str
     return _pip_install_command(*["--force-reinstall"] * again, *pip_arguments)
 
 
-def reinstall_command(*, is_built: bool = False) -> str:
-    """Return the command that reinstalls sframegen from where it came; `is_built`: from its sources, without dependencies."""
+def reinstall_command(*, from_sources: bool = False) -> str:
+    """Return the command that reinstalls sframegen from where it came.
+
+    `from_sources`: it compiles sframegen again, without its dependencies; that needs the directory of the checkout.
+    """
     origin = installed_from()
-    if is_built and not os.path.isdir(origin):  # noqa: PTH112 - a wheel cannot be compiled again
+    if from_sources and not os.path.isdir(origin):  # noqa: PTH112 - a wheel cannot be compiled again
         origin = ""
-    arguments = ["--force-reinstall", *["--no-deps"] * is_built, origin or "."]
+    arguments = ["--force-reinstall", *["--no-deps"] * from_sources, origin or "."]
     if _has_environment_marker("pipx_metadata.json"):
         command = shlex.join(["pipx", "runpip", os.path.basename(sys.prefix), "install", *arguments])  # noqa: PTH119
     else:
         command = _pip_install_command(*arguments)
-    return command + CHECKOUT_COMMENT * (not origin)
+    return command + CHECKOUT_COMMENT * (not origin)  # after a system Python's command, which already ends in a comment, too
 
 
 def _pip_install_command(*words: str) -> str:
@@ -99,7 +102,7 @@ def recompile_command() -> str:
     """Return the command that reinstalls sframegen with compiled modules."""
     packages = [debian for _, debian in find_missing_build_tools()]
     install_tools = as_root(f"apt-get install {' '.join(packages)}") if packages and shutil.which("apt-get") else ""
-    return " && ".join(filter(None, [install_tools, reinstall_command(is_built=True)]))
+    return " && ".join(filter(None, [install_tools, reinstall_command(from_sources=True)]))
 
 
 def system_package_command(debian: str, provided: str) -> str:
@@ -123,5 +126,6 @@ def describe_import_error(error: ImportError) -> str:
     if shared_object in SYSTEM_LIBRARIES:
         command = system_package_command(*SYSTEM_LIBRARIES[shared_object])
     else:
-        command = install_command([library], again=not (isinstance(error, ModuleNotFoundError) and error.name == library.module))
-    return reason + f"; to install it: {command}" * bool(command)
+        is_missing = isinstance(error, ModuleNotFoundError) and error.name == library.module
+        command = install_command([library], again=not is_missing)  # otherwise a part of it is missing, or does not load: damaged
+    return f"{reason}; to install it: {command}" if command else reason

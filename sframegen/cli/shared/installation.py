@@ -60,7 +60,7 @@ def check_components() -> Iterator[Component]:
     yield Component("sframegen", "preload", "stack traces from inside a process", works, found, recompile)
     yield from (_check_library("libraries", library) for library in DEPENDENCIES)
     privileged = "" if os.geteuid() == 0 else commands.as_root(f"{shlex.quote(sys.executable)} -m sframegen profile --probe")
-    reinstall = commands.reinstall_command(is_built=True)
+    reinstall = commands.reinstall_command(from_sources=True)
     remedies = {  # by name of the fact that `profile --probe` finds
         "kernel": "",
         "kernel program": " && ".join(filter(None, [commands.system_package_command("clang", "/usr/bin/clang"), reinstall])),

@@ -41,7 +41,7 @@ class Name(NamedTuple):
 class FoundFiles(NamedTuple):
     files: list[list[Name]]  # the sorted names of each file; the files are sorted by their first names
     unreadable: list[tuple[Name, Exception]]  # files and directories
-    times: dict[tuple[int, int], tuple[int, int]]  # of the directories with files, by (device, inode): access and modification
+    times: dict[tuple[int, int], tuple[int, int]]  # by (device, inode) of directories with files: access, modification; to restore
 
 
 class Exclusions:
@@ -91,15 +91,15 @@ class OpenTrees(ExitStack):
         super().__init__()
         self.roots = {}
         for root in roots:
-            with locate(root) as location:
+            with locate(root) as location:  # below "name/.", that directory is the one that the Location holds open
                 self.roots[root] = self.enter_context(locate_below(location.directory, f"{location.name}/.", root)).directory
 
     def locate(self, name: Name) -> Location:
         """Return the location of a file. Raises OSError."""
         return locate_below(self.roots[name.root], name.path, name.full)
 
-    def open_parent(self, name: Name) -> int:
-        """Return a descriptor of a directory. Raises OSError."""
+    def open_directory(self, name: Name) -> int:
+        """Return a descriptor of the directory with that name, to list it. Raises OSError."""
         with locate_below(self.roots[name.root], os.path.join(name.path, "."), name.full) as location:  # noqa: PTH118
             return location.open_parent()
 
@@ -151,7 +151,7 @@ def _walk_regular_files(
     while waiting:
         directory, directory_excluded = waiting.pop()
         try:
-            descriptor = trees.open_parent(directory)
+            descriptor = trees.open_directory(directory)
             try:
                 device = os.fstat(descriptor).st_dev
                 if device != devices.get(directory.root, device):

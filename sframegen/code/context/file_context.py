@@ -75,7 +75,8 @@ Callee: TypeAlias = "int | str | None"  # an address, or the name of a function 
 class FileContext:
     """The context of all functions of a file. Raises FormatError for an ABI whose instructions are not read.
 
-    `code`: all ranges that are analysed, ascending, without overlaps; `stubs`: the entries of the PLT.
+    `code`: all ranges that are analysed, ascending, without overlaps; `stubs`: the entries of the PLT. `names`: a number for the
+    name of each external function.
     """
 
     def __init__(self, elf: ElfFile, code: Sequence[Range], stubs: set[int], assumptions: Assumptions | None = None) -> None:
@@ -143,15 +144,15 @@ class FileContext:
         """Return True if control may get from one address to another, though code alone does not prove it."""
         return self.assumptions is None or self.assumptions.continues(source, target)
 
-    def make_table_finder(self, within: Callable[[int], bool]) -> TargetsOf:
-        """Return a function that finds the targets of jumps. `within`: true if a table may lead to that address elsewhere."""
+    def make_table_finder(self, is_code: Callable[[int], bool]) -> TargetsOf:
+        """Return a function that finds the targets of jumps. `is_code`: true for other functions' code that a table may lead to."""
         finders: dict[Range, JumpTableFinder] = {}  # one for each piece, because each limits the cost of its piece
 
         def find_targets(piece: DecodedCode, point: Point, begins: Callable[[int], bool]) -> Sequence[int]:
             where = piece.start, piece.end
             if where not in finders:
                 finders[where] = JumpTableFinder(piece, self.read_only.read)
-            found = finders[where].find_targets(point, begins, within)
+            found = finders[where].find_targets(point, begins, is_code)
             return [target for target in found if self.continues(point.address, target)]
 
         return find_targets
@@ -167,4 +168,5 @@ class FileContext:
         return target
 
     def _callee_named(self, name: str | None) -> Callee:
+        """Return the address of a function of that name in this file, else the name."""
         return self.defined.get(name, name) if name else None

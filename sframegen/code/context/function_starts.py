@@ -1,4 +1,4 @@
-"""Finds the starts of functions in code without call frame information. Compiled."""
+"""Finds where functions may begin in code without CFI: where symbols, pointers in data and references in code lead. Compiled."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
-
 
 ARRAYS = ((DT.INIT_ARRAY, DT.INIT_ARRAYSZ), (DT.FINI_ARRAY, DT.FINI_ARRAYSZ), (DT.PREINIT_ARRAY, DT.PREINIT_ARRAYSZ))
 CHUNK_BYTES = 1 << 20  # bytes of data that are copied at a time
@@ -84,20 +83,20 @@ def _read_function_arrays(elf: ElfFile, abi: Abi, dynamic: dict[int, int]) -> It
     arrays = [(dynamic[at], dynamic[size]) for at, size in ARRAYS if at in dynamic and size in dynamic]
     sections = [section.header for name in (".init_array", ".fini_array") if (section := elf.section(name)) is not None]
     arrays += [(header.sh_addr, header.sh_size) for header in sections]
-    wanted = {at for start, size in arrays for at in range(start, start + min(size, 8 * MAX_ARRAY_ENTRIES), 8)}
-    for at in wanted:
+    pointer_addresses = {at for start, size in arrays for at in range(start, start + min(size, 8 * MAX_ARRAY_ENTRIES), 8)}
+    for at in pointer_addresses:
         try:
             yield int.from_bytes(elf.at(at, 8), elf.byte_order)
         except FormatError:
             continue
-    if not wanted or DT.RELA not in dynamic or DT.RELASZ not in dynamic:
+    if not pointer_addresses or DT.RELA not in dynamic or DT.RELASZ not in dynamic:
         return
     try:
         raw = elf.at(dynamic[DT.RELA], dynamic[DT.RELASZ] // RELA_SIZE * RELA_SIZE)
     except FormatError:
         return
     for address, info, addend in zip(*unpack_columns(raw, elf.byte_order), strict=True):
-        if address in wanted and info & 0xFFFFFFFF == abi.relative:
+        if address in pointer_addresses and info & 0xFFFFFFFF == abi.relative:
             yield addend
 
 
@@ -119,7 +118,7 @@ def find_referenced_starts(elf: ElfFile, abi: Abi, without_cfi: list[Range]) -> 
             code = bytes(elf.at(start, end - start))
         except FormatError:  # the file is cut off before it
             continue
-        if cython.compiled:
+        if cython.compiled:  # a loop over all bytes is faster than the pattern; interpreted, it is slower
             candidates = find_distances_into(code, start, starts, ends, ALIGNMENT)
             offsets = [offset for offset in candidates if _instruction_ends_at(isa.references, code, offset)]
         else:

@@ -1,7 +1,8 @@
 """Finds the targets of an indirect jump, if the code before it shows its jump table in read-only memory.
 
-The module of the machine finds the table's address and the form of its entries; the comparison before the load gives their number.
-Jumps through a register without a table have the labels that the function puts into the register as targets.
+The machine's `patterns` (JumpTables, isa/instruction_set.py) find the table's address and the form of its entries; the comparison
+of the index before the load gives their number. The targets of jumps through a register without a table are the labels that the
+function puts into the register.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class JumpTableFinder:
     def find_targets(self, point: Point, begins: Callable[[int], bool], is_code: Callable[[int], bool]) -> Sequence[int]:
         """Return all targets of an indirect jump; none if there is no table, or an entry does not lead to code.
 
-        `begins`: true if an instruction of the function begins at an address; `is_code`: true if any function has it.
+        `begins`: true if an instruction of the function begins at an address; `is_code`: true if another function has it.
         If the code does not show its length, a table ends before the first entry that does not lead into the function, or where
         the function's next table begins. Assembly may address a table by an entry before the first used one: those are left out.
         """

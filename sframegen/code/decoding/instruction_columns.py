@@ -1,7 +1,9 @@
 """Reads capstone's records of instructions into columns: where each begins, and the effects of those that matter. Compiled.
 
 An instruction matters if it may affect the frame or the flow of control. Its `meaning` is its Flow, PointFlags and the number of
-its effects in one number. A mnemonic has an index in the columns of InstructionReader.
+its effects in one number; its Take is how it may put an address into a register (all in isa/effects.py). To see fast whether an
+instruction may matter, an Isa (isa/instruction_set.py) has `needles`, pairs of letters: operands that contain one matter. After its
+`prefix`, a first byte, the same text means something else. A mnemonic has an index in the columns of InstructionReader.
 """
 
 from __future__ import annotations
@@ -85,8 +87,10 @@ class Meanings:
 class InstructionReader:
     """Reads the instructions of one ABI. Meanings are kept by text; capstone's ids only speed up the search for a mnemonic.
 
-    `consumed`: the number of bytes that the last `read` decoded. `value`: the number or address that was parsed last.
-    By mnemonic, `direct` and `by_slot` have the meaning of jumps and calls whose operands are only a target, or [rip + n].
+    `consumed`: the number of bytes that the last `read` decoded. `value`: a second result, the number or address that a method
+    parse_*, takes_address or read_meaning has found; the caller takes it from there at once.
+    `direct` and `by_slot`: by mnemonic, the meaning of jumps and calls whose operands end in a target, or in [rip + n]; 0 before
+    one has been read. Other operands, such as the register of cbz, do not change it.
     """
 
     def __init__(self, meanings: Meanings, records: int) -> None:
@@ -105,7 +109,7 @@ class InstructionReader:
         ) = capstone.record  # fmt: skip
         self.pairs = pairs
         self.prefix = isa.prefix
-        self.index_of_id = array("H", bytes(2 * IDS))
+        self.index_of_id = array("H", bytes(2 * IDS))  # index 0, of no mnemonic, for ids that have not been read
         self.mnemonic_bytes = bytearray(MNEMONIC_SIZE * MAX_MNEMONICS)
         self.always_matters = bytearray(MAX_MNEMONICS)
         self.takes = bytearray(MAX_MNEMONICS)
@@ -119,12 +123,12 @@ class InstructionReader:
         self.mask = 0xFFFFFFFFFFFFFFFF
         self.value = 0
         self.consumed = self.texts = 0  # `texts`: how many have a meaning in `known_meanings`
-        words = [array("I", bytes(4 * records)) for _ in range(5)]
-        longs = [array("Q", bytes(8 * records)) for _ in range(2)]
-        self.columns: tuple[Any, ...] = (*words[:4], bytearray(records), *longs, words[4])
-        self.offsets, self.at, self.ends, self.effects, self.taken_at = words
-        self.flows = self.columns[4]
-        self.addresses, self.taken = longs
+        offsets, at, ends, effects, taken_at = [array("I", bytes(4 * records)) for _ in range(5)]
+        flows = bytearray(records)
+        addresses, taken = [array("Q", bytes(8 * records)) for _ in range(2)]
+        # In the order of DecodedCode. Kept as objects, too, because slices of the typed attributes would be views when compiled.
+        self.columns: tuple[Any, ...] = (offsets, at, ends, effects, flows, addresses, taken, taken_at)
+        self.offsets, self.at, self.ends, self.effects, self.flows, self.addresses, self.taken, self.taken_at = self.columns
 
     def start_piece(self) -> None:
         """Forgets the pages that `adrp` put into registers, because another piece of code begins."""
@@ -134,14 +138,9 @@ class InstructionReader:
 
     @cython.locals(marks="unsigned char[::1]")
     def read(
-        self,
-        code: bytes,
-        start: cython.ulonglong,
-        first: cython.longlong,
-        end: cython.longlong,
-        limit: cython.longlong,
+        self, code: bytes, start: cython.ulonglong, first: cython.longlong, end: cython.longlong, limit: cython.longlong,
         marks: bytearray,
-    ) -> list[Column]:
+    ) -> list[Column]:  # fmt: skip
         """Returns the columns `offsets` to `taken_at` of DecodedCode for instructions that begin from offset `first` up to `limit`.
 
         `code` is the whole piece, at address `start`; the last instruction ends at offset `end` at most. Fills `marks`, a Mark for
@@ -215,7 +214,7 @@ class InstructionReader:
         taken = self.value
         meaning = self.read_meaning(raw, record, index, address, size) if matters else 0
         if self.took_address:
-            self.value = taken
+            self.value = taken  # read_meaning has overwritten it
         return meaning
 
     def mnemonic_index(self, raw: bytes, begin: cython.Py_ssize_t) -> cython.Py_ssize_t:
@@ -242,6 +241,7 @@ class InstructionReader:
     def read_meaning(
         self, raw: bytes, record: cython.Py_ssize_t, index: cython.Py_ssize_t, address: cython.ulonglong, size: cython.longlong
     ) -> cython.Py_ssize_t:
+        """Returns the meaning of an instruction that matters: its mnemonic's, its text's, or find_meaning's. Sets `value`."""
         text: cython.Py_ssize_t = record + self.operands_at
         end: cython.Py_ssize_t = self.text_end(text)
         meaning: cython.longlong
@@ -252,6 +252,7 @@ class InstructionReader:
         operands: bytes = raw[text:end]
         first: cython.int = self.data[record + self.bytes_at]
         known_meanings: dict[bytes, int] = self.known_meanings[index]
+        # No operands end in "!" on machines with a prefix: it marks texts after one.
         key: bytes = operands + b"!" if first == self.prefix else operands
         found = known_meanings.get(key)
         if found is not None:
@@ -278,6 +279,7 @@ class InstructionReader:
     # -- parsing of texts, which end with a zero; methods of `bytes` replace the loops where these would be interpreted
 
     def has_mnemonic(self, index: cython.Py_ssize_t, pos: cython.Py_ssize_t) -> cython.int:
+        """Returns True if the mnemonic of that index is at `pos`. Compiled only, like has_needle: see read_record."""
         name: cython.Py_ssize_t = index * 32  # MNEMONIC_SIZE
         while self.mnemonic_bytes[name] == self.data[pos] and self.mnemonic_bytes[name]:
             name += 1

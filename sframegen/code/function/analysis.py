@@ -1,4 +1,7 @@
-"""Follows the frame of one function along every path from its entry.
+"""Follows the frame of each function along every path from its entry.
+
+UnitAnalyser analyses the units (functions, each in one or several pieces) of a file: FunctionWalker walks one with BasicBlocks,
+TableTargets finds where its jump tables lead, and Findings collects the results. rules_of_states.py makes rules of the states.
 
 This is assumed without proof, because compilers comply: a block has one state, whichever path leads to it; saved registers are
 overwritten only through SP and FP; a callee that returns keeps SP and FP.
@@ -8,34 +11,31 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sframegen.code.decoding.decoded_code import DecodedCode, acts_alike_from
 from sframegen.code.function.blocks import BasicBlocks, FunctionCode
 from sframegen.code.function.findings import Findings
-from sframegen.code.isa.effects import CALLERS, DIRECT, SLOT, Flow, FrameState, Point
+from sframegen.code.isa.effects import DIRECT, SLOT, Flow, FrameState, Point
 from sframegen.elf.columns import build_spans
 from sframegen.elf.ranges import Range, sum_sizes
-from sframegen.format.model import Rule, Where
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sframegen.code.context.file_context import FileContext, TargetsOf
     from sframegen.code.decoding.decoded_code import FrameNumbers
     from sframegen.code.isa.instruction_set import Isa
-    from sframegen.format.abi import Abi
 
-STEPS = 8  # points that may be walked for each byte of code; large real functions need half a point
+STEPS_PER_BYTE = 8  # points that may be walked for each byte of code; large real functions need half a point
 MIN_STEPS = 1 << 12
 MAX_UNIT = 1 << 20  # bytes: half a million blocks of a kilobyte each are kept at worst; real functions have some hundred kilobytes
 MAX_OVERLAPS = 256  # jumps into the middle of instructions that are examined in a function; they are rare
 START = attrgetter("start")
 
 Unit: TypeAlias = "tuple[Range, ...]"  # the pieces of one function, ascending
-Entries: TypeAlias = tuple[int, ...]  # addresses where a unit is called, with the frame that functions are entered with
+Entries: TypeAlias = tuple[int, ...]  # addresses where a unit is entered by calls, with the frame `isa.entry`
 
 
 class Surroundings(NamedTuple):
@@ -44,8 +44,9 @@ class Surroundings(NamedTuple):
     may_return: Callable[[int | None, int | None], bool]  #: (target, slot) of a call: true if it may return
     find_targets: Callable[[DecodedCode, Point, Callable[[int], bool]], Sequence[int]]
     #: all targets of an indirect jump; none if they are unknown
-    continues: Callable[[int, int], bool] | None = None  #: (address of a call, address after it): see Assumptions
-    known_returns: dict[int, bool] | None = None  #: those of `may_return` so far, by target or ~slot
+    continues: Callable[[int, int], bool] | None = None
+    #: (call, address after it): true if control gets there (Assumptions in file_context.py); None: it does if the call may return
+    known_returns: dict[int, bool] | None = None  #: answers of `may_return` so far, by target or ~slot
 
 
 class FunctionWalker:
@@ -63,21 +64,23 @@ class FunctionWalker:
         The cost is linear, because a block is walked again only when its state has lost one of its seven fields.
         """
         self.pieces = pieces
-        self.frames = frames = pieces[-1].frames
+        self.frames = frames = pieces[-1].frames  # for all pieces; those of earlier pieces may be full
         self.alike_cache: dict[tuple[bytes, int], bool] = {}
         self.returns_elsewhere = False  # the function may return from where it was not walked
         self.code = code = _concatenate_pieces(pieces, frames)
         tables = self._tables() if Flow.INDIRECT in code.flows else {}
         blocks = self.blocks
-        steps = STEPS * len(code.marks) + MIN_STEPS
-        blocks.start_function(code, frames, self.known_returns, self._may_return, self._acts_alike, tables, steps)
+        blocks.start_function(
+            code, frames, known_returns=self.known_returns, call_returns=self._may_return, acts_alike=self._acts_alike,
+            tables=tables, steps=STEPS_PER_BYTE * len(code.marks) + MIN_STEPS,
+        )  # fmt: skip
         for piece in pieces:
             blocks.add_piece(piece.start, len(piece.marks), piece.code_end - piece.start)
         blocks.find_leaders()
         for address in (*entries, *(target for targets in tables.values() for target in targets)):
-            blocks.mark_leader(address, True)
+            blocks.mark_leader(address, True)  # exact
         for address, state in entries.items():
-            blocks.propagate_state(address, address, frames.state_number(state))
+            blocks.propagate_state(address, address, frames.state_number(state))  # control comes from outside: no source
         blocks.walk()
         return blocks
 
@@ -102,6 +105,7 @@ class FunctionWalker:
         return piece is not None and piece.begins(address)
 
     def _may_return(self, point: int) -> bool:
+        """Return True if control comes back from a call to the code after it; if to elsewhere, set `returns_elsewhere`."""
         flow, address = self.code.flows[point], self.code.addresses[point]
         if not self.surroundings.may_return(address if flow & DIRECT else None, address if flow & SLOT else None):
             return False
@@ -115,7 +119,7 @@ class FunctionWalker:
         return False
 
     def _acts_alike(self, address: int) -> bool:
-        """Return True if the instruction around an address does the same from there on."""
+        """Return True if the instruction around an address does the same if a jump to there skips its prefix (acts_alike_from)."""
         piece = self._piece(address)
         overlap = piece.instruction_around(address) if piece else (b"", 0)
         if overlap not in self.alike_cache:
@@ -146,7 +150,7 @@ def _concatenate_pieces(pieces: Sequence[DecodedCode], frames: FrameNumbers) -> 
 
 
 class TableTargets:
-    """Finds the targets of jump tables, of one function after the other."""
+    """Finds the targets of jump tables, of one unit after the other; `begin` starts a unit."""
 
     def __init__(self, context: FileContext) -> None:
         self.context = context
@@ -189,6 +193,7 @@ class UnitAnalyser:
             self.analyse_decoded([self.context.decode(*piece) for piece in unit], unit, entries)
 
     def analyse_decoded(self, pieces: Sequence[DecodedCode], unit: Unit, entries: Entries) -> None:
+        """Analyse a unit whose pieces are decoded. Changes `flows` of the pieces: branches that are never taken are removed."""
         if self.continues is not None:
             for piece in pieces:
                 _remove_unreachable_branches(piece, self.continues)
@@ -212,50 +217,3 @@ def _remove_unreachable_branches(piece: DecodedCode, continues: Callable[[int, i
             point = piece.point(before)
             if point.target is not None and not continues(point.address, point.target):
                 piece.flows[before] = Flow.NEXT
-
-
-def derive_rules(rows: Iterable[tuple[int, int, FrameState]], abi: Abi) -> Iterator[tuple[int, int, Rule]]:
-    """Yield (start, end, rule) for the ascending rows (start, end, state) that determine a rule; equal neighbours are joined."""
-    joined: tuple[int, int, Rule] | None = None
-    for start, end, state in rows:
-        rule = rule_of_state(state, abi.sp, abi.fp, abi.fixed_ra_offset)
-        if rule is None:
-            continue
-        if joined is None:
-            joined = start, end, rule
-        elif joined[1] == start and joined[2] == rule:
-            joined = joined[0], end, rule
-        elif joined[1] <= start:
-            if joined[0] < joined[1]:
-                yield joined
-            joined = start, end, rule
-        else:  # instructions that overlap
-            joined = joined[0], min(start, joined[1]), joined[2]
-    if joined is not None and joined[0] < joined[1]:
-        yield joined
-
-
-@lru_cache(1 << 12)
-def rule_of_state(state: FrameState, sp: int, fp: int, fixed_ra: int) -> Rule | None:
-    """Return the unwind rule of a state, with DWARF register numbers; None if the CFA, RA or the caller's FP is unknown."""
-    fp_offset = None if state.fp == CALLERS else state.fp
-    has_frame_record = fp_offset is not None and fp_offset == state.fp_at  # FP points at the saved FP
-    if state.sp is not None and not has_frame_record:
-        cfa = Where(sp, -state.sp)
-    elif fp_offset is not None:
-        cfa = Where(fp, -fp_offset)
-    else:
-        return None
-    has_fixed_ra = fixed_ra != 0 and state.ra_at == fixed_ra
-    ra = Where(None, fixed_ra, deref=True) if has_fixed_ra else _saved_location(state, state.ra_at, state.ra)
-    fp_location = _saved_location(state, state.fp_at, state.fp)
-    if isinstance(ra, bool) or isinstance(fp_location, bool) or state.signed is None:
-        return None
-    return Rule(cfa, ra, fp_location, state.signed)
-
-
-def _saved_location(state: FrameState, at: int | None, register: int | None) -> Where | bool | None:
-    """Return where on the stack the caller's value is saved; None if it is in its register; False if that is unknown."""
-    if at is not None and (state.sp is None or at >= state.sp):
-        return Where(None, at, deref=True)
-    return None if register == CALLERS else False

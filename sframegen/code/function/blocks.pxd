@@ -19,7 +19,7 @@ cdef class BasicBlocks:
     cdef unsigned char[::1] is_leader
     cdef int[::1] state_of, walked_with
     cdef readonly unsigned char[::1] notes
-    cdef bint emits_rows, ascend
+    cdef bint emits_rows, rows_ascend
     cdef readonly bint returns, complete
     cdef list worklist
     cdef set distinct_states
@@ -36,7 +36,6 @@ cdef class BasicBlocks:
     cdef int count_change(self, Py_ssize_t state) except -1
     cdef int add_row(self, Py_ssize_t start, Py_ssize_t end, Py_ssize_t state) except -1
     cdef int sort_rows(self) except -1
-    cdef Py_ssize_t first_point_at(self, Py_ssize_t offset) except -1
     cdef int walk_block(self, Py_ssize_t leader) except -1
     cdef Py_ssize_t next_leader(self, Py_ssize_t offset, Py_ssize_t limit) except -1
     cdef Py_ssize_t state_after(self, Py_ssize_t state, Py_ssize_t effects) except -1

@@ -1,8 +1,9 @@
 """Walks the basic blocks of a function until no frame state changes, and once more to emit the rows. Compiled.
 
 A block begins at a leader: the target of a jump or call, or the instruction after a branch. A worklist has the leaders whose state
-has changed. To walk a block is to apply the effects of its points to that state, and to join the result into the states of the
-blocks that control gets to from there.
+has changed. To walk a block is to apply the effects of its points (instructions that touch the stack or the flow of control) to
+that state, and to join the result into the states of the blocks that control gets to from there. States and effects are numbers
+of a FrameNumbers (decoded_code.py), whose caches are asked first.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from sframegen.code.decoding.decoded_code import FrameNumbers
 
 MAX_STATES = 1 << 12  # distinct ones of a function, or up to twice as many: each is kept, and large functions have some dozens
-STEPS = 1 << 12  # from state to state that a small cache holds
+CACHED_STEPS = 1 << 12  # steps from state to state that a small cache holds
 
 
 class FunctionCode(NamedTuple):
@@ -46,13 +47,14 @@ class BasicBlocks:
 
     `walk` fills `rows` rows (start and end offset, number of the state), ascending; exits as (source, target, state); the
     PointNotes of each point; `returns`; `contradiction`: the offset of an instruction, or -1; `complete`: False if the steps ran
-    out. blocks.pxd has the types.
+    out. By offset of a leader, `state_of` and `walked_with` have 1 + the number of the state that it has now, and of the one with
+    which it was walked last; 0: none. blocks.pxd has the types.
     """
 
     def __init__(self) -> None:
         """Makes the columns that stay from function to function; `start_function` sets the others."""
         self.after_effects: dict[int, int] = {}
-        self.step_state, self.step_effects, self.step_after = (array("I", bytes(4 * STEPS)) for _ in range(3))
+        self.step_state, self.step_effects, self.step_after = (array("I", bytes(4 * CACHED_STEPS)) for _ in range(3))
         self.starts = array("Q", [0])
         self.bases = array("I", [0, 0])
         self.code_ends = array("I", [0])
@@ -63,15 +65,9 @@ class BasicBlocks:
         self.row_start, self.row_end, self.row_state = (array("I", [0]) for _ in range(3))
 
     def start_function(
-        self,
-        code: FunctionCode,
-        frames: FrameNumbers,
-        known_returns: dict[int, bool],
-        call_returns: Callable[[int], bool],
-        acts_alike: Callable[[int], bool],
-        tables: dict[int, Sequence[int]],
-        steps: int,
-    ) -> None:
+        self, code: FunctionCode, frames: FrameNumbers, known_returns: dict[int, bool], call_returns: Callable[[int], bool],
+        acts_alike: Callable[[int], bool], tables: dict[int, Sequence[int]], steps: int,
+    ) -> None:  # fmt: skip
         """Starts another function; `add_piece` adds its pieces. `steps`: the points that may be walked.
 
         `known_returns`: whether calls may return, by target or ~slot, as far as that is known; `call_returns` decides it for the
@@ -84,7 +80,7 @@ class BasicBlocks:
         self.acts_alike: Any = acts_alike
         self.frames: Any = frames
         if frames.after_effects is not self.after_effects:
-            for number in range(4096):  # STEPS
+            for number in range(4096):  # CACHED_STEPS
                 self.step_effects[number] = 0
         self.after_effects, self.after_calls = frames.after_effects, frames.after_calls
         self.joined, self.facts = frames.joined, frames.facts
@@ -106,7 +102,7 @@ class BasicBlocks:
         for number in range(self.points):
             self.notes[number] = 0
         self.emits_rows = self.returns = self.complete = False
-        self.ascend = True
+        self.rows_ascend = True
         self.worklist: list[int] = []
         self.distinct_states: set[int] = set()
         self.exits: list[tuple[int, int, int]] = []
@@ -159,6 +155,7 @@ class BasicBlocks:
         return offset - self.bases[piece] + self.starts[piece]
 
     def address_range_of(self, point: int) -> tuple[int, int]:
+        """Returns the addresses of the instruction at a point, and after it."""
         here: int = self.address_of(self.at[point])
         return here, here + self.ends[point] - self.at[point]
 
@@ -177,7 +174,7 @@ class BasicBlocks:
         piece: cython.Py_ssize_t = 0
         for point in range(self.points):
             if self.flows[point] & DIRECT:
-                self.mark_leader(self.addresses[point], False)
+                self.mark_leader(self.addresses[point], False)  # the target may be inside an instruction
             if self.flows[point] & FLOW_MASK == BRANCH:
                 while self.bases[piece + 1] <= self.at[point]:
                     piece += 1
@@ -200,7 +197,7 @@ class BasicBlocks:
         for leader in range(self.size):
             if self.walked_with[leader]:
                 self.walk_block(leader)
-        if not self.ascend:
+        if not self.rows_ascend:
             self.sort_rows()
         self.complete = True
 
@@ -219,7 +216,7 @@ class BasicBlocks:
         begin = self.instruction_start(offset)
         if begin != offset and not self.acts_alike(target):  # instructions overlap
             state = self.unknown_state
-        known = self.state_of[begin] - 1  # 0: not reached
+        known = self.state_of[begin] - 1  # -1: not reached yet
         if known >= 0 and known != state:
             found = self.joined.get((known << 32) | state)
             state = self.frames.join_states(known, state) if found is None else found
@@ -239,9 +236,10 @@ class BasicBlocks:
         return 0
 
     def add_row(self, start: cython.Py_ssize_t, end: cython.Py_ssize_t, state: cython.Py_ssize_t) -> cython.int:
+        """Adds a row, unless it is empty or the walk only looks for states."""
         if self.emits_rows and start < end:
             if start <= self.last_row:  # instructions overlap
-                self.ascend = False
+                self.rows_ascend = False
             self.last_row = start
             if self.rows == len(self.row_start):
                 self.row_start = array("I", self.row_start) * 2
@@ -261,9 +259,6 @@ class BasicBlocks:
             self.row_start[number], self.row_end[number], self.row_state[number] = rows[number]
         return 0
 
-    def first_point_at(self, offset: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        return bisect_left(self.at, offset, 0, self.points)
-
     def walk_block(self, leader: cython.Py_ssize_t) -> cython.int:
         """Walks from the start of a block to the next one, or to the instruction that leaves the block."""
         state: cython.Py_ssize_t = self.state_of[leader] - 1
@@ -273,7 +268,7 @@ class BasicBlocks:
         shift: cython.ulonglong = self.starts[piece]
         base: cython.Py_ssize_t = self.bases[piece]
         limit: cython.Py_ssize_t = self.next_leader(leader + 1, piece_end)
-        point: cython.Py_ssize_t = self.first_point_at(leader)
+        point: cython.Py_ssize_t = bisect_left(self.at, leader, 0, self.points)
         begin: cython.Py_ssize_t = leader
         end: cython.Py_ssize_t
         flow: cython.int
@@ -316,7 +311,7 @@ class BasicBlocks:
 
     def state_after(self, state: cython.Py_ssize_t, effects: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """Returns the state after effects, whose number is not 0. A small cache finds recent steps without a dictionary."""
-        slot: cython.Py_ssize_t = (state * 61 + effects) & 4095  # STEPS
+        slot: cython.Py_ssize_t = (state * 61 + effects) & 4095  # CACHED_STEPS
         if self.step_effects[slot] != effects or self.step_state[slot] != state:
             found = self.after_effects.get((state << 32) | effects)
             self.step_after[slot] = self.frames.apply_effects(state, effects) if found is None else found
@@ -337,12 +332,14 @@ class BasicBlocks:
             return -1
         if self.flows[point] & DIRECT and not self.emits_rows:
             offset = self.offset_of(self.addresses[point])
+            # A call into the middle of the function enters it with an unknown frame. `offset_of` has set `piece`.
             if offset >= 0 and offset != self.bases[self.piece]:
                 self.propagate_state(self.addresses[point], self.addresses[point], self.unknown_state)
         found = self.after_calls.get(state)
         return self.frames.apply_call(state) if found is None else found
 
     def may_return(self, point: cython.Py_ssize_t) -> cython.bint:
+        """Returns True if the call at a point may return: a known answer, or that of `call_returns`."""
         known: object = None
         address: int = self.addresses[point]
         if self.flows[point] & (DIRECT | SLOT):

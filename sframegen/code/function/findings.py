@@ -1,6 +1,7 @@
 """Collects the results of walks through functions in columns. Compiled.
 
-A function is a unit of one or several pieces of code. A point is an instruction that touches the stack or the flow of control.
+A function is a unit of one or several pieces of code. A point is an instruction that touches the stack or the flow of control. From
+the rows, exits and notes of BasicBlocks, `Findings.add` derives the function's marks (marks.py), its calls and its rows.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class WordColumn:
 
 
 class Findings:
-    """Collects the results of functions after they were walked. `code`: the ranges that are analysed."""
+    """Collects the results of functions after they were walked. `code`: the analysed ranges; code.number(address) is -1 outside."""
 
     def __init__(self, context: FileContext, code: Spans) -> None:
         self.context: Any = context
@@ -114,7 +115,7 @@ class Findings:
         self.numbers: dict[int, int] = {}  # state number in `frames` -> number in `states`
         self.callees: dict[int | str, int] = {}  # callees of the current function -> CallKinds
         self.call_alignments = 0  # of the current function, as `at_calls` in the columns
-        self.words: Column = array("Q")  # that may be addresses of code
+        self.words: Column = array("Q")  # of `add_taken`: may be addresses of code
         self.states: list[FrameState] = []
         self.marks, self.at_calls, self.overrun = (WordColumn() for _ in range(3))
         self.end_piece, self.end_entry, self.end_row, self.end_exit, self.end_call, self.end_taken, self.end_table = (
@@ -128,6 +129,7 @@ class Findings:
         return FindingColumns(self.states, *[getattr(self, name).to_array() for name in FindingColumns._fields[1:]])
 
     def add_unanalysed(self, unit: Sequence[tuple[int, int]], entries: Iterable[int]) -> None:
+        """Add a function that is too large to be walked: it may return, and has no rows."""
         for start, end in unit:
             self.piece_start.append(start)
             self.piece_end.append(end)
@@ -174,6 +176,7 @@ class Findings:
         self.finish_function(marks, entries)
 
     def finish_function(self, marks: cython.ulonglong, entries: Iterable[int]) -> cython.int:
+        """End the current function: its elements of each column end here."""
         for entry in entries:
             self.entry.append(entry)
         self.marks.append(marks)
@@ -189,7 +192,7 @@ class Findings:
         return 0
 
     def add_points(self, blocks: BasicBlocks) -> cython.ulonglong:
-        """Add the results of calls. Return the marks of calls, returns and jumps."""
+        """Add the results of calls, and set `call_alignments`. Return the marks of returns and jumps."""
         marks: cython.ulonglong = KEEPS_FRAME
         point: cython.Py_ssize_t
         after: cython.Py_ssize_t = 0  # the first row that begins after the point
@@ -217,7 +220,7 @@ class Findings:
             facts = blocks.facts_of(state)
             if flow == CALL:
                 if facts & KNOWN_SP:
-                    self.call_alignments |= bit << (facts & 15)
+                    self.call_alignments |= bit << (facts & 15)  # SP modulo 16
                 continue
             if flow == RETURN or blocks.notes[point] & UNRESOLVED:
                 marks |= RETURNS if flow == RETURN else JUMPS

@@ -148,12 +148,9 @@ class ExitPoint(NamedTuple):
 
 
 @cython.locals(
-    marks="const unsigned char[::1]",
-    at="const unsigned int[::1]",
-    ends="const unsigned int[::1]",
-    flows="const unsigned char[::1]",
-    addresses="const unsigned long long[::1]",
-)
+    marks="const unsigned char[::1]", at="const unsigned int[::1]", ends="const unsigned int[::1]",
+    flows="const unsigned char[::1]", addresses="const unsigned long long[::1]",
+)  # fmt: skip
 def find_next_exit(
     piece: DecodedCode, number: cython.Py_ssize_t, furthest: cython.ulonglong, known_returns: dict[int, bool]
 ) -> ExitPoint:

@@ -1,6 +1,6 @@
 cimport cython
 
-from cfi.search cimport bisect_left, bisect_right
+from cfi.search cimport bisect_left
 from sframegen.code.function.marks cimport BY_NAME, CONTRADICTS, GOES_ON, SHOWS_ITSELF
 
 @cython.final
@@ -19,7 +19,7 @@ cdef class Evidence:
     cpdef int is_credible(self, Py_ssize_t number) except -1
     cdef int exits_as_entered(self, Py_ssize_t number) except -1
     cdef int continues_after_calls(self, Py_ssize_t number, callees) except -1
-    cdef Py_ssize_t first_row_at(self, Py_ssize_t number, unsigned long long address, bint after) except -1
+    cdef Py_ssize_t first_row_at(self, Py_ssize_t number, unsigned long long address) except -1
     cdef Py_ssize_t state_at(self, Py_ssize_t number, unsigned long long address) except -2
     cdef list pieces_of(self, Py_ssize_t number)
     cdef list entries_of(self, Py_ssize_t number)

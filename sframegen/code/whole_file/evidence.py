@@ -17,7 +17,7 @@ except ImportError:
     from sframegen.base import cython_shadow as cython  # type: ignore[no-redef]
 
 if not cython.compiled:
-    from bisect import bisect_left, bisect_right
+    from bisect import bisect_left
 
     from sframegen.code.function.marks import BY_NAME, CONTRADICTS, GOES_ON, SHOWS_ITSELF
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class Evidence:
     """The columns of results. `live`: 1 for each function that counts; `entries`: where functions are known to begin.
 
-    `proving`: the results of a function about others are trusted only if its own code or one of `entries` shows that it is a
-    function. evidence.pxd has the types.
+    `proving`: the code has no CFI, and rules are to be proven. The results of a function about others are then trusted only if its
+    own code or one of `entries` shows that it is a function. evidence.pxd has the types.
     """
 
     def __init__(self, columns: FindingColumns, live: Bytes, entries: set[int], proving: bool) -> None:
@@ -81,18 +81,14 @@ class Evidence:
                 return 1
         return 0
 
-    def first_row_at(self, number: cython.Py_ssize_t, address: cython.ulonglong, after: cython.bint) -> cython.Py_ssize_t:
-        """Returns the first of its rows that begins at or after an address; with `after`, after it."""
-        low: cython.Py_ssize_t = self.end_row[number]
-        high: cython.Py_ssize_t = self.end_row[number + 1]
-        if after:
-            return bisect_right(self.row_start, address, low, high)
-        return bisect_left(self.row_start, address, low, high)
+    def first_row_at(self, number: cython.Py_ssize_t, address: cython.ulonglong) -> cython.Py_ssize_t:
+        """Returns the first of its rows that begins at or after an address."""
+        return bisect_left(self.row_start, address, self.end_row[number], self.end_row[number + 1])
 
     def state_at(self, number: cython.Py_ssize_t, address: cython.ulonglong) -> cython.Py_ssize_t:
         """Returns the number of its state at an address; -1 if control is not known to reach that."""
         first: cython.Py_ssize_t = self.end_row[number]
-        row: cython.Py_ssize_t = self.first_row_at(number, address, True) - 1
+        row: cython.Py_ssize_t = self.first_row_at(number, address + 1) - 1
         if row < first or address - self.row_start[row] >= self.row_word[row] >> 32:
             return -1
         return self.row_word[row] & 0x7FFFFFFF  # below the size, as FindingColumns has it

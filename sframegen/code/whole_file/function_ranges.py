@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 
 class FunctionRanges:
-    """The ranges of each function. Two belong to one function if one jumps into the other where no function begins."""
+    """The ranges of each function. Two belong to one function if one jumps into the other where no function begins.
+
+    A range's number is its index in `ranges`; ranges.number(address) is -1 outside of them.
+    """
 
     def __init__(self, ranges: Spans) -> None:
         self.ranges = ranges
@@ -43,6 +46,7 @@ class FunctionRanges:
         return number
 
     def join_addresses(self, one: cython.ulonglong, other: cython.ulonglong) -> cython.int:
+        """Join the ranges that contain two addresses, if both are in a range."""
         first: cython.Py_ssize_t = self.ranges.number(one)
         second: cython.Py_ssize_t = self.ranges.number(other)
         if first >= 0 and second >= 0:
@@ -51,7 +55,7 @@ class FunctionRanges:
 
     @cython.locals(number="Py_ssize_t", index="Py_ssize_t")
     def join(self, evidence: Evidence, continues: Callable[[int, int], bool] | None) -> None:
-        """Join the ranges that jumps connect, and those that were joined before."""
+        """Join the ranges that jumps connect, and those that were joined before. `continues`: see file_context.py."""
         for number in range(evidence.count):
             if evidence.live[number]:
                 for index in range(evidence.end_piece[number] + 1, evidence.end_piece[number + 1]):
@@ -110,6 +114,7 @@ class FunctionRanges:
         return found
 
     def entries_in(self, unit: Sequence[int]) -> list[int]:
+        """Return those of `entries` that are in the ranges with these numbers, ascending."""
         number: cython.Py_ssize_t
         index: cython.Py_ssize_t
         found: list[int] = []

@@ -1,4 +1,7 @@
-"""Derives from the results of functions where others begin, and which never return. Compiled."""
+"""Derives from the results of functions (Evidence) where others begin, and which never return. Compiled.
+
+A function is credible if its results about others are trusted: Evidence.is_credible says when.
+"""
 
 from __future__ import annotations
 
@@ -136,11 +139,12 @@ def find_never_returning(evidence: Evidence, context: FileContext) -> set[int]:
             target: int | str | None = evidence.exit_target[index]
             if target in stubs:
                 target = context.resolve_callee(evidence.exit_target[index], None)
-            jumped_to = owner.get(target)  # type: ignore[arg-type]  # names own nothing
+            jumped_to = owner.get(target)  # type: ignore[arg-type]  # a name of another file's function has no owner
             if jumped_to is not None:
                 jumping_to.setdefault(jumped_to, []).append(number)
             elif not (known_names[target] if target in known_names else context.never_returns_by_name(target)):
                 returning[number] = 1
+    # Whatever jumps to a function that returns may return as well.
     worklist = [number for number in range(evidence.count) if returning[number]]
     while worklist:
         for jumper in jumping_to.get(worklist.pop(), ()):

@@ -147,7 +147,7 @@ class _Passes:
     """Runs the passes. `cutter`: cuts `parts` of the code into ranges; `proving`: as in Evidence."""
 
     def __init__(
-        self, context: FileContext, known: set[int], tasks: ParallelTasks, cutter: Cutter, parts: Sequence[Range], *,
+        self, context: FileContext, known_starts: set[int], tasks: ParallelTasks, cutter: Cutter, parts: Sequence[Range], *,
         proving: bool = False,
     ) -> None:  # fmt: skip
         self.context = context
@@ -157,9 +157,9 @@ class _Passes:
         self.part_spans = build_spans(parts)
         self.proving = proving
         self.pointers: Sequence[int] | None = None  # into the code, from data and relocations; ascending
-        self.entries = known  # starts of functions, wherever they are
-        self.certain = frozenset(known)
-        self.starts = interprocedural.KnownStarts(known, set(), set())
+        self.entries = known_starts  # starts of functions, wherever they are
+        self.certain = frozenset(known_starts)
+        self.starts = interprocedural.KnownStarts(known_starts, pointed_at=set(), called=set())
         self.false_starts: set[int] = set()  # starts of parts that are inside instructions of other functions
         self.doubtful_starts: set[int] = set()  # starts of parts that are inside instructions of what may not be code
         self.results = Results()
@@ -228,7 +228,7 @@ class _Passes:
             self.results.remove(ranges.find_changed(evidence))
             self.context.add_never_returning(self._find_never_returning())
             stale = ranges.find_stale(evidence, self.results.functions, self.context.never_returning)
-            del evidence
+            del evidence  # its columns could not grow
             if not stale:
                 break
             self._run_tasks(_survey_units, stale, lambda unit_and_entries: sum_sizes(unit_and_entries[0]))
@@ -258,7 +258,7 @@ class _Passes:
             often_callees = interprocedural.find_often_called(evidence, often_called, OFTEN_CALLED)
             next_parts = set(map(self.part_spans.number, often_callees)) - sampled - {-1}
             stale = self._find_wrongly_cut(self.results.functions.values())
-            del evidence
+            del evidence  # its columns could not grow
             self._remove_parts(stale)
             next_parts |= stale
 

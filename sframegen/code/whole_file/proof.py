@@ -70,7 +70,7 @@ class Proof:
         """Return those of the functions that are proven. A function that jumps to one that is not proven is not proven either.
 
         Candidates keep the frame of the entry. A candidate is refuted if it jumps to anything but a function, or to a refuted one.
-        It is grounded if it returns, never leaves, is called and jumps to anywhere, or jumps to a function context of the analysed
+        It is grounded if it returns, never leaves, is called and jumps to anywhere, or jumps to a function outside of the analysed
         code. Grounded candidates that are not refuted are proven, and so are those that jump to them.
         `called`: targets of calls; `is_analysed`: true for addresses in analysed code.
         """
@@ -186,12 +186,9 @@ def find_certain_starts(evidence: Evidence, chosen: Iterable[int], context: File
 
 
 @cython.locals(
-    owner="const long long[::1]",
-    chosen="const unsigned char[::1]",
-    start="unsigned long long[::1]",
-    end="unsigned long long[::1]",
-    state="unsigned int[::1]",
-)
+    owner="const long long[::1]", chosen="const unsigned char[::1]", start="unsigned long long[::1]",
+    end="unsigned long long[::1]", state="unsigned int[::1]",
+)  # fmt: skip
 def collect_rows(evidence: Evidence, ranges: Spans, owner: Column, chosen: Bytes) -> tuple[array[int], array[int], array[int]]:
     """Return (starts, ends, numbers of states) of all rows of the chosen functions, ascending. `owner`: as in Proof."""
     number: cython.Py_ssize_t
@@ -203,16 +200,14 @@ def collect_rows(evidence: Evidence, ranges: Spans, owner: Column, chosen: Bytes
     for number in range(len(ranges.start)):
         function = owner[number]
         if function >= 0 and chosen[function]:
-            count += evidence.first_row_at(function, ranges.end[number], False) - evidence.first_row_at(
-                function, ranges.start[number], False
-            )
+            count += evidence.first_row_at(function, ranges.end[number]) - evidence.first_row_at(function, ranges.start[number])
     starts, ends, states = array("Q", [0]) * count, array("Q", [0]) * count, array("I", [0]) * count
     start, end, state = starts, ends, states
     for number in range(len(ranges.start)):
         function = owner[number]
         if function >= 0 and chosen[function]:
-            first = evidence.first_row_at(function, ranges.start[number], False)
-            for row in range(first, evidence.first_row_at(function, ranges.end[number], False)):
+            first = evidence.first_row_at(function, ranges.start[number])
+            for row in range(first, evidence.first_row_at(function, ranges.end[number])):
                 start[index] = evidence.row_start[row]
                 end[index] = evidence.row_start[row] + (evidence.row_word[row] >> 32)
                 state[index] = evidence.row_word[row] & 0x7FFFFFFF  # below the size, as FindingColumns has it

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sframegen.code.context.function_starts import find_referenced_starts, find_starts
 from sframegen.code.context.plt import Plt, find_plt
 from sframegen.code.decoding.decoded_code import decode
-from sframegen.code.function.analysis import derive_rules, rule_of_state
+from sframegen.code.function.rules_of_states import derive_rules, rule_of_state
 from sframegen.code.isa.effects import Flow, Point
 from sframegen.code.isa.machines import machine_of
 from sframegen.code.whole_file.passes import survey_without_cfi

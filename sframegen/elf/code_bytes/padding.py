@@ -1,7 +1,7 @@
-"""Recognises padding between functions (no-ops, traps and zeros) with a state machine for each machine's patterns. Compiled.
+"""Recognises padding between functions (no-ops, traps, zeros) with a state machine of each machine's patterns. Compiled.
 
-The patterns form a tree, whose nodes are states: each byte leads to the next state, the last byte of a pattern back to state 0.
-To find padding in a file, use elf.columns.Areas.
+The patterns (machines.py) form a tree, whose nodes are states: each byte leads to the next state, the last byte of a pattern to
+state 0. To find padding in a file, use elf.columns.Areas.
 """
 
 from __future__ import annotations

@@ -50,11 +50,9 @@ def flag_callers(tree: CallTree, flags: bytearray, part: range) -> None:
 
 
 @cython.locals(
-    flags="const unsigned char[::1]",
-    starts="const unsigned int[::1]",
-    frame_locations="const unsigned int[::1]",
+    flags="const unsigned char[::1]", starts="const unsigned int[::1]", frame_locations="const unsigned int[::1]",
     copied="unsigned int[::1]",
-)
+)  # fmt: skip
 def rename_nodes(
     tree: CallTree, flag: cython.int, flags: Bytes, by_frame: LocationLists, into: CallTree, copied: Column, part: range
 ) -> None:
@@ -192,12 +190,9 @@ class RecentNodes(NamedTuple):
 
 
 @cython.locals(
-    label_of="const unsigned int[::1]",
-    rows="const unsigned int[::1]",
-    cached_nodes="unsigned int[::1]",
-    cached_merged="unsigned long long[::1]",
-    path="unsigned int[::1]",
-)
+    label_of="const unsigned int[::1]", rows="const unsigned int[::1]", cached_nodes="unsigned int[::1]",
+    cached_merged="unsigned long long[::1]", path="unsigned int[::1]",
+)  # fmt: skip
 def merge_labels(
     tree: CallTree, locations: Numbered, label_of: Column, rows: Column, epoch: cython.ulonglong, cache: RecentNodes, into: CallTree
 ) -> None:

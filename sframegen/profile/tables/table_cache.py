@@ -1,4 +1,4 @@
-"""Caches decoded tables between runs, as files in a directory that only this user can write."""
+"""Caches decoded tables between runs, in a directory that only this user can write; file_cache.py limits its size."""
 
 from __future__ import annotations
 
