@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Tries `sframe_reader` on all cases, each in a process of its own; prints TAP. Exit status 1: a case is not ok.
+/* Tries `sframe_reader` on all cases, each in a process of its own; prints TAP. Exit status 1: a case is not ok; 2: no such case.
    cc -std=c11 -o try sframe_conformance.c sframe_cases.c my_reader.c && ./try [CASE...] */
 #define _DEFAULT_SOURCE
 #include "sframe_conformance.h"
@@ -12,7 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { OK, NOT_OK, SKIPPED, SECONDS = 10 };
+/* As exit statuses they are none that a reader, or a sanitizer in it, would end the process with. */
+enum { OK = 240, NOT_OK, SKIPPED, SECONDS = 10 };
 
 static bool same_place(const struct sframe_place *one, const struct sframe_place *other)
 {
@@ -122,8 +123,8 @@ static int try_case(const struct sframe_case *one)
 	return result;
 }
 
-/* The lines of the child come before the verdict; the parent's buffer is empty when it forks. */
-static int try_alone(const struct sframe_case *one)
+/* What the child prints goes to the file `notes`, to follow the verdict; the parent's buffer is empty when it forks. */
+static int try_alone(const struct sframe_case *one, int notes)
 {
 	int status;
 	pid_t child;
@@ -134,6 +135,7 @@ static int try_alone(const struct sframe_case *one)
 		int result;
 
 		alarm(SECONDS);
+		dup2(notes, STDOUT_FILENO);
 		result = try_case(one);
 		fflush(stdout);
 		_exit(result);
@@ -141,10 +143,28 @@ static int try_alone(const struct sframe_case *one)
 	if (child < 0 || waitpid(child, &status, 0) != child)
 		return NOT_OK;
 	if (WIFSIGNALED(status)) {
-		printf("# signal %d: %s\n", WTERMSIG(status), WTERMSIG(status) == SIGALRM ? "it does not end" : "it crashes or reads outside");
+		dprintf(notes, "# signal %d: %s\n", WTERMSIG(status),
+			WTERMSIG(status) == SIGALRM ? "it does not end" : "it crashes or reads outside");
+		return NOT_OK;
+	}
+	if (WEXITSTATUS(status) < OK || WEXITSTATUS(status) > SKIPPED) {
+		dprintf(notes, "# exit status %d: it ends the process\n", WEXITSTATUS(status));
 		return NOT_OK;
 	}
 	return WEXITSTATUS(status);
+}
+
+/* Prints the notes, and empties their file. */
+static void show_notes(int notes)
+{
+	char text[4096];
+	ssize_t size;
+
+	lseek(notes, 0, SEEK_SET);
+	while ((size = read(notes, text, sizeof text)) > 0)
+		fwrite(text, 1, (size_t)size, stdout);
+	if (lseek(notes, 0, SEEK_SET) || ftruncate(notes, 0))
+		perror("notes");
 }
 
 static bool is_wanted(const struct sframe_case *one, char **names)
@@ -157,11 +177,29 @@ static bool is_wanted(const struct sframe_case *one, char **names)
 	return !any;
 }
 
+static bool is_case(const char *name)
+{
+	for (unsigned place = 0; place < sframe_case_count; place++)
+		if (strcmp(name, sframe_cases[place].name) == 0)
+			return true;
+	fprintf(stderr, "no such case: %s\n", name);
+	return false;
+}
+
 int main(int count, char **arguments)
 {
-	unsigned number = 0, failed = 0, wanted = 0;
+	unsigned number = 0, failed = 0, skipped = 0, wanted = 0;
+	FILE *file = tmpfile();
+	int notes;
 
-	(void)count;
+	for (int place = 1; place < count; place++)
+		if (!is_case(arguments[place]))
+			return 2;
+	if (!file) {
+		perror("tmpfile");
+		return 2;
+	}
+	notes = fileno(file);
 	for (unsigned place = 0; place < sframe_case_count; place++)
 		wanted += is_wanted(&sframe_cases[place], arguments + 1);
 	printf("TAP version 13\n1..%u\n", wanted);
@@ -172,12 +210,14 @@ int main(int count, char **arguments)
 		if (!is_wanted(one, arguments + 1))
 			continue;
 		if (sframe_reader.abis >> one->abi & 1)
-			result = try_alone(one);
+			result = try_alone(one, notes);
 		failed += result == NOT_OK;
+		skipped += result == SKIPPED;
 		printf("%sok %u - %s%s\n", result == NOT_OK ? "not " : "", ++number, one->name, result == SKIPPED ? " # SKIP" : "");
 		if (result == NOT_OK)
 			printf("# %s: %s\n", one->verdict == SFRAME_VALID ? "valid" : one->verdict == SFRAME_OPEN ? "open" : "invalid", one->why);
+		show_notes(notes);
 	}
-	printf("# %u of %u ok: %s\n", wanted - failed, wanted, sframe_reader.name);
+	printf("# %u ok, %u not ok, %u skipped: %s\n", number - failed - skipped, failed, skipped, sframe_reader.name);
 	return failed > 0;
 }
