@@ -5,7 +5,7 @@
     python3 run.py v3-amd64-usual ...     these cases only
     python3 run.py --list
 
-Exit status 1: a case is not ok.
+Exit status 1: a case is not ok; 2: no such case or reader.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import importlib
 import json
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -99,7 +100,8 @@ def line(number: int, case: Answer, reader: Reader) -> tuple[bool, str]:
     except NotImplementedError as error:
         return True, f"ok {number} - {case['name']} # SKIP {error}"
     except Exception as error:  # noqa: BLE001 - a reader that dies of a section is what this looks for
-        wrong = [f"{type(error).__name__}: {error}"]
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        wrong = [f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno}); only a ValueError refuses"]
     if not wrong:
         skip = "" if case["version"] in reader.VERSIONS else f" # SKIP Version {case['version']} is refused"
         return True, f"ok {number} - {case['name']}{skip}"
@@ -117,19 +119,28 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     sys.path[:0] = [str(Path.cwd()), str(HERE)]
     files = [options.cases / f"{name}.json" for name in options.names] or sorted(options.cases.glob("*.json"))
+    for file in files:
+        if not file.exists():
+            parser.error(f"no such case: {file.stem}; --list prints their names")
     cases = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     if options.list:
         for case in cases:
             print(f"{case['name']:44} {case['verdict']:8} {case['why']}")
         return 0
-    reader: Any = importlib.import_module(options.reader)
+    try:
+        reader: Any = importlib.import_module(options.reader)
+    except ModuleNotFoundError as error:
+        if error.name not in (options.reader, options.reader.removesuffix(".py")):
+            raise
+        parser.error(f"no module {options.reader} beside run.py or in the current folder; give its name without .py")
     print("TAP version 13", f"1..{len(cases)}", sep="\n")
-    failed = 0
+    failed = skipped = 0
     for number, case in enumerate(cases, 1):
         is_ok, text = line(number, case, reader)
         failed += not is_ok
+        skipped += is_ok and "# SKIP" in text
         print(text)
-    print(f"# {len(cases) - failed} of {len(cases)} ok: {reader.NAME}")
+    print(f"# {len(cases) - failed - skipped} ok, {failed} not ok, {skipped} skipped: {reader.NAME}")
     return failed > 0
 
 

@@ -137,17 +137,18 @@ def main(arguments: list[str] | None = None) -> int:
     folders = [options.links / name for name in options.names] or sorted(options.links.iterdir())
     links = [(folder, json.loads((folder / "link.json").read_text(encoding="utf-8"))) for folder in folders]
     print("TAP version 13", f"1..{len(links)}", sep="\n")
-    failed = 0
+    failed = skipped = 0
     for number, (folder, link) in enumerate(links, 1):
         if link["abi"] != options.abi:
             print(f"ok {number} - {link['name']} # SKIP {link['abi']}")
+            skipped += 1
             continue
         wrong = wrong_with(folder, link, options.linker)
         failed += bool(wrong)
         print(f"{'not ok' if wrong else 'ok'} {number} - {link['name']}")
         if wrong:
             print(f"# {link['why']}", *(f"# {one}" for one in wrong), sep="\n")
-    print(f"# {len(links) - failed} of {len(links)} ok: {options.linker}")
+    print(f"# {len(links) - failed - skipped} ok, {failed} not ok, {skipped} skipped: {options.linker}")
     return failed > 0
 
 

@@ -90,7 +90,33 @@ def test_mistakes_are_noticed(mistake: dict[str, Any], about: str) -> None:
 
 
 def test_crashes_are_noticed() -> None:
-    assert len(failures(Crashing(), "-usual")) == len(COMBINATIONS)
+    found = failures(Crashing(), "-usual")
+    assert len(found) == len(COMBINATIONS)
+    assert all("IndexError" in text and "(test_suite.py:" in text and "only a ValueError refuses" in text for text in found)
+
+
+@for_each(
+    ("arguments", "said"),
+    [
+        (["v3-amd64-unusual"], "no such case: v3-amd64-unusual"),
+        (["--reader", "no_reader.py"], "give its name without .py"),
+        (["--reader", "reference_reader.py"], "give its name without .py"),
+    ],
+)
+def test_mistyped_names_are_said(arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run.main(["--cases", str(tmp_path), *arguments])
+    assert said in capsys.readouterr().err
+
+
+def test_what_is_skipped_is_not_counted_as_ok(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for case in shown():
+        if case["name"] in {"v3-amd64-usual", "v3-s390x-usual"}:
+            (tmp_path / f"{case['name']}.json").write_text(json.dumps(case))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reference_reader, "ABIS", (3,))
+        assert run.main(["--cases", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.endswith("# 1 ok, 0 not ok, 1 skipped: reference\n")
 
 
 def test_another_version_has_to_be_refused() -> None:
@@ -145,4 +171,4 @@ def test_the_suite_is_made_the_same_twice(tmp_path: Path) -> None:
         made.append((tmp_path / f"{seed}.tar.gz").read_bytes())
     assert made[0] == made[1]
     done = subprocess.run([sys.executable, "run.py"], cwd=tmp_path / "1", capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == f"# {len(shown())} of {len(shown())} ok: reference"
+    assert done.stdout.splitlines()[-1] == f"# {len(shown())} ok, 0 not ok, 0 skipped: reference"
