@@ -95,6 +95,22 @@ def test_crashes_are_noticed() -> None:
     assert all("IndexError" in text and "(test_suite.py:" in text and "only a ValueError refuses" in text for text in found)
 
 
+class Credulous:
+    """It looks at neither magic number nor version."""
+
+    NAME, VERSIONS, ABIS, REPORTS = "credulous", (1, 2, 3), (1, 2, 3, 4), ()
+
+    def open_section(self, data: bytes, address: int) -> Any:
+        magic = b"\xe2\xde" if data[4] == 3 else b"\xde\xe2"
+        return reference_reader.open_section(magic + b"\3" + data[3:], address)
+
+
+@for_each("damage", ["magic", "version-0", "version-255"])
+def test_sections_of_nobody_are_not_read(damage: str) -> None:
+    assert len(failures(Credulous(), f"v3-amd64-damaged-{damage}")) >= 1
+    assert failures(reference_reader, f"-damaged-{damage}") == []
+
+
 @for_each(
     ("arguments", "said"),
     [
