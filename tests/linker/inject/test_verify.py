@@ -20,6 +20,7 @@ from linker.inject.verify import (
     check_moves,
     check_table,
     is_planned_change,
+    maps_range,
     planned_location,
     verify_writes,
 )
@@ -268,6 +269,7 @@ def test_one_load_that_is_only_read_holds_the_section(injected: Written) -> None
     assert mapping(injected, exact._replace(p_filesz=place + size - 1)) == message
     assert mapping(injected, load._replace(p_flags=PF.R | 1)) == message
     assert mapping(injected, load, load) == mapping(injected) == message
+    assert not maps_range(load, load.p_vaddr - 1, load.p_offset - 1, 1)
     below = load._replace(p_vaddr=injected.plan.section_address - 0x10, p_memsz=0x10, p_flags=0)
     assert mapping(injected, below, load) == []
     assert mapping(injected, below._replace(p_memsz=0x11), load) == message
