@@ -28,8 +28,6 @@ from sframegen.format.encode import Encoder
 from sframegen.format.layouts import HEADER_SIZE, V2, V3
 from sframegen.format.locate import read_sframe
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
-from tests.differential.test_against_gas import ABI_NAMES, Example, examples
-from tests.support.inputs.cfi_programs import TARGETS, source_of
 from tests.support.inputs.cfi_writer import Frames
 from tests.support.inputs.linker_inputs import Writer
 from tests.support.loops import for_each
@@ -252,37 +250,6 @@ def test_compiled_programs_of_gnu_as_and_ld(compile_c: Compiler, flags: tuple[st
         ".plt.got+0x0, 8 bytes: (cfa, ra, fp) = (rsp + 16, *(cfa - 8), rbp); "
         "the CFI says (cfa, ra, fp) = (rsp + 8, *(cfa - 8), rbp)"
     )
-
-
-def verdict_of(example: Example) -> Verdict:
-    """Of the last row that GNU as wrote, or did not write, for a program of tests/differential/gnu_as.txt."""
-    if example.kind == "Registers that stack tracers do not have":
-        return Verdict.EQUAL  # true, and of no use
-    if example.kind == "FDEs without rows":
-        return Verdict.WRONG
-    if re.match(r"RA undefined|\(?(?:sp|fp|r\d+)[+-]", example.gnu):
-        return Verdict.WRONG
-    return Verdict.INEXPRESSIBLE if example.ours == "nothing" else Verdict.ABSENT
-
-
-@for_each(
-    "example",
-    [example for example in examples() if example.kind != "The assembler stops"],
-    ids=lambda example: f"{example.kind}: {example.abi}: {example.program}",
-)
-def test_known_faults_of_gnu_as(peers: Peers, tmp_path: Path, example: Example) -> None:
-    """Each has its verdict, and nothing else in the program is wrong."""
-    target = TARGETS[ABI_NAMES[example.abi]]
-    body = [line.strip() for line in example.program.split(";")]
-    file = target.link(peers, source_of([["nop"], body]), tmp_path, "--gsframe")
-    report = sframegen.check(file)
-    expected = verdict_of(example)
-    assert report.code[expected] >= target.nop_size
-    assert (report.code[Verdict.WRONG] > 0) == (expected is Verdict.WRONG)
-    assert {finding.rule for finding in report.findings if finding.severity is sframegen.Severity.ERROR} <= {
-        "cfi-rule",
-        "cfi-inexpressible",
-    }
 
 
 # -- the command, and from Python

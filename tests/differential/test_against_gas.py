@@ -6,6 +6,7 @@ SFRAMEGEN_PROGRAMS: how many programs for each ABI. SFRAMEGEN_SEED: what they ar
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from sframegen import Severity, add_section, check
+from sframegen import Severity, Verdict, add_section, check
 from tests import ROOT
 from tests.differential.against_gas import BATCH, Bench, Reading, kinds_of, needs_shrinking, shape
 from tests.support.inputs.cfi_programs import TARGETS, Target, programs, source_of
@@ -23,7 +24,6 @@ from tests.support.oracles import compare
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.oracles.compare import Verdict
     from tests.support.oracles.rules import Rule
     from tests.support.peers import Peers
 
@@ -64,7 +64,7 @@ def test_programs(peers: Peers, tmp_path: Path, abi: str) -> None:
     functions = made(target, PROGRAMS)
     bench = Bench(target, peers, tmp_path)
     readings: list[Reading] = []
-    verdicts: Counter[Verdict] = Counter()
+    verdicts: Counter[compare.Verdict] = Counter()
     for first in range(0, len(functions), BATCH):
         batch = functions[first : first + BATCH]
         report = judge_ours(target, peers, tmp_path, batch)
@@ -117,6 +117,17 @@ def told(rule: Rule | None, otherwise: str) -> str:
     return "RA undefined" if rule.ra == "undefined" else " ".join(filter(None, (*rule[:3], "signal" * rule.signal, rule.key)))
 
 
+def verdict_of(example: Example) -> Verdict:
+    """Of the last row that GNU as wrote, or did not write, for a program of tests/differential/gnu_as.txt."""
+    if example.kind == "Registers that stack tracers do not have":
+        return Verdict.EQUAL  # true, and of no use
+    if example.kind == "FDEs without rows":
+        return Verdict.WRONG
+    if re.match(r"RA undefined|\(?(?:sp|fp|r\d+)[+-]", example.gnu):
+        return Verdict.WRONG
+    return Verdict.INEXPRESSIBLE if example.ours == "nothing" else Verdict.ABSENT
+
+
 @for_each("example", examples(), ids=lambda example: f"{example.kind}: {example.abi}: {example.program}")
 def test_the_examples(peers: Peers, tmp_path: Path, example: Example) -> None:
     """The last row is as gnu_as.txt has it, and nothing can be left out of the program."""
@@ -132,3 +143,11 @@ def test_the_examples(peers: Peers, tmp_path: Path, example: Example) -> None:
     assert example.ours == (example.cfi if reading.cfi[-1].rule else "nothing")
     assert example.kind in kinds_of(reading.difference, shape(target, body))
     assert bench.shrink([body], [reading.difference]) == [body]
+
+    if example.kind != "The assembler stops":  # of GNU as's section `check` says the same
+        gnu = check(target.link(peers, source_of([["nop"], body]), tmp_path, "--gsframe"))
+        expected = verdict_of(example)
+        assert gnu.code[expected] >= target.nop_size
+        assert (gnu.code[Verdict.WRONG] > 0) == (expected is Verdict.WRONG)
+        errors = {finding.rule for finding in gnu.findings if finding.severity is Severity.ERROR}
+        assert errors <= {"cfi-rule", "cfi-inexpressible"}

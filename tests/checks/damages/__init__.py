@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from sframegen.checks.finding import Severity
 from tests.checks.damages import functions, rules
 from tests.checks.damages.kinds import Copy, Damage
 from tests.checks.damages.subject import NotHereError, NowhereError, Subject, with_section
@@ -45,9 +46,8 @@ def tried(damage: Damage, subject: Subject, random: Random) -> Outcome:
 
 
 def judged(damage: Damage, address: int, findings: list[Finding]) -> Outcome:
-    found = any(finding.severity >= damage.severity for finding in findings)
-    there = any(
-        (finding.rule, finding.severity, finding.address) == (damage.rule, damage.severity, address) for finding in findings
-    )
+    severity = Severity.NOTE if damage.leaves_gap else Severity.ERROR
+    found = any(finding.severity >= severity for finding in findings)
+    there = any((finding.rule, finding.severity, finding.address) == (damage.rule, severity, address) for finding in findings)
     others = {finding.rule for finding in findings if finding.severity and not finding.consumer} - {damage.rule}
-    return Outcome(address, findings, found, there and not (damage.alone and others))
+    return Outcome(address, findings, found, there and (damage.leaves_gap or not others))

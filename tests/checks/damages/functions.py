@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sframegen.checks.against_cfi import REASONS
-from sframegen.checks.finding import Severity
 from sframegen.format.model import Kind
 from sframegen.format.words import Reason
 from tests.checks.damages.kinds import Kinds, draw
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from tests.checks.damages.subject import Site
 
 KINDS = Kinds()
-NOTE = Severity.NOTE
 
 
 def _insert(copy: Copy, start: int, size: int, kind: Kind, rules: list[tuple[int, Rule]]) -> None:
@@ -48,14 +46,14 @@ def _first_absent(copy: Copy) -> int:
     return min((f.address for f in copy.subject.known if f.rule == "cfi-absent" and f.address is not None), default=1 << 64)
 
 
-@KINDS("cfi-absent", severity=NOTE)
+@KINDS("cfi-absent")
 def function_missing(copy: Copy, random: Random) -> int:
     site = copy.site(random, lambda site: site.row == 0 and site.start < _first_absent(copy))
     _remove(copy, site.function)
     return site.start
 
 
-@KINDS("cfi-absent", severity=NOTE)
+@KINDS("cfi-absent")
 def function_one_byte_shorter(copy: Copy, random: Random) -> int:
     table = copy.subject.table
 
@@ -69,7 +67,7 @@ def function_one_byte_shorter(copy: Copy, random: Random) -> int:
     return table.start[function] + table.size[function] - 1
 
 
-@KINDS("cfi-rule", alone=True)
+@KINDS("cfi-rule")
 def function_begins_one_byte_later(copy: Copy, random: Random) -> int:
     """And ends where it did, so that all rows but the first are late, too."""
     table = copy.subject.table
@@ -84,7 +82,7 @@ def function_begins_one_byte_later(copy: Copy, random: Random) -> int:
     return site.start
 
 
-@KINDS("cfi-rule", alone=True)
+@KINDS("cfi-rule")
 def function_begins_one_byte_earlier(copy: Copy, random: Random) -> int:
     """In padding. All rows but the first are early, too."""
     table = copy.subject.table
@@ -119,7 +117,7 @@ def _claimed(copy: Copy, random: Random, fits: Callable[[Reason], object]) -> in
 
 
 def _claims(name: str, fits: Callable[[Reason], object]) -> None:
-    KINDS.add(name, lambda copy, random: _claimed(copy, random, fits), "cfi-inexpressible", alone=True)
+    KINDS.add(name, lambda copy, random: _claimed(copy, random, fits), "cfi-inexpressible")
 
 
 _claims("code claimed that cannot be said", lambda reason: reason is not Reason.SP_RULE)
@@ -141,14 +139,14 @@ def _mark(name: str, *, signal: bool) -> None:
         _other_kind(copy, site.function, signal=not signal)
         return site.start
 
-    KINDS.add(name, do, "cfi-signal", versions=(3,), alone=True)
+    KINDS.add(name, do, "cfi-signal", versions=(3,))
 
 
 _mark("signal mark lost", signal=True)
 _mark("signal mark invented", signal=False)
 
 
-@KINDS("cfi-key", alone=True)
+@KINDS("cfi-key")
 def other_key_of_signed_return_addresses(copy: Copy, random: Random) -> int:
     table = copy.subject.table
     site = copy.site(random, lambda site: site.rule.ra_signed and not (site.before and site.before.ra_signed))
@@ -172,21 +170,21 @@ def _masked(copy: Copy, random: Random) -> tuple[int, int, int]:
     return function, period, table.start[function] + period
 
 
-@KINDS("cfi-rule", alone=True)
+@KINDS("cfi-rule")
 def repetition_lost(copy: Copy, random: Random) -> int:
     function, _, second = _masked(copy, random)
     _other_kind(copy, function, mask=False, rep_size=0)
     return second
 
 
-@KINDS("cfi-rule", alone=True)
+@KINDS("cfi-rule")
 def longer_period(copy: Copy, random: Random) -> int:
     function, period, second = _masked(copy, random)
     _other_kind(copy, function, rep_size=random.randrange(period + 1, 256))
     return second
 
 
-@KINDS("cfi-rule", alone=True)
+@KINDS("cfi-rule")
 def repetition_invented(copy: Copy, random: Random) -> int:
     """By a period that all rows fit into."""
     table = copy.subject.table

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from array import array
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from sframegen.checks.finding import Severity
 from sframegen.format.encode import Encoder
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.words import encode_rule
@@ -133,17 +132,17 @@ def noise(number: int) -> int:
 
 
 class Damage(NamedTuple):
-    """`do`: damages a copy, and says at which address. `rule` finds it there, and is so severe.
-
-    `alone`: no other rule of the specification is broken; what its consumers do is another matter.
-    """
+    """`do`: damages a copy, and says at which address. `rule` finds it there."""
 
     name: str
     do: Do
     rule: str
-    severity: Severity
     versions: tuple[int, ...]
-    alone: bool
+
+    @property
+    def leaves_gap(self) -> bool:
+        """True if code is no longer covered: that is a note, and other rules may be broken besides."""
+        return self.rule == "cfi-absent"
 
 
 class Kinds:
@@ -152,23 +151,14 @@ class Kinds:
     def __init__(self) -> None:
         self.all: list[Damage] = []
 
-    def add(
-        self,
-        name: str,
-        do: Do,
-        rule: str,
-        *,
-        severity: Severity = Severity.ERROR,
-        versions: tuple[int, ...] = (2, 3),
-        alone: bool = False,
-    ) -> None:
-        self.all.append(Damage(name, do, rule, severity, versions, alone))
+    def add(self, name: str, do: Do, rule: str, versions: tuple[int, ...] = (2, 3)) -> None:
+        self.all.append(Damage(name, do, rule, versions))
 
-    def __call__(self, rule: str, **more: Any) -> Callable[[Do], Do]:
+    def __call__(self, rule: str) -> Callable[[Do], Do]:
         """As `add`, by the name of a function."""
 
         def add(do: Do) -> Do:
-            self.add(do.__name__.replace("_", " "), do, rule, **more)
+            self.add(do.__name__.replace("_", " "), do, rule)
             return do
 
         return add

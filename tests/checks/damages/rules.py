@@ -34,7 +34,7 @@ def _rule(name: str, fits: Callable[[Copy, Rule], object], change: Callable[[Cop
         site = copy.site(random, lambda site: site.rule.cfa is not None and fits(copy, site.rule))
         return copy.set_rule(site, change(copy, site.rule))
 
-    KINDS.add(name, do, "cfi-rule", alone=True)
+    KINDS.add(name, do, "cfi-rule")
 
 
 def _cfa(name: str, fits: Callable[[Copy, Where], object], change: Callable[[Copy, Where, Random], Where], **more: Any) -> None:
@@ -43,7 +43,7 @@ def _cfa(name: str, fits: Callable[[Copy, Where], object], change: Callable[[Cop
         assert site.rule.cfa is not None
         return copy.set_rule(site, site.rule._replace(cfa=change(copy, site.rule.cfa, random)))
 
-    KINDS.add(name, do, "cfi-rule", alone=True, **more)
+    KINDS.add(name, do, "cfi-rule", **more)
 
 
 # -- CFA
@@ -95,7 +95,7 @@ _rule("fp rule invented", lambda _, rule: rule.fp is None, lambda _, rule: rule.
 _rule("outermost frame invented", lambda *_: True, lambda *_: OUTERMOST)
 
 
-@KINDS("cfi-rule", alone=True)
+@KINDS("cfi-rule")
 def outermost_frame_lost(copy: Copy, random: Random) -> int:
     return copy.set_rule(copy.site(random, lambda site: site.rule == OUTERMOST), copy.usual_rule())
 
@@ -111,7 +111,7 @@ _rule(
 # -- rows
 
 
-@KINDS("cfi-rule", alone=True)
+@KINDS("cfi-rule")
 def row_dropped(copy: Copy, random: Random) -> int:
     site = copy.site(random, lambda site: copy.differ(site.before, site.rule))
     rows = copy.table.rows(site.function)
@@ -127,14 +127,14 @@ def _row_moved(copy: Copy, site: Site, by: int) -> None:
     copy.set_rows(site.function, rows)
 
 
-@KINDS("cfi-rule", alone=True)
+@KINDS("cfi-rule")
 def row_one_byte_later(copy: Copy, random: Random) -> int:
     site = copy.site(random, lambda site: copy.differ(site.before, site.rule) and site.end - site.start > 1)
     _row_moved(copy, site, 1)
     return site.start
 
 
-@KINDS("cfi-rule", alone=True)
+@KINDS("cfi-rule")
 def row_one_byte_earlier(copy: Copy, random: Random) -> int:
     table = copy.subject.table
 
