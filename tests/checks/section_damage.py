@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from sframegen.checks.specification.wellformed import examine_section
 from sframegen.elf.records import STRUCT_BYTE_ORDERS
 from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, LAYOUTS, SframeHeader
 from tests.checks.readers.mutate import bases, put
@@ -12,6 +13,7 @@ from tests.checks.readers.mutate import bases, put
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sframegen.checks.specification.wellformed import SectionFacts
     from tests.checks.readers.mutate import Base
 
 # Functions of mutate.table_for by what is special in them.
@@ -178,6 +180,10 @@ BESIDES = {
     "row-without-words": {"unused-bytes"},
 }
 SHIFTED = ("index-bounds", "sub-section-order", "blocks-overlap")  # what is read after these is something else, and breaks any rule
+
+
+def judge(data: bytes, base: Base, **changed: Any) -> SectionFacts:
+    return examine_section(data, base.address, **{"executable": [base.code], "byte_order": base.order, **changed})
 
 
 def base_named(name: str) -> Base:

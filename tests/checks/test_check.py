@@ -274,12 +274,6 @@ def damaged(program: Path, directory: Path) -> Path:
     return bad
 
 
-def test_one_of_a_thing_is_singular() -> None:
-    assert sframegen.CheckReport("a", version=3, functions=1).one_line() == "a: OK: SFrame 3, 1 FDE"
-    change = sframegen.VersionChange("a", 3, 2, functions=1, rows=1, section_bytes_before=57, section_bytes=52, dead=1)
-    assert change.one_line() == "a: SFrame version 3 -> 2, 1 FDE, 1 row; .sframe 57 -> 52 bytes; 1 FDE without code left out"
-
-
 @for_each(
     ("code", "second", "says"),
     [

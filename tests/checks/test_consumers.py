@@ -33,7 +33,7 @@ from tests.checks.readers.compare import compare, verdicts
 from tests.checks.readers.kernel import Kernel, KernelError
 from tests.checks.readers.libsframe import LibSframe
 from tests.checks.readers.mutate import Base, bases, put
-from tests.checks.section_damage import DAMAGES, MASKED, Editor, base_named
+from tests.checks.section_damage import DAMAGES, MASKED, Editor, base_named, judge
 from tests.support.loops import for_each
 from tests.support.producers import GNU, ROWS_X86_64
 
@@ -69,11 +69,6 @@ OTHERS: dict[str, Callable[[Editor], object]] = {
     "gnu-word-bytes": lambda e: e.set(e.rows(0) + 1, 15 << 1 | 2 << 5),
     "gnu-words": lambda e: e.set(e.rows(0) + 1, 7 << 1),
 }
-
-
-def judge(data: bytes, base: Base, **changed: object) -> SectionFacts:
-    given = {"executable": [base.code], "byte_order": base.order} | changed
-    return examine_section(data, base.address, **given)  # type: ignore[arg-type]
 
 
 def broken(demand: Demand) -> SectionFacts:

@@ -20,8 +20,8 @@ from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PT, RECORDS, SHF, SHT, Phdr, Shdr
 from sframegen.format.decode import decode
 from sframegen.format.locate import find_sframe
-from tests.checks.readers.mutate import Base, bases, mutant
-from tests.checks.section_damage import BESIDES, DAMAGES, PLACES, SHIFTED, Editor, base_named, damaged
+from tests.checks.readers.mutate import bases, mutant
+from tests.checks.section_damage import BESIDES, DAMAGES, PLACES, SHIFTED, Editor, base_named, damaged, judge
 from tests.support import producers
 from tests.support.loops import for_each
 from tests.support.producers import AARCH64, AARCH64_BE, C_FLAGS, X86_64
@@ -30,15 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sframegen.checks.specification.wellformed import SectionFacts
     from tests.support.peers import Compiler, Peers
     from tests.support.producers import Producer
 
 BASES = {base.name: base for base in bases()}
-
-
-def judge(data: bytes, base: Base) -> SectionFacts:
-    return examine_section(data, base.address, executable=[base.code], byte_order=base.order)
 
 
 def cases() -> list[tuple[str, str]]:

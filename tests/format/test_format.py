@@ -16,7 +16,7 @@ from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, V2, V3, WRITABLE,
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.words import decode_rule, encode_rule
 from tests.support.loops import for_each
-from tests.support.tables import function_tables, rules
+from tests.support.tables import content, function_tables, rules
 
 if TYPE_CHECKING:
     from sframegen.format.abi import Abi
@@ -42,10 +42,6 @@ def encode(table: FunctionTable, address: int = ADDRESS, abi: Abi = AMD64, layou
     section = bytes(encoder.encode(address))
     assert len(section) == encoder.size_bytes
     return section
-
-
-def content(table: FunctionTable) -> list[tuple[int, int, Kind, list[tuple[int, Rule]]]]:
-    return [(table.start[f], table.size[f], table.kinds[table.kind[f]], table.rows(f)) for f in range(len(table))]
 
 
 @given(st.data(), st.sampled_from(FORMS), st.sampled_from([0, ADDRESS, 0x7FF00000]))

@@ -101,3 +101,7 @@ def edges(table: FunctionTable) -> set[int]:
         places |= {start, end - 1, *(start + offset for offset, _ in table.rows(function) if start + offset < end)}
         places |= {place - 1 for place in places if place > start}
     return places
+
+
+def content(table: FunctionTable) -> list[tuple[int, int, Kind, list[tuple[int, Rule]]]]:
+    return [(table.start[f], table.size[f], table.kinds[table.kind[f]], table.rows(f)) for f in range(len(table))]

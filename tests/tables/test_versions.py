@@ -28,7 +28,7 @@ from tests.support import producers
 from tests.support.inputs.sframe_files import write_sframe_elf
 from tests.support.loops import for_each
 from tests.support.producers import GNU, X86_64, Producer
-from tests.support.tables import find, function_tables
+from tests.support.tables import content, find, function_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,10 +52,6 @@ def table_of(*functions: tuple[int, int, Kind, list[tuple[int, Rule]]]) -> Funct
         table.append(start, size, number, [(offset, numbers.setdefault(rule, len(numbers))) for offset, rule in rows])
     table.rules = list(numbers)
     return table
-
-
-def content(table: FunctionTable) -> list[tuple[int, int, Kind, list[tuple[int, Rule]]]]:
-    return [(table.start[f], table.size[f], table.kinds[table.kind[f]], table.rows(f)) for f in range(len(table))]
 
 
 def recoded(table: FunctionTable, abi: Abi, layout: Layout) -> tuple[FunctionTable, dict[Reason, int]]:
