@@ -63,11 +63,12 @@ def find_movable_and_fixed(elf: ElfFile, dynamic: list[Dyn], table: Extent, load
     # The old section header table may be overwritten, since a new one is written elsewhere. Go's linker puts it right here.
     replaced = [Extent(elf.header.e_shoff, elf.header.e_shoff + elf.shnum * SHDR_SIZE)] if elf.sections else []
     explained = join_extents([*candidates, *fixed, *replaced])
+    # The table grows up to there, and a build-id in its way may move within the first page.
     needed_end = max(FIRST_PAGE, table.end + NEW_HEADERS * PHDR_SIZE)
     # Section headers name all loaded data: filler of any length is unused. Without them, only as much as alignment leaves.
     max_filler = len(elf.data) if elf.sections else MAX_PADDING
     unexplained = find_unexplained_ranges(elf, explained, table.end, min(needed_end, load_end), max_filler)
-    # Beyond the segment nothing is loaded.
+    # Beyond the segment nothing is loaded: filler of any length is unused.
     unexplained += find_unexplained_ranges(elf, explained, max(table.end, load_end), needed_end, len(elf.data))
     return movable, join_extents([*fixed, *blocked, *unexplained, Extent(len(elf.data), 1 << 63, ("the end of the file",))])
 

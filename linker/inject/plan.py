@@ -1,7 +1,7 @@
 """Plans how to add an `.sframe` section to a linked file. The plan is complete and printable before a byte is written.
 
-The outline: read the image, choose one of the layouts (layout.py), find the dynamic tags and symbols that must follow moved
-metadata, make the new section header table, and put the undo record at the end of the file.
+The outline: read the image; choose a layout, which says where the section and the program header table go (layout.py); find the
+dynamic tags and symbols that must follow moved metadata; make the new section header table, and put the undo record at the end.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ class InjectionPlan(NamedTuple):
         return undo_record.find_overwritten_ranges(self.original_size, [*self._written(), *cleared], self.gaps)
 
     def _written(self) -> list[tuple[int, int]]:
+        """Return (offset, size) of the ranges written over bytes of the original."""
         ranges = [(0, EHDR_SIZE)]
         ranges += [(self.table_offset, self.table_size + self.spare_size)] if self.is_loaded else []
         ranges += [(item.to_offset, item.size) for item in self.moves]
@@ -143,11 +144,11 @@ def choose_layout(image: Image, section_size: int, allowed: frozenset[KernelChan
         try:
             drafts.append(draft_front_layout(image, section_size, spare))
         except SframegenError as error:
-            if not spare and not image.is_library:
+            if not spare and not image.is_library:  # in programs, only newer kernels accept the tail layout
                 return draft_tail_of_program(image, section_size, error, allowed)
     if not drafts or (image.is_library and drafts[-1].moved_size > MAX_MOVED_BYTES):
         return draft_tail_layout(image, section_size)
-    with_spare, without_spare = drafts[0], drafts[-1]
+    with_spare, without_spare = drafts[0], drafts[-1]  # the same if only one fits
     return with_spare if with_spare.moved_size <= without_spare.moved_size + MAX_MOVED_BYTES_FOR_SPARE else without_spare
 
 

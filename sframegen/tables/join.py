@@ -71,7 +71,7 @@ def mark_followers(
             area += 1
         if area == len(areas.end) or gap_end >= areas.end[area]:
             continue
-        if areas.padding_end(area, gap_start, gap_end, True) == gap_end:
+        if areas.padding_end(area, gap_start, gap_end, True) == gap_end:  # True: the last no-op ends there
             may_follow[function] = 1
 
 

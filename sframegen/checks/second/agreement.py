@@ -2,7 +2,8 @@
 
 The section shares the faults of sframegen's own reader, which it was made with: this comparison finds them. Each range of code
 has a row of the CFI (pyelftools_cfi.py) and the section's claim: its rule, and marks for a signal frame and key B. Row and claim
-agree if they give the same values (meaning.py). A finding is about code where the two readers of the CFI disagree.
+agree if they give the same values (meaning.py). A finding is about code where the two readers of the CFI disagree. A Track
+(tracks.py) has ascending ranges with the number of a row or claim; in an intersection of tracks, NO_CLAIM stands for none.
 """
 
 from __future__ import annotations

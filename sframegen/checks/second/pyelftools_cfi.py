@@ -33,6 +33,7 @@ DEF_CFA_EXPRESSION = 0x0F
 VAL_EXPRESSION = 0x16
 EXPRESSIONS = frozenset((DEF_CFA_EXPRESSION, 0x10, VAL_EXPRESSION))
 RA_STATES = ([0x30], [0x31])  # the expressions DW_OP_lit0 and DW_OP_lit1: the return address is not signed, or signed
+# Instructions whose first operand is not a register: also nop, set_loc and three that define the CFA without naming one.
 NO_REGISTER = frozenset((*ADVANCES, 0x00, 0x01, 0x0E, 0x0F, 0x13, REMEMBER, RESTORE, NEGATE_RA_STATE, ARGS_SIZE))
 # Instructions that pyelftools misreads without an error. A test shows each fault, and fails once a release corrects it.
 MISREAD_OPCODES = {
@@ -167,14 +168,14 @@ def read_fdes(section: CfiSection, number: int, abi: Abi, fdes: FdeColumns) -> I
     structs = DWARFStructs(little_endian=little, dwarf_format=32, address_size=8)
     reader = _Reader(CallFrameInfo(stream, len(section.data), section.address, structs, section.eh), stream, abi)
     cie_bytes = 0
-    for offset, end, cie in _find_entries(section):
-        if cie is None and cie_bytes + end - offset <= MAX_CIE_BYTES:
+    for offset, end, cie_offset in _find_entries(section):
+        if cie_offset is None and cie_bytes + end - offset <= MAX_CIE_BYTES:
             cie_bytes += end - offset
             reader.read_cie(offset, end)
-    for offset, end, cie in _find_entries(section):
-        if cie is not None:
+    for offset, end, cie_offset in _find_entries(section):
+        if cie_offset is not None:
             try:
-                fdes.add(number, *reader.read_fde(offset, end, cie, fdes.unread))
+                fdes.add(number, *reader.read_fde(offset, end, cie_offset, fdes.unread))
             except UnreadError as error:
                 fdes.unread[str(error)] += 1
             yield end
@@ -217,6 +218,7 @@ class _Reader:
         self.steps_left = MAX_STEPS + MAX_STEPS_A_BYTE_OF_SECTION * info.size
 
     def read_cie(self, offset: int, end: int) -> None:
+        """Read the CIE at an offset into `cies`, or the reason why it cannot be read."""
         try:
             cie = self._parse_entry(offset, end)
             if not isinstance(cie, CIE):
@@ -227,7 +229,7 @@ class _Reader:
             opcodes = [instruction.opcode for instruction in cie.instructions]
             if len(table) <= sum(opcode in ADVANCES for opcode in opcodes) and DEF_CFA_EXPRESSION in opcodes:
                 raise UnreadError(LAST_ROW)  # noqa: TRY301
-            letters = cie.header.augmentation
+            letters = cie.header.augmentation  # S: signal frames; B: key B
             self.cies[offset] = _Cie(cie.header.return_address_register, b"S" in letters, b"B" in letters, cie.instructions)
         except UnreadError as error:
             self.cies[offset] = error

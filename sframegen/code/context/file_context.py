@@ -90,7 +90,7 @@ class FileContext:
         self.imports = {**read_imports(elf), **elf.externals.pointers}
         external_names = dict.fromkeys([*self.imports.values(), *elf.externals.stubs.values()])
         self.names = {name: number for number, name in enumerate(external_names)}
-        self.defined = {symbol.name: symbol.address for symbol in read_functions(elf)}
+        self.defined = {symbol.name: symbol.address for symbol in read_functions(elf)}  # functions of this file
         self.never_returning_by_name = {address for name, address in self.defined.items() if never_returns(name)}
         self.stubs = stubs | elf.externals.stubs.keys()  # externals: an object's references to other files
         self.stub_targets: dict[int, Callee] = {address: self._callee_named(name) for address, name in elf.externals.stubs.items()}

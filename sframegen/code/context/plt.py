@@ -51,7 +51,7 @@ class Plt(NamedTuple):
         ra = Where(None, self.abi.fixed_ra_offset, deref=True) if self.abi.fixed_ra_offset else None
         kinds: dict[Kind, int] = {}
         rules: dict[Rule, int] = {}
-        for runs in _group_alike(_clip_runs(self.runs, within)):
+        for runs in _group_same_rows(_clip_runs(self.runs, within)):
             start, end = runs[0].start, _run_end(runs[-1])
             stub = runs[0].stub
             kind = Kind(rep_size=stub.size, mask=True) if stub.repeats and len(runs) == 1 else Kind()
@@ -96,10 +96,10 @@ def _find_runs(elf: ElfFile, abi: Abi) -> Iterator[StubRun]:
         address = section.header.sh_addr
         if len(code) > MAX_SECTION_SIZE or address + len(code) > MAX_ADDRESS:
             raise elf.error(f"{len(code):#x} bytes at address {address:#x}: no PLT", name)
-        known = machine_of(abi).plt  # imported only here: a merge of objects, without PLT, takes less time than the import
+        forms = machine_of(abi).plt  # imported only here: a merge of objects, without PLT, takes less time than the import
         at = 0
         while at < len(code):
-            stubs = known.others if at else (*known.first, *known.others)
+            stubs = forms.others if at else (*forms.first, *forms.others)
             found = next(((stub, end) for stub in stubs if (end := _match_stubs(stub, code, at)) > at), None)
             if found is None:
                 break
@@ -139,7 +139,7 @@ def _clip_runs(runs: list[StubRun], within: list[Range] | None) -> Iterator[Stub
                 yield StubRun(start + first * stub.size, last - first, stub)
 
 
-def _group_alike(runs: Iterator[StubRun]) -> Iterator[list[StubRun]]:
+def _group_same_rows(runs: Iterator[StubRun]) -> Iterator[list[StubRun]]:
     """Group adjacent runs of different forms whose stubs have the same single row."""
     group: list[StubRun] = []
     for run in runs:
@@ -151,7 +151,7 @@ def _group_alike(runs: Iterator[StubRun]) -> Iterator[list[StubRun]]:
         yield group
 
 
-def _can_join(one: StubRun, other: StubRun) -> bool:
-    stubs = one.stub, other.stub
-    alike = one.stub.rows == other.stub.rows and len(one.stub.rows) == 1
-    return alike and _run_end(one) == other.start and one.stub is not other.stub and all(stub.repeats for stub in stubs)
+def _can_join(run: StubRun, following: StubRun) -> bool:
+    stubs = run.stub, following.stub
+    have_same_row = run.stub.rows == following.stub.rows and len(run.stub.rows) == 1
+    return have_same_row and _run_end(run) == following.start and stubs[0] is not stubs[1] and all(stub.repeats for stub in stubs)

@@ -88,7 +88,7 @@ def _remember(steps: dict[int, int], step: int, number: int) -> int:
 
 class _ThreadFrames(local):
     def __init__(self) -> None:
-        self.frames: dict[tuple[str, str], FrameNumbers] = {}
+        self.frames: dict[tuple[str, str], FrameNumbers] = {}  # by Isa.capstone, for all code that this thread decodes
 
 
 _thread_frames = _ThreadFrames()
@@ -186,9 +186,9 @@ class DecodedCode:
             if effects == self.frames.lost_sp and resolve:
                 last = bisect_left(self.offsets, self.at[number])
                 before = [self.instruction(near) for near in range(max(0, last - WINDOW // 2), last + 1)]
-                known = resolve(before, len(before) - 1)
-                if known:
-                    self.effects[number] = self.frames.effects_number(known)
+                resolved_effects = resolve(before, len(before) - 1)
+                if resolved_effects:
+                    self.effects[number] = self.frames.effects_number(resolved_effects)
 
     # -- instructions
 

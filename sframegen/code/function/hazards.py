@@ -55,9 +55,9 @@ def find_installations(code: Bytes, start: int, abi: Abi) -> list[Installation]:
     instructions = {point.address for point in points}
     calls = [point for point in points if point.flow is Flow.CALL]
     found = []
-    for first, end in jumps:
-        if start + first in instructions:
-            before = [call for call in calls if call.end <= start + first][-CALLS_FROM_COPYING:]
+    for jump, end in jumps:
+        if start + jump in instructions:
+            before = [call for call in calls if call.end <= start + jump][-CALLS_FROM_COPYING:]
             copied = before[0].address if len(before) == CALLS_FROM_COPYING else start
             found.append(Installation(copied, start + end))
     return found

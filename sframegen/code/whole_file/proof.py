@@ -55,13 +55,13 @@ class Proof:
         # Bit n: SP = CFA + n modulo 16 at a call. Bit 0 is the ABI's alignment.
         calls: cython.ulonglong = evidence.at_calls[number]
         has_one_alignment: cython.bint = calls & (calls - 1) == 0
-        exits: cython.bint = evidence.end_exit[number] != evidence.end_exit[number + 1]
+        has_exits: cython.bint = evidence.end_exit[number] != evidence.end_exit[number + 1]
         if marks & (CONTRADICTS | KEEPS_FRAME) != KEEPS_FRAME or not evidence.exits_as_entered(number):
             return 0
         if evidence.has_known_entry(number):
-            if not exits and marks & (COMES_BACK | RETURNS | JUMPS) == 0:  # it never returns
+            if not has_exits and marks & (COMES_BACK | RETURNS | JUMPS) == 0:  # it never returns
                 return self.pushes_ra and calls == 1
-            return has_one_alignment and (exits or marks & (RETURNS | JUMPS) != 0)
+            return has_one_alignment and (has_exits or marks & (RETURNS | JUMPS) != 0)
         return calls & ~1 == 0 and marks & RETURNS != 0
 
     def select_proven(

@@ -50,7 +50,7 @@ def add_go_functions(functions: FunctionTable, elf: ElfFile, abi: Abi) -> tuple[
             offsets_and_rules = _make_rules(steps, abi) or [(0, OUTERMOST)]
             rows_of[steps] = [(offset, rules.setdefault(rule, len(rules))) for offset, rule in offsets_and_rules]
         if frame.name == SYSTEMSTACK_SWITCH and rows_of[steps]:  # a walk looks up the byte before it, which is padding
-            added.append(frame.start - 1, 1, 1, rows_of[steps][:1])
+            added.append(frame.start - 1, size=1, kind=1, rows=rows_of[steps][:1])
         added.append(frame.start, frame.end - frame.start, int(frame.name == ASYNC_PREEMPT), rows_of[steps])
     added.rules = list(rules)
     remaining = functions.select(number for number in range(len(functions)) if functions.start[number] not in dropped)

@@ -76,7 +76,7 @@ def _append_remainder(out: FunctionTable, functions: FunctionTable, function: in
         return
     rows = list(functions.numbered_rows(function))
     begin = start
-    for low, high, *_ in [*sorted(ranges), StackEnd(end, end)]:
+    for low, high, *_ in [*sorted(ranges), StackEnd(end, end)]:  # the last one ends the last remaining part
         if begin < low:
             part_rows = [(max(0, start + offset - begin), rule) for offset, rule in rows if start + offset < low]
             at_begin = max((number for number, (offset, _) in enumerate(part_rows) if offset == 0), default=0)  # earlier rows ended

@@ -52,7 +52,7 @@ def read_no_code(_address: int, _size: int) -> bytes:
 def make_span_columns(spans: Iterable[CodeSpan]) -> SpanColumns:
     """Return the spans of one process as columns sorted by address. `spans`: in any order, without overlaps."""
     columns = [*zip(*sorted(spans), strict=True)] or [()] * 4
-    return SpanColumns(*(array(code, column) for code, column in zip("QQQI", columns, strict=True)))
+    return SpanColumns(*(array(code, column) for code, column in zip("QQQI", columns, strict=True)))  # start, end, bias, file
 
 
 def make_table_columns(table: DecodedTable) -> TableColumns:
@@ -60,7 +60,8 @@ def make_table_columns(table: DecodedTable) -> TableColumns:
     words = memoryview(table.data).cast("B").cast("I")
     index_at, rows_at, rules_at = (WORDS_PER_ELEMENT * at for at in (table.index_at, table.rows_at, table.rules_at))
     ends = (index_at + table.pages + 1, rows_at + table.rows, rules_at + WORDS_PER_ELEMENT * RULE_ELEMENTS * table.rules)
-    if min(table[:7]) < 0 or max(ends) > len(words):
+    numbers = table[:7]  # from `base` to `rules`
+    if min(numbers) < 0 or max(ends) > len(words):
         raise FormatError("the decoded table is cut off")
     return TableColumns(words, table.base, table.pages, index_at, rows_at, rules_at, table.rows, table.rules)
 
@@ -95,7 +96,7 @@ class CopyWalker:
 
         If not `final`, a proof may still add rules, so that walks in code without a rule end with NO_TABLE.
         """
-        columns = TableColumns(array("I"), 0, 0, 0, 0, 0, 0, 0) if table is None else make_table_columns(table)
+        columns = TableColumns(array("I"), 0, 0, 0, 0, 0, 0, 0) if table is None else make_table_columns(table)  # no pages
         columns.final = final
         self._steps.add_table(number, columns)
 

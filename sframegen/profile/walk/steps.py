@@ -91,7 +91,7 @@ class Steps:
         """`ra_mask`: the bits of a return address that are not its signature. `guess`: the machine's rule for a frame record."""
         self.cursor = StackCursor(machine, ra_mask, None, END_COPY_TOO_SHORT)
         self.frames, self.code_kinds, self.guess = frames, code_kinds, guess
-        self.rule = CallerRule(0, 0, 0, 0, 0, 0, 0)
+        self.rule = CallerRule(0, 0, 0, 0, 0, 0, 0)  # a second result of `find_rule`, which fills it
         self.tables: list[TableColumns | None] = []
         self.guessed = False
         self.final = True  # `final` of the table that was searched last
@@ -181,7 +181,10 @@ class Steps:
         return end if end < 0 or end in (END_COPY_TOO_SHORT, END_OTHER_STACK) else END_GUESS_FAILED
 
     def is_pushed(self, rule: cython.Py_ssize_t, file: cython.ulonglong, pc_in_file: cython.ulonglong) -> cython.bint:
-        """Return True if the kernel or a library pushed this return address. Then no call precedes it, and the frame is at `pc`."""
+        """Return True if the kernel or a library pushed this return address. Then no call precedes it, and the frame is at `pc`.
+
+        `rule`: the result of `find_rule`, which has set `self.rule`.
+        """
         if rule > 0 and self.rule.flags & RULE_SIGNAL:
             return True
         if rule < 0 or (rule > 0 and not self.rule.flags & RULE_OUTERMOST):

@@ -74,7 +74,7 @@ class CallerRule:
 def caller_rule(rule: Rule, ra: int, *, signal: bool = False) -> CallerRule:
     """Return the rule in numbers. `ra`: the register that has the return address if the rule does not name a place for it."""
     cfa_offset, ra_offset, fp_offset, *registers, flags = numbers_of(rule, ra, signal=signal)
-    cfa_register, ra_register, fp_register = (min(register, REGISTERS) for register in registers)
+    cfa_register, ra_register, fp_register = (min(register, REGISTERS) for register in registers)  # REGISTERS: never known
     return CallerRule(cfa_offset, ra_offset, fp_offset, cfa_register, ra_register, fp_register, flags)
 
 
@@ -109,16 +109,9 @@ class WalkedMachine:
     """
 
     def __init__(
-        self,
-        sp: int,
-        fp: int,
-        sp_offset: int,
-        little: bool,
-        guess: CallerRule | None,
-        signal: CallerRule,
-        context_pc: Column,
+        self, sp: int, fp: int, sp_offset: int, little: bool, guess: CallerRule | None, signal: CallerRule, context_pc: Column,
         context_places: Column,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.sp = sp
         self.fp = fp
         self.sp_offset = sp_offset & ADDRESS_MASK
@@ -146,7 +139,8 @@ class StackCursor:
     `values`: registers by DWARF number; `known`: a bit for each register whose value is known. `exact`: `pc` is the next
     instruction; if False, a call ends there. The caller's SP must not be below `lowest`, the frame's SP, nor above `stack_end`,
     where the walk ends with `past_end`. `on_other_stack`: this frame is not on the copied stack. `holes`: a bit for each page of
-    the window, from the first one on, that could not be read. `find_caller` sets `cfa`, and `ra`, the caller's PC.
+    the window, from the first one on, that could not be read. `word`: a second result, the 8 bytes that `read` has read.
+    `find_caller` sets the frame's `cfa`, and of the caller `ra` (its PC), `sp`, and `fp`, which is known if `keeps_fp`.
     """
 
     def __init__(self, machine: WalkedMachine, ra_mask: int, memory: StackMemory | None, past_end: int) -> None:
@@ -236,7 +230,7 @@ class StackCursor:
         self.sp = sp
         self.fp = fp
         if rule.guess:  # a return address of 0 does not prove the end of the stack, as the register may hold anything
-            return END_GUESS_FAILED if ra == 0 or cfa & 7 else -1
+            return END_GUESS_FAILED if ra == 0 or cfa & 7 else -1  # a real CFA is a multiple of 8
         return END_NO_RETURN if ra == 0 else -1
 
     def go_to_caller(self, rule: CallerRule) -> cython.int:
