@@ -110,20 +110,6 @@ def test_a_second_run_changes_nothing(root: Path, peers: Peers, tool: str) -> No
     assert state(root) == before
 
 
-def test_the_same_bytes_however_many_at_a_time(root: Path, tmp_path: Path) -> None:
-    seen = []
-    for jobs in (1, 3):
-        copy = tmp_path / str(jobs) / "pkg"
-        shutil.copytree(root, copy, symlinks=True)
-        report = tmp_path / f"{jobs}.json"
-        result = run("-v", "-j", jobs, "--report", report, copy)
-        assert result.exit_code == 0
-        files = {path.relative_to(copy): path.read_bytes() for path in copy.rglob("*") if path.is_file()}
-        seen.append((files, report.read_bytes(), result.stdout.replace(str(copy), "")))
-    assert seen[0] == seen[1]
-    assert str(tmp_path).encode() not in seen[0][1]
-
-
 def test_an_older_section_gives_way(root: Path) -> None:
     plugin = root / "usr/lib/deep/er/plugin.so"
     add_section(plugin, version=2, verify=False)

@@ -23,7 +23,6 @@ RAISED = {
     "RuntimeError": "raise RuntimeError('broken library')",
     "SystemError": "raise SystemError('initialization failed')",
     "its own words": "raise ImportError('ERROR: fail to load the dynamic library.')",
-    "AttributeError": "raise AttributeError('no such function')",
     "no Python": "x =",
     "another project": "",
 }

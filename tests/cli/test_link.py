@@ -409,13 +409,6 @@ def test_no_linker_to_install(here: Path, linker: str) -> None:
     assert not (here / "new").exists()
 
 
-def test_shims_have_the_options_that_they_were_made_with(here: Path, object_file: str) -> None:
-    run(*TOOL, "--sframe-version", "2", "--strict", "--optimize", "size", "--no-verify", "--install", "shims")
-    assert "--sframe-version 2 --optimize size --no-verify --strict" in (here / "shims" / "ld").read_text()
-    assert run("shims/ld", "-e", "main", object_file).returncode == 0
-    assert read(here / "a.out").header.version == 2
-
-
 def test_a_shim_without_sframegen_is_the_linker_with_a_warning_unless_strict(here: Path, object_file: str) -> None:
     run(*TOOL, "--install", "shims")
     shim = here / "shims" / "ld"

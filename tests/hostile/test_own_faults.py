@@ -47,11 +47,7 @@ main()
 EXCEPTIONS = (
     "IndexError('planted')",
     "OverflowError('planted\\n')",
-    "struct.error('planted')",
-    "KeyError('planted')",
-    "AssertionError('planted')",
     "RecursionError('planted')",
-    "EOFError('planted')",
     "SystemError('planted')",
 )
 
@@ -215,11 +211,3 @@ def test_the_traceback_is_there_for_those_who_ask(files: Path) -> None:
     assert done.stderr.splitlines()[-1].startswith(f"sframegen: {files}/bad.plain: sframegen fault, please report it: ")
     assert "(sframegen.elf.file:" in done.stderr
     assert done.returncode == 1
-
-
-@pytest.mark.parametrize("exception", ["KeyboardInterrupt", "SystemExit(7)"])
-def test_what_ends_the_program_ends_it(exception: str, files: Path) -> None:
-    done = run("add-section", "-j1", files / "bad.plain", files / "good.plain", exception=exception)
-    assert done.returncode == (7 if "7" in exception else 130)
-    assert "fault" not in done.stderr
-    assert done.stdout == ""

@@ -213,7 +213,6 @@ def test_cmake_directories_below_and_what_the_project_does_afterwards(tmp_path: 
     ("text", "message"),
     [
         ("add_library(archive STATIC say.c)\nsframegen_add_section(archive)", "nothing is linked for archive"),
-        ("add_library(headers INTERFACE)\nsframegen_add_section(main headers)", "nothing is linked for headers"),
         ("add_executable(there IMPORTED)\nsframegen_add_section(there)", "nothing is linked for there"),
         ("sframegen_add_section(mian)", "mian"),
         ("sframegen_add_section_directory(FATALLY)", "no such option: FATALLY"),
