@@ -203,14 +203,9 @@ def _judge_claim(claim: Claim, state: FrameState, abi: Abi) -> str:
 
 
 def _find_contradicted_ranges(
-    section: Track,
-    cfi: Track,
-    proven: Track,
-    states: Sequence[FrameState],
-    claims: Sequence[Claim],
-    abi: Abi,
+    section: Track, cfi: Track, proven: Track, states: Sequence[FrameState], claims: Sequence[Claim], abi: Abi,
     counts: VerdictCounts,
-) -> Iterator[ContradictedRange]:
+) -> Iterator[ContradictedRange]:  # fmt: skip
     """Yield the contradicted ranges, and add the bytes of each verdict to `counts`."""
     known_verdicts: dict[tuple[int, int], str] = {}
     for start, end, (by_section, by_cfi, state) in intersect_tracks(section, cfi, proven):

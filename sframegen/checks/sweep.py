@@ -56,14 +56,9 @@ class VerdictRanges:
         self.last_flavours = -1
 
     def add(
-        self,
-        start: cython.ulonglong,
-        end: cython.ulonglong,
-        function: cython.Py_ssize_t,
-        expected: cython.longlong,
-        given: cython.longlong,
-        flavours: cython.int,
-    ) -> cython.int:
+        self, start: cython.ulonglong, end: cython.ulonglong, function: cython.Py_ssize_t, expected: cython.longlong,
+        given: cython.longlong, flavours: cython.int,
+    ) -> cython.int:  # fmt: skip
         """Add a range, or extend the last one if it only continues. `function` is ignored if `given` is negative."""
         is_new: cython.bint = expected != self.last_expected or given != self.last_given or flavours != self.last_flavours
         if is_new or start != self.last_end:
@@ -165,15 +160,9 @@ class RuleWalker:
 
 @cython.locals(totals="unsigned long long[::1]")
 def sweep(
-    code: Spans,
-    truth: RuleWalker,
-    left_out: RuleWalker,
-    section: RuleWalker,
-    terms: Terms,
-    recorded_verdict: cython.int,
-    recorded: VerdictRanges,
-    totals: Column,
-) -> None:
+    code: Spans, truth: RuleWalker, left_out: RuleWalker, section: RuleWalker, terms: Terms, recorded_verdict: cython.int,
+    recorded: VerdictRanges, totals: Column,
+) -> None:  # fmt: skip
     """Add the bytes of each verdict to `totals`, and the ranges of `recorded_verdict` to `recorded`.
 
     `truth`: the part of the CFI that SFrame can express. `left_out`: the reasons for the rest. Adjacent absent code is one range.

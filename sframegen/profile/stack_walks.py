@@ -45,14 +45,9 @@ class StackWalks:
     """Requests tables, walks stacks with them, and counts the stacks. `kernel`: also gets the tables."""
 
     def __init__(
-        self,
-        abi: Abi,
-        files: TracedFiles,
-        processes: Processes,
-        builder: TableBuilder,
-        counted: CountedStacks,
+        self, abi: Abi, files: TracedFiles, processes: Processes, builder: TableBuilder, counted: CountedStacks,
         kernel: KernelWalker | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._files, self._processes, self._builder, self._counted, self._kernel = files, processes, builder, counted, kernel
         self._copies = CopyWalker(abi, self._elf_of)
         self._waiting = WaitingStacks()

@@ -446,7 +446,7 @@ def test_cfi_comes_first(compile_c: Compiler, tmp_path: Path) -> None:
 
 
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sframegen.code.whole_file.passes.TASK_BYTES", 64)
+    monkeypatch.setattr("sframegen.code.whole_file.parallel_tasks.TASK_BYTES", 64)
 
 
 def test_processes_find_the_same(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ class OpenTrees(ExitStack):
         super().__init__()
         self.roots = {}
         for root in roots:
-            with locate(root) as location:  # below "name/.", that directory is the one that the Location holds open
+            with locate(root) as location:  # with "/.", the Location's open directory is the root itself
                 self.roots[root] = self.enter_context(locate_below(location.directory, f"{location.name}/.", root)).directory
 
     def locate(self, name: Name) -> Location:

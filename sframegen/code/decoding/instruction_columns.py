@@ -116,7 +116,7 @@ class InstructionReader:
         self.direct = array("q", bytes(8 * MAX_MNEMONICS))
         self.by_slot = array("q", bytes(8 * MAX_MNEMONICS))
         self.mnemonics = [b"-"] * MAX_MNEMONICS
-        self.needle = re.compile("|".join(isa.needles).encode()).search
+        self.needle = re.compile("|".join(isa.needles).encode()).search  # interpreted; compiled, `pairs` is used
         self.known_meanings: list[dict[bytes, int]] = [{} for _ in range(MAX_MNEMONICS)]
         self.indexes: dict[bytes, int] = {}
         self.pages = array("Q", bytes(8 * 32))  # by AArch64 register
@@ -226,7 +226,7 @@ class InstructionReader:
         if mnemonic not in self.indexes:
             if len(self.indexes) == MAX_MNEMONICS - 1:
                 self.indexes.clear()
-            index = len(self.indexes) + 1
+            index = len(self.indexes) + 1  # 0 is of no mnemonic
             always_matters, take = self.meanings.describe_mnemonic(mnemonic.decode("ascii"))
             for number in range(32):
                 self.mnemonic_bytes[index * 32 + number] = self.data[begin + number] if begin + number < end else 0

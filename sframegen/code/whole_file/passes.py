@@ -13,9 +13,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from contextlib import ExitStack, closing
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.code.context.file_context import Assumptions, FileContext
@@ -24,18 +22,18 @@ from sframegen.code.context.plt import find_plt
 from sframegen.code.function.analysis import Entries, Unit, UnitAnalyser
 from sframegen.code.function.marks import FunctionMark
 from sframegen.code.isa.effects import FrameState, is_entry
-from sframegen.code.whole_file import interprocedural
+from sframegen.code.whole_file import interprocedural, parallel_tasks
 from sframegen.code.whole_file.boundaries import cut_at_starts, find_call_targets, sweep_functions
 from sframegen.code.whole_file.evidence import Evidence, Results
 from sframegen.code.whole_file.function_ranges import FunctionRanges
+from sframegen.code.whole_file.parallel_tasks import ParallelTasks
 from sframegen.code.whole_file.proof import Proof, collect_code, collect_rows, find_certain_starts, map_ranges_to_functions
 from sframegen.elf.columns import Spans, build_spans
 from sframegen.elf.ranges import Range, sum_sizes
 from sframegen.format.abi import abi_of
-from sframegen.program.workers import run_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from typing import TypeVar
 
     from sframegen.code.function.findings import FindingColumns
@@ -44,7 +42,6 @@ if TYPE_CHECKING:
 
     Cutter = Callable[[FileContext, list[Range]], FindingColumns]
     T = TypeVar("T")
-    U = TypeVar("U")
 
 MAX_PASSES = 5
 MAX_CUTS = 8  # rounds, each of which finds functions that never return because a callee, found before, does not
@@ -103,7 +100,8 @@ def survey_without_cfi(
     tasks = ParallelTasks(jobs, progress)
     context = FileContext(elf, without_cfi, stubs)
     likely_starts = starts | find_relocated_pointers(elf)
-    windows = [(at, min(end, at + TASK_BYTES)) for start, end in without_cfi for at in range(start, end, TASK_BYTES)]
+    size = parallel_tasks.TASK_BYTES
+    windows = [(at, min(end, at + size)) for start, end in without_cfi for at in range(start, end, size)]
     for found in tasks.run(partial(_find_call_targets, context), windows, _range_size):
         likely_starts |= found
     return _Passes(
@@ -332,47 +330,3 @@ class _Passes:
             if columns.marks[number] & FunctionMark.CONTRADICTS:
                 contradicting.add(start)
         return jumps, referred, contradicting
-
-
-TASK_BYTES = 1 << 17  # of code that a process gets at a time
-# In this many runs, this process does one task before it forks others, which then inherit the meanings of common instructions.
-RUNS_BEGUN_HERE = 3
-
-
-class ParallelTasks:
-    """Runs tasks in several processes, and reports their progress."""
-
-    def __init__(self, jobs: int, progress: Progress | None) -> None:
-        self.jobs = jobs
-        self.progress = progress
-        self.done = self.total = 0  # bytes of code
-        self.runs = 0
-
-    def run(self, work: Callable[[list[T]], U], items: Iterable[T], size: Callable[[T], int]) -> Iterator[U]:
-        """Yield the results of `work` for lists of items, in any order. `size`: bytes of code of an item."""
-        tasks: list[list[T]] = [[]]
-        sizes = [0]
-        for item in items:
-            if sizes[-1] > TASK_BYTES:
-                tasks.append([])
-                sizes.append(0)
-            tasks[-1].append(item)
-            sizes[-1] += size(item)
-        self.total += sum(sizes)
-        tasks_done_here = 1 if self.runs < RUNS_BEGUN_HERE else 0
-        self.runs += 1
-        processes = min(self.jobs, len(tasks) - tasks_done_here)
-        own_results = ((number, work(task)) for number, task in enumerate(tasks[: tasks_done_here if processes > 1 else None]))
-        with ExitStack() as stack:
-            other_results = (
-                stack.enter_context(closing(run_all(work, tasks, processes, range(tasks_done_here, len(tasks)))))
-                if processes > 1
-                else ()
-            )
-            for number, outcome in chain(own_results, other_results):
-                if isinstance(outcome, Exception):
-                    raise outcome
-                self.done += sizes[number]
-                if self.progress is not None:
-                    self.progress(self.done, self.total)
-                yield outcome
