@@ -279,6 +279,7 @@ class _Reader:
         self.steps_left -= steps
 
     def _make_rows(self, fde: FDE, cie: _Cie, start: int, size: int) -> list[tuple[int, CfiRow | None]]:
+        """Return (address, row) for each row of an FDE, None for a row that pyelftools has lost a part of. Raises UnreadError."""
         fde.instructions = _remove_args_size(fde.instructions)
         instructions = [*cie.instructions, *fde.instructions]
         self._spend_steps(_count_steps(instructions), size)

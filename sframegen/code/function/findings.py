@@ -232,6 +232,7 @@ class Findings:
         return marks
 
     def add_calls(self) -> cython.int:
+        """Add the known callees of the current function, each once with its CallKinds."""
         for callee, kind in self.callees.items():
             if isinstance(callee, str):
                 self.callee.append(self.context.names[callee])

@@ -178,6 +178,7 @@ class _Passes:
         return self.results.make_evidence(self.entries, proving=self.proving)
 
     def _cut_parts(self, parts: Sequence[Range]) -> None:
+        """Cut parts into functions and analyse them. Sets `ranges`; adds to `first_cut`, `false_starts` and `doubtful_starts`."""
         self._run_tasks(self.cutter, parts, _range_size)
         evidence = self._evidence()
         columns = self.results.columns
@@ -261,12 +262,14 @@ class _Passes:
             next_parts |= stale
 
     def _remove_parts(self, parts: set[int]) -> None:
+        """Remove the results of all functions with code in these parts."""
         is_removed = bytes(number in parts for number in range(len(self.parts)))
         self.results.remove(interprocedural.functions_in_parts(self._evidence(), self.part_spans, is_removed))
 
     def _run_tasks(
         self, work: Callable[[FileContext, list[T]], FindingColumns], items: Iterable[T], size: Callable[[T], int]
     ) -> None:
+        """Add the results of `work` for all items to `results`. `size`: bytes of code of an item."""
         for found in self.tasks.run(partial(work, self.context), items, size):
             self.results.extend(found)
 
