@@ -57,6 +57,10 @@ def test_debian_builds_with_at_least_what_pyproject_asks_for() -> None:
     assert "\noverride_dh_python3:\n\tdh_python3 --no-ext-rename\n" in (ROOT / "debian/rules").read_text()
 
 
+def test_no_line_of_a_description_is_too_long_for_lintian() -> None:
+    assert [line for line in CONTROL.splitlines() if line.startswith(" ") and len(line) > 80] == []
+
+
 def test_the_spec_names_what_pyproject_does() -> None:
     for project in RUNNING.keys() - LATER:
         required = re.findall(rf"^Requires: +python3dist\({project}\) (>=|<) ([\d.]+)$", SPEC, re.MULTILINE)
