@@ -19,10 +19,12 @@ from corpus.linked_files import corpus_files, linked_files
 from corpus.processes import each_in_a_process
 from corpus.run.behaviour import Behaviour
 from corpus.run.examine import Examiner, Result
+from corpus.run.random_packages import drawn_files
 from corpus.run.report import summed
 from tests.support.peers import Peers
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterable, Iterator, Sequence
 
 LARGEST_JUDGED_BYTES = 32 << 20  # readelf's text of a larger file takes minutes to judge; tests/real/test_real.py has some
@@ -58,10 +60,22 @@ def main() -> int:
     parser.add_argument(
         "--sample", type=int, default=20, metavar="N", help="judge the rules of every Nth (default %(default)s; 0: none)"
     )
+    parser.add_argument(
+        "--random", type=int, metavar="N", help="N files of random packages for each of three architectures instead"
+    )
     parser.add_argument("--seed", type=int, default=1, help="which files are drawn (default %(default)s)")
     options = parser.parse_args()
 
-    files = list(linked_files(options.paths or [*machine_paths(), *corpus_files()]))
+    with tempfile.TemporaryDirectory(prefix="corpus-run-") as scratch:
+        if options.random:
+            files = list(drawn_files(options.random, options.seed, Path(scratch)))
+        else:
+            files = list(linked_files(options.paths or [*machine_paths(), *corpus_files()]))
+        return run(files, options, Path(scratch))
+
+
+def run(files: list[Path], options: argparse.Namespace, scratch: Path) -> int:
+    """Examine the files, and write what came of them. Returns the exit status."""
     chance = random.Random(options.seed)  # noqa: S311 - the same draw at each run is what it is for
     if options.limit is not None and options.limit < len(files):
         files = sorted(chance.sample(files, options.limit))
@@ -69,9 +83,8 @@ def main() -> int:
     to_judge = set(chance.sample(small, -(-len(small) // options.sample))) if options.sample else set()
 
     behaviour = Behaviour()
-    with tempfile.TemporaryDirectory(prefix="corpus-run-") as scratch:
-        running = examined(files, to_judge, Examiner(behaviour, Peers()), options.jobs, Path(scratch))
-        by_file = {result.file: result for result in with_progress(running, len(files))}
+    running = examined(files, to_judge, Examiner(behaviour, Peers()), options.jobs, scratch)
+    by_file = {result.file: result for result in with_progress(running, len(files))}
     results = [by_file[str(file)] for file in files]
     measured.write(options.json, summed(results, behaviour))
     return int(any(result.differences for result in results))

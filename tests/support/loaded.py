@@ -74,10 +74,17 @@ class Image:
 
 
 def kept_sections(old: Image, new: Image) -> list[tuple[int, int]]:
-    """(number in the old file, number in the new one) of each old section; the new ones are others, in between."""
-    kept = [number for number, name in enumerate(new.names) if not name.startswith(ADDED) or name in old.names]
-    assert [new.names[number] for number in kept] == old.names
-    return list(enumerate(kept))
+    """(number in the old file, number in the new one) of each old section that is not replaced; others are new."""
+    replaced = replaced_sections(old, new)
+    old_names = ["" if number in replaced else name for number, name in enumerate(old.names)]
+    kept = [number for number, name in enumerate(new.names) if not name.startswith(ADDED) or name in old_names]
+    assert [new.names[number] for number in kept] == old_names
+    return [(number, new_number) for number, new_number in enumerate(kept) if number not in replaced]
+
+
+def replaced_sections(old: Image, new: Image) -> list[int]:
+    """Their headers have no name and type any more, and their bytes are cleared."""
+    return [number for number, name in enumerate(old.names) if name == ".sframe" and new.sections[number].sh_type == "SHT_NULL"]
 
 
 def displaced(old: Image, new: Image) -> dict[int, tuple[int, int]]:
@@ -150,11 +157,12 @@ def check_loaded_bytes(old: Image, new: Image) -> None:
         at = new.sections[number].sh_addr - old.loads[0].p_vaddr + old.loads[0].p_offset
         allowed.append((at, at + new.sections[number].sh_size))
     numbers = renumbered(old, new)
-    left = [(old.sections[n].sh_offset, old.sections[n].sh_offset + old.sections[n].sh_size) for n in moved]
+    replaced = replaced_sections(old, new)
+    left = [(old.sections[n].sh_offset, old.sections[n].sh_offset + old.sections[n].sh_size) for n in (*moved, *replaced)]
     kept = [
         (header.sh_offset, header.sh_offset + header.sh_size)
         for number, header in enumerate(old.sections)
-        if header.sh_flags & 2 and header.sh_type not in {"SHT_NOBITS", "SHT_DYNAMIC"} and number not in moved
+        if header.sh_flags & 2 and header.sh_type not in {"SHT_NOBITS", "SHT_DYNAMIC"} and number not in (*moved, *replaced)
     ]
     for before, after in zip(old.loads, new.loads, strict=False):
         assert (after.p_type, after.p_flags) == (before.p_type, before.p_flags)

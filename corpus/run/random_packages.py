@@ -1,0 +1,45 @@
+"""Linked files of Debian packages that a seed draws, for each of sframegen's machines."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from corpus.linked_files import linked_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SUITE, ARCHITECTURES = "sid", ("amd64", "arm64", "s390x")
+PACKAGES = 90  # of each architecture
+PACKAGE_BYTES = range(50_000, 6_000_000)
+APT_SUITE = Path(__file__).parents[2] / "tools" / "apt-suite"
+
+
+def drawn_files(count: int, seed: int, directory: Path) -> Iterator[Path]:
+    """Yield `count` files of each architecture, unpacked below a directory. Raises CalledProcessError."""
+    for architecture in ARCHITECTURES:
+        chance = random.Random(f"{seed} {architecture}")  # noqa: S311 - the same draw at each run is what it is for
+        names = sorted(_names(architecture))
+        packages = directory / architecture
+        packages.mkdir()
+        for name in chance.sample(names, min(PACKAGES, len(names))):
+            download: list[str | Path] = [APT_SUITE, f"{SUITE}:{architecture}", "apt-get", "--quiet=2", "download", name]
+            if (
+                subprocess.run(download, cwd=packages, check=False, capture_output=True).returncode == 0
+            ):  # else the archive has a newer one
+                [package] = packages.glob("*.deb")
+                subprocess.run(["dpkg-deb", "--extract", package, packages / name], check=True)
+                package.unlink()
+        files = [*linked_files([packages])]
+        yield from sorted(chance.sample(files, min(count, len(files))))
+
+
+def _names(architecture: str) -> Iterator[str]:
+    command = [APT_SUITE, f"{SUITE}:{architecture}", "apt-cache", "dumpavail"]
+    for paragraph in subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout.split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in paragraph.splitlines() if ": " in line and not line.startswith(" "))
+        if fields.get("Architecture") == architecture and int(fields["Size"]) in PACKAGE_BYTES:
+            yield fields["Package"]
