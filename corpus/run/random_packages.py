@@ -31,7 +31,7 @@ def drawn_files(count: int, seed: int, directory: Path) -> Iterator[Path]:
                 subprocess.run(download, cwd=packages, check=False, capture_output=True).returncode == 0
             ):  # else the archive has a newer one
                 [package] = packages.glob("*.deb")
-                subprocess.run(["dpkg-deb", "--extract", package, packages / name], check=True)
+                subprocess.run(["dpkg-deb", "--extract", str(package), str(packages / name)], check=True)
                 package.unlink()
         files = [*linked_files([packages])]
         yield from sorted(chance.sample(files, min(count, len(files))))
