@@ -38,7 +38,7 @@ def drawn_files(count: int, seed: int, directory: Path) -> Iterator[Path]:
 
 
 def _names(architecture: str) -> Iterator[str]:
-    command = [APT_SUITE, f"{SUITE}:{architecture}", "apt-cache", "dumpavail"]
+    command: list[str | Path] = [APT_SUITE, f"{SUITE}:{architecture}", "apt-cache", "dumpavail"]
     for paragraph in subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout.split("\n\n"):
         fields = dict(line.split(": ", 1) for line in paragraph.splitlines() if ": " in line and not line.startswith(" "))
         if fields.get("Architecture") == architecture and int(fields["Size"]) in PACKAGE_BYTES:
