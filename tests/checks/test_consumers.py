@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -245,6 +246,16 @@ def test_each_reader_has_its_kind_of_file() -> None:
     assert select_consumers(kernel, "all") == ["gnu", "arm64-kernel"]
     for facts, name in ((program, "arm64-kernel"), (kernel, "kernel"), (kernel, "glibc")):
         assert [(one.rule, one.severity) for one in check_consumers(facts, name)] == [(f"{name}-other-kind", Severity.ERROR)]
+
+
+def test_each_rule_is_in_a_list_for_users() -> None:
+    """Texts with a hyphen are rules or readers; with one at the beginning, rules of each reader."""
+    nodes = [node for file in (ROOT / "sframegen/checks").rglob("*.py") for node in ast.walk(ast.parse(file.read_text()))]
+    texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    rules = {text for text in texts if re.fullmatch("[a-z0-9]*(-[a-z0-9]+)+", text)}
+    page = (ROOT / "docs/checking.md").read_text()
+    assert {rule for rule in rules if f"{rule}`" not in page} - set(RULES) - {demand.name for demand in DEMANDS} == set()
+    assert set(re.findall(r"^\| `([a-z-]+)` \| (?:error|warning|note) \|", page, re.MULTILINE)) <= texts
 
 
 def test_the_document_names_the_readers_and_what_the_kernel_cannot_use() -> None:
