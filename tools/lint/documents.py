@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import sframegen
 from tools.bare.__main__ import SMOKE
-from tools.lint.sources import found, pages, text_of, tracked
+from tools.lint.sources import files, found, pages, text_of, tracked
 from tools.rooms import ROOT
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ def what_pages_name_is_there() -> Iterator[str]:
         for place in sorted(set(PLACE.findall(text_of(name)))):
             if not NO_PLACE.search(place) and not (ROOT / place).exists():
                 yield f"{name}: {place}: not there"
+    named = {(name, page) for name in files("cfi", "linker", "sframegen") for page in re.findall(r"docs/[\w-]+\.md", text_of(name))}
+    yield from (f"{name}: {page}: not there" for name, page in sorted(named) if not (ROOT / page).exists())
     yield from (f"tools/bare/__main__.py: {place}: not there" for place in SMOKE.split() if not (ROOT / place).exists())
 
 
