@@ -59,12 +59,12 @@ settings.load_profile("sframegen")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _patience() -> None:
+def _time_limits() -> None:
     """That of a machine which is busy with something else. A command in a process of its own has the usual one."""
-    from sframegen.program import patience  # noqa: PLC0415 - earlier it would be the checkout's
+    from sframegen.program import time_limits  # noqa: PLC0415 - earlier it would be the checkout's
 
     long = 120.0
-    patience.current = patience.TimeLimits(
+    time_limits.current = time_limits.TimeLimits(
         sleeping_helper=long, busy_helper=long, all_helpers=long, thread_stop=long, command_start=long, process_end=long, lock=long,
         runtime_code=long, stopped_runtime_code=long, table=long, proof=long, lines=long, all_lines=long,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from linker.files.location import Location, close_quietly
-from sframegen.program import patience
+from sframegen.program import time_limits
 
 RETRY_SECONDS = 0.05
 # Errors of file systems without locks. There, the later of two runs fails when it finds the file replaced.
@@ -33,10 +33,10 @@ def open_locked(location: Location) -> int:
                 locked, descriptor = descriptor, -1  # -1: not closed below
                 return locked  # otherwise the file was replaced while we waited
             waited = time.monotonic() - begin
-            if waited > patience.current.lock:
+            if waited > time_limits.current.lock:
                 reason = "it keeps being replaced" if is_free else f"{_describe_lock_owner(descriptor)} keeps it locked"
                 raise TimeoutError(errno.ETIMEDOUT, f"{reason}; end that process, or change a copy of the file", location.path)
-            if not is_free and not is_reported and waited > patience.current.lock_notice:
+            if not is_free and not is_reported and waited > time_limits.current.lock_notice:
                 is_reported = True
                 _warn_of_lock_owner(descriptor, location)
         finally:

@@ -1,4 +1,4 @@
-"""Limits that a profile can reach on a user's machine."""
+"""Limits of size that a profile can reach on a user's machine. Its time limits are in program/time_limits.py."""
 
 from __future__ import annotations
 

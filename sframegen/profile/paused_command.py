@@ -9,7 +9,7 @@ import signal
 import time
 from contextlib import suppress
 
-from sframegen.program import patience
+from sframegen.program import time_limits
 from sframegen.program.signals import ENDING, Interrupts
 
 EXIT_CANNOT_RUN = 127  # as shells exit
@@ -36,7 +36,7 @@ class PausedCommand:
         with suppress(BrokenPipeError):
             os.write(self._go_writer, b"\n")
         os.close(self._go_writer)
-        ready, _, _ = select.select([self._error_reader], [], [], patience.current.command_start)
+        ready, _, _ = select.select([self._error_reader], [], [], time_limits.current.command_start)
         number = os.read(self._error_reader, 8) if ready else b""  # an errno; nothing after a successful exec
         os.close(self._error_reader)
         if number:
@@ -61,7 +61,7 @@ class PausedCommand:
         """End the program, because the profile failed."""
         if self.is_running():
             os.kill(self.pid, signal.SIGKILL)
-            deadline = time.monotonic() + patience.current.process_end
+            deadline = time.monotonic() + time_limits.current.process_end
             while self.is_running() and time.monotonic() < deadline:
                 time.sleep(POLL / 10)
 

@@ -14,14 +14,14 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
-from sframegen.program import patience
+from sframegen.program import time_limits
 from sframegen.program.forked import Answer, ForkedProcess, die_with_parent, keep_only_descriptors, redirect_to_null, reuse_or_start
 from sframegen.program.forker import Forker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-MIN_WAIT = 0.02  # seconds to wait for each answer even after all patience is used up
+MIN_WAIT = 0.02  # seconds to wait for each answer even after the time of all helpers is used up
 MAX_STUCK = 64  # helper processes that do not answer; with more of them, no function is called
 
 
@@ -44,14 +44,14 @@ class Helpers:
     def call(self, risk: Hashable, work: Callable[..., Answer], *arguments: object, descriptors: Sequence[int] = ()) -> Answer:
         """Return the result of `work(*arguments, *descriptors)`. Raises as that does, and NoAnswerError.
 
-        Waits as long as `patience` allows for a sleeping or busy helper; less if other calls have used up the time of all helpers.
+        Waits up to the limit for a sleeping or busy helper (time_limits.py), or less if other calls have used up the time of all helpers.
         """
         for stuck in tuple(self._stuck):  # a helper that has answered late can take this call, so that no new process is needed
             self.is_free(stuck)
         if risk in self._stuck or len(self._stuck) >= MAX_STUCK:
             raise NoAnswerError
         helper, self._idle = self._reuse_or_start(), None
-        limits = patience.current
+        limits = time_limits.current
         seconds_left = limits.all_helpers - self._wasted_seconds
         began = time.monotonic()
         try:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from sframegen.base.errors import FormatError
 from sframegen.elf.records import STRUCT_BYTE_ORDERS
 from sframegen.format.model import OUTERMOST, Kind, Match, Rule, Where
-from sframegen.program import patience
+from sframegen.program import time_limits
 from sframegen.program.signals import ENDING
 from sframegen.registry.regions import BudgetError, Memory
 from sframegen.registry.structures import CodeJitInfo, JitEntry, JitTable, decode_struct, struct_size
@@ -61,7 +61,7 @@ class Budget:
         self, seconds: float | None = None, *, entries: int = MAX_READ, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.left = entries
-        self._seconds = patience.current.runtime_code if seconds is None else seconds
+        self._seconds = time_limits.current.runtime_code if seconds is None else seconds
         self._clock = clock
         self._until = clock() + self._seconds
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
 from sframegen.elf.code_bytes.machines import MACHINES
-from sframegen.program import patience
+from sframegen.program import time_limits
 from sframegen.registry.regions import BudgetError, Registry
 from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.live.proc import GONE
@@ -69,7 +69,7 @@ class Tracer:
             self.runtime.update(running)
             with process.stopped(tid) as snapshot:
                 self.objects.verify(snapshot)
-                self.runtime.update(snapshot, patience.current.stopped_runtime_code)
+                self.runtime.update(snapshot, time_limits.current.stopped_runtime_code)
                 refused = {tid: f"thread {tid}: {why}" for tid, why in snapshot.refused.items() if why != GONE}
                 if is_first_stop:  # at later ones, waiting threads seem to run, because they have just been released
                     idle = {thread.tid: thread.idle for thread in snapshot.threads}

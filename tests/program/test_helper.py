@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.base.errors import FormatError
-from sframegen.program import forker, helper, patience
+from sframegen.program import forker, helper, time_limits
 from sframegen.program.forked import MAX_MESSAGE, Answer, ForkedProcess
 from sframegen.program.helper import Helpers, NoAnswerError
-from sframegen.program.patience import TimeLimits
+from sframegen.program.time_limits import TimeLimits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ def called() -> Iterator[Helpers]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[Helpers]:
     """Waits as shortly as may be: what does not answer, does not however long one waits."""
-    monkeypatch.setattr(patience, "current", TimeLimits(sleeping_helper=0, all_helpers=0))
+    monkeypatch.setattr(time_limits, "current", TimeLimits(sleeping_helper=0, all_helpers=0))
     helpers = Helpers()
     yield helpers
     helpers.close()
@@ -220,7 +220,7 @@ def test_there_are_not_too_many(impatient: Helpers, monkeypatch: pytest.MonkeyPa
         impatient.call("alive", twice, "is not asked")
 
 
-def test_vain_waits_use_up_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vain_waits_use_up_the_time_of_all_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     clock = iter(range(0, 1000, 3))
     monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))  # each wait in vain takes three seconds
@@ -232,7 +232,7 @@ def test_vain_waits_use_up_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ForkedProcess, "has_answered", has_answered)
     monkeypatch.setattr(helper, "_read_state", lambda _: b"S")
-    monkeypatch.setattr(patience, "current", TimeLimits(sleeping_helper=2, all_helpers=4, busy_helper=3))
+    monkeypatch.setattr(time_limits, "current", TimeLimits(sleeping_helper=2, all_helpers=4, busy_helper=3))
     helpers = Helpers()
     for risk in range(3):
         with pytest.raises(NoAnswerError):
@@ -255,7 +255,7 @@ def busy_until_told(pipe: int) -> Answer:
 def test_one_that_only_lacks_a_cpu_or_a_disk_is_waited_for(
     state: bytes, in_all: float, monkeypatch: pytest.MonkeyPatch, pipe: Pipe
 ) -> None:
-    monkeypatch.setattr(patience, "current", TimeLimits(sleeping_helper=0, all_helpers=in_all, busy_helper=60))
+    monkeypatch.setattr(time_limits, "current", TimeLimits(sleeping_helper=0, all_helpers=in_all, busy_helper=60))
     helpers = Helpers()
     monkeypatch.setattr(helper, "_read_state", lambda _: state)
     read, write = pipe
@@ -279,7 +279,7 @@ def test_what_sleeps_or_takes_too_long_is_not_waited_for(
 ) -> None:
     """Of a disk, after others have not answered: it may be a server that never does."""
     busy_helper = 0 if state == b"R" else 60
-    monkeypatch.setattr(patience, "current", TimeLimits(sleeping_helper=0, all_helpers=in_all, busy_helper=busy_helper))
+    monkeypatch.setattr(time_limits, "current", TimeLimits(sleeping_helper=0, all_helpers=in_all, busy_helper=busy_helper))
     helpers = Helpers()
     monkeypatch.setattr(helper, "_read_state", lambda _: state)
     with pytest.raises(NoAnswerError):

@@ -18,7 +18,7 @@ from linker.files.target import is_stdout
 from sframegen.base.one_file import DiedError
 from sframegen.cli.shared.file_kinds import refuse_directory
 from sframegen.cli.shared.output import Report, Run, note
-from sframegen.program import patience
+from sframegen.program import time_limits
 from sframegen.program.workers import JobOptions, run_all, run_or_catch
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class DelayedProgressBar(ExitStack):
         self.bar: ProgressBar[int] | None = None
 
     def __call__(self, done: int, length: int) -> None:
-        if self.bar is None and monotonic() - self.started > patience.current.progress:
+        if self.bar is None and monotonic() - self.started > time_limits.current.progress:
             self.bar = self.enter_context(click.progressbar(length=length, file=sys.stderr))
         if self.bar is not None:
             self.bar.length = length

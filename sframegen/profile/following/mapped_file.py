@@ -21,7 +21,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
-from sframegen.program import patience
+from sframegen.program import time_limits
 from sframegen.program.forked import Answer
 from sframegen.program.helper import NoAnswerError, helpers
 from sframegen.stack.live.open_aside import OpenedAside, hand_over, open_aside
@@ -122,7 +122,7 @@ class Opener:
 
     def open(self, key: FileKey, mapping: ProcessMapping) -> int:
         """Return a descriptor of the file. Raises OSError, or FormatError if only another or an irregular file is found."""
-        if time.monotonic() > self._since + patience.current.device_numbers:
+        if time.monotonic() > self._since + time_limits.current.device_numbers:
             self._devices.clear()
             self._since = time.monotonic()
         path = mapping.path.removesuffix(DELETED)

@@ -19,7 +19,7 @@ from sframegen.base.text import format_count, printable
 from sframegen.elf.records import PT, SHT
 from sframegen.profile.file_cache import FileCache, is_settled, name_result
 from sframegen.profile.limits import WORKERS
-from sframegen.program import patience
+from sframegen.program import time_limits
 from sframegen.program.forked import ForkedProcess, die_with_parent, limit_memory, redirect_to_null
 from sframegen.program.libraries import import_library
 from sframegen.program.pool import Pool
@@ -77,7 +77,7 @@ class ReadingLimits(NamedTuple):
 
 def default_limits(*, user_waits: bool) -> ReadingLimits:
     """Return the default limits. `user_waits`: the user asked for source lines, and so waits longer."""
-    seconds = patience.current
+    seconds = time_limits.current
     return ReadingLimits(seconds.requested_lines) if user_waits else ReadingLimits(seconds.lines, seconds.all_lines)
 
 

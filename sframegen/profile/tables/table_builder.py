@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from sframegen.detached.stores import Stores
 from sframegen.elf.file import ElfFile, map_descriptor
 from sframegen.profile.tables.make_table import Origin, TableResult, load_cached_table, make_proven_table, make_table
-from sframegen.program import patience
+from sframegen.program import time_limits
 from sframegen.program.forked import Answer, die_with_parent
 from sframegen.program.forker import Forker
 from sframegen.program.own_memory import trim_heap
@@ -66,7 +66,7 @@ class TableBuilder:
         self._stores = stores or Stores()
         self._forker = Forker(self._handle_request, _prepare_worker, () if cache is None else cache.descriptors)
         self._forker.begin()
-        limits = patience.current
+        limits = time_limits.current
         self._pool = Pool(partial(self._forker.start_process, limits.table), workers, partial(_as_request, proves=False))
         self._proofs = Pool(partial(self._forker.start_process, limits.proof), -(-workers // 2), partial(_as_request, proves=True))
         self._results_ready = select.epoll()

@@ -16,7 +16,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from sframegen.program import patience
+from sframegen.program import time_limits
 from sframegen.stack.live.proc import EXECUTES, GONE, explain_refusal, is_alive, proc_contents, status_fields_of, threads_of
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class StoppedThreads:
         except RuntimeError:
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from None
         try:
-            deadline = time.monotonic() + patience.current.thread_stop
+            deadline = time.monotonic() + time_limits.current.thread_stop
             self._stop_new_threads(only)
             while not only and self._executes_program() and time.monotonic() < deadline:
                 self.refused.clear()
@@ -146,12 +146,12 @@ class StoppedThreads:
 
     def _stop_new_threads(self, only: int | None) -> None:
         """Stop threads until no new one appears, because others may start as long as one runs."""
-        last_deadline = time.monotonic() + patience.current.thread_stop
+        last_deadline = time.monotonic() + time_limits.current.thread_stop
         while new_tids := self._find_new_threads(only):
             if self.began and time.monotonic() > last_deadline:
                 self.refused[new_tids[0]] = EXECUTES if new_tids[0] == self.pid else TOO_FAST  # one entry stands for all of them
                 break
-            deadline = time.monotonic() + patience.current.thread_stop
+            deadline = time.monotonic() + time_limits.current.thread_stop
             for tid in new_tids:
                 state = _wait_for_sleep_end(tid, deadline)
                 if state == IN_DISK_SLEEP:
@@ -165,7 +165,7 @@ class StoppedThreads:
                 if tid in self._seized:
                     with suppress(OSError):  # it fails for a thread about to end, which stays traced until it is reaped
                         _ptrace(INTERRUPT, tid)
-            deadline = time.monotonic() + patience.current.thread_stop
+            deadline = time.monotonic() + time_limits.current.thread_stop
             for tid in new_tids:
                 if tid in self._seized:
                     self._wait_until_stopped(tid, deadline)
@@ -186,7 +186,7 @@ class StoppedThreads:
             self._release(tid, signal_number)
         if self.pid not in self._seized and self.pid in _TRACED:
             self._release(self.pid, 0)
-        deadline = time.monotonic() + patience.current.thread_stop
+        deadline = time.monotonic() + time_limits.current.thread_stop
         for tid in list(_TRACED):  # threads that are about to end
             while not _reap(tid) and self.refused.get(tid) == GONE and tid != self.pid and time.monotonic() < deadline:
                 time.sleep(0.0001)
@@ -256,7 +256,7 @@ class StoppedThreads:
 
     def _release(self, tid: int, signal_number: int | None) -> None:
         """Release a thread with this signal, None if it has not stopped; and the thread that took over its id if it was killed."""
-        deadline = time.monotonic() + patience.current.thread_stop
+        deadline = time.monotonic() + time_limits.current.thread_stop
         while True:
             try:
                 _ptrace(DETACH, tid, 0, signal_number or 0)

@@ -19,8 +19,8 @@ from linker.files.location import locate
 from linker.files.lock import open_locked
 from sframegen import add_section
 from sframegen.base.errors import FormatError
-from sframegen.program import patience
-from sframegen.program.patience import TimeLimits
+from sframegen.program import time_limits
+from sframegen.program.time_limits import TimeLimits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +89,7 @@ def test_the_file_that_is_there_after_waiting(file: Path, monkeypatch: pytest.Mo
 
 def test_who_keeps_it_locked(file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """The run says whom it waits for, and does not wait for ever."""
-    monkeypatch.setattr(patience, "current", TimeLimits(lock=0, lock_notice=-1))
+    monkeypatch.setattr(time_limits, "current", TimeLimits(lock=0, lock_notice=-1))
     who = rf"process {os.getpid()} \(.+\)"
     with file.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
@@ -99,7 +99,7 @@ def test_who_keeps_it_locked(file: Path, monkeypatch: pytest.MonkeyPatch, caplog
         ):
             pass
         assert error.value.filename == str(file)
-        monkeypatch.setattr(patience, "current", TimeLimits(lock=600, lock_notice=-1))
+        monkeypatch.setattr(time_limits, "current", TimeLimits(lock=600, lock_notice=-1))
         monkeypatch.setattr("linker.files.lock.time.sleep", lambda _: fcntl.flock(other, fcntl.LOCK_UN))
         with locked(file):
             assert is_locked(file)
@@ -119,7 +119,7 @@ def test_who_keeps_it_locked(file: Path, monkeypatch: pytest.MonkeyPatch, caplog
 
 
 def test_a_file_that_is_always_another(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "current", TimeLimits(lock=0))
+    monkeypatch.setattr(time_limits, "current", TimeLimits(lock=0))
     monkeypatch.setattr("linker.files.lock.fcntl.flock", lambda *_: replace(file))
     with pytest.raises(TimeoutError, match="it keeps being replaced"), locked(file):
         pass
@@ -128,7 +128,7 @@ def test_a_file_that_is_always_another(file: Path, monkeypatch: pytest.MonkeyPat
 def test_a_dry_run_takes_no_lock(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "program"
     shutil.copy(compile_c("int main(void) { return 0; }", "-O2", name="dry"), program)
-    monkeypatch.setattr(patience, "current", TimeLimits(lock=0))
+    monkeypatch.setattr(time_limits, "current", TimeLimits(lock=0))
     with program.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         assert add_section(program, dry_run=True).plan is not None

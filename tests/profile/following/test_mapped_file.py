@@ -16,9 +16,9 @@ from sframegen.profile.following import mapped_file
 from sframegen.profile.following.code_spans import MAX_SPAN_LISTS, FileMapping, make_spans, split_into_code_spans
 from sframegen.profile.following.files import NOT_ELF, CodeSpan, TracedFile, TracedFiles
 from sframegen.profile.following.mapped_file import CLOCK_STEP, FileKey, Opener, ProcessMapping
-from sframegen.program import patience
+from sframegen.program import time_limits
 from sframegen.program.helper import helpers
-from sframegen.program.patience import TimeLimits
+from sframegen.program.time_limits import TimeLimits
 from sframegen.stack.live.process import parse_mappings
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def test_what_a_process_has_mapped_is_opened_even_if_stat_numbers_its_device_oth
     with pytest.raises(FormatError, match="another file"):
         Opener().open(key, moved)
     # A device that is unmounted leaves its number to another one.
-    monkeypatch.setattr(patience, "current", TimeLimits(device_numbers=-1))
+    monkeypatch.setattr(time_limits, "current", TimeLimits(device_numbers=-1))
     with pytest.raises(FormatError, match="another file"):
         opener.open(key, moved)
 

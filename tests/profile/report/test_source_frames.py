@@ -26,8 +26,8 @@ from sframegen.profile.report.source_lines import (
     find_source_frames,
     has_debug_information,
 )
-from sframegen.program import patience
-from sframegen.program.patience import TimeLimits
+from sframegen.program import time_limits
+from sframegen.program.time_limits import TimeLimits
 from sframegen.stack.names.gopclntab import GO_LAYOUTS
 from sframegen.stack.names.symbol_files import DebugFiles
 from tests.profile.report.test_inlined import SOURCE
@@ -212,7 +212,7 @@ def learned(elf: ElfFile, folder: Path, *addresses: int, debug: DebugFiles | Non
 
 
 def test_files_without_time_are_counted(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "current", TimeLimits(all_lines=0))
+    monkeypatch.setattr(time_limits, "current", TimeLimits(all_lines=0))
     found = SourceLines()
     asked = [FileAddresses(number, open_elf(program), [1]) for number in (3, 4)]
     assert sorted(found.load(asked, DebugFiles(), FrameDetail(), directory=tmp_path)) == [3, 4]

@@ -16,8 +16,8 @@ from sframegen.elf.symbols import read_functions
 from sframegen.profile.tables.make_table import Origin, load_cached_table, make_proven_table, make_table
 from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
-from sframegen.program import patience
-from sframegen.program.patience import TimeLimits
+from sframegen.program import time_limits
+from sframegen.program.time_limits import TimeLimits
 from tests.support.decoded_tables import find_rule
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def test_it_is_remembered_that_nothing_can_be_proven(compile_c: Compiler, cache:
 @pytest.mark.sampled
 def test_a_proof_that_takes_too_long_says_so(program: ElfFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sframegen.profile.tables.table_builder.make_proven_table", lambda *_: time.sleep(60))
-    monkeypatch.setattr(patience, "current", TimeLimits(proof=0.1))
+    monkeypatch.setattr(time_limits, "current", TimeLimits(proof=0.1))
     with TableBuilder(1, None) as builder:
         builder.request_proof(3, program)
         while not (done := builder.take_ready()):

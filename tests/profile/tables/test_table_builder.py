@@ -18,8 +18,8 @@ from sframegen.profile.tables import table_builder
 from sframegen.profile.tables.make_table import Origin, TableResult, make_table
 from sframegen.profile.tables.table_builder import NO_WAITING_STACKS, BuiltTable, TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
-from sframegen.program import patience
-from sframegen.program.patience import TimeLimits
+from sframegen.program import time_limits
+from sframegen.program.time_limits import TimeLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -81,7 +81,7 @@ def test_a_process_that_fails_or_dies_costs_its_file(
     monkeypatch.setattr(table_builder, "make_table", make)
     files = [ElfFile(PYTHON.data, str(number)) for number in range(4)]
     if how is signal.pause:
-        monkeypatch.setattr(patience, "current", TimeLimits(table=2))
+        monkeypatch.setattr(time_limits, "current", TimeLimits(table=2))
     with TableBuilder(workers, None) as builder:
         for number, file in enumerate(files):
             builder.request(number, file)
@@ -98,7 +98,7 @@ def test_closing_ends_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None
             builder.request(number, PYTHON)
         assert builder.take_ready() == []
         assert builder.pending == 4
-    assert time.monotonic() - before < patience.current.table
+    assert time.monotonic() - before < time_limits.current.table
 
 
 @pytest.mark.sampled

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import sframegen
-from sframegen.program import patience
-from sframegen.program.patience import TimeLimits
+from sframegen.program import time_limits
+from sframegen.program.time_limits import TimeLimits
 from sframegen.stack.live import proc, ptrace
 from sframegen.stack.live.process import Process
 from sframegen.stack.names import file_names
@@ -332,7 +332,7 @@ def test_a_process_whose_first_thread_has_ended(compile_c: Compiler, tmp_path: P
 
 def test_a_thread_that_does_not_stop(compile_c: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that waits for the child of its vfork, which does."""
-    monkeypatch.setattr(patience, "current", TimeLimits(thread_stop=0.05))
+    monkeypatch.setattr(time_limits, "current", TimeLimits(thread_stop=0.05))
     source = r"""int main(void) { if (vfork() == 0) { hold(); _exit(0); } puts("done"); fflush(stdout); _exit(0); }"""
     with (
         Program(compiled(compile_c, tmp_path, source, *STATIC)) as running,
@@ -448,7 +448,7 @@ def test_threads_without_end(recursing: Program, monkeypatch: pytest.MonkeyPatch
     """Whenever it is asked for its threads, there is another one, which has ended before it can be stopped."""
     gone = itertools.count(1 << 23)  # no kernel has such ids
     by = Names(recursing.pid)
-    monkeypatch.setattr(patience, "current", TimeLimits(thread_stop=0.05))
+    monkeypatch.setattr(time_limits, "current", TimeLimits(thread_stop=0.05))
     monkeypatch.setattr(ptrace, "threads_of", lambda pid: [pid, next(gone)])
     (thread,) = by.threads()
     assert by.of(thread)[-1] == "_start"
