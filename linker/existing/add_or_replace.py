@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from linker.existing.in_place import Exchange, find_sframe_extents, find_slot, plan_exchange
+from linker.existing.in_place import Exchange, find_own_loads, find_sframe_extents, find_slot, plan_exchange
 from linker.existing.original import map_with_writes, restore_original
 from linker.existing.take_out import plan_removal
 from linker.files.copying import FilePart
 from linker.inject.apply import Change, make_injection_change
+from linker.inject.kernel_versions import KernelChange
 from linker.inject.layout import UNLOADED_ADDRESS
 from linker.inject.plan import InjectionPlan, plan_injection, plan_unloaded
 from linker.inject.undo_record import UndoRecord, Write, merge_writes
 from sframegen.base.errors import FormatError, SframegenError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
-from sframegen.elf.records import SHT
+from sframegen.elf.records import PT, SHT
 from sframegen.format.locate import find_unloaded_section
 
 if TYPE_CHECKING:
-    from linker.inject.kernel_versions import KernelChange
     from sframegen.elf.file import ElfFile
     from sframegen.format.encode import Encoder
 
@@ -72,6 +72,14 @@ def plan_section(
         except SframegenError:
             pass
     return plan_injection(base.elf, encoder.size_bytes, base.cleared_ranges, allowed)
+
+
+def find_kernel_changes(elf: ElfFile) -> frozenset[KernelChange]:
+    """Return the changes of the file that only newer kernels accept. A new section may make them again: it loses no kernel."""
+    first_load_end = next((load.p_offset + load.p_filesz for load in elf.segments if load.p_type == PT.LOAD), 0)
+    has_table_at_the_end = elf.header.e_phoff >= first_load_end
+    changes = {KernelChange.TABLE_AT_THE_END: has_table_at_the_end, KernelChange.SEGMENT_IN_A_LOADER: bool(find_own_loads(elf))}
+    return frozenset(change for change, is_made in changes.items() if is_made)
 
 
 def plan_in_place(elf: ElfFile, encoder: Encoder) -> Exchange:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from enum import Enum
+from enum import Enum, unique
 
 from sframegen.base.quick_typing import NamedTuple
 
 
 class Kernel(NamedTuple):
+    """A version of Linux; the patch level does not matter."""
+
     major: int
     minor: int
 
@@ -16,6 +18,7 @@ class Kernel(NamedTuple):
         return f"{self.major}.{self.minor}"
 
 
+@unique
 class KernelChange(Enum):
     """A change to a file that only newer kernels accept; the value is the first kernel that accepts it."""
 

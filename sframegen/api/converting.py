@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from linker.existing.add_or_replace import find_base, make_change, plan_section
+from linker.existing.add_or_replace import find_base, find_kernel_changes, make_change, plan_section
 from linker.existing.in_place import SEVERAL_SECTIONS, find_slot, plan_exchange, verify_exchange
 from linker.existing.original import check_undo_record, restore_original
 from linker.inject.apply import Change, write_changed_file
@@ -224,7 +224,7 @@ def _plan_replacement(elf: ElfFile, encoder: Encoder) -> _Replacement:
     unloaded = find_unloaded_section(elf)
     if unloaded is None and (encoder.size_bytes <= find_slot(elf).room or restore_original(elf) is None):
         return _plan_exchange(elf, encoder)
-    return _plan_second_addition(elf, encoder, unloaded)
+    return _plan_new_addition(elf, encoder, unloaded)
 
 
 def _plan_exchange(elf: ElfFile, encoder: Encoder) -> _Replacement:
@@ -236,11 +236,12 @@ def _plan_exchange(elf: ElfFile, encoder: Encoder) -> _Replacement:
     return _Replacement(exchange, restores, write, partial(verify_exchange, exchange, elf))
 
 
-def _plan_second_addition(elf: ElfFile, encoder: Encoder, unloaded: Section | None) -> _Replacement:
+def _plan_new_addition(elf: ElfFile, encoder: Encoder, unloaded: Section | None) -> _Replacement:
     """Plan to remove the section and add the new one. `unloaded`: the section, if it is not loaded."""
     if sum(map(is_sframe_section, elf.sections)) > 1:
         raise elf.error(SEVERAL_SECTIONS)
     base = find_base(elf)
-    plan = plan_section(base, encoder, unloaded=encoder.encode(UNLOADED_ADDRESS) if unloaded else None)
+    section = encoder.encode(UNLOADED_ADDRESS) if unloaded else None
+    plan = plan_section(base, encoder, find_kernel_changes(elf), section)
     write = partial(write_changed_file, elf, make_change(plan, base, encoder), record=base.record)
     return _Replacement(plan, base.given, write, partial(find_differences, plan, base))

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 STATISTICS = "SFRAMEGEN_PRELOAD_STATISTICS"  # preload.c reads it
-SPACES = frozenset(" \t\n\v\f\r")  # they separate paths in LD_PRELOAD, as a colon does
-SEPARATORS = frozenset(":;")  # they separate paths in LD_LIBRARY_PATH
-MAX_SCRIPTS = 4  # that name one another as interpreters
-FIRST_LINE_BYTES = 256  # of a script, which the kernel reads
+SPACES = frozenset(" \t\n\v\f\r")  # in LD_PRELOAD, these separate paths, as a colon does
+SEPARATORS = frozenset(":;")  # in LD_LIBRARY_PATH, these separate paths
+MAX_SCRIPTS = 4  # scripts in a row, each the interpreter of the one before
+FIRST_LINE_BYTES = 256  # of a script; the kernel reads no more to find its interpreter
 LISTED_PATH = re.compile(rb"^\t(?:.* => )?(/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)  # `libc.so.6 => /lib/libc.so.6 (0x7f...)`
 
 
@@ -93,9 +93,7 @@ def list_objects(program: str, others: Iterable[str] | None = None) -> list[str]
     sets_user, sets_group = status.st_mode & stat.S_ISUID, status.st_mode & stat.S_ISGID and status.st_mode & stat.S_IXGRP
     if (sets_user and status.st_uid != os.getuid()) or (sets_group and status.st_gid != os.getgid()):
         raise NotPreloadedError("a set-user-ID or set-group-ID program of another user or group ignores LD_PRELOAD", file=program)
-    loader = _loader_of(program)
-    if not loader:
-        raise NotPreloadedError("a static program: it has no loader that reads LD_PRELOAD", file=program)
+    loader = _require_loader(program)
     if others is not None and not any(os.path.realpath(loader) == os.path.realpath(_loader_of(other)) for other in others):
         raise NotPreloadedError("its loader differs from the command, which is not run", file=program)
     return _run_loader_list(loader, program)
@@ -104,9 +102,9 @@ def list_objects(program: str, others: Iterable[str] | None = None) -> list[str]
 def list_libraries(path: str, program: str) -> list[str]:
     """Return the libraries in a directory, or the one file, each with the objects that the program's loader maps with it.
 
-    Files whose names do not have `.so` are left out. Raises OSError and FormatError.
+    Files whose names do not have `.so` are left out. Raises OSError, FormatError, and NotPreloadedError for a static program.
     """
-    loader = _loader_of(program)
+    loader = _require_loader(program)
     if not os.path.isdir(path):  # noqa: PTH112 - a text
         return _run_loader_list(loader, os.path.realpath(path))
     libraries: dict[str, None] = {}  # in order, without duplicates
@@ -116,6 +114,12 @@ def list_libraries(path: str, program: str) -> list[str]:
             if ".so" in name and os.path.isfile(file):  # noqa: PTH113 - a text
                 libraries |= dict.fromkeys(_run_loader_list(loader, file))
     return list(libraries)
+
+
+def _require_loader(program: str) -> str:
+    if loader := _loader_of(program):
+        return loader
+    raise NotPreloadedError("a static program: it has no loader that reads LD_PRELOAD", file=program)
 
 
 def _loader_of(program: str) -> str:

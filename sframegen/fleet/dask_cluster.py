@@ -53,6 +53,10 @@ class DaskCluster:
     def __init__(self, job: Job, address: str) -> None:
         self._job = job
         self._address = address
+        self._in_flight: dict[str, NumberedItem] = {}  # by the key of the task
+        self._exit_stack = ExitStack()
+        self._client: Any = None  # Dask's Client, within the block
+        self._completed: Any = None  # Dask's as_completed, from `submit` on
 
     def __enter__(self) -> Self:
         """Connect to the scheduler. Raises EngineError if there is none."""
@@ -78,25 +82,24 @@ class DaskCluster:
     def submit(self, pending: Iterable[NumberedItem]) -> Iterator[NumberedResult]:
         """Yield the packages and their results. The scheduler gets only a few packages at a time. Raises EngineError.
 
-        Dask suspects all packages that a worker had when it died. They are tried once more at the end, one at a time.
+        If a worker dies again and again, Dask fails all packages that it had. They are tried once more at the end, one at a time.
         """
         from distributed import as_completed  # noqa: PLC0415
 
         self._completed = as_completed(loop=self._client.loop)
-        self._in_flight: dict[str, NumberedItem] = {}
-        suspects: list[NumberedItem] = []
+        killed: list[NumberedItem] = []
         for number, item in pending:
             self._submit_package(number, item)
             if len(self._in_flight) >= max(MIN_IN_FLIGHT, IN_FLIGHT_PER_THREAD * self._count_threads()):
-                yield from self._take_completed(suspects)
+                yield from self._take_completed(killed)
         while self._in_flight:
-            yield from self._take_completed(suspects)
-        for number, item in suspects:
+            yield from self._take_completed(killed)
+        for number, item in killed:
             self._submit_package(number, item, "alone-")
-            unfinished: list[NumberedItem] = []
+            killed_again: list[NumberedItem] = []
             while self._in_flight:
-                yield from self._take_completed(unfinished)
-            if unfinished:
+                yield from self._take_completed(killed_again)
+            if killed_again:
                 why = "the workers that worked on it died"
                 key = self._job.options.make_key_without_content(item)
                 yield number, item, self._job.output.write_no_content(key, item, RowOutcome.FAILED, why)
@@ -114,8 +117,8 @@ class DaskCluster:
         with _engine_errors():
             self._completed.add(self._client.submit(package_task, *arguments, key=key, pure=False))
 
-    def _take_completed(self, suspects: list[NumberedItem]) -> Iterator[NumberedResult]:
-        """Wait for the next package that ends, and yield its result or add it to `suspects`."""
+    def _take_completed(self, killed: list[NumberedItem]) -> Iterator[NumberedResult]:
+        """Wait for the next package that ends, and yield its result; if its workers died, add it to `killed` instead."""
         future = next(self._completed)
         if future.status in RECOMPUTED_STATES:  # its worker has died since, and another one will find the written result
             self._completed.add(future)
@@ -128,7 +131,7 @@ class DaskCluster:
         elif future.status != "error":
             raise EngineError(CONNECTION_LOST)
         elif "KilledWorker" in (error := f"{type(future.exception()).__name__}: {future.exception()}"):
-            suspects.append((number, item))
+            killed.append((number, item))
         else:
             raise EngineError(to_one_line(f"a worker cannot be used: {error}"))
 
@@ -217,21 +220,20 @@ _local = threading.local()  # `process`: the thread's package process; `token`: 
 
 def package_task(item: list[Any], options: dict[str, Any], output: str, token: str, version: str) -> str:
     """Work on one package in this thread's package process. Return JSON, because a pickle would name classes."""
-    return json.dumps(_work_on(item, RunOptions.from_json(options), output, token, version))
+    return json.dumps(_work_on(item, options, output, token, version))
 
 
-def _work_on(item: list[Any], options: RunOptions, output: str, token: str, version: str) -> tuple[AnswerKind, object]:
+def _work_on(item: list[Any], options: dict[str, Any], output: str, token: str, version: str) -> tuple[AnswerKind, object]:
     """Work on one package in this thread's package process, which is restarted for each new run. Return the answer."""
     from distributed import get_worker  # noqa: PLC0415
 
     worker = get_worker()
-    if version != __version__:
+    if version != __version__:  # compared first, because other versions have other options
         return AnswerKind.CANNOT_WORK, f"the worker {worker.address} has sframegen {__version__}, and the run is of {version}"
     if getattr(_local, "token", None) != token:
         _end_process()
-        if why := _start_process(output, token, options, worker.local_directory):
-            message = f"the worker {worker.address} cannot write to {output}{why}: give a directory that all workers share"
-            return AnswerKind.CANNOT_WORK, message
+        if fault := _start_process(output, token, RunOptions.from_json(options), worker.local_directory):
+            return AnswerKind.CANNOT_WORK, f"the worker {worker.address} {fault}: give a directory that all workers share"
     return AnswerKind.FINISHED, _local.process.work_on(Item(*item))
 
 
@@ -243,12 +245,12 @@ def _end_process() -> None:
         _local.process.output.close()
 
 
-def _start_process(path: str, token: str, options: RunOptions, temporary: str) -> str:
-    """Start this thread's package process for a run. Return "", or how to continue "cannot write to DIRECTORY" if that fails."""
+def _start_process(path: str, token: str, options: RunOptions, temporary: str) -> str | None:
+    """Start this thread's package process for a run. Return None, or why the worker cannot write to the output directory."""
     try:
         output = OutputDirectory.opened(path)
     except OSError as error:
-        return f" ({error.strerror})"
+        return f"cannot write to {path} ({error.strerror})"
     try:
         with output.open_file("run.json") as file:
             is_same_directory = token.encode() in file.read()
@@ -256,7 +258,7 @@ def _start_process(path: str, token: str, options: RunOptions, temporary: str) -
         is_same_directory = False
     if not is_same_directory or not os.access(".", os.W_OK, dir_fd=output.descriptor):
         output.close()
-        return " as the run does"
+        return f"cannot write to {path} as the run does"
     _local.process = PackageProcess(temporary, output, options)
     _local.token = token
-    return ""
+    return None

@@ -122,8 +122,8 @@ class Collected:
             self.perf_maps[pid] = PerfMap(pid)
 
     def read_perf_map(self, pid: int) -> None:
-        """Read the perf map of a process that has ended, if one was opened."""
-        if (names := self.perf_maps.get(pid)) and not names.end():
+        """Read the perf map of a process that has ended, if one was opened. It is kept if a name or note comes from it."""
+        if (names := self.perf_maps.get(pid)) and not (names.end() or names.is_ignored):
             del self.perf_maps[pid]
 
     def keep_threads(self, tids: frozenset[int]) -> None:

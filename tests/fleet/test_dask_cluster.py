@@ -148,7 +148,8 @@ def test_a_worker_without_the_output_cannot_work(tmp_path: Path, monkeypatch: py
     why = f"the worker tcp://there:1 cannot write to {none}: give a directory that all workers share"
     assert package_task(item, options, str(tmp_path / "none"), "token", __version__) == json.dumps(("cannot work", why))
     why = f"the worker tcp://there:1 has sframegen {__version__}, and the run is of 0.0"
-    assert package_task(item, options, str(tmp_path), "token", "0.0") == json.dumps(("cannot work", why))
+    for their_options in (options, {"unknown": True}):  # versions are compared first, because each has its own options
+        assert package_task(item, their_options, str(tmp_path), "token", "0.0") == json.dumps(("cannot work", why))
 
 
 class Future:

@@ -119,7 +119,7 @@ def name_stacks(collected: Collected, detail: FrameDetail | None = None) -> Name
     by_frame = _order_locations(namer.number_all_locations(named.locations), stacks.frames.numbers.count)
     named.notes = [*collected.notes, *namer.notes]
     _fill_named_tree(stacks, by_frame, named)
-    named.notes += notes_on_unnamed(named, lambda pid: namer.read_perf_map(pid).has_entries)
+    named.notes += notes_on_unnamed(named, namer.read_perf_map)
     return named
 
 

@@ -13,6 +13,8 @@ from sframegen.profile.report.tree_passes import flag_subtrees
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from sframegen.stack.names.perf_map import PerfMap
+
 PYTHON_FUNCTION = re.compile(r"py::(?P<function>.*?):(?P<path>[^:]*)")  # `py::name:/x.py`
 # `JS:*name file:///x.js:1:2`, `LazyCompile:~name /x.js:1`: the sign before the name tells how the function was compiled.
 V8_FUNCTION = re.compile(
@@ -42,6 +44,7 @@ RUNTIMES = (
     ),
 )
 MIN_SHARE_INVERSE = 10  # a runtime with less than a tenth of the profile gets no note
+IGNORED_MAP = "the perf map was ignored: only the process's user or root may write it, and it may not be older than the process"
 RUNTIME_CODE = "[run-time code]"
 
 
@@ -67,8 +70,8 @@ def _base_name(path: str) -> str:
     return path.rpartition("/")[2] if path.startswith("/") else path  # node:internal/timers, <frozen runpy>
 
 
-def notes_on_unnamed(named: NamedProfile, has_map: Callable[[int], bool]) -> Iterator[str]:
-    """Yield a note for each runtime with much of the profile in processes without a perf map. `has_map`: called with a pid."""
+def notes_on_unnamed(named: NamedProfile, read_map: Callable[[int], PerfMap]) -> Iterator[str]:
+    """Yield notes on each runtime with much of the profile in processes without a usable perf map. `read_map`: by pid."""
     # Flags: a bit for each runtime whose files a stack runs through, and one for run-time code without a name.
     unnamed_bit = 1 << len(RUNTIMES)
     flag_of = bytearray()  # by site
@@ -92,8 +95,11 @@ def notes_on_unnamed(named: NamedProfile, has_map: Callable[[int], bool]) -> Ite
             for pid, counts in samples.items()
             if any(flags & bit for flags in counts)
         }
-        if MIN_SHARE_INVERSE * sum(samples_of.values()) > named.samples:  # otherwise has_map need not look for any file
-            share = sum(count for pid, count in samples_of.items() if not has_map(pid)) / named.samples
-            if MIN_SHARE_INVERSE * share > 1:
-                extent = f"in {100 * share:.1f} % of the profile"
-                yield f"{runtime.unnamed} have no names {extent}, because no perf map was found: {runtime.remedy}"
+        if MIN_SHARE_INVERSE * sum(samples_of.values()) > named.samples:  # otherwise no map need be read
+            unnamed: Counter[str] = Counter()  # samples by the reason why they have no names
+            for pid, count in samples_of.items():
+                if not (perf_map := read_map(pid)).has_entries:
+                    unnamed[IGNORED_MAP if perf_map.is_ignored else f"no perf map was found: {runtime.remedy}"] += count
+            for reason, count in unnamed.items() if MIN_SHARE_INVERSE * unnamed.total() > named.samples else ():
+                extent = f"in {100 * count / named.samples:.1f} % of the profile"
+                yield f"{runtime.unnamed} have no names {extent}, because {reason}"

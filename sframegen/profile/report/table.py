@@ -104,8 +104,9 @@ def find_hottest_stacks(named: NamedProfile) -> list[tuple[tuple[str, ...], int]
     with rows_with_samples(named) as rows:
         tree = trees.merge_rows(rows)
     samples = tree.samples
-    minimum = nlargest(MAX_STACKS, samples[: tree.rows.count])[-1:]  # empty without rows
-    hot_rows = islice((row for row in range(tree.rows.count) if samples[row] >= minimum[0]), MAX_TIES)
+    minimum = min(nlargest(MAX_STACKS, samples[: tree.rows.count]), default=0)
+    hot_rows = [row for row in range(tree.rows.count) if samples[row] > minimum]  # fewer than MAX_STACKS
+    hot_rows += islice((row for row in range(tree.rows.count) if samples[row] == minimum), MAX_TIES)
     stacks = [(tuple(reversed(tree.list_path(tree.node_of(row), trees.labels))), samples[row]) for row in hot_rows]
     return sorted(stacks, key=lambda item: (-item[1], item[0]))[:MAX_STACKS]
 

@@ -107,6 +107,11 @@ class PerfMap:
     def has_entries(self) -> bool:
         return bool(self._entries)
 
+    @property
+    def is_ignored(self) -> bool:
+        """True if there is a map, but one that is not trusted."""
+        return self._entries.is_ignored
+
     def find(self, address: int) -> MapEntry | None:
         """Return the entry at an address. If there are several, the last one counts, because memory is reused."""
         return self._entries.find(address)
@@ -115,7 +120,8 @@ class PerfMap:
 class _Entries:
     """The entries of a map, as columns, because an engine may write hundreds of thousands."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_ignored: bool = False) -> None:
+        self.is_ignored = is_ignored
         self._starts, self._sizes = array("Q"), array("Q")
         self._names, self._name_offsets = bytearray(), array("I")  # names, each with a newline after it, and where each begins
         self._buckets: dict[int, array[int]] = {}  # by address >> BUCKET_BITS, the ascending indexes of entries
@@ -158,7 +164,9 @@ def _read_entries(process: _Process) -> _Entries:
         folder, end = [process.folder], min(at + READ_SIZE, MAX_BYTES)
         status, data = helpers().call(process.helper_key, read_map_part, process.name, at, end, descriptors=folder).value
         first_status = first_status or status
-        if not process.is_trusted(status) or not os.path.samestat(status, first_status):  # or it was replaced
+        if not process.is_trusted(status):
+            return _Entries(is_ignored=True)
+        if not os.path.samestat(status, first_status):  # it was replaced
             return _Entries()
         lines = data[: data.rfind(b"\n") + 1]  # without the last line, which may be incomplete
         if not entries.add(lines) or len(data) < READ_SIZE:

@@ -14,7 +14,7 @@ import pytest
 
 from linker.inject.kernel_versions import Kernel, KernelChange, changes_accepted_by, parse_kernel_version
 from linker.inject.plan import plan_injection
-from sframegen import FormatError, add_section, remove
+from sframegen import FormatError, add_section, convert, remove
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.elf.dynamic import Role, determine_role, read_dynamic
 from sframegen.elf.file import ElfFile, open_elf
@@ -148,6 +148,21 @@ def test_the_systems_loader(tool: str, compile_c: Compiler, peers: Peers, tmp_pa
     if not tool:
         remove(file)
         assert file.read_bytes() == original.read_bytes()
+
+
+@for_each("is_loader", [False, True])
+def test_convert_needs_no_permission_for_what_the_file_already_has(compile_c: Compiler, tmp_path: Path, *, is_loader: bool) -> None:
+    """Where the new section is too large for the place of the old one."""
+    file = tmp_path / "file"
+    flags = ("-fPIE", "-static-pie", "-fuse-ld=lld")
+    original = system_loader() if is_loader else compile_c("int main(void) { return 0; }", *flags)
+    add_section(original, output=file, optimize="size", min_kernel="6.7")
+    plan = convert(file, 2, optimize="none").plan
+    assert plan is not None
+    assert plan.lines[0].startswith("layout: ")
+    subprocess.run([file, *["--version"] * is_loader], check=True, stdout=subprocess.DEVNULL)
+    remove(file)
+    assert file.read_bytes() == original.read_bytes()
 
 
 CANNOT_MOVE = r"no room for two more program headers: \.init cannot move$"

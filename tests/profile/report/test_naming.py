@@ -18,7 +18,7 @@ from sframegen.profile.packed_frames import KERNEL_FILE, NO_FILE, FileFrame
 from sframegen.profile.report import naming
 from sframegen.profile.report.named import MISSING, FrameKind, NamedFrame
 from sframegen.profile.report.naming import KernelNames, name_stacks
-from sframegen.profile.report.runtime_frames import RUNTIME_CODE, RUNTIMES, notes_on_unnamed, parse_perf_map_name
+from sframegen.profile.report.runtime_frames import IGNORED_MAP, RUNTIME_CODE, RUNTIMES, notes_on_unnamed, parse_perf_map_name
 from sframegen.profile.report.source_lines import FrameDetail
 from sframegen.profile.tables.make_table import make_proven_table
 from sframegen.stack.names.perf_map import PerfMap
@@ -187,7 +187,32 @@ def test_code_of_a_process_that_has_ended() -> None:
     path.unlink()
 
 
+def test_a_perf_map_that_is_not_trusted_is_said() -> None:
+    """Also after the process has ended."""
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        profile = collected(FileFrame(1, 0x1010), pid=process.pid)
+        profile.files[1] = TracedFile(1, "/usr/bin/python3.12", None)
+        profile.perf_maps[process.pid] = PerfMap(process.pid)
+        path = Path(f"/tmp/perf-{process.pid}.map")
+        path.write_text("1000 100 made\n")
+        path.chmod(0o666)
+        running = name_stacks(profile).notes
+        process.kill()
+        process.wait()
+        profile.read_perf_map(process.pid)
+    path.unlink()
+    note = f"functions of Python have no names in 100.0 % of the profile, because {IGNORED_MAP}"
+    assert running == name_stacks(profile).notes == [note]
+
+
 def test_a_runtime_without_a_perf_map_is_said() -> None:
+    def read_map(pid: int) -> PerfMap:
+        perf_map = PerfMap(0)  # of no process, so that it is empty
+        perf_map._entries.is_ignored = pid == 3
+        if pid == 2:
+            perf_map._entries.add(b"1000 100 made\n")
+        return perf_map
+
     made = NamedFrame(RUNTIME_CODE, RUNTIME_CODE, "", 5, FrameKind.RUNTIME)
     profile = named(
         stack("main@python3.12 eval@libpython3.12.so.1.0", 30, pid=1),
@@ -199,7 +224,7 @@ def test_a_runtime_without_a_perf_map_is_said() -> None:
         stack("main@program", 6, pid=5),
     )
     assert profile.samples == 100
-    found = [*notes_on_unnamed(profile, lambda pid: pid == 2)]
+    found = [*notes_on_unnamed(profile, read_map)]
     assert [(line.partition(" %")[0], line.rpartition(": ")[2]) for line in found] == [
         ("functions of Python have no names in 30.0", RUNTIMES[0].remedy),
         ("methods of Java have no names in 14.0", RUNTIMES[2].remedy),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sframegen.profile.report.formats.texts import encode_folded
 from sframegen.profile.report.label_trees import group_stacks
 from sframegen.profile.report.named import FrameKind, NamedFrame
-from sframegen.profile.report.table import format_notes, format_table, format_totals, function_costs
+from sframegen.profile.report.table import MAX_TIES, find_hottest_stacks, format_notes, format_table, format_totals, function_costs
 from tests.support.named_stacks import EXAMPLE, named, stack, stack_of
 
 GOLDEN = """\
@@ -50,6 +50,11 @@ def test_groups_are_listed_if_there_are_several() -> None:
 def test_a_recursive_function_counts_once_a_sample() -> None:
     profile = named(stack("f@a f@a f@a g@a", 3), stack("g@a f@a", 1))
     assert [cost[2:] for cost in function_costs(profile)] == [(3, 4), (1, 4)]
+
+
+def test_the_hottest_stack_comes_after_many_equal_ones() -> None:
+    profile = named(*(stack(f"f{number:04}@a") for number in range(MAX_TIES)), stack("hot@a", 2))
+    assert find_hottest_stacks(profile) == [(("hot",), 2), *(((f"f{number:04}",), 1) for number in range(4))]
 
 
 def test_lines_are_cut_to_the_width() -> None:
