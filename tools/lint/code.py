@@ -22,8 +22,6 @@ LONGER_FUNCTIONS = {
     "sframegen/code/decoding/instruction_columns.py:read",
     "sframegen/format/unpack.py:number_all",
 }
-MAX_PARAMETERS = 8
-MORE_PARAMETERS = ("sframegen/api/", "sframegen/cli/")  # whose options are parameters
 
 # Only these tell one SFrame version or one ABI from another; all other code asks their tables.
 TELLS_VERSIONS_APART = {"sframegen/format/layouts.py", "sframegen/format/abi.py"}
@@ -187,14 +185,6 @@ def files_and_functions_are_short() -> Iterator[str]:
                 yield f"{name}:{node.lineno}: {node.name} has {lines} lines, at most {MAX_FUNCTION_LINES}"
 
 
-def functions_take_tables_not_twenty_columns() -> Iterator[str]:
-    for name in (name for name in product() if not name.startswith(MORE_PARAMETERS)):
-        for node in functions(name):
-            given = [one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
-            if len(given) - (given[:1] in (["self"], ["cls"])) > MAX_PARAMETERS:
-                yield f"{name}:{node.lineno}: {node.name} has more than {MAX_PARAMETERS} parameters"
-
-
 def a_name_stands_for_one_thing() -> Iterator[str]:
     places: dict[str, set[str]] = defaultdict(set)
     for name in product():
@@ -231,7 +221,6 @@ RULES = (
     what_names_a_machine_is_listed_for_ports,
     each_machine_has_its_modules,
     files_and_functions_are_short,
-    functions_take_tables_not_twenty_columns,
     a_name_stands_for_one_thing,
     no_file_names_one_machine,
     nothing_that_decides_in_the_conformance_suite_asks_sframegen,
