@@ -65,7 +65,10 @@ class UndoRecord(NamedTuple):
 
     @property
     def covered(self) -> list[Range]:
-        """Return (start, end) of the changed file's ranges that the checksum covers, in the order of the checksum."""
+        """Return (start, end) of the changed file's ranges that the checksum covers.
+
+        Their order is that of the checksum, which `make_record` and the docstring of this module also have.
+        """
         end = self.original_size + total_size(self.gaps)
         starts = [(to_new_offset(self.gaps, offset), data) for offset, data in self.overwritten]
         return [*((start, start + len(data)) for start, data in starts), *gaps_in_new_file(self.gaps), (end, self.start)]
@@ -111,7 +114,7 @@ def make_record(original: memoryview, writes: Iterable[Write], gaps: Gaps = (), 
         old_offset = to_original_offset(gaps, offset)
         overwritten.append((old_offset, bytes(original[old_offset : old_offset + len(data)])))
     added = (fill_holes_with_zeros(begin, pieces, end) for (begin, end), pieces in zip(added_ranges, added_writes, strict=True))
-    undo = UndoRecord(len(original), overwritten, 0, gaps)  # 0: its start, which is not encoded
+    undo = UndoRecord(len(original), overwritten, start=0, gaps=gaps)  # a record does not contain its own start
     return encode_record(undo, [*changed, *chain.from_iterable(added)])
 
 
@@ -128,7 +131,7 @@ def merge_writes(writes: Iterable[Write]) -> list[tuple[int, bytearray]]:
 
 
 def fill_holes_with_zeros(start: int, pieces: Iterable[tuple[int, bytearray]], end: int) -> Iterator[bytes | bytearray]:
-    """Yield the bytes from `start` to `end`, or to the last piece if `end` is UNBOUNDED: ascending pieces, with zeros between."""
+    """Yield ascending pieces, with zeros in the holes from `start` to `end`; if that is UNBOUNDED, up to the last piece."""
     last = [] if end == UNBOUNDED else [(end, bytearray())]  # an empty piece, so that zeros reach up to the end
     for offset, data in [*pieces, *last]:
         for at in range(start, offset, ZERO_CHUNK):

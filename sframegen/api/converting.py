@@ -135,22 +135,6 @@ def convert_section(path: StrPath, conversion: ConversionOptions, writing: Write
     return change_by_kind(path, writing, partial(_convert_linked, conversion=conversion))
 
 
-def _make_encoder(elf: ElfFile, table: FunctionTable, abi: Abi, layout: Layout, level: Level) -> Encoder:
-    """Return the new section's encoder. Functions are joined until the size stays the same, so that another run changes nothing.
-
-    Raises FormatError if functions may be joined and the file's CFI cannot be read.
-    """
-    borders = find_borders(elf, table, abi) if level.max_rows else Borders(EMPTY_COLUMN)
-    rules = EncodedRules(table.rules, RuleWords(abi, layout))
-    smallest = build_optimized_encoder(elf, table, rules, level, borders)
-    for _ in range(MAX_JOIN_ROUNDS if level.max_rows else 0):
-        encoder = build_optimized_encoder(elf, smallest.table, rules, level, borders)
-        if encoder.size_bytes >= smallest.size_bytes:
-            break
-        smallest = encoder
-    return smallest
-
-
 def _convert_linked(elf: ElfFile, target: Target, conversion: ConversionOptions) -> VersionChange:
     """Merge the file's SFrame sections, lower their rules to the version, encode them as one section, and write the file."""
     if is_detached(elf):
@@ -174,7 +158,7 @@ def _convert_linked(elf: ElfFile, target: Target, conversion: ConversionOptions)
         message = f"nothing in its SFrame section can be expressed in version {layout.version}"
         raise RefusedError(Refusal.INEXPRESSIBLE, message, file=elf.name)
     encoder = _make_encoder(elf, table, abi, layout, conversion.level)
-    encoder.flags |= layout.flags & merger.flags
+    encoder.flags |= layout.flags & merger.flags  # F_FRAME_POINTER, if all old sections have it and the version defines it
     size_before = _section_size(elf)
     change = replace(change, section_bytes_before=size_before)
     if is_up_to_date and encoder.size_bytes >= size_before:
@@ -186,14 +170,31 @@ def _convert_linked(elf: ElfFile, target: Target, conversion: ConversionOptions)
     )  # fmt: skip
 
     def check(written: Path, reader: Reader) -> None:
-        result, is_joined = read_sframe(open_elf(written)).table, conversion.level.max_rows > 0
-        findings = replacement.verify(written, reader)
+        findings, result = replacement.verify(written, reader), read_sframe(open_elf(written)).table
+        # Joined functions also cover the padding between them: then the lowered table is compared with both sides.
+        is_joined = conversion.level.max_rows > 0
         findings += _find_lost_rules(merged, table if is_joined else result, sum(left_out.values()))
-        if is_joined and not have_same_rules(table, result, MAX_GAP, {}):
+        if is_joined and not have_same_rules(table, result, MAX_GAP, padded={}):
             findings.append("joined functions have other rules than before")
         raise_for_findings(findings or ([] if replacement.restores is None else check_undo_record(replacement.restores, written)))
 
     return add_output(change, target.write(replacement.write, check))
+
+
+def _make_encoder(elf: ElfFile, table: FunctionTable, abi: Abi, layout: Layout, level: Level) -> Encoder:
+    """Return the new section's encoder. Functions are joined until the size stays the same, so that another run changes nothing.
+
+    Raises FormatError if functions may be joined and the file's CFI cannot be read.
+    """
+    borders = find_borders(elf, table, abi) if level.max_rows else Borders(EMPTY_COLUMN)
+    rules = EncodedRules(table.rules, RuleWords(abi, layout))
+    smallest = build_optimized_encoder(elf, table, rules, level, borders)
+    for _ in range(MAX_JOIN_ROUNDS if level.max_rows else 0):
+        encoder = build_optimized_encoder(elf, smallest.table, rules, level, borders)
+        if encoder.size_bytes >= smallest.size_bytes:
+            break
+        smallest = encoder
+    return smallest
 
 
 def _section_size(elf: ElfFile) -> int:
@@ -228,6 +229,7 @@ def _plan_replacement(elf: ElfFile, encoder: Encoder) -> _Replacement:
 
 
 def _plan_exchange(elf: ElfFile, encoder: Encoder) -> _Replacement:
+    """Plan to overwrite the section with the new one, and to renew the undo record, if the file has one."""
     slot = find_slot(elf)
     exchange = plan_exchange(elf, slot, encoder.encode(slot.address))
     original = restore_original(elf)
@@ -237,11 +239,11 @@ def _plan_exchange(elf: ElfFile, encoder: Encoder) -> _Replacement:
 
 
 def _plan_new_addition(elf: ElfFile, encoder: Encoder, unloaded: Section | None) -> _Replacement:
-    """Plan to remove the section and add the new one. `unloaded`: the section, if it is not loaded."""
+    """Plan to remove the section and add the new one at the end of the file. `unloaded`: the section, if it is not loaded."""
     if sum(map(is_sframe_section, elf.sections)) > 1:
         raise elf.error(SEVERAL_SECTIONS)
     base = find_base(elf)
-    section = encoder.encode(UNLOADED_ADDRESS) if unloaded else None
-    plan = plan_section(base, encoder, find_kernel_changes(elf), section)
+    new_unloaded = encoder.encode(UNLOADED_ADDRESS) if unloaded else None
+    plan = plan_section(base, encoder, find_kernel_changes(elf), new_unloaded)
     write = partial(write_changed_file, elf, make_change(plan, base, encoder), record=base.record)
     return _Replacement(plan, base.given, write, partial(find_differences, plan, base))

@@ -45,7 +45,7 @@ CATEGORIES = (
     ("no_cfi", "not code"),
     *(("synthesized", source) for source in SYNTHESIZED),
 )
-COVERED_OUTERMOST, COVERED_SIGNAL, FIRST_REASON = 2, 3, 4
+COVERED_DEFAULT, COVERED_FLEX, COVERED_OUTERMOST, COVERED_SIGNAL, FIRST_REASON = range(5)
 IGNORED, PADDING, AFTER_CALL, CODE, NOT_CODE, FIRST_SYNTHESIZED = range(
     FIRST_REASON + len(Reason), len(CATEGORIES) - len(SYNTHESIZED) + 1
 )
@@ -97,7 +97,7 @@ class Coverage:
     def bytes_by_category(self, elf: ElfFile) -> CategoryBytes:
         """Count the bytes of each category in all executable ranges. Raises FormatError if these overlap or leave the file."""
         counts = self._described[:]
-        self._count_gaps(elf, counts, 0)
+        self._count_gaps(elf, counts, room=0)  # only for the counts: the ranges are not needed
         after_calls = sum(self.final_calls(elf).padded_size) - sum(self.table.size)
         counts[PADDING] -= after_calls
         counts[AFTER_CALL] += after_calls
@@ -131,8 +131,10 @@ class Coverage:
         """The bytes of each category in the code that FDEs describe."""
         table = self.table
         counts = zeros("Q", len(CATEGORIES))
-        by_kind = bytes(COVERED_SIGNAL if kind.signal else int(kind.fde_type is FdeType.FLEX) for kind in table.kinds)
-        by_rule = bytes(COVERED_OUTERMOST * (rule == OUTERMOST) for rule in table.rules)
+        # A row counts for the greater of its kind's and its rule's categories.
+        category_of_type = {FdeType.DEFAULT: COVERED_DEFAULT, FdeType.FLEX: COVERED_FLEX}
+        by_kind = bytes(COVERED_SIGNAL if kind.signal else category_of_type[kind.fde_type] for kind in table.kinds)
+        by_rule = bytes(COVERED_OUTERMOST if rule == OUTERMOST else COVERED_DEFAULT for rule in table.rules)
         count_function_bytes(self.fde_ranges, table.columns(), by_kind, by_rule, self.uncovered, FIRST_REASON, counts)
         return counts
 
@@ -146,18 +148,21 @@ def _group_counts(counts: Iterable[int]) -> CategoryBytes:
     return groups
 
 
+def _code_sections(elf: ElfFile) -> list[Range]:
+    """Return the ranges of executable sections, merged; none if the file has no section headers."""
+    headers = (section.header for section in elf.sections)
+    return merge_ranges(
+        (header.sh_addr, header.sh_addr + header.sh_size)
+        for header in headers
+        if header.sh_type != SHT.NOBITS and header.sh_flags & SHF.ALLOC and header.sh_flags & SHF.EXECINSTR
+    )
+
+
 def _divide_into_areas(elf: ElfFile, ignored: list[Range], synthesized: tuple[Sequence[Range], ...]) -> Areas:
     """Divide the executable segments into areas. An area's category is that of its bytes outside of FDE ranges."""
     segments = code_segments(elf)
     code = [(segment.start, segment.end) for segment in segments]
-    sections = (
-        merge_ranges(
-            (header.sh_addr, header.sh_addr + header.sh_size)
-            for header in (section.header for section in elf.sections)
-            if header.sh_type != SHT.NOBITS and header.sh_flags & SHF.ALLOC and header.sh_flags & SHF.EXECINSTR
-        )
-        or code
-    )
+    sections = _code_sections(elf) or code
     by_category = [(IGNORED, merge_ranges(ignored))]
     by_category += [(FIRST_SYNTHESIZED + source, merge_ranges(ranges)) for source, ranges in enumerate(synthesized) if ranges]
     edges = {edge for ranges in (code, sections, *(ranges for _, ranges in by_category)) for pair in ranges for edge in pair}

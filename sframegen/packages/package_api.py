@@ -43,8 +43,9 @@ def add_to_package(path: StrPath, **options: Any) -> Summary:  # noqa: ANN401 - 
     changed = sum(part.outcome is Outcome.ADDED for part in parts)
     refused = len(processed.refused) + len(processed.faults)
     package = Package(
-        report.kind, report.entries, report.elf_files, changed, refused, processed.size_before, processed.size, tuple(parts)
-    )
+        report.kind, entries=report.entries, elf_files=report.elf_files, changed=changed, refused=refused,
+        size_before=processed.size_before, size=processed.size, files=tuple(parts),
+    )  # fmt: skip
     summary = sum_summaries(processed.file, parts)
     note = "has it already" if summary.outcome is Outcome.UNCHANGED else summary.note
     if not report.elf_files:
@@ -86,7 +87,7 @@ def check_package(path: StrPath, **options: Any) -> CheckReport:  # noqa: ANN401
 
     def check_one(path: Path) -> CheckReport | None:
         nonlocal finding_count, without_section
-        if companion_of(open_elf(path)) is not None:
+        if companion_of(open_elf(path)) is not None:  # a debug file or a detached section, which need no section
             return None
         if finding_count > MAX_FINDINGS:
             raise FormatError(f"not checked: the files before it in the package have more than {MAX_FINDINGS:,} findings")
@@ -102,7 +103,7 @@ def check_package(path: StrPath, **options: Any) -> CheckReport:  # noqa: ANN401
     for part in processed.parts:
         code.update(part.code)
     report, refused = processed.report, (*processed.refused, *processed.faults)
-    has_none = without_section and not processed.parts
+    has_none = without_section > 0 and not processed.parts
     return CheckReport(
         processed.file,
         functions=sum(part.functions for part in processed.parts),
@@ -110,5 +111,12 @@ def check_package(path: StrPath, **options: Any) -> CheckReport:  # noqa: ANN401
         code=code,
         findings=(Finding(RULE_NO_SECTION, Severity.ERROR, NO_SECTIONS),) if has_none else (),
         warnings=(*report.warnings, *(f"{part.file}: {warning}" for part in processed.parts for warning in part.warnings)),
-        package=CheckedPackage(report.kind, report.entries, report.elf_files, without_section, refused, tuple(processed.parts)),
+        package=CheckedPackage(
+            report.kind,
+            entries=report.entries,
+            elf_files=report.elf_files,
+            without_section=without_section,
+            refused=refused,
+            files=tuple(processed.parts),
+        ),
     )

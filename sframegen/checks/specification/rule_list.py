@@ -1,4 +1,8 @@
-"""The rules of the SFrame specification that a section can break, with the severity and the text of each breach."""
+"""The rules of the SFrame specification that a section can break, with the severity and the text of each breach.
+
+Rules of other subjects are where they are checked: `cfi-` in against_cfi.py, `instructions-` in contradictions.py, `second-` in
+second/agreement.py, and those that begin with the name of a consumer in consumers.py and unusable.py.
+"""
 
 from __future__ import annotations
 

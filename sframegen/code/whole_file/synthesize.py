@@ -6,9 +6,9 @@ functions whose frames the instructions prove (passes.py).
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.code.context.function_starts import find_referenced_starts, find_starts
@@ -17,8 +17,9 @@ from sframegen.code.decoding.decoded_code import decode
 from sframegen.code.function.rules_of_states import derive_rules, rule_of_state
 from sframegen.code.isa.effects import Flow, Point
 from sframegen.code.isa.machines import machine_of
-from sframegen.code.whole_file.passes import survey_without_cfi
+from sframegen.code.whole_file.passes import Survey, survey_without_cfi
 from sframegen.conversion.convert import Converted
+from sframegen.conversion.coverage import SYNTHESIZED
 from sframegen.elf.code_bytes.padding import MAX_PADDING
 from sframegen.elf.ranges import Range, subtract_ranges
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, look_up_in
@@ -26,7 +27,7 @@ from sframegen.format.words import FDE_TYPES, EncodedRules, RuleWords
 from sframegen.tables.narrow import narrow_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from sframegen.elf.file import ElfFile
     from sframegen.format.abi import Abi
@@ -56,28 +57,38 @@ def synthesize(elf: ElfFile, converted: Converted, jobs: int = 1, progress: Prog
     without_cfi = coverage.ranges_without_cfi(elf)
     starts = _keep_function_entries(converted.table, abi, find_starts(elf, abi))
     starts |= find_referenced_starts(elf, abi, without_cfi) | _find_first_callee(elf, abi, without_cfi)
-    without_cfi = _extend_to_starts(without_cfi, starts, sorted([*ends, *(start for start, _ in elf.executable_ranges())]))
-    plt = find_plt(elf, abi)
-    proven: list[Range] = []
+    edges = sorted([*ends, *(start for start, _ in elf.executable_ranges())])
+    without_cfi = _extend_to_starts(without_cfi, starts, edges)
     new_functions: list[SynthesizedFunction] = []
-    ranges: list[list[Range]] = []
-    for find in (  # in the order of SYNTHESIZED
-        partial(_make_plt_functions, plt),
-        partial(_find_program_entry, elf, abi),
-        partial(_find_proven_functions, elf, abi, starts, plt, jobs, progress, proven),
-    ):
-        found = list(find(without_cfi))
+    ranges: dict[str, list[Range]] = {}  # of these functions, by their source
+
+    def add(source: str, found: list[SynthesizedFunction]) -> None:
+        nonlocal without_cfi
         expressible = [typed for function in found if (typed := _with_fde_type(function, words)) is not None]
-        ranges.append([(function.start, function.start + function.size) for function in expressible])
-        new_functions += expressible
+        ranges[source] = [(function.start, function.start + function.size) for function in expressible]
+        new_functions.extend(expressible)
         # Inexpressible functions are left out as well, so that later finders do not guess about their code.
         without_cfi = subtract_ranges(without_cfi, [(function.start, function.start + function.size) for function in found])
+
+    plt = find_plt(elf, abi)
+    add("PLT", list(_make_plt_functions(plt, without_cfi)))
+    add("program entry", list(_find_program_entry(elf, abi, without_cfi)))
+    callable_starts = starts - {elf.header.e_entry}  # the entry address has no caller
+    proven: Sequence[Range] = ()
+    functions: list[SynthesizedFunction] = []
+    isa = machine_of(abi).isa
+    if isa is not None and without_cfi:
+        survey = survey_without_cfi(elf, without_cfi, callable_starts, plt.entry_addresses(), jobs, progress)
+        proven = survey.functions
+        functions = list(_make_proven_functions(survey, abi, isa.entry.sp))
+    add("instructions", functions)
     if not new_functions:
         return converted
     table = _add_functions(converted.table, sorted(new_functions, key=lambda function: function.start))
     encoded = EncodedRules(table.rules, words)
     table = narrow_table(table, encoded)
-    return Converted(table, replace(coverage, table=table, synthesized=tuple(ranges), proven=proven), encoded)
+    synthesized = tuple(ranges[source] for source in SYNTHESIZED)
+    return Converted(table, replace(coverage, table=table, synthesized=synthesized, proven=proven), encoded)
 
 
 def _keep_function_entries(table: FunctionTable, abi: Abi, starts: set[int]) -> set[int]:
@@ -145,33 +156,23 @@ def _find_first_callee(elf: ElfFile, abi: Abi, without_cfi: list[Range]) -> set[
     return {point.target for point in points[:1] if point.flow is Flow.CALL and point.target is not None}
 
 
-def _find_proven_functions(
-    elf: ElfFile, abi: Abi, starts: set[int], plt: Plt, jobs: int, progress: Progress | None, proven: list[Range],
-    without_cfi: list[Range],
-) -> Iterator[SynthesizedFunction]:  # fmt: skip
-    """Yield a function for each group of adjacent proven rows, still without FDE type. Add the proven ranges to `proven`."""
-    isa = machine_of(abi).isa
-    if isa is None or not without_cfi:
-        return
-    callable_starts = starts - {elf.header.e_entry}  # the entry address has no caller
-    survey = survey_without_cfi(elf, without_cfi, callable_starts, plt.entry_addresses(), jobs, progress)
-    proven.extend(survey.functions)
-    sp_at_entry = isa.entry.sp
+def _make_proven_functions(survey: Survey, abi: Abi, sp_at_entry: int | None) -> Iterator[SynthesizedFunction]:
+    """Yield a function for each group of adjacent proven rows, still without FDE type."""
     # States are left out whose SP is above where the return address was on entry.
     is_emitted = [state.sp is None or sp_at_entry is None or state.sp <= sp_at_entry for state in survey.states]
     columns = zip(survey.start, survey.end, survey.state, strict=True)
     rows = derive_rules(((start, end, survey.states[number]) for start, end, number in columns if is_emitted[number]), abi)
-    signatures = [(state.signed, state.key_b) for state in survey.states]
-    signed_with_a, signed_with_b = (
-        [start for start, number in zip(survey.start, survey.state, strict=True) if signatures[number] == (True, key_b)]
-        for key_b in (False, True)
-    )
+    signed_with_a, signed_with_b = array("Q"), array("Q")  # starts of rows whose return address is signed with this key
+    for row_start, number in zip(survey.start, survey.state, strict=True):
+        state = survey.states[number]
+        if state.signed and state.key_b is not None:
+            (signed_with_b if state.key_b else signed_with_a).append(row_start)
     for group in _group_adjacent_rows(rows):
         start, end = group[0][0], group[-1][1]
-        with_a, with_b = (bisect_left(column, start) < bisect_left(column, end) for column in (signed_with_a, signed_with_b))
-        if not (with_a and with_b):  # an FDE has one key
-            kind = Kind(key_b=with_b)
-            yield SynthesizedFunction(start, end - start, kind, [(begin - start, rule) for begin, _, rule in group])
+        has_a = bisect_left(signed_with_a, start) < bisect_left(signed_with_a, end)
+        has_b = bisect_left(signed_with_b, start) < bisect_left(signed_with_b, end)
+        if not (has_a and has_b):  # an FDE has one key
+            yield SynthesizedFunction(start, end - start, Kind(key_b=has_b), [(begin - start, rule) for begin, _, rule in group])
 
 
 def _group_adjacent_rows(rows: Iterable[tuple[int, int, Rule]]) -> Iterator[list[tuple[int, int, Rule]]]:

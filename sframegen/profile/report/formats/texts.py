@@ -26,7 +26,8 @@ def encode_folded(named: NamedProfile) -> Iterator[bytes]:
     """Yield the folded stacks in parts of many lines. Equal stacks of a group are one line."""
     trees = LabelTrees(named, lambda site: _encode_label(named.label(site)))
     texts = NumberedBytes(trees.labels, FOLDED_SEPARATOR)
-    writer = StackTextWriter(trees.tree, array("I", range(len(trees.labels))), texts, named.max_depth)
+    text_of = array("I", range(len(trees.labels)))  # a node has the number of its label, which is also that of its text
+    writer = StackTextWriter(trees.tree, text_of, texts, named.max_depth)
     with order_rows_by_group(named) as grouped:
         for group, rows in zip(named.groups, grouped.by_group(), strict=True):
             tree, prefix = trees.merge_rows(rows), _encode_label(group)
@@ -42,6 +43,8 @@ def _encode_label(label: str) -> bytes:
     return label.encode(errors="replace").replace(FOLDED_SEPARATOR, b":")
 
 
+# A stack: {"group": "a", "pid": 7, ..., "thread": "main", "samples": 3, "complete": true, "end": "...", "frames": [0,4]}
+# Its head goes up to the number of samples; its middle from there up to the numbers of the frames. Rows of a kind have the same.
 JSON_SEPARATOR = b"]}, "  # between two stacks: the bracket closes the frames of the first stack
 STACK_MIDDLES: dict[int, bytes] = {
     end: f', "complete": {json.dumps(end in COMPLETE)}, "end": {json.dumps(end.words)}, "frames": ['.encode() for end in End
@@ -76,7 +79,8 @@ def encode_json(named: NamedProfile) -> Iterator[bytes | str]:
 
 
 def _encode_frames(named: NamedProfile) -> Iterator[str]:
-    # Sites have no address, so that a frame is the text of its site with its address put in.
+    # Sites have no address, so that a frame is the text of its site with its address put in. No name can contain the text at which
+    # the site is split, because JSON escapes quotes in names.
     sites = [json.dumps(site._asdict() | {"kind": site.kind.value}).split('"address": null') for site in named.locations.sites]
     numbered, separator = named.locations.numbered, ""
     for address, site in zip(numbered.first[: numbered.count], numbered.second, strict=False):
@@ -88,8 +92,9 @@ def _encode_frames(named: NamedProfile) -> Iterator[str]:
 def _encode_stacks(named: NamedProfile) -> Iterator[bytes]:
     tree = named.tree
     numbers = NumberedBytes((b"%d" % number for number in range(len(named.locations))), b",")
-    writer = StackTextWriter(tree, array("I", range(len(named.locations))), numbers, named.max_depth)
-    skipped = len(JSON_SEPARATOR)  # bytes to leave out before the first stack; 0 once a stack was written
+    text_of = array("I", range(len(named.locations)))  # the text of a frame is its own number
+    writer = StackTextWriter(tree, text_of, numbers, named.max_depth)
+    is_first = True
     for first, kind_of, kinds in split_rows_by_kind(named):
         heads = NumberedBytes(JSON_SEPARATOR + _encode_stack_head(named, kind) for kind in kinds)
         middles = NumberedBytes(STACK_MIDDLES[kind.end] for kind in kinds)
@@ -97,9 +102,9 @@ def _encode_stacks(named: NamedProfile) -> Iterator[bytes]:
         while done < len(kind_of):
             done = writer.put_json_stacks(first, done, kind_of, heads, middles)
             if block := writer.block.take():
-                yield block[skipped:]
-                skipped = 0
-    if not skipped:
+                yield block[len(JSON_SEPARATOR) :] if is_first else block
+                is_first = False
+    if not is_first:
         yield b"]}"  # the end of the last stack
 
 
