@@ -86,15 +86,11 @@ def convert(
     table, uncovered, functions_covered = _split_into_functions(fdes, fde_ranges, rules, encoded, floating)
     table = narrow_table(table, encoded)
     coverage = Coverage(
-        table=table,
-        fde_ranges=fde_ranges,
-        uncovered=uncovered,
-        functions_covered=functions_covered,
+        table=table, fde_ranges=fde_ranges, uncovered=uncovered, functions_covered=functions_covered,
         ignored_fdes={reason: count for reason, count in zip(IGNORE_REASONS, reason_counts, strict=True) if count},
-        ignored_ranges=[(fdes.start[fde], fdes.start[fde] + fdes.size[fde]) for fde in ignored_fdes],
-        faulty_fdes=fdes.faulty,
+        ignored_ranges=[(fdes.start[fde], fdes.start[fde] + fdes.size[fde]) for fde in ignored_fdes], faulty_fdes=fdes.faulty,
         faults=fdes.faults,
-    )
+    )  # fmt: skip
     return Converted(table, coverage, encoded)
 
 

@@ -90,19 +90,10 @@ class Encoder:
         if self.layout.start_width < ADDRESS_SIZE and farthest >= reach:  # 64-bit distances wrap like addresses
             raise FormatError(f"functions are too far from the section for SFrame version {self.layout.version}")
         header = SframeHeader(
-            magic=MAGIC,
-            version=self.layout.version,
-            flags=self.flags,
-            abi_arch=abi.sframe_id,
-            cfa_fixed_fp_offset=abi.fixed_fp_offset,
-            cfa_fixed_ra_offset=abi.fixed_ra_offset,
-            auxhdr_len=0,
-            num_fdes=len(table),
-            num_fres=self.stored_rows,
-            fre_len=self.blocks_size,
-            fdeoff=0,
-            freoff=self.layout.index_size * len(table),
-        )
+            magic=MAGIC, version=self.layout.version, flags=self.flags, abi_arch=abi.sframe_id,
+            cfa_fixed_fp_offset=abi.fixed_fp_offset, cfa_fixed_ra_offset=abi.fixed_ra_offset, auxhdr_len=0, num_fdes=len(table),
+            num_fres=self.stored_rows, fre_len=self.blocks_size, fdeoff=0, freoff=self.layout.index_size * len(table),
+        )  # fmt: skip
         [out] = make_columns("B", self.size_bytes)
         struct.pack_into(STRUCT_BYTE_ORDERS[abi.byte_order] + HEADER_CODE, out, 0, *header)
         output = OutputBytes(out, abi.byte_order == "big")

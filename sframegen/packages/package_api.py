@@ -64,18 +64,12 @@ def remove_from_package(path: StrPath, **options: Any) -> SectionRemoval:  # noq
     lines = tuple(f"{part.file}: {line}" for part in removals if part.plan for line in part.plan.lines)
     restored = bool(removals) and all(part.restored for part in removals)
     return SectionRemoval(
-        processed.file,
-        output=processed.written.output,
-        section_bytes=sum(part.section_bytes for part in removals),
-        restored=restored,
-        differs=REPACKED if restored else "",
-        still_has_one=any(part.still_has_one for part in removals),
-        size_before=processed.size_before,
-        size=processed.size,
-        plan=Plan(lines) if lines else None,
+        processed.file, output=processed.written.output, section_bytes=sum(part.section_bytes for part in removals),
+        restored=restored, differs=REPACKED if restored else "", still_has_one=any(part.still_has_one for part in removals),
+        size_before=processed.size_before, size=processed.size, plan=Plan(lines) if lines else None,
         warnings=tuple(f"{part.file}: {warning}" for part in removals for warning in part.warnings) + processed.warnings,
         faults=tuple(processed.faults),
-    )
+    )  # fmt: skip
 
 
 def check_package(path: StrPath, **options: Any) -> CheckReport:  # noqa: ANN401
@@ -104,19 +98,14 @@ def check_package(path: StrPath, **options: Any) -> CheckReport:  # noqa: ANN401
         code.update(part.code)
     report, refused = processed.report, (*processed.refused, *processed.faults)
     has_none = without_section > 0 and not processed.parts
+    package = CheckedPackage(
+        report.kind, entries=report.entries, elf_files=report.elf_files, without_section=without_section, refused=refused,
+        files=tuple(processed.parts),
+    )  # fmt: skip
     return CheckReport(
-        processed.file,
-        functions=sum(part.functions for part in processed.parts),
-        section_bytes=sum(part.section_bytes for part in processed.parts),
-        code=code,
+        processed.file, functions=sum(part.functions for part in processed.parts),
+        section_bytes=sum(part.section_bytes for part in processed.parts), code=code,
         findings=(Finding(RULE_NO_SECTION, Severity.ERROR, NO_SECTIONS),) if has_none else (),
         warnings=(*report.warnings, *(f"{part.file}: {warning}" for part in processed.parts for warning in part.warnings)),
-        package=CheckedPackage(
-            report.kind,
-            entries=report.entries,
-            elf_files=report.elf_files,
-            without_section=without_section,
-            refused=refused,
-            files=tuple(processed.parts),
-        ),
-    )
+        package=package,
+    )  # fmt: skip

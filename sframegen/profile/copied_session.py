@@ -257,16 +257,10 @@ class CopiedSession:
         flags |= EventFlag.FREQUENCY * event.by_frequency | EventFlag.ENABLE_ON_EXEC * self.plan.after_exec
         sampled = SampleType.TID | SampleType.TIME | SampleType.CPU | SampleType.REGS_USER | SampleType.STACK_USER
         return EventAttributes(
-            event.type,
-            config=event.config,
-            period=self.plan.frequency,
-            sample_type=sampled | SampleType.CALLCHAIN * self.plan.kernel,
-            flags=flags,
-            read_format=READ_TIMES,
-            user_registers=registers_mask(self.abi),
-            user_stack=SMALLEST_COPY,
-            clock=CLOCK_MONOTONIC,
-        )
+            event.type, config=event.config, period=self.plan.frequency,
+            sample_type=sampled | SampleType.CALLCHAIN * self.plan.kernel, flags=flags, read_format=READ_TIMES,
+            user_registers=registers_mask(self.abi), user_stack=SMALLEST_COPY, clock=CLOCK_MONOTONIC,
+        )  # fmt: skip
 
     def _choose_attributes(self, full: EventAttributes) -> EventAttributes:
         """Return the best attributes that the kernel allows: for all processes of a CPU, by thread, or without kernel code."""

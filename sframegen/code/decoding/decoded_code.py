@@ -258,13 +258,9 @@ class DecodedCode:
     def point(self, number: int) -> Point:
         flow, address = self.flows[number], self.addresses[number]
         return Point(
-            self.start + self.at[number],
-            self.start + self.ends[number],
-            self.frames.effects[self.effects[number]],
-            FLOWS[flow & FLOW_MASK],
-            address if flow & DIRECT else None,
-            address if flow & SLOT else None,
-        )
+            self.start + self.at[number], self.start + self.ends[number], self.frames.effects[self.effects[number]],
+            FLOWS[flow & FLOW_MASK], address if flow & DIRECT else None, address if flow & SLOT else None,
+        )  # fmt: skip
 
 
 def decode(code: Bytes, start: int, isa: Isa) -> DecodedCode:

@@ -375,14 +375,7 @@ def choose_ring_size(hertz: int, cpus: int) -> int:
 def pack_settings(plan: ProfilePlan, cpus: int) -> bytes:
     """Return the bytes of `struct settings` in walker.h."""
     return _SETTINGS.pack(
-        conventions_of(HOST_ABIS[os.uname().machine]).ra_mask,
-        plan.sample_time,
-        cpus,
-        MAX_MEMOS if plan.has_off_cpu_time else 1,
-        plan.targets is None,
-        plan.kernel,
-        plan.separates_threads,
-        plan.comm is not None,
-        switch_has_state(),
+        conventions_of(HOST_ABIS[os.uname().machine]).ra_mask, plan.sample_time, cpus, MAX_MEMOS if plan.has_off_cpu_time else 1,
+        plan.targets is None, plan.kernel, plan.separates_threads, plan.comm is not None, switch_has_state(),
         (plan.comm or "").encode(errors="surrogateescape")[: COMM_BYTES - 1],
-    )
+    )  # fmt: skip

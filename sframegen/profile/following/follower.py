@@ -42,13 +42,9 @@ if TYPE_CHECKING:
 RING_PAGES = 512  # 2 MiB for each CPU, enough for 20,000 mappings
 WAKE_UP = 1 << 16  # bytes in a ring buffer, at which the kernel wakes us
 SIDE_BAND = EventAttributes(
-    TYPE_SOFTWARE,
-    config=SOFTWARE_DUMMY,
-    sample_type=SampleType.TID | SampleType.TIME | SampleType.CPU,
-    flags=FOLLOWING,
-    wakeup=WAKE_UP,
-    clock=CLOCK_MONOTONIC,
-)
+    TYPE_SOFTWARE, config=SOFTWARE_DUMMY, sample_type=SampleType.TID | SampleType.TIME | SampleType.CPU, flags=FOLLOWING,
+    wakeup=WAKE_UP, clock=CLOCK_MONOTONIC,
+)  # fmt: skip
 CPUS_INTERVAL = 1_000_000_000  # nanoseconds between two checks for new CPUs
 VSYSCALL = "[vsyscall]"
 NEIGHBOUR_BYTES = 1 << 10  # bytes of /proc/PID/maps before and after a row that contain its neighbours

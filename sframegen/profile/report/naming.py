@@ -103,19 +103,12 @@ def name_stacks(collected: Collected, detail: FrameDetail | None = None) -> Name
     stacks, files = collected.stacks, collected.files.values()
     namer = _Namer(collected, detail)
     named = NamedProfile(
-        event=collected.event,
-        backend=collected.backend,
-        frequency=collected.frequency,
-        started=collected.started,
-        seconds=collected.seconds,
-        unit=collected.unit,
-        lost=collected.lost,
+        event=collected.event, backend=collected.backend, frequency=collected.frequency, started=collected.started,
+        seconds=collected.seconds, unit=collected.unit, lost=collected.lost,
         build_ids={printable(file.path): file.build_id.hex() for file in files if file.build_id},
-        programs={printable(path) for path in _program_paths(collected)},
-        tasks=stacks.tasks.with_printable_names(),
-        room=stacks.room,
-        by_line=detail is not None and detail.by_line,
-    )
+        programs={printable(path) for path in _program_paths(collected)}, tasks=stacks.tasks.with_printable_names(),
+        room=stacks.room, by_line=detail is not None and detail.by_line,
+    )  # fmt: skip
     by_frame = _order_locations(namer.number_all_locations(named.locations), stacks.frames.numbers.count)
     named.notes = [*collected.notes, *namer.notes]
     _fill_named_tree(stacks, by_frame, named)
