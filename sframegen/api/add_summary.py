@@ -188,15 +188,12 @@ def sum_summaries(file: str, summaries: Sequence[Summary]) -> Summary:
         ignored.update(summary.ignored_fdes)
     outcomes = {summary.outcome for summary in summaries}
     return Summary(
-        file=file,
-        outcome=next((outcome for outcome in Outcome if outcome in outcomes), Outcome.NOTHING),
-        **sums,
+        file=file, outcome=next((outcome for outcome in Outcome if outcome in outcomes), Outcome.NOTHING), **sums,
         cfi_sections=tuple(dict.fromkeys(name for summary in summaries for name in summary.cfi_sections)),
         fates={group: dict(counts) for group, counts in sum_categories(summaries).items()},
-        ignored_fdes=dict(ignored),
-        note="" if sums["section_bytes"] else "nothing to add",
+        ignored_fdes=dict(ignored), note="" if sums["section_bytes"] else "nothing to add",
         warnings=tuple(f"{summary.file}: {warning}" for summary in summaries for warning in summary.warnings),
-    )
+    )  # fmt: skip
 
 
 def format_categories(fates: CategoryBytes) -> list[str]:

@@ -61,15 +61,9 @@ def version_option(value: CombinedValue = SECTION_OPTIONS, default: str | None =
     default_settings: dict[str, Any] = {} if default is None else {"default": default, "show_default": True}
     choice = click.Choice(list(VERSIONS))
     return click.option(
-        "--sframe-version",
-        "version",
-        type=choice,
-        callback=lambda _ctx, _parameter, text: VERSIONS.get(text),
-        help="Version of the SFrame format to write.",
-        cls=PartOption,
-        value=value,
-        **default_settings,
-    )
+        "--sframe-version", "version", type=choice, callback=lambda _ctx, _parameter, text: VERSIONS.get(text),
+        help="Version of the SFrame format to write.", cls=PartOption, value=value, **default_settings,
+    )  # fmt: skip
 
 
 def level_option(default: str | None, value: CombinedValue = SECTION_OPTIONS) -> Decorator:
