@@ -25,14 +25,12 @@ def drawn_files(count: int, seed: int, directory: Path) -> Iterator[Path]:
         names = sorted(_names(architecture))
         packages = directory / architecture
         packages.mkdir()
-        for name in chance.sample(names, min(PACKAGES, len(names))):
-            download: list[str | Path] = [APT_SUITE, f"{SUITE}:{architecture}", "apt-get", "--quiet=2", "download", name]
-            if (
-                subprocess.run(download, cwd=packages, check=False, capture_output=True).returncode == 0
-            ):  # else the archive has a newer one
-                [package] = packages.glob("*.deb")
-                subprocess.run(["dpkg-deb", "--extract", str(package), str(packages / name)], check=True)
-                package.unlink()
+        download: list[str | Path] = [APT_SUITE, f"{SUITE}:{architecture}", "apt-get", "--quiet=2", "download"]
+        # It fails after it has got all others if the archive has a newer version of one.
+        subprocess.run([*download, *chance.sample(names, PACKAGES)], cwd=packages, check=False, capture_output=True)
+        for package in packages.glob("*.deb"):
+            subprocess.run(["dpkg-deb", "--extract", package, package.with_suffix("")], check=True)
+            package.unlink()
         files = [*linked_files([packages])]
         yield from sorted(chance.sample(files, min(count, len(files))))
 
