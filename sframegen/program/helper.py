@@ -44,7 +44,7 @@ class Helpers:
     def call(self, risk: Hashable, work: Callable[..., Answer], *arguments: object, descriptors: Sequence[int] = ()) -> Answer:
         """Return the result of `work(*arguments, *descriptors)`. Raises as that does, and NoAnswerError.
 
-        Waits up to the limits of `time_limits` for this call; less if other calls have used up the time of all helpers.
+        Waits as long as `time_limits` allows for a sleeping or busy helper; less if other calls have used up the time for all.
         """
         for stuck in tuple(self._stuck):  # a helper that has answered late can take this call, so that no new process is needed
             self.is_free(stuck)
