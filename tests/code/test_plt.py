@@ -17,6 +17,7 @@ from sframegen.format.abi import AARCH64, AMD64, abi_of
 from sframegen.format.abi import S390X as S390X_ABI
 from sframegen.format.locate import read_sframe
 from sframegen.format.model import Kind, Rule, Where
+from sframegen.stack.names.file_names import FileNames
 from tests.support.cross import ARM64, S390X
 from tests.support.cross import Machine as ForeignMachine
 from tests.support.inputs.linker_inputs import Writer
@@ -177,6 +178,21 @@ def functions(table: FunctionTable, places: dict[str, range], *names: str) -> di
         for number, (start, size, kind) in enumerate(whole)
         if any(start in places.get(name, ()) for name in names)
     }
+
+
+@for_each("flags", [f"{SHARED} {LAZY}", f"{PIE} {NOW} {IBT}", f"{NO_PIE} {LAZY}"])
+def test_names_of_entries(flags: str, peers: Peers, compile_c: Compiler) -> None:
+    """As objdump has them: in a profile each entry is a function, not all of .plt one without a name."""
+    file = compile_c(SOURCE, "-O1", "-fPIC", "-s", *flags.split())
+    command = [peers.tool("objdump"), "-d", *(f"--section={name}" for name in sections(file)), str(file)]
+    names, found, name = FileNames(elf_of(file)), {}, None
+    for line in subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines():
+        if match := re.fullmatch(r"[0-9a-f]+ <(.+)>:", line):
+            name = match[1] if match[1].endswith("@plt") else None
+        elif match := INSTRUCTION.match(line):
+            found[int(match[1], 16)] = name
+    assert {"malloc@plt", "puts@plt"} <= {*found.values()}
+    assert {at: names.at(at).name for at in found} == found
 
 
 @for_each("form", AMD64_FORMS, ids=lambda form: form.flags)
@@ -408,7 +424,7 @@ def test_sections_that_are_not_what_they_are_called() -> None:
     code = FIRST + LAZY_ENTRY
     assert len(find_plt(file_with(".plt", code, flags=SHF.ALLOC), AMD64).make_functions()) == 0
     assert len(find_plt(file_with(".plt", code, address=(1 << 64) - len(code)), AMD64).make_functions()) == 2
-    with pytest.raises(FormatError, match=r"\.plt: 0x4000001 bytes at address 0x1000: no PLT"):
+    with pytest.raises(FormatError, match=r"\.plt: 0x400001 bytes at address 0x1000: no PLT"):
         find_plt(file_with(".plt", bytes(MAX_SECTION_SIZE + 1)), AMD64).make_functions()
     with pytest.raises(FormatError, match=r"\.plt: 0x20 bytes at address 0xfffffffffffffff0: no PLT"):
         find_plt(file_with(".plt", code, address=(1 << 64) - 16), AMD64).make_functions()

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sframegen.base.errors import FormatError
 from sframegen.code.context.jump_tables import JumpTableFinder, ReadOnlyMemory
-from sframegen.code.context.plt import MAX_ENTRY_SIZE, plt_slot_of
+from sframegen.code.context.plt import find_plt, plt_slot_of, run_end
 from sframegen.code.decoding.decoded_code import DecodedCode, decode
 from sframegen.code.isa.machines import isa_of
+from sframegen.elf.ranges import index_of_containing_range
 from sframegen.elf.relocations import dynamic_relocations
 from sframegen.elf.symbols import SymbolTable, read_functions
 from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Container, Iterable, Sequence
 
     from sframegen.code.isa.effects import Point
     from sframegen.elf.file import ElfFile
@@ -34,28 +36,35 @@ NEVER_RETURN = {
 }  # fmt: skip
 THROWS = re.compile(r"_ZSt\d+__throw_")  # std::__throw_logic_error, and the other functions that throw
 
-MAX_NAME = 1 << 12  # bytes of a name
-
 
 def never_returns(name: str) -> bool:
     return name in NEVER_RETURN or THROWS.match(name) is not None
 
 
-def read_imports(elf: ElfFile) -> dict[int, str]:
-    """Map the address of each pointer that the loader fills to the name of the function or object that it points to."""
+def read_imports(elf: ElfFile, wanted: Container[int | None] | None = None) -> dict[int, str]:
+    """Map the addresses of pointers that the loader fills, all or the wanted ones, to the names of what they point to."""
     found = {}
-    for symbols, entries in dynamic_relocations(elf):
-        if symbols is None:
-            continue
-        table = SymbolTable(elf, symbols)
+    for table, entries in ((SymbolTable(elf, symbols), entries) for symbols, entries in dynamic_relocations(elf) if symbols):
         for place, info in zip(entries.offset, entries.info, strict=True):
             symbol = info >> 32
-            if 0 < symbol < len(table):
-                start = table[symbol].st_name
-                end = table.names.find(b"\0", start, start + MAX_NAME)
-                if start < end:
-                    found[place] = table.names[start:end].decode(errors="replace")
+            if 0 < symbol < len(table) and (wanted is None or place in wanted):
+                found[place] = table.name_bytes(table[symbol].st_name).decode(errors="replace")
     return found
+
+
+def find_slots(elf: ElfFile, addresses: Iterable[int]) -> dict[int, tuple[int, int | None]]:
+    """Map each address in a PLT entry to the entry's start and the address of the pointer that the entry jumps through."""
+    abi = abi_of(elf)
+    runs = find_plt(elf, abi).runs
+    ranges = [(run.start, run_end(run)) for run in runs]
+    slots = {}
+    for address in addresses:
+        if (number := index_of_containing_range(ranges, address)) is not None:
+            size = runs[number].stub.size
+            start = address - (address - runs[number].start) % size
+            with suppress(FormatError):  # no segment has the section's code
+                slots[address] = start, plt_slot_of(decode(elf.at(start, size), start, isa_of(abi)))
+    return slots
 
 
 class Assumptions(NamedTuple):
@@ -93,7 +102,9 @@ class FileContext:
         self.defined = {symbol.name: symbol.address for symbol in read_functions(elf)}  # functions of this file
         self.never_returning_by_name = {address for name, address in self.defined.items() if never_returns(name)}
         self.stubs = stubs | elf.externals.stubs.keys()  # externals: an object's references to other files
-        self.stub_targets: dict[int, Callee] = {address: self._callee_named(name) for address, name in elf.externals.stubs.items()}
+        slots = find_slots(elf, stubs)
+        stub_names = {**{stub: self.imports.get(slot) for stub, (_, slot) in slots.items() if slot}, **elf.externals.stubs}
+        self.stub_targets: dict[int, Callee] = {stub: self._callee_named(name) or stub for stub, name in stub_names.items()}
         self.never_returning: set[int] = set()  #: functions that the analysis found
         self.known_returns: dict[int, bool] = {}  #: cached answers of `may_return`, by target or ~slot
         self.known_names: dict[Callee, bool] = {}  #: cached answers of `never_returns_by_name`
@@ -113,11 +124,7 @@ class FileContext:
         """Return the callee of a call. `slot`: address of the pointer that a call without a target reads."""
         if target is None:
             return self._callee_named(self.imports.get(slot)) if slot is not None else None
-        if target in self.stubs:
-            if target not in self.stub_targets:
-                self.stub_targets[target] = self._resolve_stub(target)
-            return self.stub_targets[target]
-        return target
+        return self.stub_targets.get(target, target)
 
     def add_never_returning(self, never_returning: set[int]) -> None:
         if not never_returning <= self.never_returning:
@@ -156,16 +163,6 @@ class FileContext:
             return [target for target in found if self.continues(point.address, target)]
 
         return find_targets
-
-    def _resolve_stub(self, target: int) -> Callee:
-        for size in (MAX_ENTRY_SIZE, 16, 8):  # less code may follow a stub at the end of a segment
-            try:
-                slot = plt_slot_of(self.decode(target, target + size))
-            except FormatError:
-                continue
-            if slot is not None:
-                return self._callee_named(self.imports.get(slot)) or target
-        return target
 
     def _callee_named(self, name: str | None) -> Callee:
         """Return the address of a function of that name in this file, else the name."""

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
 
-MAX_SECTION_SIZE = 1 << 26  # bytes of a section: four million entries
-MAX_ENTRY_SIZE = 32  # bytes of an entry up to its jump
+MAX_SECTION_SIZE = 1 << 22  # bytes of a section: 262,144 entries; reading where each jumps to takes 15 s
 SECTION_NAMES = (".plt", ".plt.got", ".plt.sec", ".plt.bnd", ".iplt")
 
 
@@ -52,7 +51,7 @@ class Plt(NamedTuple):
         kinds: dict[Kind, int] = {}
         rules: dict[Rule, int] = {}
         for runs in _group_same_rows(_clip_runs(self.runs, within)):
-            start, end = runs[0].start, _run_end(runs[-1])
+            start, end = runs[0].start, run_end(runs[-1])
             stub = runs[0].stub
             kind = Kind(rep_size=stub.size, mask=True) if stub.repeats and len(runs) == 1 else Kind()
             rows = [
@@ -67,13 +66,13 @@ def find_plt(elf: ElfFile, abi: Abi) -> Plt:
     """Find the PLT in one pass over the sections; of sections that overlap, only the first counts."""
     runs: list[StubRun] = []
     for run in sorted(_find_runs(elf, abi), key=lambda run: run.start):
-        if run.stub.rows and (not runs or run.start >= _run_end(runs[-1])):
+        if run.stub.rows and (not runs or run.start >= run_end(runs[-1])):
             runs.append(run)
     return Plt(abi, runs)
 
 
 def plt_slot_of(piece: DecodedCode) -> int | None:
-    """Return the address of the pointer that a PLT entry jumps through. `piece`: the first bytes of the entry."""
+    """Return the address of the pointer that a PLT entry jumps through."""
     jump = next(piece.flow_points(), None)
     if jump is None or jump.flow is not Flow.INDIRECT:
         return None
@@ -83,7 +82,7 @@ def plt_slot_of(piece: DecodedCode) -> int | None:
     return find_plt_slot(map(piece.instruction, range(len(piece))), jump.address)
 
 
-def _run_end(run: StubRun) -> int:
+def run_end(run: StubRun) -> int:
     return run.start + run.length * run.stub.size
 
 
@@ -154,4 +153,4 @@ def _group_same_rows(runs: Iterator[StubRun]) -> Iterator[list[StubRun]]:
 def _can_join(run: StubRun, following: StubRun) -> bool:
     stubs = run.stub, following.stub
     have_same_row = run.stub.rows == following.stub.rows and len(run.stub.rows) == 1
-    return have_same_row and _run_end(run) == following.start and stubs[0] is not stubs[1] and all(stub.repeats for stub in stubs)
+    return have_same_row and run_end(run) == following.start and stubs[0] is not stubs[1] and all(stub.repeats for stub in stubs)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
     from sframegen.stack.names.gopclntab import GoTable
 
+PLT_SECTIONS = (".plt", ".plt.got", ".plt.sec")
 MAX_CACHED = 1 << 15  # addresses; once there are more, `load_names` drops all of them
 
 
@@ -72,6 +73,7 @@ class FileNames:
                 self._by_address.update(dict.fromkeys(covered, self._by_symbol[table_index, symbol.address]))
             unknown = [address for address in unknown if address not in self._by_address]
         self._by_address.update((address, self._find_without_symbol(address)) for address in unknown)
+        self._name_stubs(unknown)
 
     def release_pages(self) -> None:
         """Drop the file's pages from this process's memory until they are read again."""
@@ -85,6 +87,19 @@ class FileNames:
         names = [printable(symbol.name.partition("@")[0]) for symbol in new]  # without the symbol's version
         for symbol, name in zip(new, self._demangle(names), strict=True):
             self._by_symbol[table_index, symbol.address] = NamedFunction(name, symbol.address)
+
+    def _name_stubs(self, nameless: list[int]) -> None:
+        """Name entries of the procedure linkage table (PLT) for the functions they jump to: `puts@plt`."""
+        plts = [section.header for section in map(self._file.section, PLT_SECTIONS) if section]
+        if addresses := [at for at in nameless if any(0 <= at - plt.sh_addr < plt.sh_size for plt in plts)]:
+            from sframegen.code.context.file_context import find_slots, read_imports  # noqa: PLC0415 - few frames are in a PLT
+
+            with suppress(FormatError):
+                slots = find_slots(self._file, addresses)
+                imports = read_imports(self._file, {slot for _, slot in slots.values()})
+                names = dict(zip(imports, self._demangle([*map(printable, imports.values())]), strict=True))
+                found = {at: (names.get(slot or 0), start) for at, (start, slot) in slots.items()}
+                self._by_address.update((at, NamedFunction(f"{name}@plt", start)) for at, (name, start) in found.items() if name)
 
     def _demangle(self, names: list[str]) -> list[str]:
         mangled = {name for name in names if name.startswith(MANGLED)} if self._demangled else set()
