@@ -164,7 +164,7 @@ class Opener:
         unopened, status = _open_unread(path)
         try:
             if status.st_ino != key.inode or not self._is_device(key, status):
-                raise FormatError("another file has its path")
+                raise FormatError("it could not be read while it was mapped, and another file has its path")
             mapped_at = mapping.time + time.time_ns() - time.monotonic_ns()  # by the clock of file times
             descriptor, has_same_generation = _reopen_to_read(unopened, key)
             if status.st_ctime_ns > mapped_at - (0 if has_same_generation else CLOCK_STEP):
