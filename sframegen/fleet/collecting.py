@@ -89,7 +89,7 @@ def _add_columns(sums: Counter[str], row: FileRow | PackageRow, names: tuple[str
 def write_tables(output: OutputDirectory, visit: Callable[[PackageResult], object]) -> RunTotals:
     """Write the tables of the last run, and return their sums. Only the keys and some thousand rows are kept in memory.
 
-    `visit`: called with the result of each package. Raises FormatError for a result that is damaged, OSError.
+    `visit`: called with the result of each package. Raises FormatError for a result that is missing or damaged, OSError.
     """
     totals = RunTotals()
     with ExitStack() as stack:

@@ -2,8 +2,7 @@
 
 In a worker, each thread has a process of its own for packages, as OneMachine has them, because a package can crash a process.
 Anybody who can connect to the scheduler can run code on its workers. This process checks their results. Dask unpickles all data
-from the scheduler, so that without TLS, anybody who answers at its address could also run code here. Therefore pickles that name
-functions or classes are then refused.
+from the scheduler, also what workers send. Therefore pickles that name functions or classes are refused here.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import socket
 import sys
 import threading
 from contextlib import ExitStack, contextmanager, suppress
-from pickle import PickleError, UnpicklingError
+from pickle import PickleError
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
@@ -40,6 +39,8 @@ RECOMPUTED_STATES = ("lost", "pending")  # states of completed futures that Dask
 CONNECTION_LOST = "lost the connection to the scheduler; run the same command to continue"
 NO_SCHEDULER = "no scheduler answers at this address: start one there with `dask scheduler`, or give another address"
 OTHER_SERVICE = "there is no scheduler at this address, but another service; give the address that `dask scheduler` prints"
+NO_TLS_SCHEDULER = "no scheduler answers at this address, or it and this command do not accept each other's certificates"
+WORKER_FAILED = "a worker cannot be used, for a reason that its log tells; does it have the same Python packages?"
 INVALID_ANSWER = "a worker's answer is not from this version of sframegen"
 NO_CERTIFICATES = "TLS needs certificates (distributed.comm.tls): https://distributed.dask.org/en/stable/tls.html"
 NO_WORKERS = "this scheduler has no workers yet; the run waits for some"
@@ -63,10 +64,9 @@ class DaskCluster:
         from distributed import Client  # noqa: PLC0415 - of the extra `fleet`
 
         for name in ("distributed", *(name for name in logging.root.manager.loggerDict if name.startswith("distributed."))):
-            logging.getLogger(name).setLevel(logging.CRITICAL)  # because the run itself reports workers that died
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # the run itself reports workers that died
         with ExitStack() as stack:
-            if not is_encrypted(self._address):
-                stack.enter_context(only_plain_pickles())
+            stack.enter_context(only_plain_pickles())
             asyncio.run(_check_scheduler(self._address))
             with _engine_errors():
                 self._client = Client(self._address, timeout=CONNECT_SECONDS, set_as_default=False)
@@ -130,10 +130,10 @@ class DaskCluster:
             yield number, item, _parse_answer(answer)
         elif future.status != "error":
             raise EngineError(CONNECTION_LOST)
-        elif "KilledWorker" in (error := f"{type(future.exception()).__name__}: {future.exception()}"):
+        elif "KilledWorker" in f"{type(future.exception()).__name__}: {future.exception()}":
             killed.append((number, item))
         else:
-            raise EngineError(to_one_line(f"a worker cannot be used: {error}"))
+            raise EngineError(WORKER_FAILED)
 
 
 def _parse_answer(text: object) -> Finished:
@@ -173,7 +173,7 @@ async def _check_scheduler(address: str) -> None:
         async with asyncio.timeout(CONNECT_SECONDS):
             comm = await connect(address, timeout=CONNECT_SECONDS, **arguments)
     except OSError as error:
-        raise EngineError(NO_SCHEDULER, file=address) from error
+        raise EngineError(NO_TLS_SCHEDULER if is_encrypted(address) else NO_SCHEDULER, file=address) from error
     except Exception as error:  # for bytes of another protocol, Dask raises many kinds of exceptions
         raise EngineError(OTHER_SERVICE, file=address) from error
     comm.abort()
@@ -195,6 +195,10 @@ def is_this_machine(address: str) -> bool:
 _only_plain = threading.Event()  # set within `only_plain_pickles`
 
 
+class RefusedPickleError(PickleError, TypeError):
+    """Raised for a pickle that names a class. After any error but a TypeError in a traceback, Dask would lose the message."""
+
+
 @contextmanager
 def only_plain_pickles() -> Iterator[None]:
     """Refuse pickles in this process that name anything but a plain type, until the end of the block."""
@@ -210,7 +214,7 @@ def _refuse_classes(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "pickle.find_class" and _only_plain.is_set():
         module, name, *_ = arguments
         if module != "builtins" or name not in ALLOWED_TYPES:
-            raise UnpicklingError(f"{module}.{name}: not from a scheduler without TLS")
+            raise RefusedPickleError(f"a pickle of the cluster names {module}.{name}")
 
 
 # -- in a worker

@@ -12,8 +12,7 @@ import fcntl
 import json
 import os
 from contextlib import contextmanager, suppress
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, get_args, get_origin, get_type_hints
 
 from linker.files.location import Location, OwnDirectory
 from linker.files.rename_into_place import writing_new
@@ -30,6 +29,7 @@ MAX_RESULT_BYTES = 1 << 28
 NO_KEY = bytes(KEY_BYTES)  # in the file of keys, for a package that has no result yet
 FILE_MODE = 0o644  # before the umask, so that other users can never write
 LOCK_MODE = 0o600  # of the lock file, because any user who can open it could lock it
+COLUMN_TYPES = {row_type.__name__: get_type_hints(row_type) for row_type in (FileRow, PackageRow)}
 Row = TypeVar("Row", FileRow, PackageRow)
 
 
@@ -62,15 +62,15 @@ class OutputDirectory(OwnDirectory):
         self.write_json(_result_path(key), {"package": vars(result.package), "files": [vars(row) for row in result.files]})
 
     def read_result(self, key: str) -> PackageResult:
-        """Read the result of a key. Raises FormatError if it is incomplete or damaged, OSError."""
-        with self.open_file(_result_path(key)) as file:
-            raw = file.read(MAX_RESULT_BYTES)
+        """Read the result of a key. Raises FormatError if it is missing, incomplete or damaged."""
         try:
-            value = json.loads(raw)
+            with self.open_file(_result_path(key)) as file:
+                value = json.loads(file.read(MAX_RESULT_BYTES))
             package = _parse_row(PackageRow, value["package"])
             return PackageResult(package, [_parse_row(FileRow, row) for row in value["files"]])
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise FormatError("no whole result of a package", file=f"{self.path}/{_result_path(key)}") from error
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            why = f": {error.strerror}" if isinstance(error, OSError) else ""
+            raise FormatError(f"no whole result of a package{why}", file=f"{self.path}/{_result_path(key)}") from error
 
     def write_no_content(self, key: str, item: Item, outcome: RowOutcome, reason: str) -> Finished:
         """Write the result of a package that was refused or failed before its content was known. Raises OSError."""
@@ -88,7 +88,7 @@ class OutputDirectory(OwnDirectory):
         """Return the package's row if its result is complete and not a failure, so that it need not be repeated; else None."""
         try:
             result = self.read_result(key)
-        except (FormatError, OSError):
+        except FormatError:
             return None
         package = result.package
         if package.outcome is RowOutcome.FAILED or (package.new_package_bytes and not self._has_rewritten(package)):
@@ -181,7 +181,22 @@ def _identity_path(identity_key: str) -> str:
 
 
 def _parse_row(row_type: type[Row], values: dict[str, Any]) -> Row:
-    names = {field.name for field in fields(row_type)}
-    if values.keys() != names:
+    """Parse a row, which a hostile worker may have written. Raises ValueError, TypeError or AttributeError for anything else."""
+    types = COLUMN_TYPES[row_type.__name__]
+    if values.keys() != types.keys():
         raise ValueError("other fields")
-    return row_type(**values | {"outcome": RowOutcome(values["outcome"])})
+    row = row_type(**values | {"outcome": RowOutcome(values["outcome"])})
+    if not all(_is_valid(value, types[name]) for name, value in vars(row).items()):
+        raise ValueError("another type")
+    return row
+
+
+def _is_valid(value: object, column_type: Any) -> bool:  # noqa: ANN401 - a type, perhaps a generic one
+    """Return True if the column can store the value. May raise TypeError otherwise."""
+    if column_type is int:
+        return type(value) is int and abs(value) < 1 << 63
+    if column_type is float:
+        return isinstance(value, float) or _is_valid(value, int)
+    if isinstance(value, list | dict) and type(value) is get_origin(column_type):
+        return all(_is_valid(one, get_args(column_type)[-1]) for one in (value.values() if isinstance(value, dict) else value))
+    return isinstance(value, column_type)

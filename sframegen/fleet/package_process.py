@@ -177,6 +177,8 @@ def _kill_when_parent_dies(pipe: int) -> None:
     poll.register(pipe, 0)  # without any event, only the end of the other side (POLLHUP) is reported
     poll.poll()
     shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
+    with suppress(OSError):  # another process still uses it, or a worker does
+        os.rmdir(os.path.dirname(os.environ["TMPDIR"]))  # noqa: PTH106, PTH120 - as text
     os.killpg(0, signal.SIGKILL)
 
 

@@ -5,6 +5,7 @@ import gc
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,8 +15,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
-from sframegen import api
+from sframegen import FormatError, api
+from sframegen.cli.fleet import command
 from sframegen.fleet.collecting import ParquetTable
 from sframegen.fleet.fleet_run import FleetRun
 from sframegen.fleet.one_machine import OneMachine
@@ -134,6 +137,32 @@ def test_a_damaged_result_is_made_again(pool: Path, tmp_path: Path, damage: byte
     assert PACKAGES - 2 <= fleet.earlier_packages <= PACKAGES - 1
 
 
+@pytest.mark.parametrize("value", [b'"3"', b"true", b"%d" % (1 << 63), b"[]"])
+def test_a_result_with_a_value_of_no_column_is_made_again(pool: Path, tmp_path: Path, value: bytes) -> None:
+    run(pool, tmp_path)
+    table = rows(tmp_path, "packages")
+    result, *_ = tmp_path.glob("results/*/*.json")
+    result.write_bytes(re.sub(rb'(?<="entries":)\d+', value, result.read_bytes()))
+    fleet, _ = run(pool, tmp_path)
+    assert fleet.earlier_packages == PACKAGES - 1
+    assert rows(tmp_path, "packages") == table
+
+
+def test_a_result_that_is_gone_is_named(pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a worker elsewhere has written it, and this machine does not see it."""
+    monkeypatch.setattr(OutputDirectory, "read_keys", lambda _: iter(["ab" * 32]))
+    with pytest.raises(FormatError, match=r"/results/ab/(ab){32}\.json: no whole result of a package: No such file or directory$"):
+        run(pool, tmp_path)
+
+
+def test_an_empty_name_of_a_directory(pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be the working directory."""
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(command, ["run", str(pool), "-o", ""])
+    assert (done.exit_code, list(tmp_path.glob("*.parquet"))) == (2, [])
+    assert done.stderr.endswith("Invalid value for '-o' / '--output': an empty name\n")
+
+
 def test_a_failed_package_is_tried_again(pool: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with served(pool) as (url, requests):
@@ -196,10 +225,9 @@ def test_an_interrupted_run_continues(pool: Path, tmp_path: Path, number: signal
             assert process.returncode == 128 + number
             (line,) = errors.splitlines()
             assert line.endswith(f"packages of {PACKAGES} done; run the same command for the others")
-            assert list((tmp_path / "temporary").iterdir()) == []
         assert len(others) == 1
         wait_for_the_end(others)  # it sees that its parent has ended
-        assert [path for path in (tmp_path / "temporary").rglob("*") if path.name.startswith("package-")] == []
+        assert list((tmp_path / "temporary").iterdir()) == []
         done = {path.name for path in (tmp_path / "out/results").rglob("*.json")}
         requests.clear()
         fleet, watched = run(tmp_path / "list", tmp_path / "out")

@@ -79,6 +79,9 @@ def test_several_sources_have_names_of_their_own(tmp_path: Path) -> None:
     items = list(list_items(sources))
     assert [item.name for item in items if not isinstance(item, Exception)] == ["pool/p.tar", "pool-2/p.tar"]
     assert isinstance(items[1], FileNotFoundError)
+    (unreadable,) = list_items(["/proc/self/mem"])
+    assert isinstance(unreadable, OSError)
+    assert unreadable.filename == "/proc/self/mem"
 
 
 @pytest.mark.parametrize("source", ["pool", "./pool", "list", "pool/p.tar", "file://pool", "pool/../pool"])

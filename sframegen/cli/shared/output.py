@@ -39,7 +39,9 @@ class PathName(click.Path):
     This also saves two system calls for each file, of which there may be thousands.
     """
 
-    def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002 - click's
+    def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not value and isinstance(param, click.Option):  # of a variable that is not set; as a directory, it would be this one
+            self.fail("an empty name", param, ctx)
         return os.fspath(value)
 
 

@@ -52,6 +52,8 @@ def list_items(sources: Sequence[str]) -> Iterator[Item | Exception]:
         except (FormatError, OSError) as error:
             if isinstance(error, FormatError):
                 error.file = error.file or without_secrets(source)
+            else:
+                error.filename = error.filename or source
             yield error
 
 
