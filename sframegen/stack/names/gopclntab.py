@@ -37,12 +37,12 @@ WORDS_AT = 8  # offset of the words of the header: after magic number, two zero 
 FUNCTION_COUNT, TEXT_START, NAMES = 0, 2, 3  # indexes of words in the header; from NAMES on, there are five offsets of parts
 OFFSET_SIZE = 4  # bytes of a function's address in the table
 MAX_MODULE_DATA = 512  # bytes of the runtime's record of a program (moduledata) up to the addresses of its text
-MAX_RELOCATIONS = 1 << 22  # of one section
+MAX_RELOCATIONS = 1 << 22  # of all sections
 NAME_FIELD, SP_FIELD, FILE_FIELD, LINE_FIELD, UNIT_FIELD = 1, 4, 5, 6, 8  # numbers of fields in a function's record
 IS_OUTERMOST, WRITES_SP = 1, 2  # bits of a function's flags
 MAX_FRAME = 1 << 31  # bytes
 WORD_SIZE = 8  # bytes of an address on all machines here
-MAX_CANDIDATES = 64  # matches in a segment that are tried
+MAX_CANDIDATES = 64  # matches in a segment, headers in a file and names in a table that are tried
 # The magic number of 1.18 or 1.20 in either byte order, two zero bytes, the instruction size, and the size of a pointer.
 HEADER = re.compile(rb"(?:[\xf0\xf1]\xff\xff\xff|\xff\xff\xff[\xf0\xf1])\x00\x00[\x01\x02\x04]\x08", re.DOTALL)
 
@@ -112,6 +112,8 @@ class GoTable:
         self.layout = layout
         self._text_start = self.header_word(TEXT_START) if text_start is None else text_start
         self._names, self._units, self._files, self._values, self._functions = map(self.header_word, range(NAMES, NAMES + 5))
+        self._decoded: dict[int, tuple[array[int], array[int]]] = {}  # tables of files and lines, by offset
+        self._values_left = len(data) // 2  # that may still be decoded
         self.count = self.header_word(FUNCTION_COUNT)
         if self.count > MAX_FUNCTIONS or self._functions + (2 * self.count + 1) * OFFSET_SIZE > len(data):
             raise FormatError(f"{self.count:,} functions do not fit", ".gopclntab", 8, name)
@@ -161,6 +163,11 @@ class GoTable:
             if 0 < size <= entry.end - entry.start:
                 name = self._read_text(self._names, self._read_field(entry, NAME_FIELD))
                 yield GoFrame(name, entry.start, entry.start + size, steps, self._read_flags(entry) & IS_OUTERMOST != 0)
+
+    @property
+    def has_names(self) -> bool:
+        """Return True if one of the first functions has a name."""
+        return any(self.function_at(self._start_of(number)) for number in range(min(self.count, MAX_CANDIDATES)))
 
     def outermost_ranges(self) -> Iterator[tuple[int, int]]:
         """Yield the ranges of functions that begin a stack and write SP, so that no caller can be found from them."""
@@ -223,12 +230,24 @@ class GoTable:
 
     def _find_value(self, entry: _TableEntry, offset: int | None, address: int) -> int | None:
         """Return the value for the code at an address, from the table at an offset in the part of values."""
-        pc = entry.start
-        for value, size in self._read_values(offset or 0):
-            pc += size
-            if pc > address:
-                return value
-        return None
+        ends, values = self._decode_values(offset or 0)
+        index = bisect_right(ends, address - entry.start)
+        return values[index] if index < len(ends) else None
+
+    def _decode_values(self, offset: int) -> tuple[array[int], array[int]]:
+        """Return where each value of the table at an offset ends in the function's code, and the values.
+
+        All tables together have no more steps than the data has pairs of bytes, so that overlapping ones cannot take longer.
+        """
+        if offset not in self._decoded:
+            ends, values, end = array("Q"), array("q"), 0
+            for value, size in islice(self._read_values(offset), self._values_left):
+                end += size
+                ends.append(end)
+                values.append(value)
+            self._values_left -= len(ends)
+            self._decoded[offset] = ends, values
+        return self._decoded[offset]
 
     def _read_sp_steps(self, offset: int) -> tuple[tuple[tuple[int, int], ...], int]:
         """Return the SP steps at an offset, and the bytes of code that they cover, or 0 if the steps are impossible."""
@@ -317,12 +336,14 @@ def _find_text_start(elf: ElfFile, table: GoTable, address: int) -> int:
 def _read_relocated_words(elf: ElfFile) -> dict[int, int]:
     """Return {address: link-time address}, to which the dynamic loader adds the load address, for each relocated word."""
     words: dict[int, int] = {}
+    layout = RECORDS[Rela, elf.byte_order]
+    rows_left = min(len(elf.data) // layout.size, MAX_RELOCATIONS)  # sections may share their bytes
     for section in elf.sections:
         if section.header.sh_type == SHT.RELA:
-            layout = RECORDS[Rela, elf.byte_order]
-            raw = elf.contents(section)
+            raw = elf.contents(section)[: rows_left * layout.size]
+            rows_left -= len(raw) // layout.size
             rows = map(Rela._make, layout.iter_unpack(raw[: len(raw) // layout.size * layout.size]))
-            words |= {row.r_offset: row.r_addend for row in islice(rows, MAX_RELOCATIONS) if not row.symbol}
+            words |= {row.r_offset: row.r_addend for row in rows if not row.symbol}
     return words
 
 
@@ -330,10 +351,19 @@ def _find_pointers(elf: ElfFile, address: int, relocated: dict[int, int]) -> Ite
     """Yield the addresses of data words that hold `address`."""
     yield from islice((at for at, value in relocated.items() if value == address), MAX_CANDIDATES)
     pattern = re.compile(re.escape(address.to_bytes(WORD_SIZE, elf.byte_order)))
+    for start, data in _data_segments(elf):
+        yield from (start + match.start() for match in islice(pattern.finditer(data), MAX_CANDIDATES))
+
+
+def _data_segments(elf: ElfFile) -> Iterator[tuple[int, memoryview]]:
+    """Yield address and bytes of each segment without code: together no more bytes than the file has, as segments may overlap."""
+    bytes_left = len(elf.data)
     for load in elf.segments:
         if load.p_type == PT.LOAD and not load.p_flags & PF.X:
-            data = elf.slice(load.p_offset, load.p_filesz, "PT_LOAD")
-            yield from (load.p_vaddr + match.start() for match in islice(pattern.finditer(data), MAX_CANDIDATES))
+            bytes_left -= max(load.p_filesz, 1)
+            if bytes_left < 0:
+                return
+            yield load.p_vaddr, elf.slice(load.p_offset, load.p_filesz, "PT_LOAD")
 
 
 def _read_word(elf: ElfFile, address: int) -> int:
@@ -345,15 +375,11 @@ def _read_word(elf: ElfFile, address: int) -> int:
 
 def _search_table(elf: ElfFile) -> GoTable | None:
     """Return the table that a search in the data of the program finds, in case its sections were renamed, joined or removed."""
-    for load in elf.segments:
-        if load.p_type != PT.LOAD or load.p_flags & PF.X:
+    matches = ((start, data, match.start()) for start, data in _data_segments(elf) for match in HEADER.finditer(data))
+    for start, data, at in islice(matches, MAX_CANDIDATES):
+        try:
+            if GoTable(data[at:], elf.byte_order).has_names:
+                return _open_table(elf, data[at:], start + at)
+        except FormatError:
             continue
-        data = elf.slice(load.p_offset, load.p_filesz, "PT_LOAD")
-        for match in islice(HEADER.finditer(data), MAX_CANDIDATES):
-            try:
-                table = _open_table(elf, data[match.start() :], load.p_vaddr + match.start())
-            except FormatError:
-                continue
-            if table.count and next(table.functions(), None):
-                return table
     return None

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from sframegen.base.errors import FormatError
-from sframegen.elf.file import open_elf
+from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.records import RECORDS, SHF, SHT, Rela
 from sframegen.stack.names import gopclntab
 from sframegen.stack.names.file_names import FileNames
-from sframegen.stack.names.gopclntab import GO_LAYOUTS, MAX_STEPS, GoFrame, GoFunction, GoLayout, GoLine, GoTable, find_go_table
+from sframegen.stack.names.gopclntab import GO_LAYOUTS, GoFrame, GoFunction, GoLayout, GoLine, GoTable, find_go_table
+from tests.hostile.test_linear_cost import BODY, NAMES, elf_file, load, section, work
+from tests.support.inputs.linker_inputs import without_sections
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -199,15 +202,61 @@ def test_steps_without_sense_are_counted(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not [*table.frames()]
 
 
-@pytest.mark.dear
-def test_a_line_table_without_an_end() -> None:
-    """The values of the first function never come to an address."""
+def calls_of(method: str, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Return a list that gets the arguments of each call."""
+    calls: list[object] = []
+    original = getattr(GoTable, method)
+
+    def counted(*arguments: object) -> object:
+        calls.append(arguments)
+        return original(*arguments)
+
+    monkeypatch.setattr(GoTable, method, counted)
+    return calls
+
+
+def test_line_tables_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They never come to an address, and each begins within the one before: no address may cost all their steps again."""
     data, _, record = first_record()
     (values_part,) = struct.unpack_from("<Q", data, 8 + 6 * 8)
-    struct.pack_into("<2I", data, record + 20, *[len(data) - values_part] * 2)
-    table = GoTable(memoryview(bytes(data) + b"\x02\x00" * (MAX_STEPS + 10)), "little")
+    for number in range(len(FUNCTIONS)):
+        struct.pack_into("<2I", data, record + 36 * number + 20, *[len(data) - values_part + 2 * number] * 2)
+    data += b"\x02\x00" * 1000
+    calls = calls_of("_read_varint", monkeypatch)
+    table = GoTable(memoryview(bytes(data)), "little")
     assert table.function_at(TEXT) is not None
-    assert table.line_at(TEXT) is None
+    assert not any(map(table.line_at, range(TEXT, TEXT + 0x70)))
+    assert len(calls) < 2 * len(data)
+
+
+def test_a_search_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many headers share functions without names, and segments share all of them."""
+    headers, functions = 100, 1000
+    body = b"".join(
+        struct.pack("<IHBB8Q", GO_LAYOUTS[-1].magic, 0, 1, 8, functions, 0, TEXT, 4, 0, 0, 0, 72 * number)
+        for number in range(headers, 0, -1)
+    )
+    body += struct.pack(f"<{2 * functions}I", *(number for at in range(functions) for number in (16 * at, 8))) + bytes(64)
+    file = elf_file(body + NAMES, [section(SHT.STRTAB, BODY + len(body), len(NAMES))], [load(0, BODY + len(body))] * 9)
+    calls = calls_of("function_at", monkeypatch)
+    assert find_go_table(ElfFile(memoryview(without_sections(file)))) is None
+    assert 0 < len(calls) <= gopclntab.MAX_CANDIDATES**2
+
+
+def test_sections_that_share_relocations() -> None:
+    """Which may say where text begins, in a table that does not: each is read once."""
+    table = written(GO_LAYOUTS[-1], text=0)
+    names = b"\0.gopclntab\0"
+    rows = RECORDS[Rela, "little"].pack(8, 8, 5) * 1000
+    at = BODY + len(table)
+    sections = [section(SHT.PROGBITS, BODY, len(table), SHF.ALLOC, sh_name=1), *[section(SHT.RELA, at, len(rows))] * 1000]
+    strings = section(SHT.STRTAB, at + len(rows), len(names))
+    elf = ElfFile(memoryview(elf_file(table + rows + names, [strings, *sections])))
+
+    def find(_: bytes) -> None:
+        assert find_go_table(elf) is not None
+
+    assert work(find, b"")[0] < len(elf.data)
 
 
 @pytest.mark.dear
