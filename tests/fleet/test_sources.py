@@ -108,13 +108,15 @@ SHA = hashlib.sha256(b"x").hexdigest()
 @pytest.mark.parametrize(("ending", "packed"), [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress)])
 @pytest.mark.parametrize("is_remote", [False, True])
 def test_apt_indexes(tmp_path: Path, ending: str, packed: type, is_remote: bool) -> None:
-    text = PARAGRAPH.format("a_1%3a2+b~c", SHA) + PARAGRAPH.format("two", "no checksum") + "Package: virtual\n\n"
+    text = (
+        PARAGRAPH.format("a_1%3a2+b~c", SHA) + PARAGRAPH.format("two", "no checksum") + "Package: virtual\nMaintainer: \udc99\n\n"
+    )
     index = tmp_path / f"debian/dists/stable/main/binary-amd64/Packages{ending}"
     index.parent.mkdir(parents=True)
-    index.write_bytes(packed(text.encode()))
+    index.write_bytes(packed(os.fsencode(text)))
     flat = tmp_path / f"flat/Packages{ending}"
     flat.parent.mkdir()
-    flat.write_bytes(packed(text.encode()))
+    flat.write_bytes(packed(os.fsencode(text)))
     with served(tmp_path) as (url, _):
         base = url if is_remote else str(tmp_path)
         first, second = list_source(f"{base}/{index.relative_to(tmp_path)}")

@@ -240,11 +240,16 @@ def _read_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
     incomplete_line = b""
     for piece in _read_unpacked(file, name):
         *lines, incomplete_line = (incomplete_line + piece).split(b"\n")
-        yield from lines
+        yield from map(_as_utf8, lines)
         if len(incomplete_line) > MAX_LINE_BYTES:
             raise FormatError(f"a line of more than {MAX_LINE_BYTES:,} bytes", file=name)
     if incomplete_line:
-        yield incomplete_line
+        yield _as_utf8(incomplete_line)
+
+
+def _as_utf8(line: bytes) -> bytes:
+    """Return the line with escapes for bytes that are not UTF-8, from which the parser would guess another encoding, or fail."""
+    return line.decode(errors="backslashreplace").encode()
 
 
 def is_index(path_or_url: str) -> bool:
