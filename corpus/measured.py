@@ -32,7 +32,7 @@ def argument_parser(study: str, about: str | None) -> argparse.ArgumentParser:
 
 def write(path: Path | None, results: Mapping[str, object], version: str = __version__) -> None:
     """Write the results, after what they were measured with and on; print them where no path is given."""
-    text = as_text(about(version) | dict(results))
+    text = as_text(about(version) | dict(results)).replace(f"{Path.home()}/", "~/")
     if path:
         path.write_text(text)
     else:
