@@ -274,6 +274,7 @@ def test_dh_sframe_options(
         ("#!/bin/sh\nkill -9 $$\n", ["--", "--min-coverage=5"], True),
         ("#!/bin/sh\nexit 1\n", [], False),
         ("#!/bin/sh\nexit 1\n", ["--", "--strict"], True),
+        ("#!/bin/sh\nexit 2\n", [], True),  # a misspelt option must not be overlooked
         ("#!/nowhere\n", [], False),
     ],
 )
@@ -379,6 +380,11 @@ def test_rpmbuild_fails_if_asked_to(tmp_path: Path, environment: dict[str, str],
     built = rpm(tmp_path, without, *loaded(environment), header=f"%global _sframe_options -v {options}", status=int(fails))
     assert bool(built.packages) is not fails
     assert "no sframegen on PATH" in built.log
+
+
+def test_brp_sframe_fails_for_wrong_options(environment: dict[str, str], tmp_path: Path) -> None:
+    script = [place(environment, "--rpm-dir") + "/brp-sframe", "--min-coverge", "99"]
+    assert "--min-coverge" in run(script, tmp_path, environment | {"RPM_BUILD_ROOT": str(tmp_path)}, status=2)
 
 
 @pytest.mark.parametrize("root", ["", "/", "absent"])
