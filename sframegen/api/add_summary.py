@@ -70,11 +70,10 @@ class Package(NamedTuple):
     size: int  #: of the package now; `size_before` if it was not written
     files: tuple[Summary, ...]  #: its programs and libraries without the refused ones, in their order
 
-    def one_line(self) -> str:
-        changed = f", {self.changed:,} of {format_count(self.elf_files, 'ELF file')} given a section" * bool(self.elf_files)
-        refused = f", {self.refused:,} refused" * bool(self.refused)
-        sizes = f", {self.size_before:,} -> {self.size:,} bytes" * (self.size != self.size_before)
-        return f"{self.kind}{changed}{refused}{sizes}"
+    def one_line(self, *, dry_run: bool = False) -> str:
+        given = f" {'would be ' * dry_run}given a section" + f", {self.refused:,} refused" * bool(self.refused)
+        line = self.kind + f", {self.changed:,} of {format_count(self.elf_files, 'ELF file')}{given}" * bool(self.elf_files)
+        return line + f", {self.size_before:,} -> {self.size:,} bytes" * (self.size != self.size_before)
 
     def to_json(self) -> dict[str, Any]:
         return self._asdict() | {"files": [file.to_json() for file in self.files]}
@@ -124,7 +123,8 @@ class Summary:
         """The line that the command prints by default."""
         file = printable(self.file)
         if self.package is not None:
-            file += f": {self.package.one_line()}"
+            is_written = self.output or any(one.detached for one in self.package.files)
+            file += f": {self.package.one_line(dry_run=self.package.changed > 0 and not is_written)}"
         if not self.section_bytes:
             return f"{file}: {self.note}"
         functions = format_count(self.functions, "function") if self.code_bytes else "no CFI"

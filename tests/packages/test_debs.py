@@ -48,7 +48,8 @@ def test_sums_and_installed_size_hold_and_all_else_is_kept(library: bytes, tmp_p
     files = {"usr/lib/a.so": library, "usr/share/doc/x": b"text", "usr/lib/b c.so": library}
     path = deb_of(tmp_path / "x.deb", files)
     given, control = path.read_bytes(), archive(path, "control.tar")
-    add_to_package(path, output=tmp_path / "again.deb")
+    assert ": deb, 2 of 2 ELF files would be given a section: " in add_to_package(path, dry_run=True).one_line()
+    assert ": deb, 2 of 2 ELF files given a section, " in add_to_package(path, output=tmp_path / "again.deb").one_line()
     assert path.read_bytes() == given
     add_to_package(path)
     assert path.read_bytes() == (tmp_path / "again.deb").read_bytes()
