@@ -61,9 +61,8 @@ def read_cfi_sections(sections: Iterable[CfiSection], registers: FollowedRegiste
             raise FormatError(RUN_FAULTS[TOO_MANY_STATES], section.name)
     table = _join_tables(section_tables)
     table.list_ends = list_ends
-    register_rule = cache(
-        partial(_build_register_rule, section_bases)
-    )  # so that rules that share a long expression copy it only once
+    # Cached, so that rules that share a long expression copy it only once.
+    register_rule = cache(partial(_build_register_rule, section_bases))
     register_rules = cache(lambda states: [register_rule(*rule) for rule in REGISTER_PART.iter_unpack(states)])  # few differ
     table.rules = [_build_rule(state, register_rule, register_rules) for state in rule_numbers]
     return table

@@ -123,7 +123,6 @@ class Target:
 
 
 def _leads_to(path: StrPath, location: Location) -> bool:
-    """Return True if the path leads to the file at the location."""
     status = location.status()
     return status is not None and os.path.samestat(os.stat(path), status)  # noqa: PTH116 - a PathLike of any kind
 

@@ -32,7 +32,6 @@ Gaps: TypeAlias = "tuple[Gap, ...]"  # ascending, disjoint
 
 
 def total_size(gaps: Gaps) -> int:
-    """Return the total size of the gaps in bytes."""
     return sum(gap.size for gap in gaps)
 
 

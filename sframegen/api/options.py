@@ -90,8 +90,6 @@ class WriteOptions:
 
 
 class AddOptions(NamedTuple):
-    """All options of `add_section`."""
-
     section: SectionOptions
     writing: WriteOptions
     running: JobOptions = JobOptions()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Self
@@ -197,7 +197,7 @@ def _profile(
                 pids = frozenset([command.pid])
             plan = plan._replace(targets=pids, after_exec=command is not None)
         session, reason_for_copies = open_session(plan, backend)
-        opened.enter_context(session)
+        opened.enter_context(closing(session))
         if reason_for_copies and not quiet:
             note(reason_for_copies)
         session.begin()

@@ -136,7 +136,6 @@ def companion_of(elf: ElfFile) -> Companion | None:
 
 
 def is_detached(elf: ElfFile) -> bool:
-    """Return True for the file of a detached section."""
     return companion_of(elf) is Companion.DETACHED_SECTION
 
 

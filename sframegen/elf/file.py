@@ -137,7 +137,6 @@ class ElfFile:
         return self._compression(section).ch_size if section.header.sh_flags & SHF.COMPRESSED else section.header.sh_size
 
     def _compression(self, section: Section) -> Chdr:
-        """Return a section's compression header."""
         header = section.header
         if header.sh_size < CHDR_SIZE:
             raise self.error(f"expected {CHDR_SIZE} bytes of compression header, have {header.sh_size}", section.name, 0)

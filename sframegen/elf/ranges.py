@@ -38,7 +38,6 @@ def align_up(value: int, align: int) -> int:
 
 
 def sum_sizes(ranges: Iterable[Range]) -> int:
-    """Return the total size of the ranges."""
     return sum(end - start for start, end in ranges)
 
 

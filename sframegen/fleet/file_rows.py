@@ -94,7 +94,6 @@ class PackageFiles:
 
 
 def fill_from_summary(row: FileRow, summary: Summary) -> None:
-    """Fill the row from the summary of `add_section`."""
     row.outcome = RowOutcome(summary.outcome)
     if row.outcome is RowOutcome.NOTHING:
         row.reason = explain_empty_section(summary.functions, summary.ignored_fdes)

@@ -142,7 +142,6 @@ def _pass_and_rewrite(item: Item, source: BinaryIO, files: PackageFiles, output:
 
 
 def _reset_peak_memory() -> None:
-    """Reset the kernel's count of this process' peak memory."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # resets VmHWM: proc(5)
 

@@ -79,13 +79,8 @@ AMD64 = Abi(
     register_names=("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", *(f"r{n}" for n in range(8, 16)), "rip"),
     base_registers=range(16),
     fixed_ra_offset=-8,
-    relocations={
-        1: ABSOLUTE_64,
-        10: ABSOLUTE_32,
-        11: ABSOLUTE_32,
-        24: RELATIVE_64,
-        2: RELATIVE_32,
-    },  # R_X86_64_64, 32, 32S, PC64, PC32
+    # R_X86_64_64, 32, 32S, PC64, PC32
+    relocations={1: ABSOLUTE_64, 10: ABSOLUTE_32, 11: ABSOLUTE_32, 24: RELATIVE_64, 2: RELATIVE_32},
     relative=8,
     module_note="x86-64 kernels walk their own stacks with ORC tables, and do not read the section",
 )

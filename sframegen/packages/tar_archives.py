@@ -226,7 +226,6 @@ class Admission:
 
 
 def extended_attributes(entry: TarEntry) -> set[str]:
-    """Return the names of an entry's extended attributes."""
     return {key.removeprefix(start) for key in entry.info.pax_headers for start in ATTRIBUTES if key.startswith(start)}
 
 

@@ -30,8 +30,6 @@ def is_signature(path: str) -> bool:
 
 
 class RecordRow(NamedTuple):
-    """A row of RECORD."""
-
     path: str
     hash: str  # "sha256=...", "" if there is none
     size: str

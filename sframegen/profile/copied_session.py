@@ -15,7 +15,7 @@ import select
 import time
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from sframegen.base.errors import FormatError, SframegenError
 from sframegen.profile.bpf.kernel_records import UnfinishedWalk, UnwalkedStack
@@ -124,7 +124,7 @@ class CopiedSession:
         self.plan = plan
         self.samples = 0
         with ExitStack() as opened:
-            self._builder = opened.enter_context(TableBuilder(WORKERS, TableCache(), stores=plan.stores))
+            self._builder = opened.enter_context(closing(TableBuilder(WORKERS, TableCache(), stores=plan.stores)))
             for pid in plan.targets:
                 if not is_process(pid):
                     raise SframegenError(f"process {pid}: no such process")
@@ -152,10 +152,7 @@ class CopiedSession:
                 self._poll.register(fileno, select.EPOLLIN)
             self._opened = opened.pop_all()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._opened.close()
 
     def begin(self) -> None:

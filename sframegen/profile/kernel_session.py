@@ -12,7 +12,6 @@ import select
 import time
 from collections import Counter
 from contextlib import ExitStack, closing, suppress
-from typing import Self
 
 from sframegen.base.text import format_count
 from sframegen.profile.bpf.kernel_records import LOSS_REASONS, NewArea, NewStack, UnfinishedWalk
@@ -108,7 +107,7 @@ NO_ROOM = "the memory for tables was full: its table was used outside of the ker
 
 
 class KernelSession:
-    """A profile. In a `with` block, call `begin`, then `advance` until it ends, then `finish`. Raises LoadError, EventError."""
+    """A profile. Call `begin`, then `advance` until it ends, then `finish`, then `close`. Raises LoadError, EventError."""
 
     def __init__(self, plan: ProfilePlan) -> None:
         self.plan = plan
@@ -123,7 +122,7 @@ class KernelSession:
             opened.enter_context(raised_priority())
             begin_helpers()  # they inherit the raised priority
             self._cache = TableCache()
-            self._builder = opened.enter_context(TableBuilder(MAX_BUILDERS, self._cache, stores=plan.stores))
+            self._builder = opened.enter_context(closing(TableBuilder(MAX_BUILDERS, self._cache, stores=plan.stores)))
             self.follower = Follower(plan.targets)
             opened.callback(self.follower.close)
             self._files = self.follower.files
@@ -140,10 +139,7 @@ class KernelSession:
                 self._poll.register(fileno, select.EPOLLIN)
             self._opened = opened.pop_all()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._opened.close()
 
     def begin(self) -> None:

@@ -61,5 +61,4 @@ def is_off_cpu(frames: Sequence[int]) -> bool:
 
 
 def off_cpu_label(reason: int) -> str:
-    """Return the label of an off-CPU frame, for users."""
     return f"[off CPU: {OFF_CPU_WORDS[OffCpu(reason)]}]"

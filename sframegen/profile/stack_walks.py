@@ -266,9 +266,8 @@ class WaitingStacks:
 
     def used_files(self) -> set[int]:
         """Return the numbers of all files in the mappings of waiting stacks."""
-        distinct = {
-            id(stored.spans): stored.spans for stored in (*self._stacks, *self._due)
-        }  # thousands of stacks share their spans
+        # Thousands of stacks share their spans.
+        distinct = {id(stored.spans): stored.spans for stored in (*self._stacks, *self._due)}
         return {span.file for spans in distinct.values() for span in spans}
 
     def close(self) -> None:

@@ -72,5 +72,4 @@ def is_compiled(name: str) -> bool:
 
 
 def packages_directory() -> str:
-    """Return the directory that contains our packages."""
     return os.path.dirname(os.path.dirname(os.path.realpath(str(sys.modules["sframegen"].__file__))))  # noqa: PTH120

@@ -8,7 +8,7 @@ import select
 import signal
 from collections import deque
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from sframegen.program.forked import Answer, ForkedProcess
 from sframegen.program.signals import signals_held
@@ -47,12 +47,6 @@ class Pool(Generic[I]):
         self._epoll = select.epoll()  # of the processes' pipes, and of the next descriptor
         self._answered_event = os.eventfd(0, os.EFD_CLOEXEC)  # readable after `finish`
         self._epoll.register(self._answered_event, select.EPOLLIN)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the processes with SIGTERM, and wait for them, because they may have temporary files to remove."""

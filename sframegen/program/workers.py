@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -53,7 +54,7 @@ def run_all(work: Callable[[I], T], items: Sequence[I], jobs: int, order: Iterab
     from sframegen.program.pool import Pool  # noqa: PLC0415
 
     pool: Pool[int] = Pool(lambda: ForkedProcess(lambda number: run_or_catch(work, items[number])), jobs)
-    with pool:
+    with closing(pool):
         pool.put(*(range(len(items)) if order is None else order))
         while pool.pending:
             for number, answer in pool.take_answers(None):

@@ -84,6 +84,5 @@ class Registry:
         return removed
 
     def find(self, pc: int) -> Region | None:
-        """Return the region that contains `pc`; None if there is none."""
         at = bisect_right(self._regions, pc, key=START) - 1
         return self._regions[at] if at >= 0 and pc < self._regions[at].end else None

@@ -6,8 +6,6 @@ from sframegen.base.quick_typing import Literal, NamedTuple, get_args
 
 
 class Level(NamedTuple):
-    """The settings of an optimisation level."""
-
     share: bool  # functions with the same rows store them once
     max_rows: int = 0  # rows of an FDE that neighbours share, at most
     max_span: int = 0  # bytes of code of such an FDE, at most

@@ -8,6 +8,7 @@ import select
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -130,7 +131,7 @@ def test_a_table_is_made_of_the_section_and_kept_until_another_comes(blank: Path
     cache = TableCache(tmp_path / "tables")
 
     def built(*stores: Path) -> tuple[Origin, bytes]:
-        with TableBuilder(1, cache, stores=Stores(stores)) as builder:
+        with closing(TableBuilder(1, cache, stores=Stores(stores))) as builder:
             builder.request(1, elf)
             while not (ready := builder.take_ready()):
                 select.select([builder], [], [])

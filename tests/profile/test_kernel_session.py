@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,7 +92,7 @@ def plan_for(pid: int) -> ProfilePlan:
 
 @contextmanager
 def begun(pid: int) -> Iterator[KernelSession]:
-    with KernelSession(plan_for(pid)) as session:
+    with closing(KernelSession(plan_for(pid))) as session:
         session.begin()
         yield session
 
@@ -179,7 +179,7 @@ def test_samples_are_taken_while_the_profiler_is_busy_for_longer_than_the_ring_b
     compile_c: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel_walker, "choose_ring_size", lambda *_: BUFFER)
-    with Program(compile_c(HOLD + DEEP, "-O1"), ends=False) as program, KernelSession(plan_for(program.pid)) as session:
+    with Program(compile_c(HOLD + DEEP, "-O1"), ends=False) as program, closing(KernelSession(plan_for(program.pid))) as session:
         with monkeypatch.context() as context:
             context.setattr(session._publications, "publish", lambda: None)
             session.begin()
@@ -250,7 +250,7 @@ def test_nothing_stays_open(backend: str) -> None:
     """Not even the files that names were read from, once nobody has the profile."""
 
     def profile() -> int:
-        with open_session(plan_for(os.getpid()), backend)[0] as session:
+        with closing(open_session(plan_for(os.getpid()), backend)[0]) as session:
             session.begin()
             while session.samples < 20:
                 session.advance()

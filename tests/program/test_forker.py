@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,7 +83,7 @@ def test_with_the_small_process_those_that_it_has_forked_end() -> None:
     """The others are forked from this one."""
     forker = Forker(lambda number: signal.pause() if number == 1 else os.getppid(), prepare)
     forker.begin()
-    with Pool[int](forker.start_process, 1) as pool:
+    with closing(Pool[int](forker.start_process, 1)) as pool:
         pool.put(1, 2)
         [(worker, _)] = pool._workers.values()
         killed(forker)

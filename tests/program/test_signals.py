@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import tempfile
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -42,7 +42,7 @@ def test_a_signal_while_a_process_starts() -> None:
         signal.raise_signal(signal.SIGTERM)  # in this thread, which holds it
         return process
 
-    with pytest.raises(EndedError), Pool[int](start, 2) as pool:
+    with pytest.raises(EndedError), closing(Pool[int](start, 2)) as pool:
         pool.put(1, 2)
 
 

@@ -169,7 +169,6 @@ def describe_error(error: Exception, path: str) -> str:
 
 
 def _is_current_directory_gone() -> bool:
-    """Return True if the current directory has been removed."""
     try:
         os.getcwd()  # noqa: PTH109 - pathlib does the same
     except FileNotFoundError:

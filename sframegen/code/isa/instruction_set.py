@@ -114,8 +114,6 @@ class JumpTables(NamedTuple):
 
 
 class Isa(NamedTuple):
-    """An instruction set."""
-
     capstone: tuple[str, str]  #: the names of capstone's constants for architecture and mode
     decode_point: Callable[[int, int, str, str, int], Point | None]  #: (address, end, mnemonic, operands, first byte)
     entry: FrameState  #: the frame that functions are entered with

@@ -103,7 +103,7 @@ def decode_effects(name: str, operands: str) -> Effects:
     parts = operands.split(", ")
     first_operand = parts[0]
     if name == "push":
-        return _push_effects(first_operand)
+        return SP_AND_FP_LOST if _is_narrow(first_operand) else (Add(SP, SP, -8), Store(WIDE.get(first_operand, OTHER), SP, 0, 8))
     if name == "pop":
         return _pop_effects(first_operand)
     if name in IMPLIED or name in NOT_DECODED:
@@ -118,10 +118,6 @@ def decode_effects(name: str, operands: str) -> Effects:
         source = parts[1] if len(parts) > 1 else ""
         return _store_effects(first_operand, WIDE.get(source, OTHER) if name == "mov" else OTHER)
     return _write_effects(name, target, first_operand, parts)
-
-
-def _push_effects(operand: str) -> Effects:
-    return SP_AND_FP_LOST if _is_narrow(operand) else (Add(SP, SP, -8), Store(WIDE.get(operand, OTHER), SP, 0, 8))
 
 
 def _pop_effects(operand: str) -> Effects:
@@ -163,13 +159,11 @@ def _write_effects(name: str, target: Register, first_operand: str, parts: list[
     if name == "mov" and match and target is FP:
         return (Load(FP, WIDE[match[2]], _memory_offset(match)),)
     if name in ("add", "sub") and NUMBER.match(source):
-        number = _sign_extend(int(source, 0))
+        number = int(source, 0)
+        if number >= 1 << 63:  # a negative number, which is printed as 64 unsigned bits
+            number -= 1 << 64
         return (Add(target, target, number if name == "add" else -number),)
     return (Lose(target),)
-
-
-def _sign_extend(number: int) -> int:
-    return number - (1 << 64) if number >= 1 << 63 else number
 
 
 # -- jump tables

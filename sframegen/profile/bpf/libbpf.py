@@ -142,7 +142,6 @@ class Map:
         self._functions = library().functions
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of a key; None if there is none."""
         value = c.create_string_buffer(self.value_size)
         return value.raw if self._functions.bpf_map_lookup_elem(self.fd, key, value) == 0 else None
 

@@ -165,9 +165,8 @@ class TracedFiles:
             return same
         if same is not None:
             self._retire(same)
-        traced = self._add_file(
-            mapping.path
-        )  # not `unopened`: stacks have its number with addresses that were made without segments
+        # Not `unopened`: stacks have its number with addresses that were made without segments.
+        traced = self._add_file(mapping.path)
         if traced is None:
             os.close(descriptor)
             return None

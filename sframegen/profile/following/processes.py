@@ -95,9 +95,8 @@ class ProcessState:
         added = [Version(time, spans)]
         if scanned.since < read_at:  # the scan found no change: its version holds before and after the inserted one
             index += 1
-            copies = tuple(
-                map(CodeSpan._make, scanned.spans or ())
-            )  # so that `apply_unmapping` does not take them for the older ones
+            # Copied, so that `apply_unmapping` does not take them for the older ones.
+            copies = tuple(map(CodeSpan._make, scanned.spans or ()))
             added.append(Version(read_at, copies))
             self.last_scan = Scan(added[-1], read_at)
         for version in reversed(added):

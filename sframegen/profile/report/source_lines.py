@@ -11,6 +11,7 @@ import math
 import time
 from array import array
 from collections import deque
+from contextlib import closing
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -123,7 +124,7 @@ def find_source_frames(
     size = 0  # bytes of debug information in the files that are being read
     try:
         pool: Pool[int] = Pool(lambda: ForkedProcess(answer_request, prepare_process, limits.seconds), limits.processes)
-        with pool:
+        with closing(pool):
             deadline = time.monotonic() + limits.total_seconds
             while unfinished and (seconds_left := deadline - time.monotonic()) > 0:
                 startable = []

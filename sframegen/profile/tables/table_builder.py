@@ -12,7 +12,7 @@ import select
 from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.detached.stores import Stores
 from sframegen.elf.file import ElfFile, map_descriptor
@@ -72,12 +72,6 @@ class TableBuilder:
         self._results_ready = select.epoll()
         for pool in (self._pool, self._proofs):
             self._results_ready.register(pool.fileno(), select.EPOLLIN)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when `take_ready` has new results."""

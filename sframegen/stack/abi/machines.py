@@ -73,8 +73,6 @@ class FrameRecord(NamedTuple):
 
 
 class Conventions(NamedTuple):
-    """The stack conventions of one ABI."""
-
     general: RegisterSet  #: NT_PRSTATUS
     contexts: tuple[Context, ...]  #: those of signal handlers
     frame_record: FrameRecord | None = None  #: None if the ABI has no frame pointers

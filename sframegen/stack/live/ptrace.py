@@ -261,9 +261,8 @@ class StoppedThreads:
             try:
                 _ptrace(DETACH, tid, 0, signal_number or 0)
             except OSError:
-                if (
-                    _reap(tid) or signal_number is None or time.monotonic() > deadline
-                ):  # the kernel releases one that is not stopped
+                # The kernel releases one that is not stopped.
+                if _reap(tid) or signal_number is None or time.monotonic() > deadline:
                     return
             else:
                 _TRACED.discard(tid)

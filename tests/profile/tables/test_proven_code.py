@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -102,7 +103,7 @@ def test_it_is_remembered_that_nothing_can_be_proven(compile_c: Compiler, cache:
 def test_a_proof_that_takes_too_long_says_so(program: ElfFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sframegen.profile.tables.table_builder.make_proven_table", lambda *_: time.sleep(60))
     monkeypatch.setattr(time_limits, "current", TimeLimits(proof=0.1))
-    with TableBuilder(1, None) as builder:
+    with closing(TableBuilder(1, None)) as builder:
         builder.request_proof(3, program)
         while not (done := builder.take_ready()):
             time.sleep(0.01)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,7 +83,7 @@ def test_a_process_that_fails_or_dies_costs_its_file(
     files = [ElfFile(PYTHON.data, str(number)) for number in range(4)]
     if how is signal.pause:
         monkeypatch.setattr(time_limits, "current", TimeLimits(table=2))
-    with TableBuilder(workers, None) as builder:
+    with closing(TableBuilder(workers, None)) as builder:
         for number, file in enumerate(files):
             builder.request(number, file)
         made = results(builder)
@@ -93,7 +94,7 @@ def test_a_process_that_fails_or_dies_costs_its_file(
 def test_closing_ends_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_builder, "make_table", lambda _elf, _cache, _stores: signal.pause())
     before = time.monotonic()
-    with TableBuilder(2, None) as builder:
+    with closing(TableBuilder(2, None)) as builder:
         for number in range(4):
             builder.request(number, PYTHON)
         assert builder.take_ready() == []
@@ -105,7 +106,7 @@ def test_closing_ends_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_most_want_for_its_size_is_next(monkeypatch: pytest.MonkeyPatch) -> None:
     large = ElfFile(memoryview(bytes(PYTHON.data) + bytes(9 * len(PYTHON.data))), "large")
     monkeypatch.setattr(table_builder, "make_table", lambda elf, _cache, _stores: TableResult(None, Origin.NOTHING, elf.name))
-    with TableBuilder(1, None) as builder:
+    with closing(TableBuilder(1, None)) as builder:
         for number, elf in enumerate((PYTHON, PYTHON, large, PYTHON, PYTHON)):
             builder.request(number, elf)
         order = [*results(builder, {2: 4, 3: 3, 4: 1})]
@@ -116,11 +117,11 @@ def test_what_most_want_for_its_size_is_next(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_cache_is_filled_there_and_used(tmp_path: Path) -> None:
     """What is in it needs no process, and is there at once."""
     cache = TableCache(tmp_path / "tables")
-    with TableBuilder(1, cache) as builder:
+    with closing(TableBuilder(1, cache)) as builder:
         builder.request(1, PYTHON)
         [first] = results(builder).values()
     [kept] = (tmp_path / "tables").iterdir()
-    with TableBuilder(1, TableCache(tmp_path / "tables")) as builder:  # its end closed the other
+    with closing(TableBuilder(1, TableCache(tmp_path / "tables"))) as builder:  # its end closed the other
         builder.request(1, PYTHON)
         [second] = builder.take_ready()
     assert (second.number, second.why, second.origin) == (1, "", Origin.CACHED)

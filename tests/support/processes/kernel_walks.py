@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -104,7 +105,7 @@ class Sampled:
 def profiled(pid: int, backend: str) -> list[NamedStack]:
     """The stacks of a profile of a process: 60 samples at least."""
     session, _ = open_session(ProfilePlan(frozenset([pid]), find_event("cpu-clock"), 999), backend)
-    with session:
+    with closing(session):
         session.begin()
         while session.samples < 60:
             session.advance()
