@@ -184,7 +184,8 @@ def _make_assumptions(elf: ElfFile, abi: Abi, cfi: Track, section: Track, claims
         number = max(claims_at(address))
         if number == NO_CLAIM or _judge_claim(claims[number], isa.entry, abi) != RIGHT:
             return False
-        return not padding_at(address, address + isa.longest)
+        # No-ops that -fpatchable-function-entry asks for have the rule of the code after them, that before a landing pad has not.
+        return claims_at(address + padding_at(address, address + MAX_PADDING)) == claims_at(address)
 
     def continues(source: int, target: int) -> bool:
         if cfi.reaches(source, target + MAX_PADDING):

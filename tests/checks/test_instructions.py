@@ -493,6 +493,20 @@ def test_what_is_not_proven_is_no_contradiction(name: str, library: Callable[...
     assert found(with_section(file, tmp_path), name) == []
 
 
+def test_no_ops_at_the_begin_of_a_function_do_not_hide_it(library: Callable[..., Path]) -> None:
+    """As -fpatchable-function-entry puts them, for ftrace. What follows is proven, and wrong."""
+    source = """
+f: .cfi_startproc
+ nop
+ nop
+ str x30, [sp, -16]!; .cfi_def_cfa_offset 32; .cfi_offset x30, -32
+ bl elsewhere
+ ldr x30, [sp], 16; .cfi_restore x30; .cfi_def_cfa_offset 0
+ ret; .cfi_endproc
+"""
+    assert len(found(library(source), "f on AArch64")) == 1
+
+
 BUILDS = ["-O0", "-O2 -fomit-frame-pointer", "-O3 -fno-omit-frame-pointer -fcf-protection -fstack-protector-all", "-Os"]
 DECIDED = {"c": 0.8, "c++": 0.4}  # of small programs; landing pads are reached from nowhere
 
