@@ -19,6 +19,7 @@ from sframegen.api.common import check_linked, raise_for_findings
 from sframegen.api.making import convert_file, note_nothing_to_add, summarize_detached
 from sframegen.base.errors import FormatError, Refusal, RefusedError
 from sframegen.base.text import format_count
+from sframegen.conversion.coverage import explain_empty_section
 from sframegen.detached.detached_file import Identity, build_detached_file, identity_of, is_detached, path_in_store, read_section
 from sframegen.elf.file import ElfFile, map_descriptor
 
@@ -71,8 +72,8 @@ def add_for_linking(elf: ElfFile, options: AddOptions) -> Summary:
     target = os.fspath(options.writing.object_file)
     check_linked(elf)
     summary, converted = convert_file(elf, elf.name, options.section, options.running)
-    if not len(converted.table):
-        return note_nothing_to_add(summary)
+    if not len(converted.table):  # a build that goes on would link no object, or that of an earlier build
+        raise elf.error(f"{target} was not written: {explain_empty_section(summary.functions, summary.ignored_fdes)}")
     encoder = converted.make_encoder(elf, options.section.level)
     data = make_linkable_object(elf, encoder)
     if options.writing.verify:

@@ -152,6 +152,8 @@ def test_what_lacks_symbols_is_refused(peers: Peers, compile_c: Compiler, tmp_pa
     first.write_bytes(data)
     subprocess.run([f"{ARM64.prefix}strip", "--keep-section=.debug_frame", first], check=True)
     refuse(first, "no symbol table: give the image that its first link made")
+    subprocess.run([f"{ARM64.prefix}strip", first], check=True)
+    refuse(first, "section.o was not written: no call frame information")
     first.write_bytes(data.replace(b"\0outside\0", b"\0\xff\xfetsid\xc0\0"))
     add_section(first, object_file=section)
     assert b"\0\xff\xfetsid\xc0\0" in section.read_bytes()
