@@ -271,9 +271,11 @@ def _reads_version(facts: SectionFacts, name: str) -> bool:
 def _check_consumer(facts: SectionFacts, name: str, unused: Severity) -> list[Finding]:
     """Return the findings about one consumer. `unused`: how bad it is if the consumer does not use the section at all."""
     consumer = CONSUMERS[name]
-    if not _is_for(consumer, facts):
-        files = "kernels and their modules" if consumer.of_kernels else "programs and libraries"
-        return [Finding(f"{name}-other-kind", unused, f"{consumer.title} reads the sections of {files} only", name)]
+    # "all" also applies its demands to the modules of other architectures, whose sections no kernel reads.
+    if not _is_for(consumer, facts) or (consumer.of_kernels and facts.of_other_machine and unused > Severity.NOTE):
+        kernels = "arm64 kernels, which have the symbols _stext and _etext, and of their modules"
+        files = kernels if consumer.of_kernels else "programs and libraries"
+        return [Finding(f"{name}-other-kind", unused, f"{consumer.title} reads only the sections of {files}", name)]
     if not (facts.loaded or consumer.reads_files):
         return [Finding(f"{name}-not-loaded", unused, f"{consumer.title} uses only sections that are loaded", name)]
     if facts.layout is not None and not _reads_version(facts, name):

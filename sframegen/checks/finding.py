@@ -135,6 +135,8 @@ class CheckReport:
         if self.version:
             line += f": SFrame {self.version}, {format_count(self.functions, 'FDE')}"
             line += ", not loaded" * any(finding.rule == "not-loaded" for finding in self.findings) + self._format_cfi_match()
+        if self.instructions and not self.version and not any(any(code.values()) for code in self.instructions.values()):
+            line += "; no section and no CFI: nothing was compared"
         for source, code in self.instructions.items():
             if counts_text := ", ".join(f"{count:,} {verdict}" for verdict, count in code.items() if count):
                 line += f"; {SOURCE_LABELS[source]} by the instructions: {counts_text}"
@@ -145,7 +147,7 @@ class CheckReport:
         counts = {verdict: self.code.get(verdict, 0) for verdict in VERDICT_PHRASES}
         total, equal = sum(counts.values()), counts.pop(Verdict.EQUAL)
         if not total:
-            return ""
+            return ", no CFI to compare with" * any(finding.rule == "cfi-none" for finding in self.findings)
         amount = f"all {total:,}" if equal == total else f"{equal:,} of {total:,}"
         others = [f", {count:,} {VERDICT_PHRASES[verdict]}" for verdict, count in counts.items() if count]
         text = f", {amount} bytes of code with CFI match it{''.join(others)}"

@@ -26,7 +26,7 @@ from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.kernel_code import is_module
 from sframegen.elf.ranges import index_of_containing_range
 from sframegen.elf.records import SHF
-from sframegen.format.abi import abi_of
+from sframegen.format.abi import ARM64_ABIS, abi_of
 from sframegen.format.layouts import LAYOUTS
 
 if TYPE_CHECKING:
@@ -128,6 +128,7 @@ def check_each_section(view: ObjectView, consumer: Consumer) -> Iterator[Finding
         )
         if is_module(image):
             facts.of_kernel = facts.sorted_later = True
+            facts.of_other_machine = abi_of(view.elf) not in ARM64_ABIS
             facts.unwalked = count_unwalked(image, image.contents(section), section.header.sh_addr)
             yield from check_consumers(facts, consumer)
         for finding in facts.findings:

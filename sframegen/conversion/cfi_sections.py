@@ -193,7 +193,7 @@ def _open_debug_file(elf: ElfFile, path: Path) -> ElfFile:
     debug = _find_debug_file(elf, path)
     if debug is None:
         kind = "not a regular file" if path.exists() else "no such file"
-        raise elf.error(f"no debug file for it in {path}" if path.is_dir() else f"{path}: {kind}")
+        raise elf.error(f"no debug file for it in {path}, by build-id or .gnu_debuglink" if path.is_dir() else f"{path}: {kind}")
     return debug
 
 

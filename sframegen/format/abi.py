@@ -122,6 +122,7 @@ S390X = Abi(
     ra_padding=True,
 )
 
+ARM64_ABIS = (AARCH64, AARCH64_BE)
 ABIS = (AMD64, AARCH64, AARCH64_BE, S390X)
 BY_MACHINE = {(abi.machine, abi.byte_order): abi for abi in ABIS}
 BY_SFRAME_ID = {abi.sframe_id: abi for abi in ABIS}

@@ -68,6 +68,7 @@ class SectionFacts:
     byte_order: ByteOrder | None = None
     loaded: bool = True
     of_kernel: bool = False  # the section belongs to a kernel or to one of its modules
+    of_other_machine: bool = False  # than arm64
     sorted_later: bool = False  # the kernel sorts the functions when it loads the module
     unwalked: int = 0  # functions outside of the text in which a kernel's unwinder looks up addresses
     header: SframeHeader | None = None
