@@ -20,10 +20,6 @@ def exceptval(_value: int) -> Callable[[T], T]:
     return lambda function: function
 
 
-def boundscheck(_checked: bool) -> Callable[[T], T]:
-    return lambda function: function
-
-
 def declare(_kind: str, **_options: str) -> Any:  # noqa: ANN401 - Cython's contract
     return None
 
@@ -36,4 +32,5 @@ def cclass(kind: T) -> T:
     return kind
 
 
+boundscheck = exceptval
 cfunc = final = cclass

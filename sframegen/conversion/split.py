@@ -194,9 +194,8 @@ class Splitter:
                 row_count += 1
             row += 1
             low = self.row_address(row)
-            if (
-                low == self.limit or rules.outcome[rows.rule[row]] != ROW or row_count - self.row_count == 0xFFFF
-            ):  # MAX_FUNCTION_ROWS
+            # 0xFFFF is MAX_FUNCTION_ROWS.
+            if low == self.limit or rules.outcome[rows.rule[row]] != ROW or row_count - self.row_count == 0xFFFF:
                 break
         functions.start[self.function_count] = begin
         functions.size[self.function_count] = low - begin

@@ -57,10 +57,8 @@ class CoverageDemand(NamedTuple):
             return row.reason
         if row.outcome is RowOutcome.WRONG and self.is_check:
             return row.reason
-        if self.is_check and self.strict and row.findings:
-            return row.findings[0]
-        if self.is_check and self.strict and not row.section_bytes:
-            return row.reason
+        if self.is_check and self.strict and (row.findings or not row.section_bytes):
+            return row.findings[0] if row.findings else row.reason
         coverage = 100 * row.covered_bytes / row.code_bytes if row.code_bytes else 0.0
         if self.minimum is not None and coverage < self.minimum:
             return f"coverage: {coverage:.4f} % is below {self.minimum:g} %"

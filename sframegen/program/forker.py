@@ -110,8 +110,6 @@ class _ForkServer:
 
 
 class ForkerProcess(ForkedProcess):
-    """A process that a Forker has forked."""
-
     def __init__(self, forker: Forker, seconds: float) -> None:
         self._forker = forker
         self._start(lambda pipe: forker.fork(pipe, seconds), seconds)

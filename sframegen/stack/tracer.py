@@ -146,12 +146,9 @@ class _View:
             return None
         try:
             match = region.rule_source.look_up(address)
-        except BudgetError as error:
-            self.detail = str(error)
-            return End.NOT_READ
         except FormatError as error:
             self.detail = str(error)
-            return End.DAMAGED_SECTION
+            return End.NOT_READ if isinstance(error, BudgetError) else End.DAMAGED_SECTION
         return code_rule(match.rule, self.abi, RuleSource.REGISTERED, signal=match.kind.signal) if match else End.NOT_COVERED
 
     def _find_rule(self, pc: int, address: int) -> CodeRule | End:

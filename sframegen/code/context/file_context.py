@@ -75,9 +75,8 @@ class Assumptions(NamedTuple):
     #: true if control may get from a call to the code after it, or from a jump to a target in its table or in another piece
 
 
-TargetsOf: TypeAlias = (
-    "Callable[[DecodedCode, Point, Callable[[int], bool]], Sequence[int]]"  # (piece, jump, whether code begins there)
-)
+# (piece, jump, whether code begins there)
+TargetsOf: TypeAlias = "Callable[[DecodedCode, Point, Callable[[int], bool]], Sequence[int]]"
 Callee: TypeAlias = "int | str | None"  # an address, or the name of a function of another file; None: unknown
 
 

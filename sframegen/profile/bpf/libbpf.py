@@ -1,4 +1,4 @@
-"""Loads the kernel program's object file by calling libbpf.so.1 through ctypes. Errors include what libbpf prints."""
+"""Loads the kernel program's object file by calling libbpf.so.1 through ctypes. Errors have the last line of the verifier."""
 
 from __future__ import annotations
 
@@ -81,11 +81,7 @@ class _OpenOptions(c.Structure):
 
 
 class LoadError(SframegenError):
-    """The kernel program cannot be loaded or attached. `log`: the last lines that libbpf and the verifier printed."""
-
-    def __init__(self, message: str, log: tuple[str, ...] = ()) -> None:
-        super().__init__(message)
-        self.log = log
+    """The kernel program cannot be loaded or attached."""
 
 
 class _Library:
@@ -122,7 +118,7 @@ class _Library:
         elif number == EACCES:
             refused = next((line for line in reversed(self.lines) if "BPF program load failed" not in line and line.strip()), "")
             message += f"; the verifier: {refused.strip()}"
-        return LoadError(message, tuple(self.lines))
+        return LoadError(message)
 
 
 @cache
