@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
@@ -189,15 +190,11 @@ class FunctionColumns:
         functions: list[tuple[Symbol, list[int]]] = []
         for number, group in groupby(zip(ordered, numbers, strict=True), itemgetter(1)):
             if number:
-                symbol = self._symbol(number - 1)
+                entry = self._table[number - 1]
+                symbol = Symbol(self._table.name_bytes(entry.st_name), 0, entry.st_value, entry.st_size)
                 end = self._end_of(symbol)
                 functions.append((symbol, [address for address, _ in group if address < end]))
         return [(symbol, contained) for symbol, contained in functions if contained]
-
-    def _symbol(self, number: int) -> Symbol:
-        assert self._table is not None
-        entry = self._table[number]
-        return Symbol(self._table.name_bytes(entry.st_name), 0, entry.st_value, entry.st_size)
 
 
 def read_functions(elf: ElfFile) -> Iterator[Symbol]:
@@ -230,16 +227,9 @@ def find_addresses_named(elf: ElfFile, names: Iterable[bytes]) -> dict[bytes, in
     if section is None:
         return {}
     table = SymbolTable(elf, section)
-    by_offset = {at: name for name in names for at in _find_occurrences(name + b"\0", table.names)}
+    by_offset = {match.start(): name for name in names for match in re.finditer(re.escape(name + b"\0"), table.names)}
     symbols = ((name_at, value) for name_at, _, _, section, value, _ in table.rows() if name_at in by_offset and section)
     return {by_offset[name_at]: value for name_at, value in symbols}
-
-
-def _find_occurrences(text: bytes, table: bytes) -> Iterator[int]:
-    offset = table.find(text)
-    while offset >= 0:
-        yield offset
-        offset = table.find(text, offset + 1)
 
 
 def sorted_functions(elf: ElfFile) -> list[Symbol]:
