@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from errno import ENOENT
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from corpus.ground_truth.subjects import Build
 
 SECONDS = 2.0
+NOT_FOUND = 127  # exit code of a shell, and of a shim of pyenv, for a program that is not there
 
 
 def main() -> int:
@@ -47,7 +49,10 @@ def walked(build: Build, seconds: float) -> dict[str, Verdict]:
     """Build a program, and run it once for each walker. FileNotFoundError: its compiler is missing."""
     with tempfile.TemporaryDirectory(prefix="ground-truth-") as folder:
         for command in build.commands:
-            subprocess.run(command, cwd=folder, check=True, capture_output=True)
+            done = subprocess.run(command, cwd=folder, check=False, capture_output=True)
+            if done.returncode == NOT_FOUND:
+                raise FileNotFoundError(ENOENT, "not found by a program of this name", command[0])
+            done.check_returncode()
         return {name: judge(walk(Path(folder), seconds), build.calls) for name, walk in WALKERS.items()}
 
 
