@@ -75,8 +75,8 @@ def tasks_of(elf: ElfFile, code: Range) -> Iterator[tuple[str, int, Callable[[in
         entries = {start for start, _ in functions}
         size = sum(end - start for start, end in functions)
         yield "functions known", size, lambda jobs: survey(elf, functions, entries, jobs)
-    begins, stubs = find_starts(elf, abi) - {elf.header.e_entry}, find_plt(elf, abi).entry_addresses()
-    yield "nothing known", code[1] - code[0], lambda jobs: survey_without_cfi(elf, [code], begins, stubs, jobs)
+    begins, plt = find_starts(elf, abi) - {elf.header.e_entry}, find_plt(elf, abi)
+    yield "nothing known", code[1] - code[0], lambda jobs: survey_without_cfi(elf, [code], begins, plt, jobs)
 
 
 def middle_of(elf: ElfFile, most: int) -> Range:

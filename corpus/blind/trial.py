@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.checks.against_code import find_functions
 from sframegen.code.context.function_starts import find_starts
-from sframegen.code.context.plt import SECTION_NAMES, find_plt
+from sframegen.code.context.plt import find_plt
 from sframegen.code.whole_file.passes import survey, survey_without_cfi
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert
 from sframegen.elf.file import open_elf
 from sframegen.elf.ranges import merge_ranges, subtract_ranges
+from sframegen.elf.records import PLT_SECTIONS
 from sframegen.elf.symbols import sorted_functions
 from sframegen.format.abi import abi_of
 
@@ -55,7 +56,7 @@ def try_blind(file: File, jobs: int) -> Trial:
     seconds = _used() - used, time.perf_counter() - clock
     ranges_known = compare(converted.table, functions, found, abi)
     begins = find_starts(elf, abi) - {elf.header.e_entry}
-    found_alone = survey_without_cfi(elf, _without_plt(elf, code), begins, find_plt(elf, abi).entry_addresses(), jobs)
+    found_alone = survey_without_cfi(elf, _without_plt(elf, code), begins, find_plt(elf, abi), jobs)
     nothing_known = compare(converted.table, functions, found_alone, abi)
     addresses = [symbol.address for symbol in symbols]
 
@@ -74,7 +75,7 @@ def try_blind(file: File, jobs: int) -> Trial:
 
 
 def _without_plt(elf: ElfFile, code: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    headers = [section.header for section in elf.sections if section.name in SECTION_NAMES]
+    headers = [section.header for section in elf.sections if section.name in PLT_SECTIONS]
     return subtract_ranges(code, merge_ranges((header.sh_addr, header.sh_addr + header.sh_size) for header in headers))
 
 

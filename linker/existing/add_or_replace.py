@@ -57,7 +57,7 @@ def find_base(elf: ElfFile) -> Base:
 
 
 def plan_section(
-    base: Base, encoder: Encoder, allowed: frozenset[KernelChange] = frozenset(), unloaded: memoryview | None = None
+    base: Base, encoder: Encoder, allowed: frozenset[KernelChange], unloaded: memoryview | None = None
 ) -> InjectionPlan | Exchange:
     """Plan to write a section over the existing one if it fits, else at the end of the file. Raises RefusedError if both fail.
 

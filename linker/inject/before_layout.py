@@ -12,7 +12,7 @@ patchelf 0.17 may put the end of .dynamic into the page in which the immovable s
 
 from __future__ import annotations
 
-from linker.inject.gaps import WORD, Gap, shift_segment
+from linker.inject.gaps import Gap, shift_segment
 from linker.inject.image import MAX_ADDRESS, Image
 from linker.inject.layout import (
     BUILD_ID_WOULD_LEAVE,
@@ -29,7 +29,7 @@ from linker.inject.layout import (
 )
 from linker.inject.movable import FIRST_PAGE, MOVABLE_SEGMENTS, may_move, named_section_extent
 from sframegen.elf.ranges import Extent, align_up, find_overlapping, is_within
-from sframegen.elf.records import EHDR_SIZE, ET, PHDR_SIZE, PT, SHF, SHT, Phdr, Shdr
+from sframegen.elf.records import ADDRESS_SPACE, EHDR_SIZE, ET, PHDR_SIZE, PT, SHF, SHT, Phdr, Shdr
 
 NEW_SEGMENTS = 2  # PT_LOAD and PT_GNU_SFRAME
 MIN_ADDRESS = 0x10000  # the usual vm.mmap_min_addr: kernels do not map lower addresses
@@ -125,8 +125,9 @@ def update_program_header(segment: Phdr, first_load: Phdr, gaps_before: tuple[Ga
         return segment._replace(p_offset=EHDR_SIZE, p_vaddr=address, p_paddr=address, p_filesz=table_size, p_memsz=table_size)
     if segment == first_load:
         return first_load._replace(
-            p_vaddr=start, p_paddr=(first_load.p_paddr - inserted_size) % WORD, p_filesz=first_load.p_filesz + inserted_size,
-            p_memsz=first_load.p_memsz + inserted_size, p_align=min(first_load.p_align, MAX_PAGE),
+            p_vaddr=start, p_paddr=(first_load.p_paddr - inserted_size) % ADDRESS_SPACE,
+            p_filesz=first_load.p_filesz + inserted_size, p_memsz=first_load.p_memsz + inserted_size,
+            p_align=min(first_load.p_align, MAX_PAGE),
         )  # fmt: skip
     updated = update_moved_segment(segment, moves)
     return shift_segment(gaps_before, segment) if updated == segment else updated

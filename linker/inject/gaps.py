@@ -9,15 +9,15 @@ from itertools import pairwise
 
 from linker.files.copying import FilePart
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
+from sframegen.elf.records import ADDRESS_SPACE, SHF, SHT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import TypeAlias
 
     from sframegen.elf.ranges import Range
-    from sframegen.elf.records import Phdr
+    from sframegen.elf.records import Phdr, Shdr
 
-WORD = 1 << 64  # addresses are modulo this
 PAGE = 0x1000  # bytes: a segment may only grow within its last page
 
 
@@ -86,6 +86,14 @@ def shift_segment(gaps: Gaps, segment: Phdr) -> Phdr:
     return segment._replace(p_offset=offset, p_align=align)
 
 
+def shift_header(gaps: Gaps, header: Shdr) -> Shdr:
+    """Return the section's header with its offset in the new file."""
+    if header.sh_type == SHT.NULL:  # it replaced the header of a removed section
+        return header
+    has_no_bytes = header.sh_type == SHT.NOBITS or (header.sh_flags & SHF.ALLOC and not header.sh_size)
+    return header._replace(sh_offset=(empty_to_new_offset if has_no_bytes else to_new_offset)(gaps, header.sh_offset))
+
+
 def is_grown(load: Phdr, other: Phdr, gaps: Gaps) -> bool:
     """Return True if `other` maps the bytes of `load` at the same addresses.
 
@@ -94,8 +102,9 @@ def is_grown(load: Phdr, other: Phdr, gaps: Gaps) -> bool:
     inserted_size = gaps[0].size if gaps and load.p_filesz and gaps[0].at == load.p_offset == 0 else 0
     expected = shift_segment(gaps, load)
     expected = expected._replace(
-        p_offset=expected.p_offset - inserted_size, p_vaddr=expected.p_vaddr - inserted_size,
-        p_paddr=(expected.p_paddr - inserted_size) % WORD, p_filesz=other.p_filesz, p_memsz=other.p_memsz, p_align=other.p_align,
+        p_offset=expected.p_offset - inserted_size,
+        p_vaddr=expected.p_vaddr - inserted_size, p_paddr=(expected.p_paddr - inserted_size) % ADDRESS_SPACE,
+        p_filesz=other.p_filesz, p_memsz=other.p_memsz, p_align=other.p_align,
     )  # fmt: skip
     growth = other.p_filesz - load.p_filesz - inserted_size
     return expected == other and 0 <= growth < PAGE and other.p_memsz >= load.p_memsz + inserted_size

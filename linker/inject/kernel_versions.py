@@ -22,8 +22,8 @@ class Kernel(NamedTuple):
 class KernelChange(Enum):
     """A change to a file that only newer kernels accept; the value is the first kernel that accepts it."""
 
-    TABLE_AT_THE_END = Kernel(5, 18)  #: a program header table after other segments; before, it had to be in the first PT_LOAD
-    SEGMENT_IN_A_LOADER = Kernel(6, 7)  #: a segment after a dynamic loader's .bss; before, .bss was not cleared for each PT_LOAD
+    TABLE_AT_THE_END = Kernel(5, 18)  #: a program header table after other segments; older kernels need it in the first PT_LOAD
+    SEGMENT_IN_A_LOADER = Kernel(6, 7)  #: a segment after a dynamic loader's .bss; older kernels do not clear each .bss
 
 
 MIN_KERNEL = "5.18"  # the default of --min-kernel

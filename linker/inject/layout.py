@@ -3,19 +3,19 @@
 A layout says where the section and the program header table go. The section always follows the bytes of all segments.
 - front: a new segment loads the section. The table grows in place, over metadata that moves to the new segment: front_layout.py.
 - before: the table is on new pages before the first segment of a program with fixed addresses: before_layout.py.
-- tail: the table moves behind the section. Each of the two has a new segment.
+- tail: the table moves behind the section. The table and the section get a new segment each.
 - unloaded: no segment loads the section, so the table does not change.
 """
 
 from __future__ import annotations
 
-from linker.inject.gaps import WORD, Gap, Gaps, to_new_end, total_size
+from linker.inject.gaps import Gap, Gaps, to_new_end, total_size
 from linker.inject.image import MAX_ADDRESS, Image, check_header, check_no_appended_data, check_sections
 from linker.inject.movable import MOVABLE_SEGMENTS
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.base.quick_typing import TYPE_CHECKING, Literal, NamedTuple
 from sframegen.elf.ranges import align_up
-from sframegen.elf.records import PF, PHDR_SIZE, PT, SHF, SHT, UNUSED_SECTION, Phdr, Shdr
+from sframegen.elf.records import ADDRESS_SPACE, PF, PHDR_SIZE, PT, SHF, SHT, UNUSED_SECTION, Phdr, Shdr
 
 if TYPE_CHECKING:
     from sframegen.elf.file import ElfFile
@@ -120,8 +120,8 @@ def update_moved_segment(segment: Phdr, moves: list[Move]) -> Phdr:
             shift = item.to_address - item.from_address
             return segment._replace(
                 p_offset=segment.p_offset + item.to_offset - item.from_offset,
-                p_vaddr=(segment.p_vaddr + shift) % WORD,
-                p_paddr=(segment.p_paddr + shift) % WORD,
+                p_vaddr=(segment.p_vaddr + shift) % ADDRESS_SPACE,
+                p_paddr=(segment.p_paddr + shift) % ADDRESS_SPACE,
             )
     return segment
 

@@ -90,7 +90,7 @@ class InjectionPlan(NamedTuple):
         return undo_record.find_overwritten_ranges(self.original_size, [*self._written(), *cleared], self.gaps)
 
     def _written(self) -> list[tuple[int, int]]:
-        """Return (offset, size) of the ranges written over bytes of the original."""
+        """Return (offset, size) of all that is written; `find_overwritten_ranges` drops what the original has no bytes for."""
         ranges = [(0, EHDR_SIZE)]
         ranges += [(self.table_offset, self.table_size + self.spare_size)] if self.is_loaded else []
         ranges += [(item.to_offset, item.size) for item in self.moves]

@@ -5,10 +5,10 @@ Symbols name their section by number (st_shndx), so those of renumbered sections
 
 from __future__ import annotations
 
-from linker.inject.gaps import WORD, empty_to_new_offset, to_new_offset
+from linker.inject.gaps import shift_header
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.file import ElfFile, Section
-from sframegen.elf.records import SHF, SHN, SHT, SYM_SIZE, Shdr
+from sframegen.elf.records import ADDRESS_SPACE, SHF, SHN, SHT, SYM_SIZE, Shdr
 from sframegen.elf.symbols import ST_SHNDX_OFFSET, ST_VALUE_OFFSET, SymbolTable, symbol_tables
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def symbol_value_patches(elf: ElfFile, draft: LayoutDraft) -> Iterator[Patch]:
             count += 1
             if count > MAX_SYMBOLS:
                 raise elf.error(f"more than {MAX_SYMBOLS} symbols in metadata that would move", table.section.name)
-            value = (symbol.st_value + move.to_address - move.from_address) % WORD
+            value = (symbol.st_value + move.to_address - move.from_address) % ADDRESS_SPACE
             at = new_offset + index * SYM_SIZE + ST_VALUE_OFFSET
             yield Patch(f"{table.section.name}[{index}]", at, symbol.st_value, value)
 
@@ -132,13 +132,10 @@ def move_header(header: Shdr, draft: LayoutDraft) -> Shdr:
     item = find_move(header, draft.moves)
     if item is not None:
         return header._replace(
-            sh_addr=(header.sh_addr + item.to_address - item.from_address) % WORD,
+            sh_addr=(header.sh_addr + item.to_address - item.from_address) % ADDRESS_SPACE,
             sh_offset=header.sh_offset + item.to_offset - item.from_offset,
         )
-    if header.sh_type == SHT.NULL:
-        return header
-    has_no_bytes = header.sh_type == SHT.NOBITS or (header.sh_flags & SHF.ALLOC and not header.sh_size)
-    return header._replace(sh_offset=(empty_to_new_offset if has_no_bytes else to_new_offset)(draft.gaps, header.sh_offset))
+    return shift_header(draft.gaps, header)
 
 
 def find_move(header: Shdr, moves: list[Move]) -> Move | None:

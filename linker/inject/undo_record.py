@@ -67,7 +67,7 @@ class UndoRecord(NamedTuple):
     def covered(self) -> list[Range]:
         """Return (start, end) of the changed file's ranges that the checksum covers.
 
-        Their order is that of the checksum, which `make_record` and the docstring of this module also have.
+        They are in the order of the checksum, as in `make_record` and in the docstring of this module.
         """
         end = self.original_size + total_size(self.gaps)
         starts = [(to_new_offset(self.gaps, offset), data) for offset, data in self.overwritten]

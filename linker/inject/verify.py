@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from linker.files.copying import ranges_are_equal
 from linker.files.read_back import read_back, same_sections
-from linker.inject.gaps import empty_to_new_offset, is_grown, parts_to_copy, shift_segment, to_new_offset, to_original_offset
+from linker.inject.gaps import is_grown, parts_to_copy, shift_header, shift_segment, to_original_offset
 from linker.inject.image import find_build_id
 from linker.inject.movable import MOVABLE_SEGMENTS
 from linker.inject.section_table import renumber_header
@@ -237,10 +237,7 @@ def planned_location(plan: InjectionPlan, header: Shdr) -> tuple[int, int]:
             if item.contains(header.sh_offset, header.sh_size):
                 shift = item.to_address - item.from_address
                 return header.sh_addr + shift, header.sh_offset + item.to_offset - item.from_offset
-    if header.sh_type == SHT.NULL:  # it replaced the header of a removed section
-        return header.sh_addr, header.sh_offset
-    has_no_bytes = header.sh_type == SHT.NOBITS or (header.sh_flags & SHF.ALLOC and not header.sh_size)
-    return header.sh_addr, (empty_to_new_offset if has_no_bytes else to_new_offset)(plan.gaps, header.sh_offset)
+    return header.sh_addr, shift_header(plan.gaps, header).sh_offset
 
 
 def check_overwritten(plan: InjectionPlan, original: ElfFile) -> Iterator[str]:

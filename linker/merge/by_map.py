@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from linker.merge.maps import read_map
-from linker.objects.laid_out import LaidOutObject, is_code
 from sframegen.base.errors import FormatError
+from sframegen.elf.code_areas import is_code
 from sframegen.elf.ranges import index_of_containing_range
 from sframegen.elf.records import SHN
 from sframegen.tables.gather import DROPPED_ADDRESS, Merger
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from linker.merge.inputs import CodeSection, InputObject
     from linker.merge.maps import HasCode, Placement
+    from linker.objects.laid_out import LaidOutObject
     from sframegen.elf.file import ElfFile
 
 # Bytes that a linker may change for each relocation: its field, and the instructions around it that it relaxes (TLS, GOT).

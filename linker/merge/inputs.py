@@ -15,10 +15,10 @@ from itertools import islice
 from linker.merge.object_scan import FIELDS, UNUSUAL, ObjectScan
 from linker.objects.archive import is_archive, read_members
 from linker.objects.function_places import DescribedSection, described_sections, start_relocation
-from linker.objects.laid_out import is_code
 from sframegen.base.columns import zeros
 from sframegen.base.errors import FormatError, name_file_in_errors
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from sframegen.elf.code_areas import is_code
 from sframegen.elf.file import ElfFile, map_file
 from sframegen.elf.records import ET, RELA_SIZE
 from sframegen.elf.relocations import relocation_rows

@@ -18,7 +18,7 @@ import re
 from sframegen.base.errors import FormatError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple, NoReturn, Self, TextIO, TypeAlias
 from sframegen.elf.file import open_text
-from sframegen.elf.records import MAX_ADDRESS
+from sframegen.elf.records import ADDRESS_SPACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -111,7 +111,7 @@ class _MapLines:
         raise self.error(f"not what a linker writes: {line[:80]!r}", number)
 
     def make_placement(self, file: str, section: str, address: int, size: int, output: str, number: int) -> Placement:
-        if address + size > MAX_ADDRESS:
+        if address + size > ADDRESS_SPACE:
             raise self.error(f"{size:#x} bytes at {address:#x} do not fit into the address space")
         return Placement(*split_member(file), section, address, size, output, number)
 

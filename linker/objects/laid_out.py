@@ -16,13 +16,14 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from cfi.expression import PC_PERIOD
+from sframegen.elf.code_areas import is_code
 from sframegen.elf.file import ElfFile, Relocated, Section
 from sframegen.elf.ranges import START, align_up, index_of_containing_range
 from sframegen.elf.records import (
+    ADDRESS_SPACE,
     EH_FRAMES,
     EHDR_SIZE,
     ET,
-    MAX_ADDRESS,
     PF,
     PHDR_SIZE,
     PN_XNUM,
@@ -202,12 +203,6 @@ def _is_relocated(section: Section) -> bool:
     return has_plain_bytes and section.name in CFI_SECTIONS
 
 
-def is_code(section: Section) -> bool:
-    header = section.header
-    flags = SHF.ALLOC | SHF.EXECINSTR
-    return header.sh_flags & flags == flags and header.sh_type != SHT.NOBITS and header.sh_size > 0
-
-
 def _may_be_anywhere(section: Section) -> bool:
     """Return True if a linker can place the section's code at any address modulo PC_PERIOD."""
     align = section.header.sh_addralign
@@ -293,7 +288,7 @@ def _relocate(
         if value is None:
             unknown.add(offset)
             continue
-        address = (value + addend) % MAX_ADDRESS
+        address = (value + addend) % ADDRESS_SPACE
         if data is not None:
             write(data, section_offset + offset, (address - origin - factor * offset) % (1 << 8 * size))
         filled.add(offset)

@@ -6,10 +6,11 @@ from dataclasses import replace
 from functools import cached_property
 
 from linker.objects.function_places import DescribedSection, described_sections
-from linker.objects.laid_out import LaidOutObject, is_code, is_sframe, lay_out
+from linker.objects.laid_out import LaidOutObject, is_sframe, lay_out
 from sframegen.base.errors import FormatError
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.base.text import printable
+from sframegen.elf.code_areas import is_code
 from sframegen.elf.function_names import FunctionNames, split_name_and_offset
 from sframegen.elf.ranges import index_of_containing_range
 from sframegen.elf.records import SHN

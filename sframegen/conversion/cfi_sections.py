@@ -14,7 +14,7 @@ from sframegen.conversion.kernel_code import find_unwalked_code
 from sframegen.elf.dynamic import DF_TEXTREL, DT, read_dynamic
 from sframegen.elf.file import ElfFile, Relocated, Section, open_elf
 from sframegen.elf.notes import read_build_id, read_debug_link
-from sframegen.elf.records import EH_FRAMES, ET, MAX_ADDRESS, PF, PT, RECORDS, SHF, SHN, SHT, SYM_SIZE, Sym
+from sframegen.elf.records import ADDRESS_SPACE, EH_FRAMES, ET, PF, PT, RECORDS, SHF, SHN, SHT, SYM_SIZE, Sym
 from sframegen.elf.relocations import unpack_columns
 from sframegen.format.abi import ABSOLUTE_64, abi_of
 
@@ -121,7 +121,7 @@ def _apply_dynamic_relocations(elf: ElfFile, section: CfiSection, writable: int)
     return section._replace(data=data, has_known_pointer=has_known_pointer, unknown_fields=unknown)
 
 
-def _read_relocated_words(elf: ElfFile, start: int = 0, end: int = MAX_ADDRESS) -> dict[int, int | None]:
+def _read_relocated_words(elf: ElfFile, start: int = 0, end: int = ADDRESS_SPACE) -> dict[int, int | None]:
     """Map addresses in [start, end) to the 8-byte value that the loader writes there, minus the load bias; None if unknown."""
     tags = _read_dynamic_tags(elf)
     if DT.RELA not in tags or DT.RELASZ not in tags:
@@ -135,7 +135,7 @@ def _read_relocated_words(elf: ElfFile, start: int = 0, end: int = MAX_ADDRESS) 
                 symbol_address = tags.get(DT.SYMTAB, 0) + (info >> 32) * SYM_SIZE
                 symbol = Sym(*RECORDS[Sym, elf.byte_order].unpack(elf.at(symbol_address, SYM_SIZE)))
                 value = symbol.st_value if symbol.st_shndx != SHN.UNDEF else None
-            words[address] = None if value is None else (value + addend) % MAX_ADDRESS
+            words[address] = None if value is None else (value + addend) % ADDRESS_SPACE
     return words
 
 

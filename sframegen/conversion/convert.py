@@ -219,7 +219,7 @@ def _split_into_functions(
     columns = (fdes.columns(), fdes.rows(), cies, RuleColumns(rules.outcome, rules.value, encoded.flexible(), *patterns))
     counts = zeros("q", 4)
     count_maxima(fde_ranges, *columns, counts)
-    functions, rows, ranges, _ = counts  # the most that can become
+    functions, rows, ranges, _ = counts  # upper limits
     table = FunctionTable.with_room(functions, rows, KINDS, list(rules.numbers))
     uncovered = UncoveredRanges(*make_columns("QIB", ranges))
     unaligned = REASONS.index(Reason.CFA_EXPRESSION_UNALIGNED)

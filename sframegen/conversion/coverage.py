@@ -11,10 +11,9 @@ from sframegen.base.columns import zeros
 from sframegen.base.text import format_count, sort_by_count
 from sframegen.conversion.byte_counts import count_function_bytes, count_gap_bytes
 from sframegen.conversion.final_calls import FinalCalls, find_final_calls
-from sframegen.elf.code_areas import CodeArea, build_areas, code_segments
+from sframegen.elf.code_areas import CodeArea, build_areas, code_segments, is_code
 from sframegen.elf.columns import Areas, Spans
 from sframegen.elf.ranges import Range, index_of_containing_range, merge_ranges
-from sframegen.elf.records import SHF, SHT
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable
 from sframegen.format.words import Reason
 
@@ -148,21 +147,12 @@ def _group_counts(counts: Iterable[int]) -> CategoryBytes:
     return groups
 
 
-def _code_sections(elf: ElfFile) -> list[Range]:
-    """Return the ranges of executable sections, merged; none if the file has no section headers."""
-    headers = (section.header for section in elf.sections)
-    return merge_ranges(
-        (header.sh_addr, header.sh_addr + header.sh_size)
-        for header in headers
-        if header.sh_type != SHT.NOBITS and header.sh_flags & SHF.ALLOC and header.sh_flags & SHF.EXECINSTR
-    )
-
-
 def _divide_into_areas(elf: ElfFile, ignored: list[Range], synthesized: tuple[Sequence[Range], ...]) -> Areas:
     """Divide the executable segments into areas. An area's category is that of its bytes outside of FDE ranges."""
     segments = code_segments(elf)
     code = [(segment.start, segment.end) for segment in segments]
-    sections = _code_sections(elf) or code
+    headers = [section.header for section in elf.sections if is_code(section)]
+    sections = merge_ranges((header.sh_addr, header.sh_addr + header.sh_size) for header in headers) or code
     by_category = [(IGNORED, merge_ranges(ignored))]
     by_category += [(FIRST_SYNTHESIZED + source, merge_ranges(ranges)) for source, ranges in enumerate(synthesized) if ranges]
     edges = {edge for ranges in (code, sections, *(ranges for _, ranges in by_category)) for pair in ranges for edge in pair}

@@ -8,11 +8,12 @@ from bisect import bisect_right
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.elf.code_bytes.padding import padding_states
 from sframegen.elf.columns import Areas
+from sframegen.elf.records import SHF, SHT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from sframegen.elf.file import ElfFile
+    from sframegen.elf.file import ElfFile, Section
 
 
 class CodeSegment(NamedTuple):
@@ -30,6 +31,12 @@ class CodeArea(NamedTuple):
     start: int
     end: int
     category: int = 0
+
+
+def is_code(section: Section) -> bool:
+    header = section.header
+    flags = SHF.ALLOC | SHF.EXECINSTR
+    return header.sh_flags & flags == flags and header.sh_type != SHT.NOBITS and header.sh_size > 0
 
 
 def code_segments(elf: ElfFile) -> list[CodeSegment]:

@@ -17,9 +17,9 @@ from sframegen.base.errors import FormatError
 from sframegen.base.quick_typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from sframegen.elf.compressed import ELFCOMPRESS_ZLIB, decompress
 from sframegen.elf.records import (
+    ADDRESS_SPACE,
     CHDR_SIZE,
     EHDR_SIZE,
-    MAX_ADDRESS,
     PF,
     PHDR_SIZE,
     PN_XNUM,
@@ -163,7 +163,7 @@ class ElfFile:
         tables = max(EHDR_SIZE, header.e_phoff + self.phnum * PHDR_SIZE if header.e_phoff == EHDR_SIZE else 0)
         ranges = []
         for load in self.executable_loads():
-            if load.p_vaddr + load.p_filesz >= MAX_ADDRESS:
+            if load.p_vaddr + load.p_filesz >= ADDRESS_SPACE:
                 raise self.error(f"PT_LOAD at {load.p_vaddr:#x} has no valid size", "program header table")
             skip = max(0, tables - load.p_offset)
             if skip < load.p_filesz:

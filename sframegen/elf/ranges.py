@@ -30,7 +30,7 @@ class Extent(NamedTuple):
         return self.end - self.start
 
 
-R = TypeVar("R", "tuple[int, int]", "tuple[int, int, int]", Extent)  # begins with start and end
+R = TypeVar("R", bound="tuple[int, int, *tuple[object, ...]]")  # begins with start and end
 
 
 def align_up(value: int, align: int) -> int:

@@ -41,7 +41,8 @@ ByteOrder = Literal["little", "big"]
 
 PN_XNUM = 0xFFFF
 NT_GNU_BUILD_ID = 3
-MAX_ADDRESS = 1 << 64
+ADDRESS_SPACE = 1 << 64  # bytes; addresses are modulo this
+PLT_SECTIONS = (".plt", ".plt.got", ".plt.sec", ".plt.bnd", ".iplt")
 EH_FRAMES = (".eh_frame", ".init.eh_frame")  # the second only in modules of kernels that replace PAC by a shadow call stack
 
 # The constants of the ELF specification by prefix: SHT_NOTE is SHT.NOTE. They are not enums, because files also have other values.

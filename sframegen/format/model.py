@@ -9,12 +9,11 @@ from enum import IntEnum
 
 from sframegen.base.columns import is_ascending, make_columns, sort_indexes
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple, cast
+from sframegen.elf.records import ADDRESS_SPACE
 from sframegen.format.columns import Functions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-
-ADDRESS_SPACE = 1 << 64
 
 
 class FdeType(IntEnum):

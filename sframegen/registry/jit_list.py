@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
-from sframegen.elf.records import SHN
+from sframegen.elf.records import ADDRESS_SPACE, SHN
 from sframegen.elf.symbols import SymbolTable, symbol_tables
-from sframegen.registry.jit_tables import ADDRESSES, Budget, JitTables
+from sframegen.registry.jit_tables import Budget, JitTables
 from sframegen.registry.regions import Memory, Region, Registry, RegistryError
 from sframegen.registry.structures import CodeJitInfo, JitList, JitNode, R, decode_struct, struct_size
 
@@ -91,7 +91,7 @@ def read_nodes(memory: Memory, address: int, abi: Abi, budget: Budget) -> dict[i
 def _read_unchanging(kind: type[R], memory: Memory, at: int, abi: Abi) -> R:
     """Return a record that was read twice with the same bytes. Raises FormatError if it keeps changing."""
     size = struct_size(kind)
-    is_address = at + size <= ADDRESSES
+    is_address = at + size <= ADDRESS_SPACE
     for _ in range(ATTEMPTS):
         first, second = (memory.read(at, size), memory.read(at, size)) if is_address else (b"", b"")
         if len(first) != size:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sframegen.base.errors import FormatError
-from sframegen.elf.records import STRUCT_BYTE_ORDERS
+from sframegen.elf.records import ADDRESS_SPACE, STRUCT_BYTE_ORDERS
 from sframegen.format.model import OUTERMOST, Kind, Match, Rule, Where
 from sframegen.program import time_limits
 from sframegen.program.signals import ENDING
@@ -47,7 +47,6 @@ MAX_RULES = 1 << 16  # different rules; hundreds are usual
 ENTRIES_PER_READ = 1 << 16  # entries that are read at a time
 ATTEMPTS = 8  # reads of a header, which the process may be writing
 
-ADDRESSES = 1 << 64  # size of the address space
 MAX_READ = 1 << 21  # entries of all chains, also those kept from before: twice the limit of one chain
 TABLE_COST = 32  # entries that take as long to read as a table or a member of a list
 EntryFields = tuple[int, int, int, int]  # offsets of CFA, RA and FP, and the info byte without REMOVED
@@ -178,7 +177,9 @@ class JitTables:
         try:
             self._read_new()
         except FormatError as error:
-            if is_first or isinstance(error, BudgetError):  # there was nothing to contradict
+            if is_first or isinstance(
+                error, BudgetError
+            ):  # nothing was kept that could be wrong, or the next call goes on from here
                 raise
             self._reset()
             self._read_new()
@@ -198,7 +199,7 @@ class JitTables:
             raise _table_error(address, "the chain comes back here", 0)
         self._budget.spend(tables=1)
         header = self._read_header(address)
-        if address % 8 or address + TABLE_SIZE + header.reserved_len > ADDRESSES:
+        if address % 8 or address + TABLE_SIZE + header.reserved_len > ADDRESS_SPACE:
             raise _table_error(address, f"no table has {header.reserved_len} bytes here", 0)
         if not FRE_SIZE <= header.fre_size <= header.fre_stride <= MAX_STRIDE or header.fre_stride % 4:
             raise _table_error(address, f"entries of {header.fre_size} bytes, {header.fre_stride} apart", 24)
@@ -268,7 +269,7 @@ class JitTables:
         return decode_struct(JitTable, self._read(table, 0, TABLE_SIZE), self._abi.byte_order)
 
     def _read(self, table: int, at: int, size: int) -> bytes:
-        raw = self._memory.read(table + at, size) if size and table + at + size <= ADDRESSES else b""
+        raw = self._memory.read(table + at, size) if size and table + at + size <= ADDRESS_SPACE else b""
         if len(raw) != size:
             raise _table_error(table, f"{size} bytes cannot be read", at)
         return raw

@@ -6,11 +6,12 @@ Requests and their errors are those of codectl, a proposed system call by which 
 from __future__ import annotations
 
 import errno
-from bisect import bisect_right
+from bisect import insort
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sframegen.base.errors import FormatError
-from sframegen.elf.ranges import START
+from sframegen.elf.ranges import START, find_overlapping, index_of_containing_range
+from sframegen.elf.records import ADDRESS_SPACE
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
@@ -63,16 +64,11 @@ class Registry:
 
     def register(self, region: Region) -> Region:
         """Add a region, and return it. Raises RegistryError: EINVAL for an empty region, EEXIST for an overlap."""
-        if not 0 <= region.start < region.end <= 1 << 64:
+        if not 0 <= region.start < region.end <= ADDRESS_SPACE:
             raise RegistryError(errno.EINVAL, f"no code at {region.start:#x} to {region.end:#x}")
-        at = bisect_right(self._regions, region.start, key=START)
-        neighbours = self._regions[max(at - 1, 0) : at + 1]
-        for other in neighbours:
-            if other.start < region.end and region.start < other.end:
-                raise RegistryError(
-                    errno.EEXIST, f"{region.start:#x} to {region.end:#x} overlaps {other.start:#x} to {other.end:#x}"
-                )
-        self._regions.insert(at, region)
+        for other in find_overlapping(self._regions, region.start, region.end):
+            raise RegistryError(errno.EEXIST, f"{region.start:#x} to {region.end:#x} overlaps {other.start:#x} to {other.end:#x}")
+        insort(self._regions, region, key=START)
         return region
 
     def unregister(self, key: Hashable) -> list[Region]:
@@ -84,5 +80,5 @@ class Registry:
         return removed
 
     def find(self, pc: int) -> Region | None:
-        at = bisect_right(self._regions, pc, key=START) - 1
-        return self._regions[at] if at >= 0 and pc < self._regions[at].end else None
+        index = index_of_containing_range(self._regions, pc)
+        return None if index is None else self._regions[index]

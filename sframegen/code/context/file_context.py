@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sframegen.base.errors import FormatError
 from sframegen.code.context.jump_tables import JumpTableFinder, ReadOnlyMemory
-from sframegen.code.context.plt import find_plt, plt_slot_of, run_end
+from sframegen.code.context.plt import plt_slot_of
 from sframegen.code.decoding.decoded_code import DecodedCode, decode
 from sframegen.code.isa.machines import isa_of
-from sframegen.elf.ranges import index_of_containing_range
 from sframegen.elf.relocations import dynamic_relocations
 from sframegen.elf.symbols import SymbolTable, read_functions
 from sframegen.format.abi import abi_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Sequence
+    from collections.abc import Callable, Container, Sequence
 
+    from sframegen.code.context.plt import Plt
     from sframegen.code.isa.effects import Point
     from sframegen.elf.file import ElfFile
     from sframegen.elf.ranges import Range
@@ -52,19 +51,16 @@ def read_imports(elf: ElfFile, wanted: Container[int | None] | None = None) -> d
     return found
 
 
-def find_slots(elf: ElfFile, addresses: Iterable[int]) -> dict[int, tuple[int, int | None]]:
-    """Map each address in a PLT entry to the entry's start and the address of the pointer that the entry jumps through."""
-    abi = abi_of(elf)
-    runs = find_plt(elf, abi).runs
-    ranges = [(run.start, run_end(run)) for run in runs]
-    slots = {}
-    for address in addresses:
-        if (number := index_of_containing_range(ranges, address)) is not None:
-            size = runs[number].stub.size
-            start = address - (address - runs[number].start) % size
-            with suppress(FormatError):  # no segment has the section's code
-                slots[address] = start, plt_slot_of(decode(elf.at(start, size), start, isa_of(abi)))
-    return slots
+def find_entry_slot(plt: Plt, elf: ElfFile, address: int) -> tuple[int, int | None] | None:
+    """Return the start of the PLT entry that contains an address, and the address of the pointer that the entry jumps through."""
+    entry = plt.entry_at(address)
+    if entry is None:
+        return None
+    start, end = entry
+    try:
+        return start, plt_slot_of(decode(elf.at(start, end - start), start, isa_of(plt.abi)))
+    except FormatError:  # no segment has the section's code
+        return start, None
 
 
 class Assumptions(NamedTuple):
@@ -83,12 +79,12 @@ Callee: TypeAlias = "int | str | None"  # an address, or the name of a function 
 class FileContext:
     """The context of all functions of a file. Raises FormatError for an ABI whose instructions are not read.
 
-    `code`: all ranges that are analysed, ascending, without overlaps; `stubs`: the entries of the PLT. `names`: a number for the
-    name of each external function.
+    `code`: all ranges that are analysed, ascending, without overlaps. `names`: external functions, numbered.
     """
 
-    def __init__(self, elf: ElfFile, code: Sequence[Range], stubs: set[int], assumptions: Assumptions | None = None) -> None:
+    def __init__(self, elf: ElfFile, code: Sequence[Range], plt: Plt, assumptions: Assumptions | None = None) -> None:
         self.elf = elf
+        self.plt = plt
         self.assumptions = assumptions
         self.abi = abi_of(elf)
         self.isa = isa_of(self.abi)
@@ -100,10 +96,8 @@ class FileContext:
         self.names = {name: number for number, name in enumerate(external_names)}
         self.defined = {symbol.name: symbol.address for symbol in read_functions(elf)}  # functions of this file
         self.never_returning_by_name = {address for name, address in self.defined.items() if never_returns(name)}
-        self.stubs = stubs | elf.externals.stubs.keys()  # externals: an object's references to other files
-        slots = find_slots(elf, stubs)
-        stub_names = {**{stub: self.imports.get(slot) for stub, (_, slot) in slots.items() if slot}, **elf.externals.stubs}
-        self.stub_targets: dict[int, Callee] = {stub: self._callee_named(name) or stub for stub, name in stub_names.items()}
+        self.stubs = plt.entry_addresses() | elf.externals.stubs.keys()  # externals: an object's references to other files
+        self.stub_targets: dict[int, Callee] = {stub: self._callee_named(name) for stub, name in elf.externals.stubs.items()}
         self.never_returning: set[int] = set()  #: functions that the analysis found
         self.known_returns: dict[int, bool] = {}  #: cached answers of `may_return`, by target or ~slot
         self.known_names: dict[Callee, bool] = {}  #: cached answers of `never_returns_by_name`
@@ -123,7 +117,12 @@ class FileContext:
         """Return the callee of a call. `slot`: address of the pointer that a call without a target reads."""
         if target is None:
             return self._callee_named(self.imports.get(slot)) if slot is not None else None
-        return self.stub_targets.get(target, target)
+        if target not in self.stubs:
+            return target
+        if target not in self.stub_targets:
+            _, slot = find_entry_slot(self.plt, self.elf, target) or (target, None)
+            self.stub_targets[target] = self._callee_named(self.imports.get(slot) if slot else None) or target
+        return self.stub_targets[target]
 
     def add_never_returning(self, never_returning: set[int]) -> None:
         if not never_returning <= self.never_returning:

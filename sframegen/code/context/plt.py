@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from itertools import islice
 
 from sframegen.base.quick_typing import TYPE_CHECKING, NamedTuple
 from sframegen.code.isa.effects import Flow
 from sframegen.code.isa.machines import machine_of
-from sframegen.elf.records import MAX_ADDRESS, SHF, SHT
+from sframegen.elf.ranges import START
+from sframegen.elf.records import ADDRESS_SPACE, PLT_SECTIONS, SHF, SHT
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
 
 if TYPE_CHECKING:
@@ -19,8 +21,7 @@ if TYPE_CHECKING:
     from sframegen.elf.ranges import Range
     from sframegen.format.abi import Abi
 
-MAX_SECTION_SIZE = 1 << 22  # bytes of a section: 262,144 entries; reading where each jumps to takes 15 s
-SECTION_NAMES = (".plt", ".plt.got", ".plt.sec", ".plt.bnd", ".iplt")
+MAX_SECTION_SIZE = 1 << 26  # bytes of a section: four million entries
 
 
 class StubRun(NamedTuple):
@@ -39,6 +40,15 @@ class Plt(NamedTuple):
 
     def entry_addresses(self) -> set[int]:
         return {run.start + number * run.stub.size for run in self.runs for number in range(run.length)}
+
+    def entry_at(self, address: int) -> Range | None:
+        """Return the (start, end) of the entry that contains an address."""
+        index = bisect_right(self.runs, address, key=START) - 1
+        if index < 0 or address >= run_end(self.runs[index]):
+            return None
+        size = self.runs[index].stub.size
+        start = address - (address - self.runs[index].start) % size
+        return start, start + size
 
     def make_functions(self, within: list[Range] | None = None) -> FunctionTable:
         """Return the functions that a linker adds for the PLT, at absolute addresses, ascending.
@@ -87,13 +97,13 @@ def run_end(run: StubRun) -> int:
 
 
 def _find_runs(elf: ElfFile, abi: Abi) -> Iterator[StubRun]:
-    for name in SECTION_NAMES:
+    for name in PLT_SECTIONS:
         section = elf.section(name)
         if section is None or section.header.sh_type != SHT.PROGBITS or not section.header.sh_flags & SHF.EXECINSTR:
             continue
         code = elf.contents(section)
         address = section.header.sh_addr
-        if len(code) > MAX_SECTION_SIZE or address + len(code) > MAX_ADDRESS:
+        if len(code) > MAX_SECTION_SIZE or address + len(code) > ADDRESS_SPACE:
             raise elf.error(f"{len(code):#x} bytes at address {address:#x}: no PLT", name)
         forms = machine_of(abi).plt  # imported only here: a merge of objects, without PLT, takes less time than the import
         at = 0

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
     from typing import TypeVar
 
+    from sframegen.code.context.plt import Plt
     from sframegen.code.function.findings import FindingColumns
     from sframegen.elf.file import ElfFile
     from sframegen.program.workers import Progress
@@ -84,28 +85,26 @@ def survey(
     `entries`: where functions are known to begin. More are found: the targets of calls, and of pointers in code or data.
     `jobs`: processes that share the work.
     """
-    stubs = find_plt(elf, abi_of(elf)).entry_addresses()
-    return _Passes(
-        FileContext(elf, ranges, stubs, assumptions), set(entries), ParallelTasks(jobs, progress), _survey_ranges, ranges
-    ).run()
+    context = FileContext(elf, ranges, find_plt(elf, abi_of(elf)), assumptions)
+    return _Passes(context, set(entries), ParallelTasks(jobs, progress), _survey_ranges, ranges).run()
 
 
 def survey_without_cfi(
-    elf: ElfFile, without_cfi: Sequence[Range], starts: set[int], stubs: set[int], jobs: int = 1, progress: Progress | None = None
+    elf: ElfFile, without_cfi: Sequence[Range], starts: set[int], plt: Plt, jobs: int = 1, progress: Progress | None = None
 ) -> Survey:
     """Analyse code whose functions have no known ends, and return the rows of the proven functions, as proof.py defines them.
 
-    `starts`: where functions are known to begin, in this code or elsewhere; `stubs`: the entries of the PLT.
+    `starts`: where functions are known to begin, in this code or elsewhere.
     """
     tasks = ParallelTasks(jobs, progress)
-    context = FileContext(elf, without_cfi, stubs)
+    context = FileContext(elf, without_cfi, plt)
     likely_starts = starts | find_relocated_pointers(elf)
     size = parallel_tasks.TASK_BYTES
     windows = [(at, min(end, at + size)) for start, end in without_cfi for at in range(start, end, size)]
     for found in tasks.run(partial(_find_call_targets, context), windows, _range_size):
         likely_starts |= found
     return _Passes(
-        context, starts | stubs, tasks, _survey_swept, list(cut_at_starts(without_cfi, likely_starts)), proving=True
+        context, starts | plt.entry_addresses(), tasks, _survey_swept, list(cut_at_starts(without_cfi, likely_starts)), proving=True
     ).run()
 
 
@@ -227,7 +226,7 @@ class _Passes:
             self.results.remove(ranges.find_changed(evidence))
             self.context.add_never_returning(self._find_never_returning())
             stale = ranges.find_stale(evidence, self.results.functions, self.context.never_returning)
-            del evidence  # its columns could not grow
+            del evidence  # while it exists, the columns of the results cannot grow
             if not stale:
                 break
             self._run_tasks(_survey_units, stale, lambda unit_and_entries: sum_sizes(unit_and_entries[0]))
@@ -257,7 +256,7 @@ class _Passes:
             often_callees = interprocedural.find_often_called(evidence, often_called, OFTEN_CALLED)
             next_parts = set(map(self.part_spans.number, often_callees)) - sampled - {-1}
             stale = self._find_wrongly_cut(self.results.functions.values())
-            del evidence  # its columns could not grow
+            del evidence  # while it exists, the columns of the results cannot grow
             self._remove_parts(stale)
             next_parts |= stale
 

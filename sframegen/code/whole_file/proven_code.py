@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,6 +10,7 @@ from sframegen.base.errors import FormatError
 from sframegen.base.text import format_count
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import Converted, convert_sources
+from sframegen.elf.ranges import index_of_containing_range
 from sframegen.format.abi import Abi, abi_of
 from sframegen.format.encode import Encoder
 
@@ -69,16 +70,13 @@ def merge_functions(functions: FunctionTable, found: FunctionTable, ranges: Sequ
     """Return `functions` with those of `found` that begin in `ranges` and do not overlap any of `functions`."""
     existing = sorted((start, start + size) for start, size in zip(functions.start, functions.size, strict=True))
     existing_starts = [start for start, _ in existing]
-    range_starts = [start for start, _ in ranges or ()]
     merged = functions.select(range(len(functions)))
     kinds = {kind: number for number, kind in enumerate(merged.kinds)}
     rules = {rule: number for number, rule in enumerate(merged.rules)}
     rule_numbers: dict[int, int] = {}  # number in `found` -> number in the result
     for function, (start, size) in enumerate(zip(found.start, found.size, strict=True)):
-        if ranges is not None:
-            range_index = bisect_right(range_starts, start) - 1
-            if range_index < 0 or start >= ranges[range_index][1]:
-                continue
+        if ranges is not None and index_of_containing_range(ranges, start) is None:
+            continue
         next_existing = bisect_left(existing_starts, start + size)
         if next_existing and existing[next_existing - 1][1] > start:
             continue

@@ -78,7 +78,7 @@ def synthesize(elf: ElfFile, converted: Converted, jobs: int = 1, progress: Prog
     functions: list[SynthesizedFunction] = []
     isa = machine_of(abi).isa
     if isa is not None and without_cfi:
-        survey = survey_without_cfi(elf, without_cfi, callable_starts, plt.entry_addresses(), jobs, progress)
+        survey = survey_without_cfi(elf, without_cfi, callable_starts, plt, jobs, progress)
         proven = survey.functions
         functions = list(_make_proven_functions(survey, abi, isa.entry.sp))
     add("instructions", functions)

@@ -13,6 +13,7 @@ from struct import Struct
 from typing import NamedTuple, TypeAlias
 
 from sframegen.base.errors import FormatError
+from sframegen.elf.records import ADDRESS_SPACE
 from sframegen.profile.events.attributes import EventAttributes, SampleType
 
 HEADER = Struct("=IHH")  # kind, misc, size including this header
@@ -89,7 +90,6 @@ SUFFIX_SIZE = 24  # bytes: the same fields, at the end of other records
 MMAP2_FIELDS = Struct("=IIQQQIIQQII")
 COMM_FIELDS = Struct("=II")
 TASK_FIELDS = Struct("=IIII8x")  # the last 8 bytes are the time, which the suffix also has
-ADDRESSES = 1 << 64  # number of possible addresses
 
 
 class RecordReader:
@@ -128,7 +128,7 @@ class RecordReader:
             registers = self._registers.unpack(cursor.read_bytes(self._registers.size)) if abi else ()
         if fields & SampleType.STACK_USER and (size := cursor.read_word()):
             stack = cursor.read_bytes(size)
-            stack = stack[: min(cursor.read_word(), size)]  # the field has `size` bytes, of which the kernel has filled so many
+            stack = stack[: min(cursor.read_word(), size)]  # the kernel may fill less than the `size` bytes of the field
         return SampleRecord(pid, tid, time, cpu, callchain, abi, registers, stack)
 
 
@@ -143,7 +143,7 @@ def _read_text(body: bytes, at: int) -> str:
 def _read_mapping(_kind: int, _misc: int, body: bytes) -> MmapRecord:
     pid, tid, start, size, offset, major, minor, inode, generation, protection, _flags = MMAP2_FIELDS.unpack_from(body)
     path, executable = _read_text(body, MMAP2_FIELDS.size), bool(protection & PROT_EXEC)
-    if start + size > ADDRESSES:
+    if start + size > ADDRESS_SPACE:
         raise FormatError(f"{size:#x} bytes at {start:#x}", "MMAP2 record", 8)
     return MmapRecord(pid, tid, start, start + size, offset, executable, path, major, minor, inode, generation)
 

@@ -1,4 +1,5 @@
-"""Names the functions of one file, by address, from its symbol table, its debug file or Go's own table, in this order.
+"""Names the functions of one file, by address, from its symbol table, which follows that of its debug file if the file names only
+its exports, else from Go's own table. Entries of the procedure linkage table (PLT) are named for what they jump to: `puts@plt`.
 
 A symbol names the code that its size covers. For a function without a name, only the start is returned: that of the FDE in the call
 frame information that covers the address, or else what the caller's `start_of` says. All results are cached.
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sframegen.base.errors import FormatError
 from sframegen.base.text import printable
+from sframegen.elf.records import PLT_SECTIONS
 from sframegen.elf.symbols import MANGLED, FunctionColumns, Symbol
 from sframegen.format.abi import abi_of
 from sframegen.stack.names.symbol_files import DebugFiles, has_all_symbols, load_mini_debug_file
@@ -21,10 +23,10 @@ from sframegen.stack.names.symbol_files import DebugFiles, has_all_symbols, load
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
+    from sframegen.code.context.plt import Plt
     from sframegen.elf.file import ElfFile
     from sframegen.stack.names.gopclntab import GoTable
 
-PLT_SECTIONS = (".plt", ".plt.got", ".plt.sec")
 MAX_CACHED = 1 << 15  # addresses; once there are more, `load_names` drops all of them
 
 
@@ -89,13 +91,13 @@ class FileNames:
             self._by_symbol[table_index, symbol.address] = NamedFunction(name, symbol.address)
 
     def _name_stubs(self, nameless: list[int]) -> None:
-        """Name entries of the procedure linkage table (PLT) for the functions they jump to: `puts@plt`."""
+        """Name entries of the PLT for the functions that they jump to."""
         plts = [section.header for section in map(self._file.section, PLT_SECTIONS) if section]
         if addresses := [at for at in nameless if any(0 <= at - plt.sh_addr < plt.sh_size for plt in plts)]:
-            from sframegen.code.context.file_context import find_slots, read_imports  # noqa: PLC0415 - few frames are in a PLT
+            from sframegen.code.context.file_context import find_entry_slot, read_imports  # noqa: PLC0415 - few frames are in a PLT
 
             with suppress(FormatError):
-                slots = find_slots(self._file, addresses)
+                slots = {at: entry for at in addresses if (entry := find_entry_slot(self._plt, self._file, at))}
                 imports = read_imports(self._file, {slot for _, slot in slots.values()})
                 names = dict(zip(imports, self._demangle([*map(printable, imports.values())]), strict=True))
                 found = {at: (names.get(slot or 0), start) for at, (start, slot) in slots.items()}
@@ -113,6 +115,13 @@ class FileNames:
     @cached_property
     def _tables(self) -> list[FunctionColumns]:
         return _read_symbol_tables(self._file, self._debug_files)
+
+    @cached_property
+    def _plt(self) -> Plt:
+        """Raises FormatError."""
+        from sframegen.code.context.plt import find_plt  # noqa: PLC0415 - few frames are in a PLT
+
+        return find_plt(self._file, abi_of(self._file))
 
     @cached_property
     def _go_table(self) -> GoTable | None:

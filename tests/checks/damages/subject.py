@@ -61,7 +61,7 @@ def with_section(file: Path, level: LevelName, version: int) -> bytes:
     encoder = converted.make_encoder(base.elf, LEVELS[level])
     encoder.size_bytes += ROOM
     out = BytesIO()
-    write_changed_file(ElfFile(base.elf.data), make_change(plan_section(base, encoder), base, encoder), out)
+    write_changed_file(ElfFile(base.elf.data), make_change(plan_section(base, encoder, frozenset()), base, encoder), out)
     return out.getvalue()
 
 

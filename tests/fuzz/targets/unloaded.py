@@ -29,7 +29,7 @@ def run(data: bytes) -> None:
         encoder = Encoder(sframe_table(abi, V3), abi, V3)
         section = encoder.encode(UNLOADED_ADDRESS)
         has_same_unloaded_section(elf, section)
-        plan = plan_section(base, encoder, unloaded=section)
+        plan = plan_section(base, encoder, frozenset(), section)
         str(plan)
         out = io.BytesIO()
         write_changed_file(ElfFile(memoryview(data)), make_change(plan, base, encoder), out, record=base.record)
