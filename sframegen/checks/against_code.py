@@ -181,11 +181,12 @@ def _make_assumptions(elf: ElfFile, abi: Abi, cfi: Track, section: Track, claims
         return padding_size(states, elf.at(address, size), 0, size, True)
 
     def enters(address: int) -> bool:
-        number = max(claims_at(address))
+        claims_here = claims_at(address)
+        number = max(claims_here)
         if number == NO_CLAIM or _judge_claim(claims[number], isa.entry, abi) != RIGHT:
             return False
-        # No-ops that -fpatchable-function-entry asks for have the rule of the code after them, that before a landing pad has not.
-        return claims_at(address + padding_at(address, address + MAX_PADDING)) == claims_at(address)
+        # The no-ops of -fpatchable-function-entry have the same rule as the code after them; one before a landing pad has another.
+        return claims_at(address + padding_at(address, address + MAX_PADDING)) == claims_here
 
     def continues(source: int, target: int) -> bool:
         if cfi.reaches(source, target + MAX_PADDING):

@@ -23,7 +23,7 @@ from sframegen.conversion.kernel_code import find_kernel_symbols, find_unwalked_
 from sframegen.detached.detached_file import ADDRESS, Companion, is_detached
 from sframegen.elf.ranges import count_contained
 from sframegen.elf.records import ET
-from sframegen.format.abi import ARM64_ABIS, abi_of
+from sframegen.format.abi import abi_of, is_arm64
 from sframegen.format.decode import SframeSection, open_section
 from sframegen.format.locate import find_sframe, find_unloaded_section
 from sframegen.program.libraries import import_library
@@ -96,7 +96,7 @@ def _check_section(
     """Check the section without the file's CFI, and return it; None if it is for another ABI than its file."""
     facts = examine_section(data, address, executable=elf.executable_ranges(), byte_order=elf.byte_order)
     facts.loaded, facts.of_kernel = loaded, bool(find_kernel_symbols(elf))
-    facts.of_other_machine = abi_of(elf) not in ARM64_ABIS
+    facts.of_other_machine = not is_arm64(elf)
     if facts.of_kernel:
         facts.unwalked = count_unwalked(elf, data, address)
     draft.findings += [*facts.findings, *check_consumers(facts, consumer)]

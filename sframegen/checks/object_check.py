@@ -9,7 +9,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
-from linker.objects.laid_out import is_code, is_sframe, place_debug_file
+from linker.objects.laid_out import is_sframe, place_debug_file
 from linker.objects.object_view import ObjectView
 from linker.objects.resolved_code import resolve_code
 from sframegen.base.errors import FormatError
@@ -24,9 +24,10 @@ from sframegen.code.isa.machines import isa_of
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert_sources
 from sframegen.conversion.kernel_code import is_module
+from sframegen.elf.code_areas import is_code
 from sframegen.elf.ranges import index_of_containing_range
 from sframegen.elf.records import SHF
-from sframegen.format.abi import ARM64_ABIS, abi_of
+from sframegen.format.abi import abi_of, is_arm64
 from sframegen.format.layouts import LAYOUTS
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def check_each_section(view: ObjectView, consumer: Consumer) -> Iterator[Finding
         )
         if is_module(image):
             facts.of_kernel = facts.sorted_later = True
-            facts.of_other_machine = abi_of(view.elf) not in ARM64_ABIS
+            facts.of_other_machine = not is_arm64(view.elf)
             facts.unwalked = count_unwalked(image, image.contents(section), section.header.sh_addr)
             yield from check_consumers(facts, consumer)
         for finding in facts.findings:

@@ -127,6 +127,6 @@ def intersect_tracks(*tracks: Track) -> Iterator[tuple[int, int, list[int]]]:
             next_edge = min(next_edge, edge) if next_edge else edge
         if not next_edge:
             return
-        if any(claim != NO_CLAIM for claim in claims):
+        if claims.count(NO_CLAIM) < len(claims):
             yield address, next_edge, claims
         address = next_edge

@@ -122,7 +122,6 @@ S390X = Abi(
     ra_padding=True,
 )
 
-ARM64_ABIS = (AARCH64, AARCH64_BE)
 ABIS = (AMD64, AARCH64, AARCH64_BE, S390X)
 BY_MACHINE = {(abi.machine, abi.byte_order): abi for abi in ABIS}
 BY_SFRAME_ID = {abi.sframe_id: abi for abi in ABIS}
@@ -136,6 +135,10 @@ def abi_of(elf: ElfFile) -> Abi:
     except KeyError:
         supported = ", ".join(abi.name for abi in ABIS)
         raise elf.error(f"e_machine {elf.header.e_machine} ({elf.byte_order}-endian) is not supported, only {supported}") from None
+
+
+def is_arm64(elf: ElfFile) -> bool:
+    return elf.header.e_machine == AARCH64.machine
 
 
 def is_linked(header: bytes) -> bool:

@@ -189,7 +189,7 @@ class SectionWalk(SectionBytes):
                 if self.last > size[function]:
                     self.count_breach(22 if masked else 20, self.block, self.start + self.last)  # row-beyond-masked, -function
                 elif self.last == size[function] and self.last and not masked:
-                    self.count_breach(19, self.block, self.start + self.last)  # row-at-end_before
+                    self.count_breach(19, self.block, self.start + self.last)  # row-at-end
                 self.shared = True
                 continue
             if end_before >= 0 and self.block < end_before:
@@ -272,7 +272,7 @@ class SectionWalk(SectionBytes):
         length: cython.Py_ssize_t
         place: cython.Py_ssize_t
         recorded: cython.Py_ssize_t
-        for place in range(at, end):  # FNV-1a's step, then a multiplication that mixes the upper bits
+        for place in range(at, end):  # a step like FNV-1a's, then a multiplication that mixes the upper bits
             hash_value = ((hash_value ^ self.data[place]) * 0x10193) & 0x7FFFFFFF
         slot = ((hash_value * 0x45D9F3B) >> 24) & mask
         for _ in range(64):  # slots that are tried, one after the other

@@ -208,9 +208,9 @@ def _walk(section: SframeSection, facts: SectionFacts) -> None:
     columns = (memoryview(column)[: walk.rules] for column in (walk.rule_at, walk.rule_type, walk.rule_address, walk.rule_uses))
     for at, fde_type, address, uses in zip(*columns, strict=True):
         _judge_words(section, facts, at, fde_type, address, uses)
-    claimed = section.header.num_fres
-    if claimed not in (walk.stored, walk.claimed) and not facts.first_finding(*RULES_THAT_HIDE_ROWS, "index-bounds"):
-        facts.add_breach("row-total", f"{claimed}, and {walk.stored} are there", NUM_FRES_AT)
+    declared = section.header.num_fres
+    if declared not in (walk.stored, walk.claimed) and not facts.first_finding(*RULES_THAT_HIDE_ROWS, "index-bounds"):
+        facts.add_breach("row-total", f"{declared}, and {walk.stored} are there", NUM_FRES_AT)
     facts.shares_blocks, facts.claimed_rows, facts.without_rows = walk.shared, walk.claimed, walk.without_rows
     facts.far, facts.wrapped = walk.far, walk.wrapped
     facts.divides_by_zero, facts.divides_with_rows = walk.divides_by_zero, walk.divides_with_rows
