@@ -6,11 +6,11 @@ import json
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, BinaryIO, Self, get_type_hints
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from sframegen.api.add_summary import format_percent
 from sframegen.base.text import format_count, printable
-from sframegen.fleet.result_rows import SCHEMA_KEY, SCHEMA_VERSION, FileRow, PackageResult, PackageRow, RowOutcome
+from sframegen.fleet.result_rows import COLUMN_TYPES, SCHEMA_KEY, SCHEMA_VERSION, FileRow, PackageResult, PackageRow, RowOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,7 +126,7 @@ class ParquetTable:
             list[str]: pa.list_(pa.string()),
             dict[str, int]: pa.map_(pa.string(), pa.int64()),
         }
-        columns = [(name, column_types[field_type]) for name, field_type in get_type_hints(row_type).items()]
+        columns = [(name, column_types[field_type]) for name, field_type in COLUMN_TYPES[row_type].items()]
         self.schema = pa.schema(columns, metadata={SCHEMA_KEY: str(SCHEMA_VERSION)})
         self.make_table = pa.Table.from_pylist
         self.writer = parquet.ParquetWriter(file, self.schema, compression="zstd")

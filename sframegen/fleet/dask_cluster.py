@@ -40,7 +40,7 @@ CONNECTION_LOST = "lost the connection to the scheduler; run the same command to
 NO_SCHEDULER = "no scheduler answers at this address: start one there with `dask scheduler`, or give another address"
 OTHER_SERVICE = "there is no scheduler at this address, but another service; give the address that `dask scheduler` prints"
 NO_TLS_SCHEDULER = "no scheduler answers at this address, or it and this command do not accept each other's certificates"
-WORKER_FAILED = "a worker cannot be used, for a reason that its log tells; does it have the same Python packages?"
+WORKER_FAILED = "a worker cannot be used; its log says why. Does it have the same Python packages?"
 INVALID_ANSWER = "a worker's answer is not from this version of sframegen"
 NO_CERTIFICATES = "TLS needs certificates (distributed.comm.tls): https://distributed.dask.org/en/stable/tls.html"
 NO_WORKERS = "this scheduler has no workers yet; the run waits for some"
@@ -196,7 +196,7 @@ _only_plain = threading.Event()  # set within `only_plain_pickles`
 
 
 class RefusedPickleError(PickleError, TypeError):
-    """Raised for a pickle that names a class. After any error but a TypeError in a traceback, Dask would lose the message."""
+    """Raised for a pickle that names a class. It is a TypeError because Dask loses the message of any other error."""
 
 
 @contextmanager

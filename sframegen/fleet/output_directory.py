@@ -12,12 +12,12 @@ import fcntl
 import json
 import os
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, get_args, get_origin
 
 from linker.files.location import Location, OwnDirectory
 from linker.files.rename_into_place import writing_new
 from sframegen.base.errors import FormatError
-from sframegen.fleet.result_rows import FileRow, Finished, PackageResult, PackageRow, RowOutcome, to_one_line
+from sframegen.fleet.result_rows import COLUMN_TYPES, FileRow, Finished, PackageResult, PackageRow, RowOutcome, to_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,6 @@ MAX_RESULT_BYTES = 1 << 28
 NO_KEY = bytes(KEY_BYTES)  # in the file of keys, for a package that has no result yet
 FILE_MODE = 0o644  # before the umask, so that other users can never write
 LOCK_MODE = 0o600  # of the lock file, because any user who can open it could lock it
-COLUMN_TYPES = {row_type.__name__: get_type_hints(row_type) for row_type in (FileRow, PackageRow)}
 Row = TypeVar("Row", FileRow, PackageRow)
 
 
@@ -182,7 +181,7 @@ def _identity_path(identity_key: str) -> str:
 
 def _parse_row(row_type: type[Row], values: dict[str, Any]) -> Row:
     """Parse a row, which a hostile worker may have written. Raises ValueError, TypeError or AttributeError for anything else."""
-    types = COLUMN_TYPES[row_type.__name__]
+    types = COLUMN_TYPES[row_type]
     if values.keys() != types.keys():
         raise ValueError("other fields")
     row = row_type(**values | {"outcome": RowOutcome(values["outcome"])})
@@ -198,5 +197,6 @@ def _is_valid(value: object, column_type: Any) -> bool:  # noqa: ANN401 - a type
     if column_type is float:
         return isinstance(value, float) or _is_valid(value, int)
     if isinstance(value, list | dict) and type(value) is get_origin(column_type):
-        return all(_is_valid(one, get_args(column_type)[-1]) for one in (value.values() if isinstance(value, dict) else value))
+        item_type = get_args(column_type)[-1]
+        return all(_is_valid(item, item_type) for item in (value.values() if isinstance(value, dict) else value))
     return isinstance(value, column_type)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 from sframegen.api import add_summary
 from sframegen.base.text import cut_middle, printable
@@ -96,6 +96,9 @@ class PackageResult:
 
     package: PackageRow
     files: list[FileRow] = field(default_factory=list)
+
+
+COLUMN_TYPES: dict[type, dict[str, Any]] = {row_type: get_type_hints(row_type) for row_type in (FileRow, PackageRow)}
 
 
 class AnswerKind(StrEnum):

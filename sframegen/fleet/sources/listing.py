@@ -196,7 +196,8 @@ def list_apt_index(index: str) -> Iterator[Item]:
     from debian.deb822 import Packages  # noqa: PLC0415 - of the extra `fleet`
 
     repository, dists, _ = index.rpartition("/dists/")
-    base = repository if dists else _parent(index)  # names are relative to it; a flat repository has no `dists`
+    parent = index.rpartition("/")[0] or ("/" if index.startswith("/") else ".")
+    base = repository if dists else parent  # names are relative to it; a flat repository has no `dists`
     fields = ["Filename", "Size", "SHA256"]
     with opened_index(index, MAX_INDEX_BYTES) as file:
         lines = _read_lines(file, without_secrets(index))
@@ -204,10 +205,6 @@ def list_apt_index(index: str) -> Iterator[Item]:
             filename = paragraph.get("Filename", "").removeprefix("./")
             if filename:
                 yield _make_apt_item(base, filename, paragraph.get("SHA256", ""), paragraph.get("Size", ""))
-
-
-def _parent(path: str) -> str:
-    return path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
 
 
 def _make_apt_item(base: str, filename: str, checksum: str, size: str) -> Item:
@@ -253,4 +250,4 @@ def _as_utf8(line: bytes) -> bytes:
 
 
 def is_index(path_or_url: str) -> bool:
-    return APT_INDEX.match(local_path(path_or_url).rpartition("/")[2]) is not None
+    return APT_INDEX.match(path_or_url.rpartition("/")[2]) is not None
