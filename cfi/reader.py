@@ -35,7 +35,7 @@ SUPPORTED_VERSIONS = (1, 3, 4)
 LETTERS_WITHOUT_DATA = set("SBG")  # augmentation letters that add no augmentation data
 MAX_CODE_ALIGNMENT = 1 << 24  # so that a 32-bit advance, scaled, stays within 64 bits
 ADDRESS_SIZES = (4, 8)
-MAX_ROWS = 0xFFFFFFFF  # row rule_numbers are 32 bits
+MAX_ROWS = 0xFFFFFFFF  # row numbers are 32 bits
 MAX_DATA_ALIGNMENT = 0x7FFFFFFF  # so that a 32-bit offset, scaled, stays within 64 bits
 MAX_SIZE = 0xFFFFFFFF  # bytes of code of one FDE; larger ones have no rows
 # The parts of a state's bytes (machine.py): RA column and CFA; RA, FP, SP and RA_SIGN_STATE, one each; the CFA's expression.
@@ -153,7 +153,7 @@ def _join_tables(section_tables: list[FdeTable]) -> FdeTable:
 
 
 def _pack_cies(cies: list[Cie]) -> array[int]:
-    """Return the seven rule_numbers for each CIE that CfiMachine.start takes."""
+    """Return the seven numbers for each CIE that CfiMachine.start takes."""
     get_numbers = attrgetter("program", "end", "ra_column", "code_alignment", "data_alignment", "fde_encoding", "address_size")
     return array("q", chain.from_iterable(map(get_numbers, cies)))
 

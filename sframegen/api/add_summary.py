@@ -123,7 +123,7 @@ class Summary:
         """The line that the command prints by default."""
         file = printable(self.file)
         if self.package is not None:
-            is_written = self.output or any(one.detached for one in self.package.files)
+            is_written = self.output or any(part.output for part in self.package.files)
             file += f": {self.package.one_line(dry_run=self.package.changed > 0 and not is_written)}"
         if not self.section_bytes:
             return f"{file}: {self.note}"

@@ -72,7 +72,7 @@ class ResultCollector(Generic[R]):
             return False
         if part is None:
             return False
-        no_output: dict[str, Any] = {"output": ""} if hasattr(part, "output") else {}  # it names a private file
+        no_output: dict[str, Any] = {"output": ""} if self._is_written and hasattr(part, "output") else {}  # a private file
         self.parts.append(replace(part, file=path, **no_output))
         return self._is_written and changed.exists() and _has_changed(part)
 

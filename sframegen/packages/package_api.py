@@ -37,7 +37,7 @@ def add_to_package(path: StrPath, **options: Any) -> Summary:  # noqa: ANN401 - 
     """
     if options.get("detached") is None:
         processed = change_package(path, api.add_section, **options)
-    else:  # sections go to files of their own, and the package stays as it is
+    else:  # detached sections go to a store, and the package does not change
         processed = read_package(path, partial(api.add_section, **options))
     report, parts = processed.report, processed.parts
     changed = sum(part.outcome is Outcome.ADDED for part in parts)

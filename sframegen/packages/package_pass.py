@@ -110,7 +110,7 @@ class Pass:
         self.kind = kind
         self.warnings: list[str] = []
         self.hard_links: dict[str, str] = {}  # in tar archives: path of the link -> path of the file
-        self.checksums: Container[str] = ()  # paths of files that may hold a checksum of another file, and perhaps of others
+        self.checksums: Container[str] = ()  # paths of all files that may hold another file's checksum, and perhaps more
         self.seconds_writing = 0.0
         self.elf_files = self.changed_files = 0
         self._visit = visit

@@ -82,8 +82,10 @@ def pass_archive(source: BinaryIO, visit: Visit, target: BinaryIO | None, *, for
     """Pass a tar archive through `visit`, as `pass_through` in kinds.py says."""
     with Pass("tar", file_size(source), visit, force=force) as package:
         marks, checksums = set[str](), set[str]()
+        marking_paths = MARKING_NAMES - {ANY_LAYER}
         for path in read_paths(package, source):
-            marks |= {path} & MARKING_NAMES - {ANY_LAYER}
+            if path in marking_paths:
+                marks.add(path)
             if LAYER_NAME.fullmatch(path):
                 marks.add(ANY_LAYER)
             if is_checksum_name(path):

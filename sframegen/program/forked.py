@@ -101,7 +101,7 @@ class ForkedProcess:
         self.wait(0 if waits else os.WNOHANG)
 
     def wait(self, flags: int = 0) -> None:
-        """Wait for the process to end, and set `code`; with WNOHANG, set it only if the process has already ended."""
+        """Wait for the process to end, and set `exit_code`; with WNOHANG, set it only if the process has already ended."""
         if self.exit_code is None:
             try:
                 pid, status = os.waitpid(self.pid, flags)

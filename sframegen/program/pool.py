@@ -1,4 +1,4 @@
-"""A pool of processes that work on items, and end when no item is left. An answer is available as soon as it is sent."""
+"""A pool of processes that work on items. They end when no item is left; the caller gets each answer as soon as it is there."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ class Pool(Generic[I]):
         os.close(self._answered_event)
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when `ready` has new answers."""
+        """Return a descriptor that is readable when `take_answers` has new answers."""
         return self._epoll.fileno()
 
     @property
     def pending(self) -> int:
-        """Return the number of items whose answers `ready` has not returned yet."""
+        """Return the number of items whose answers `take_answers` has not returned yet."""
         return len(self._waiting) + len(self._workers) + len(self._answered)
 
     def put(self, *items: I) -> None:

@@ -48,7 +48,7 @@ def reinstall_command(*, from_sources: bool = False) -> str:
         command = shlex.join(["pipx", "runpip", os.path.basename(sys.prefix), "install", *arguments])  # noqa: PTH119
     else:
         command = _pip_install_command(*arguments)
-    return command + CHECKOUT_COMMENT * (not origin)  # after a system Python's command, which already ends in a comment, too
+    return command + CHECKOUT_COMMENT * (not origin)  # also after a system Python's command, which ends in a comment
 
 
 def _pip_install_command(*words: str) -> str:

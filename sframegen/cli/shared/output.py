@@ -40,7 +40,7 @@ class PathName(click.Path):
     """
 
     def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if not value and isinstance(param, click.Option):  # of a variable that is not set; as a directory, it would be this one
+        if not value and isinstance(param, click.Option):  # a shell variable is not set; as a directory, it would be this one
             self.fail("an empty name", param, ctx)
         return os.fspath(value)
 

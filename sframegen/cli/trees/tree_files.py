@@ -41,7 +41,7 @@ class Name(NamedTuple):
 class FoundFiles(NamedTuple):
     files: list[list[Name]]  # the sorted names of each file; the files are sorted by their first names
     unreadable: list[tuple[Name, Exception]]  # files and directories
-    times: dict[tuple[int, int], tuple[int, int]]  # by (device, inode) of directories with files: access, modification; to restore
+    times: dict[tuple[int, int], tuple[int, int]]  # (device, inode) of a directory -> its access and modification times
 
 
 class Exclusions:

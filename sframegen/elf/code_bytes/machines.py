@@ -1,7 +1,7 @@
 """The code patterns of each machine, by e_machine: padding, calls, code of runtimes and C libraries. forms.py has their meaning.
 
-A search begins at a fixed byte: that is fast. A look-behind `(?<=...)` after it checks the bytes before, such as a prefix. It lists
-the bytes from there to the end of what has matched so far, most of them as dots. Comments name the instructions of each line.
+Patterns begin with a fixed byte, because `re` finds one fast. A look-behind `(?<=...)` then checks the bytes before it, such as a
+prefix. It spans them and all bytes that have matched so far, most of them as dots. Comments name the instructions of each line.
 """
 
 from __future__ import annotations

@@ -152,8 +152,9 @@ def _decode_unfinished(record: bytes) -> UnfinishedWalk:
     exact, guessed = flags & STOPPED_EXACT > 0, flags & STOPPED_GUESSED > 0
     start = Start(registers, known, pc, exact=exact, frames=frames, guessed=guessed)
     stack, holes = record[at : at + size], ~pages & (1 << pages.bit_length()) - 1  # `pages` has the bits of readable pages
-    asleep = is_off_cpu(frames) and flags & STOPPED_ASLEEP > 0
-    off_cpu_hash = stack_hash if is_off_cpu(frames) else 0
+    off_cpu = is_off_cpu(frames)
+    asleep = off_cpu and flags & STOPPED_ASLEEP > 0
+    off_cpu_hash = stack_hash if off_cpu else 0
     name = _decode_name(comm)
     return UnfinishedWalk(time, pid, tid, name, BY_NUMBER[end], start, stack_start, stack, missing, off_cpu_hash, asleep, holes)
 

@@ -229,11 +229,10 @@ def _find_debug_information(file: ElfFile, debug_files: DebugFiles) -> ElfFile |
 
 def _find_go_lines(file: ElfFile, addresses: Iterable[int]) -> FramesByAddress:
     table = find_go_table(file)
-    frames: FramesByAddress = {}
-    for address in addresses if table else ():
-        if table and (line := table.line_at(address)):
-            frames[address] = (SourceFrame("", line.source, line.line, inlined=False),)
-    return frames
+    if table is None:
+        return {}
+    lines = ((address, table.line_at(address)) for address in addresses)
+    return {address: (SourceFrame("", line.source, line.line, inlined=False),) for address, line in lines if line}
 
 
 SYMCACHE_SUFFIX = ".symcache"

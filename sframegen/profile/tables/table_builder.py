@@ -137,7 +137,7 @@ class TableBuilder:
 
 @contextmanager
 def _as_request(item: tuple[int, ElfFile], *, proves: bool) -> Iterator[Question]:
-    """Yield the request to a worker, which passes the open file, or, for a file without a descriptor, a copy of its bytes."""
+    """Yield the request to a worker, with the open file, or with a copy of its bytes if the file has no descriptor."""
     elf = item[1]
     values = (proves, elf.name, elf.status)
     if elf.descriptor is not None:

@@ -48,8 +48,8 @@ class _Process:
         self.ticks = _start_ticks(pid)  # when it started, which tells it from a later process with its id
         self.users = fields.get("Uid", "").split()[1:2]  # the effective user id
         self.name = f"perf-{fields.get('NSpid', str(pid)).split()[-1]}.map"  # with the id that the process itself sees
-        self.helper_key = ("perf map", pid)  # once a call under this key gets no answer, the helper makes no other one
-        [self.folder] = helpers().call(self.helper_key, open_maps_folder, pid).descriptors
+        self.risk = ("perf map", pid)  # its /tmp may be on a file system that does not answer
+        [self.folder] = helpers().call(self.risk, open_maps_folder, pid).descriptors
         finalize(self, os.close, self.folder)
 
     def is_trusted(self, status: os.stat_result) -> bool:
@@ -162,7 +162,7 @@ def _read_entries(process: _Process) -> _Entries:
     entries, at, first_status = _Entries(), 0, None
     for _ in range(MAX_BYTES // READ_SIZE + 1):
         folder, end = [process.folder], min(at + READ_SIZE, MAX_BYTES)
-        status, data = helpers().call(process.helper_key, read_map_part, process.name, at, end, descriptors=folder).value
+        status, data = helpers().call(process.risk, read_map_part, process.name, at, end, descriptors=folder).value
         first_status = first_status or status
         if not process.is_trusted(status):
             return _Entries(is_ignored=True)

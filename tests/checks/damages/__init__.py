@@ -22,7 +22,7 @@ DRAWS = 60
 
 
 class Outcome(NamedTuple):
-    """`found`: at all, as severe as it is; `named`: by its rule, at its address, and by no other if it stands alone."""
+    """`found`: a finding has the right severity; `named`: it also has the right rule and address, and no others if it is alone."""
 
     address: int
     findings: list[Finding]
