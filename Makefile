@@ -22,6 +22,9 @@ help: ## this list
 
 # --- Environments: the same package twice, compiled in .venv and interpreted in .venv-pure -----------------------------------------
 
+# missing(PAIRS): adds the packages of program:package, or file:package, whose program or file is missing to the shell's list `packages`
+missing = for pair in $(1); do [[ -e $${pair%%:*} ]] || command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair\#*:}"); done
+
 # install_packages: installs the apt packages of the shell's list `packages`, or fails and prints the remedy
 install_packages = (($${\#packages[@]} == 0)) || tools/install-packages "$${packages[@]}"
 
@@ -41,7 +44,7 @@ machine:
 	$(install_packages)
 	@( \
 	packages=(); \
-	for pair in $(kernel_program_with); do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
+	$(call missing,$(kernel_program_with)); \
 	$(ldconfig) -p | grep -q 'libbpf\.so\.1 ' || packages+=(libbpf1); \
 	$(install_packages) \
 	) || echo "sframegen profile is then installed without its kernel program." >&2
@@ -59,7 +62,7 @@ tested_with := qemu-aarch64:qemu-user aarch64-linux-gnu-g++:g++-aarch64-linux-gn
 test-machine: | machine
 	@( \
 	packages=(); \
-	for pair in $(tested_with); do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
+	$(call missing,$(tested_with)); \
 	$(install_packages) \
 	) || echo "Tests that need them are skipped." >&2
 
@@ -115,7 +118,7 @@ rooted_with := mmdebstrap:mmdebstrap mount:mount
 
 # packager(SCRIPT): runs it
 define packager
-@packages=(); for pair in $(rooted_with); do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; $(install_packages)
+@packages=(); $(call missing,$(rooted_with)); $(install_packages)
 packaging/$(1) $(SUITE)
 endef
 
@@ -145,7 +148,7 @@ few_at_a_time := -n 2
 # As root: it makes roots with mmdebstrap, from the archive that the machine's apt uses.
 .PHONY: test-bare
 test-bare: ## README's commands, and make release, in roots of three suites that have nothing: docs/testing.md; BARE_FLAGS
-	@packages=(); for pair in $(rooted_with); do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; $(install_packages)
+	@packages=(); $(call missing,$(rooted_with)); $(install_packages)
 	$(PYTHON) -m tools.bare $(BARE_FLAGS)
 
 # The oldest and the newest releases that pyproject.toml allows, each in an environment of its own. Warnings of deprecation are errors: in the
@@ -292,9 +295,7 @@ named-study:
 
 .PHONY: study
 study: named-study $(environment) peers test-machine ## a study, benchmark or long test: corpus/README.md; STUDY, as in STUDY=corpus.merge, FLAGS
-	@packages=(); \
-	for pair in $(needs_$(STUDY)); do [[ -e $${pair%%:*} ]] || command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
-	$(install_packages)
+	@packages=(); $(call missing,$(needs_$(STUDY))); $(install_packages)
 	$(before_$(STUDY))
 	$(dir $(firstword $(environment)))bin/python -m $(STUDY) $(writes) $(FLAGS)
 
@@ -314,7 +315,7 @@ machine_headers := amd64:x86_64 arm64:aarch64 s390x:s390x
 .PHONY: release-machine
 release-machine: | machine
 	@packages=(); \
-	for pair in $(released_with); do command -v "$${pair%%:*}" >/dev/null || packages+=("$${pair#*:}"); done; \
+	$(call missing,$(released_with)); \
 	for pair in $(machine_headers); do \
 	    [[ $$(dpkg --print-architecture) == "$${pair%%:*}" || -e /usr/$${pair#*:}-linux-gnu/include/stdio.h ]] || packages+=("libc6-dev-$${pair%%:*}-cross"); \
 	done; \

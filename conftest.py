@@ -60,7 +60,7 @@ settings.load_profile("sframegen")
 
 @pytest.fixture(scope="session", autouse=True)
 def _time_limits() -> None:
-    """That of a machine which is busy with something else. A command in a process of its own has the usual one."""
+    """Long enough for a busy machine. Commands that run as processes of their own keep the usual limits."""
     from sframegen.program import time_limits  # noqa: PLC0415 - earlier it would be the checkout's
 
     long = 120.0

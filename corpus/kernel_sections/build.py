@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -106,7 +107,7 @@ def _program(builds: Path, build: Build) -> str:
     """Return a script that runs the installed sframegen, but skips `check` where the image also has GNU's tables."""
     path = builds / f"sframegen-{build.name}"
     skip = '[ "$1" = check ] && exit 0\n' if build.gas else ""
-    path.write_text(f'#!/bin/sh\n{skip}exec {sys.executable} -P -m sframegen "$@"\n')
+    path.write_text(f'#!/bin/sh\n{skip}exec {shlex.quote(sys.executable)} -P -m sframegen "$@"\n')
     path.chmod(0o755)
     return str(path.resolve())
 

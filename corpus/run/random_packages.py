@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import random
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from corpus.fetch.__main__ import APT_SUITE, FetchError
 from corpus.linked_files import linked_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 SUITE, ARCHITECTURES = "sid", ("amd64", "arm64", "s390x")
 PACKAGES = 90  # of each architecture
 PACKAGE_BYTES = range(50_000, 6_000_000)
-APT_SUITE = Path(__file__).parents[2] / "tools" / "apt-suite"
 
 
 def drawn_files(count: int, seed: int, directory: Path) -> Iterator[Path]:
-    """Yield `count` files of each architecture, unpacked below a directory. Raises CalledProcessError."""
+    """Yield `count` files of each architecture, unpacked below a directory. Raises FetchError, CalledProcessError."""
     for architecture in ARCHITECTURES:
         chance = random.Random(f"{seed} {architecture}")  # noqa: S311 - the same draw at each run is what it is for
         names = sorted(_names(architecture))
@@ -32,7 +32,9 @@ def drawn_files(count: int, seed: int, directory: Path) -> Iterator[Path]:
             subprocess.run(["dpkg-deb", "--extract", package, package.with_suffix("")], check=True)
             package.unlink()
         files = [*linked_files([packages])]
-        yield from sorted(chance.sample(files, min(count, len(files))))
+        if len(files) < count:
+            raise FetchError(f"{architecture}: {len(files)} files were fetched, not {count}")
+        yield from sorted(chance.sample(files, count))
 
 
 def _names(architecture: str) -> Iterator[str]:

@@ -207,11 +207,6 @@ int main(int argc, char **argv) { return twice(argc); }
 """
 
 
-def function_of(file: Path, table: FunctionTable, name: str) -> int:
-    (symbol,) = find_functions_named(open_elf(file), name.encode())
-    return list(table.start).index(symbol.address)
-
-
 def test_keys_of_signed_return_addresses() -> None:
     elf, base = code_of()
     frames = Frames()

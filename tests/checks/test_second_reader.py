@@ -208,7 +208,7 @@ def test_a_first_reader_that_calls_a_good_section_wrong_is_found(library: Path, 
     assert with_it == without | {"second-reader"}
 
 
-# -- what pyelftools does wrong: named, known by a test each, and never a finding
+# -- what pyelftools gets wrong is put right or left unread
 
 
 def functions_of(section: CfiSection, abi: Abi = AMD64) -> FdeColumns:

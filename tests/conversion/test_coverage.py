@@ -274,9 +274,6 @@ def test_the_end_of_a_no_op_that_reaches_into_a_function(corpus_file: Callable[[
     assert fates["covered"]["signal"] == 10
 
 
-# -- the command
-
-
 # -- the page
 
 

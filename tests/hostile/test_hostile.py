@@ -118,6 +118,3 @@ def test_any_flipped_bit(victim: bytes) -> None:
             outcomes.add(attempt(bytes(damaged)))
             damaged[place] ^= 1 << bit
     assert outcomes == {True, False}
-
-
-# -- the linker's plan and record alone, of small files

@@ -121,9 +121,11 @@ def test_each_instruction_from_the_first_cleanup_on(program: Path, installations
 def stack_at(program: Path, address: int) -> Thread:
     traced = Traced(program, address)
     traced.let_go()
-    with Process(traced.pid) as process:
-        [thread] = Tracer(convert=True).trace_process(process)
-    traced.end()
+    try:
+        with Process(traced.pid) as process:
+            [thread] = Tracer(convert=True).trace_process(process)
+    finally:
+        traced.end()
     return thread
 
 

@@ -33,7 +33,7 @@ from tests.fuzz.seeds import seed
 from tests.support.commands import run as invoke
 from tests.support.loops import for_each
 from tests.support.producers import functions
-from tests.support.tables import function_tables
+from tests.support.tables import content, function_tables
 
 if TYPE_CHECKING:
     from sframegen.elf.records import Shdr
@@ -62,10 +62,6 @@ def merged(*sections: SframeSection) -> FunctionTable:
     return merger.build_table(CODE)[0]
 
 
-def said(table: FunctionTable) -> list[object]:
-    return [(table.start[f], table.size[f], table.kinds[table.kind[f]], table.rows(f)) for f in range(len(table))]
-
-
 def parts(table: FunctionTable, owners: list[int], count: int) -> list[FunctionTable]:
     return [table.select([f for f in range(len(table)) if owners[f % len(owners)] == part]) for part in range(count)]
 
@@ -80,11 +76,11 @@ def test_merging_is_independent_of_how_functions_are_spread_over_inputs(layout: 
     order = data.draw(st.permutations(range(4)))
     sections = [section_of(part, layout) for part in parts(table, owners, 4)]
     whole = merged(section_of(table, layout))
-    assert said(whole) == said(table)
-    assert said(merged(*(sections[number] for number in order))) == said(whole)
+    assert content(whole) == content(table)
+    assert content(merged(*(sections[number] for number in order))) == content(whole)
     first = section_of(merged(*sections[:2]), layout)
     last = section_of(merged(*sections[2:]), layout)
-    assert said(merged(first, *sections[2:])) == said(merged(*sections[:2], last)) == said(whole)
+    assert content(merged(first, *sections[2:])) == content(merged(*sections[:2], last)) == content(whole)
 
 
 # -- objects and maps
@@ -177,7 +173,7 @@ def test_code_that_ld_dropped_has_no_function(compile_c: Compiler, peers: Peers,
     assert (report.objects, report.dropped, report.unknown) == (3, 1, 0)
     theirs = read(linked.program).table
     ours = read(tmp_path / "out").table
-    assert set(map(repr, said(theirs))) <= set(map(repr, said(ours)))
+    assert set(map(repr, content(theirs))) <= set(map(repr, content(ours)))
     assert len(ours) == len(theirs) + report.plt_functions  # of which ld forgets with --gc-sections
 
 

@@ -15,7 +15,6 @@ from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import read_build_id
 from sframegen.elf.symbols import find_functions_named
 from sframegen.profile.report import source_lines
-from sframegen.profile.report import source_lines as places_module
 from sframegen.profile.report.source_lines import (
     FileAddresses,
     FrameDetail,
@@ -127,7 +126,7 @@ def test_one_that_takes_too_much_is_ended(monkeypatch: pytest.MonkeyPatch, compi
         (lambda *_: bytearray(1 << 28), ReadingLimits(120, memory=1 << 26), "MemoryError"),
         (lambda *_: time.sleep(60), ReadingLimits(0.2), "it took longer than 0.2 seconds"),
     ):
-        monkeypatch.setattr(places_module, "look_up_source_frames", work)
+        monkeypatch.setattr(source_lines, "look_up_source_frames", work)
         [(_, said)] = find_source_frames([question], directory=tmp_path, limits=limits)
         assert said == f"{question.file.name}: no source lines or inlined functions: {why}"
 
@@ -152,8 +151,8 @@ def test_large_debug_information_is_read_one_file_after_the_other(
         lock.unlink()
         return SourceFrameColumns([], array("B", [0]), array("I"))
 
-    monkeypatch.setattr(places_module, "look_up_source_frames", source_frames_in)
-    monkeypatch.setattr(places_module, "MAX_BYTES_AT_ONCE", 1)
+    monkeypatch.setattr(source_lines, "look_up_source_frames", source_frames_in)
+    monkeypatch.setattr(source_lines, "MAX_BYTES_AT_ONCE", 1)
     question = FileAddresses(0, open_elf(compile_c(SOURCE, *FLAGS)), [1])
     questions = [question._replace(number=number) for number in range(4)]
     found = dict(find_source_frames(questions, directory=tmp_path, limits=ReadingLimits(120, processes=4)))
