@@ -13,6 +13,7 @@ import pytest
 import sframegen
 from sframegen.api.add_summary import Plan, Summary
 from sframegen.elf.file import open_elf
+from sframegen.elf.function_names import resolve_address
 from sframegen.format.locate import find_sframe
 from tests.support.commands import run as command
 from tests.support.loops import for_each
@@ -226,6 +227,17 @@ def test_without_call_frame_information_the_output_is_a_copy(compile_c: Compiler
     for least, status in ("100", 1), ("0.1", 1), ("0", 0):
         result = run("--min-coverage", least, "-q", bare)
         assert (result.exit_code, result.output) == (status, f"sframegen: {bare}: --min-coverage: nothing was added\n" * status)
+
+
+def test_a_debug_file_has_the_call_frame_information_of_a_stripped_file(compile_c: Compiler, tmp_path: Path) -> None:
+    whole = compile_c(PLAIN, "-O2", "-g", "-fno-asynchronous-unwind-tables", "-Wl,--build-id")
+    stripped, debug = tmp_path / "stripped", tmp_path / "debug"
+    subprocess.run(["strip", "-o", stripped, whole], check=True)
+    subprocess.run(["objcopy", "--only-keep-debug", whole, debug], check=True)
+    main = resolve_address(open_elf(whole), "main")
+    for options, described in ((), False), (("--debug-file", debug), True):
+        assert run("--replace", *options, stripped).exit_code == 0
+        assert (sframegen.read(stripped).rule_at(main) is not None) is described
 
 
 def test_a_tree(plain: Path, tmp_path: Path) -> None:

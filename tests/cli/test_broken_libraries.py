@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sframegen.cli.shared.install_commands import as_root, describe_import_error
-from tests.support.commands import start
+from tests.support.commands import run, start
 from tests.support.loops import for_each
 
 RAISED = {
@@ -87,6 +87,13 @@ def test_check_does_not_take_a_damaged_library_for_its_own_fault(tmp_path: Path)
     assert done.stderr.startswith(f"sframegen: {file}: elftools")
     assert "; to install it: " in done.stderr
     assert "fault" not in done.stderr
+
+
+def test_who_asks_for_source_lines_learns_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sframegen.cli.profile.find_spec", lambda _: None)
+    result = run("profile", "--lines", "--", "true")
+    assert result.exit_code == 1
+    assert "sframegen: source lines and inlined functions need symbolic; to install it: " in result.stderr
 
 
 def test_one_machine_needs_no_dask(tmp_path: Path) -> None:

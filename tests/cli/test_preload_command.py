@@ -107,7 +107,8 @@ def test_objects_without_a_section_are_named(compile_c: Compiler) -> None:
     program = compile_c(MAIN, "-static", "-nostartfiles", "-Wl,-e,main")
     for also in ((), ("--also", program)):  # what hinders only the list does not hinder the command
         done = preload("--verbose", *also, "--", program)
-        assert set(done.stderr.splitlines()) == {f"sframegen: {program}: a static program: it has no loader that reads LD_PRELOAD"}
+        said = f"sframegen: {program}: a static program: it has no loader that reads LD_PRELOAD"
+        assert done.stderr.splitlines() == [said] * (1 + len(also) // 2)
 
 
 @pytest.mark.usefixtures("library")

@@ -36,9 +36,12 @@ def deep(n):
         deep(n - 1)
     while time.process_time() < 1:
         sorted(range(100), key=lambda x: -x)
-if not os.fork():
+child = os.fork()
+if not child:
     threading.Thread(target=deep, args=(10,)).start()
 deep(10)
+if child:
+    os.waitpid(child, 0)
 """
 FORKS = """
 import os, time

@@ -13,10 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.testing import CliRunner
 
-from sframegen.cli import profile as profile_command
-from sframegen.cli.commands import cli
 from sframegen.cli.profile import sample_until_end
 from sframegen.profile.copied_session import BACKENDS
 from sframegen.profile.events.names import find_event
@@ -97,10 +94,8 @@ def functions(profile: dict[str, Any], stack: dict[str, Any]) -> list[str]:
 
 def in_program(profile: dict[str, Any]) -> list[list[str]]:
     """The frames of the stacks in `inner` that are of the program itself."""
-    ours = [
-        [profile["frames"][number]["function"] for number in stack["frames"] if profile["frames"][number]["object"] == "chain"]
-        for stack in profile["stacks"]
-    ]
+    frames = [[profile["frames"][number] for number in stack["frames"]] for stack in profile["stacks"]]
+    ours = [[frame["function"] for frame in stack if frame["object"] == "chain"] for stack in frames]
     return [names for names in ours if names[-1:] == ["inner"]]
 
 
@@ -394,7 +389,7 @@ def test_a_process_that_sleeps_already() -> None:
 def test_each_page_fault_of_threads_with_the_name_is_a_sample() -> None:
     for comm, are_sampled in (("true", True), ("tru", False)):
         samples = as_json("-e", "page-faults", "-F", 1, "--comm", comm, "--", "true")["samples"]
-        assert (samples > 10) is are_sampled, comm
+        assert samples > 10 if are_sampled else samples == 0, comm
 
 
 @pytest.mark.sampled
@@ -445,11 +440,3 @@ def test_lines_of_a_command(compile_c: Compiler) -> None:
     lines = sframegen("--lines", "-F", 999, "--", inlines).stdout
     assert f"inlined [inlined]:{INLINED} < work:{WORK} < main" in lines
     assert "HOTTEST LINES" in lines
-
-
-def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks for lines learns what to install."""
-    monkeypatch.setattr(profile_command, "find_spec", lambda _: None)
-    done = CliRunner().invoke(cli, ["profile", "--lines", "--", "true"])
-    assert done.exit_code == 1
-    assert "sframegen: source lines and inlined functions need symbolic; to install it: " in done.stderr

@@ -14,6 +14,7 @@ from sframegen.profile.events.event_records import CommRecord, MmapRecord, TaskR
 from sframegen.profile.following import processes as module
 from sframegen.profile.following.files import CodeSpan
 from sframegen.profile.following.processes import MAX_DELAY, VERSION_LIFETIME, Processes, replace_spans
+from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -155,10 +156,6 @@ def test_only_targets_and_their_descendants_are_followed() -> None:
     assert CHILD not in processes
 
 
-def test_data_is_no_span() -> None:
-    assert followed([run(PARENT), mapped(PARENT, 1, 2, executable=False)]).spans(PARENT) == ()
-
-
 def test_what_is_not_known_is_not_invented() -> None:
     processes = followed([mapped(PARENT, 1, 2), fork(PARENT, CHILD)])
     assert processes.spans(PARENT) is None
@@ -184,6 +181,11 @@ def test_mappings_are_unknown_where_records_may_be_missing() -> None:
     processes.set_scanned(PARENT, [CodeSpan(1, 3, 0, 1)], "p", 30, 32)
     assert [processes.spans(PARENT, time) for time in (9, 15, 31)] == [(CodeSpan(1, 2, 1, 1),), None, None]
     assert processes.spans(PARENT, 32) == (CodeSpan(1, 3, 0, 1),)
+    processes.forget_mappings(40, 50)
+    processes.apply(run(PARENT), 45)  # another CPU's record: some of what was mapped since may be missing
+    assert processes.spans(PARENT) is None
+    processes.apply(run(PARENT), 51)
+    assert processes.spans(PARENT) == ()
 
 
 @pytest.mark.parametrize(("later", "known_from"), [([], 20), ([(31, 5, 6)], 31), ([(33, 5, 6)], 32)])
@@ -197,16 +199,6 @@ def test_a_scan_holds_since_the_last_record_if_none_came_meanwhile(later: list[t
     processes.confirm_scan(PARENT)
     assert processes.spans(PARENT, known_from - 1) is None
     assert processes.spans(PARENT, known_from) is not None
-
-
-def test_what_is_executed_where_records_may_be_missing_is_unknown() -> None:
-    """Another CPU's record of that comes with those of before the gap's end; some of what was mapped then may be missing."""
-    processes = followed([run(PARENT), mapped(PARENT, 1, 2)])
-    processes.forget_mappings(10, 20)
-    processes.apply(CommRecord(PARENT, PARENT, "new", by_exec=True), 15)
-    assert processes.spans(PARENT) is None
-    processes.apply(CommRecord(PARENT, PARENT, "newer", by_exec=True), 21)
-    assert processes.spans(PARENT) == ()
 
 
 def test_a_process_with_lost_records_has_not_ended() -> None:
@@ -247,7 +239,9 @@ def test_processes_of_other_namespaces_are_not_one_process(pid: int) -> None:
 
 
 def test_files_that_were_rewritten_are_no_files_any_more() -> None:
-    processes = followed([run(PARENT), mapped(PARENT, 1, 2, 5), mapped(PARENT, 4, 5, 6), run(OTHER)])
+    """Data is none from the beginning."""
+    records = [mapped(PARENT, 1, 2, 5), mapped(PARENT, 4, 5, 6), mapped(PARENT, 7, 8, executable=False)]
+    processes = followed([run(PARENT), *records, run(OTHER)])
     processes.changed.clear()
     processes.forget_files({5}, 10)
     assert processes.spans(PARENT) == (CodeSpan(1, 2, 0, 0), CodeSpan(4, 5, 4, 6))
@@ -320,66 +314,62 @@ def test_new_memory_ends_only_what_was_mapped_there_before() -> None:
     assert processes.spans(PARENT) == ()
 
 
-def test_a_file_that_is_mapped_again_at_its_place_stays() -> None:
-    """Loaded, unloaded and loaded again, before the report of the new memory is read."""
+Step = tuple[str, int, int] | tuple[str, int, int, int]  # map: time, file; scan: file, since, until; unmap: time, end
+LATE: dict[str, tuple[list[Step], dict[int, int]]] = {
+    "what is read from /proc says nothing about earlier times: a library was replaced while it was read": (
+        [("scan", 3, 5, 20), ("map", 10, 2), ("map", 15, 3)],
+        {7: 1, 12: 2, 17: 3, 30: 3},
+    ),
+    "a record that the kernel had not yet written when all before the scan were read holds up to it": (
+        [("scan", 2, 10, 20), ("map", 9, 2), ("map", 30, 4)],
+        {8: 1, 9: 2, 19: 2, 25: 2, 30: 4},
+    ),
+    "a late record counts where the scan has found nothing new: library 2 took the place of 1, and gave it back": (
+        [("scan", 1, 10, 20), ("map", 9, 2)],
+        {8: 1, 9: 2, 14: 2, 20: 1},
+    ),
+    "so it does with reports of new memory from before": (
+        [("scan", 1, 10, 20), ("map", 9, 2), ("map", 15, 1), ("unmap", 8, 0x4000), ("unmap", 14, 0x4000)],
+        {8: 1, 9: 2, 14: 2, 15: 1, 20: 1},
+    ),
+    "new memory before a late record does not end what the scan has found: the library was loaded again": (
+        [("scan", 1, 10, 20), ("map", 9, 1), ("unmap", 8, 0x4000)],
+        {30: 1},
+    ),
+    "a late record counts after an earlier scan that ended after it, but read what was mapped before": (
+        [("scan", 3, 5, 20), ("scan", 4, 25, 40), ("map", 15, 2)],
+        {14: 1, 15: 2, 30: 2, 40: 4},
+    ),
+    "a file that is loaded, unloaded and loaded again at its place, before the report of the new memory is read, stays": (
+        [("map", 9, 1), ("unmap", 8, 0x4000)],
+        {10: 1},
+    ),
+}
+
+
+@for_each("case", LATE)
+def test_records_reports_and_scans_that_come_late(case: str) -> None:
+    processes = followed([run(PARENT), mapped(PARENT, 0x1000, 0x2000, 1)])
+    steps, expected = LATE[case]
+    for step in steps:
+        match step:
+            case ("map", time, file):
+                processes.apply(mapped(PARENT, 0x1000, 0x2000, file), time)
+            case ("unmap", time, end):
+                processes.apply_unmapping(PARENT, 0, end, time)
+            case ("scan", file, since, until):
+                processes.set_scanned(PARENT, [CodeSpan(0x1000, 0x2000, 0x1000, file)], "p", since, until)
+    found = {time: processes.spans(PARENT, time) for time in expected}
+    assert found == {time: (CodeSpan(0x1000, 0x2000, 0x1000, file),) for time, file in expected.items()}
+
+
+def test_a_program_that_is_executed_while_proc_is_read_begins_without_mappings() -> None:
+    """The scan has found those of the program."""
     processes = followed([run(PARENT), mapped(PARENT, 0x1000, 0x2000)])
-    processes.apply(mapped(PARENT, 0x1000, 0x2000), 9)
-    processes.apply_unmapping(PARENT, 0x1000, 0x4000, 8)
-    assert processes.spans(PARENT, 10) == (CodeSpan(0x1000, 0x2000, 0x1000, 1),)
-
-
-def test_what_is_read_from_proc_says_nothing_about_earlier_times() -> None:
-    """A library was replaced with another one while /proc was read: the records of both come later."""
-    processes = followed([run(PARENT), mapped(PARENT, 0x1000, 0x2000, 1)])
-    processes.set_scanned(PARENT, [CodeSpan(0x1000, 0x2000, 0x1000, 3)], "p", 5, 20)
-    processes.apply(mapped(PARENT, 0x1000, 0x2000, 2), 10)
-    processes.apply(mapped(PARENT, 0x1000, 0x2000, 3), 15)
-    files = [[span.file for span in processes.spans(PARENT, time) or ()] for time in (7, 12, 17, 30)]
-    assert files == [[1], [2], [3], [3]]
-
-
-def test_a_record_that_comes_after_a_scan_holds_up_to_it() -> None:
-    """The kernel had not yet written it when all records before the scan were read."""
-    processes = followed([run(PARENT), mapped(PARENT, 0x1000, 0x2000, 1)])
-    processes.set_scanned(PARENT, [CodeSpan(0x1000, 0x2000, 0x1000, 2)], "p", 10, 20)
-    processes.apply(mapped(PARENT, 0x1000, 0x2000, 2), 9)
-    processes.apply(mapped(PARENT, 0x1000, 0x2000, 4), 30)
-    files = [[span.file for span in processes.spans(PARENT, time) or ()] for time in (8, 9, 19, 25, 30)]
-    assert files == [[1], [2], [2], [2], [4]]
     processes.set_scanned(PARENT, [CodeSpan(0x1000, 0x2000, 0x1000, 5)], "p", 40, 50)
     processes.apply(run(PARENT), 35)
-    assert [processes.spans(PARENT, time) for time in (34, 35, 49)] == [processes.spans(PARENT, 30), (), ()]
+    assert [processes.spans(PARENT, time) for time in (34, 35, 49)] == [(CodeSpan(0x1000, 0x2000, 0x1000, 1),), (), ()]
     assert processes.spans(PARENT) == (CodeSpan(0x1000, 0x2000, 0x1000, 5),)
-
-
-def test_a_late_record_counts_where_the_scan_has_found_nothing_new() -> None:
-    """Library 2 took the place of library 1, and gave it back before /proc was read; all records but the late one are later."""
-    processes = followed([run(PARENT), mapped(PARENT, 0x1000, 0x2000, 1)])
-    processes.set_scanned(PARENT, [CodeSpan(0x1000, 0x2000, 0x1000, 1)], "p", 10, 20)
-    processes.apply(mapped(PARENT, 0x1000, 0x2000, 2), 9)
-    assert [files_at(processes.spans(PARENT, time))[0x1000][0] for time in (8, 9, 14, 20)] == [1, 2, 2, 1]
-    processes.apply(mapped(PARENT, 0x1000, 0x2000, 1), 15)
-    processes.apply_unmapping(PARENT, 0, 0x4000, 8)
-    processes.apply_unmapping(PARENT, 0, 0x4000, 14)
-    assert [files_at(processes.spans(PARENT, time))[0x1000][0] for time in (8, 9, 14, 15, 20)] == [1, 2, 2, 1, 1]
-
-
-def test_new_memory_before_a_late_record_does_not_end_what_the_scan_has_found() -> None:
-    """The library was loaded again: its report and its record come after the scan that has read it."""
-    processes = followed([run(PARENT), mapped(PARENT, 0x1000, 0x2000, 1)])
-    processes.set_scanned(PARENT, [CodeSpan(0x1000, 0x2000, 0x1000, 1)], "p", 10, 20)
-    processes.apply(mapped(PARENT, 0x1000, 0x2000, 1), 9)
-    processes.apply_unmapping(PARENT, 0, 0x4000, 8)
-    assert processes.spans(PARENT, 30) == (CodeSpan(0x1000, 0x2000, 0x1000, 1),)
-
-
-def test_a_late_record_counts_after_an_earlier_scan_too() -> None:
-    """That scan had ended after the record's time, but read what was mapped before it."""
-    processes = followed([run(PARENT), mapped(PARENT, 0x1000, 0x2000, 1)])
-    processes.set_scanned(PARENT, [CodeSpan(0x1000, 0x2000, 0x1000, 3)], "p", 5, 20)
-    processes.set_scanned(PARENT, [CodeSpan(0x1000, 0x2000, 0x1000, 4)], "p", 25, 40)
-    processes.apply(mapped(PARENT, 0x1000, 0x2000, 2), 15)
-    assert [files_at(processes.spans(PARENT, time))[0x1000][0] for time in (14, 15, 30, 40)] == [1, 2, 2, 4]
 
 
 def test_files_are_in_use_for_a_while_after_they_were_unmapped() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from array import array
 from pathlib import Path
@@ -160,47 +159,45 @@ def test_a_kernel_that_hides_its_addresses(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.fixture
-def map_of_this_process() -> Iterator[Path]:
-    path = Path(f"/tmp/perf-{os.getpid()}.map")
-    yield path
-    path.unlink()
-
-
-def test_code_made_at_run_time(map_of_this_process: Path) -> None:
-    map_of_this_process.write_text("1000 100 py::work:/srv/app.py\n2000 100 f<\x1b[31m>;\n")
-    named = name_stacks(collected(*(FileFrame(NO_FILE, address) for address in (0x1010, 0x2010, 0x3000)), pid=os.getpid()))
-    assert [(one.label, one.object, one.path, one.kind) for one in stacks_in(named)[0].frames] == [
-        ("[run-time code]", "[run-time code]", "", FrameKind.RUNTIME),
-        ("f<\\x1b[31m>;", "[run-time code]", "", FrameKind.RUNTIME),
-        ("work", "app.py", "/srv/app.py", FrameKind.RUNTIME),
-    ]
-
-
-def test_code_of_a_process_that_has_ended() -> None:
+def sleeping() -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A process that waits, and the place of its map."""
     with subprocess.Popen(["sleep", "1000"]) as process:
-        profile = collected(FileFrame(NO_FILE, 0x1010), pid=process.pid)
-        profile.perf_maps[process.pid] = PerfMap(process.pid)
         path = Path(f"/tmp/perf-{process.pid}.map")
-        path.write_text("1000 100 made\n")
-        process.kill()
-    assert stacks_in(name_stacks(profile))[0].frames[0].label == "made"
-    path.unlink()
+        try:
+            yield process, path
+        finally:
+            process.kill()
+            path.unlink(missing_ok=True)
 
 
-def test_a_perf_map_that_is_not_trusted_is_said() -> None:
-    """Also after the process has ended."""
-    with subprocess.Popen(["sleep", "1000"]) as process:
-        profile = collected(FileFrame(1, 0x1010), pid=process.pid)
-        profile.files[1] = TracedFile(1, "/usr/bin/python3.12", None)
+def test_code_made_at_run_time(sleeping: tuple[subprocess.Popen[bytes], Path]) -> None:
+    """Also of a process that has ended since."""
+    process, path = sleeping
+    profile = collected(*(FileFrame(NO_FILE, address) for address in (0x1010, 0x2010, 0x3000)), pid=process.pid)
+    path.write_text("1000 100 py::work:/srv/app.py\n2000 100 f<\x1b[31m>;\n")
+    for _ in ("running", "ended"):
+        assert [(one.label, one.object, one.path, one.kind) for one in stacks_in(name_stacks(profile))[0].frames] == [
+            ("[run-time code]", "[run-time code]", "", FrameKind.RUNTIME),
+            ("f<\\x1b[31m>;", "[run-time code]", "", FrameKind.RUNTIME),
+            ("work", "app.py", "/srv/app.py", FrameKind.RUNTIME),
+        ]
         profile.perf_maps[process.pid] = PerfMap(process.pid)
-        path = Path(f"/tmp/perf-{process.pid}.map")
-        path.write_text("1000 100 made\n")
-        path.chmod(0o666)
-        running = name_stacks(profile).notes
         process.kill()
         process.wait()
-        profile.read_perf_map(process.pid)
-    path.unlink()
+
+
+def test_a_perf_map_that_is_not_trusted_is_said(sleeping: tuple[subprocess.Popen[bytes], Path]) -> None:
+    """Also after the process has ended."""
+    process, path = sleeping
+    profile = collected(FileFrame(1, 0x1010), pid=process.pid)
+    profile.files[1] = TracedFile(1, "/usr/bin/python3.12", None)
+    profile.perf_maps[process.pid] = PerfMap(process.pid)
+    path.write_text("1000 100 made\n")
+    path.chmod(0o666)
+    running = name_stacks(profile).notes
+    process.kill()
+    process.wait()
+    profile.read_perf_map(process.pid)
     note = f"functions of Python have no names in 100.0 % of the profile, because {IGNORED_MAP}"
     assert running == name_stacks(profile).notes == [note]
 

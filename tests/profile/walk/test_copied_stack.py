@@ -280,8 +280,9 @@ def test_signed_return_addresses_are_stripped() -> None:
 
 def test_a_table_that_comes_later_is_not_a_table_that_says_nothing() -> None:
     walker = CopyWalker(AMD64, lambda _: None)
+    walker.add_table(FILE - 1, table_of_rules([OUTERMOST]))
     start, stack = start_of({7: SP, 6: SP + 0x10}, place(0)), stack_of({SP + 0x18: place(1)})
-    assert walker.walk(SPANS, start, SP, stack) is End.NO_TABLE
+    assert (walker.walk(SPANS, start, SP, stack), walker.missing) == (End.NO_TABLE, FILE)
     walker.add_table(FILE, None)
     assert walker.walk(SPANS, start, SP, stack) is End.GUESS_FAILED
     assert [frame.guessed for frame in map(unpack_frame, walker.frames())][:2] == [False, True]

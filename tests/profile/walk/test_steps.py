@@ -83,20 +83,14 @@ def test_a_return_to_the_first_byte_of_a_span_is_a_call_before_it() -> None:
     assert end_of(walker, start_of({RSP: SP}, CODE.stop, exact=False), b"") is not End.NO_MAPPING
 
 
-def test_code_that_runs_where_nothing_is_mapped_adds_a_frame_only_if_there_is_room() -> None:
+def test_a_frame_is_added_only_if_there_is_room() -> None:
+    """Also of code that runs where nothing is mapped."""
     walker = walker_with(AMD64, [OUTERMOST])
-    for count, found in ((MAX_DEPTH - 1, MAX_DEPTH), (MAX_DEPTH, MAX_DEPTH), (MAX_DEPTH + 1, MAX_DEPTH)):
-        start = start_of({RSP: SP}, CODE.stop, frames=tuple(range(1, count + 1)))
-        assert end_of(walker, start, b"") is End.NO_MAPPING
-        assert depth(walker) == found
-        assert walker.frames()[-1] == (CODE.stop if count < MAX_DEPTH else MAX_DEPTH)
-
-
-def test_there_is_room_for_just_as_many_frames() -> None:
-    walker = walker_with(AMD64, [OUTERMOST])
-    for count, end in ((MAX_DEPTH - 1, End.OUTERMOST), (MAX_DEPTH, End.TOO_DEEP)):
-        assert end_of(walker, start_of({RSP: SP}, place(0), frames=(0,) * count), b"") is end
-        assert depth(walker) == MAX_DEPTH
+    for pc, ends in ((place(0), (End.OUTERMOST, End.TOO_DEEP, End.TOO_DEEP)), (CODE.stop, (End.NO_MAPPING,) * 3)):
+        for count, end in zip(range(MAX_DEPTH - 1, MAX_DEPTH + 2), ends, strict=True):
+            assert end_of(walker, start_of({RSP: SP}, pc, frames=tuple(range(1, count + 1))), b"") is end
+            assert depth(walker) == MAX_DEPTH
+            assert (walker.frames()[-1] == MAX_DEPTH) is (count >= MAX_DEPTH)
 
 
 def test_of_an_address_48_bits_are_kept() -> None:
@@ -110,13 +104,6 @@ def test_of_an_address_48_bits_are_kept() -> None:
 
 
 # -- tables
-
-
-def test_a_file_with_the_next_number_has_no_table_yet() -> None:
-    walker = CopyWalker(AMD64, lambda _: None)
-    walker.add_table(FILE - 1, table_of_rules([OUTERMOST]))
-    assert end_of(walker, start_of({RSP: SP}, place(0)), b"") is End.NO_TABLE
-    assert walker.missing == FILE
 
 
 @pytest.mark.parametrize("part", ["index", "rows", "rules"])
@@ -207,18 +194,16 @@ def test_a_rule_holds_for_the_first_and_the_last_byte_of_its_function(number: in
 # -- the copy
 
 
-def test_the_last_word_of_a_copy_is_read() -> None:
-    """Also where it is the only one."""
-    for rule, size in ((RETURN_AT_SP, 16), (Rule(Where(RSP, 8), Where(None, -8, deref=True)), 8)):
-        words = {SP + size - 8: place(1)}
-        assert walk([rule, OUTERMOST], words, size=size) == (End.OUTERMOST, 2)
-        assert walk([rule, OUTERMOST], words, size=size - 1) == (End.COPY_TOO_SHORT, 1)
-
-
-def test_the_caller_s_sp_is_in_the_copy_or_at_its_end() -> None:
-    rule = Rule(Where(RSP, 24), Where(RSP, 0, deref=True))
-    for size, end in ((24, End.OUTERMOST), (23, End.COPY_TOO_SHORT)):
-        assert walk([rule, OUTERMOST], {SP: place(1)}, size=size)[0] is end
+def test_what_a_step_needs_may_be_at_the_end_of_the_copy_and_no_farther() -> None:
+    """The last word, also where it is the only one; the caller's SP; a saved frame pointer."""
+    for rule, at, size in (
+        (RETURN_AT_SP, SP + 8, 16),
+        (Rule(Where(RSP, 8), Where(None, -8, deref=True)), SP, 8),
+        (Rule(Where(RSP, 24), Where(RSP, 0, deref=True)), SP, 24),
+        (RETURN_AT_SP._replace(fp=Where(RSP, 16, deref=True)), SP + 8, 24),
+    ):
+        assert walk([rule, OUTERMOST], {at: place(1)}, size=size) == (End.OUTERMOST, 2)
+        assert walk([rule, OUTERMOST], {at: place(1)}, size=size - 1) == (End.COPY_TOO_SHORT, 1)
 
 
 def test_what_is_below_the_copy_cannot_be_read() -> None:
@@ -229,24 +214,17 @@ def test_what_is_below_the_copy_cannot_be_read() -> None:
 # -- pages that are not in a copy
 
 
-def test_a_page_that_is_not_in_the_copy_cannot_be_read_and_what_follows_can() -> None:
-    """The copy begins within a page: the second page is missing, the third one is there."""
-    first = HOLE - 16
-    for at, end in ((first + 8, End.OUTERMOST), (HOLE, End.UNREADABLE), (2 * HOLE - 8, End.UNREADABLE), (2 * HOLE, End.OUTERMOST)):
+@pytest.mark.parametrize("first", [0, HOLE - 16])
+def test_a_page_that_is_not_in_the_copy_cannot_be_read_and_what_follows_can(first: int) -> None:
+    """Nor a part of it. The copy begins with a page or within one: the second page is missing, the third one is there."""
+    missing = (HOLE - 4, HOLE, 2 * HOLE - 8, 2 * HOLE - 4)
+    for at in (HOLE - 8, *missing, 2 * HOLE):
         walker = walker_with(AMD64, [Rule(Where(RSP, at + 8 - first), Where(None, -8, deref=True)), OUTERMOST])
         stack = stack_of({SP + at: place(1)}, 3 * HOLE)
         here = start_of({RSP: SP + first}, place(0))
-        assert walker.walk(SPANS, here, SP + first, stack[first:HOLE] + stack[2 * HOLE :], holes=0b10) is end
+        end = walker.walk(SPANS, here, SP + first, stack[first:HOLE] + stack[2 * HOLE :], holes=0b10)
+        assert end is (End.UNREADABLE if at in missing else End.OUTERMOST)
         assert walker.walk(SPANS, here, SP + first, stack[first:]) is End.OUTERMOST  # holes are those of one copy
-
-
-def test_a_word_that_is_partly_in_a_missing_page_cannot_be_read() -> None:
-    ends = {HOLE - 8: End.OUTERMOST, HOLE - 4: End.UNREADABLE, 2 * HOLE - 4: End.UNREADABLE, 2 * HOLE: End.OUTERMOST}
-    for at, end in ends.items():
-        walker = walker_with(AMD64, [Rule(Where(RSP, at + 8), Where(None, -8, deref=True)), OUTERMOST])
-        stack = stack_of({SP + at: place(1)}, 3 * HOLE)
-        present = stack[:HOLE] + stack[2 * HOLE :]
-        assert walker.walk(SPANS, start_of({RSP: SP}, place(0)), SP, present, holes=0b10) is end
 
 
 def test_no_frame_pointer_leads_over_a_missing_page() -> None:
@@ -317,12 +295,6 @@ def test_a_frame_pointer_is_where_the_rule_says() -> None:
         lost = rule is in_rbx and not values
         found = walk([rule, BY_RBP, OUTERMOST], words, {RSP: SP, RBP: 0, **values})
         assert found == ((End.UNKNOWN_REGISTER, 2) if lost else (End.OUTERMOST, 3))
-
-
-def test_a_frame_pointer_saved_after_the_copy_ends_the_walk() -> None:
-    rule = RETURN_AT_SP._replace(fp=Where(RSP, 16, deref=True))
-    for size, end in ((24, End.OUTERMOST), (23, End.COPY_TOO_SHORT)):
-        assert walk([rule, OUTERMOST], {SP + 8: place(1)}, size=size)[0] is end
 
 
 @pytest.mark.parametrize(("abi", "end"), [(AMD64, End.OUTERMOST), (AARCH64, End.UNKNOWN_REGISTER)], ids=["amd64", "aarch64"])
