@@ -1,260 +1,126 @@
-"""Programs without call frame information walk their stacks by what sframegen gave them.
+"""At every instruction of a program without call frame information, its section says what the caller's frame is.
 
-unwinder/ is a small unwinder, in C, with programs to try it on. Its judges: GDB on the untouched original, which reads the
-call frame information; and, at every instruction of a program, what the calls and returns so far imply.
+The judge is the stack itself: what the calls and returns so far imply. Walks of whole stacks are tried in tests/backtrace.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import shutil
-import signal
 import subprocess
-from collections import Counter
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 
 import sframegen
-from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.records import PHDR_SIZE
-from sframegen.elf.symbols import read_functions
+from sframegen.elf.file import open_elf
+from sframegen.elf.symbols import find_functions_named
+from sframegen.format.model import FdeType
 from tests.support.loops import for_each
+from tests.support.processes.single_step import Step, Traced
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sframegen.format.model import Rule
     from tests.support.peers import Compiler
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.skipif(os.uname().machine != "x86_64", reason="the assembly is x86-64's")]
 
-HERE = Path(__file__).parent / "unwinder"
-SOURCES = [str(HERE / name) for name in ("unwind.c", "stepper.c", "entry.S")]
-KINDS: dict[str, tuple[str, ...]] = {
-    "dynamic": ("-O2", "-fomit-frame-pointer", "-fpie", "-pie", "-Wl,-z,lazy"),
-    "cet": ("-O1", "-fno-omit-frame-pointer", "-fcf-protection", "-no-pie", "-Wl,-z,ibtplt,-z,lazy"),
-    "static": ("-O2", "-fomit-frame-pointer", "-static"),
-    "static-pie": ("-O2", "-fomit-frame-pointer", "-static-pie"),
-    "unoptimized": ("-O0",),
+# Functions that realign the stack, much of the C library, and rules that compilers seldom make, or never.
+SOURCE = r"""
+#include <alloca.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#define APART __attribute__((noipa))
+static volatile int sink;
+void odd_rules(void);
+__asm__(".text\n.type odd_callee, @function\nodd_callee: .cfi_startproc\n push $0; .cfi_adjust_cfa_offset 8\n"
+    " pop %rcx; .cfi_adjust_cfa_offset -8\n ret\n .cfi_endproc\n.size odd_callee, .-odd_callee\n"
+    ".globl odd_rules\n.type odd_rules, @function\nodd_rules: .cfi_startproc\n"
+    " mov %rbp, %r11; .cfi_register %rbp, %r11\n xor %ebp, %ebp\n mov (%rsp), %rax; .cfi_register %rip, %rax\n"
+    " mov %rbp, (%rsp)\n nop\n mov %rax, (%rsp); .cfi_offset %rip, -8\n xor %eax, %eax\n"
+    " lea -16(%r11), %rbp; .cfi_escape 0x16, 6, 2, 0x76, 16\n" // rbp = rbp + 16
+    " xor %r11d, %r11d\n add $16, %rbp; .cfi_same_value %rbp\n lea 8(%rsp), %r10; .cfi_def_cfa %r10, 0\n sub $40, %rsp\n"
+    " mov %r10, 16(%rsp); .cfi_escape 0x0f, 3, 0x77, 16, 6\n xor %r10d, %r10d\n" // CFA = *(rsp + 16)
+    " mov %rbp, 24(%rsp); .cfi_escape 0x10, 6, 2, 0x77, 24\n xor %ebp, %ebp\n" // rbp at rsp + 24
+    " mov 40(%rsp), %rax\n mov %rax, 8(%rsp); .cfi_escape 0x10, 16, 2, 0x77, 8\n" // rip at rsp + 8
+    " mov %rbp, 40(%rsp)\n call odd_callee\n mov 8(%rsp), %rax\n mov %rax, 40(%rsp); .cfi_offset %rip, -8\n"
+    " mov 24(%rsp), %rbp; .cfi_same_value %rbp\n add $40, %rsp; .cfi_def_cfa %rsp, 8\n ret\n .cfi_endproc\n"
+    ".size odd_rules, .-odd_rules\n");
+APART static int realigned(int n, int b, int c, int d, int e, int f, int on_stack) {
+    _Alignas(64) char local[64];
+    char *more = alloca((size_t)n);
+    memset(local, n, 64);
+    memset(more, n, (size_t)n);
+    return local[n % 64] + more[n - 1] + b + c + d + e + f + on_stack;
 }
-STATIC = {kind for kind, flags in KINDS.items() if any(flag.startswith("-static") for flag in flags)}
-CFI_SECTIONS = {".eh_frame", ".eh_frame_hdr"}
-PT_GNU_EH_FRAME = 0x6474E550
-PAGE_SIZE = 4096
-LEA_R10_RSP, RET = b"\x49\x8d\x62\xf8", b"\xc3"
-SIGNAL = "SIGNAL"  # for a signal frame, which has no name
-UNKNOWN = "??"
-
-
-# The program's own functions, from the leaf on.
-SCENARIOS = {
-    "chain": "report leaf second first chain main",
-    "recursion": f"report leaf {'descend ' * 21}recursion main",
-    "callback": "report leaf in_order callback main",
-    "realign": "report leaf realigned realigned_argument_pointer realign main",
-    "raising": "report leaf handler SIGNAL raise_in_leaf raising main",
-    "raising-other-stack": "report leaf handler SIGNAL raise_in_leaf raising_other_stack main",
-    "raising-realigned": "report leaf handler SIGNAL raise_in_realigned raising_realigned main",
-    "nested": "report leaf handler SIGNAL raise_in_leaf handler_that_raises SIGNAL raise_in_leaf nested main",
-    "fault": "report leaf handler fault_handler SIGNAL fault_in_leaf fault main",
-    "fault-other-stack": "report leaf handler fault_handler SIGNAL fault_in_leaf fault_other_stack main",
-    "fault-first": "report leaf handler fault_handler SIGNAL fault_at_once fault_first main",
-    "fault-realigning": "report leaf handler fault_handler SIGNAL fault_while_realigning fault_realigning main",
-    "thread": "report leaf in_thread",
-    "at-exit": "report leaf at_end at_exit main",
+APART __attribute__((force_align_arg_pointer)) static int realigned_argument_pointer(int n) {
+    _Alignas(32) char local[32];
+    memset(local, n, 32);
+    return realigned(n, 1, 2, 3, 4, 5, local[n % 32]) + 1;
 }
-# Kinds of rules that a walk must meet, lest its scenario show nothing.
-MUST_MEET = {"realign": "flex-fp-deref", "raising-realigned": "flex-fp-deref", "fault-realigning": "flex-register"}
-
-# (least number of instructions, kinds of rules that must be met)
-STEPPED: dict[str, tuple[int, set[str]]] = {
-    "library": (30_000, {"default-sp", "default-fp"}),
-    "realign": (100, {"flex-register", "flex-fp-deref"}),
-    "raising-other-stack": (100, {"signal"}),
-    "nested": (300, {"signal"}),
-    "fault-realigning": (100, {"flex-register", "signal"}),
-    "odd-rules": (30, {"flex-register", "flex-other"}),
+static int backwards(const void *a, const void *b) { return strcmp(*(char *const *)b, *(char *const *)a); }
+static void library(void) {
+    char *texts[12], line[128];
+    time_t then = 1700000000;
+    struct tm parts;
+    for (int i = 0; i < 12; i++) {
+        snprintf(line, sizeof line, "%*d %.*g %s", i, i * i, i, 1e5 / (i + 1), i % 2 ? "odd" : "even");
+        texts[i] = strdup(line);
+    }
+    qsort(texts, 12, sizeof *texts, backwards);
+    strftime(line, sizeof line, "%A %d %B %Y %T", gmtime_r(&then, &parts));
+    sink = (int)strtol(strstr(line, "20"), NULL, 10) + (int)strtod("1.25e3", NULL);
+    free(realloc(malloc(100), 300000));
 }
+int main(void) { odd_rules(); sink = realigned_argument_pointer(30); library(); return 0; }
+"""
+FP, POPPED = 6, (b"\x49\x8d\x62\xf8", b"\xc3")  # lea, ret: gcc's own CFI still says *(rbp) where rbp has been popped
 
 
-class Frame(NamedTuple):
-    name: str
-    page_offset: int  # of its PC; 0 for signal frames: GDB shows none
-
-
-class Walk(NamedTuple):
-    """What a walk found: GDB has one name for a frame, we all that the function has."""
-
-    frames: list[tuple[set[str], int]]  # names, page offset
-    shapes: set[str]
-    end: str
-
-
-def blind(original: Path, target: Path) -> None:
-    """Adds .sframe; then nothing is left of .eh_frame and .eh_frame_hdr but zeros, and no segment points there."""
-    sframegen.add_section(original, output=target, verify=False)
-    elf = open_elf(target)
-    data = bytearray(elf.data)
-    for section in elf.sections:
-        if section.name in CFI_SECTIONS:
-            header = section.header
-            data[header.sh_offset : header.sh_offset + header.sh_size] = bytes(header.sh_size)
-    for number, segment in enumerate(elf.segments):
-        if segment.p_type == PT_GNU_EH_FRAME:
-            at = elf.header.e_phoff + number * PHDR_SIZE
-            data[at : at + 4] = bytes(4)
-    target.unlink()
-    target.write_bytes(data)
-    target.chmod(0o755)
-
-
-class Programs:
-    """One kind's original, and the same without call frame information."""
-
-    def __init__(self, original: Path, directory: Path, library: Path) -> None:
-        self.original = original
-        self.blinded = directory / "scenarios"
-        self.environ = os.environ | {"LD_LIBRARY_PATH": str(library.parent)}
-        self.files = {"-": open_elf(original), str(library): open_elf(library)}
-        self._by_gdb: dict[str, list[Frame]] = {}
-        blind(original, self.blinded)
-
-    def run(self, *arguments: str) -> str:
-        done = subprocess.run([self.blinded, *arguments], env=self.environ, capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
-        return done.stdout
-
-    def walk(self, scenario: str) -> Walk:
-        *lines, end = self.run(scenario).splitlines()
-        walk = Walk([], set(), end)
-        for line in lines:
-            kind, address, where, shape, file = line.split()
-            assert kind == "frame"
-            walk.shapes.add(shape)
-            pc = int(address, 16)
-            if shape == "signal":
-                walk.frames.append(({SIGNAL}, 0))
-            else:
-                walk.frames.append((names_at(self.files[file], pc - (where == "call")), pc % PAGE_SIZE))
-        return walk
-
-    def by_gdb(self, scenario: str) -> list[Frame]:
-        self._by_gdb = self._by_gdb or ask_gdb(self.original)
-        return self._by_gdb[scenario]
-
-
-def names_at(elf: ElfFile, address: int) -> set[str]:
-    return {symbol.name for symbol in read_functions(elf) if 0 <= address - symbol.address < symbol.size} or {UNKNOWN}
-
-
-def ask_gdb(program: Path) -> dict[str, list[Frame]]:
-    """Each scenario's stack at report(), from the leaf on."""
-    if shutil.which("gdb") is None:
-        pytest.skip("no gdb on this machine")
-    before = [f"set debug-file-directory {program.parent / 'none'}", "set debuginfod enabled off", "set auto-load no"]
-    commands = [
-        "set backtrace past-main on",
-        "set startup-with-shell off",
-        "set disable-randomization off",
-        "set width 0",
-        "set print demangle off",  # would make msort_with_tmp.part of msort_with_tmp.part.0
-        "handle SIGUSR1 SIGUSR2 SIGSEGV nostop noprint pass",
-        "break *report",
-    ]
-    for scenario in SCENARIOS:
-        commands += [f"echo \\n@{scenario}\\n", f"run {scenario}", "bt", "echo \\n@\\n", "kill"]
-    options = [part for command in before for part in ("-iex", command)] + [
-        part for command in commands for part in ("-ex", command)
-    ]
-    done = subprocess.run(["gdb", "-nx", "-batch", *options, program], capture_output=True, text=True, check=True)
-    stacks: dict[str, list[Frame]] = {}
-    for part in done.stdout.split("\n@")[1:]:
-        scenario, _, text = part.partition("\n")
-        found = re.findall(r"^#\d+ +(?:0x([0-9a-f]+) in (\S+) \(|<signal handler called>)", text, re.MULTILINE)
-        assert len(found) == text.count("\n#")
-        if scenario:
-            stacks[scenario] = [Frame(name or SIGNAL, int(pc or "0", 16) % PAGE_SIZE) for pc, name in found]
-    assert stacks.keys() == SCENARIOS.keys(), done.stdout + done.stderr
-    return stacks
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The machine's C library, blinded."""
-    name = "libc.so.6"
-    path = subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
-    target = tmp_path_factory.mktemp("library") / name
-    blind(Path(path).resolve(), target)
-    return target
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def programs(kind: str, compile_c: Compiler, library: Path, tmp_path_factory: pytest.TempPathFactory) -> Programs:
-    source = (HERE / "scenarios.c").read_text()
-    original = compile_c(source, *KINDS[kind], f"-I{HERE}", *SOURCES, "-pthread", name="scenarios")
-    return Programs(original, tmp_path_factory.mktemp(kind), library)
-
-
-@for_each("scenario", SCENARIOS)
-def test_a_walk_by_sframe_finds_what_gdb_finds(scenario: str, programs: Programs) -> None:
-    walk = programs.walk(scenario)
-    by_gdb = programs.by_gdb(scenario)
-    assert walk.end == "end outermost"
-    assert len(walk.frames) == len(by_gdb)
-    for (names, page_offset), frame in zip(walk.frames, by_gdb, strict=True):
-        assert frame.name in names
-        assert page_offset == frame.page_offset
-    own = SCENARIOS[scenario].split()
-    assert [frame.name for frame in by_gdb if frame.name in own] == own
-    assert scenario not in MUST_MEET or MUST_MEET[scenario] in walk.shapes
-
-
-def test_nothing_else_can_walk_there(programs: Programs) -> None:
-    def by_library(file: Path, environ: dict[str, str]) -> str:
-        done = subprocess.run([file, "backtrace"], env=environ, capture_output=True, text=True, check=False)
-        return "aborted" if done.returncode == -signal.SIGABRT else done.stdout.strip()
-
-    assert int(by_library(programs.original, dict(os.environ))) >= 3  # main, the library's, _start
-    assert by_library(programs.blinded, programs.environ) in {"0", "1", "aborted"}
-
-
-def test_what_objcopy_leaves_can_be_walked_too(programs: Programs, tmp_path: Path) -> None:
+@for_each(
+    "flags",
+    [
+        "-O2 -fomit-frame-pointer -static",
+        "-O2 -fomit-frame-pointer -Wl,-z,lazy",
+        "-O1 -fno-omit-frame-pointer -fcf-protection -Wl,-z,ibtplt,-z,lazy",
+        "-O0 -Wl,-z,lazy",
+    ],
+)
+def test_the_rule_is_right_at_every_instruction(flags: str, compile_c: Compiler, tmp_path: Path) -> None:
+    file = compile_c(SOURCE, "-no-pie", *flags.split())
     with_section, without_cfi = tmp_path / "with-section", tmp_path / "without-cfi"
-    sframegen.add_section(programs.original, output=with_section, verify=False)
-    removed = [f"--remove-section={name}" for name in CFI_SECTIONS]
+    sframegen.add_section(file, output=with_section, verify=False)
+    removed = [f"--remove-section={name}" for name in (".eh_frame", ".eh_frame_hdr")]
     subprocess.run(["objcopy", *removed, with_section, without_cfi], check=True)
-    assert {section.name for section in open_elf(without_cfi).sections} & CFI_SECTIONS == set()
-    done = subprocess.run([without_cfi, "realign"], env=programs.environ, capture_output=True, text=True, check=True)
-    assert done.stdout == programs.run("realign")
+    elf, section = open_elf(without_cfi), sframegen.read(without_cfi)
+    assert not {one.name for one in elf.sections} & {".eh_frame", ".eh_frame_hdr"}
+    [main] = find_functions_named(elf, b"main")
+    code = {at: section.rule_at(at) for start, end in elf.executable_ranges() for at in range(start, end)}
+    traced = Traced(without_cfi, main.address)
+    wrong: list[tuple[Step, Rule]] = []
+    seen: set[int] = set()
 
+    def look(step: Step) -> None:
+        rule = code.get(step.pc)
+        if rule is None or step.caller is None:
+            return
+        seen.add(step.pc)
+        if rule.fp and rule.fp.register == FP and bytes(elf.at(step.pc, 4)).startswith(POPPED):
+            rule = rule._replace(fp=None)
+        if traced.frame(rule, step) != step.caller:
+            wrong.append((step, rule))
 
-@for_each("scenario", STEPPED)
-def test_the_walk_is_right_at_every_instruction(scenario: str, programs: Programs, kind: str) -> None:
-    counts: Counter[str] = Counter()
-    elf = programs.files["-"]
-    for line in programs.run("step", scenario).splitlines():
-        what, first, second, *_ = line.split()
-        if what == "count":
-            counts[first] = int(second)
-            continue
-        code = bytes(elf.at(int(first, 16), 4)) if second == "-" else b""
-        if what == "lost":  # the PLT of static programs has no call frame information
-            plt = elf.section(".plt")
-            assert kind in STATIC, line
-            assert plt is not None
-            assert 0 <= int(first, 16) - plt.header.sh_addr < plt.header.sh_size, line
-        else:  # gcc's own call frame information says *(rbp) still after it has popped rbp
-            assert (what, scenario) == ("wrong-fp", "realign"), line
-            assert code == LEA_R10_RSP or code[:1] == RET, line
-    least, shapes = STEPPED[scenario]
-    assert counts["steps"] > least
-    assert {shape for shape in shapes if not counts[shape]} == set()
-    if kind in STATIC:
-        assert counts["outside"] == 0
-    else:
-        assert counts["mask"] > 0
+    try:
+        traced.run(look)
+    finally:
+        traced.end()
+    assert wrong == []
+    table = section.table
+    places = zip(table.start, table.size, table.kind, strict=True)
+    kinds = {table.kinds[kind] for start, size, kind in places if not seen.isdisjoint(range(start, start + size))}
+    assert {kind.fde_type for kind in kinds} == set(FdeType)
+    assert any(kind.mask for kind in kinds) or "-static" in flags
+    assert len(seen) > (5000 if "-static" in flags else 200)
