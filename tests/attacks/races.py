@@ -256,24 +256,4 @@ FLEET_RACES = {
         for inner, mode in (("packages", "rewrite"), ("results", "survey"), ("seen", "survey"))
     },
 }
-
-# Each command of the command line: the races that it is in, or why there is none.
-COMMANDS: dict[str, tuple[str, ...] | str] = {
-    "add-section": tuple(name for name in RACES if ": add-section" in name),
-    "add-tree": ("content planted: add-tree, remove-tree", "a directory: add-tree"),
-    "check": ("a FIFO: check",),
-    "convert": ("content planted: convert",),
-    "doctor": "reads its own installation, and writes only to directories that it makes for itself alone",
-    "dump": ("a FIFO: dump",),
-    "fleet run": tuple(name for name in FLEET_RACES if ": fleet run" in name),
-    "integration": "prints paths in its own installation; opens no file",
-    "link": ("a file: link", "a directory: link --install"),
-    "lookup": ("a FIFO: lookup",),
-    "merge": ("a directory: merge -o",),
-    "preload": "runs the user's own command; --detached writes as add-section does",
-    "profile": ("a directory: profile -o", "a directory: profile's cache of tables"),
-    "remove": ("ownership lost: add-section in place", "a directory: add-section in place", "a FIFO: add-section in place"),
-    "remove-tree": ("content planted: add-tree, remove-tree",),
-    "stack": "writes no files",
-}
 ALL = RACES | FLEET_RACES

@@ -7,16 +7,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-import click
 import pytest
 
-from sframegen.cli.commands import cli
 from tests import attacks
 from tests.attacks import races
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.support.peers import Compiler
 
 ROUNDS = 200
@@ -38,22 +34,3 @@ def test_no_victim(name: str, compile_c: Compiler) -> None:
     race = races.ALL[name]
     assert outcomes.total() == max(ROUNDS // race.cost, attacks.MIN_ROUNDS)
     assert race.is_refused == (not outcomes["done"])
-
-
-def commands() -> Iterator[str]:
-    """Each command of the command line; those of groups with their group."""
-    context = click.Context(cli)
-    for name in cli.list_commands(context):
-        command = cli.get_command(context, name)
-        if isinstance(command, click.Group):
-            yield from (f"{name} {inner}" for inner in command.list_commands(context))
-        else:
-            yield name
-
-
-def test_each_command_is_attacked() -> None:
-    """Whoever adds a command says how another user could trick it, or why not."""
-    assert set(commands()) == set(races.COMMANDS)
-    covered = [race for attacks_of in races.COMMANDS.values() if not isinstance(attacks_of, str) for race in attacks_of]
-    assert set(covered) == set(races.ALL)
-    assert all(races.COMMANDS.values())

@@ -498,7 +498,4 @@ def test_what_is_not_judged_is_a_note(compile_c: Compiler, tmp_path: Path) -> No
     report = sframegen.check(tmp_path / "out", second_reader=True)
     assert report.second_reader == {"same": 0, "other": 0, "left_out": 0, "unjudged": 2}
     [note] = [finding for finding in report.findings if finding.rule == "second-reader-unjudged"]
-    assert (note.severity, note.message.partition(";")[2]) == (
-        Severity.NOTE,
-        f" 1 FDE: {pyelftools_cfi.MISREAD_OPCODES[0x12]}",
-    )
+    assert (note.severity, note.message.partition(";")[2]) == (Severity.NOTE, f" 1 FDE: {pyelftools_cfi.MISREAD_OPCODES[0x12]}")

@@ -155,13 +155,7 @@ def rules_at(table: FunctionTable, where: set[int]) -> dict[int, Rule]:
 
 
 # For their PLTs.
-WITHOUT_CFI = {
-    ("mold", ""),
-    ("GNU", "-static"),
-    ("lld", LAZY),
-    ("lld", f"{LAZY} {RETPOLINE}"),
-    ("lld", f"{NOW} {RETPOLINE}"),
-}
+WITHOUT_CFI = {("mold", ""), ("GNU", "-static"), ("lld", LAZY), ("lld", f"{LAZY} {RETPOLINE}"), ("lld", f"{NOW} {RETPOLINE}")}
 
 
 @pytest.mark.dear
@@ -477,10 +471,7 @@ def test_a_process_that_dies_is_one_line(compile_c: Compiler, monkeypatch: pytes
     file = compile_c(ASSEMBLY, "-O1", "-fno-asynchronous-unwind-tables")
     before = file.read_bytes()
     result = CliRunner().invoke(cli, ["add-section", "-j2", "--synthesize", str(file)])
-    assert (result.exit_code, result.output) == (
-        1,
-        f"sframegen: {file}: the worker process was killed by signal 9 (Killed)\n",
-    )
+    assert (result.exit_code, result.output) == (1, f"sframegen: {file}: the worker process was killed by signal 9 (Killed)\n")
     assert file.read_bytes() == before
 
 

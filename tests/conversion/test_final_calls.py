@@ -45,17 +45,8 @@ CALLS = {
 }  # fmt: skip
 OTHERS = {
     "": (
-        "ret",
-        "jmp f",
-        "jmp *%rax",
-        "jmp *8(%rsp)",
-        "ud2",
-        "syscall",
-        "lcall *(%rax)",
-        "push (%rax)",
-        "call . - 0x10000000",
-        "call . + 0x10000000",
-        "call . + 0x800005",
+        *("ret", "jmp f", "jmp *%rax", "jmp *8(%rsp)", "ud2", "syscall", "lcall *(%rax)", "push (%rax)"),
+        *("call . - 0x10000000", "call . + 0x10000000", "call . + 0x800005"),
     ),
     "aarch64-linux-gnu-": ("ret", "b f", "br x1", "braa x1, x2", "brk #1", "svc #0"),
     "s390x-linux-gnu-": ("br %r14", "jg f", "basr %r13, %r1", "svc 1"),

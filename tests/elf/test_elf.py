@@ -23,22 +23,9 @@ if TYPE_CHECKING:
     from tests.support.peers import Compiler, Peers
 
 
-def header(
-    *,
-    bits: int = 2,
-    order: int = 1,
-    kind: int = 3,
-    machine: int = 62,
-    phnum: int = 0,
-    shnum: int = 0,
-    shoff: int = 0,
-    shstrndx: int = 0,
-) -> bytes:
-    ident = b"\x7fELF" + bytes([bits, order, 1]) + bytes(9)
-    mark = "<" if order == 1 else ">"
-    return ident + struct.pack(
-        mark + "HHIQQQIHHHHHH", kind, machine, 1, 0, 64 if phnum else 0, shoff, 0, 64, 56, phnum, 64, shnum, shstrndx
-    )
+def header(*, bits: int = 2, order: int = 1, phnum: int = 0, shnum: int = 0, shoff: int = 0, shstrndx: int = 0) -> bytes:
+    fields = (3, 62, 1, 0, 64 if phnum else 0, shoff, 0, 64, 56, phnum, 64, shnum, shstrndx)
+    return b"\x7fELF" + bytes([bits, order, 1]) + bytes(9) + struct.pack("<HHIQQQIHHHHHH", *fields)
 
 
 @for_each(

@@ -38,24 +38,20 @@ def file_of(
     order: ByteOrder, symbols: Sequence[tuple[str, int, int, int, int]] = SYMBOLS, code_at: Sequence[range] = (CODE,)
 ) -> ElfFile:
     code = "<" if order == "little" else ">"
-    entries = [
+    table = b"".join(
         struct.pack(f"{code}IBBHQQ", NAMES.index(b"\0" + name.encode() + b"\0") + 1, info, 0, section, address, size)
         for name, info, section, address, size in symbols
-    ]
-    table = b"".join(entries)
-    size = 64 * (3 + len(code_at))
+    )
+    end = 64 * (4 + len(code_at))
     sections = [
-        bytes(64),
-        struct.pack(f"{code}IIQQQQIIQQ", 0, SHT.SYMTAB, 0, 0, 64 + size, len(table), 2, 0, 8, 24),
-        struct.pack(f"{code}IIQQQQIIQQ", 0, SHT.STRTAB, 0, 0, 64 + size + len(table), len(NAMES), 0, 0, 1, 0),
-        *(
-            struct.pack(f"{code}IIQQQQIIQQ", 0, SHT.PROGBITS, SHF.EXECINSTR, one.start, 0, one.stop - one.start, 0, 0, 1, 0)
-            for one in code_at
-        ),
+        (0,) * 10,
+        (0, SHT.SYMTAB, 0, 0, end, len(table), 2, 0, 8, 24),
+        (0, SHT.STRTAB, 0, 0, end + len(table), len(NAMES), 0, 0, 1, 0),
+        *((0, SHT.PROGBITS, SHF.EXECINSTR, one.start, 0, one.stop - one.start, 0, 0, 1, 0) for one in code_at),
     ]
     ident = b"\x7fELF" + bytes([2, 1 if order == "little" else 2, 1]) + bytes(9)
-    header = ident + struct.pack(f"{code}HHIQQQIHHHHHH", 3, 62, 1, 0, 0, 64, 0, 64, 0, 0, 64, 3 + len(code_at), 0)
-    return ElfFile(memoryview(header + b"".join(sections) + table + NAMES))
+    header = ident + struct.pack(f"{code}HHIQQQIHHHHHH", 3, 62, 1, 0, 0, 64, 0, 64, 0, 0, 64, len(sections), 0)
+    return ElfFile(memoryview(header + b"".join(struct.pack(f"{code}IIQQQQIIQQ", *one) for one in sections) + table + NAMES))
 
 
 @for_each("order", ["little", "big"])

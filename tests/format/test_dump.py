@@ -213,12 +213,7 @@ def shapes(abi: Abi, layout: Layout, fde_type: FdeType) -> FunctionTable:
     table = FunctionTable(rules=rules, kinds=kinds)
     for number, first in enumerate(range(0, len(rules), 9)):
         span = range(first, min(first + 9, len(rules))) if number % 5 else range(0)
-        table.start.append(0x1000 + 64 * number)
-        table.size.append(60)
-        table.kind.append(number % len(kinds))
-        table.row_start.extend(rule - first for rule in span)
-        table.row_rule.extend(span)
-        table.first_row.append(len(table.row_start))
+        table.append(0x1000 + 64 * number, 60, number % len(kinds), [(rule - first, rule) for rule in span])
     return table
 
 

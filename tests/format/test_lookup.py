@@ -85,15 +85,7 @@ def address_of(program: Path, name: str) -> int:
 
 def test_every_spelling_of_an_address(program: Path) -> None:
     calls = address_of(program, "calls")
-    spellings = [
-        "calls",
-        f"{calls:x}",
-        f"{calls:#x}",
-        f"0X{calls:X}",
-        f"{calls:016x}",
-        "calls+0",
-        "calls+0x0",
-    ]
+    spellings = ["calls", f"{calls:x}", f"{calls:#x}", f"0X{calls:X}", f"{calls:016x}", "calls+0", "calls+0x0"]
     result = lookup(program, *spellings)
     assert result.exit_code == 0
     assert set(result.stdout.splitlines()) == {f"{calls:#x} <calls>: (cfa, ra, fp) = (rsp + 8, *(cfa - 8), rbp)"}

@@ -98,16 +98,9 @@ def seed(name: str) -> bytes:
 def compiled(source: str, *flags: str, result: str = "out") -> bytes:
     """The file `result` that gcc makes of it, the same in every directory."""
     with tempfile.TemporaryDirectory() as directory:
-        command = [
-            "gcc",
-            *flags,
-            f"-ffile-prefix-map={directory}=.",
-            "-o",
-            "out",
-            "-x",
-            "c++" if "#include <new>" in source else "c",
-        ]
-        subprocess.run([*command, "-"], input=source.encode(), cwd=directory, check=True)
+        language = "c++" if "#include <new>" in source else "c"
+        command = ["gcc", *flags, f"-ffile-prefix-map={directory}=.", "-o", "out", "-x", language, "-"]
+        subprocess.run(command, input=source.encode(), cwd=directory, check=True)
         return Path(directory, result).read_bytes()
 
 
@@ -135,14 +128,10 @@ def sframe_table(abi: Abi, layout: Layout) -> FunctionTable:
         rules.append(Rule(Where(10, 8, deref=True), Where(abi.fp, 8, deref=True), Where(abi.fp, 0, deref=True)))
     table = FunctionTable(kinds=kinds, rules=rules)
     for number in range(3 * len(kinds)):
-        kind = number % len(kinds)
-        table.start.append(0x1000 + number * 0x240)
-        table.size.append(0x200 + number)
-        table.kind.append(kind)
-        for row in range(3):
-            table.row_start.append(row * (5 if kinds[kind].mask else 100 * (1 + number)) if row else 0)
-            table.row_rule.append(len(rules) - 1 - row if kinds[kind].fde_type else (number + row) % 4)
-        table.first_row.append(len(table.row_start))
+        kind = kinds[number % len(kinds)]
+        numbers = [len(rules) - 1 - row if kind.fde_type else (number + row) % 4 for row in range(3)]
+        rows = [(row * (5 if kind.mask else 100 * (1 + number)), rule) for row, rule in enumerate(numbers)]
+        table.append(0x1000 + number * 0x240, 0x200 + number, number % len(kinds), rows)
     return table
 
 
@@ -187,19 +176,13 @@ def library_with_frames() -> bytes:
     at = len(writer.data)
     for number in range(3):
         place = at + len(made.data) + 8
-        made.fde(
-            cie, made.number(text.sh_addr + 40 * number - place, 4), made.number(40, 4), bytes([0x41, 0x0E, 16, 0x44, 0x0E, 8])
-        )
+        start = made.number(text.sh_addr + 40 * number - place, 4)
+        made.fde(cie, start, made.number(40, 4), bytes([0x41, 0x0E, 16, 0x44, 0x0E, 8]))
     writer.put(".eh_frame", SHT.PROGBITS, SHF.ALLOC, bytes(made.data))
     end = len(writer.data)
     writer.put(".strtab", SHT.STRTAB, 0, b"\0one\0leaf\0", 1)
-    writer.put(
-        ".symtab",
-        SHT.SYMTAB,
-        0,
-        writer.symbols((1, 0x12, ".text", text.sh_addr), (5, 0x12, ".text", text.sh_addr + 40)),
-        link=".strtab",
-    )
+    symbols = writer.symbols((1, 0x12, ".text", text.sh_addr), (5, 0x12, ".text", text.sh_addr + 40))
+    writer.put(".symtab", SHT.SYMTAB, 0, symbols, link=".strtab")
     return writer.finish([Phdr(PT.LOAD, 5, 0, 0, 0, end, end, 0x1000), Phdr(PT.NULL, 0, 0, 0, 0, 0, 0, 0)])
 
 

@@ -44,12 +44,7 @@ def planted(elf):
 ElfFile._read_counts = planted
 main()
 """
-EXCEPTIONS = (
-    "IndexError('planted')",
-    "OverflowError('planted\\n')",
-    "RecursionError('planted')",
-    "SystemError('planted')",
-)
+EXCEPTIONS = ("IndexError('planted')", "OverflowError('planted\\n')", "RecursionError('planted')", "SystemError('planted')")
 
 
 def run(*arguments: object, exception: str = EXCEPTIONS[0], **environment: str) -> subprocess.CompletedProcess[str]:

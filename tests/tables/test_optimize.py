@@ -151,10 +151,7 @@ def test_only_padding_is_joined_over(gap: bytes, joined: bool) -> None:
     assert list(find_followers(elf, table, Borders(zeros("Q", 0)))) == [0, joined, 1]
 
 
-@for_each(
-    ("start", "end", "joined"),
-    [(0, 1, [0, 0, 1]), (GAP - 2, GAP - 1, [0, 0, 1]), (GAP + 1, GAP + 15, [0, 1, 0])],
-)
+@for_each(("start", "end", "joined"), [(0, 1, [0, 0, 1]), (GAP - 2, GAP - 1, [0, 0, 1]), (GAP + 1, GAP + 15, [0, 1, 0])])
 def test_code_of_ignored_fdes_is_not_joined_over(start: int, end: int, joined: list[int]) -> None:
     """`start`, `end`: after the first function."""
     elf, base, table = code_with(b"\x90" * GAP)

@@ -346,10 +346,7 @@ def test_readelf_prints_our_version_2_as_we_do(abi: Abi, peers: Peers, tmp_path:
     """No one else writes version 2 for s390x."""
     base, saved = abi.cfa_adjustment, Where(None, -48, deref=True)
     fixed = Where(None, abi.fixed_ra_offset, deref=True) if abi.fixed_ra_offset else None
-    rules = [
-        Rule(Where(abi.sp, base), fixed),
-        Rule(Where(abi.fp, base + 4096), fixed or saved, Where(None, -56, deref=True)),
-    ]
+    rules = [Rule(Where(abi.sp, base), fixed), Rule(Where(abi.fp, base + 4096), fixed or saved, Where(None, -56, deref=True))]
     if abi.registers_as_offsets:
         rules += [Rule(Where(abi.sp, base), None, Where(16, 0)), Rule(Where(abi.sp, base), Where(17, 0), Where(31, 0))]
         rules += [Rule(Where(abi.sp, base), Where(11, 0)), Rule(Where(abi.sp, base + 8 * 70000), None, saved)]

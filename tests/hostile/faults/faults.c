@@ -13,9 +13,7 @@
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/sendfile.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -104,29 +102,15 @@ static int nameless(int flags) { return (flags & O_TMPFILE) == O_TMPFILE; }
     return result;                                                            \
   }
 
-WRAP_OPEN(open, (const char *path, int flags, ...), (path, flags, mode), below(path))
 WRAP_OPEN(open64, (const char *path, int flags, ...), (path, flags, mode), below(path))
-WRAP_OPEN(openat, (int fd, const char *path, int flags, ...), (fd, path, flags, mode), at_below(fd, path))
 WRAP_OPEN(openat64, (int fd, const char *path, int flags, ...), (fd, path, flags, mode), at_below(fd, path))
 
 WRAP(ssize_t, write, (int fd, const void *data, size_t size), (fd, data, size), fd_below(fd), 1, &size)
-WRAP(ssize_t, pwrite, (int fd, const void *data, size_t size, off_t at), (fd, data, size, at), fd_below(fd), 1, &size)
-WRAP(ssize_t, pwrite64, (int fd, const void *data, size_t size, off64_t at), (fd, data, size, at), fd_below(fd), 1, &size)
-WRAP(ssize_t, writev, (int fd, const struct iovec *data, int count), (fd, data, count), fd_below(fd), 1, 0)
-WRAP(ssize_t, sendfile, (int out, int in, off_t *at, size_t size), (out, in, at, size), fd_below(out), 1, &size)
-WRAP(ssize_t, sendfile64, (int out, int in, off64_t *at, size_t size), (out, in, at, size), fd_below(out), 1, &size)
-WRAP(int, ftruncate, (int fd, off_t size), (fd, size), fd_below(fd), 1, 0)
 WRAP(int, ftruncate64, (int fd, off64_t size), (fd, size), fd_below(fd), 1, 0)
-WRAP(int, posix_fallocate, (int fd, off_t at, off_t size), (fd, at, size), fd_below(fd), 1, 0)
-WRAP(int, fallocate, (int fd, int mode, off_t at, off_t size), (fd, mode, at, size), fd_below(fd), 1, 0)
-WRAP(off_t, lseek, (int fd, off_t at, int from), (fd, at, from), (from == SEEK_DATA || from == SEEK_HOLE) && fd_below(fd), 0, 0)
 WRAP(off64_t, lseek64, (int fd, off64_t at, int from), (fd, at, from), (from == SEEK_DATA || from == SEEK_HOLE) && fd_below(fd), 0, 0)
-WRAP(void *, mmap, (void *to, size_t size, int rights, int flags, int fd, off_t at), (to, size, rights, flags, fd, at),
-     fd >= 0 && fd_below(fd), 0, 0)
 WRAP(void *, mmap64, (void *to, size_t size, int rights, int flags, int fd, off64_t at), (to, size, rights, flags, fd, at),
      fd >= 0 && fd_below(fd), 0, 0)
 WRAP(int, fsync, (int fd), (fd), fd_below(fd), 1, 0)
-WRAP(int, fdatasync, (int fd), (fd), fd_below(fd), 1, 0)
 WRAP(int, flock, (int fd, int operation), (fd, operation), fd_below(fd), 0, 0)
 WRAP(int, fchmod, (int fd, mode_t mode), (fd, mode), fd_below(fd), 0, 0)
 WRAP(int, fchown, (int fd, uid_t user, gid_t group), (fd, user, group), fd_below(fd), 0, 0)
@@ -134,18 +118,11 @@ WRAP(int, fsetxattr, (int fd, const char *name, const void *value, size_t size, 
      fd_below(fd), 1, 0)
 WRAP(int, fremovexattr, (int fd, const char *name), (fd, name), fd_below(fd), 0, 0)
 WRAP(ssize_t, flistxattr, (int fd, char *names, size_t size), (fd, names, size), fd_below(fd), 0, 0)
-WRAP(ssize_t, listxattr, (const char *path, char *names, size_t size), (path, names, size), below(path), 0, 0)
-WRAP(ssize_t, getxattr, (const char *path, const char *name, void *value, size_t size), (path, name, value, size), below(path), 0, 0)
 WRAP(ssize_t, fgetxattr, (int fd, const char *name, void *value, size_t size), (fd, name, value, size), fd_below(fd), 0, 0)
 WRAP(int, mkdir, (const char *path, mode_t mode), (path, mode), below(path), 1, 0)
-WRAP(int, rename, (const char *old, const char *new), (old, new), below(new), 1, 0)
 WRAP(int, renameat, (int from, const char *old, int to, const char *new), (from, old, to, new), at_below(to, new), 1, 0)
-WRAP(int, renameat2, (int from, const char *old, int to, const char *new, unsigned flags), (from, old, to, new, flags),
-     at_below(to, new), 1, 0)
-WRAP(int, link, (const char *old, const char *new), (old, new), below(new), 1, 0)
 WRAP(int, linkat, (int from, const char *old, int to, const char *new, int flags), (from, old, to, new, flags),
      at_below(to, new), 1, 0)
-WRAP(int, unlink, (const char *path), (path), below(path), 0, 0)
 WRAP(int, unlinkat, (int fd, const char *path, int flags), (fd, path, flags), at_below(fd, path), 0, 0)
 
 ssize_t copy_file_range(int in, off64_t *from, int out, off64_t *to, size_t size, unsigned flags) {
