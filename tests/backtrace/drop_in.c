@@ -26,11 +26,9 @@ typedef _Unwind_Reason_Code unwind_function(_Unwind_Trace_Fn, void *);
 static struct trace ours, theirs;
 static int differences, compared;
 
-static _Unwind_Reason_Code visit(struct _Unwind_Context *context, void *argument)
-{
+static _Unwind_Reason_Code visit(struct _Unwind_Context *context, void *argument) {
 	struct trace *trace = argument;
 	struct asked *frame = &trace->frames[trace->count++];
-
 	frame->ip = (void *)_Unwind_GetIPInfo(context, &frame->is_exact);
 	frame->cfa = _Unwind_GetCFA(context);
 	frame->region = frame->ip ? _Unwind_GetRegionStart(context) : 0;
@@ -39,20 +37,17 @@ static _Unwind_Reason_Code visit(struct _Unwind_Context *context, void *argument
 	return _URC_NO_REASON;
 }
 
-static void differ(const char *what, int number, void *one, void *other)
-{
+static void differ(const char *what, int number, void *one, void *other) {
 	printf("%s, frame %d: %p, and behind it %p\n", what, number, one, other);
 	differences++;
 }
 
 /* The first frame is this function's own, at two places in it. */
-__attribute__((noinline)) static void compare(int size)
-{
+__attribute__((noinline)) static void compare(int size) {
 	static int (*behind)(void **, int);
 	static unwind_function *unwind_behind;
 	static void *buffer[MOST], *expected[MOST];
 	int length, wanted;
-
 	if (!behind) {
 		*(void **)&behind = dlsym(dlopen("libc.so.6", RTLD_LAZY), "backtrace");
 		*(void **)&unwind_behind = dlsym(dlopen("libgcc_s.so.1", RTLD_LAZY), "_Unwind_Backtrace");
@@ -69,7 +64,6 @@ __attribute__((noinline)) static void compare(int size)
 		differ("length of _Unwind_Backtrace", 0, (void *)(long)ours.count, (void *)(long)theirs.count);
 	for (int number = 0; number < ours.count && number < theirs.count; number++) {
 		struct asked *one = &ours.frames[number], *other = &theirs.frames[number];
-
 		if (number && one->ip != other->ip)
 			differ("IP", number, one->ip, other->ip);
 		/* Of the outermost frame's caller, and of a frame that a signal interrupted, it means what the unwinder wants. */
@@ -84,28 +78,23 @@ __attribute__((noinline)) static void compare(int size)
 	compared += length;
 }
 
-static int in_qsort(const void *one, const void *other)
-{
+static int in_qsort(const void *one, const void *other) {
 	compare(MOST);
 	compare(5);
 	return *(const int *)one - *(const int *)other;
 }
 
-__attribute__((noinline)) static void sort(void)
-{
+__attribute__((noinline)) static void sort(void) {
 	int numbers[] = { 3, 1, 2 };
-
 	qsort(numbers, 3, sizeof *numbers, in_qsort);
 }
 
-static void handle(int number)
-{
+static void handle(int number) {
 	(void)number;
 	sort();
 }
 
-__attribute__((noinline)) static void descend(int depth)
-{
+__attribute__((noinline)) static void descend(int depth) {
 	if (depth > 0) {
 		descend(depth - 1);
 		__asm__ volatile(""); /* so that this is no jump */
@@ -115,8 +104,7 @@ __attribute__((noinline)) static void descend(int depth)
 	}
 }
 
-int main(int count, char **words)
-{
+int main(int count, char **words) {
 	signal(SIGUSR1, handle);
 	descend(count > 1 ? atoi(words[1]) : 5);
 	printf("%d frames, %d differences\n", compared, differences);

@@ -141,20 +141,21 @@ def test_a_library_whose_file_is_cut_off_while_it_is_loaded(own_stack: OwnStack,
     assert own_stack.run(program, library, str(section.p_offset + 4096)) == "0 1\n"
 
 
-def test_code_that_is_not_readable(own_stack: OwnStack, tmp_path: Path) -> None:
+@pytest.fixture
+def call_library(own_stack: OwnStack, tmp_path: Path) -> Path:
+    plain = own_stack.compile_c("int call(int (*f)(void)) { return f() + 1; }", "-O1", "-shared", "-fPIC", name="call.so")
+    sframegen.add_section(plain, output=tmp_path / "call.so")
+    return tmp_path / "call.so"
+
+
+def test_code_that_is_not_readable(own_stack: OwnStack, call_library: Path) -> None:
     """Neither a guess nor a rule looks at the call before a return address there."""
-    plain = own_stack.compile_c("int call(int (*f)(void)) { return f() + 1; }", "-O1", "-shared", "-fPIC", name="call.so")
-    library = tmp_path / "call.so"
-    sframegen.add_section(plain, output=library)
-    assert own_stack.run(own_stack.program("unreadable.c", own_stack.object(), "-O1", "-ldl"), library) == "1\n1\n"
+    assert own_stack.run(own_stack.program("unreadable.c", own_stack.object(), "-O1", "-ldl"), call_library) == "1\n1\n"
 
 
-def test_a_library_that_hides_its_header(own_stack: OwnStack, tmp_path: Path) -> None:
+def test_a_library_that_hides_its_header(own_stack: OwnStack, call_library: Path) -> None:
     """Then nothing says where its section is; a walk does not look."""
-    plain = own_stack.compile_c("int call(int (*f)(void)) { return f() + 1; }", "-O1", "-shared", "-fPIC", name="call.so")
-    library = tmp_path / "call.so"
-    sframegen.add_section(plain, output=library)
-    printed = own_stack.run(own_stack.program("hidden.c", own_stack.object(), "-O1", "-ldl"), library)
+    printed = own_stack.run(own_stack.program("hidden.c", own_stack.object(), "-O1", "-ldl"), call_library)
     assert printed == "2: no rule describes this code, and no frame pointer leads on; then all\n"
 
 

@@ -52,54 +52,44 @@ def test_one_line_and_warnings_which_quiet_silences(calls: Any) -> None:
     assert run("-q", "app").output == ""
 
 
+NO_CFI = {"functions": 0, "code_bytes": 0, "covered_bytes": 0, "synthesized_functions": 3, "synthesized_bytes": 75}
+
+
 @for_each(
-    ("fields", "piece"),
+    ("fields", "fates", "piece"),
     [
-        ({"covered_bytes": 345677}, " 99.99 % of "),
-        ({"covered_bytes": 345678}, " 100.00 % of "),
+        ({"covered_bytes": 345677}, {}, " 99.99 % of "),
+        ({"covered_bytes": 345678}, {}, " 100.00 % of "),
         (
             {"functions": 1, "rows": 1, "code_bytes": 1, "covered_bytes": 1},
+            {},
             "app: 1 function, 100.00 % of 1 byte with CFI covered, 1 row; ",
         ),
-        ({"eh_frame_bytes": 0, "eh_frame_hdr_bytes": 0}, " .sframe 40,123 bytes\n"),
-        ({"cfi_sections": (".debug_frame",)}, ", 0.83 of .debug_frame\n"),
-        ({"note": "no table"}, " of .eh_frame + .eh_frame_hdr; no table\n"),
+        ({"eh_frame_bytes": 0, "eh_frame_hdr_bytes": 0}, {}, " .sframe 40,123 bytes\n"),
+        ({"cfi_sections": (".debug_frame",)}, {}, ", 0.83 of .debug_frame\n"),
+        ({"note": "no table"}, {}, " of .eh_frame + .eh_frame_hdr; no table\n"),
         (
-            {"fates": {"covered": {"default": 345600}, "left_out": {"why": 78}, "no_cfi": {"padding": 22, "code": 10_000_000}}},
+            {},
+            {"covered": {"default": 345600}, "left_out": {"why": 78}, "no_cfi": {"padding": 22, "code": 10_000_000}},
             "app: 1,234 functions, 99.97 % of 345,678 bytes with CFI covered, 3.34 % of 10,345,700 executable bytes, 5,678 rows; ",
         ),
         (
-            {
-                "functions": 0,
-                "code_bytes": 0,
-                "covered_bytes": 0,
-                "synthesized_functions": 3,
-                "synthesized_bytes": 75,
-                "fates": {"covered": {"default": 0}, "no_cfi": {"code": 25}, "synthesized": {"instructions": 75}},
-            },
+            NO_CFI,
+            {"covered": {"default": 0}, "no_cfi": {"code": 25}, "synthesized": {"instructions": 75}},
             "app: no CFI, 75.00 % of 100 executable bytes covered, 5,678 rows; ",
         ),
-        ({"synthesized_functions": 3, "synthesized_bytes": 75}, "; 3 functions of 75 bytes synthesized\n"),
+        ({"synthesized_functions": 3, "synthesized_bytes": 75}, {}, "; 3 functions of 75 bytes synthesized\n"),
     ],
 )
-def test_one_line_in_other_cases(fields: dict[str, Any], piece: str) -> None:
-    assert piece in summary(**fields).one_line() + "\n"
+def test_one_line_in_other_cases(fields: dict[str, Any], fates: dict[str, dict[str, int]], piece: str) -> None:
+    assert piece in summary(fates=fates, **fields).one_line() + "\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "covered", "status"),
-    [
-        (("--min-coverage", "99"), 345600, 0),
-        (("--min-coverage", "99.98"), 345600, 1),
-        (("--min-coverage", "100"), 345678, 0),
-        (("--min-coverage", "100"), 345677, 1),
-    ],
-)
-def test_coverage_that_is_demanded(calls: Any, arguments: tuple[str, ...], covered: int, status: int) -> None:
-    calls(lambda path: summary(path, covered_bytes=covered))
-    result = run(*arguments, "app")
-    assert result.exit_code == status
-    assert len(result.stderr.splitlines()) == status
+def test_coverage_that_is_demanded(calls: Any) -> None:
+    for least, covered, status in (("99", 345600, 0), ("99.98", 345600, 1), ("100", 345678, 0), ("100", 345677, 1)):
+        calls(lambda path, covered=covered: summary(path, covered_bytes=covered))
+        result = run("--min-coverage", least, "app")
+        assert (result.exit_code, len(result.stderr.splitlines())) == (status, status), least
 
 
 FATES = {
@@ -175,8 +165,6 @@ def test_dry_run_prints_the_plan_and_json_has_everything(calls: Any) -> None:
     assert (document["plan"], document["fates"]) == ([*plan], FATES)
     assert set(document) == set(Summary.__dataclass_fields__)
 
-
-# -- the whole command on real files
 
 PLAIN = '#include <stdio.h>\nint main(int argc, char **argv) { printf("%s %d\\n", argv[0], argc); return 0; }'
 

@@ -157,9 +157,6 @@ def test_files_without_cfi_are_counted(root: Path, compile_c: Compiler) -> None:
     assert (entry["outcome"], entry["reason"]) == ("nothing to add", "nothing to add: no call frame information")
 
 
-# -- hard links
-
-
 def test_hard_links_are_one_file(root: Path) -> None:
     (root / "usr/bin/other").hardlink_to(root / "usr/bin/tree")
     report = root.parent / "report.json"
@@ -197,9 +194,6 @@ def test_several_roots_one_in_another(root: Path, tmp_path: Path) -> None:
     trees = json.loads(report.read_text())["trees"]
     assert [(tree["root"], len(tree["files"])) for tree in trees] == [("pkg", 3), ("pkg-dev", 0), ("usr", 0), ("pkg", 0)]
     assert (second / "tree").samefile(root / "usr/bin/tree")
-
-
-# -- what is left out
 
 
 @for_each(
@@ -246,9 +240,6 @@ def test_left_out_by_options(root: Path) -> None:
     options = ("--exclude", "/usr/lib/deep/", "--exclude", "*.so.[0-9]")
     assert run(*options, root).stdout.startswith("1 file given a section")
     assert has_section(root / "usr/bin/tree")
-
-
-# -- failures
 
 
 def damaged(root: Path) -> Path:
@@ -404,9 +395,6 @@ def test_min_coverage_is_of_all_code_together(root: Path, compile_c: Compiler) -
     assert run("--min-coverage", "1", root).exit_code == 0
 
 
-# -- the report
-
-
 def test_the_report_tells_all(root: Path, tmp_path: Path) -> None:
     file = damaged(root)
     report = tmp_path / "report.json"
@@ -427,9 +415,6 @@ def test_the_report_tells_all(root: Path, tmp_path: Path) -> None:
     entry = by_path(report)["usr/bin/tree"]
     assert entry["build_id"] == (read_build_id(open_elf(root / "usr/bin/tree")) or b"").hex() != ""
     assert sum(entry["fates"]["covered"].values()) == entry["covered_bytes"]
-
-
-# -- undoing it, and not doing it
 
 
 def test_a_dry_run_changes_nothing(root: Path, tmp_path: Path) -> None:
@@ -493,8 +478,6 @@ def test_check_of_a_directory(root: Path) -> None:
     assert str(damaged(root)) in check(root).stderr
 
 
-# -- what add-section has, too
-
 # .debug_frame only: what the compiler writes where nobody wants unwinding at run time
 DEBUG_FRAME = ("-O2", "-g", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fno-exceptions", "-Wl,--build-id")
 
@@ -540,8 +523,6 @@ def test_debug_files_of_a_tree(root: Path, compile_c: Compiler, tmp_path: Path) 
     its_own.write_bytes(its_own.read_bytes()[:1000])
     assert f"warning: {its_own}" in run("--debug-file", debug, root).stderr
 
-
-# -- on a root that is installed
 
 CLONE_NEWNS, MS_BIND, MS_PRIVATE, MS_REC = 0x20000, 4096, 1 << 18, 16384
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sframegen.cli.shared.install_commands import as_root, describe_import_error
+from sframegen.cli.shared.install_commands import describe_import_error
 from tests.support.commands import run, start
 from tests.support.loops import for_each
 
@@ -58,14 +58,17 @@ def test_one_line_with_the_remedy(module: str, how: str, tmp_path: Path) -> None
     assert file.read_bytes() == before
 
 
-@for_each("manager", ["apt-get", "dnf", ""])
-def test_what_the_system_lacks_is_installed_there(manager: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Installing LIEF again does not bring the C++ library."""
-    monkeypatch.setattr(shutil, "which", lambda name: name if name == manager else None)
+def test_what_the_system_lacks_is_installed_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installing LIEF again does not bring the C++ library. sudo is for those who need it."""
     reason = "lief cannot be imported: ImportError: libstdc++.so.6: cannot open shared object file: No such file or directory"
-    line = describe_import_error(ImportError(reason, name="lief"))
-    command = {"apt-get": "apt-get install libstdc++6", "dnf": "dnf install 'libstdc++.so.6()(64bit)'"}.get(manager)
-    assert line == reason + (f"; to install it: {as_root(command)}" if command else "")
+    for manager, user, remedy in (
+        ("apt-get", 1000, "; to install it: sudo apt-get install libstdc++6"),
+        ("dnf", 0, "; to install it: dnf install 'libstdc++.so.6()(64bit)'"),
+        ("", 0, ""),
+    ):
+        monkeypatch.setattr(shutil, "which", lambda name, manager=manager: name if name == manager else None)
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        assert describe_import_error(ImportError(reason, name="lief")) == reason + remedy
 
 
 @for_each("how", ["RuntimeError", "SystemError", "another project"])

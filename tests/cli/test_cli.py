@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.peers import Compiler
-
-
-# -- the group
 
 
 def test_help_has_the_commands_in_groups_also_where_no_command_is_given() -> None:
@@ -85,11 +81,6 @@ print(*[name for name, module in sys.modules.items()
     assert sorted(done.stdout.split()) == sorted(light)
 
 
-@for_each("name", build.MODULES)
-def test_a_module_is_compiled_where_its_file_says_so(name: str) -> None:
-    assert build.is_compiled(name) != str(import_module(name).__file__).endswith(".py")
-
-
 NOT_AT_START = {"json", "subprocess", "pathlib", "shutil", "tempfile", "multiprocessing", "importlib.metadata"}
 NOT_AT_START |= {"lief", "capstone", "elftools"}
 
@@ -117,21 +108,27 @@ main()
     assert len(ours) <= most, ours
 
 
-def test_a_verified_section_imports_what_it_needs(tmp_path: Path) -> None:
-    code = "import sys; from sframegen import add_section; add_section('/bin/true', output=sys.argv[1]); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-P", "-c", code, tmp_path / "true"], check=True, capture_output=True, text=True)
-    imported = set(done.stdout.split())
-    assert {"elftools.elf.structs", "linker.inject.verify"} <= imported
-    assert imported.isdisjoint({"lief", "elftools.dwarf", "capstone", "multiprocessing", "linker.objects.change_objects"})
+@for_each(
+    ("code", "needed", "not_needed"),
+    [
+        (
+            "sframegen.add_section('/bin/true', output=sys.argv[1])",
+            {"elftools.elf.structs", "linker.inject.verify"},
+            {"lief", "elftools.dwarf", "capstone", "multiprocessing", "linker.objects.change_objects"},
+        ),
+        (
+            "sframegen.merge; import linker.merge.merge_objects",
+            {"sframegen.api.merging"},
+            {"cfi.reader", "sframegen.conversion.convert", "sframegen.checks.check", "sframegen.api.adding"},
+        ),
+    ],
+)
+def test_a_function_imports_what_it_needs(code: str, needed: set[str], not_needed: set[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-c", f"import sys, sframegen; {code}; print(*sys.modules)", tmp_path / "true"]
+    imported = set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+    assert imported >= needed
+    assert imported.isdisjoint(not_needed)
     assert len([name for name in imported if name.partition(".")[0] in ("sframegen", "linker", "cfi")]) < 120
-
-
-def test_merge_imports_neither_conversions_nor_other_commands() -> None:
-    code = "import sys, sframegen; sframegen.merge; import linker.merge.merge_objects; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
-    imported = set(done.stdout.split())
-    assert "sframegen.api.merging" in imported
-    assert imported.isdisjoint({"cfi.reader", "sframegen.conversion.convert", "sframegen.checks.check", "sframegen.api.adding"})
 
 
 @for_each(

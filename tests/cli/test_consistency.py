@@ -18,7 +18,7 @@ from click.testing import CliRunner
 import sframegen
 from sframegen.cli.commands import cli
 from sframegen.cli.shared.adding_options import KEYWORD_OPTIONS
-from sframegen.cli.shared.command import HEADINGS, MAX_WITHOUT_HEADINGS, Command
+from sframegen.cli.shared.command import Command
 from tests.support.loops import for_each
 
 if TYPE_CHECKING:
@@ -84,27 +84,6 @@ def test_options_of_add_section_are_its_keywords() -> None:
         for command in row.commands:
             assert row.keyword in keywords
             assert row.keyword in {option.name for option in options_of(f"sframegen {command}")}
-
-
-@ALL
-def test_help_has_examples_before_the_options(path: str) -> None:
-    command = command_of(path)
-    assert 2 <= len(command.examples) <= 5
-    _, _, shown = CONTEXTS[path].get_help().partition("\nExamples:\n")
-    lines = [line for example in command.examples for line in (f"  {example.purpose}:", f"      {example.line}")]
-    assert shown.splitlines()[: len(lines) + 1] == [*lines, ""]
-    assert shown.splitlines()[len(lines) + 1] in ("Options:", *(f"{heading}:" for heading in HEADINGS))
-    assert max(map(len, lines)) <= 80
-
-
-@ALL
-def test_many_options_are_below_headings_each_below_one(path: str) -> None:
-    _, _, shown = CONTEXTS[path].get_help().partition("\nExamples:\n")
-    headings = [line[:-1] for line in shown.splitlines() if line[:-1] in HEADINGS]
-    options = [option for option in options_of(path) if not option.hidden]
-    assert (len(options) > MAX_WITHOUT_HEADINGS) == (len(headings) > 1) == ("\nOptions:\n" not in shown)
-    for option in options:
-        assert len(re.findall(rf"^  (?:-\w, )?{max(option.opts, key=len)}(?: |$)", shown, re.MULTILINE)) == 1
 
 
 @for_each(

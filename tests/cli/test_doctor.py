@@ -137,16 +137,6 @@ def test_c_libraries_that_are_missing(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert bpf.found.startswith("libbpf.so.nosuch cannot be loaded: install libbpf")
 
 
-def test_remedies_are_for_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package by its Debian name, or by what other systems find it with; sudo for those who need it."""
-    commands = {}
-    for manager in ("apt-get", "dnf", "nothing"):
-        monkeypatch.setattr("shutil.which", lambda name, here=manager: name if name == here else None)
-        monkeypatch.setattr(os, "geteuid", lambda here=manager: 0 if here == "dnf" else 1000)
-        commands[manager] = installing.system_package_command("clang", "/usr/bin/clang")
-    assert commands == {"apt-get": "sudo apt-get install clang", "dnf": "dnf install /usr/bin/clang", "nothing": ""}
-
-
 @pytest.mark.parametrize(("level", "remedy"), [(3, "kernel.perf_event_paranoid=2"), (2, ""), (None, "")])
 def test_perf_events_that_the_level_does_not_forbid_have_no_remedy(
     level: int | None, remedy: str, monkeypatch: pytest.MonkeyPatch

@@ -65,9 +65,6 @@ def script(path: Path, text: str) -> Path:
     return path
 
 
-# -- which file it is
-
-
 @for_each(
     ("arguments", "output"),
     [
@@ -105,9 +102,6 @@ def test_response_files_are_nested_or_stay_what_they_are(here: Path) -> None:
     assert list(expand_response_files(["@outer", "@pipe"])) == ["one", "-o", "in file", "@missing", "@pipe"]
     assert list(expand_response_files(["@endless"])) == ["@endless"]
     assert find_output(["@outer", "two"]) == "in file"
-
-
-# -- by way of compilers
 
 
 @pytest.mark.parametrize("linker", ["bfd", "gold", "mold"])
@@ -177,9 +171,6 @@ def test_a_section_of_objects_gives_way(here: Path, peers: Peers) -> None:
     done = run("gcc", "-B", "shims/", "-B", directory, "-Wa,--gsframe", "-o", "prog", "source.c", "plain.o")
     assert done.returncode == 0
     assert good(here / "prog")
-
-
-# -- the linker's own affairs
 
 
 @pytest.fixture
@@ -268,9 +259,6 @@ def test_a_signal_that_is_ignored_stays_so(here: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "goes on\n")
 
 
-# -- failures
-
-
 def test_a_refused_file_is_a_warning_or_fatal_if_asked_for(here: Path, object_file: str) -> None:
     damage = "printf 'x' | dd of=prog bs=1 seek=54 conv=notrunc status=none"  # e_phentsize
     refused = script(here / "linker", f"ld -e main {object_file} -o prog && {damage} && cp prog plain")
@@ -338,9 +326,6 @@ def test_a_linker_that_runs_itself(here: Path) -> None:
 def test_wrong_usage(here: Path, arguments: tuple[str, ...]) -> None:
     assert CliRunner().invoke(cli, ["link", *arguments]).exit_code == 2
     assert [file.name for file in here.iterdir()] == ["source.c"]
-
-
-# -- shims
 
 
 def test_shims_stand_for_linkers_and_not_for_shims(here: Path, shims: Path) -> None:

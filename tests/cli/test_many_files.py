@@ -80,9 +80,6 @@ def program(compile_c: Compiler) -> Path:
     return compile_c("int main(void) { return 0; }", "-O2", name="several")
 
 
-# -- the pieces
-
-
 def test_outcomes_do_not_wait_for_later_ones() -> None:
     def arriving() -> Any:
         yield from ((1, "b"), (0, "a"))
@@ -122,9 +119,6 @@ def test_the_bar_is_for_long_runs_on_terminals(
     assert list(done) == [("a", "A"), ("b", "B"), ("c", "C"), ("d", "D")]
     assert bool(screen.getvalue()) is shown
     assert ("100%" in screen.getvalue()) is shown
-
-
-# -- the whole command
 
 
 @pytest.mark.sampled
@@ -255,8 +249,6 @@ def unused():
     """
     assert finish(stand_in(body, "-j3", "a", "b", "c", "d")) == (0, "a: done\nb: done\nc: done\nd: done\n", "")
 
-
-# -- what ends it early
 
 # Half of each new file is written, and then nothing happens any more but a signal. One that comes before read() would be handled
 # after it: the descriptor to wake is what lets read() return in that case, too.

@@ -358,9 +358,6 @@ def test_a_signal_waits_until_what_was_received_is_used() -> None:
     assert session.used == 1
 
 
-# -- time off the CPU, events, chosen tasks
-
-
 def microseconds(profile: dict[str, Any], function: str) -> int:
     return sum(row["total"] for row in profile["functions"] if row["function"] == function)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import mmap
 import os
 import shutil
 import signal
@@ -51,6 +52,7 @@ class SilentMount:
         self.directory = directory
         self._names = list(files)
         self._contents = list(files.values())
+        self._is_silent = mmap.mmap(-1, mmap.PAGESIZE)  # shared with the server
         self._libc = ctypes.CDLL(None, use_errno=True)
 
     def __enter__(self) -> Self:
@@ -59,17 +61,13 @@ class SilentMount:
         if self._libc.mount(b"silent", os.fsencode(self.directory), b"fuse.silent", 0, options) != 0:
             os.close(device)
             raise OSError(ctypes.get_errno(), "mount")
-        read, write = os.pipe()
         self._server = os.fork()
         if not self._server:
             try:
-                os.close(read)
-                self._serve(device, write)
+                self._serve(device)
             finally:
                 os._exit(1)
         os.close(device)
-        os.close(write)
-        self._told = read
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -77,30 +75,18 @@ class SilentMount:
             os.kill(self._server, signal.SIGKILL)  # the last copy of the device: all waits end with an error
         os.waitpid(self._server, 0)
         self._libc.umount2(os.fsencode(self.directory), MNT_DETACH)
-        os.close(self._told)
 
     def be_silent(self) -> None:
         """Answer no more. Pages that were read before are forgotten where nobody has mapped them."""
-        os.kill(self._server, signal.SIGUSR1)
-        assert os.read(self._told, 1)
+        self._is_silent[0] = 1
 
     # -- the server
 
-    def _serve(self, device: int, told: int) -> None:
-        silent = False
-
-        def be_silent(*_: object) -> None:
-            nonlocal silent
-            silent = True
-            os.write(told, b".")
-
-        signal.signal(signal.SIGUSR1, be_silent)
+    def _serve(self, device: int) -> None:
         while True:
             request = os.read(device, WHOLE)
-            if silent:
-                continue
             _, opcode, unique, node, *_ = IN.unpack_from(request)
-            if opcode in NO_REPLY:
+            if self._is_silent[0] or opcode in NO_REPLY:
                 continue
             error, reply = self._answer(opcode, node, request[IN.size :])
             with suppress(FileNotFoundError):  # whoever asked has gone

@@ -220,6 +220,9 @@ def test_samples_without_a_program_counter_are_refused() -> None:
 # -- counts that the kernel program sends apart from stacks
 
 
+WAITED = UnfinishedWalk(1, 7, 9, "program", End.NO_TABLE, Start([], 0, 1, frames=[OffCpu.SLEEPING.frame]), 0, b"", 0, hash=5)
+
+
 def off_cpu() -> tuple[Collected, CountedStacks]:
     collected = Collected("cpu-clock", "bpf", 99)
     return collected, CountedStacks(ProfilePlan(off_cpu=True), Processes(MappingResolver(TracedFiles())), collected)
@@ -228,23 +231,18 @@ def off_cpu() -> tuple[Collected, CountedStacks]:
 def test_time_of_a_thread_that_ran_again_is_lost_with_that_reason() -> None:
     """It waited when sampling began, and its stack was to be read from here."""
     collected, counted = off_cpu()
-    where = Start([], 0, 1, frames=[OffCpu.SLEEPING.frame])
-    record = UnfinishedWalk(1, 7, 9, "program", End.NO_PROCESS, where, 0, b"", 0, hash=5, asleep=True)
+    record = WAITED._replace(end=End.NO_PROCESS, asleep=True)
     counted.count_lost(record.unwalked, RAN_AGAIN)
-    counted.add_counts(
-        {(5, 7, 0): SampleCount(1, 1000), (record.waiting_hash, 7, 0): SampleCount(1, 10), (6, 7, 0): SampleCount(1, 1)}, last=True
-    )
+    counted.add_counts({(key, 7, 0): SampleCount(1, 1000) for key in (5, record.waiting_hash, 6)}, last=True)
     assert collected.lost == {RAN_AGAIN: 2, NOT_RECEIVED: 1}
 
 
 def test_time_off_the_cpu_is_lost_once() -> None:
     """Its stack is not walked, and then its time is counted; a sample on the CPU is counted nowhere else."""
     collected, counted = off_cpu()
-    where = Start([], 0, 1, frames=[OffCpu.SLEEPING.frame])
-    record = UnfinishedWalk(1, 7, 9, "program", End.NO_TABLE, where, 0, b"", 0, hash=5)
-    for one in (record, record._replace(hash=6), record._replace(hash=0)):
-        counted.count_lost(one.unwalked, NO_TABLE_IN_TIME)
-    frames = memoryview(array("Q", where.frames))
+    for hashed in (5, 6, 0):
+        counted.count_lost(WAITED._replace(hash=hashed).unwalked, NO_TABLE_IN_TIME)
+    frames = memoryview(array("Q", WAITED.start.frames))
     counted.keep_stack(NewStack(6, 7, 0, End.OUTERMOST, "program", frames))  # this one is known after all
     counted.add_counts({(5, 7, 0): SampleCount(3, 1000), (6, 7, 0): SampleCount(2, 1000)}, last=True)
     assert collected.lost == {NO_TABLE_IN_TIME: 4}
@@ -382,17 +380,12 @@ def test_memory_does_not_grow_with_them() -> None:
         assert resident() - before < 16 << 20
 
 
-def test_a_minimal_root_lacks_the_usual_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_room", [True, False])
+def test_a_minimal_root_lacks_the_usual_folder_and_without_room_they_are_dropped(
+    has_room: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
-    monkeypatch.setattr(growing, "TEMPORARY_FOLDERS", (str(tmp_path / "var/tmp"), str(tmp_path)))
+    monkeypatch.setattr(growing, "TEMPORARY_FOLDERS", (str(tmp_path / "var/tmp"), str(tmp_path)) if has_room else ())
     with closing(WaitingStacks()) as stacks:
-        assert stacks.add(waiting(1, b"x")) == []
-        assert len(list(taken(stacks, {1}))) == 1
-
-
-def test_without_room_they_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "nowhere"))
-    monkeypatch.setattr(growing, "TEMPORARY_FOLDERS", ())
-    with closing(WaitingStacks()) as stacks:
-        assert stacks.add(waiting(1, b"x")) == [UnwalkedStack(1, 1)]
-        assert not list(taken(stacks, {1}))
+        assert stacks.add(waiting(1, b"x")) == ([] if has_room else [UnwalkedStack(1, 1)])
+        assert len(list(taken(stacks, {1}))) == has_room

@@ -93,14 +93,11 @@ def plain(found: Match | None) -> tuple[int, int, bool, Rule] | None:
     return found and (found.start, found.size, found.kind.signal, found.rule)
 
 
-def filled(count: int = 7, abi: Abi = AMD64) -> Process:
-    process = Process(abi)
+def filled(count: int = 7, *, room: int = 3, apart: int = 24) -> Process:
+    process = Process(room=room)
     for number in range(count):
-        process.append(entry_of(16, 24 * number, RULES[number % len(RULES)], abi, signal=number == 5))
+        process.append(entry_of(16, apart * number, RULES[number % len(RULES)], AMD64, signal=number == 5))
     return process
-
-
-# --- What an entry says -----------------------------------------------------------------------------------------------------------
 
 
 @for_each(
@@ -134,9 +131,6 @@ def test_every_info_byte_is_one_rule_or_none(info: int) -> None:
                 assert rule is None
 
 
-# --- Written, then read -----------------------------------------------------------------------------------------------------------
-
-
 steps = st.one_of(
     st.tuples(st.just("append"), st.integers(0, 9), st.integers(1, 9)),
     st.tuples(st.just("remove"), st.integers(0, 200), st.just(0)),
@@ -163,9 +157,6 @@ def test_tables_answer_as_a_list_would(steps: list[tuple[str, int, int]], random
             describer = process.describer()  # what was read stays
     for pc in range(TEXT - 1, TEXT + end + 2):
         assert plain(describer.look_up(pc)) == plain(process.describer().look_up(pc)) == process.expected(pc)
-
-
-# --- Read while it is written -----------------------------------------------------------------------------------------------------
 
 
 class Film:
@@ -211,9 +202,7 @@ def stores(before: Pieces, after: Pieces) -> list[Pieces]:
 @for_each("start", range(9))
 def test_a_table_that_grows_between_reads(start: int) -> None:
     """At every byte of what is stored for one more entry, and for one more table: the answer of before, or that of after."""
-    process = Process(room=4)
-    for number in range(start):
-        process.append(entry_of(16, 16 * number, RULES[number % 3], AMD64))
+    process = filled(start, room=4, apart=16)
     before, was = picture(process), list(process.entries)
     process.append(entry_of(16, 16 * start, RULES[start % 3], AMD64))
     pictures = stores(before, picture(process))
@@ -238,9 +227,7 @@ def test_a_table_that_grows_between_reads(start: int) -> None:
 
 def test_a_length_that_is_read_in_two_halves() -> None:
     """10 entries are 0xf0 bytes, 11 are 0x108: half of each is 0x08 or 0x1f0."""
-    process = Process(room=30)
-    for number in range(10):
-        process.append(entry_of(16, 16 * number, RULES[0], AMD64))
+    process = filled(10, room=30, apart=16)
     describer = process.describer()
     describer.refresh()
     process.append(entry_of(16, 160, RULES[0], AMD64))
@@ -255,8 +242,7 @@ def test_a_length_that_is_read_in_two_halves() -> None:
 
 def test_entries_that_come_while_the_next_table_is_found_are_not_lost() -> None:
     """The header is read with an old length and a new chain."""
-    process = Process(room=3)
-    process.append(entry_of(16, 0, RULES[0], AMD64))
+    process = filled(1)
     mixed = bytearray(process.memory.pieces[TABLES])
     for number in range(1, 5):
         process.append(entry_of(16, 16 * number, RULES[0], AMD64))
@@ -264,24 +250,18 @@ def test_entries_that_come_while_the_next_table_is_found_are_not_lost() -> None:
     after = picture(process)
     film = Film([after, Pieces(after.pieces | {TABLES: bytes(mixed)}), after])
     describer = Followed(film, INFO, AMD64)
-    assert [plain(describer.look_up(TEXT + 16 * number)) for number in range(5)] == [
-        process.expected(TEXT + 16 * number) for number in range(5)
-    ]
+    for pc in range(TEXT, TEXT + 80, 16):
+        assert plain(describer.look_up(pc)) == process.expected(pc)
 
 
 def test_tables_that_begin_anew_are_read_anew() -> None:
     process = filled()
     describer = process.describer()
     describer.refresh()
-    fresh = Process(room=5)
-    for number in range(3):
-        fresh.append(entry_of(16, 40 * number, RULES[2 - number], AMD64))
+    fresh = filled(3, room=5, apart=40)
     describer._memory = fresh.memory
     for pc in range(TEXT, TEXT + 130):
         assert plain(describer.look_up(pc)) == fresh.expected(pc)
-
-
-# --- Hostile tables ---------------------------------------------------------------------------------------------------------------
 
 
 def with_header(header: JitTable, entries: bytes = b"", next_at: int = 0) -> Followed:
@@ -389,9 +369,7 @@ def test_time_is_looked_at_between_tables_and_the_next_reading_goes_on() -> None
 
 def test_a_long_table_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jit_tables, "ENTRIES_PER_READ", 2)
-    process = Process(room=7)
-    for number in range(7):
-        process.append(entry_of(16, 24 * number, RULES[0], AMD64))
+    process = filled(room=7)
     one = JitTables(process.memory, INFO, AMD64)
     with pytest.raises(BudgetError):
         one.refresh(Budget(entries=TABLE_COST + 4, clock=lambda: 0.0))
@@ -438,8 +416,6 @@ def test_members_of_lists_count_too() -> None:
         read_nodes(memory, 1 << 32, AMD64, Budget(entries=100 * TABLE_COST, clock=lambda: 0.0))
     assert memory.reads == 200  # each twice
 
-
-# --- The list of a process --------------------------------------------------------------------------------------------------------
 
 LIST, NODE = 0x20_0000, 0x21_0000
 

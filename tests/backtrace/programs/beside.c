@@ -12,20 +12,16 @@ enum { SIZE = 256 << 10, HOLE = 128 << 10, PAGE = 4096 };
 static ucontext_t first, coroutine;
 static void *frames[50];
 
-static void body(void)
-{
+static void body(void) {
 	volatile char room[SIZE - (40 << 10)];
-
 	room[0] = 1;
 	sframe_backtrace(frames, 50);
 }
 
-int main(void)
-{
+int main(void) {
 	uintptr_t own_data = (uintptr_t)__builtin_thread_pointer();
 	char *stack = (char *)(own_data & -(uintptr_t)PAGE) - SIZE;
 	ucontext_t damaged;
-
 	if (mmap(stack, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) != stack)
 		return puts("no room"), 0; /* below the data: another mapping, by chance */
 	getcontext(&coroutine);
@@ -34,7 +30,6 @@ int main(void)
 	coroutine.uc_link = &first;
 	makecontext(&coroutine, body, 0);
 	swapcontext(&first, &coroutine);
-
 	mprotect(stack + HOLE, PAGE, PROT_NONE);
 	getcontext(&damaged);
 	damaged.uc_mcontext.gregs[REG_RIP] = (greg_t)stack; /* no code */

@@ -11,44 +11,34 @@
 
 static volatile int kept; /* a store after a call: no call is a jump */
 
-CASE int recursive(int depth)
-{
+CASE int recursive(int depth) {
 	int wrong = depth ? recursive(depth - 1) : compare();
-
 	kept = depth;
 	return wrong;
 }
 
-static int in_order(const void *first, const void *second)
-{
+static int in_order(const void *first, const void *second) {
 	static int calls;
-
 	if (calls++ < 3)
 		recursive(5);
 	return *(const int *)first - *(const int *)second;
 }
 
-CASE void sorts(void)
-{
+CASE void sorts(void) {
 	int numbers[] = { 5, 4, 3, 2, 1, 9, 8, 7 };
-
 	qsort(numbers, 8, sizeof *numbers, in_order);
 	kept = numbers[0];
 }
 
-CASE void allocates(int size)
-{
+CASE void allocates(int size) {
 	volatile char *block = (volatile char *)alloca((size_t)size);
-
 	block[0] = 1;
 	recursive(3);
 	kept = block[0];
 }
 
-CASE void realigned(int number)
-{
+CASE void realigned(int number) {
 	volatile int aligned[16] __attribute__((aligned(128)));
-
 	aligned[number % 16] = number;
 	if (number)
 		realigned(number - 1);
@@ -58,28 +48,23 @@ CASE void realigned(int number)
 }
 
 /* A realigned frame with a frame of variable size: the CFA is *(FP - 8) or so. */
-CASE void realigned_and_allocates(int number)
-{
+CASE void realigned_and_allocates(int number) {
 	volatile int aligned[16] __attribute__((aligned(64)));
 	volatile char *block = (volatile char *)alloca((size_t)number + 1);
-
 	block[number] = 1;
 	aligned[number % 16] = number;
 	recursive(3);
 	kept = aligned[number % 16] + block[number];
 }
 
-CASE void large_frame(int number)
-{
+CASE void large_frame(int number) {
 	volatile char block[300000];
-
 	block[number] = block[299999 - number] = 1;
 	recursive(3);
 	kept = block[number];
 }
 
-static void handle(int number, siginfo_t *info, void *context)
-{
+static void handle(int number, siginfo_t *info, void *context) {
 	(void)info;
 	compare_interrupted(&comparison, context);
 	recursive(4);
@@ -87,12 +72,10 @@ static void handle(int number, siginfo_t *info, void *context)
 		raise(SIGUSR2); /* nested, on the other stack */
 }
 
-CASE void signals(void)
-{
+CASE void signals(void) {
 	static char other[1 << 17];
 	stack_t stack;
 	struct sigaction action;
-
 	memset(&stack, 0, sizeof stack);
 	stack.ss_sp = other;
 	stack.ss_size = sizeof other;
@@ -110,18 +93,15 @@ CASE void signals(void)
 
 /* A fault at an exact place: the first instruction of a function, and in the middle of one. */
 static void *volatile fault_at;
-static void on_fault(int number, siginfo_t *info, void *context)
-{
+static void on_fault(int number, siginfo_t *info, void *context) {
 	(void)number;
 	(void)info;
 	compare_interrupted(&comparison, context);
 	mprotect(fault_at, 4096, PROT_READ | PROT_WRITE);
 }
 
-CASE void faults(void)
-{
+CASE void faults(void) {
 	struct sigaction action;
-
 	memset(&action, 0, sizeof action);
 	action.sa_sigaction = on_fault;
 	action.sa_flags = SA_SIGINFO | SA_ONSTACK;
@@ -133,10 +113,8 @@ CASE void faults(void)
 	signal(SIGSEGV, SIG_DFL);
 }
 
-static void *in_thread(void *argument)
-{
-	struct comparison *place = (struct comparison *)malloc(sizeof *place);
-
+static void *in_thread(void *argument) {
+	struct place *place = (struct place *)malloc(sizeof *place);
 	(void)argument;
 	for (int round = 0; round < 3; round++)
 		compare_in(place);
@@ -144,11 +122,9 @@ static void *in_thread(void *argument)
 	return NULL;
 }
 
-CASE void threads(void)
-{
+CASE void threads(void) {
 	for (int round = 0; round < 20; round++) {
 		pthread_t all[8];
-
 		for (int at = 0; at < 8; at++)
 			pthread_create(&all[at], NULL, in_thread, NULL);
 		for (int at = 0; at < 8; at++)
@@ -156,23 +132,18 @@ CASE void threads(void)
 	}
 }
 
-CASE int child_of_vfork(void)
-{
+CASE int child_of_vfork(void) {
 	int child = vfork(), status = 0;
-
 	if (child == 0) {
 		int wrong = recursive(3);
-
 		_exit(wrong);
 	}
 	waitpid(child, &status, 0);
 	return status;
 }
 
-CASE void forks(void)
-{
+CASE void forks(void) {
 	int child = fork(), status = 0;
-
 	if (child == 0)
 		_exit(recursive(10));
 	waitpid(child, &status, 0);
@@ -183,20 +154,17 @@ CASE void forks(void)
 
 #ifdef __GLIBC__
 static ucontext_t back, there;
-static void in_coroutine(void)
-{
+static void in_coroutine(void) {
 	for (int round = 0; round < 3; round++) {
 		recursive(round * 300);
 		swapcontext(&there, &back);
 	}
 }
 
-CASE void coroutines(void)
-{
+CASE void coroutines(void) {
 	for (int round = 0; round < 3; round++) {
 		size_t size = 1 << 18;
 		char *stack = (char *)mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
 		getcontext(&there);
 		there.uc_stack.ss_sp = stack;
 		there.uc_stack.ss_size = size;
@@ -213,21 +181,18 @@ CASE void coroutines(void)
 CASE void coroutines(void) {} /* musl has no makecontext */
 #endif
 
-CASE void is_full(void)
-{
+CASE void is_full(void) {
 	struct sframe_frame frames[3];
 	void *pcs[3];
 	enum sframe_end end = SFRAME_OUTERMOST;
 	int count = sframe_backtrace_frames(NULL, frames, 2, &end);
-
 	if (count != 2 || end != SFRAME_FULL || sframe_backtrace(pcs, 0) != 0 || sframe_backtrace(pcs, -1) != 0)
 		__atomic_fetch_add(&differing, 1, __ATOMIC_RELAXED);
 	if (sframe_backtrace(pcs, 2) != 2 || (char *)pcs[0] - (char *)is_full > 4096)
 		__atomic_fetch_add(&differing, 1, __ATOMIC_RELAXED);
 }
 
-__attribute__((constructor)) static void before_main(void)
-{
+__attribute__((constructor)) static void before_main(void) {
 	if (getenv("SFRAMEGEN_PATH")) {
 		sframe_backtrace(NULL, 0);
 		fprintf(stderr, "%d detached\n", sframe_backtrace_prepare(0));
@@ -238,8 +203,7 @@ __attribute__((constructor)) static void before_main(void)
 }
 
 /* Code of the dynamic loader calls it, which need not have a section. */
-__attribute__((destructor)) static void after_main(void)
-{
+__attribute__((destructor)) static void after_main(void) {
 	if (getenv("WITHOUT_LOADER"))
 		return;
 	recursive(3);
@@ -257,17 +221,14 @@ struct Guard {
 	~Guard() { recursive(3); }
 };
 
-CASE int throws(int depth)
-{
+CASE int throws(int depth) {
 	Guard guard;
-
 	if (depth == 0)
 		return (int)std::vector<int>(3).at(7);
 	return throws(depth - 1) + 1;
 }
 
-CASE void exceptions(void)
-{
+CASE void exceptions(void) {
 	for (int round = 0; round < 10; round++) {
 		try {
 			throws(round);
@@ -280,8 +241,7 @@ CASE void exceptions(void)
 CASE void exceptions(void) {}
 #endif
 
-int main(int count, char **words)
-{
+int main(int count, char **words) {
 	(void)words;
 	recursive(2);
 	sorts();

@@ -6,21 +6,17 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static int called(void)
-{
+static int called(void) {
 	struct sframe_frame frames[20];
 	enum sframe_end end;
-
 	sframe_backtrace_frames(NULL, frames, 20, &end);
 	return (int)end;
 }
 
-int main(int count, char **words)
-{
+int main(int count, char **words) {
 	void *library = dlopen(words[1], RTLD_NOW);
 	int (*call)(int (*)(void));
 	int whole, cut;
-
 	if (count != 3 || !library)
 		return puts(dlerror()), 1;
 	*(void **)&call = dlsym(library, "call");

@@ -12,14 +12,12 @@ static enum sframe_end end;
 
 static int look(void) { return sframe_backtrace_frames(NULL, frames, 50, &end); }
 
-int main(int count, char **words)
-{
+int main(int count, char **words) {
 	void *library = dlopen(words[count - 1], RTLD_NOW);
 	int (*call)(int (*)(void)) = (int (*)(int (*)(void)))dlsym(library, "call");
 	struct link_map *map;
 	const char *ended;
 	int length;
-
 	dlinfo(library, RTLD_DI_LINKMAP, &map);
 	mprotect((void *)map->l_addr, 4096, PROT_NONE);
 	length = call(look) - 1;

@@ -14,16 +14,13 @@ static struct sframe_frame frames[64];
 static enum sframe_end end;
 static int count;
 
-static int look(void)
-{
+static int look(void) {
 	count = sframe_backtrace_frames(NULL, frames, 64, &end);
 	return 1;
 }
 
-static int say(const char *what, const unsigned char *code)
-{
+static int say(const char *what, const unsigned char *code) {
 	int at = -1, guesses = 0;
-
 	((int (*)(int (*)(void)))(void *)code)(look);
 	for (int number = 0; number < count; number++) {
 		guesses += (frames[number].flags & SFRAME_GUESS) != 0;
@@ -34,8 +31,7 @@ static int say(const char *what, const unsigned char *code)
 	return count;
 }
 
-int main(void)
-{
+int main(void) {
 	unsigned char *code = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	static unsigned char memory[4096] __attribute__((aligned(8)));
 	static struct sframegen_jit_region region;
@@ -44,7 +40,6 @@ int main(void)
 	const struct sframegen_jit_fre entries[] = { { .size = 4, .ip_off = 0, .cfa_off = 8, .ra_off = -8, .info = info },
 		{ .size = 6, .ip_off = 4, .cfa_off = 32, .ra_off = -8, .info = info },
 		{ .size = 1, .ip_off = 10, .cfa_off = 8, .ra_off = -8, .info = info } };
-
 	memcpy(code, bytes, sizeof bytes);
 	for (int at = 0; at < 3; at++)
 		sframegen_jit_append(table, entries[at]);

@@ -6,23 +6,18 @@
 
 typedef int through(int (*call)(void));
 
-static int call_back(void)
-{
+static int call_back(void) {
 	int wrong = compare();
-
 	__asm__ volatile("" ::: "memory");
 	return wrong;
 }
 
-int main(int count, char **words)
-{
+int main(int count, char **words) {
 	int rounds = count == 4 ? atoi(words[3]) : 0, reused = 0;
 	void *before = NULL;
-
 	for (int round = 0; round < rounds; round++) {
 		void *library = dlopen(words[1 + round % 2], RTLD_NOW | RTLD_LOCAL);
 		through *function = library ? (through *)dlsym(library, "through") : NULL;
-
 		if (!function) {
 			fprintf(stderr, "%s\n", dlerror());
 			return 2;

@@ -20,13 +20,12 @@ static uintptr_t unknown[16]; /* where walks ended without a rule */
 static __thread struct place *own;
 static __thread int calls;
 
-static void walk(struct place *place, void *context)
-{
+static void walk(struct place *place, void *context) {
 #ifdef __SANITIZE_THREAD__
 	context = NULL; /* it calls handlers later, when what was interrupted has gone on, and its libraries may be gone: the handler's own stack */
 #endif
 	errno = 4711;
-	place->count = sframe_backtrace_frames(context, place->mine, DEEPEST, &place->end);
+	place->count = sframe_backtrace_frames(context, place->mine, MOST, &place->end);
 	__atomic_fetch_add(&walks, 1, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&bad_ends[place->end], 1, __ATOMIC_RELAXED);
 	if (errno != 4711)
@@ -37,10 +36,8 @@ static void walk(struct place *place, void *context)
 		compare_place(place, 1);
 }
 
-static void handle(int number, siginfo_t *info, void *context)
-{
+static void handle(int number, siginfo_t *info, void *context) {
 	int before = errno;
-
 	(void)number;
 	(void)info;
 	if (own)
@@ -48,10 +45,8 @@ static void handle(int number, siginfo_t *info, void *context)
 	errno = before;
 }
 
-__attribute__((noinline)) static int throws(int depth)
-{
+__attribute__((noinline)) static int throws(int depth) {
 	std::string text(depth * 10 + 1, 'x');
-
 	if (depth == 0)
 		return static_cast<int>(std::vector<int>(3).at(7));
 	return throws(depth - 1) + static_cast<int>(text.size());
@@ -59,25 +54,21 @@ __attribute__((noinline)) static int throws(int depth)
 
 static int nothing(void) { return sframe_backtrace(NULL, 0); }
 
-static void load_library(int round)
-{
+static void load_library(int round) {
 	void *library = dlopen(libraries[round % 2], RTLD_NOW | RTLD_LOCAL);
 	int (*through)(int (*)(void)) = library ? (int (*)(int (*)(void)))dlsym(library, "through") : NULL;
-
 	for (int times = 0; through && times < 1000; times++)
 		through(nothing);
 	if (library)
 		dlclose(library);
 }
 
-static void *work(void *argument)
-{
+static void *work(void *argument) {
 	struct sigevent event;
 	struct itimerspec each;
 	timer_t timer;
 	FILE *sink = fopen("/dev/null", "w");
 	long number = (long)argument;
-
 	own = new place();
 	memset(&event, 0, sizeof event);
 	event.sigev_notify = SIGEV_THREAD_ID;
@@ -89,7 +80,6 @@ static void *work(void *argument)
 	timer_settime(timer, 0, &each, NULL);
 	for (int round = 0; !__atomic_load_n(&over, __ATOMIC_RELAXED); round++) {
 		std::vector<std::string> texts;
-
 		for (int at = 0; at < 50; at++)
 			texts.push_back(std::string(static_cast<size_t>(at * 7 + 1), 'a'));
 		try {
@@ -105,13 +95,11 @@ static void *work(void *argument)
 	return NULL;
 }
 
-int main(int count, char **words)
-{
+int main(int count, char **words) {
 	int seconds = count >= 5 ? atoi(words[1]) : 0, threads = count >= 5 ? atoi(words[2]) : 0;
 	pthread_t all[MOST_THREADS];
 	struct sigaction action;
 	struct timespec rest = { seconds, 0 };
-
 	if (threads < 1 || threads > MOST_THREADS)
 		return 2;
 	libraries = words + 3;
@@ -130,7 +118,6 @@ int main(int count, char **words)
 		pthread_join(all[at], NULL);
 	for (int at = 0; at < 16 && count > 5; at++) {
 		Dl_info info;
-
 		if (unknown[at] && dladdr((void *)unknown[at], &info))
 			fprintf(stderr, "no rule: %s+%#lx\n", info.dli_fname, (long)(unknown[at] - (uintptr_t)info.dli_fbase));
 	}

@@ -9,12 +9,10 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
-int main(int count, char **words)
-{
+int main(int count, char **words) {
 	void *library = dlopen(words[count - 1], RTLD_NOW), *buffer[50];
 	uintptr_t called = (uintptr_t)dlsym(library, "call") + 9, stack[64] __attribute__((aligned(16)));
 	ucontext_t damaged;
-
 	memset(stack, 0, sizeof stack);
 	for (int at = 0; at < 8; at++)
 		stack[at] = called;

@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -145,6 +146,15 @@ def waits(compile_c: Compiler, *words: str | Path) -> Waits:
     return Waits(compile_c(PROGRAM, "-O2", "-fomit-frame-pointer", "-pthread", "-Wno-unused-result"), *words, ends=False)
 
 
+@contextmanager
+def measured(compile_c: Compiler, *words: str | Path, plan: ProfilePlan = OFF_CPU) -> Iterator[tuple[Waits, Sampled]]:
+    """The program that waits; it is sampled, and its mappings are known."""
+    with waits(compile_c, *words) as program, Sampled({program.pid}, plan) as sampled:
+        sampled.publish(program.pid)
+        sampled.walker.attach()
+        yield program, sampled
+
+
 def counted_stacks(sampled: Sampled) -> Iterator[tuple[CountKey, SampleCount, NewStack]]:
     """Yield what was counted, with its stack; not what waited when sampling began, whose stacks only their processes have."""
     stacks = sampled.stacks()
@@ -168,21 +178,13 @@ def times(sampled: Sampled, program: Waits) -> Counter[OffCpu | None]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("naps", OffCpu.SLEEPING),
-        ("locks", OffCpu.LOCK),
-        ("reads", OffCpu.SLEEPING),
-        ("syncs", OffCpu.IO),
-        ("spins", OffCpu.PREEMPTED),
-        ("vforks", OffCpu.SLEEPING),
-    ],
-)
-def test_time_off_and_on_the_cpu_is_the_time_that_passed(compile_c: Compiler, tmp_path: Path, name: str, reason: OffCpu) -> None:
-    with waits(compile_c, name, tmp_path / "file") as program, Sampled({program.pid}, OFF_CPU) as sampled:
-        sampled.publish(program.pid)
-        sampled.walker.attach()
+REASONS = {"locks": OffCpu.LOCK, "syncs": OffCpu.IO, "spins": OffCpu.PREEMPTED}
+
+
+@pytest.mark.parametrize("name", ["naps", "locks", "reads", "syncs", "spins", "vforks"])
+def test_time_off_and_on_the_cpu_is_the_time_that_passed(compile_c: Compiler, tmp_path: Path, name: str) -> None:
+    reason = REASONS.get(name, OffCpu.SLEEPING)
+    with measured(compile_c, name, tmp_path / "file") as (program, sampled):
         clock = Clock()
         passed, used = program.until_done()
         sampled.end()
@@ -196,9 +198,7 @@ def test_time_off_and_on_the_cpu_is_the_time_that_passed(compile_c: Compiler, tm
 
 
 def test_a_thread_that_never_comes_back_is_counted_at_the_end(compile_c: Compiler) -> None:
-    with waits(compile_c, "naps") as program, Sampled({program.pid}, OFF_CPU) as sampled:
-        sampled.publish(program.pid)
-        sampled.walker.attach()
+    with measured(compile_c, "naps") as (program, sampled):
         program.until_done()
         subprocess.run(["sleep", "0.3"], check=True)
         sampled.end()
@@ -209,9 +209,7 @@ def test_a_thread_that_never_comes_back_is_counted_at_the_end(compile_c: Compile
 
 def test_counts_survive_being_taken_while_a_thread_waits(compile_c: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_walker, "COUNT_INTERVAL", kernel_walker.GRACE)
-    with waits(compile_c, "naps") as program, Sampled({program.pid}, OFF_CPU) as sampled:
-        sampled.publish(program.pid)
-        sampled.walker.attach()
+    with measured(compile_c, "naps") as (program, sampled):
         total = 0
         program.go_on()
         for _ in range(15):
@@ -291,9 +289,7 @@ def test_unknown_code_is_finished_later_and_its_time_counts(compile_c: Compiler)
 
 def test_time_on_and_off_the_cpu_in_one_picture(compile_c: Compiler) -> None:
     both = ProfilePlan(frequency=999, wall=True, by="tid")
-    with waits(compile_c, "spins") as program, Sampled({program.pid}, both) as sampled:
-        sampled.publish(program.pid)
-        sampled.walker.attach()
+    with measured(compile_c, "spins", plan=both) as (program, sampled):
         clock = Clock()
         passed, used = program.until_done()
         sampled.end()
@@ -305,9 +301,7 @@ def test_time_on_and_off_the_cpu_in_one_picture(compile_c: Compiler) -> None:
 
 def test_a_stack_is_remembered_only_while_it_is_the_same(compile_c: Compiler) -> None:
     """Two functions wait in turns, with the same registers: only words on the stack tell who called."""
-    with waits(compile_c, "turns") as program, Sampled({program.pid}, OFF_CPU) as sampled:
-        sampled.publish(program.pid)
-        sampled.walker.attach()
+    with measured(compile_c, "turns") as (program, sampled):
         program.until_done()
         sampled.end()
         assert sampled.walker.statistics()[Statistic.REMEMBERED] >= 30

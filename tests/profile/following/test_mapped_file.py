@@ -193,18 +193,6 @@ def test_files_that_are_no_elf_files_of_64_bits(
     assert len(files.by_number) == 1
 
 
-def test_numbers_are_limited(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sframegen.profile.following.files.MAX_FILES", 0)
-    files = TracedFiles()
-    assert files.find_or_open(key_of(library), place(library, later(library))) is None
-    assert files.add_image(b"\x7fELF") is None
-    assert files.refused == 2
-
-
-def test_an_image_of_the_kernel_that_is_no_elf_file_has_no_number(files: TracedFiles) -> None:
-    assert (files.add_image(b""), files.add_image(b"no ELF")) == (None, None)
-
-
 def test_files_that_nobody_uses_are_closed_and_their_numbers_used_again(files: TracedFiles, library: Path) -> None:
     first = found(files, library)
     descriptor = first.elf and first.elf.descriptor
@@ -220,6 +208,16 @@ def test_files_that_nobody_uses_are_closed_and_their_numbers_used_again(files: T
     second = found(files, other)
     assert (second.number, second.path) == (first.number, str(other))
     assert found(files, library).number != second.number
+
+
+def test_numbers_are_limited_and_only_for_elf_files(files: TracedFiles, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit holds for images of the kernel, too."""
+    monkeypatch.setattr("sframegen.profile.following.files.MAX_FILES", 0)
+    assert files.find_or_open(key_of(library), place(library, later(library))) is None
+    assert files.add_image(b"\x7fELF") is None
+    assert files.refused == 2
+    monkeypatch.undo()
+    assert (files.add_image(b""), files.add_image(b"no ELF")) == (None, None)
 
 
 def test_a_number_that_is_used_again_gets_no_table_of_its_first_file(files: TracedFiles, library: Path) -> None:

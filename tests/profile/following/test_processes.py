@@ -289,17 +289,12 @@ def test_many_mappings_at_one_time_keep_the_last_versions() -> None:
     assert len(processes.spans(PARENT, count - 5) or ()) == count - 6
 
 
-def test_a_process_that_loads_and_unloads_a_library_in_a_loop_keeps_its_past() -> None:
+def test_a_process_that_loads_and_unloads_a_library_in_a_loop_keeps_some_of_its_past() -> None:
     """Some hundred times a second: samples come a tenth of a second later."""
     pair = [mapped(PARENT, 0x1000, 0x2000, 1), mapped(PARENT, 0x1000, 0x2000, 2)]
-    processes = followed([run(PARENT), *pair * 1000])
-    assert [[span.file for span in processes.spans(PARENT, time) or ()] for time in (1_000, 1_001)] == [[1], [2]]
-
-
-def test_the_past_of_a_process_has_a_limit() -> None:
-    processes = followed([run(PARENT), *(mapped(PARENT, 1, 2, 1 + n % 2) for n in range(20_000))])
+    processes = followed([run(PARENT), *pair * 10_000])
     assert processes.spans(PARENT, 2) is None
-    assert processes.spans(PARENT, 19_000) is not None
+    assert [[span.file for span in processes.spans(PARENT, time) or ()] for time in (19_000, 19_001)] == [[1], [2]]
 
 
 def test_new_memory_ends_only_what_was_mapped_there_before() -> None:

@@ -57,9 +57,6 @@ def walk(
     return end_of(walker, start_of({RSP: SP} if values is None else values, place(0)), stack_of(words, size)), depth(walker)
 
 
-# -- spans
-
-
 def test_an_address_belongs_to_the_span_that_holds_it() -> None:
     """Two spans touch, a third lies apart. The same walker asks up and down, as the span found last is tried first."""
     ends = [(0x1000, 0x2000, 1), (0x2000, 0x3000, 2), (0x5000, 0x6000, 3)]
@@ -101,9 +98,6 @@ def test_of_an_address_48_bits_are_kept() -> None:
     spans = make_span_columns([CodeSpan(0x1000, 0x2000, 0x3000, FILE)])
     assert walker.walk(spans, start_of({RSP: SP}, 0x1000), SP, b"") is End.NO_TABLE
     assert list(map(unpack_frame, walker.frames())) == [FileFrame(FILE, (1 << 48) - 0x2000)]
-
-
-# -- tables
 
 
 @pytest.mark.parametrize("part", ["index", "rows", "rules"])
@@ -191,9 +185,6 @@ def test_a_rule_holds_for_the_first_and_the_last_byte_of_its_function(number: in
         assert addresses(walker) == [place(number, offset) - BIAS, place(4) + number - BIAS]
 
 
-# -- the copy
-
-
 def test_what_a_step_needs_may_be_at_the_end_of_the_copy_and_no_farther() -> None:
     """The last word, also where it is the only one; the caller's SP; a saved frame pointer."""
     for rule, at, size in (
@@ -209,9 +200,6 @@ def test_what_a_step_needs_may_be_at_the_end_of_the_copy_and_no_farther() -> Non
 def test_what_is_below_the_copy_cannot_be_read() -> None:
     for rule in (Rule(Where(RSP, 16), Where(RSP, -8, deref=True)), Rule(Where(RSP, -32), Where(None, -8, deref=True))):
         assert walk([rule], {}) == (End.UNREADABLE, 1)
-
-
-# -- pages that are not in a copy
 
 
 @pytest.mark.parametrize("first", [0, HOLE - 16])
@@ -254,9 +242,6 @@ def test_an_sp_that_is_known_ascends_from_itself() -> None:
     """Though the copy begins below it."""
     for rbp, end in ((SP + 0xF8, End.OUTERMOST), (SP + 0xE8, End.NOT_ASCENDING)):
         assert walk([BY_RBP, OUTERMOST], {rbp + 8: place(1)}, {RSP: SP + 0x100, RBP: rbp})[0] is end
-
-
-# -- registers
 
 
 @pytest.mark.parametrize("rule", [Rule(Where(RBX, 16), Where(None, -8, deref=True)), Rule(Where(RSP, 16), Where(RBX, 0))])
@@ -311,9 +296,6 @@ def test_after_a_guess_sp_is_known_where_the_frame_record_is_next_to_it(abi: Abi
     assert [frame.guessed for frame in map(unpack_frame, walker.frames())] == [False, True, False][: 2 + (end is End.OUTERMOST)]
 
 
-# -- guesses
-
-
 def test_how_a_guess_ends() -> None:
     cases = [
         ({SP + 0x10: place(1)}, SP + 8, End.OUTERMOST),
@@ -353,9 +335,6 @@ def test_code_in_no_file_that_only_returns_needs_no_rule_and_no_frame_pointer() 
         assert walker.walk(spans, start, SP, stack, 0, lambda *place: made.get(place, b"")) is end  # noqa: B023 - called at once
         assert len(walker.frames()) == depth
         assert not any(frame.guessed for frame in map(unpack_frame, walker.frames()))
-
-
-# -- signals
 
 
 @pytest.mark.parametrize("abi", [AMD64, AARCH64], ids=lambda abi: abi.name)

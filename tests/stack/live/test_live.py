@@ -43,8 +43,6 @@ pytestmark = [pytest.mark.sampled, pytest.mark.skipif(platform.machine() != "x86
 STATIC = ("-O2", "-static", "-fomit-frame-pointer")
 
 
-# -- frames of all kinds
-
 SIGNALS = r"""
 static void holding(int number) { hold(); after++; }
 static void holding_with_info(int number, siginfo_t *info, void *context) { hold(); after++; }
@@ -132,8 +130,6 @@ def test_ten_thousand_frames_by_a_section_or_converted_or_by_frame_pointers(comp
     assert between(names, "hold") == between(converted, "hold") == ["hold", *["down"] * 10001, "main"]
     assert thread.end is End.OUTERMOST
 
-
-# -- what changes
 
 LIBRARY = r"""
 void hold(void);
@@ -230,9 +226,6 @@ def test_a_section_that_is_not_loaded(is_compressed: bool, compile_c: Compiler, 
     with Program(program) as running:
         sframegen.add_section(program, unloaded=True, replace=True, verify=False)
         assert RuleSource.SFRAME not in {frame.how for frame in Names(running.pid).first()[1].frames}
-
-
-# -- the process is not disturbed
 
 
 def test_a_process_that_ends_while_it_is_traced(compile_c: Compiler, tmp_path: Path) -> None:
@@ -483,9 +476,6 @@ def test_without_the_right_to() -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("sframegen: process 1: not permitted: ")
     assert "root" in done.stderr
-
-
-# -- the command line
 
 
 @pytest.mark.parametrize("level", ["-O0", "-O2"])

@@ -428,9 +428,6 @@ def test_code_that_returns_from_a_handler_is_known_by_itself(abi: Abi, context: 
         assert (thread.frames[0].how, thread.frames[1].sp, thread.end) == (RuleSource.SIGNAL, STACK + 0x900, End.OUTERMOST)
 
 
-# -- mappings and memory
-
-
 def test_mappings_of_the_kernels_text() -> None:
     text = (
         b"55d0a0000000-55d0a0001000 r-xp 00001000 fe:00 42                         /usr/bin/a b (deleted)\n"

@@ -105,6 +105,11 @@ def chain(abi: Abi, callers: int = 3) -> Chain:
     return Chain(space, space.registers(pcs[0]), pcs, cfas)
 
 
+def pcs_and_end(registers: ThreadRegisters, abi: Abi, space: Space, max_depth: int = 1000) -> tuple[list[int], End]:
+    found = walk(registers, abi, space, max_depth)
+    return [frame.pc for frame in found.frames], found.end
+
+
 each_abi = for_each("abi", ABIS, ids=lambda abi: abi.name)
 
 
@@ -145,11 +150,9 @@ def test_any_register_is_known_in_the_innermost_frame_only(abi: Abi) -> None:
     rule = Rule(Where(OTHER_REGISTER, 24), *SAVED)
     space.function(0, rule)
     registers.values[OTHER_REGISTER] = cfas[0] - 24
-    found = walk(registers, abi, space)
-    assert [frame.pc for frame in found.frames] == pcs
+    assert pcs_and_end(registers, abi, space) == (pcs, End.OUTERMOST)
     space.function(1, rule)
-    found = walk(registers, abi, space)
-    assert ([frame.pc for frame in found.frames], found.end) == (pcs[:2], End.UNKNOWN_REGISTER)
+    assert pcs_and_end(registers, abi, space) == (pcs[:2], End.UNKNOWN_REGISTER)
 
 
 @each_abi
@@ -178,8 +181,7 @@ def test_a_caller_has_no_return_address_in_a_register(abi: Abi) -> None:
     space, registers, pcs, _ = chain(abi)
     registers.values[abi.ra] = pcs[2]
     space.function(1, Rule(Where(abi.sp, BYTES_IN_FRAME - abi.sp_offset)))
-    found = walk(registers, abi, space)
-    assert ([frame.pc for frame in found.frames], found.end) == (pcs[:2], End.UNKNOWN_REGISTER)
+    assert pcs_and_end(registers, abi, space) == (pcs[:2], End.UNKNOWN_REGISTER)
 
 
 def test_s390x_keeps_return_address_and_frame_pointer_in_floating_point_registers() -> None:
@@ -257,9 +259,6 @@ def test_behind_a_frame_record_of_aarch64_sp_is_not_known() -> None:
     assert ([frame.pc for frame in found.frames], found.end) == ([pc, caller], End.UNKNOWN_REGISTER)
 
 
-# -- guesses
-
-
 def guessing(abi: Abi, *, covered: int) -> tuple[Space, ThreadRegisters, list[int]]:
     """Four functions with frame records; a section covers one of them and says the same."""
     space = Space(abi)
@@ -285,12 +284,8 @@ def test_code_that_nothing_describes_is_left_by_frame_pointers(abi: Abi) -> None
     found = walk(registers, abi, space)
     assert [frame.pc for frame in found.frames] == pcs
     assert [frame.guessed for frame in found.frames] == [False, True, False, True]
-    assert [frame.how for frame in found.frames] == [
-        RuleSource.FRAME_POINTER,
-        RuleSource.SFRAME,
-        RuleSource.FRAME_POINTER,
-        RuleSource.FRAME_POINTER,
-    ]
+    by_pointer, by_section = RuleSource.FRAME_POINTER, RuleSource.SFRAME
+    assert [frame.how for frame in found.frames] == [by_pointer, by_section, by_pointer, by_pointer]
     assert found.end is End.NOT_COVERED  # a frame record may be none
 
 
@@ -326,9 +321,6 @@ def test_a_rule_on_a_register_that_is_lost_gives_way_to_a_guess() -> None:
     ]  # fmt: skip
 
 
-# -- ends
-
-
 @each_abi
 def test_ends_where_code_is_not_covered_or_memory_cannot_be_read_or_sp_is_nowhere(abi: Abi) -> None:
     for end, frames in ((End.NOT_COVERED, 3), (End.UNREADABLE, 2), (End.NO_STACK, 1)):
@@ -343,8 +335,7 @@ def test_ends_where_code_is_not_covered_or_memory_cannot_be_read_or_sp_is_nowher
         assert ([frame.pc for frame in found.frames], found.end) == (pcs[:frames], end)
         assert found.frames[-1].cfa is None or end is not End.UNREADABLE
     space, registers, pcs, _ = chain(abi, 200)
-    found = walk(registers, abi, space, 100)
-    assert ([frame.pc for frame in found.frames], found.end) == (pcs[:100], End.TOO_DEEP)
+    assert pcs_and_end(registers, abi, space, 100) == (pcs[:100], End.TOO_DEEP)
 
 
 @for_each(
@@ -365,11 +356,9 @@ def test_a_frame_pointer_that_cannot_be_read_is_lost(abi: Abi) -> None:
     """Which only callers notice that need it."""
     space, registers, pcs, cfas = chain(abi)
     del space.words[cfas[1] - 16]
-    found = walk(registers, abi, space)
-    assert ([frame.pc for frame in found.frames], found.end) == (pcs, End.OUTERMOST)
+    assert pcs_and_end(registers, abi, space) == (pcs, End.OUTERMOST)
     space.function(2, Rule(Where(abi.fp, 16), *SAVED))
-    found = walk(registers, abi, space)
-    assert ([frame.pc for frame in found.frames], found.end) == (pcs[:3], End.UNKNOWN_REGISTER)
+    assert pcs_and_end(registers, abi, space) == (pcs[:3], End.UNKNOWN_REGISTER)
 
 
 @for_each("size", [0, -8, -SP, 1 << 40])
@@ -392,9 +381,6 @@ def test_ends_in_a_loop_of_signal_frames(abi: Abi) -> None:
     space.interrupt(SP + 0x1000, ThreadRegisters(trampoline, {abi.sp: SP}))
     found = walk(space.registers(trampoline), abi, space)
     assert (len(found.frames), found.end) == (3, End.LOOP)
-
-
-# -- registers
 
 
 @each_abi
