@@ -26,12 +26,17 @@ WARMING = 2.0  # seconds that a program works before it is sampled
 
 
 class Stacks(NamedTuple):
-    """Totals of one profiler and program. `frames`: of all samples together; `ends`: why stacks are incomplete, if it is known."""
+    """Totals of one profiler and program.
+
+    `guessed`: complete, with frames that are marked as guesses; `frames`: of all samples together; `ends`: why stacks are
+    incomplete, if it is known.
+    """
 
     target: str
     sampler: str
     samples: int
     complete: int
+    guessed: int
     frames: int
     ends: Counter[str]
 
@@ -43,10 +48,11 @@ def count(target: str, sampler: str, sampled: Iterable[Sampled]) -> Stacks:
         whole = is_outermost(one.outermost)
         totals["samples"] += one.times
         totals["complete"] += one.times * whole
+        totals["guessed"] += one.times * (whole and one.guessed)
         totals["frames"] += one.times * one.depth
         if one.end and not whole:
             ends[one.end] += one.times
-    return Stacks(target, sampler, totals["samples"], totals["complete"], totals["frames"], ends)
+    return Stacks(target, sampler, totals["samples"], totals["complete"], totals["guessed"], totals["frames"], ends)
 
 
 def measure(

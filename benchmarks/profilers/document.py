@@ -49,8 +49,9 @@ def records(results: Results) -> dict[str, object]:
 
 
 def _stacks(one: Stacks) -> dict[str, object]:
-    """`whole`: a percentage, rounded down, so that 100 means all; `frames`: of a stack, on average."""
+    """`whole`, and `guessed` of these: percentages, rounded down, so that 100 means all; `frames`: of a stack, on average."""
     shares = {"whole": one.complete * 1000 // one.samples / 10, "frames": round(one.frames / one.samples, 1)} if one.samples else {}
+    shares |= {"guessed": one.guessed * 1000 // one.complete / 10} if one.complete else {}
     return {"program": one.target, "profiler": one.sampler, "samples": one.samples, **shares, "incomplete": one.ends}
 
 

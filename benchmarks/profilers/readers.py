@@ -25,13 +25,14 @@ BPFTRACE_COUNT = re.compile(r"^\]: (\d+)$")
 class Sampled(NamedTuple):
     """Equal stacks: `depth` user frames of which the last is at `outermost` (None: in no file that the profiler names).
 
-    `end`: why there are no more, if the profiler says that.
+    `end`: why there are no more, if the profiler says that; `guessed`: the profiler says that it guessed a frame.
     """
 
     depth: int
     outermost: Place | None
     times: int = 1
     end: str = ""
+    guessed: bool = False
 
 
 def perf_script(lines: Iterable[str]) -> Iterator[Sampled]:
@@ -112,5 +113,6 @@ def own_json(file: Path, pids: Collection[int]) -> Iterator[Sampled]:
             user = [frame for number in stack["frames"] if (frame := frames[number])["kind"] not in NOT_USER]
             outermost = user[0] if user and stack["complete"] else None
             where = linked_place(outermost["path"], outermost["address"]) if outermost and outermost["path"] else None
-            yield Sampled(len(user), where, stack["samples"], stack["end"])
+            guessed = any(frame["guessed"] for frame in user)
+            yield Sampled(len(user), where, stack["samples"], stack["end"], guessed)
     yield from (Sampled(0, None, count, f"lost: {why}") for why, count in profile["lost"].items() if count)
