@@ -124,7 +124,7 @@ main()
     ],
 )
 def test_a_function_imports_what_it_needs(code: str, needed: set[str], not_needed: set[str], tmp_path: Path) -> None:
-    command = [sys.executable, "-P", "-c", f"import sys, sframegen; {code}; print(*sys.modules)", tmp_path / "true"]
+    command = [sys.executable, "-P", "-c", f"import sys, sframegen; {code}; print(*sys.modules)", str(tmp_path / "true")]
     imported = set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
     assert imported >= needed
     assert imported.isdisjoint(not_needed)
