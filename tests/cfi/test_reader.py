@@ -40,13 +40,14 @@ def rows(table: FdeTable, fde: int = 0) -> list[tuple[int, CfiRule]]:
     ]
 
 
-def run(
-    program: bytes, *, initial: bytes = INITIAL, size: int = 0x100, code_alignment: int = 1, data_alignment: int = -8
-) -> list[tuple[int, CfiRule]]:
-    frames = Frames()
-    cie = frames.cie(initial, code_alignment=code_alignment, data_alignment=data_alignment)
-    frames.plain_fde(cie, 0x4000, size, program)
-    return rows(read_cfi_sections([frames.section()], AMD64))
+def one_fde(program: bytes = b"", initial: bytes = INITIAL, *, eh: bool = True, size: int = 16, **cie: Any) -> CfiSection:
+    frames = Frames(eh=eh)
+    frames.plain_fde(frames.cie(initial, **cie), 0x4000, size, program)
+    return frames.section()
+
+
+def run(program: bytes, *, size: int = 0x100, **cie: Any) -> list[tuple[int, CfiRule]]:
+    return rows(read_cfi_sections([one_fde(program, size=size, **cie)], AMD64))
 
 
 def cfa(register: int, offset: int) -> RegisterRule:
@@ -177,10 +178,8 @@ def test_each_way_to_set_a_register_that_rules_depend_on_is_followed(registers: 
 
 @for_each("negate", [b"\x2c", b"\x2d"])
 def test_a_negated_rule_of_ra_sign_state_is_not_known(negate: bytes) -> None:
-    frames = Frames()
     program = b"\x41".join((b"\x16\x22\x01\x31", negate, b"\x06\x22", negate, b"\x16\x22\x01\x30"))
-    frames.plain_fde(frames.cie(ra=30), 0x4000, 16, program)
-    states = [rule.ra_state for _, rule in rows(read_cfi_sections([frames.section()], AARCH64))]
+    states = [rule.ra_state for _, rule in rows(read_cfi_sections([one_fde(program, ra=30)], AARCH64))]
     by = RuleKind.VAL_EXPRESSION
     assert [state.kind for state in states] == [by, RuleKind.UNDEFINED, RuleKind.UNSPECIFIED, RuleKind.UNSPECIFIED, by]
 
@@ -231,9 +230,7 @@ def test_versions_byte_orders_and_dwarf_formats(version: int, big: bool, dwarf64
 
 @for_each("version", [1, 3])
 def test_the_return_address_column_is_a_byte_in_version_1(version: int) -> None:
-    frames = Frames()
-    frames.plain_fde(frames.cie(b"\x0c\x07\x08" + b"\x05\xc8\x01\x01", version=version, ra=200), 0x4000, 16)
-    [(_, rule)] = rows(read_cfi_sections([frames.section()], AMD64))
+    [(_, rule)] = run(b"", initial=b"\x0c\x07\x08" + b"\x05\xc8\x01\x01", version=version, ra=200)
     assert (rule.ra_column, rule.ra) == (200, AT_8)
 
 
@@ -289,9 +286,7 @@ def test_negative_pointers_are_relative_backwards(form: str, distance: int) -> N
 
 @for_each("base", [0x20, 0x30])
 def test_a_base_that_is_not_known_is_0(base: int) -> None:
-    frames = Frames()
-    frames.plain_fde(frames.cie(augmentation="zR", data=bytes([base])), 0x4000, 16)
-    assert list(read_cfi_sections([frames.section()], AMD64).start) == [0x4000]
+    assert list(read_cfi_sections([one_fde(augmentation="zR", data=bytes([base]))], AMD64).start) == [0x4000]
 
 
 @for_each(("form", "value"), [("sdata2", 0x7FFF), ("sdata4", 0x7FFFFFFF), ("udata2", 0xFFFF), ("udata4", 0xFFFFFFFF)])
@@ -348,12 +343,6 @@ def test_several_sections_share_rules_and_keep_their_cies_apart() -> None:
     assert [rows(table, fde)[0][1].cfa.expression for fde in range(3)] == [b"\x77\x08", b"\x77\x10", b""]
 
 
-def bad(program: bytes = b"", initial: bytes = INITIAL, **cie: object) -> CfiSection:
-    frames = Frames()
-    frames.plain_fde(frames.cie(initial, **cie), 0x4000, 16, program)  # type: ignore[arg-type]
-    return frames.section()
-
-
 FAULTY = {
     "unknown": (b"\x41\x3f", "unknown call frame instruction"),
     "operand": (b"\x41\x41\x0e\x80", "instruction or operand is cut off"),
@@ -408,11 +397,11 @@ def test_of_many_faulty_fdes_the_first_are_kept_and_all_counted() -> None:
 @for_each(
     ("section", "message"),
     [
-        (bad(initial=b"\x0b"), r"^\.eh_frame\+0x\w+: DW_CFA_restore_state without"),
-        (bad(version=2), "unknown CIE version 2"),
-        (bad(augmentation="?"), "unknown augmentation"),
-        (bad(augmentation="zR", data=b"\x0d"), "unknown pointer encoding"),
-        (bad(augmentation="zR", data=b"\x6b"), "unknown pointer encoding"),
+        (one_fde(initial=b"\x0b"), r"^\.eh_frame\+0x\w+: DW_CFA_restore_state without"),
+        (one_fde(version=2), "unknown CIE version 2"),
+        (one_fde(augmentation="?"), "unknown augmentation"),
+        (one_fde(augmentation="zR", data=b"\x0d"), "unknown pointer encoding"),
+        (one_fde(augmentation="zR", data=b"\x6b"), "unknown pointer encoding"),
     ],
 )
 def test_faults_say_where(section: CfiSection, message: str) -> None:
@@ -431,7 +420,7 @@ def test_faults_say_where(section: CfiSection, message: str) -> None:
     ],
 )
 def test_entries_that_do_not_fit(damage: Callable[[bytes], bytes], message: str) -> None:
-    section = bad()
+    section = one_fde()
     assert len(section.data) == 20 + 28
     with pytest.raises(FormatError, match=message):
         read_cfi_sections([section._replace(data=damage(bytes(section.data)))], AMD64)
@@ -517,17 +506,13 @@ def test_unsigned_numbers_of_any_length(value: int) -> None:
 
 def test_signal_frames_without_augmentation_data() -> None:
     """GNU as writes them for `.cfi_sections .debug_frame` and `.cfi_signal_frame`."""
-    frames = Frames(eh=False)
-    frames.plain_fde(frames.cie(augmentation="S"), 0x4000, 16)
-    assert [one.signal for one in read_cfi_sections([frames.section()], AMD64).cies] == [True]
+    assert [one.signal for one in read_cfi_sections([one_fde(eh=False, augmentation="S")], AMD64).cies] == [True]
 
 
 def test_more_different_rows_than_any_program_has() -> None:
-    frames = Frames()
     program = b"".join(b"\x0e" + uleb(8 * n) + b"\x41" for n in range(MAX_STATES + 2))
-    frames.plain_fde(frames.cie(), 0x4000, MAX_STATES + 2, program)
     with pytest.raises(FormatError, match="different rows"):
-        read_cfi_sections([frames.section()], AMD64)
+        run(program, size=MAX_STATES + 2)
 
 
 @for_each(
@@ -542,13 +527,12 @@ def test_more_different_rows_than_any_program_has() -> None:
     ],
 )
 def test_alignments_that_no_machine_has(code: int, data: int, is_read: bool) -> None:
-    frames = Frames()
-    frames.plain_fde(frames.cie(code_alignment=code, data_alignment=data), 0x4000, 16)
+    section = one_fde(code_alignment=code, data_alignment=data)
     if is_read:
-        assert len(read_cfi_sections([frames.section()], AMD64).start) == 1
+        assert len(read_cfi_sections([section], AMD64).start) == 1
     else:
         with pytest.raises(FormatError, match="alignment"):
-            read_cfi_sections([frames.section()], AMD64)
+            read_cfi_sections([section], AMD64)
 
 
 @for_each(
@@ -580,14 +564,12 @@ def test_segment_selectors(size: int, is_read: bool) -> None:
 
 def test_more_rows_than_any_program_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """There must be room for a row a byte of the longest program, and for one more."""
-    frames = Frames()
     program = b"\x41\x0e\x10\x41\x0e\x08\x41\x0e\x18\x00\x00\x00"  # of a length that needs no padding
-    frames.plain_fde(frames.cie(), 0x4000, 16, program)
     monkeypatch.setattr(reader, "MAX_ROWS", len(program) + 1)
-    assert len(read_cfi_sections([frames.section()], AMD64).row_start) == 4
+    assert len(run(program)) == 4
     monkeypatch.setattr(reader, "MAX_ROWS", len(program))
     with pytest.raises(FormatError, match=f"more than {len(program)} rows"):
-        read_cfi_sections([frames.section()], AMD64)
+        run(program)
 
 
 def test_opcodes_in_the_machine_are_those_written_beside_them() -> None:

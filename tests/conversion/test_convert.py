@@ -12,6 +12,7 @@ from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from sframegen.conversion.coverage import Coverage
+    from sframegen.format.layouts import Layout
 
 CODE = [(0x1000, 0x9000)]
 PUSH = b"\x41\x0e\x10"  # after one byte, CFA = rsp + 16
@@ -26,16 +27,15 @@ Ranges = list[tuple[int, int, list[int]]]
 
 
 def converted(
-    *fdes: tuple[int, int, bytes], debug: tuple[tuple[int, int, bytes], ...] = (), signal: bool = False
+    *fdes: tuple[int, int, bytes], debug: tuple[tuple[int, int, bytes], ...] = (), code: int = 0x9000, layout: Layout = V3
 ) -> tuple[FunctionTable, Coverage]:
+    """`code`: where it ends."""
     eh, other = Frames(), Frames(eh=False)
-    cie = eh.cie(augmentation="zRS" if signal else "zR", data=b"\0")
-    for start, size, program in fdes:
-        eh.plain_fde(cie, start, size, program)
-    cie = other.cie()
-    for start, size, program in debug:
-        other.plain_fde(cie, start, size, program)
-    return convert([eh.section(), other.section()] if debug else [eh.section()], CODE, AMD64)[:2]
+    for frames, some in ((eh, fdes), (other, debug)):
+        cie = frames.cie()
+        for start, size, program in some:
+            frames.plain_fde(cie, start, size, program)
+    return convert([eh.section(), other.section()] if debug else [eh.section()], [(0x1000, code)], AMD64, layout)[:2]
 
 
 def ranges(table: FunctionTable) -> Ranges:
@@ -87,14 +87,12 @@ def test_a_version_without_flexible_fdes_leaves_out_what_needs_them() -> None:
 
 def test_version_2_leaves_out_outermost_frames() -> None:
     """A function of nothing else, and one whose last rows are such."""
-    frames = Frames()
-    frames.plain_fde(frames.cie(), 0x2000, 0x20, RA_UNDEFINED)
-    frames.plain_fde(frames.cie(), 0x3000, 0x20, b"\x48" + RA_UNDEFINED)
-    table, coverage, _ = convert([frames.section()], CODE, AMD64, V2)
+    fdes = (0x2000, 0x20, RA_UNDEFINED), (0x3000, 0x20, b"\x48" + RA_UNDEFINED)
+    table, coverage = converted(*fdes, layout=V2)
     assert ranges(table) == [(0x3000, 0x3008, [0])]
     assert coverage.left_out == {Reason.OUTERMOST: 0x20 + 0x18}
     assert coverage.functions_covered == 0
-    table, coverage, _ = convert([frames.section()], CODE, AMD64, V3)
+    table, coverage = converted(*fdes)
     assert ranges(table) == [(0x2000, 0x2020, [0]), (0x3000, 0x3020, [0, 8])]
     assert not coverage.left_out
 
@@ -127,12 +125,10 @@ def test_the_key_of_signed_return_addresses_is_kept(signal: bool) -> None:
 
 
 def test_a_function_of_many_rows_is_split() -> None:
-    program = b"\x41\x0e\x10\x41\x0e\x08" * 0x8100
-    table, _ = converted((0x1000, 0x6000, b"\x41\x0e\x10\x41\x0e\x08" * 0x3000))
+    two_rows = b"\x41\x0e\x10\x41\x0e\x08"
+    table, _ = converted((0x1000, 0x6000, two_rows * 0x3000))
     assert len(table) == 1
-    frames = Frames()
-    frames.plain_fde(frames.cie(), 0x1000, 0x20000, program)
-    table, coverage, _ = convert([frames.section()], [(0x1000, 0x40000)], AMD64)
+    table, coverage = converted((0x1000, 0x20000, two_rows * 0x8100), code=0x40000)
     assert [table.first_row[f + 1] - table.first_row[f] for f in range(len(table))] == [0xFFFF, 0x10200 - 0xFFFF + 1]
     assert table.start[1] == 0x1000 + 0xFFFF
     assert coverage.covered_bytes == 0x20000
@@ -149,9 +145,7 @@ def test_fdes_that_describe_no_code_are_counted() -> None:
 def test_an_fde_of_four_gigabytes_is_too_large() -> None:
     """SFrame has 32 bits for a function's size."""
     for size, ignored in ((1 << 32, {"larger than 4 GiB": 1}), ((1 << 32) - 1, {})):
-        frames = Frames()
-        frames.plain_fde(frames.cie(), 0x1000, size)
-        table, coverage, _ = convert([frames.section()], [(0x1000, 0x1000 + (1 << 33))], AMD64)
+        table, coverage = converted((0x1000, size, b""), code=0x1000 + (1 << 33))
         assert coverage.ignored_fdes == ignored
         assert sum(table.size) == (0 if ignored else size)
 

@@ -1,4 +1,4 @@
-"""Sections compressed with zstd, and limits on what is hostile; tests/elf/test_elf.py has those with zlib."""
+"""Compressed sections, and limits on what is hostile."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import shutil
 import struct
 import subprocess
 import sys
+import zlib
 from typing import TYPE_CHECKING
 
 import pytest
 
 from sframegen import FormatError, Verdict, add_section, check
-from sframegen.elf.compressed import ELFCOMPRESS_ZSTD, MAX_DECOMPRESSED, MAX_RATIO, decompress
+from sframegen.elf.compressed import ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD, MAX_DECOMPRESSED, MAX_RATIO, decompress
 from sframegen.elf.file import ElfFile, open_elf
 from tests.support.loops import for_each
 from tests.support.zstandard import zstd
@@ -64,23 +65,26 @@ def test_frames_one_after_the_other() -> None:
 
 
 @for_each(
-    ("raw", "size", "why"),
+    ("kind", "raw", "size", "why"),
     [
-        (zstd.compress(bytes(1_000_000)), 1_000_000, "compressed bytes cannot hold 1000000"),
-        (bytes(MAX_DECOMPRESSED // MAX_RATIO + 1), MAX_DECOMPRESSED + 1, "compressed bytes cannot hold"),
-        (zstd.compress(TEXT)[:-3], len(TEXT), "cannot be decompressed: "),
-        (zstd.compress(TEXT) + b"rest", len(TEXT) + 1, "cannot be decompressed: "),
-        (zstd.compress(TEXT), len(TEXT) + 1, f"decompressed to {len(TEXT)} bytes, expected {len(TEXT) + 1}"),
-        (b"", 0, ""),
-        (zstd.compress(b"") * 1000, 100, "17 frames of zstd are too many for 100 bytes"),
+        (ELFCOMPRESS_ZSTD, zstd.compress(bytes(1_000_000)), 1_000_000, "compressed bytes cannot hold 1000000"),
+        (ELFCOMPRESS_ZSTD, bytes(MAX_DECOMPRESSED // MAX_RATIO + 1), MAX_DECOMPRESSED + 1, "compressed bytes cannot hold"),
+        (ELFCOMPRESS_ZSTD, zstd.compress(TEXT)[:-3], len(TEXT), "cannot be decompressed: "),
+        (ELFCOMPRESS_ZSTD, zstd.compress(TEXT) + b"rest", len(TEXT) + 1, "cannot be decompressed: "),
+        (ELFCOMPRESS_ZSTD, zstd.compress(TEXT), len(TEXT) + 1, f"decompressed to {len(TEXT)} bytes, expected {len(TEXT) + 1}"),
+        (ELFCOMPRESS_ZSTD, b"", 0, ""),
+        (ELFCOMPRESS_ZSTD, zstd.compress(b"") * 1000, 100, "17 frames of zstd are too many for 100 bytes"),
+        (ELFCOMPRESS_ZLIB, zlib.compress(TEXT), 1 << 50, f"{len(zlib.compress(TEXT))} compressed bytes cannot hold {1 << 50}"),
+        (ELFCOMPRESS_ZLIB, zlib.compress(TEXT), len(TEXT) + 1, f"decompressed to {len(TEXT)} bytes, expected {len(TEXT) + 1}"),
+        (ELFCOMPRESS_ZLIB, TEXT, len(TEXT), "cannot be decompressed: "),
     ],
 )
-def test_what_does_not_hold_is_refused(raw: bytes, size: int, why: str) -> None:
+def test_what_does_not_hold_is_refused(kind: int, raw: bytes, size: int, why: str) -> None:
     if not why:
-        assert len(decompress(ELFCOMPRESS_ZSTD, memoryview(raw), size)) == size
+        assert len(decompress(kind, memoryview(raw), size)) == size
         return
     with pytest.raises(ValueError, match=why):
-        decompress(ELFCOMPRESS_ZSTD, memoryview(raw), size)
+        decompress(kind, memoryview(raw), size)
 
 
 def test_a_frame_that_wants_a_huge_window_is_refused() -> None:

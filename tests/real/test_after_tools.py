@@ -61,10 +61,6 @@ def expected(tool: Tool, subject: Subject) -> str:
     return EXPECTED.get((tool.name, subject.name), WORKS)
 
 
-def named(item: Tool) -> str:
-    return item.name
-
-
 @pytest.fixture(scope="module")
 def shop_of(peers: Peers, compile_c: Compiler, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Subject], Workshop]:
     @cache
@@ -74,10 +70,11 @@ def shop_of(peers: Peers, compile_c: Compiler, tmp_path_factory: pytest.TempPath
     return made
 
 
+each_tool = pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
 each_subject = for_each("subject", TABLED, ids=lambda subject: subject.name)
 
 
-@pytest.mark.parametrize("tool", TOOLS, ids=named)
+@each_tool
 @each_subject
 def test_add_section_and_then_the_tool(
     tool: Tool, subject: Subject, shop_of: Callable[[Subject], Workshop], tmp_path: Path
@@ -87,7 +84,7 @@ def test_add_section_and_then_the_tool(
     assert found.mark == expected(tool, subject), found.why
 
 
-@pytest.mark.parametrize("tool", TOOLS, ids=named)
+@each_tool
 @each_subject
 def test_the_tool_and_then_add_section(
     tool: Tool, subject: Subject, shop_of: Callable[[Subject], Workshop], tmp_path: Path
@@ -108,7 +105,7 @@ def test_the_tool_and_then_add_section(
     judge(then, shop)
 
 
-@pytest.mark.parametrize("tool", TOOLS, ids=named)
+@each_tool
 @each_subject
 def test_add_section_the_tool_and_then_remove(
     tool: Tool, subject: Subject, shop_of: Callable[[Subject], Workshop], tmp_path: Path
