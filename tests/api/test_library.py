@@ -11,12 +11,13 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields
 from functools import partial
 from importlib.metadata import version
 from inspect import Parameter, getsource, isclass, isfunction, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import pytest
 
@@ -28,11 +29,7 @@ from sframegen.base.errors import name_file_in_errors
 from sframegen.cli.shared.output import describe_error
 from tests import ROOT
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 PUBLIC = {name: getattr(sframegen, name) for name in sframegen.api.__all__}  # type: ignore[attr-defined]
 LIBRARY = (ROOT / "docs" / "library.md").read_text()

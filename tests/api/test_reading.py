@@ -7,18 +7,15 @@ import mmap
 import os
 import re
 import struct
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import sframegen
 from sframegen.elf.file import open_elf
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 SOURCE = """
 int leaf(int x) { return x + 1; }

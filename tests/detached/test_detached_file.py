@@ -8,10 +8,10 @@ import subprocess
 import tarfile
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from linker.files.read_back import Reader
 from linker.inject.verify import verify_detached
 from sframegen import FormatError, Outcome, add_section, read
 from sframegen.base.errors import Refusal, RefusedError
@@ -30,12 +30,8 @@ from tests.support.commands import run
 from tests.support.cross import MACHINES
 from tests.support.inputs.linker_inputs import with_many_segments
 from tests.support.loops import for_each
-from tests.support.peers import Compiler
+from tests.support.peers import Compiler, Peers
 from tests.support.zstandard import compress_section
-
-if TYPE_CHECKING:
-    from linker.files.read_back import Reader
-    from tests.support.peers import Peers
 
 SOURCE = "int f(int n) { return n ? f(n - 1) + n : 0; }\nint main(int n, char **v) { return f(n) + (v == 0); }\n"
 BUILD_ID = "-Wl,--build-id=0x0123456789abcdef0123456789abcdef"

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,9 +17,7 @@ from sframegen.elf.file import open_elf
 from sframegen.format.decode import open_section
 from tests.detached.test_detached_file import BUILD_ID, SOURCE, identity
 from tests.support.commands import run
-
-if TYPE_CHECKING:
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 NOBODY = 65534
 

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -22,16 +22,11 @@ from sframegen.profile.tables.table_builder import TableBuilder
 from sframegen.profile.tables.table_cache import TableCache
 from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import RuleSource
+from sframegen.stack.walking.frames import Frame, RuleSource
 from tests.detached.test_detached_file import BUILD_ID, stored
 from tests.support.kernel_events import needs_bpf
+from tests.support.peers import Compiler
 from tests.support.processes.live import Program, command, compiled
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sframegen.stack.walking.frames import Frame
-    from tests.support.peers import Compiler
 
 pytestmark = [pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64")]
 

@@ -1,15 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.fleet.runs import PACKAGES, programs, write_tar
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 
 @pytest.fixture(scope="session")

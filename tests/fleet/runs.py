@@ -7,20 +7,17 @@ import os
 import select
 import tarfile
 import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sframegen.fleet.fleet_run import FleetRun
 from sframegen.fleet.one_machine import OneMachine
 from sframegen.fleet.run_options import RunOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 PACKAGES = 12  # of the fixture `pool`
 TIMES = ("seconds", "seconds_fetching", "seconds_reading", "seconds_converting", "seconds_writing")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -17,12 +18,7 @@ from tests.fleet.runs import write_tar
 from tests.packages.package_makers import with_sections
 from tests.support.commands import run as invoke
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 
 def row(path: str = "p", covered: int = 90, **others: object) -> FileRow:

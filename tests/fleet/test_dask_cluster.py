@@ -11,10 +11,11 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -29,10 +30,6 @@ from sframegen.fleet.result_rows import Finished, RowOutcome
 from sframegen.fleet.run_options import EngineError, Job, RunOptions
 from sframegen.fleet.sources.items import Item
 from tests.fleet.runs import PACKAGES, Watched, list_of, processes_below, rows, run, served, sockets_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import AbstractContextManager
 
 pytestmark = pytest.mark.full
 

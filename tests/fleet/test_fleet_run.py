@@ -12,7 +12,8 @@ import subprocess
 import sys
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -42,10 +43,6 @@ from tests.fleet.runs import (
     wait_for_the_end,
     write_tar,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 pytestmark = pytest.mark.full
 

@@ -5,22 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import pytest
 
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_work import work_on
 from sframegen.fleet.run_options import Mode, RunOptions
+from sframegen.fleet.sources.items import Item
 from sframegen.fleet.sources.listing import list_source
 from tests.fleet.runs import processes_below, run, served, sockets_of, write_tar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sframegen.fleet.sources.items import Item
 
 pytestmark = pytest.mark.full
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,10 +17,6 @@ from sframegen.fleet.result_rows import RowOutcome
 from sframegen.fleet.run_options import Mode, RunOptions
 from sframegen.fleet.sources.items import Item
 from tests.fleet.runs import write_tar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 pytestmark = pytest.mark.full
 

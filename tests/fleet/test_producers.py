@@ -5,20 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from sframegen.elf.file import open_elf
 from sframegen.fleet.file_rows import PackageFiles
 from sframegen.fleet.producers import guess_producer
+from sframegen.fleet.result_rows import FileRow
 from sframegen.fleet.run_options import RunOptions
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sframegen.fleet.result_rows import FileRow
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 C = "int main(void) { return 0; }"
 CXX = "struct E { ~E(); }; void g(); void f() { E e; g(); } E::~E() {} void g() { throw 1; } int main() { f(); }"

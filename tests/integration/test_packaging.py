@@ -9,10 +9,11 @@ import shutil
 import subprocess
 import sys
 import zlib
+from collections.abc import Iterator
 from hashlib import md5
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -24,11 +25,7 @@ from sframegen.elf.notes import read_build_id, read_debug_link
 from sframegen.format.locate import find_sframe
 from tests import ROOT
 from tests.packages.package_makers import needs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.peers import Peers
+from tests.support.peers import Peers
 
 pytestmark = pytest.mark.full
 

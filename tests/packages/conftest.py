@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
-if TYPE_CHECKING:
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ import shutil
 import struct
 import tarfile
 import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,9 +21,6 @@ from sframegen.elf.file import open_elf
 from sframegen.format.locate import find_sframe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
-
     from sframegen.packages.package_pass import Visit
 
 NAME = "x-1.0-py3-none-any.whl"

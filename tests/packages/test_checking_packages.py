@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,12 +16,7 @@ from sframegen.packages import package_api
 from sframegen.packages.package_api import check_package
 from tests.packages.package_makers import NAME, deb_of, tar, wheel, with_sections
 from tests.support.commands import run as invoke
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-
-    from tests.support.peers import Compiler, Peers
+from tests.support.peers import Compiler, Peers
 
 MAKERS: dict[str, Callable[[Path, Mapping[str, bytes]], Path]] = {
     "deb": lambda folder, files: deb_of(folder / "x.deb", files),

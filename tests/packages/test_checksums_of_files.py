@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import tarfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from sframegen.packages.package_api import add_to_package
 from tests.packages.package_makers import NAME, deb_of, entry, tar, wheel
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SUMS = ("x/.a.so.hmac", "x/fipscheck/a.so.hmac", "x/a.chk")
 

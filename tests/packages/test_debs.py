@@ -8,8 +8,9 @@ import os
 import re
 import subprocess
 import tarfile
+from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -19,10 +20,6 @@ from sframegen.base.errors import FormatError
 from sframegen.packages.compression import detect_compression, open_decompressed
 from sframegen.packages.package_api import add_to_package, remove_from_package
 from tests.packages.package_makers import CONTROL, deb, deb_of, entry, needs, sums, tar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def parts(path: Path) -> dict[str, bytes]:

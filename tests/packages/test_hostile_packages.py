@@ -11,7 +11,8 @@ import random
 import tarfile
 import tracemalloc
 import zipfile
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -24,10 +25,6 @@ from sframegen.packages.tar_archives import MAX_HEADER_BYTES
 from tests import ROOT
 from tests.packages.package_makers import CONTROL, NAME, deb, deb_of, entry, tar, wheel
 from tests.support.commands import run as invoke
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.fixture

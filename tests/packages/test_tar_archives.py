@@ -8,7 +8,8 @@ import lzma
 import os
 import subprocess
 import tarfile
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import pytest
 
@@ -16,17 +17,11 @@ from sframegen import api
 from sframegen.base.errors import FormatError
 from sframegen.packages.kinds import pass_through
 from sframegen.packages.package_api import add_to_package, remove_from_package
-from sframegen.packages.package_pass import MIN_UNPACKED_LIMIT, Pass
+from sframegen.packages.package_pass import MIN_UNPACKED_LIMIT, Pass, PassReport
 from sframegen.packages.tar_archives import visit_tar, write_tar
 from tests.packages.package_makers import adding, elf, entry, needs, tar
 from tests.support.commands import run as invoke
 from tests.support.zstandard import zstd
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    from sframegen.packages.package_pass import PassReport
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstd.compress}
 UNPACKERS: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.decompress, ".xz": lzma.decompress}

@@ -13,7 +13,8 @@ import struct
 import subprocess
 import sys
 import zipfile
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -22,12 +23,7 @@ from sframegen.base.errors import FormatError
 from sframegen.packages.package_api import add_to_package, remove_from_package
 from sframegen.packages.zip_entries import naming_damage, write_zip
 from tests.packages.package_makers import NAME, RECORD, row, wheel
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 FIELDS = ("filename", "date_time", "external_attr", "compress_type", "create_system", "comment")
 

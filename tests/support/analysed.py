@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, NamedTuple, cast
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, cast
 
+from sframegen.code.context.file_context import FileContext
+from sframegen.code.decoding.decoded_code import DecodedCode
 from sframegen.code.function.analysis import FunctionWalker, Surroundings
 from sframegen.code.function.findings import Findings
 from sframegen.code.function.marks import FunctionMark, PointNote
-from sframegen.code.isa.effects import DIRECT, FLOW_MASK, SLOT, Flow
+from sframegen.code.isa.effects import DIRECT, FLOW_MASK, SLOT, Flow, FrameState
+from sframegen.code.isa.instruction_set import Isa
 from sframegen.elf.columns import Spans
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from sframegen.code.context.file_context import FileContext
-    from sframegen.code.decoding.decoded_code import DecodedCode
-    from sframegen.code.isa.effects import FrameState
-    from sframegen.code.isa.instruction_set import Isa
 
 
 class StateRow(NamedTuple):

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from sframegen.cli.commands import cli
-
-if TYPE_CHECKING:
-    from click.testing import Result
 
 
 def run(*arguments: object) -> Result:

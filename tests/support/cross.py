@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from tests.support.peers import Compiler
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.peers import Peers
+from tests.support.peers import Compiler, Peers
 
 
 class Machine(NamedTuple):

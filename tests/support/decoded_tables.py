@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from sframegen.profile.tables.decoded_table import ELEMENT_SIZE, PAGE_BITS, ROW_RULE_SHIFT, RULE_BYTES, RULE_ELEMENTS
+from sframegen.profile.tables.decoded_table import ELEMENT_SIZE, PAGE_BITS, ROW_RULE_SHIFT, RULE_BYTES, RULE_ELEMENTS, DecodedTable
 from sframegen.stack.walking.step import RuleFlag
-
-if TYPE_CHECKING:
-    from sframegen.profile.tables.decoded_table import DecodedTable
 
 
 class DecodedRule(NamedTuple):

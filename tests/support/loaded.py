@@ -8,16 +8,14 @@ from __future__ import annotations
 import mmap
 import re
 import struct
+from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import filterfalse, pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from elftools.elf.elffile import ELFFile
 from elftools.elf.segments import NoteSegment
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import ExitStack
-    from pathlib import Path
 
 FIRST_PAGE = 4096
 MAY_MOVE = re.compile(r"\.(interp|note\..*|gnu\.hash|hash|dynsym|dynstr|gnu\.version(_[rd])?)")

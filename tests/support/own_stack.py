@@ -6,18 +6,13 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import sframegen
-from tests.support.peers import needs_compiler
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler, needs_compiler
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests/backtrace/programs"

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gzip
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
+from typing import Any
 
 # By message of google/pprof/proto/profile.proto: fields that are messages, and repeated integers.
 MESSAGES = {"profile": {1: "type", 2: "sample", 3: "mapping", 4: "location", 5: "function", 11: "type"},

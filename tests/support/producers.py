@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from sframegen.format.layouts import F_FDE_FUNC_START_PCREL, F_FDE_SORTED
-from tests.support.peers import cache_directory
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.peers import Peers
+from tests.support.peers import Peers, cache_directory
 
 
 class Producer(NamedTuple):

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import product
-from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
+from sframegen.format.abi import Abi
+from sframegen.format.layouts import Layout
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.words import encode_rule
-
-if TYPE_CHECKING:
-    from sframegen.format.abi import Abi
-    from sframegen.format.layouts import Layout
 
 # Around each boundary of the encoding: data words of 1, 2, 4 bytes, both signs.
 OFFSETS = st.one_of(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import SHDR_SIZE, SHF, Chdr, pack_records
+from sframegen.elf.records import SHDR_SIZE, SHF, ByteOrder, Chdr, pack_records
 from sframegen.format.locate import find_unloaded_section
 
 if sys.version_info >= (3, 14):
@@ -14,10 +14,6 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sframegen.elf.records import ByteOrder
 
 __all__ = ["compress_section", "compressed", "zstd"]
 

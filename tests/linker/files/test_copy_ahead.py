@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import pytest
 
@@ -17,14 +18,10 @@ from linker.files.copying import FilePart, copy_file
 from linker.files.location import Location
 from linker.files.target import Target
 from sframegen.base.errors import FormatError, SframegenError
+from sframegen.elf.file import ElfFile
 from tests.linker.files.test_replace import unsupported
 from tests.support.inputs.linker_inputs import small_file
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from sframegen.elf.file import ElfFile
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 
 @pytest.fixture

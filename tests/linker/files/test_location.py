@@ -10,20 +10,17 @@ import stat
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import pytest
 
 from linker.files.location import OwnDirectory, locate, locate_below, make_directory
 from tests.support.commands import start
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NOBODY = 65534
 CONTROLLED = "a symbolic link that another user controls"

@@ -9,9 +9,9 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,11 +21,7 @@ from sframegen import add_section
 from sframegen.base.errors import FormatError
 from sframegen.program import time_limits
 from sframegen.program.time_limits import TimeLimits
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 
 @pytest.fixture

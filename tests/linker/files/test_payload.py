@@ -6,20 +6,16 @@ import io
 import shutil
 import subprocess
 import zipfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from sframegen.elf.file import open_elf
 from sframegen.format.locate import find_sframe
 from tests.support.commands import run as invoke
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.peers import Compiler, Peers
+from tests.support.peers import Compiler, Peers
 
 PLAIN = "int main(void) { return 0; }"
 # As the runtime of AppImages: the image is as long as its section headers, or its last section, say.

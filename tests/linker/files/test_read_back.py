@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from linker.files import read_back
-from linker.files.read_back import MAX_LIEF_BYTES, MIN_FILES_FOR_LIEF, READERS, choose_reader, import_for_many
+from linker.files.read_back import MAX_LIEF_BYTES, MIN_FILES_FOR_LIEF, READERS, Reader, choose_reader, import_for_many
 from sframegen.elf.file import ElfFile
 from sframegen.elf.records import EM
 from tests.support.inputs.linker_inputs import small_file
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from linker.files.read_back import Reader
 
 SHT_AARCH64_ATTRIBUTES = 0x70000003
 

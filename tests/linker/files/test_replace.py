@@ -11,11 +11,12 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import pytest
 
@@ -30,11 +31,7 @@ from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile, map_descriptor, map_file
 from sframegen.profile.this_machine import in_user_namespace
 from tests.support.inputs.linker_inputs import small_file
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 NEW = b"new content"
 NOBODY = 65534

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import struct
 import subprocess
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -16,12 +17,7 @@ from sframegen.elf.file import ElfFile, open_elf
 from sframegen.format.locate import find_sframe
 from tests.support.commands import run as invoke
 from tests.support.inputs.linker_inputs import small_file
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 SOURCE = "int main(void) { return 0; }"
 # Room for the signature, and a note that says who packaged it: neither is a reason.

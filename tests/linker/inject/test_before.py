@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,9 +21,7 @@ from sframegen.elf.notes import read_build_id
 from sframegen.elf.records import PT
 from tests.support.inputs.linker_inputs import inject, restored, section_named
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from tests.support.peers import Compiler, Peers
+from tests.support.peers import Compiler, Peers
 
 PROGRAM = r"""
 #define _GNU_SOURCE

@@ -6,19 +6,15 @@ import re
 import resource
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import read_build_id
 from tests.support.inputs.linker_inputs import blocking_script, inject
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.peers import Compiler, Peers
+from tests.support.peers import Compiler, Peers
 
 CRASHING = r"""
 #include <sys/prctl.h>

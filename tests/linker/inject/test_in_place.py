@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,21 +17,15 @@ from sframegen.elf.file import open_elf
 from sframegen.elf.records import PT, SHT
 from sframegen.format.locate import find_sframe, read_sframe
 from sframegen.tables.compare import have_same_rules
-from sframegen.tables.levels import LEVELS
+from sframegen.tables.levels import LEVELS, LevelName
 from tests.linker.inject.test_run import STRIPPERS, apply_tool, blocked_library, run
 from tests.support.commands import run as invoke
-from tests.support.cross import ARM64, S390X
+from tests.support.cross import ARM64, S390X, Machine
 from tests.support.inputs.linker_inputs import FLAGS, KINDS, SOURCE
 from tests.support.loops import for_each
+from tests.support.peers import Compiler, Peers
 from tests.support.producers import GNU, Producer, functions
 from tests.support.programs import PROGRAM
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sframegen.tables.levels import LevelName
-    from tests.support.cross import Machine
-    from tests.support.peers import Compiler, Peers
 
 REMEDY = "already has a different SFrame section; use --replace"
 

@@ -8,7 +8,6 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,15 +17,12 @@ from sframegen import FormatError, add_section, convert, remove
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.elf.dynamic import Role, determine_role, read_dynamic
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.records import PT
+from sframegen.elf.records import PT, ByteOrder
 from sframegen.format.locate import find_sframe
 from tests.support.commands import run as invoke
 from tests.support.inputs.linker_inputs import FLAGS, SOURCE, small_file, with_segment
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from sframegen.elf.records import ByteOrder
-    from tests.support.peers import Compiler, Peers
+from tests.support.peers import Compiler, Peers
 
 REFUSAL = "a dynamic loader: Linux before 6.7 cannot start programs with a loader that has a segment after its .bss"
 MODULE = "int value; int *at = &value; int get(void) { return *at + 7; }\n"

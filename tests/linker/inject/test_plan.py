@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,7 +16,7 @@ from sframegen.base.errors import FormatError, RefusedError, SframegenError
 from sframegen.elf.dynamic import DT
 from sframegen.elf.file import open_elf
 from sframegen.elf.ranges import Extent, align_up
-from sframegen.elf.records import PF, PHDR_SIZE, PT, SHF, SHN, SHT, Phdr, Shdr
+from sframegen.elf.records import PF, PHDR_SIZE, PT, SHF, SHN, SHT, ByteOrder, Phdr, Shdr
 from tests.support.inputs.linker_inputs import (
     elf_of,
     inject_bytes,
@@ -32,10 +31,7 @@ from tests.support.inputs.linker_inputs import (
     without_sections,
 )
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from sframegen.elf.records import ByteOrder
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 ORDERS: list[ByteOrder] = ["little", "big"]
 

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -35,11 +35,8 @@ from tests.support.inputs.linker_inputs import (
     without_sections,
 )
 from tests.support.loops import for_each
+from tests.support.peers import Compiler, Peers
 from tests.support.programs import PROGRAM
-
-if TYPE_CHECKING:
-    from tests.support.peers import Compiler, Peers
-
 
 remove = partial(invoke, "remove", "-j1")
 

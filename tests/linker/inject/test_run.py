@@ -7,7 +7,6 @@ import shutil
 import subprocess
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -35,9 +34,7 @@ from tests.support.inputs.linker_inputs import (
 )
 from tests.support.inputs.linker_inputs import both_findings as verify
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from tests.support.peers import Compiler, Peers
+from tests.support.peers import Compiler, Peers
 
 LIBRARIES = {kind for kind, flags in KINDS.items() if "-shared" in flags}
 STRIPPERS = {

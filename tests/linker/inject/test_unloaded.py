@@ -5,17 +5,17 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from linker.existing.original import restore_original
 from linker.inject.apply import make_injection_change, write_changed_file
-from linker.inject.plan import describe_plan, plan_unloaded
+from linker.inject.plan import InjectionPlan, describe_plan, plan_unloaded
 from sframegen import FormatError, Severity, Summary, add_section, check, convert, read, remove
 from sframegen.base.errors import Refusal, RefusedError
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import CHDR_SIZE, EHDR_SIZE, PT, SHF, SHT
+from sframegen.format.layouts import FormatVersion
 from sframegen.format.locate import find_unloaded_section
 from tests.linker.inject.test_min_kernel import system_loader
 from tests.linker.inject.test_run import run
@@ -37,13 +37,8 @@ from tests.support.inputs.linker_inputs import (
     without_sections,
 )
 from tests.support.inputs.linker_inputs import both_findings as verify
-from tests.support.peers import corpus_file
+from tests.support.peers import Compiler, Peers, corpus_file
 from tests.support.zstandard import compress_section
-
-if TYPE_CHECKING:
-    from linker.inject.plan import InjectionPlan
-    from sframegen.format.layouts import FormatVersion
-    from tests.support.peers import Compiler, Peers
 
 SHAPES = {
     "program": small_file(),

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from linker.files.copying import COMPARE_CHUNK, ranges_are_equal
-from linker.files.read_back import READERS, ReadBack, read_back
+from linker.files.read_back import READERS, ReadBack, Reader, read_back
 from linker.inject.layout import Move
+from linker.inject.plan import InjectionPlan
 from linker.inject.undo_record import Write
 from linker.inject.verify import (
     check_bytes,
@@ -27,20 +30,12 @@ from linker.inject.verify import (
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile, open_elf, opened_elf
 from sframegen.elf.notes import read_notes
-from sframegen.elf.records import EHDR_SIZE, PF, PHDR_SIZE, PT, SHF, SHT, Phdr, Shdr
+from sframegen.elf.records import EHDR_SIZE, PF, PHDR_SIZE, PT, SHF, SHT, ByteOrder, Phdr, Shdr
 from tests.support.inputs.linker_inputs import both_findings as verify
 from tests.support.inputs.linker_inputs import elf_of, inject, section_named, small_file, with_header, with_section, with_segment
 from tests.support.loops import for_each
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from linker.files.read_back import Reader
-    from linker.inject.plan import InjectionPlan
-    from sframegen.elf.records import ByteOrder
-
-    Spoiling = tuple[Callable[["Written"], None], str]
+Spoiling = tuple[Callable[["Written"], None], str]
 
 
 class Written(NamedTuple):

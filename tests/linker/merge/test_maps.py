@@ -8,7 +8,8 @@ import io
 import os
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -16,18 +17,10 @@ from linker.merge import maps
 from linker.merge.maps import MAX_LINE, Placement, _MapLines, _read_placements, read_map
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import open_elf
-from tests.support.cross import ARM64, S390X
-from tests.support.inputs.map_inputs import ARCHIVE, BEFORE_MOLD_3, FOLDING, MAKERS, RELOCATABLE, Inputs, functions
+from tests.support.cross import ARM64, S390X, Machine
+from tests.support.inputs.map_inputs import ARCHIVE, BEFORE_MOLD_3, FOLDING, MAKERS, RELOCATABLE, Inputs, Maker, functions
 from tests.support.loops import for_each
-from tests.support.peers import needs_compiler
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.cross import Machine
-    from tests.support.inputs.map_inputs import Maker
-    from tests.support.peers import Peers
+from tests.support.peers import Peers, needs_compiler
 
 
 @pytest.fixture(scope="session")

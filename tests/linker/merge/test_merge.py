@@ -9,7 +9,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -20,11 +19,12 @@ from linker.merge.inputs import InputObject, ObjectReader, UnusualObject, UsualO
 from sframegen import add_section, check, merge, read
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.records import Shdr
 from sframegen.elf.symbols import find_functions_named
 from sframegen.format.abi import AARCH64, AMD64, Abi
-from sframegen.format.decode import decode
+from sframegen.format.decode import SframeSection, decode
 from sframegen.format.encode import Encoder
-from sframegen.format.layouts import V2, V3, WRITABLE
+from sframegen.format.layouts import V2, V3, WRITABLE, FormatVersion, Layout
 from sframegen.format.model import OUTERMOST, FunctionTable
 from sframegen.format.words import Reason
 from sframegen.tables.compare import find_difference
@@ -32,14 +32,9 @@ from sframegen.tables.gather import Merger
 from tests.fuzz.seeds import seed
 from tests.support.commands import run as invoke
 from tests.support.loops import for_each
+from tests.support.peers import Compiler, Peers
 from tests.support.producers import functions
 from tests.support.tables import content, function_tables
-
-if TYPE_CHECKING:
-    from sframegen.elf.records import Shdr
-    from sframegen.format.decode import SframeSection
-    from sframegen.format.layouts import FormatVersion, Layout
-    from tests.support.peers import Compiler, Peers
 
 CODE = [(0x1000, 1 << 40)]
 SOURCES = {

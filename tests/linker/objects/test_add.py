@@ -7,8 +7,9 @@ import struct
 import subprocess
 import zlib
 from bisect import bisect_left
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -21,20 +22,13 @@ from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import SHDR_SIZE, SHF, SHT
 from sframegen.elf.symbols import read_functions, sorted_functions
 from sframegen.format.abi import AMD64
-from sframegen.tables.levels import LEVELS
-from tests.support.cross import ARM64, S390X
+from sframegen.format.decode import SframeSection
+from sframegen.format.layouts import FormatVersion
+from sframegen.format.model import FunctionTable
+from sframegen.tables.levels import LEVELS, LevelName
+from tests.support.cross import ARM64, S390X, Machine
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from sframegen.format.decode import SframeSection
-    from sframegen.format.layouts import FormatVersion
-    from sframegen.format.model import FunctionTable
-    from sframegen.tables.levels import LevelName
-    from tests.support.cross import Machine
-    from tests.support.peers import Compiler, Peers
+from tests.support.peers import Compiler, Peers
 
 HALVES = {
     "one": """

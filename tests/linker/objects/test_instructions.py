@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -11,12 +12,7 @@ from linker.objects import resolved_code
 from sframegen import Severity, add_section, check
 from tests.hostile.test_linear_cost import GROWTH, SLACK, work
 from tests.support.cross import ARM64
-from tests.support.peers import Compiler, needs_compiler
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.peers import Peers
+from tests.support.peers import Compiler, Peers, needs_compiler
 
 
 class Fault(NamedTuple):

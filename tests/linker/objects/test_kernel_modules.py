@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,17 +14,11 @@ from sframegen.elf.file import open_elf
 from sframegen.elf.records import SHDR_SIZE, SHF, SHT
 from sframegen.elf.symbols import find_functions_named
 from sframegen.format.abi import abi_of
-from sframegen.format.decode import decode
+from sframegen.format.decode import SframeSection, decode
 from sframegen.format.layouts import F_FDE_SORTED
 from tests.support.commands import run as invoke
-from tests.support.cross import ARM64, S390X
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sframegen.format.decode import SframeSection
-    from tests.support.cross import Machine
-    from tests.support.peers import Compiler, Peers
+from tests.support.cross import ARM64, S390X, Machine
+from tests.support.peers import Compiler, Peers
 
 MODULE = """
     __attribute__((section(".gnu.linkonce.this_module"))) char this_module[64] = {1};

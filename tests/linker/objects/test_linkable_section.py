@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from elftools.elf.elffile import ELFFile
@@ -14,11 +15,7 @@ from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import find_functions_named
 from tests.support.commands import run as invoke
 from tests.support.cross import ARM64, S390X, Machine
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.peers import Compiler, Peers
+from tests.support.peers import Compiler, Peers
 
 SOURCE = """
     int outside(int *n) { return *n; }

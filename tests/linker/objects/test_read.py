@@ -7,26 +7,20 @@ import shutil
 import struct
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import sframegen
 from sframegen import Severity, Verdict, add_section, read
 from sframegen.elf.file import open_elf
-from sframegen.elf.records import SHT
+from sframegen.elf.records import SHT, Shdr
 from sframegen.elf.symbols import find_functions_named, read_functions
+from sframegen.format.layouts import FormatVersion
 from tests.support.commands import run as sframegen_on
-from tests.support.cross import ARM64, S390X
+from tests.support.cross import ARM64, S390X, Machine
 from tests.support.loops import for_each
-from tests.support.producers import AARCH64, ROWS_AARCH64, ROWS_X86_64, X86_64
-
-if TYPE_CHECKING:
-    from sframegen.elf.records import Shdr
-    from sframegen.format.layouts import FormatVersion
-    from tests.support.cross import Machine
-    from tests.support.peers import Compiler, Peers
-    from tests.support.producers import Producer
+from tests.support.peers import Compiler, Peers
+from tests.support.producers import AARCH64, ROWS_AARCH64, ROWS_X86_64, X86_64, Producer
 
 # A function in a COMDAT group, one that calls it, one more; each in a section of its own.
 SOURCE = """

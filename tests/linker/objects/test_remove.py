@@ -5,29 +5,23 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, BinaryIO
+from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
-from linker.inject.apply import write_changed_file
+from linker.inject.apply import Change, write_changed_file
+from linker.inject.undo_record import UndoRecord
 from linker.objects import change_objects
 from sframegen import add_section, check, read, remove
 from sframegen.base.errors import RefusedError, VerificationError
-from sframegen.elf.file import open_elf
+from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import SHT
+from sframegen.format.layouts import FormatVersion
 from tests.linker.objects.test_read import FLAGS, SOURCE
-from tests.support.cross import ARM64, S390X
+from tests.support.cross import ARM64, S390X, Machine
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from linker.inject.apply import Change
-    from linker.inject.undo_record import UndoRecord
-    from sframegen.elf.file import ElfFile
-    from sframegen.format.layouts import FormatVersion
-    from tests.support.cross import Machine
-    from tests.support.peers import Compiler, Peers
+from tests.support.peers import Compiler, Peers
 
 
 def versions(path: Path) -> set[int]:

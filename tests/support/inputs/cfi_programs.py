@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from hypothesis.strategies import SearchStrategy
-
-    from tests.support.peers import Peers
+from tests.support.peers import Peers
 
 
 class AssemblerError(Exception):

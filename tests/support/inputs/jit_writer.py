@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from mmap import mmap
 
+from sframegen.elf.records import ByteOrder
+from sframegen.format.abi import Abi
+from sframegen.format.model import Rule
 from sframegen.registry.jit_tables import (
     CFA_SP,
     FP_SAVED,
@@ -18,13 +21,6 @@ from sframegen.registry.jit_tables import (
     rule_of_entry,
 )
 from sframegen.registry.structures import RECORDS, JitEntry, JitTable, encode, struct_size
-
-if TYPE_CHECKING:
-    from mmap import mmap
-
-    from sframegen.elf.records import ByteOrder
-    from sframegen.format.abi import Abi
-    from sframegen.format.model import Rule
 
 STRIDE = struct_size(JitEntry)
 USED_LEN_AT, NEXT_AT, INFO_AT = 8, 16, FRE_SIZE - 1

@@ -5,15 +5,16 @@ from __future__ import annotations
 import io
 import struct
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from linker.files.read_back import READERS
 from linker.inject import undo_record
 from linker.inject.apply import Change, make_injection_change, write_changed_file
 from linker.inject.kernel_versions import changes_accepted_by
-from linker.inject.plan import plan_injection, plan_unloaded
+from linker.inject.plan import InjectionPlan, plan_injection, plan_unloaded
 from linker.inject.verify import verify_injection
-from sframegen.elf.file import ElfFile, open_elf
+from sframegen.elf.file import ElfFile, Section, open_elf
 from sframegen.elf.ranges import align_up
 from sframegen.elf.records import (
     EHDR_SIZE,
@@ -35,12 +36,6 @@ from sframegen.elf.records import (
     Shdr,
     Sym,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from linker.inject.plan import InjectionPlan
-    from sframegen.elf.file import Section
 
 SHT_HASH, SHT_DYNAMIC = 5, 6
 

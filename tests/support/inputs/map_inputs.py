@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from linker.merge.maps import Placement
-    from tests.support.peers import Peers
+from linker.merge.maps import Placement
+from tests.support.peers import Peers
 
 C = """
 #define FAR __attribute__((noinline, noclone))

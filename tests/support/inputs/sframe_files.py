@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from sframegen.elf.records import ET, PF, PT, RECORDS, SHF, SHT, Ehdr, Phdr, Shdr
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sframegen.format.abi import Abi
+from sframegen.format.abi import Abi
 
 NAMES = b"\0.sframe\0.shstrtab\0"
 

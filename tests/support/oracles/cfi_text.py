@@ -7,14 +7,12 @@
 from __future__ import annotations
 
 import re
-from typing import IO, TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import IO, NamedTuple
 
 from .expressions import CFA, Value, evaluate
 from .files import paragraphs, running
 from .rules import OUTERMOST, Abi, Interner, OracleError, Ranges, Rule, Table, overlay, repeat_block
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class CfiRow(NamedTuple):

@@ -10,22 +10,17 @@ import enum
 import re
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.support.peers import Peers
 
 from . import cfi_text, sframe_text
-from .files import elf_facts
+from .files import ElfFacts, elf_facts
 from .libsframe import Decoder
 from .rules import ABIS, Interner, OracleError, Rule, Table, pieces
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .files import ElfFacts
 
 KEPT_DIFFERENCES = 20  # of each verdict
 LONGEST_PADDING = 15  # bytes without CFI between two functions that count as alignment

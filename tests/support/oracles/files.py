@@ -6,14 +6,12 @@ import os
 import struct
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, NamedTuple
 
 from .rules import OracleError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PT_LOAD = 1
 PT_GNU_SFRAME = 0x6474E554

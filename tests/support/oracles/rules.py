@@ -10,12 +10,10 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from itertools import chain, repeat
 from operator import lt
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 

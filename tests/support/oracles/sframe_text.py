@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from .files import paragraphs, running
 from .rules import OUTERMOST, Interner, OracleError, Ranges, Rule, Table, repeat_block
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 COUNT = re.compile(rb"    Num FDEs: (\d+)")
 FIXED = re.compile(rb"    CFA fixed RA offset: (-?\d+)")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import Self
 
 from sframegen.elf.file import open_elf
 from sframegen.profile.bpf.kernel_records import KernelRecord, NewStack, Statistic, UnfinishedWalk
@@ -17,13 +19,7 @@ from sframegen.profile.packed_frames import unpack_frame
 from sframegen.profile.report.naming import name_stacks
 from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.profile.tables.make_table import make_table
-from tests.support.named_stacks import stacks_in
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import TracebackType
-
-    from tests.support.named_stacks import NamedStack
+from tests.support.named_stacks import NamedStack, stacks_in
 
 ADDRESSES = (1 << 64) - 1
 PAGE = 4096

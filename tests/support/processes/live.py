@@ -8,21 +8,18 @@ import subprocess
 import sys
 import time
 import weakref
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import Self
 
 import sframegen
 from sframegen.stack.live.process import Process
 from sframegen.stack.report import Symbols
 from sframegen.stack.tracer import Tracer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from types import TracebackType
-
-    from sframegen.stack.walking.frames import Thread
-    from tests.support.peers import Compiler
+from sframegen.stack.walking.frames import Thread
+from tests.support.peers import Compiler
 
 # What every program begins with: hold() says "here\n" and waits for a byte.
 HOLD = r"""

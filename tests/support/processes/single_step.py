@@ -5,13 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from sframegen.format.model import Rule, Where
+from sframegen.format.model import Rule, Where
 
 TRACEME, CONT, SINGLESTEP, GETREGS, SETREGS, DETACH, SETOPTIONS = 0, 7, 9, 12, 13, 17, 0x4200
 EXITKILL = 1 << 20
