@@ -20,6 +20,7 @@ from sframegen.base.errors import FormatError
 from sframegen.packages.compression import detect_compression, open_decompressed
 from sframegen.packages.package_api import add_to_package, remove_from_package
 from tests.packages.package_makers import CONTROL, deb, deb_of, entry, needs, sums, tar
+from tests.support.commands import run as invoke
 
 
 def parts(path: Path) -> dict[str, bytes]:
@@ -62,6 +63,15 @@ def test_sums_and_installed_size_hold_and_all_else_is_kept(library: bytes, tmp_p
     remove_from_package(path)
     assert archive(path, "data.tar") == files
     assert archive(path, "control.tar") == control
+
+
+def test_a_dry_run_of_detached_sections_says_what_would_be_given(library: bytes, tmp_path: Path) -> None:
+    path, store = deb_of(tmp_path / "x.deb", {"usr/lib/a.so": library}), tmp_path / "store"
+    before = path.read_bytes()
+    for options, said in ((["--dry-run"], "1 of 1 ELF file would be given a section: "), ([], "1 of 1 ELF file given a section: ")):
+        done = invoke("add-section", "--detached", store, *options, path)
+        assert (done.exit_code, path.read_bytes(), store.exists()) == (0, before, not options)
+        assert f": deb, {said}" in done.stdout
 
 
 @pytest.mark.parametrize("compression", ["gzip", "xz", "zstd", "none"])

@@ -104,6 +104,10 @@ def test_a_kernel_has_what_its_unwinder_looks_up(peers: Peers, tmp_path: Path) -
     assert described(vmlinux) == {"outside", "work", "start"}
     assert [one.rule for one in check(vmlinux).findings if one.severity] == []
     assert [one.rule for one in check(vmlinux, consumer="arm64-kernel").findings if one.severity] == []
+    data = bytearray(vmlinux.read_bytes())
+    data[18:20] = (243).to_bytes(2, "little")  # RISC-V, which has no ABI in the format
+    vmlinux.write_bytes(data)
+    assert [one.rule for one in check(vmlinux).findings if one.severity] == ["machine"]
 
 
 def test_code_that_changed_between_the_links_is_found(peers: Peers, tmp_path: Path) -> None:
