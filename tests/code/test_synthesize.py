@@ -145,6 +145,14 @@ def test_return_for_which_no_rule_is_right(flags: str, peers: Peers, compile_c: 
     )
 
 
+def places_of(file: Path) -> dict[str, int]:
+    """The address of each symbol, also of those that are no functions."""
+    with file.open("rb") as stream:
+        symbols = ELFFile(stream).get_section_by_name(".symtab")
+        assert isinstance(symbols, SymbolTableSection)
+        return {symbol.name: symbol["st_value"] for symbol in symbols.iter_symbols()}
+
+
 def rules_at(table: FunctionTable, where: set[int]) -> dict[int, Rule]:
     found = {}
     for number, (start, size, kind) in enumerate(zip(table.start, table.size, table.kind, strict=True)):
@@ -185,9 +193,9 @@ def test_every_step_of_a_program(linker: str, flags: str, peers: Peers, compile_
     traced.run(look)
     traced.end()
     assert wrong == []
-    symbols = {symbol.name: symbol.address for symbol in read_functions(open_elf(file))}
-    assert symbols["last"] in seen
-    assert len(seen & set(range(symbols["last"] - 128, symbols["last"] + 16))) > 25
+    last = places_of(file)["last"]
+    assert last in seen
+    assert len(seen & set(range(last - 128, last + 16))) > 25
     visited = {name for name, place in bytes_of(file, *LINKED).items() if seen & set(place)}
     assert {".init", ".fini"} <= visited
     if (linker, flags) in WITHOUT_CFI:
@@ -313,7 +321,7 @@ def test_no_function_begins_within_an_instruction(compile_c: Compiler) -> None:
         "pop %rbx\n ret\n .size f, .-f\n"
         ".data\n.quad f + 4\n"); int main(void) { return 0; }"""
     file = compile_c(source, "-O1", "-pie")
-    start = next(symbol.address for symbol in read_functions(open_elf(file)) if symbol.name == "f")
+    start = places_of(file)["f"]
     assert bytes(open_elf(file).at(start + 4, 1)) == b"\xc3"
     assert start + 4 not in covered(described(file))
 
@@ -327,9 +335,8 @@ def test_a_jump_to_a_piece_is_no_function(compile_c: Compiler) -> None:
         ".type near, @function\nnear: jmp main.cold\n .size near, .-near\n .balign 16\n"
         ".type tail, @function\ntail: jmp main\n .size tail, .-tail\n");"""
     file = compile_c(source, "-O1")
-    addresses = {symbol.name: symbol.address for symbol in read_functions(open_elf(file))}
-    found = covered(described(file))
-    assert (addresses["near"] in found, addresses["tail"] in found) == (False, True)
+    places, found = places_of(file), covered(described(file))
+    assert (places["near"] in found, places["tail"] in found) == (False, True)
 
 
 # Assembly, and from which labels to which it has rows.
@@ -368,10 +375,7 @@ def test_only_what_is_proven_of_several(code: str, compile_c: Compiler) -> None:
     lines = code.replace("; ", "\\n").replace(";", "\\n")
     source = f'__asm__(".text\\n.balign 64\\n{lines}\\n.text\\n.balign 64, 0xcc"); int main(void) {{ return 0; }}'
     file = compile_c(source, "-O1", "-nostdlib", "-Wl,-e,0", "-static")
-    with file.open("rb") as stream:
-        symbols = ELFFile(stream).get_section_by_name(".symtab")
-        assert isinstance(symbols, SymbolTableSection)
-        places = {symbol.name: symbol["st_value"] for symbol in symbols.iter_symbols()}
+    places = places_of(file)
     found = covered(described(file)) & set(range(bytes_of(file, ".text")[".text"].start, places["main"]))
     expected = {at for begin, end in FUNCTIONS[code] for at in range(places[begin], places[end])}
     assert found == expected
@@ -383,11 +387,7 @@ def test_code_with_cfi_shows_where_functions_begin(compile_c: Compiler) -> None:
         ".balign 16\nother: call 1f\n ret\n.balign 16\n1: ret\n.balign 16\n");
         extern char left[]; void *take(void) { return left; } int main(void) { return 0; }"""
     file = compile_c(source, "-O1", "-pie", "-fPIE")
-    with file.open("rb") as stream:
-        symbols = ELFFile(stream).get_section_by_name(".symtab")
-        assert isinstance(symbols, SymbolTableSection)
-        places = {symbol.name: symbol["st_value"] for symbol in symbols.iter_symbols()}
-    found = covered(described(file))
+    places, found = places_of(file), covered(described(file))
     assert (places["left"] in found, places["other"] in found) == (True, False)
 
 
@@ -396,10 +396,8 @@ def test_callees_of_callees(compile_c: Compiler) -> None:
     depth = 12
     code = ".type f0, @function\nf0: " + "".join(f"call .Lf{n}; ret; .balign 16; .Lf{n}: " for n in range(1, depth)) + "ret; end:"
     file = compile_c(f'__asm__(".text; .balign 16; {code}");'.replace("\n", "; "), "-shared", "-fPIC", "-nostdlib")
-    symbols = {symbol.name: symbol.address for symbol in read_functions(open_elf(file))}
-    table = described(file)
-    rows = covered(table)
-    assert {symbols["f0"] + 16 * number for number in range(depth)} <= rows
+    first = places_of(file)["f0"]
+    assert {first + 16 * number for number in range(depth)} <= covered(described(file))
 
 
 def test_code_is_not_looked_at_for_each_function_that_never_returns(compile_c: Compiler) -> None:

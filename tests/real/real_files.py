@@ -15,6 +15,7 @@ from elftools.elf.dynamic import DynamicSegment
 from elftools.elf.elffile import ELFFile
 
 from tests.support.cross import MACHINES
+from tests.support.own_stack import compiled_library
 from tests.support.peers import Compiler, Peers, corpus_file, needs_compiler
 from tests.support.programs import THROWING, THROWN
 
@@ -131,14 +132,7 @@ def use_cc1plus(trial: Trial) -> None:
 
 
 def system_library(name: str) -> Callable[[Peers], Path]:
-    def find(_: Peers) -> Path:
-        needs_compiler("gcc")
-        path = subprocess.run(["gcc", f"-print-file-name={name}"], check=True, capture_output=True, text=True).stdout.strip()
-        if not Path(path).is_absolute():
-            pytest.skip(f"no {name} on this machine")
-        return Path(path).resolve()
-
-    return find
+    return lambda _: compiled_library(name)
 
 
 def use_libc(trial: Trial) -> None:
