@@ -27,6 +27,7 @@ from tests.support.loops import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from sframegen.format.abi import Abi
     from sframegen.format.model import Rule
@@ -44,15 +45,6 @@ class Machine(NamedTuple):
 
 X86 = Machine(AMD64, "")
 A64 = Machine(AARCH64, ARM64.prefix, ("-march=armv8.5-a",))
-
-
-def cross(compile_c: Compiler, prefix: str) -> Compiler:
-    """That of another machine, with a folder of its own."""
-    if not prefix:
-        return compile_c
-    directory = compile_c.directory / prefix
-    directory.mkdir(exist_ok=True)
-    return ARM64.compiler(compile_c.peers, directory)
 
 
 class Assembled:
@@ -264,10 +256,10 @@ BUILDS = [
 @for_each("flags", BUILDS)
 @for_each("language", ["c", "c++"])
 @for_each("prefix", ["", ARM64.prefix])
-def test_what_is_found_is_what_the_cfi_says(compile_c: Compiler, prefix: str, language: str, flags: str) -> None:
+def test_what_is_found_is_what_the_cfi_says(compile_c: Compiler, prefix: str, language: str, flags: str, tmp_path: Path) -> None:
     if prefix:
         flags = flags.replace("-fcf-protection", "-mbranch-protection=standard")
-    compiler = cross(compile_c, prefix)
+    compiler = ARM64.compiler(compile_c.peers, tmp_path) if prefix else compile_c
     source = C_SOURCE if language == "c" else CXX_SOURCE
     trial = try_blind(File(flags, compiler(source, "-x", language, "-shared", "-fPIC", "-w", *flags.split())), 1)
     assert trial.names == []

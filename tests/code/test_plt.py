@@ -11,7 +11,7 @@ import pytest
 
 from sframegen.base.errors import FormatError
 from sframegen.code.context.plt import MAX_SECTION_SIZE, find_plt
-from sframegen.elf.file import ElfFile
+from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import SHF, SHT
 from sframegen.format.abi import AARCH64, AMD64, abi_of
 from sframegen.format.abi import S390X as S390X_ABI
@@ -96,12 +96,8 @@ MACHINES = {
 }
 
 
-def elf_of(file: Path) -> ElfFile:
-    return ElfFile(memoryview(file.read_bytes()), str(file))
-
-
 def ours(file: Path) -> FunctionTable:
-    elf = elf_of(file)
+    elf = open_elf(file)
     return find_plt(elf, abi_of(elf)).make_functions()
 
 
@@ -120,7 +116,7 @@ def offsets_from_sp(table: FunctionTable, where: set[int]) -> dict[int, int]:
 
 def sections(file: Path) -> dict[str, range]:
     """The PLT's: their addresses."""
-    found = [section for section in elf_of(file).sections if section.name.startswith((".plt", ".iplt"))]
+    found = [section for section in open_elf(file).sections if section.name.startswith((".plt", ".iplt"))]
     return {section.name: range(section.header.sh_addr, section.header.sh_addr + section.header.sh_size) for section in found}
 
 
@@ -164,7 +160,7 @@ def judge(machine: Machine, file: Path, form: Form, peers: Peers) -> Judged:
     assert places.keys() == form.sizes.keys()
     truth = by_instructions(machine, file, form, peers)
     where = set(truth)
-    table, gnu = ours(file), read_sframe(elf_of(file)).table
+    table, gnu = ours(file), read_sframe(open_elf(file)).table
     said = (offsets_from_sp(table, where), by_cfi(file, peers, where), offsets_from_sp(gnu, where))
     assert said[0].keys() == said[1].keys() == where
     return Judged(places, table, gnu, *({at for at, n in rows.items() if n != truth[at]} for rows in said))
@@ -185,7 +181,7 @@ def test_names_of_entries(flags: str, peers: Peers, compile_c: Compiler) -> None
     """As objdump has them: in a profile each entry is a function, not all of .plt one without a name."""
     file = compile_c(SOURCE, "-O1", "-fPIC", "-s", *flags.split())
     command = [peers.tool("objdump"), "-d", *(f"--section={name}" for name in sections(file)), str(file)]
-    names, found, name = FileNames(elf_of(file)), {}, None
+    names, found, name = FileNames(open_elf(file)), {}, None
     for line in subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines():
         if match := re.fullmatch(r"[0-9a-f]+ <(.+)>:", line):
             name = match[1] if match[1].endswith("@plt") else None
@@ -264,7 +260,7 @@ def test_static_programs_get_some_unlike_by_gnu_ld(flags: str, compile_c: Compil
     """Their .plt has entries of the C library's, for functions chosen at start, without CFI."""
     file = compile_c(SOURCE, "-O1", "-Wa,--gsframe", *flags.split(), peer_binutils=True)
     places = sections(file)
-    assert functions(read_sframe(elf_of(file)).table, places, *places) == {}
+    assert functions(read_sframe(open_elf(file)).table, places, *places) == {}
     sizes = dict.fromkeys(places, 16 if IBT in flags else 8)
     truth = by_instructions(MACHINES["AMD64"], file, Form("", sizes), peers)
     second = places[".plt"].start + sizes[".plt"]  # the first is like the others
@@ -289,7 +285,7 @@ def test_static_programs_get_some_unlike_by_gnu_ld(flags: str, compile_c: Compil
 def test_other_linkers(linker: str, flags: str, peers: Peers, compile_c: Compiler) -> None:
     (maker,) = (maker for maker in MAKERS if maker.name == linker)
     file = compile_c(SOURCE, "-O1", "-fPIC", *maker.flags(peers), *flags.split())
-    sizes = {section.name: section.header.sh_entsize or 16 for section in elf_of(file).sections}
+    sizes = {section.name: section.header.sh_entsize or 16 for section in open_elf(file).sections}
     truth = by_instructions(MACHINES["AMD64"], file, Form("", sizes), peers)
     if linker == "mold" and ".plt" in sections(file):  # what its first entry pushes, no entry has pushed before it
         first = sections(file)[".plt"].start
@@ -319,7 +315,7 @@ GOT_AT = "-Wl,-z,norelro -Wl,--section-start=.got.plt="  # what an entry adds to
 def test_aarch64(linker: str, flags: str, peers: Peers, tmp_path: Path) -> None:
     """RA stays in x30 in all of a PLT, and SP moves by 16 in the first entry and in that for descriptors."""
     file = linked(ARM64, linker, peers, tmp_path, *flags.split())
-    assert abi_of(elf_of(file)) == AARCH64
+    assert abi_of(open_elf(file)) == AARCH64
     text = subprocess.run([peers.tool("aarch64-linux-gnu-objdump"), "-d", "-j", ".plt", str(file)], check=True, capture_output=True)
     truth, above = {}, 0
     for match in filter(None, map(INSTRUCTION.match, text.stdout.decode().splitlines())):

@@ -21,6 +21,7 @@ from sframegen.elf.symbols import sorted_functions
 from sframegen.format.abi import AMD64
 from tests.support.inputs.cfi_writer import assembled
 from tests.support.loops import for_each
+from tests.support.tables import content
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,10 +43,6 @@ DEBUG_FRAME = ("-O2", "-g", "-fno-asynchronous-unwind-tables", "-fno-unwind-tabl
 def table_of(path: Path, debug_file: Path | None = None) -> FunctionTable:
     elf = open_elf(path)
     return convert(find_sources(elf, debug_file).sections, elf.executable_ranges(), AMD64).table
-
-
-def content(table: FunctionTable) -> list[object]:
-    return [(table.start[f], table.size[f], table.rows(f)) for f in range(len(table))]
 
 
 def symbol(path: Path, name: str) -> int:

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
+from tests.support.tables import content
 
 RULES = [Rule(Where(7, 8 * number)) for number in range(3)]
 FUNCTIONS = st.lists(st.lists(st.integers(0, 2), max_size=3), max_size=6)  # the rules of each function's rows
@@ -16,27 +17,23 @@ def table_of(functions: list[list[int]], start: int = 0x1000) -> FunctionTable:
     return table
 
 
-def said(table: FunctionTable) -> list[object]:
-    return [(table.start[one], table.size[one], table.kind[one], table.rows(one)) for one in range(len(table))]
-
-
 @given(FUNCTIONS, FUNCTIONS, st.data())
 def test_functions_of_another_table_follow(one: list[list[int]], other: list[list[int]], data: st.DataObject) -> None:
     first = data.draw(st.integers(0, len(other)))
     end = data.draw(st.integers(first, len(other)))
     table, more = table_of(one), table_of(other, 0x2000)
-    before = said(table)
+    before = content(table)
     table.extend(more, first, end)
-    assert said(table) == before + said(more)[first:end]
+    assert content(table) == before + content(more)[first:end]
     table.extend(more)
-    assert said(table) == before + said(more)[first:end] + said(more)
+    assert content(table) == before + content(more)[first:end] + content(more)
 
 
 @given(FUNCTIONS, st.data())
 def test_selected_functions_stand_in_the_order_asked_for(functions: list[list[int]], data: st.DataObject) -> None:
     table = table_of(functions)
     wanted = data.draw(st.lists(st.sampled_from(range(len(table))))) if functions else []
-    assert said(table.select(wanted)) == [said(table)[one] for one in wanted]
+    assert content(table.select(wanted)) == [content(table)[one] for one in wanted]
 
 
 def test_a_table_with_room_keeps_what_was_filled() -> None:
@@ -45,4 +42,4 @@ def test_a_table_with_room_keeps_what_was_filled() -> None:
     columns.start[1], columns.first_row[1], columns.first_row[2], columns.row_rule[2] = 0x1000, 1, 3, 2
     del columns
     table.shrink(2, 3)
-    assert said(table) == [(0, 0, 0, [(0, RULES[0])]), (0x1000, 0, 0, [(0, RULES[0]), (0, RULES[2])])]
+    assert content(table) == [(0, 0, Kind(), [(0, RULES[0])]), (0x1000, 0, Kind(), [(0, RULES[0]), (0, RULES[2])])]

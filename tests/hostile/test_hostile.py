@@ -13,6 +13,7 @@ from sframegen.base.errors import SframegenError
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE
 from sframegen.program.build import build_kind
+from tests.fuzz.seeds import DEBUG, SHARED, SOURCE
 from tests.support.memory_files import written
 
 if TYPE_CHECKING:
@@ -22,16 +23,7 @@ if TYPE_CHECKING:
     from tests.support.peers import Compiler
 
 CASE_CPU_SECONDS = 5.0
-PROGRAM = """
-__attribute__((noinline)) int leaf(int n) { volatile char b[n]; b[0] = n; return b[0]; }
-int twice(int n) { return leaf(n) + leaf(n + 1); }
-"""
-SMALL = ("-O2", "-nostdlib", "-shared", "-fPIC", "-s", "-Wl,--build-id", "-Wl,-z,noseparate-code", "-Wl,-z,norelro")
-KINDS = {
-    "eh_frame": SMALL,
-    "eh_frame by segment": SMALL,
-    "debug_frame": (*(flag for flag in SMALL if flag != "-s"), "-g1", "-fno-asynchronous-unwind-tables"),
-}
+KINDS = {"eh_frame": (*SHARED, "-s"), "eh_frame by segment": (*SHARED, "-s"), "debug_frame": (*SHARED, *DEBUG)}
 
 
 @contextmanager
@@ -74,7 +66,7 @@ def attempt(data: bytes) -> bool:
 
 @pytest.fixture(scope="module", params=KINDS)
 def victim(request: pytest.FixtureRequest, compile_c: Compiler) -> bytes:
-    data = bytearray(compile_c(PROGRAM, *KINDS[request.param]).read_bytes())
+    data = bytearray(compile_c(SOURCE, *KINDS[request.param]).read_bytes())
     if request.param == "eh_frame by segment":
         data[40:48] = bytes(8)  # e_shoff
         data[58:64] = bytes(6)  # e_shentsize, e_shnum, e_shstrndx

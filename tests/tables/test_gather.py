@@ -11,6 +11,7 @@ from sframegen.format.encode import Encoder
 from sframegen.format.layouts import F_FRAME_POINTER, V2, V3, Layout
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
 from sframegen.tables.gather import DROPPED_ADDRESS, Merger, concatenate_tables
+from tests.support import tables
 from tests.support.loops import for_each
 
 RULES = [Rule(Where(AMD64.sp, 8 * n), Where(None, -8, deref=True)) for n in range(1, 6)]
@@ -34,14 +35,9 @@ def table_of(*functions: Function) -> FunctionTable:
 
 
 def content(table: FunctionTable) -> list[Function]:
+    functions = tables.content(table)
     return [
-        (
-            table.start[f],
-            table.size[f],
-            KINDS.index(table.kinds[table.kind[f]]),
-            [(at, RULES.index(rule)) for at, rule in table.rows(f)],
-        )
-        for f in range(len(table))
+        (start, size, KINDS.index(kind), [(at, RULES.index(rule)) for at, rule in rows]) for start, size, kind, rows in functions
     ]
 
 
