@@ -1,7 +1,7 @@
 """Runs a process that works on one package after the other, within limits. If it crashes or hangs, only one package fails.
 
 The process runs a new program instead of being a mere fork, because a fork would copy the locks of a Dask worker's threads, held
-or not. It kills itself when its parent dies, even if the parent is killed.
+or not. It kills itself when its parent dies, even if the parent is killed, and even if it is stopped, as SIGCONT then wakes it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from sframegen.base.text import format_count
 from sframegen.fleet.output_directory import OutputDirectory
 from sframegen.fleet.package_work import work_on
 from sframegen.fleet.result_rows import AnswerKind, Finished, RowOutcome, parse_finished
-from sframegen.program.forked import build_death_error, is_readable, receive, send, serve
+from sframegen.program.forked import PR_SET_PDEATHSIG, build_death_error, is_readable, receive, send, serve
 
 if TYPE_CHECKING:
     from sframegen.fleet.run_options import RunOptions
     from sframegen.fleet.sources.items import Item
 
-PROGRAM = "from sframegen.fleet.package_process import main; main()"
+PROGRAM = f"import ctypes; ctypes.CDLL(None).prctl({PR_SET_PDEATHSIG}, {signal.SIGCONT}); from {__name__} import main; main()"
 MAX_LAST_OUTPUT = 1 << 12  # bytes at the end of the process' output in which its last line is searched
 UNPICKLING_ERRORS = (TypeError, ValueError, LookupError, AttributeError, ImportError, PickleError)  # raised for damaged pickles
 
@@ -119,11 +119,10 @@ class PackageProcess:
         self.temporary = mkdtemp(prefix="package-", dir=self.directory)
         self.printed = TemporaryFile()  # noqa: SIM115 - closed with the process
         self.pipe, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        inherited = (child_end.fileno(), self.output.descriptor)
-        numbers = (*inherited, self.options.memory, self.options.timeout)
+        inherited, memory, timeout = (child_end.fileno(), self.output.descriptor), self.options.memory, self.options.timeout
         with child_end:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", PROGRAM, *map(str, numbers), self.output.path],
+                [sys.executable, "-P", "-c", PROGRAM, *map(str, (*inherited, memory, timeout)), self.output.path],
                 pass_fds=inherited,
                 stdin=subprocess.DEVNULL,
                 stdout=self.printed,
@@ -176,7 +175,8 @@ def _kill_when_parent_dies(pipe: int) -> None:
     poll = select.poll()
     poll.register(pipe, 0)  # without any event, only the end of the other side (POLLHUP) is reported
     poll.poll()
-    shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
+    for _ in range(9):  # another thread may still make files in it
+        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
     with suppress(OSError):  # another process still uses it, or a worker does
         os.rmdir(os.path.dirname(os.environ["TMPDIR"]))  # noqa: PTH106, PTH120 - as text
     os.killpg(0, signal.SIGKILL)

@@ -204,7 +204,10 @@ def test_an_interrupted_run_continues(pool: Path, tmp_path: Path, number: signal
 
     def interrupt(path: str, _: int) -> None:
         if path == "/07.tar" and running[0].poll() is None:
-            others.extend(os.pidfd_open(pid) for pid in processes_below(running[0].pid))
+            for pid in processes_below(running[0].pid):
+                others.append(os.pidfd_open(pid))
+                if number == signal.SIGKILL:
+                    os.kill(pid, signal.SIGSTOP)
             running[0].send_signal(number)
             running[0].wait()
 
