@@ -12,8 +12,8 @@ import pytest
 
 from sframegen.profile.bpf.kernel_needs import check_namespace
 from sframegen.profile.bpf.libbpf import LoadError
+from sframegen.profile.machines import PERF_EVENT_OPEN
 
-PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
 BPF = {"x86_64": 321, "aarch64": 280}
 BPF_MAP_CREATE, SMALL_ARRAY = 0, pack("=IIII", 2, 4, 8, 1)  # an array of one 8-byte element
 SOFTWARE, CPU_CLOCK, USER_ONLY = 1, 0, 1 << 5  # exclude_kernel

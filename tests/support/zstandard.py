@@ -1,28 +1,21 @@
-"""Python's own zstd, which is a package before 3.14, and sections compressed with it, as other tools leave them."""
+"""Sections compressed with zstd, as other tools leave them."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+from sframegen.elf.compressed import import_zstd
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import SHDR_SIZE, SHF, ByteOrder, Chdr, pack_records
 from sframegen.format.locate import find_unloaded_section
 
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
-
-
-__all__ = ["compress_section", "compressed", "zstd"]
-
+zstd = import_zstd()
 ELFCOMPRESS_ZSTD = 2
 
 
 def compressed(contents: bytes, order: ByteOrder) -> bytes:
     """Return the contents as a section with SHF_COMPRESSED has them."""
-    return pack_records([Chdr(ELFCOMPRESS_ZSTD, 0, len(contents), 8)], order) + zstd.compress(contents, 19)
+    return pack_records([Chdr(ELFCOMPRESS_ZSTD, 0, len(contents), 8)], order) + bytes(zstd.compress(contents, 19))
 
 
 def compress_section(file: Path) -> None:

@@ -6,10 +6,11 @@ import struct
 
 import pytest
 
+from linker.files.copying import FilePart
 from linker.inject import before_layout, section_table
 from linker.inject.before_layout import can_insert_pages, draft_before_layout
 from linker.inject.front_layout import choose_pieces_to_move, end_of_cleared_bytes, is_unused
-from linker.inject.gaps import Gap
+from linker.inject.gaps import Gap, is_grown, shift_segment, split_at_gaps
 from linker.inject.image import (
     MAX_PROGRAM_HEADERS,
     Image,
@@ -412,3 +413,45 @@ def test_only_so_many_symbols_follow(monkeypatch: pytest.MonkeyPatch) -> None:
         list(symbol_value_patches(elf, draft))
     table = make_section_table(later, DRAFT)
     assert (table.patches, table.added) == ([], (elf.shnum, elf.shnum + 1))
+
+
+# -- gaps
+
+GAPS = (Gap(0, 0x1000), Gap(0x200, 0x30))
+SEGMENT = Phdr(PT.LOAD, 4, 0x100, 0x40_0100, 0x40_0100, 0x80, 0x90, 0x1000)
+FIRST = SEGMENT._replace(p_offset=0, p_vaddr=0x40_0000, p_paddr=0x40_0000)
+GROWN = FIRST._replace(p_vaddr=0x3F_F000, p_paddr=0x3F_F000, p_filesz=0x1080, p_memsz=0x1090)
+
+
+def test_a_segment_moves_with_its_bytes() -> None:
+    """Without bytes in the file it moves only with everything."""
+    assert split_at_gaps(GAPS, [FilePart(0x10, 0x180, 0x80)]) == [FilePart(0x10, 0x1180, 0x80)]
+    assert shift_segment(GAPS, SEGMENT) == SEGMENT._replace(p_offset=0x1100)
+    after = SEGMENT._replace(p_offset=0x200, p_vaddr=0x40_0200)
+    assert shift_segment(GAPS, after) == after._replace(p_offset=0x1230, p_align=0x10)
+    assert shift_segment(GAPS, after._replace(p_align=0x10)).p_align == 0x10
+    assert shift_segment(GAPS, after._replace(p_align=0)).p_align == 0
+    bss = after._replace(p_filesz=0)
+    assert shift_segment(GAPS, bss) == bss._replace(p_offset=0x1200)
+    assert shift_segment(GAPS, bss._replace(p_memsz=0)) == bss._replace(p_memsz=0)
+    assert shift_segment(GAPS, SEGMENT._replace(p_memsz=0)) == SEGMENT._replace(p_memsz=0, p_offset=0x1100)
+
+
+@for_each(
+    ("old", "new", "gaps", "grown"),
+    [
+        (SEGMENT, SEGMENT._replace(p_filesz=0x107F, p_memsz=0x1080), (), True),
+        (SEGMENT, SEGMENT._replace(p_filesz=0x1080, p_memsz=0x1080), (), False),
+        (SEGMENT, SEGMENT._replace(p_filesz=0x7F), (), False),
+        (SEGMENT, SEGMENT._replace(p_memsz=0x8F), (), False),
+        (FIRST, GROWN, GAPS, True),
+        (FIRST, GROWN._replace(p_filesz=0x107F), GAPS, False),
+        (FIRST, GROWN._replace(p_memsz=0x108F), GAPS, False),
+        (FIRST, GROWN._replace(p_vaddr=0x40_0000), GAPS, False),
+        (FIRST._replace(p_paddr=0), GROWN._replace(p_paddr=(1 << 64) - 0x1000), GAPS, True),  # physical addresses wrap
+    ],
+)
+def test_a_load_may_grow_in_its_last_page_and_begin_with_the_gap_before_it(
+    old: Phdr, new: Phdr, gaps: tuple[Gap, ...], grown: bool
+) -> None:
+    assert is_grown(old, new, gaps) is grown

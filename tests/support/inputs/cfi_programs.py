@@ -11,6 +11,7 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from tests.support.inputs.cfi_writer import sleb, uleb
 from tests.support.peers import Peers
 
 
@@ -84,15 +85,6 @@ EDGES = [-(1 << 31), -(1 << 15), -(1 << 7), 0, 1 << 7, 1 << 15, 1 << 31]  # betw
 
 def near(edges: list[int], step: int) -> SearchStrategy[int]:
     return st.builds(lambda edge, by: edge + by * step, st.sampled_from(edges), st.integers(-3, 3))
-
-
-def leb(value: int, *, signed: bool) -> list[int]:
-    out: list[int] = []
-    while True:
-        low, value = value & 0x7F, value >> 7
-        if (value == 0 and not (signed and low & 0x40)) or (signed and value == -1 and low & 0x40):
-            return [*out, low]
-        out.append(low | 0x80)
 
 
 def operations(target: Target) -> SearchStrategy[list[list[Operation]]]:
@@ -202,10 +194,10 @@ def spell(name: str, operands: tuple[int, ...]) -> str:
     if name.endswith("expression"):
         number, base, offset, *register = operands
         expression = EXPRESSIONS[number](base, offset)
-        code = [opcode, *register, *leb(len(expression), signed=False), *expression]
+        code = [opcode, *register, *uleb(len(expression)), *expression]
     else:
         last = len(operands) - 1
-        code = [opcode, *(byte for n, operand in enumerate(operands) for byte in leb(operand, signed=signed and n == last))]
+        code = [opcode, *(byte for n, operand in enumerate(operands) for byte in (sleb if signed and n == last else uleb)(operand))]
     return f".cfi_escape {', '.join(map(hex, code))}"
 
 
@@ -221,7 +213,7 @@ DEREF, CONSTS, DROP, MINUS, PLUS, PLUS_UCONST, LIT3, BREG0, BREGX = 0x06, 0x11, 
 
 
 def breg(base: int, offset: int) -> list[int]:
-    return [*([BREG0 + base] if base < 32 else [BREGX, *leb(base, signed=False)]), *leb(offset, signed=True)]
+    return [*([BREG0 + base] if base < 32 else [BREGX, *uleb(base)]), *sleb(offset)]
 
 
 EXPRESSIONS = (
@@ -232,16 +224,16 @@ EXPRESSIONS = (
     lambda base, offset: [*breg(base, offset), PLUS_UCONST, 8],
     lambda base, offset: [*breg(base, offset), CONSTS, 8, PLUS, DEREF],
     lambda base, offset: [LIT3, *breg(base, offset), PLUS],
-    lambda base, offset: [*breg(base, 0), CONSTS, *leb(offset, signed=True), MINUS],
+    lambda base, offset: [*breg(base, 0), CONSTS, *sleb(offset), MINUS],
     lambda base, offset: [*breg(base, offset), DEREF, PLUS_UCONST, 8],
     lambda base, offset: [*breg(base, offset), DEREF, DEREF],
     lambda base, offset: [*breg(base, 0), *breg(base, offset), DROP],
-    lambda base, offset: [BREGX, *leb(base, signed=False), *leb(offset, signed=True)],
-    lambda _base, offset: [CONSTS, *leb(offset, signed=True)],
+    lambda base, offset: [BREGX, *uleb(base), *sleb(offset)],
+    lambda _base, offset: [CONSTS, *sleb(offset)],
     # on the stack that a register's expression finds: the CFA
-    lambda _base, offset: [PLUS_UCONST, *leb(abs(offset), signed=False)],
-    lambda _base, offset: [CONSTS, *leb(offset, signed=True), PLUS],
-    lambda _base, offset: [CONSTS, *leb(offset, signed=True), PLUS, DEREF],
+    lambda _base, offset: [PLUS_UCONST, *uleb(abs(offset))],
+    lambda _base, offset: [CONSTS, *sleb(offset), PLUS],
+    lambda _base, offset: [CONSTS, *sleb(offset), PLUS, DEREF],
 )
 
 

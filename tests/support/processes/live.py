@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,6 +19,7 @@ from sframegen.stack.live.process import Process
 from sframegen.stack.report import Symbols
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.frames import Thread
+from tests.support.commands import start
 from tests.support.peers import Compiler
 
 # What every program begins with: hold() says "here\n" and waits for a byte.
@@ -162,12 +163,7 @@ def state_of(pid: int) -> str:
     return state
 
 
-def stack_line(*arguments: object) -> list[str]:
-    return [sys.executable, "-P", "-m", "sframegen", "stack", *map(str, arguments)]
-
-
-def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(stack_line(*arguments), capture_output=True, text=True, check=False, timeout=300)
+command = partial(start, "stack", timeout=300)
 
 
 class Names:
