@@ -63,8 +63,7 @@ def test_all_kinds_of_frames(own_stack: OwnStack, flags: str) -> None:
     for tool in ("mold", "lld"):
         if f"={tool}" in flags:
             needs({"lld": "ld.lld"}.get(tool, tool), tool)
-    program = own_stack.program("cases.c", own_stack.object(), *flags.split())
-    assert frames_of(own_stack.run(program)) > FRAMES
+    assert frames_of(own_stack.run(own_stack.program("cases.c", own_stack.object(), *flags.split()))) > FRAMES
 
 
 @pytest.mark.dear

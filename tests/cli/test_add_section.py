@@ -114,8 +114,7 @@ DETAILS = [
 
 def test_details_tell_the_fate_of_every_byte(calls: Any) -> None:
     calls(lambda path: summary(path, fates=FATES, ignored_fdes={"empty": 1, "duplicate": 3}, output="new"))
-    assert run("-v", "app").stdout.splitlines()[1:] == DETAILS
-    assert len(run("app").stdout.splitlines()) == 1
+    assert (run("-v", "app").stdout.splitlines()[1:], len(run("app").stdout.splitlines())) == (DETAILS, 1)
 
 
 def test_several_files_have_a_total(calls: Any) -> None:

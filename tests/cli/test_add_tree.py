@@ -402,8 +402,7 @@ def test_the_report_tells_all(root: Path, tmp_path: Path) -> None:
     run("--report", report, root)
     assert [path.name for path in tmp_path.iterdir() if "report" in path.name] == ["report.json"]
     document = json.loads(report.read_text())
-    assert document["schema"] == 1
-    assert {*document} == {"schema", "totals", "trees"}
+    assert (document["schema"], {*document}) == (1, {"schema", "totals", "trees"})
     [tree] = document["trees"]
     assert tree["root"] == "pkg"
     assert document["totals"] == tree["totals"]
@@ -471,9 +470,8 @@ def test_check_of_a_directory(root: Path) -> None:
         add_section(root / file, verify=False)
     both = check(root)
     assert (both.exit_code, both.stderr) == (0, "")
-    assert [line.partition(": OK: ")[0] for line in both.stdout.splitlines()] == [
-        f"{root}/usr/bin/tree", f"{root}/usr/lib/libtree.so.1"
-    ]  # fmt: skip
+    names = [line.partition(": OK: ")[0] for line in both.stdout.splitlines()]
+    assert names == [f"{root}/usr/bin/tree", f"{root}/usr/lib/libtree.so.1"]
     assert [one["file"] for one in json.loads(check("--json", root / "usr/bin").stdout)] == [f"{root}/usr/bin/tree"]
     assert str(damaged(root)) in check(root).stderr
 
@@ -495,8 +493,7 @@ def test_json_is_a_list_like_that_of_add_section(root: Path, tmp_path: Path) -> 
     assert [document["file"] for document in documents] == [*map(str, paths)]
     assert documents[1].keys() == {"file", "error"}
     assert f"sframegen: warning: {documents[1]['error']}" in result.stderr.splitlines()
-    again = sframegen("add-section", "--json", paths[0])
-    assert json.loads(again.stdout)[0].keys() == documents[0].keys()
+    assert json.loads(sframegen("add-section", "--json", paths[0]).stdout)[0].keys() == documents[0].keys()
     assert result.exit_code == 0
     removed = remove_tree("--json", "-v", root)
     assert [document.get("restored") for document in json.loads(removed.stdout)] == [True, None, True]

@@ -86,23 +86,13 @@ def test_options_of_add_section_are_its_keywords() -> None:
             assert row.keyword in {option.name for option in options_of(f"sframegen {command}")}
 
 
-@for_each(
-    ("words", "meant"),
-    [
-        ("check --nope", ""),
-        ("check --instructoins", "--instructions"),
-        ("check --instr", "--instructions"),
-        ("add-section --optimise", "--optimize"),
-        ("remove --forced", "--force"),
-        ("link --version", ""),
-    ],
-)
-def test_a_mistyped_name_suggests_a_near_one_or_none(words: str, meant: str) -> None:
-    path, *rest = words.split()
-    status, said = run(f"sframegen {path}", *rest, "file")
-    assert status == 2
-    assert ("Did you mean" in said) == bool(meant)
-    assert re.findall(r"Did you mean '?([\w-]+)'?\?", said) == [meant] * bool(meant)
+def test_a_mistyped_name_suggests_a_near_one_or_none() -> None:
+    typed = {"check --instructoins": "--instructions", "check --instr": "--instructions", "add-section --optimise": "--optimize"}
+    for words, meant in {**typed, "remove --forced": "--force", "check --nope": "", "link --version": ""}.items():
+        command, option = words.split()
+        status, said = run(f"sframegen {command}", option, "file")
+        assert (status, "Did you mean" in said) == (2, bool(meant))
+        assert re.findall(r"Did you mean '?([\w-]+)'?\?", said) == [meant] * bool(meant)
 
 
 def parts_of(line: str) -> list[list[str]]:

@@ -93,8 +93,7 @@ def test_down_and_up_again(file: Path, peers: Peers) -> None:
     assert lost > 0
     assert f"; {lost:,} bytes of code left out" in result.stdout
     printed = subprocess.run([peers.tool("readelf"), "--sframe", file], check=True, capture_output=True, text=True)
-    assert printed.stderr == ""
-    assert printed.stdout == command("dump", file).stdout
+    assert (printed.stderr, printed.stdout) == ("", command("dump", file).stdout)
     assert subprocess.run([file], check=False, capture_output=True, text=True).returncode == 0
 
     result = run("--optimize", "none", "--sframe-version", 3, file)
@@ -130,8 +129,7 @@ def test_version_2_with_rows_without_words_is_written_again(
     assert api.convert(file, 2).left_out == {
         Reason.OUTERMOST.value: sum(end - at for at, end, said in claim_spans(before) if said.rule == OUTERMOST)
     }
-    after = read_sframe(open_elf(file)).table
-    assert OUTERMOST not in after.rules
+    assert OUTERMOST not in read_sframe(open_elf(file)).table.rules
     assert sframegen.read(file).rule_at(bottom) is None
     assert [found for found in api.check(file).findings if found.severity] == []
     assert api.convert(file, 2).functions == 0  # nothing more to do
@@ -244,8 +242,7 @@ def test_an_empty_section_is_refused(tmp_path: Path) -> None:
 
 def test_nothing_left_is_refused(tmp_path: Path) -> None:
     drap = Rule(Where(10, 0), Where(None, -8, deref=True))
-    file = small_file(tmp_path / "file", table_of(drap, Kind(FdeType.FLEX)))
-    result = run("--sframe-version", 2, file)
+    result = run("--sframe-version", 2, small_file(tmp_path / "file", table_of(drap, Kind(FdeType.FLEX))))
     assert (result.exit_code, result.stdout) == (1, "")
     assert "nothing in its SFrame section can be expressed in version 2" in result.stderr
 

@@ -126,8 +126,7 @@ def test_without_cfi_only_what_touches_is_joined(file: Path, peers: Peers) -> No
 
 
 def test_cfi_that_cannot_be_read_is_refused(file: Path) -> None:
-    elf = open_elf(file)
-    section = elf.section(".eh_frame")
+    section = open_elf(file).section(".eh_frame")
     assert section is not None
     data = bytearray(file.read_bytes())
     data[section.header.sh_offset + 8] = 0xEE  # the version of the first CIE

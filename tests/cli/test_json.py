@@ -78,17 +78,10 @@ def printed(*arguments: str | Path | int) -> Any:
     return found[0] if isinstance(found, list) and len(found) == 1 else found
 
 
-@for_each(
-    "line",
-    [
-        "lookup nope 0",
-        "merge -o nope/out nope",
-        "merge -o out FILE nope",
-        "merge -o out --map nope FILE FILE",
-        "merge -o out --linker nope FILE",
-        "merge -o out --map FILE nope FILE",
-    ],
-)
+MERGES = ("nope/out nope", "out FILE nope", "out --map nope FILE FILE", "out --linker nope FILE", "out --map FILE nope FILE")
+
+
+@for_each("line", ["lookup nope 0", *(f"merge -o {rest}" for rest in MERGES)])
 @pytest.mark.usefixtures("empty_folder")
 def test_commands_with_one_result_print_the_refusal_as_that(line: str, compile_c: Compiler) -> None:
     file = compile_c(SOURCE, "-c") if "--map" not in line else compile_c(SOURCE)

@@ -10,6 +10,7 @@ import subprocess
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
@@ -113,17 +114,11 @@ def nobody() -> Iterator[None]:
             os.setresuid(0, 0, 0)
 
 
+OF_SEVERAL = ("add-section -j1", "remove -j1", "convert -j1 --sframe-version 2", "check -j1", "dump")
+
+
 @pytest.mark.parametrize(
-    "command",
-    [
-        "add-section -j1 secret missing",
-        "remove -j1 secret missing",
-        "convert -j1 --sframe-version 2 secret missing",
-        "check -j1 secret missing",
-        "dump secret missing",
-        "lookup secret main",
-        "merge -o out.o secret",
-    ],
+    "command", [*(f"{one} secret missing" for one in OF_SEVERAL), "lookup secret main", "merge -o out.o secret"]
 )
 def test_a_file_that_may_not_be_read_is_refused_and_the_others_are_done(
     command: str, program: Path, monkeypatch: pytest.MonkeyPatch
@@ -149,10 +144,7 @@ def test_rights_that_a_copy_cannot_have(program: Path, monkeypatch: pytest.Monke
     program.chmod(0o6755)
     os.setxattr(program, "security.capability", CAPABILITY)
     before = program.read_bytes()
-
-    def refuse(*_: object) -> None:
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
-
+    refuse = Mock(side_effect=PermissionError(errno.EPERM, os.strerror(errno.EPERM)))
     monkeypatch.setattr("os.fchown", refuse)
     monkeypatch.setattr("os.setxattr", refuse)
     copy = program.with_name("copy")

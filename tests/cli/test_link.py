@@ -240,8 +240,7 @@ def test_status_output_and_open_files_are_passed_on(here: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGINT])
 def test_a_signal_that_ends_the_linker(here: Path, number: signal.Signals) -> None:
-    linker = script(here / "linker", f"kill -{int(number)} $$")
-    assert run(*TOOL, "--", linker).returncode == -number
+    assert run(*TOOL, "--", script(here / "linker", f"kill -{int(number)} $$")).returncode == -number
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -249,8 +248,7 @@ def test_a_signal_to_us_is_one_to_the_linker(here: Path, number: signal.Signals)
     linker = script(here / "linker", f"trap 'echo caught; exit 5' {int(number)}; kill -{int(number)} $PPID; read x")
     with subprocess.Popen([*TOOL, "--", linker], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert process.stdout.read() == "caught\n"
-        assert process.wait() == 5
+        assert (process.stdout.read(), process.wait()) == ("caught\n", 5)
 
 
 def test_a_signal_that_is_ignored_stays_so(here: Path) -> None:

@@ -35,14 +35,15 @@ if TYPE_CHECKING:
 MAIN = "int main(void) { return 7; }\n"
 
 
-@pytest.fixture
 def library() -> Path:
+    """The test is skipped without it."""
     if not (HERE / PRELOAD).exists():
         pytest.skip("this installation has no libsframe-backtrace: no C compiler made it")
     return Path(make_environment({})["LD_PRELOAD"])
 
 
 def preload(*words: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    library()
     return start("preload", *words, env=os.environ | environ)
 
 
@@ -50,13 +51,12 @@ def shown(name: str) -> tuple[str, ...]:
     return "--", "sh", "-c", f'echo "${name}"'
 
 
-def test_the_command_has_the_library_first(library: Path) -> None:
-    assert preload(*shown("LD_PRELOAD")).stdout == f"{library}\n"
+def test_the_command_has_the_library_first() -> None:
+    assert preload(*shown("LD_PRELOAD")).stdout == f"{library()}\n"
     done = preload(*shown("LD_PRELOAD"), LD_PRELOAD="libm.so.6")
-    assert (done.stdout, done.stderr, done.returncode) == (f"{library}:libm.so.6\n", "", 0)
+    assert (done.stdout, done.stderr, done.returncode) == (f"{library()}:libm.so.6\n", "", 0)
 
 
-@pytest.mark.usefixtures("library")
 def test_the_exit_status_is_that_of_the_command() -> None:
     assert preload("--", "sh", "-c", "exit 3").returncode == 3
     assert preload("--", "sh", "-c", "kill -9 $$").returncode == -9
@@ -66,17 +66,16 @@ def test_the_exit_status_is_that_of_the_command() -> None:
         assert done.stderr.splitlines()[-1].startswith(f"Error: {words}: not a program: {why}")
 
 
-@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("given", [{}, {"LC_CTYPE": "C.UTF-8"}])
 def test_the_command_has_the_locale_and_the_signals_of_its_user(given: dict[str, str]) -> None:
     """Python itself sets LC_CTYPE where the locale is C, and ignores signals."""
+    library()
     command = ("preload", "--", "sh", "-c", "env; grep SigIgn: /proc/self/status")
     *variables, ignored = start(*command, check=True, env={"PATH": os.environ["PATH"], **given}).stdout.splitlines()
     assert ("LC_CTYPE=C.UTF-8" in variables) == bool(given)
     assert int(ignored.split()[1], 16) & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1) == 0
 
 
-@pytest.mark.usefixtures("library")
 def test_the_loader_that_an_argument_names_is_not_run(compile_c: Compiler, tmp_path: Path) -> None:
     """Only the command is to be run: `sframegen preload -- file ./suspect` runs nothing of ./suspect."""
     loader = tmp_path / "loader"
@@ -89,14 +88,12 @@ def test_the_loader_that_an_argument_names_is_not_run(compile_c: Compiler, tmp_p
     assert not (tmp_path / "was-run").exists()
 
 
-@pytest.mark.usefixtures("library")
 def test_stores_are_those_of_options_then_of_the_environment(tmp_path: Path) -> None:
     done = preload("--sections", tmp_path, *shown(VARIABLE), **{VARIABLE: "/a:/b"})
     assert done.stdout == f"{tmp_path}:/a:/b\n"
     assert preload(*shown(VARIABLE), **{VARIABLE: ""}).stdout == "\n"
 
 
-@pytest.mark.usefixtures("library")
 def test_objects_without_a_section_are_named(compile_c: Compiler) -> None:
     program = compile_c(MAIN)
     done = preload("--verbose", "--", program)
@@ -111,7 +108,6 @@ def test_objects_without_a_section_are_named(compile_c: Compiler) -> None:
         assert done.stderr.splitlines() == [said] * (1 + len(also) // 2)
 
 
-@pytest.mark.usefixtures("library")
 def test_detached_makes_the_missing_sections_once(compile_c: Compiler, tmp_path: Path) -> None:
     program = tmp_path / "program"
     sframegen.add_section(compile_c(MAIN, "-Wl,--build-id"), output=program)
@@ -128,7 +124,6 @@ def test_detached_makes_the_missing_sections_once(compile_c: Compiler, tmp_path:
     assert preload("--detached", store, *shown(VARIABLE)).stdout == f"{store}\n"
 
 
-@pytest.mark.usefixtures("library")
 def test_programs_among_the_arguments_and_other_libraries(compile_c: Compiler, tmp_path: Path) -> None:
     """Of a script that starts a program, and of a library that is loaded later."""
     program, text = compile_c(MAIN), tmp_path / "text"
@@ -188,8 +183,8 @@ def test_an_installation_without_it_says_the_remedy(monkeypatch: pytest.MonkeyPa
         make_environment({})
 
 
-@pytest.mark.usefixtures("library")
 def test_an_installation_in_a_path_with_a_space(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    library()
     spaced = tmp_path / "a place"
     spaced.mkdir()
     shutil.copy(HERE / PRELOAD, spaced)

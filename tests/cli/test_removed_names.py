@@ -28,8 +28,7 @@ def test_an_old_name_works_and_a_note_has_the_new_one() -> None:
     for name, present in RENAMED.items():
         command, _, old = name.rpartition(" ")
         for words in ([old, *values.get(old, [])], ["=".join([old, *values.get(old, [])])]):
-            result = CliRunner().invoke(cli, [*command.split(), *words, "--nope"])
-            note, *rest = result.stderr.splitlines()
+            note, *rest = CliRunner().invoke(cli, [*command.split(), *words, "--nope"]).stderr.splitlines()
             assert note == f"sframegen: {old} is now {present}; the old name works until 1.1"
             assert rest[-1].startswith("Error: No such option")
             assert "--nope" in rest[-1]

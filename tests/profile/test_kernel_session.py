@@ -6,8 +6,11 @@ import gc
 import os
 import time
 from contextlib import closing, contextmanager
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
@@ -102,12 +105,8 @@ def test_helpers_begin_first_and_go_first(monkeypatch: pytest.MonkeyPatch) -> No
     """One that waited for a processor would be taken for a file system that does not answer."""
     own = os.getpriority(os.PRIO_PROCESS, 0)
     seen: list[int] = []
-
-    def refuse(*_: object, **__: object) -> None:
-        raise EventError("what is made after them")
-
     monkeypatch.setattr(kernel_session, "begin_helpers", lambda: seen.append(os.getpriority(os.PRIO_PROCESS, 0)))
-    monkeypatch.setattr(kernel_session, "TableBuilder", refuse)
+    monkeypatch.setattr(kernel_session, "TableBuilder", Mock(side_effect=EventError("what is made after them")))
     with pytest.raises(EventError):
         KernelSession(plan_for(os.getpid()))
     assert seen == [RAISED_PRIORITY if own == 0 == os.geteuid() else own]
@@ -190,22 +189,14 @@ def test_samples_are_taken_while_the_profiler_is_busy_for_longer_than_the_ring_b
     assert collected.stacks.samples > 3 * BUFFER // 2 // MAX_COPY
 
 
-class SlowClock:
-    """A machine on which everything takes a second, but no CPU time."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.time, self.process_time, self.monotonic_ns = time.time, lambda: 0.0, time.monotonic_ns
-
-    def monotonic(self) -> float:
-        self.now += 1
-        return self.now
-
-
 @pytest.mark.sampled
 def test_a_slow_file_system_does_not_keep_a_process_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what costs CPU time is done more rarely."""
-    monkeypatch.setattr(kernel_session, "time", SlowClock())
+    """Only what costs CPU time is done more rarely. On this machine everything takes a second, but no CPU time."""
+    seconds = count(1.0)
+    clock = SimpleNamespace(
+        monotonic=lambda: next(seconds), process_time=lambda: 0.0, time=time.time, monotonic_ns=time.monotonic_ns
+    )
+    monkeypatch.setattr(kernel_session, "time", clock)
     with begun(os.getpid()) as session:
         assert session._publications._not_before == {}
 

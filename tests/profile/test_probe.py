@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,6 +19,9 @@ from sframegen.profile.bpf.libbpf import LoadError
 from sframegen.profile.events.attributes import EventAttributes, EventError
 from sframegen.profile.probe import CAPABILITIES, Backend, probe
 from sframegen.profile.this_machine import RAISED_PRIORITY, raised_priority
+
+fails = Mock(side_effect=LoadError("it is not there"))
+refused = Mock(side_effect=PermissionError(errno.EPERM, "Operation not permitted"))
 
 
 @pytest.fixture
@@ -32,10 +36,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(module, "in_user_namespace", lambda: False)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     return monkeypatch
-
-
-def fails() -> None:
-    raise LoadError("it is not there")
 
 
 def test_all_is_there(machine: pytest.MonkeyPatch) -> None:
@@ -106,10 +106,7 @@ def test_one_protected_process_does_not_hide_that_others_are_shown(machine: pyte
 
 
 def test_where_nothing_is_allowed_it_says_so(machine: pytest.MonkeyPatch) -> None:
-    def refused(*_: object) -> int:
-        raise EventError("not allowed", 13)
-
-    machine.setattr(module, "open_event", refused)
+    machine.setattr(module, "open_event", Mock(side_effect=EventError("not allowed", 13)))
     for level, helps in ((3, True), (2, False)):
         machine.setattr("sframegen.profile.events.attributes.read_paranoid_level", lambda level=level: level)
         found = probe()
@@ -123,10 +120,6 @@ def test_this_machine_is_looked_at_without_an_error() -> None:
     assert json.loads(json.dumps(found.json_fields()))["backends"].keys() == {"own", "other", "all"}
     assert all("\n" not in line for line in found.report_lines())
     assert len(found.report_lines()) == len(found.facts) + 3 + len(found.remedies)
-
-
-def refused(*_: object) -> int:
-    raise PermissionError(errno.EPERM, "Operation not permitted")
 
 
 def test_root_of_a_user_namespace_is_not_root_of_the_machine(machine: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -338,24 +339,12 @@ def test_what_is_wrong_is_one_line() -> None:
     assert wrong == {}
 
 
-class Received:
-    """A session that a signal reaches while it uses what it has received."""
-
-    plan = ProfilePlan(None, find_event("cpu-clock"), 99)
-
-    def __init__(self) -> None:
-        self.used = 0
-
-    def advance(self) -> None:
-        signal.raise_signal(signal.SIGINT)
-        self.used += 1
-
-
 def test_a_signal_waits_until_what_was_received_is_used() -> None:
-    session = Received()
+    plan = ProfilePlan(None, find_event("cpu-clock"), 99)
+    session = Mock(plan=plan, advance=Mock(side_effect=lambda: signal.raise_signal(signal.SIGINT)))
     with Interrupts() as interrupts:
-        sample_until_end(session, interrupts, None, None)  # type: ignore[arg-type] # all of a session that it needs
-    assert session.used == 1
+        sample_until_end(session, interrupts, None, None)
+    assert session.advance.call_count == 1
 
 
 def microseconds(profile: dict[str, Any], function: str) -> int:

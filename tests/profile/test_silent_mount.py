@@ -28,12 +28,7 @@ if TYPE_CHECKING:
 
 IN = struct.Struct("<IIQQIIII")  # len, opcode, unique, nodeid, uid, gid, pid, padding
 OUT = struct.Struct("<IiQ")  # len, error, unique
-ATTR = struct.Struct("<6Q10I")
 LOOKUP, FORGET, GETATTR, OPEN, READ, INIT, OPENDIR, INTERRUPT, BATCH_FORGET = 1, 2, 3, 14, 15, 26, 27, 36, 42
-NO_REPLY = (FORGET, INTERRUPT, BATCH_FORGET)
-INIT_REPLY = struct.Struct("<4I2H2I2H8I")
-OPEN_REPLY = struct.Struct("<Q2I")
-READ_REQUEST = struct.Struct("<QQI")
 ROOT = 1  # its number
 MAX_READ = 1 << 17
 ENOENT, ENOSYS = 2, 38
@@ -86,7 +81,7 @@ class SilentMount:
         while True:
             request = os.read(device, WHOLE)
             _, opcode, unique, node, *_ = IN.unpack_from(request)
-            if self._is_silent[0] or opcode in NO_REPLY:
+            if self._is_silent[0] or opcode in (FORGET, INTERRUPT, BATCH_FORGET):
                 continue
             error, reply = self._answer(opcode, node, request[IN.size :])
             with suppress(FileNotFoundError):  # whoever asked has gone
@@ -95,7 +90,7 @@ class SilentMount:
     def _answer(self, opcode: int, node: int, body: bytes) -> tuple[int, bytes]:
         if opcode == INIT:
             major, minor, ahead, _ = struct.unpack_from("<4I", body)
-            return 0, INIT_REPLY.pack(major, min(minor, 31), ahead, 0, 12, 9, MAX_READ, 1, 32, 0, *[0] * 8)
+            return 0, struct.pack("<4I2H2I2H8I", major, min(minor, 31), ahead, 0, 12, 9, MAX_READ, 1, 32, 0, *[0] * 8)
         if opcode == LOOKUP:
             name = os.fsdecode(body.rstrip(b"\0"))
             if name not in self._names:
@@ -105,9 +100,9 @@ class SilentMount:
         if opcode == GETATTR:
             return 0, struct.pack("<Q2I", 0, 0, 0) + self._attributes(node)
         if opcode in (OPEN, OPENDIR):
-            return 0, OPEN_REPLY.pack(0, 0, 0)
+            return 0, struct.pack("<Q2I", 0, 0, 0)
         if opcode == READ:
-            _, offset, size = READ_REQUEST.unpack_from(body)
+            _, offset, size = struct.unpack_from("<QQI", body)
             return 0, self._contents[node - ROOT - 1][offset : offset + size]
         return ENOSYS, b""
 
@@ -115,7 +110,7 @@ class SilentMount:
         """Valid for no time: each look at them is a request."""
         size = 0 if node == ROOT else len(self._contents[node - ROOT - 1])
         mode = stat.S_IFDIR | 0o755 if node == ROOT else stat.S_IFREG | 0o755
-        return ATTR.pack(node, size, -(-size // 512), 1, 1, 1, 0, 0, 0, mode, 1, 0, 0, 0, 4096, 0)
+        return struct.pack("<6Q10I", node, size, -(-size // 512), 1, 1, 1, 0, 0, 0, mode, 1, 0, 0, 0, 4096, 0)
 
 
 BUSY = """

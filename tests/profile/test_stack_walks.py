@@ -8,7 +8,9 @@ import struct
 from array import array
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -57,13 +59,6 @@ OTHER_CODE = 0x1000
 STACK = stack_of({SP + 8: place(1)}, 24)
 
 
-class NoCode:
-    """A file of which no code can be read."""
-
-    def at(self, address: int, size: int) -> bytes:
-        raise FormatError(f"{size} bytes at {address:#x} are not in the file")
-
-
 class Builder:
     """Has those tables ready that a test gives it."""
 
@@ -90,7 +85,7 @@ class Run:
         self.collected, self.builder, files = Collected("cpu-clock", "copies", 99), Builder(), TracedFiles()
         self.first, self.second = [file.number for name in "ab" if (file := files._add_file(name))]
         for number in (self.first, self.second):
-            files.by_number[number].elf = cast("ElfFile", NoCode())
+            files.by_number[number].elf = cast("ElfFile", SimpleNamespace(at=Mock(side_effect=FormatError("no code can be read"))))
         self.files = files.by_number
         self.spans = [CodeSpan(OTHER_CODE, 2 * OTHER_CODE, 0, self.second), CodeSpan(CODE.start, CODE.stop, BIAS, self.first)]
         self.processes = Processes(MappingResolver(files))
@@ -122,8 +117,7 @@ def test_stacks_wait_for_the_table_of_their_file() -> None:
     assert run.stacks() == [(End.OUTERMOST, 2, 2)]
     assert (run.builder.requested, len(run.walks)) == ([run.first, run.second], 1)
     run.give(run.second, None)
-    assert run.stacks()[1:] == [(End.NO_RULE, 1, 1)]
-    assert len(run.walks) == 0
+    assert (run.stacks()[1:], len(run.walks)) == ([(End.NO_RULE, 1, 1)], 0)
 
 
 def test_a_stack_that_meets_another_file_waits_again() -> None:
@@ -151,8 +145,7 @@ def test_what_waits_at_the_end_is_walked_without_a_proof_or_lost() -> None:
     run.walk()
     run.walk(OTHER_CODE + 1)
     run.walks.finish()
-    assert run.stacks() == [(End.NO_RULE, 1, 1)]
-    assert run.collected.lost == {NO_TABLE_IN_TIME: 1}
+    assert (run.stacks(), run.collected.lost) == ([(End.NO_RULE, 1, 1)], {NO_TABLE_IN_TIME: 1})
 
 
 def test_a_file_that_was_rewritten_before_its_first_sample_has_no_rules() -> None:
@@ -245,8 +238,7 @@ def test_time_off_the_cpu_is_lost_once() -> None:
     frames = memoryview(array("Q", WAITED.start.frames))
     counted.keep_stack(NewStack(6, 7, 0, End.OUTERMOST, "program", frames))  # this one is known after all
     counted.add_counts({(5, 7, 0): SampleCount(3, 1000), (6, 7, 0): SampleCount(2, 1000)}, last=True)
-    assert collected.lost == {NO_TABLE_IN_TIME: 4}
-    assert collected.stacks.samples == 2
+    assert (collected.lost, collected.stacks.samples) == ({NO_TABLE_IN_TIME: 4}, 2)
 
 
 def test_a_sample_has_the_name_that_its_process_had_then() -> None:
@@ -322,8 +314,7 @@ def test_those_that_are_dropped_are_named() -> None:
         for number, hashed in enumerate((0, 8, 9), 1):
             one = waiting(number, b"x")
             where = WHERE._replace(frames=[OffCpu.SLEEPING.frame])
-            record = one.record._replace(pid=number, hash=hashed, start=where)
-            dropped = stacks.add(one._replace(record=record))
+            dropped = stacks.add(one._replace(record=one.record._replace(pid=number, hash=hashed, start=where)))
         assert dropped == [UnwalkedStack(1, 1)]
         stacks.make_due({3})
         assert stacks.drop() == [UnwalkedStack(number, 1, (hashed, hashed ^ CHANGED)) for number, hashed in ((3, 9), (2, 8))]

@@ -235,8 +235,7 @@ def test_a_length_that_is_read_in_two_halves() -> None:
     for torn in (0x08, 0x1F0):
         data = bytearray(whole.pieces[TABLES])
         data[8:16] = torn.to_bytes(8, "little")
-        film = Film([Pieces({TABLES: bytes(data)}), whole])
-        describer._memory = film
+        describer._memory = Film([Pieces({TABLES: bytes(data)}), whole])
         assert plain(describer.look_up(TEXT + 165)) == process.expected(TEXT + 165)
 
 
@@ -248,15 +247,13 @@ def test_entries_that_come_while_the_next_table_is_found_are_not_lost() -> None:
         process.append(entry_of(16, 16 * number, RULES[0], AMD64))
     mixed[16:24] = process.memory.pieces[TABLES][16:24]
     after = picture(process)
-    film = Film([after, Pieces(after.pieces | {TABLES: bytes(mixed)}), after])
-    describer = Followed(film, INFO, AMD64)
+    describer = Followed(Film([after, Pieces(after.pieces | {TABLES: bytes(mixed)}), after]), INFO, AMD64)
     for pc in range(TEXT, TEXT + 80, 16):
         assert plain(describer.look_up(pc)) == process.expected(pc)
 
 
 def test_tables_that_begin_anew_are_read_anew() -> None:
-    process = filled()
-    describer = process.describer()
+    describer = filled().describer()
     describer.refresh()
     fresh = filled(3, room=5, apart=40)
     describer._memory = fresh.memory
@@ -297,20 +294,11 @@ def test_headers_that_are_refused(header: JitTable, message: str) -> None:
         with_header(header, ENTRY, TABLES + 0x1000).look_up(TEXT)
 
 
-@for_each(
-    "entry",
-    [
-        JitEntry(0, 0, 8, -8, 0, 3),
-        JitEntry(0x1001, 0, 8, -8, 0, 3),
-        JitEntry(1, 0x1000, 8, -8, 0, 3),
-        JitEntry(2**32 - 1, 2**32 - 1, 8, -8, 0, 3),
-        JitEntry(16, 0, 8, -8, 0, 0x43),
-        JitEntry(16, 0, 8, -8, 1, 3),
-    ],
-)
-def test_entries_that_are_refused(entry: JitEntry) -> None:
-    with pytest.raises(FormatError):
-        with_header(JitTable(24, 24, 0, 24, 21), encode(entry)).look_up(TEXT)
+def test_entries_that_are_refused() -> None:
+    wrong = [(0, 0, 0, 3), (0x1001, 0, 0, 3), (1, 0x1000, 0, 3), (2**32 - 1, 2**32 - 1, 0, 3), (16, 0, 0, 0x43), (16, 0, 1, 3)]
+    for size, start, fp, info in wrong:
+        with pytest.raises(FormatError):
+            with_header(JitTable(24, 24, 0, 24, 21), encode(JitEntry(size, start, 8, -8, fp, info))).look_up(TEXT)
 
 
 def test_entries_out_of_order_are_refused() -> None:
@@ -369,8 +357,7 @@ def test_time_is_looked_at_between_tables_and_the_next_reading_goes_on() -> None
 
 def test_a_long_table_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jit_tables, "ENTRIES_PER_READ", 2)
-    process = filled(room=7)
-    one = JitTables(process.memory, INFO, AMD64)
+    one = JitTables(filled(room=7).memory, INFO, AMD64)
     with pytest.raises(BudgetError):
         one.refresh(Budget(entries=TABLE_COST + 4, clock=lambda: 0.0))
     assert len(one) == 4

@@ -71,8 +71,7 @@ def test_a_child_is_known_before_it_runs(compile_c: Compiler) -> None:
         sampled.until(lambda: sampled.walker.statistics()[Statistic.SAMPLES] > 30)
         sampled.end()
         assert not [record for record in sampled.unfinished() if record.pid == child]
-        ends = {stack.end for stack in sampled.stacks().values() if stack.pid == child}
-        assert ends == {End.OUTERMOST}
+        assert {stack.end for stack in sampled.stacks().values() if stack.pid == child} == {End.OUTERMOST}
 
 
 @needs_bpf
@@ -105,11 +104,13 @@ def test_an_address_range_used_again_gives_no_stale_frame(compile_c: Compiler) -
         sampled.until(lambda: len(sampled.unfinished()) > 10)
         assert not [stack for stack in sampled.stacks().values() if unpack_frame(stack.frames[0]).file == stale]
         sampled.publish(process.pid)
-        sampled.until(lambda: any(unpack_frame(stack.frames[0]).file != stale for stack in sampled.stacks().values()))
+
+        def files() -> set[int]:
+            return {unpack_frame(stack.frames[0]).file for stack in sampled.stacks().values() if stack.end is End.OUTERMOST}
+
+        sampled.until(lambda: sampled.numbers[str(libraries[1])] in files())
         sampled.end()
-        files = {unpack_frame(stack.frames[0]).file for stack in sampled.stacks().values() if stack.end is End.OUTERMOST}
-        assert sampled.numbers[str(libraries[1])] in files
-        assert stale not in files
+        assert stale not in files()
 
 
 @needs_bpf
@@ -188,8 +189,7 @@ def test_an_extent_is_used_again_only_when_no_process_has_it(monkeypatch: pytest
     assert parts.allocate(6) is None  # a child has it
     used.clear()
     now[0] = 4
-    assert parts.allocate(2) == 0
-    assert parts.allocate(4) == 2
+    assert (parts.allocate(2), parts.allocate(4)) == (0, 2)
     parts.retire(6)
     parts.retire(2)
     now[0] = 6

@@ -7,6 +7,7 @@ import threading
 from contextlib import closing
 from itertools import count
 from typing import TYPE_CHECKING, cast
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
@@ -84,15 +85,12 @@ def test_what_comes_before_room_is_given_back_is_taken_at_once(made: tuple[Recor
     ring, shared = made
     late = [(b"late", 0), (bytes(48), DISCARDED), (b"later", 0)]
 
-    class Fence:
-        def __enter__(self) -> None:
-            pass
+    def write_late(*_: object) -> None:
+        if late and shared.taken < shared.at:
+            shared.write(*late.pop(0))
 
-        def __exit__(self, *_: object) -> None:
-            if late and shared.taken < shared.at:
-                shared.write(*late.pop(0))
-
-    ring._fence = Fence()  # type: ignore[assignment]
+    ring._fence = MagicMock()
+    ring._fence.__exit__.side_effect = write_late
     shared.write(b"first")
     assert ring.take() == [b"first", b"late", b"later"]
     assert shared.taken == shared.at
@@ -206,9 +204,6 @@ def test_without_room_for_a_file_they_stay_in_memory(monkeypatch: pytest.MonkeyP
 
 
 def test_without_a_thread_it_ends_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
     with closing(reader_of(ManyRecords())) as reader, pytest.raises(SframegenError, match=r"can't start new thread: .*`ulimit -v`"):
         reader.start(1.0, lambda: None)

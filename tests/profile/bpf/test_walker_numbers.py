@@ -94,14 +94,9 @@ def test_without_clang_nothing_is_built(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_the_size_of_the_ring_buffer_follows_what_is_sampled() -> None:
-    cases = [
-        (999, 2, 64 * MIB),  # 62.4 MiB are needed
-        (99, 2, 8 * MIB),
-        (999, 64, 64 * MIB),  # the most
-        (1, 1, MIB),  # the least
-        (0, 1, 8 * MIB),  # page faults
-    ]
-    assert [choose_ring_size(hertz, cpus) for hertz, cpus, _ in cases] == [expected for *_, expected in cases]
+    """62.4 MiB are needed of the first; then there are the most, the least, and page faults."""
+    sizes = {(999, 2): 64 * MIB, (99, 2): 8 * MIB, (999, 64): 64 * MIB, (1, 1): MIB, (0, 1): 8 * MIB}
+    assert {asked: choose_ring_size(*asked) for asked in sizes} == sizes
 
 
 def test_a_kernel_that_may_lock_up_is_refused_and_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

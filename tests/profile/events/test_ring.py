@@ -9,6 +9,7 @@ import re
 import struct
 import tempfile
 from typing import TYPE_CHECKING
+from unittest.mock import MagicMock, Mock
 
 import pytest
 from hypothesis import given
@@ -90,18 +91,14 @@ def test_records_come_whole_and_in_order_around_the_end(made_of: list[tuple[int,
 def test_what_comes_before_room_is_given_back_fills_the_buffer_too(made: MadeRing) -> None:
     """A processor that is taken away from us then may be away for long, and the kernel has no room meanwhile."""
 
-    class Held:
-        def __enter__(self) -> None:
-            pass
-
-        def __exit__(self, *_: object) -> None:
-            if made.tail == 0:
-                made.write(record(RecordKind.EXIT, bytes(56)))
+    def fill(*_: object) -> None:
+        if made.tail == 0:
+            made.write(record(RecordKind.EXIT, bytes(56)))
 
     made.write(record(RecordKind.COMM, bytes(24)))
-    made.ring._fence = Held()  # type: ignore[assignment]
-    assert len(made.ring.take()) == 32
-    assert made.ring.filled == 32 + 64
+    made.ring._fence = MagicMock()
+    made.ring._fence.__exit__.side_effect = fill
+    assert (len(made.ring.take()), made.ring.filled) == (32, 32 + 64)
     assert len(made.ring.take()) == made.ring.filled == 64
     assert (made.ring.take(), made.ring.filled) == (b"", 0)
 
@@ -158,10 +155,7 @@ def test_a_descriptor_that_is_no_event_is_refused() -> None:
     ],
 )
 def test_what_helps_depends_on_why_it_is_refused(number: int, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(*_: int) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(mmap, "mmap", refuses)
+    monkeypatch.setattr(mmap, "mmap", Mock(side_effect=OSError(number, os.strerror(number))))
     with pytest.raises(EventError, match=re.escape(f"({os.strerror(number)}){end}") + "$") as caught:
         RingBuffer(-1, 1)
     assert caught.value.number == number

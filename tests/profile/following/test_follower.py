@@ -9,6 +9,7 @@ import subprocess
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
@@ -42,19 +43,14 @@ def following() -> Iterator[Follower]:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The processes whose memory was read."""
-    pids: list[int] = []
-
-    def recorded(pid: int, address: int, size: int) -> bytes:
-        pids.append(pid)
-        return read_memory(pid, address, size)
-
+def asked(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Each look at the memory of a process."""
+    recorded = Mock(wraps=read_memory)
     monkeypatch.setattr(follower, "read_memory", recorded)
-    return pids
+    return recorded
 
 
-def test_the_vdso_is_read_once(asked: list[int]) -> None:
+def test_the_vdso_is_read_once(asked: Mock) -> None:
     """All processes of our kind have the same: none of them can give the others another one."""
     resolver = MappingResolver(TracedFiles())
     [(start, end)] = [(row.start, row.end) for row in parse_mappings(Path("/proc/self/maps").read_bytes()).rows if row.path == VDSO]
@@ -62,7 +58,7 @@ def test_the_vdso_is_read_once(asked: list[int]) -> None:
     first, second = (resolver.find_spans(record, 0) for record in records)
     assert [span.file for span in first] == [span.file for span in second] != [0]
     assert [span.start for span in second] == [1 << 41]
-    assert asked == [os.getpid()]
+    assert [call.args[0] for call in asked.call_args_list] == [os.getpid()]
 
 
 def test_code_that_a_process_makes_is_read_by_pages_and_again_after_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +195,7 @@ def test_code_that_is_made_at_run_time_has_no_file(following: Follower, compile_
 
 
 def test_code_that_a_program_has_moved_to_anonymous_memory_is_that_of_its_file(
-    monkeypatch: pytest.MonkeyPatch, asked: list[int], compile_c: Compiler, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, asked: Mock, compile_c: Compiler, tmp_path: Path
 ) -> None:
     """If it is the same, which is found out once: programs move their code to huge pages. Code above the limit is not read."""
     path = compiled(compile_c, tmp_path, MOVES_CODE, section=False)
@@ -210,7 +206,7 @@ def test_code_that_a_program_has_moved_to_anonymous_memory_is_that_of_its_file(
                 assert following.scan(program.pid)
                 files = check(following, program.pid)
                 assert (str(path) in files) == (not arguments)
-            assert asked.count(program.pid) == (most == MAX_CODE_SIZE)
+            assert [call.args[0] for call in asked.call_args_list].count(program.pid) == (most == MAX_CODE_SIZE)
 
 
 def test_a_file_that_is_deleted_or_replaced_is_still_the_one(following: Follower, compile_c: Compiler, tmp_path: Path) -> None:
@@ -277,8 +273,7 @@ def test_a_process_in_other_namespaces(following: Follower, compile_c: Compiler,
         pytest.skip("no perf events: namespaces are not allowed")
     following.drain()
     pid = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
-    files = check(following, pid)
-    assert (files[f"{inside}/hidden"].why, following.processes.name_of(pid)) == ("", "hidden")
+    assert (check(following, pid)[f"{inside}/hidden"].why, following.processes.name_of(pid)) == ("", "hidden")
     assert not (inside / "hidden").exists()
     assert process.communicate(b".")[0] == b"done\n"
 

@@ -113,12 +113,8 @@ def test_what_a_process_has_mapped_is_opened_even_if_stat_numbers_its_device_oth
     os.close(opener.open(key, where))
     with pytest.raises(FormatError):
         Opener().open(key._replace(major=key.major + 1), where)
-
-    def elsewhere(device: int) -> int:
-        return os_major(device) + 7
-
-    os_major = os.major
-    monkeypatch.setattr("os.major", elsewhere)
+    major = os.major
+    monkeypatch.setattr("os.major", lambda device: major(device) + 7)
     os.close(opener.open(key, where))
     moved = where._replace(pid=NOBODY, time=time.monotonic_ns())
     os.close(opener.open(key, moved))  # the device is known now
@@ -136,11 +132,7 @@ def test_another_file_that_was_mapped_there_for_a_moment_is_not_taken(library: P
     key, where = own_row()
     where = where._replace(time=time.monotonic_ns())
     opened = os.open
-
-    def there(path: str, flags: int) -> int:
-        return opened(library if "/map_files/" in path else path, flags)
-
-    monkeypatch.setattr("os.open", there)
+    monkeypatch.setattr("os.open", lambda path, flags: opened(library if "/map_files/" in path else path, flags))
     descriptor = Opener().open(key, where)
     assert os.fstat(descriptor).st_ino == key.inode
     os.close(descriptor)
@@ -159,8 +151,7 @@ def test_files_have_one_number_for_an_inode(files: TracedFiles, library: Path, m
     monkeypatch.setattr("fcntl.ioctl", lambda *_: (3).to_bytes(8, "little"))
     helpers().close()  # the next one has this ioctl
     assert found(files, library, generation=3) is first
-    assert files.take_new() == [first]
-    assert files.take_new() == []
+    assert (files.take_new(), files.take_new()) == ([first], [])
     assert files.by_number == {1: first}
     helpers().close()  # and the next one has not
 
@@ -223,8 +214,7 @@ def test_numbers_are_limited_and_only_for_elf_files(files: TracedFiles, library:
 def test_a_number_that_is_used_again_gets_no_table_of_its_first_file(files: TracedFiles, library: Path) -> None:
     library.rename(library.with_name("moved"))
     assert files.find_or_open(key_of(library.with_name("moved")), place(library, 0)) is not None
-    assert files.take_without_table() == [1]
-    assert files.release_unused(set()) == [1]
+    assert (files.take_without_table(), files.release_unused(set())) == ([1], [1])
     library.with_name("moved").rename(library)
     opened = found(files, library)
     assert (opened.number, files.take_without_table(), files.take_new()) == (1, [], [opened])

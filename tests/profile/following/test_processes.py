@@ -70,8 +70,7 @@ def test_a_process_with_very_many_mappings_has_its_past() -> None:
     for time in times:
         processes.apply(mapped(PARENT, 64 * time + 16, 64 * time + 24, file=time), time)
     for time in times:
-        spans = processes.spans(PARENT, time)
-        starts = {span.start for span in spans or ()}
+        starts = {span.start for span in processes.spans(PARENT, time) or ()}
         assert 64 * time + 16 in starts
         assert 64 * (time + 1) + 16 not in starts
 
@@ -130,8 +129,7 @@ def test_every_process_has_the_mappings_that_it_had_at_each_time(records: list[M
             case CommRecord():
                 model[record.pid] = {}
             case TaskRecord(begins=True):
-                parent = model.get(record.parent_pid)
-                model[record.pid] = parent
+                model[record.pid] = model.get(record.parent_pid)
             case _:
                 pass
         history.append(dict(model))

@@ -88,8 +88,7 @@ def test_table(profile: NamedProfile) -> None:
 
 
 def test_lines_apart(profile: NamedProfile) -> None:
-    again = stack_of([MAIN._replace(line=13), *CHAIN], 1)
-    count(profile, again)
+    count(profile, stack_of([MAIN._replace(line=13), *CHAIN], 1))
     group_stacks(profile, "comm")
     assert written(profile, ".folded").decode().splitlines()[0] == "program;main;outer;middle [inlined];deepest [inlined] 6"
     profile.by_line = True

@@ -6,6 +6,7 @@ import subprocess
 from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import create_autospec
 
 import pytest
 
@@ -47,8 +48,7 @@ def test_functions_of_files(compile_c: Compiler) -> None:
     at = {symbol.name: symbol.address for symbol in sorted_functions(elf)}
     profile = collected(FileFrame(1, at["f"] + 1), FileFrame(1, at["main"] + 8, guessed=True), count=3)
     profile.files[1] = TracedFile(1, f"{path} (deleted)", elf, build_id=b"\xab\xcd")
-    named = name_stacks(profile)
-    (stack,) = stacks_in(named)
+    (stack,) = stacks_in(name_stacks(profile))
     assert (stack.samples, stack.complete, stack.process, stack.thread) == (3, True, "pro\\ngram", "")
     assert [(one.label, one.object, one.path, one.kind) for one in stack.frames] == [
         ("main [guess]", path.name, str(path), FrameKind.USER),
@@ -74,17 +74,11 @@ def test_each_function_is_named_once_where_a_file_has_no_lines(compile_c: Compil
     start = {symbol.name: symbol.address for symbol in sorted_functions(elf)}["f"]
     profile = collected(*(FileFrame(1, start + offset) for offset in range(4)))
     profile.files[1] = TracedFile(1, "/prog", elf)
-    made: list[int] = []
-    frame_of = naming._Namer.name_frame
-
-    def counted(namer: naming._Namer, pid: int, packed: int) -> NamedFrame:
-        made.append(packed)
-        return frame_of(namer, pid, packed)
-
-    monkeypatch.setattr(naming._Namer, "name_frame", counted)
+    made = create_autospec(naming._Namer.name_frame, side_effect=naming._Namer.name_frame)
+    monkeypatch.setattr(naming._Namer, "name_frame", made)
     named = name_stacks(profile, detail=FrameDetail())
     assert [one.function for stack in stacks_in(named) for one in stack.frames] == ["f"] * 4
-    assert len(made) == 1
+    assert made.call_count == 1
 
 
 def test_functions_of_stripped_files_have_their_start(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
@@ -139,9 +133,9 @@ def test_functions_of_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "kallsyms").write_text(LISTING)
     names = KernelNames(tmp_path / "kallsyms")
     addresses = (0xFFFFFFFF80000000, 0xFFFFFFFF81000001, 0xFFFFFFFF810001FF, 0xFFFFFFFFC0000010, 0xFFFFFFFFFFFFFFFF)
-    assert [names.function_at(address) for address in addresses] == [
-        (None, "[kernel]"), ("_stext", "[kernel]"), ("vfs_read", "[kernel]"), ("probe", "[module]"), (None, "[kernel]"),
-    ]  # fmt: skip
+    functions, objects = zip(*map(names.function_at, addresses), strict=True)
+    assert functions == (None, "_stext", "vfs_read", "probe", None)
+    assert objects == ("[kernel]", "[kernel]", "[kernel]", "[module]", "[kernel]")
     monkeypatch.setattr(naming, "KernelNames", lambda: names)
     (stack,) = stacks_in(name_stacks(collected(FileFrame(KERNEL_FILE, 0xFFFFFFFF81000104))))
     assert [(one.label, one.object, one.address, one.kind) for one in stack.frames] == [

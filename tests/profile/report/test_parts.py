@@ -61,8 +61,7 @@ def test_columns_in_files_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         (label_trees, "MERGED_ROWS", 2),
     ):
         monkeypatch.setattr(module, name, value)
-    in_files = partialmethod(Room.__init__, -1)
-    monkeypatch.setattr(Room, "__init__", in_files)
+    monkeypatch.setattr(Room, "__init__", partialmethod(Room.__init__, -1))
     assert outputs() == whole
 
 
@@ -91,8 +90,7 @@ def test_what_stays_in_memory_does_not_count(monkeypatch: pytest.MonkeyPatch) ->
     room.in_file = True
     done = []
     for size, staying in ((100, 90), (130, 0), (150, 95), (60, 0), (120, 60)):  # after the fourth, 60 of the 95 are left
-        sizes = iter([size, staying])
-        monkeypatch.setattr(growing, "resident_file_bytes", sizes.__next__)
+        monkeypatch.setattr(growing, "resident_file_bytes", iter([size, staying]).__next__)
         room.limit_file_memory()
         done.append(len(rested))
     assert done == [1, 1, 2, 2, 3]

@@ -237,8 +237,7 @@ def test_debug_information_that_cannot_be_read_is_noted(program: Path, tmp_path:
     elf = open_elf(program)
     elf.data = memoryview(bytes(len(elf.data)))
     elf.status = None
-    found = learned(elf, tmp_path, addresses_of(open_elf(program), b"outer").start)
-    [note] = found.notes
+    [note] = learned(elf, tmp_path, addresses_of(open_elf(program), b"outer").start).notes
     assert "symbolic cannot read its debug information" in note
 
 

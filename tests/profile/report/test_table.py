@@ -41,8 +41,7 @@ def test_groups_are_listed_if_there_are_several() -> None:
     lines = list(format_table(group_stacks(named(*EXAMPLE), "pid")))
     at = lines.index("       %  BY PID")
     assert lines[at + 1 : at + 3] == ["    90.0  program (pid 7)", "    10.0  program (pid 8)"]
-    by_object = list(format_table(group_stacks(named(*EXAMPLE), "object")))
-    assert "    80.0  libwork.so" in by_object
+    assert "    80.0  libwork.so" in list(format_table(group_stacks(named(*EXAMPLE), "object")))
     many = named(*(stack("main@program", pid=number) for number in range(30)), by="pid")
     assert "    66.7  20 more" in list(format_table(many))
 
@@ -85,8 +84,7 @@ def test_recursion_is_one_name_with_its_depth() -> None:
 
 def test_a_small_share_is_not_nothing_and_a_large_one_is_not_all() -> None:
     lines = list(format_table(named(stack("rare@a", 1), stack("hot@a", 9999))))
-    assert lines[1].split()[0] == "99.99"
-    assert lines[2].split()[0] == "0.01"
+    assert (lines[1].split()[0], lines[2].split()[0]) == ("99.99", "0.01")
 
 
 def test_without_samples() -> None:

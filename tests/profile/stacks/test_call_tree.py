@@ -8,6 +8,7 @@ import re
 from array import array
 from collections import Counter, deque
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -45,8 +46,7 @@ def test_stacks_come_back_as_they_were(budget: int, tmp_path: Path) -> None:
     room.release_pages()
     expected = Counter({(number % 7, tuple(frames_of(number))): 1 + number % 3 for number in range(STACKS)})
     assert Counter({(stack.pid, stack.frames): stack.samples for stack in stacks}) == expected
-    assert stacks.samples == expected.total()
-    assert stacks.used_files() == {1, 2, 3}
+    assert (stacks.samples, stacks.used_files()) == (expected.total(), {1, 2, 3})
     assert stacks.tree.nodes.count < 20 * STACKS / 4, "callers are shared"
     assert room.in_file == (budget == LITTLE)
     assert list(tmp_path.iterdir()) == [], "files have no names"
@@ -65,14 +65,9 @@ def test_beyond_the_budget_memory_is_given_back(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_an_error_and_what_was_there_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    room = Room(LITTLE, str(tmp_path))
-    numbered = Numbered(room)
-
-    def full(*_: int) -> None:
-        raise OSError(28, "No space left on device")
-
+    numbered = Numbered(Room(LITTLE, str(tmp_path)))
     known = [numbered.number_of(number, 1) for number in range(100)]
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "posix_fallocate", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(OSError, match="No space left"):
         deque((numbered.number_of(number, 2) for number in range(1 << 17)), 0)
     assert [numbered.find(number, 1) for number in range(100)] == known
@@ -113,8 +108,7 @@ def test_a_forked_process_has_no_columns(budget: int, tmp_path: Path) -> None:
     room.grow(column, 1 << 14)
     address = ctypes.addressof(ctypes.c_char.from_buffer(column.map))
     found = Path("/proc/self/smaps").read_text().partition(f"\n{address:x}-")[2]
-    flags = found.partition("VmFlags:")[2].partition("\n")[0].split()
-    assert "dc" in flags, "do not copy on fork"
+    assert "dc" in found.partition("VmFlags:")[2].partition("\n")[0].split(), "do not copy on fork"
 
 
 def test_frames_of_one_process_are_no_frames_of_another() -> None:

@@ -54,8 +54,7 @@ def expected(table: FunctionTable, pc: int) -> DecodedRule | None:
 
 
 def agrees(table: FunctionTable, pcs: Iterable[int]) -> None:
-    order = sorted(range(len(table)), key=table.start.__getitem__)
-    ordered = table.select(order)
+    ordered = table.select(sorted(range(len(table)), key=table.start.__getitem__))
     made = make_decoded_table(table)
     assert {pc: find_rule(made, pc) for pc in pcs} == {pc: expected(ordered, pc) for pc in pcs}
 
@@ -66,8 +65,7 @@ def test_functions_in_any_order_and_one_upon_another(table: FunctionTable) -> No
 
 
 def test_neighbours_with_equal_rules_are_one_row() -> None:
-    signed = PLAIN[0]._replace(ra_signed=True)
-    table = FunctionTable(kinds=KINDS, rules=[*PLAIN, signed])
+    table = FunctionTable(kinds=KINDS, rules=[*PLAIN, PLAIN[0]._replace(ra_signed=True)])
     table.append(0x1000, 16, 0, [(0, 0), (4, 8)])
     table.append(0x1010, 16, 1, [(0, 0)])
     table.append(0x1030, 16, 0, [(0, 0)])

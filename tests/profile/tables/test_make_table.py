@@ -99,8 +99,7 @@ def test_a_damaged_section_is_not_used(python: Path, added: Path, at: int, value
     elf = ElfFile(memoryview(data), "added")
     found = find_sframe(elf)
     assert found is not None
-    place = data.index(found[0])
-    data[place + at] = value
+    data[data.index(found[0]) + at] = value
     made = make_table(elf)
     assert made.origin is Origin.CONVERTED
     assert made.why.startswith(f"added: {why}")
@@ -108,17 +107,14 @@ def test_a_damaged_section_is_not_used(python: Path, added: Path, at: int, value
     assert made.table == make_table(open_elf(python)).table
 
 
-@pytest.mark.parametrize(
-    ("at", "value", "why"),
-    [
+def test_files_of_other_kinds() -> None:
+    for at, value, why in (
         (18, 0, "e_machine 0 (little-endian) is not supported, only AMD64, AArch64, AArch64 big-endian, s390x"),
         (16, ET.REL, "not a program or library for x86-64 or AArch64"),
-    ],
-)
-def test_files_of_other_kinds(at: int, value: int, why: str) -> None:
-    data = bytearray(open_elf(FILES[0]).data)
-    data[at] = value
-    assert make_table(ElfFile(memoryview(data), "other")) == (None, Origin.NOTHING, f"other: {why}")
+    ):
+        data = bytearray(open_elf(FILES[0]).data)
+        data[at] = value
+        assert make_table(ElfFile(memoryview(data), "other")) == (None, Origin.NOTHING, f"other: {why}")
 
 
 def test_call_frame_information_of_nothing() -> None:

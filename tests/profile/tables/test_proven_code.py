@@ -73,8 +73,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TableCache:
 def test_an_unchanged_file_is_not_read_again(program: ElfFile, cache: TableCache) -> None:
     stores = Stores()
     plain = make_table(program, cache)
-    recalled = load_cached_table(program, cache, stores)
-    assert recalled == plain._replace(origin=Origin.CACHED)
+    assert load_cached_table(program, cache, stores) == plain._replace(origin=Origin.CACHED)
     made = make_proven_table(program, cache)
     assert load_cached_table(program, cache, stores) == made
 

@@ -299,7 +299,6 @@ def test_functions_that_cannot_be(programs: Programs, damage: str) -> None:
         struct.pack_into("<Q", data, table + 24, (1 << 64) - 1)
     else:
         (functions,) = struct.unpack_from("<Q", data, table + 64)
-        count = struct.unpack_from("<Q", data, table + 8)[0]
-        for number in range(0, count, 2):
+        for number in range(0, struct.unpack_from("<Q", data, table + 8)[0], 2):
             struct.pack_into("<I", data, table + functions + 8 * number, 0x7FFFFFFF)
     assert find_rule(table_of(ElfFile(memoryview(data))), programs.at["main.main"]) is None

@@ -97,8 +97,7 @@ def test_closing_ends_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None
     with closing(TableBuilder(2, None)) as builder:
         for number in range(4):
             builder.request(number, PYTHON)
-        assert builder.take_ready() == []
-        assert builder.pending == 4
+        assert (builder.take_ready(), builder.pending) == ([], 4)
     assert time.monotonic() - before < time_limits.current.table
 
 

@@ -137,8 +137,7 @@ def rules_of(draw: st.DrawFn, abi: Abi) -> Rule | None:
     cfa = Where(draw(register), 8 * draw(st.integers(2, 6)), draw(st.integers(0, 5)) == 0)
     ra = draw(st.sampled_from([Where(None, -8, deref=True)] * 4 + [Where(abi.sp, 8, deref=True), Where(abi.ra % 32, 0)]))
     saved = Where(abi.sp, 0, deref=True) if cfa.deref else Where(None, -16, deref=True)  # above SP
-    fp = draw(st.sampled_from([None, saved, saved, Where(abi.sp, 0, deref=True), Where(3, 8)]))
-    return Rule(cfa, ra, fp)
+    return Rule(cfa, ra, draw(st.sampled_from([None, saved, saved, Where(abi.sp, 0, deref=True), Where(3, 8)])))
 
 
 @pytest.mark.parametrize("abi", MACHINES, ids=lambda abi: abi.name)
@@ -208,16 +207,14 @@ def test_a_first_frame_that_a_frame_pointer_led_to_is_marked(guessed: bool) -> N
         FileFrame(FILE, place(0) - BIAS, guessed),
         FileFrame(FILE, place(1) - 1 - BIAS, guessed=False),
     ]
-    nowhere = begin._replace(pc=CODE.stop)
-    assert walker.walk(SPANS, nowhere, SP, bytes(SIZE)) is End.NO_MAPPING
+    assert walker.walk(SPANS, begin._replace(pc=CODE.stop), SP, bytes(SIZE)) is End.NO_MAPPING
     assert list(map(unpack_frame, walker.frames())) == [FileFrame(0, CODE.stop, guessed)]
 
 
 @pytest.mark.parametrize("exact", [False, True])
 def test_only_code_that_runs_may_have_the_sp_of_its_caller(exact: bool) -> None:
     """A call pushes its return address, or the caller saved it: SP grows, except from a leaf."""
-    at_sp = Rule(Where(7, 0), Where(7, 0, deref=True))
-    walker = walker_with(AMD64, [at_sp, OUTERMOST])
+    walker = walker_with(AMD64, [Rule(Where(7, 0), Where(7, 0, deref=True)), OUTERMOST])
     end = walker.walk(SPANS, start_of({7: SP}, place(0, 0x10 + (not exact)), exact=exact), SP, stack_of({SP: place(1)}))
     assert end is (End.OUTERMOST if exact else End.NOT_ASCENDING)
     assert addresses(walker) == [place(0) - BIAS, place(1) - 1 - BIAS][: 1 + exact]

@@ -14,6 +14,7 @@ import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
@@ -27,15 +28,11 @@ from sframegen.stack.objects.loaded_objects import LoadedObjects
 from sframegen.stack.snapshot import StackError
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.frames import End, RuleSource
-from tests.support.processes.live import HOLD, MOVES_CODE, Names, Program, between, command, compiled, state_of
-from tests.support.zstandard import compress_section
+from tests.support.processes.live import HOLD, Names, Program, between, command, compiled, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sframegen.elf.file import ElfFile
-    from sframegen.elf.symbols import FunctionColumns
-    from sframegen.stack.names.symbol_files import DebugFiles
     from tests.support.peers import Compiler
 
 pytestmark = [pytest.mark.sampled, pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64")]
@@ -154,16 +151,6 @@ int main(int count, char **arguments) {
 """
 
 
-def test_code_that_a_program_has_moved_to_anonymous_memory(compile_c: Compiler, tmp_path: Path) -> None:
-    for section in (True, False):
-        program = compiled(compile_c, tmp_path, MOVES_CODE, section=section)
-        for arguments in ((), ("changed",)):
-            with Program(program, *arguments) as running:
-                names, thread = Names(running.pid, convert=True).first()
-                assert ("main" in names and between(names, "hold") == ["hold", "main"]) == (not arguments)
-                assert (thread.end is End.OUTERMOST) == (not arguments)
-
-
 def test_a_library_in_the_place_of_another(compile_c: Compiler, tmp_path: Path) -> None:
     """Two libraries of one name, opened one after the other, most likely at the same addresses."""
     library = tmp_path / "library.so"
@@ -206,8 +193,7 @@ def test_another_program_in_the_same_process(compile_c: Compiler, tmp_path: Path
         assert by.process.executable == str(other)
 
 
-@pytest.mark.parametrize("is_compressed", [False, True])
-def test_a_section_that_is_not_loaded(is_compressed: bool, compile_c: Compiler, tmp_path: Path) -> None:
+def test_a_section_that_is_not_loaded(compile_c: Compiler, tmp_path: Path) -> None:
     """Frames are those that the loaded section gives. A file that took the name while the program ran is not the program's."""
     program = compiled(compile_c, tmp_path, RECURSION, *STATIC)
     with Program(program) as running:
@@ -215,8 +201,6 @@ def test_a_section_that_is_not_loaded(is_compressed: bool, compile_c: Compiler, 
     bare = tmp_path / "bare"
     sframegen.remove(program, output=bare, verify=False)
     sframegen.add_section(program, unloaded=True, replace=True, verify=False)
-    if is_compressed:
-        compress_section(program)
     with Program(program) as running:
         names, thread = Names(running.pid).first()
     assert {frame.how for frame in thread.frames if frame.how} == {RuleSource.SFRAME}
@@ -262,8 +246,7 @@ def test_a_stopped_process_stays_stopped(compile_c: Compiler, tmp_path: Path) ->
     assert (names[-1], thread.end) == ("_start", End.OUTERMOST)
     assert state_of(child.pid) == "T"
     child.send_signal(signal.SIGCONT)
-    assert child.communicate(timeout=60)[0] == b"done\n"
-    assert child.returncode == 0
+    assert (child.communicate(timeout=60)[0], child.returncode) == (b"done\n", 0)
 
 
 @pytest.mark.parametrize("death", [None, signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
@@ -336,11 +319,7 @@ def test_a_thread_that_does_not_stop(compile_c: Compiler, tmp_path: Path, monkey
 
 def test_without_room_for_a_thread_nothing_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with a low `ulimit -u`: it was a fault of sframegen."""
-
-    def start(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
     with pytest.raises(OSError, match=os.strerror(errno.EAGAIN)), ptrace.stopped(os.getppid()):
         pytest.fail("it was stopped")
 
@@ -351,9 +330,8 @@ def test_what_would_end_or_stop_the_tracer_waits(recursing: Program) -> None:
     with ptrace.stopped(recursing.pid):
         within = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
-    assert within - before == {
-        signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU,
-    }  # fmt: skip
+    waiting = {f"SIG{name}" for name in ("INT", "TERM", "HUP", "QUIT", "TSTP", "TTIN", "TTOU")}
+    assert {signal.Signals(number).name for number in within - before} == waiting
 
 
 def test_threads_that_execute_the_program_again(compile_c: Compiler, tmp_path: Path) -> None:
@@ -451,19 +429,13 @@ def test_threads_without_end(recursing: Program, monkeypatch: pytest.MonkeyPatch
 
 def test_names_of_a_file_that_is_opened_anew(recursing: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that executes the same program again and again: its symbols are read once."""
-    read: list[ElfFile] = []
-    functions = file_names._read_symbol_tables
-
-    def counting(file: ElfFile, debug_files: DebugFiles) -> list[FunctionColumns]:
-        read.append(file)
-        return functions(file, debug_files)
-
-    monkeypatch.setattr(file_names, "_read_symbol_tables", counting)
+    read = Mock(wraps=file_names._read_symbol_tables)
+    monkeypatch.setattr(file_names, "_read_symbol_tables", read)
     by = Names(recursing.pid)
     for _ in range(3):
         by.tracer.objects = by.symbols.objects = LoadedObjects()
         assert by.first()[0][-1] == "_start"
-    assert len(read) == 1
+    assert read.call_count == 1
 
 
 def test_without_the_right_to() -> None:
@@ -489,8 +461,7 @@ def test_json_tells_all_of_a_function_that_realigns_its_stack(level: str, compil
     assert (thread["tid"], thread["name"], thread["complete"]) == (running.pid, "program", True)
     assert between([frame["function"] for frame in thread["frames"]], "hold") == ["hold", "realigned", "calls", "main"]
     frames = {frame["function"]: frame for frame in thread["frames"]}
-    assert frames["main"]["how"] == "sframe"
-    assert frames["calls"]["cfa"] == frames["main"]["sp"]
+    assert (frames["main"]["how"], frames["calls"]["cfa"]) == ("sframe", frames["main"]["sp"])
     assert frames["main"]["object"] == found["executable"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -168,12 +169,8 @@ def test_many_names_at_once() -> None:
 
 def test_names_of_a_table_of_go_are_demangled_too(compile_c: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program in Go may hold C++, as its detector of races is."""
-
-    class Table:
-        def function_at(self, _address: int) -> NamedFunction:
-            return NamedFunction("_ZN6__tsan4InitEv", 0x10)
-
-    monkeypatch.setattr(gopclntab, "find_go_table", lambda _file: Table())
+    table = SimpleNamespace(function_at=lambda _: NamedFunction("_ZN6__tsan4InitEv", 0x10))
+    monkeypatch.setattr(gopclntab, "find_go_table", lambda _file: table)
     elf = open_elf(compile_c("int main(void) { return 0; }", "-s"))
     learned = FileNames(elf)
     learned.load_names([0x18])

@@ -7,7 +7,8 @@ import random
 import shutil
 import struct
 import subprocess
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import create_autospec
 
 import pytest
 
@@ -137,8 +138,7 @@ def test_each_layout(layout: GoLayout, order: ByteOrder) -> None:
 
 def test_text_that_begins_elsewhere() -> None:
     table = GoTable(memoryview(written(GO_LAYOUTS[-1], text=0)), "little", 0x7000)
-    function = table.function_at(0x7000)
-    assert function == GoFunction("main.main", 0x7000, 0x7040)
+    assert table.function_at(0x7000) == GoFunction("main.main", 0x7000, 0x7040)
 
 
 @for_each("layout", GO_LAYOUTS, ids=[layout.since for layout in GO_LAYOUTS])
@@ -202,17 +202,11 @@ def test_steps_without_sense_are_counted(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not [*table.frames()]
 
 
-def calls_of(method: str, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Return a list that gets the arguments of each call."""
-    calls: list[object] = []
-    original = getattr(GoTable, method)
-
-    def counted(*arguments: object) -> object:
-        calls.append(arguments)
-        return original(*arguments)
-
+def calls_of(method: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The method, with the calls of it."""
+    counted = create_autospec(getattr(GoTable, method), side_effect=getattr(GoTable, method))
     monkeypatch.setattr(GoTable, method, counted)
-    return calls
+    return counted
 
 
 def test_line_tables_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +220,7 @@ def test_line_tables_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     table = GoTable(memoryview(bytes(data)), "little")
     assert table.function_at(TEXT) is not None
     assert not any(map(table.line_at, range(TEXT, TEXT + 0x70)))
-    assert len(calls) < 2 * len(data)
+    assert calls.call_count < 2 * len(data)
 
 
 def test_a_search_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +234,7 @@ def test_a_search_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
     file = elf_file(body + NAMES, [section(SHT.STRTAB, BODY + len(body), len(NAMES))], [load(0, BODY + len(body))] * 9)
     calls = calls_of("function_at", monkeypatch)
     assert find_go_table(ElfFile(memoryview(without_sections(file)))) is None
-    assert 0 < len(calls) <= gopclntab.MAX_CANDIDATES**2
+    assert 0 < calls.call_count <= gopclntab.MAX_CANDIDATES**2
 
 
 def test_sections_that_share_relocations() -> None:
@@ -312,7 +306,6 @@ def with_section(program: Path, data: bytes, name: str, tmp_path: Path) -> Path:
 @for_each("section", [".gopclntab", ".data.rel.ro.gopclntab"])
 def test_names_of_a_stripped_file_come_from_it(section: str, compile_c: Compiler, tmp_path: Path) -> None:
     program = with_section(compile_c("int main(void) { return 0; }"), written(GO_LAYOUTS[-1]), section, tmp_path)
-    names = FileNames(open_elf(program))
-    assert names.at(TEXT + 0x45)[:] == ("main.(*Tree[...]).Insert", TEXT + 0x40)
+    assert FileNames(open_elf(program)).at(TEXT + 0x45)[:] == ("main.(*Tree[...]).Insert", TEXT + 0x40)
     damaged = with_section(compile_c("int main(void) { return 0; }"), b"\xf1\xff\xff\xff" + bytes(100), section, tmp_path)
     assert FileNames(open_elf(damaged)).at(TEXT).name is None

@@ -55,9 +55,8 @@ def target() -> Iterator[Target]:
 
 def test_names(target: Target) -> None:
     target.file.write_text("1000 100 first\n0x1100 0x80 Its second\nnot a line\n\nFFFF800000000000 10 last\n 2000 8 space\n")
-    assert target.names(0xFFF, 0x1000, 0x10FF, 0x1100, 0x117F, 0x1180, 0x2000, 0xFFFF80000000000F) == [
-        None, "first", "first", "Its second", "Its second", None, None, "last",
-    ]  # fmt: skip
+    found = target.names(0xFFF, 0x1000, 0x10FF, 0x1100, 0x117F, 0x1180, 0x2000, 0xFFFF80000000000F)
+    assert found == [None, *["first"] * 2, *["Its second"] * 2, None, None, "last"]
 
 
 def test_space_is_used_again(target: Target) -> None:

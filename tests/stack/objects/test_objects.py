@@ -279,26 +279,18 @@ def test_code_in_anonymous_memory_is_compared_with_the_file_around_it_up_to_limi
         made.memory = CachedMemory(read, "little")
         objects = LoadedObjects()
         for _ in range(2):
-            loaded = loaded_in(made, objects, text.start)
-            assert (loaded.image is not None) == (reads == 4 and not change)
+            assert (loaded_in(made, objects, text.start).image is not None) == (reads == 4 and not change)
         assert asked.count(0x400) == reads
         assert max(asked) <= 0x400
 
 
-@for_each(
-    ("data", "message"),
-    [
-        (elf_bytes(filesz=0x4000), "not in readable memory"),
-        (elf_bytes(filesz=1 << 60), "too many"),
-        (elf_bytes(filesz=5), "bytes of header"),
-        (elf_bytes(section=b"\0" * 100), "magic number"),
-        (elf_bytes(section=section_bytes(S390X)), "for s390x"),
-    ],
-)
-def test_a_section_that_is_none(data: bytearray, message: str) -> None:
-    thread = traced(Made(data), BASE + TEXT)
-    assert thread.end is End.DAMAGED_SECTION
-    assert message in thread.detail
+def test_a_section_that_is_none() -> None:
+    sizes = {0x4000: "not in readable memory", 1 << 60: "too many", 5: "bytes of header"}
+    sections = {b"\0" * 100: "magic number", section_bytes(S390X): "for s390x"}
+    cases = [(elf_bytes(filesz=size), message) for size, message in sizes.items()]
+    for data, message in [*cases, *((elf_bytes(section=section), message) for section, message in sections.items())]:
+        thread = traced(Made(data), BASE + TEXT)
+        assert (thread.end, message in thread.detail) == (End.DAMAGED_SECTION, True), message
 
 
 @given(st.integers(0, EHDR_SIZE + 4 * PHDR_SIZE - 1), st.integers(0, 255))
@@ -344,9 +336,8 @@ def test_code_that_is_mapped_elsewhere_without_its_section(beside: str | None) -
         snapshot.map([row(copy + SECTION, 0x2000, "r", SECTION, inode=5, path=beside)], elf_bytes())
     words = (bytes(0x28) + (BASE + TEXT + 0x210).to_bytes(8, "little")).ljust(0x1000, b"\0")
     thread = traced(snapshot, copy + TEXT, words, STACK + 0x20)
-    assert [(frame.pc - BASE, frame.how) for frame in thread.frames] == [
-        (0x100000 + TEXT, RuleSource.FRAME_POINTER), (TEXT + 0x210, RuleSource.SFRAME),
-    ]  # fmt: skip
+    how = [(frame.pc - BASE, frame.how) for frame in thread.frames]
+    assert how == [(0x100000 + TEXT, RuleSource.FRAME_POINTER), (TEXT + 0x210, RuleSource.SFRAME)]
     assert thread.end is End.OUTERMOST
 
 
@@ -422,9 +413,8 @@ def test_code_that_returns_from_a_handler_is_known_by_itself(abi: Abi, context: 
             memory[place : place + 8] = saved[number].to_bytes(8, abi.byte_order)
         memory[context.pc : context.pc + 8] = (BASE + TEXT + 0x200).to_bytes(8, abi.byte_order)
         thread = traced(Made(data, abi=abi, file=data), BASE + TEXT + 0x800 + at, bytes(memory))
-        assert [(frame.pc - BASE - TEXT, frame.exact, frame.signal) for frame in thread.frames] == [
-            (0x800 + at, True, True), (0x200, True, False),
-        ]  # fmt: skip
+        frames = [(frame.pc - BASE - TEXT, frame.exact, frame.signal) for frame in thread.frames]
+        assert frames == [(0x800 + at, True, True), (0x200, True, False)]
         assert (thread.frames[0].how, thread.frames[1].sp, thread.end) == (RuleSource.SIGNAL, STACK + 0x900, End.OUTERMOST)
 
 
@@ -450,15 +440,8 @@ def test_a_path_cannot_make_a_row() -> None:
 def test_a_stack_of_several_mappings() -> None:
     """Parts may have other flags; what cannot be written is not a part."""
     mappings = Mappings([row(0, 4, "r"), row(4, 4, "rw"), row(8, 8, "rw"), row(16, 4, "rx"), row(20, 4, "rw")])
-    assert [mappings.stack_at(address) for address in (3, 4, 8, 15, 16, 20, 24)] == [
-        None,
-        (4, 16),
-        (4, 16),
-        (4, 16),
-        None,
-        (20, 24),
-        None,
-    ]
+    stacks = [mappings.stack_at(address) for address in (3, 4, 8, 15, 16, 20, 24)]
+    assert stacks == [None, *[(4, 16)] * 3, None, (20, 24), None]
     assert [mappings.covers(0, size) for size in (4, 24, 25)] == [True, True, False]
 
 
@@ -490,8 +473,7 @@ def test_words_across_pages_and_ends() -> None:
 
 def test_what_was_not_copied_is_asked_of_the_process() -> None:
     memory = CopiedMemory([(0x1000, bytes(range(16))), (0x3000, bytes(8))], Mappings([row(0x1000, 0x3000, "rw")]), "big")
-    assert memory.word(0x1008) == 0x08090A0B0C0D0E0F
-    assert memory.word(0x3000) == 0
+    assert (memory.word(0x1008), memory.word(0x3000)) == (0x08090A0B0C0D0E0F, 0)
     assert memory.word(0x9000) is None
     for address in (0x1009, 0xFFF + 1 + 0x800):
         with pytest.raises(NotCopiedError):

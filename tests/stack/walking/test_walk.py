@@ -195,8 +195,7 @@ def test_s390x_keeps_return_address_and_frame_pointer_in_floating_point_register
 def test_a_signed_return_address_loses_its_signature() -> None:
     space, registers, pcs, cfas = chain(AARCH64)
     space.save(cfas[0], pcs[1] | 0x5A << 48)
-    known = registers._replace(ra_mask=(1 << 48) - 1)
-    assert [frame.pc for frame in walk(known, AARCH64, space).frames] == pcs
+    assert [frame.pc for frame in walk(registers._replace(ra_mask=(1 << 48) - 1), AARCH64, space).frames] == pcs
     assert walk(registers, AARCH64, space).end is End.BAD_RETURN
 
 
@@ -229,8 +228,7 @@ def test_a_signal_may_interrupt_a_call_to_anywhere(abi: Abi) -> None:
     space = Space(abi)
     space.interrupt(SP, ThreadRegisters(0x666, {abi.sp: SP + 0x1000}))
     trampoline = space.function(0, conventions_of(abi).contexts[0].rule(abi.sp, abi.fp), signal=True)
-    found = walk(space.registers(trampoline), abi, space)
-    assert [frame.pc for frame in found.frames] == [trampoline, 0x666]
+    assert [frame.pc for frame in walk(space.registers(trampoline), abi, space).frames] == [trampoline, 0x666]
 
 
 def test_frame_pointers_lead_to_callers() -> None:
@@ -316,9 +314,8 @@ def test_a_rule_on_a_register_that_is_lost_gives_way_to_a_guess() -> None:
     space.save(cfas[0], pcs[1], cfas[1] - 16)
     found = walk(registers, AMD64, space)
     assert ([frame.pc for frame in found.frames], found.end) == (pcs, End.OUTERMOST)
-    assert [(frame.how, frame.guessed) for frame in found.frames] == [
-        (RuleSource.SFRAME, False), (RuleSource.FRAME_POINTER, False), (RuleSource.SFRAME, True), (RuleSource.SFRAME, False),
-    ]  # fmt: skip
+    assert [frame.guessed for frame in found.frames] == [False, False, True, False]
+    assert [frame.how is RuleSource.FRAME_POINTER for frame in found.frames] == [False, True, False, False]
 
 
 @each_abi
@@ -365,8 +362,7 @@ def test_a_frame_pointer_that_cannot_be_read_is_lost(abi: Abi) -> None:
 @each_abi
 def test_ends_where_the_caller_would_not_be_above(abi: Abi, size: int) -> None:
     space, registers, pcs, _ = chain(abi)
-    rule = by_sp(abi, size)
-    space.function(1, Rule(rule.cfa, Where(abi.sp, 0, deref=True)))
+    space.function(1, Rule(by_sp(abi, size).cfa, Where(abi.sp, 0, deref=True)))
     space.words[SP + BYTES_IN_FRAME] = pcs[2]
     found = walk(registers, abi, space)
     assert [frame.pc for frame in found.frames] == pcs[:2]
