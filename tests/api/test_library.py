@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields
-from functools import partial
 from importlib.metadata import version
 from inspect import Parameter, getsource, isclass, isfunction, signature
 from pathlib import Path
@@ -267,78 +266,55 @@ def test_the_command_line_names_the_option_that_a_refusal_needs(reason: Refusal)
     assert {option.replace("--verify", "--no-verify") for option in options} == set(re.findall(r"--[a-z][\w-]*", line))
 
 
+TOGETHER = "executable and map_file go together: the map is that of the executable's link"
+NEITHER = "detached leaves the file unchanged: it takes neither output nor unloaded"
+
+
 @for_each(
-    ("call", "arguments"),
+    ("name", "arguments", "keywords", "error", "why"),
     [
-        (sframegen.add_section, {"version": 1}),
-        (sframegen.add_section, {"optimize": "best"}),
-        (sframegen.convert, {"version": 4}),
-        (sframegen.check, {"consumer": "nobody"}),
+        ("add_section", ["none"], {"version": 1}, ValueError, "SFrame version 1 is not written, only 2, 3"),
+        ("add_section", ["none"], {"optimize": "best"}, ValueError, "unknown level 'best', only none, fast, size"),
+        ("convert", ["none", 4], {}, ValueError, "SFrame version 4 is not written, only 2, 3"),
+        (
+            "check",
+            ["none"],
+            {"consumer": "nobody"},
+            ValueError,
+            "unknown consumer 'nobody', only kernel, glibc, gnu, arm64-kernel, all",
+        ),
+        ("add_section", ["none"], {"jobs": 0}, ValueError, "jobs is 0: at least 1, at most 4,194,304"),
+        ("check", ["none"], {"jobs": 1 << 70}, ValueError, f"jobs is {1 << 70}: at least 1, at most 4,194,304"),
+        ("merge", [[], "none/o"], {}, ValueError, "no objects to merge"),
+        ("merge", [["a.o"], "none/o"], {"executable": "a"}, ValueError, TOGETHER),
+        ("merge", [["a.o"], "none/o"], {"map_file": "a.map"}, ValueError, TOGETHER),
+        ("add_section", ["none"], {"detached": "store", "output": "out"}, ValueError, NEITHER),
+        ("add_section", ["none"], {"detached": "store", "unloaded": True}, ValueError, NEITHER),
+        # The library that reads back is not chosen.
+        ("add_section", ["none"], {"verify": "lief"}, TypeError, "verify is 'lief': give True or False"),
+        ("convert", ["none", 3], {"verify": "lief"}, TypeError, "verify is 'lief': give True or False"),
+        ("remove", ["none"], {"verify": "lief"}, TypeError, "verify is 'lief': give True or False"),
+        # Each character of a path would be one in a list of paths.
+        ("merge", ["a.o", "none/o"], {}, TypeError, "objects is one path, 'a.o': give a list of paths"),
+        ("add_section", ["none"], {"hard_links": "other"}, TypeError, "hard_links is one path, 'other': give a list of paths"),
+        ("read", ["none"], {"sections": "store"}, TypeError, "sections is one path, 'store': give a list of paths"),
+        ("check", ["none"], {"sections": "store"}, TypeError, "sections is one path, 'store': give a list of paths"),
+        ("add_section", ["none"], {"jobs": None}, TypeError, "jobs is None: give a whole number"),
+        ("check", ["none"], {"jobs": float("nan")}, TypeError, "jobs is nan: give a whole number"),
+        ("add_section", ["none"], {"min_kernel": 5.18}, TypeError, "min_kernel is 5.18: give a string such as '5.18'"),
+        ("check", ["none"], {"second_reader": "no"}, TypeError, "second_reader is 'no': give True or False"),
+        ("add_section", ["none"], {"synthesize": 2}, TypeError, "synthesize is 2: give True or False"),
+        ("read", ["none"], {"sections": 5}, TypeError, "sections is 5: give a list of paths"),
+        ("merge", [["a.o"], None], {}, TypeError, "output is None: give a path"),
     ],
 )
 @pytest.mark.usefixtures("empty_folder")
-def test_wrong_arguments_are_no_errors_of_the_file(call: Any, arguments: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"only|no ") as caught:
-        call("none", **arguments)
+def test_impossible_arguments_are_refused_before_any_file_is_opened(
+    name: str, arguments: list[Any], keywords: dict[str, Any], error: type[Exception], why: str
+) -> None:
+    with pytest.raises(error, match=f"^{re.escape(why)}$") as caught:
+        PUBLIC[name](*arguments, **keywords)
     assert not isinstance(caught.value, sframegen.SframegenError)
-
-
-@for_each("call", [sframegen.add_section, partial(sframegen.convert, version=3), sframegen.remove])
-def test_the_library_that_reads_back_is_not_chosen(call: Any) -> None:
-    with pytest.raises(TypeError, match="verify is 'lief': give True or False"):
-        call("none", verify="lief")
-
-
-@for_each(
-    ("call", "why"),
-    [
-        (lambda: sframegen.add_section("none", jobs=0), "jobs is 0: at least 1"),
-        (lambda: sframegen.check("none", jobs=2**70), r"jobs is \d+: at least 1, at most"),
-        (lambda: sframegen.merge([], "none/o"), "no objects to merge"),
-        (lambda: sframegen.merge(["a.o"], "none/o", executable="a"), "executable and map_file go together"),
-        (lambda: sframegen.merge(["a.o"], "none/o", map_file="a.map"), "executable and map_file go together"),
-        (lambda: sframegen.add_section("none", detached="store", output="out"), "it takes neither output nor unloaded"),
-        (lambda: sframegen.add_section("none", detached="store", unloaded=True), "it takes neither output nor unloaded"),
-    ],
-)
-@pytest.mark.usefixtures("empty_folder")
-def test_impossible_arguments_are_refused_before_any_file_is_opened(call: Callable[[], object], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        call()
-
-
-@for_each(
-    "call",
-    [
-        lambda: sframegen.merge("a.o", "none/o"),
-        lambda: sframegen.add_section("none", hard_links="other"),
-        lambda: sframegen.read("none", sections="store"),
-        lambda: sframegen.check("none", sections="store"),
-    ],
-)
-@pytest.mark.usefixtures("empty_folder")
-def test_one_path_is_no_list_of_paths(call: Callable[[], object]) -> None:
-    """Each of its characters would be one."""
-    with pytest.raises(TypeError, match=r"is one path, '.*': give a list of paths"):
-        call()
-
-
-@for_each(
-    ("call", "why"),
-    [
-        (lambda wrong: sframegen.add_section("none", jobs=wrong(None)), "jobs is None: give a whole number"),
-        (lambda wrong: sframegen.check("none", jobs=wrong(float("nan"))), "jobs is nan: give a whole number"),
-        (lambda wrong: sframegen.add_section("none", min_kernel=wrong(5.18)), "min_kernel is 5.18: give a string such as '5.18'"),
-        (lambda wrong: sframegen.check("none", second_reader=wrong("no")), "second_reader is 'no': give True or False"),
-        (lambda wrong: sframegen.add_section("none", synthesize=wrong(2)), "synthesize is 2: give True or False"),
-        (lambda wrong: sframegen.read("none", sections=wrong(5)), "sections is 5: give a list of paths"),
-        (lambda wrong: sframegen.merge(["a.o"], wrong(None)), "output is None: give a path"),
-    ],
-)
-@pytest.mark.usefixtures("empty_folder")
-def test_a_parameter_of_another_type_is_named(call: Callable[[Callable[[object], Any]], object], why: str) -> None:
-    with pytest.raises(TypeError, match=f"^{re.escape(why)}$"):
-        call(lambda value: value)
 
 
 def test_objects_of_a_merge_are_read_once_where_they_are_an_iterator(compile_c: Compiler, tmp_path: Path) -> None:
