@@ -255,18 +255,22 @@ def run(*arguments: object) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def damaged(program: Path, directory: Path) -> Path:
-    """The program with the rule of one row changed in the file."""
-    elf = open_elf(program)
-    section = read_sframe(elf)
-    (function,) = find_functions_named(elf, b"twice")
-    at = section.seeker.find(function.address)
+def patched(program: Path, directory: Path, section: str, offset: int, change: int) -> Path:
+    """The program with another byte in a section."""
+    found = open_elf(program).section(section)
+    assert found is not None
     data = bytearray(program.read_bytes())
-    place = bytes(data).find(bytes(section.data))
-    data[place + at + 1] += 8  # the CFA's offset
+    data[found.header.sh_offset + offset] += change
     bad = directory / "bad"
     bad.write_bytes(data)
     return bad
+
+
+def damaged(program: Path, directory: Path) -> Path:
+    """With the rule of one row changed: the CFA's offset."""
+    elf = open_elf(program)
+    (function,) = find_functions_named(elf, b"twice")
+    return patched(program, directory, ".sframe", read_sframe(elf).seeker.find(function.address) + 1, 8)
 
 
 @for_each(
@@ -372,25 +376,13 @@ def test_files_without_a_section(compile_c: Compiler) -> None:
 
 
 def test_a_section_that_cannot_be_read_is_still_reported(program: Path, tmp_path: Path) -> None:
-    data = bytearray(program.read_bytes())
-    place = bytes(data).find(bytes(read_sframe(open_elf(program)).data))
-    data[place + 2] = 9  # the version
-    bad = tmp_path / "bad"
-    bad.write_bytes(data)
-    report = sframegen.check(bad)
+    report = sframegen.check(patched(program, tmp_path, ".sframe", 2, 6))  # version 9
     assert (report.version, report.code) == (0, {})
     assert report.worst() is sframegen.Severity.ERROR
 
 
 def test_damaged_cfi_is_an_error_too(program: Path, tmp_path: Path) -> None:
-    elf = open_elf(program)
-    eh_frame = elf.section(".eh_frame")
-    assert eh_frame is not None
-    data = bytearray(program.read_bytes())
-    data[eh_frame.header.sh_offset + 8] = 77  # the version of the first CIE
-    bad = tmp_path / "bad"
-    bad.write_bytes(data)
-    report = sframegen.check(bad)
+    report = sframegen.check(patched(program, tmp_path, ".eh_frame", 8, 76))  # the version of the first CIE
     assert [finding.rule for finding in report.findings if finding.severity] == ["cfi-unreadable"]
     assert (report.version, report.code) == (3, {})
 

@@ -73,6 +73,12 @@ def test_changed_modules_are_copied_in_a_second(tmp_path: Path) -> None:
     assert (site / "cfi" / "errors.py").read_text() == "new"
 
 
+def copy_sources(folder: Path) -> None:
+    for name in INSTALLED_FROM:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, folder / name)
+
+
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """A copy of what is installed from the checkout."""
@@ -81,9 +87,7 @@ def source(tmp_path: Path) -> Path:
             pytest.skip(f"no {tool} in this environment: use make test-all")
     source = tmp_path / "source"
     source.mkdir()
-    for name in INSTALLED_FROM:
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, source / name)
+    copy_sources(source)
     return source
 
 

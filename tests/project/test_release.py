@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -19,6 +18,7 @@ import pytest
 from sframegen.backtrace.library_files import PRELOAD, SHARED, STATIC
 from sframegen.program.build import MODULES, SHARED_MODULE
 from tests import ROOT
+from tests.project.test_install import copy_sources
 from tools.release import sbom
 from tools.release.building import missing_in, settle
 
@@ -104,11 +104,7 @@ def building() -> None:
 
 @pytest.mark.usefixtures("building")
 def test_metadata_say_the_licenses_and_link_to_nothing_that_is_not_there(tmp_path: Path) -> None:
-    for name in ("LICENSE", "LICENSES", "README.md", "cfi", "linker", "pyproject.toml", "setup.py", "sframegen"):
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(ROOT / name, tmp_path / name)
+    copy_sources(tmp_path)
     build = "from setuptools import build_meta; build_meta.prepare_metadata_for_build_wheel('.')"
     environ = os.environ | {"SFRAMEGEN_PURE": "1"}
     subprocess.run([sys.executable, "-c", build], check=True, cwd=tmp_path, env=environ, capture_output=True)
