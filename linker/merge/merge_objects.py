@@ -9,6 +9,7 @@ from itertools import islice
 from operator import add, gt
 from typing import TYPE_CHECKING, NamedTuple
 
+from linker.files.location import errors_naming
 from sframegen.base.errors import FormatError, Refusal, RefusedError, name_file_in_errors
 from sframegen.code.context.plt import find_plt
 from sframegen.conversion.final_calls import read_symbol_addresses
@@ -125,9 +126,10 @@ def partial_link(
     if run.returncode or missing:
         reason = f"-r failed: {_describe_status(run.returncode)}" if run.returncode else f"-r wrote no {' and no '.join(missing)}"
         link_error = FormatError(reason, file=os.fsdecode(linker))
-        for line in errors.splitlines():
-            link_error.add_note(line)
+        link_error.__notes__ = errors.splitlines()
         raise link_error
+    with errors_naming(str(directory)):
+        argument_file.write_bytes(bytes(1 << 16))  # raises OSError on a full disk: GNU ld then cuts off the map, and succeeds
     return PartialLink(output, map_file, messages)
 
 

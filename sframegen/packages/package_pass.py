@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from time import monotonic
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol, Self, cast
 
+from linker.files.rename_into_place import StepError
 from linker.files.rights import CONTENT_ATTRIBUTES
 from linker.files.signatures import checksum_file_paths
 from sframegen.base.errors import FormatError, Refusal, RefusedError
@@ -125,8 +126,11 @@ class Pass:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *raised: object) -> None:
-        self._directory.__exit__(*raised)
+    def __exit__(self, _type: object, error: object, _traceback: object) -> None:
+        """Remove the private files. Raises StepError in place of an OSError that one of them caused, such as a full disk."""
+        with self._directory as name:
+            if isinstance(error, OSError) and (str(error.filename).startswith(name) or not os.statvfs(name).f_bavail):
+                raise StepError(error.errno, f"temporary files in {name}: {error.strerror}") from error
 
     def private_path(self, name: str) -> Path:
         """Return a path for a private file of that name, which is removed after the pass."""
@@ -135,8 +139,7 @@ class Pass:
     def make_content(self, data: bytes) -> Content:
         """Return `data` as the new contents of an entry, such as a list of checksums."""
         file = self.private_path("list")
-        file.write_bytes(data)
-        return Content(file, len(data), is_changed=True)
+        return Content(file, file.write_bytes(data), is_changed=True)
 
     def count_entry(self, name: str, header_bytes: int = 0) -> str:
         """Count an entry, and return its normalised path. Raises FormatError for a name that could lead out of the package.
@@ -186,10 +189,8 @@ class Pass:
                 file.write(piece)
         changed = self.private_path(f"changed-{self.elf_files}")
         started = monotonic()
-        try:
-            is_changed = self._visit(path, original, changed)
-        finally:
-            self._seconds_visiting += monotonic() - started
+        is_changed = self._visit(path, original, changed)
+        self._seconds_visiting += monotonic() - started
         original.unlink()
         if not is_changed:
             changed.unlink(missing_ok=True)

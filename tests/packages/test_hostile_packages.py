@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import io
 import lzma
@@ -153,6 +154,13 @@ def test_too_many_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "more than 1,000 entries" in refused(path)
     whl = wheel(tmp_path / NAME, {f"x/{number}": b"" for number in range(1001)})
     assert "more than 1,000 entries" in refused(whl)
+
+
+def test_a_full_disk_of_private_files_is_named() -> None:
+    package = package_pass.Pass("wheel", 0, lambda *_: False)
+    file = package.private_path("changed-1")
+    with pytest.raises(OSError, match=f"temporary files in {file.parent}: full"), package:
+        raise OSError(errno.ENOSPC, "full", str(file))
 
 
 def test_names_with_control_characters_and_endless_ones(tmp_path: Path) -> None:

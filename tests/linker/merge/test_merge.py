@@ -311,6 +311,14 @@ def test_the_object_is_blamed_for_what_its_linker_stumbles_over(linked: Link) ->
     assert error.value.__notes__ == ["own words"]
 
 
+def test_no_map_is_trusted_that_a_full_disk_may_have_cut_off(linked: Link) -> None:
+    linker = linked.directory / "filling"
+    linker.write_text(f"""#!/bin/sh\n{linked.peers.tool("ld")} "$@" && ln -sf /dev/full "${{3%/*}}/arguments"\n""")
+    linker.chmod(0o755)
+    with pytest.raises(OSError, match="No space left on device"):
+        merge(linked.objects, linked.directory / "out.o", linker=str(linker))
+
+
 def test_versions_are_mixed_where_ld_refuses(linked: Link) -> None:
     old = linked.directory / "old.o"
     subprocess.run([linked.peers.tool("objcopy"), "-R", ".sframe", "-R", ".rela.sframe", linked.objects[0], old], check=True)
