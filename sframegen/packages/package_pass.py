@@ -89,8 +89,7 @@ class ChangedFiles:
         self._visit, self._algorithms = visit, algorithms
 
     def __call__(self, path: str, original: Path, changed: Path) -> bool:
-        is_changed = self._visit(path, original, changed)
-        if is_changed:
+        if is_changed := self._visit(path, original, changed):
             self.by_path[path] = ChangedFile(self._sums(original), self._sums(changed))
         return is_changed
 
