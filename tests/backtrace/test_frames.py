@@ -153,7 +153,6 @@ def test_code_that_is_not_readable(own_stack: OwnStack, call_library: Path) -> N
 
 
 def test_a_library_that_hides_its_header(own_stack: OwnStack, call_library: Path) -> None:
-    """Then nothing says where its section is; a walk does not look."""
     printed = own_stack.run(own_stack.program("hidden.c", own_stack.object(), "-O1", "-ldl"), call_library)
     assert printed == "2: no rule describes this code, and no frame pointer leads on; then all\n"
 

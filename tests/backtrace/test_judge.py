@@ -29,7 +29,6 @@ SCRIPT = "import json, re\nfor _ in range(3): re.findall('.', json.dumps(list(ra
 
 
 def commands(scratch: Path) -> list[list[str]]:
-    """Programs of C, with callbacks, of Python, and of C++ with exceptions."""
     words = scratch / "words"
     words.write_text("".join(f"{number * 7919 % 100_003} word\n" for number in range(20000)))
     found = [["/usr/bin/sort", str(words), "-o", "/dev/null"], [os.path.realpath(sys.executable), "-S", "-c", SCRIPT]]

@@ -141,7 +141,6 @@ def test_what_does_not_compile_is_said(tmp_path: Path) -> None:
 
 @pytest.fixture
 def installation(tmp_path: Path) -> Path:
-    """The parts of an installation that other build systems read."""
     needs_compiler("gcc")
     shutil.copytree(HERE, tmp_path / "sframegen/backtrace")
     shutil.copytree(INTEGRATION, tmp_path / "sframegen/integration")

@@ -35,7 +35,6 @@ def preload(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def sections(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with copies of the system's libraries that have sections."""
     folder = tmp_path_factory.mktemp("sections")
     for name in LIBRARIES:
         found = subprocess.run(["gcc", f"-print-file-name={name}"], check=True, capture_output=True, text=True).stdout.strip()
@@ -229,7 +228,6 @@ int main(void) {
 
 
 def test_the_call_of_libunwind(preload: Path, sections: Path, compile_c: Compiler, tmp_path: Path) -> None:
-    """A library stands for libunwind: what is passed on comes back as it answered."""
     library = compile_c(UNWINDER, "-shared", "-fPIC", name="libunwinder.so")
     program = compile_c(USER, f"-L{library.parent}", f"-Wl,-rpath,{library.parent}", "-O1", "-lunwinder")
     assert run(preload, program)[0] == "0 -40\n"

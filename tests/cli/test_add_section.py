@@ -37,7 +37,6 @@ def summary(file: str = "app", **fields: Any) -> Summary:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], Summary]], None]:
-    """Puts a function in place of what the command calls."""
     return lambda answer: monkeypatch.setattr("sframegen.cli.add_section.add", lambda path, _options: answer(path))
 
 

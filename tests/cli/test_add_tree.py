@@ -461,8 +461,6 @@ def test_remove_tree_refuses_what_is_damaged(root: Path, options: list[str], sta
 
 
 def test_check_of_a_directory(root: Path) -> None:
-    """Those that have a section, and what cannot be read."""
-
     check = partial(sframegen, "check")
     empty = check(root)
     assert (empty.exit_code, empty.stderr) == (1, f"sframegen: {root}: no program or library in it has an SFrame section\n")

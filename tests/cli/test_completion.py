@@ -30,7 +30,6 @@ INTERACTIVE = {
 
 
 def documented(shell: str) -> str:
-    """What the page's table says is to be run."""
     line: str
     [line] = re.findall(rf"^\| {shell}\b.*\| `([^`]*{shell}_source[^`]*)` \|$", INSTALLING.split("## Man pages")[0], re.MULTILINE)
     return line.replace("\\|", "|")

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 import sframegen
 from sframegen.cli.commands import cli
+from sframegen.cli.removed_names import REMOVED, RENAMED
 from sframegen.cli.shared.adding_options import KEYWORD_OPTIONS
 from sframegen.cli.shared.command import Command
 from tests.support.loops import for_each
@@ -24,6 +25,8 @@ from tests.support.loops import for_each
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import pytest
 
     from tests.support.peers import Compiler
 
@@ -52,8 +55,6 @@ def command_of(path: str) -> Command:
 
 
 EXAMPLES = [(path, example.line) for path in CONTEXTS for example in command_of(path).examples]
-
-
 EXCLUSIVE = [
     (path, one, other) for path in CONTEXTS for group in command_of(path).exclusive for one, other in combinations(group, 2)
 ]
@@ -96,7 +97,6 @@ def test_a_mistyped_name_suggests_a_near_one_or_none() -> None:
 
 
 def parts_of(line: str) -> list[list[str]]:
-    """The commands of sframegen in a line for a shell."""
     words = list(shlex.shlex(line, posix=True, punctuation_chars="();<>|&"))
     starts = [number for number, word in enumerate(words) if word == "sframegen"]
     ends = [next((n for n in range(start, len(words)) if set(words[n]) <= set("();<>|&")), len(words)) for start in starts]
@@ -105,7 +105,6 @@ def parts_of(line: str) -> list[list[str]]:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the examples name is there; programs have no section yet."""
     monkeypatch.chdir(tmp_path)
     for directory in ("build/root/usr/bin", "store", "pool"):
         (tmp_path / directory).mkdir(parents=True)
@@ -214,3 +213,31 @@ def test_a_value_that_is_not_allowed_is_said_in_words(words: str, option: str, w
     assert status == 2
     last = said.splitlines()[-1].partition(": unknown event")
     assert "".join(last[:2]) == f"Error: Invalid value for {option}: {why}"
+
+
+def test_a_name_that_is_gone_ends_in_one_line_that_says_what_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("weave", "check --colour", "fleet run --colour", "convert --optimize rainbow"):
+        monkeypatch.setitem(REMOVED, name, "another thing")
+    wrong = {}
+    for name, instead in REMOVED.items():
+        result = CliRunner().invoke(cli, name.split())
+        says = instead if instead.startswith(": ") else f"; use {instead}"
+        if (result.exit_code, result.output) != (2, f"Error: {name} was removed{says}\n") or "nothing" in instead:
+            wrong[name] = result.output
+    assert wrong == {}
+
+
+def test_an_old_name_works_and_a_note_has_the_new_one() -> None:
+    values = {"--format": ["2"]}
+    for name, present in RENAMED.items():
+        command, _, old = name.rpartition(" ")
+        for words in ([old, *values.get(old, [])], ["=".join([old, *values.get(old, [])])]):
+            note, *rest = CliRunner().invoke(cli, [*command.split(), *words, "--nope"]).stderr.splitlines()
+            assert note == f"sframegen: {old} is now {present}; the old name works until 1.1"
+            assert rest[-1].startswith("Error: No such option")
+            assert "--nope" in rest[-1]
+
+
+def test_options_of_a_linker_are_no_old_names() -> None:
+    result = CliRunner().invoke(cli, ["link", "false", "--format=binary", "--fatal"])
+    assert (result.exit_code, result.stderr) == (1, "")

@@ -194,7 +194,6 @@ def test_the_page_names_the_commands_that_print_a_list(file: Path) -> None:
 
 
 def test_stack() -> None:
-    """Of what is always there: this process' child, which waits."""
     with subprocess.Popen(["sleep", "1000"]) as child:
         document = printed("stack", child.pid, "--convert")
         child.kill()
@@ -203,7 +202,6 @@ def test_stack() -> None:
 
 
 def test_profile(tmp_path: Path) -> None:
-    """The same object as `sframegen profile --json` prints."""
     write_profile(named(*EXAMPLE), str(tmp_path / "out.json"))
     document = json.loads((tmp_path / "out.json").read_text())
     assert_documented(document, "profile")

@@ -137,7 +137,6 @@ def test_a_file_that_may_not_be_read_is_refused_and_the_others_are_done(
 
 
 def test_rights_that_a_copy_cannot_have(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when a user copies root's file."""
     if os.geteuid() != 0:
         pytest.skip("only root gives files away")
     os.chown(program, 12345, 12345)

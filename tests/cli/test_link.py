@@ -337,7 +337,6 @@ def test_shims_stand_for_linkers_and_not_for_shims(here: Path, shims: Path) -> N
 
 
 def test_a_linker_is_not_overwritten(here: Path) -> None:
-    """Nor a FIFO, for which nobody waits."""
     for name in ("linker", "fifo"):
         (here / name).mkdir()
     linker = script(here / "linker/ld", "exit 0")

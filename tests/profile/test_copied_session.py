@@ -73,7 +73,6 @@ def python_of(user: int) -> str:
 
 
 def profiled(program: str, user: int | None) -> dict[str, Any]:
-    """Of a program in Python that a user runs."""
     python = python_of(user) if user else sys.executable
     options = ("--json", "--backend", "copies", "-F", "199", "--by", "tid")
     done = run(python, "-m", "sframegen", "profile", *options, "--", python, "-c", program, user=user)

@@ -26,7 +26,6 @@ refused = Mock(side_effect=PermissionError(errno.EPERM, "Operation not permitted
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """One that can do everything."""
     for name in ("check_kernel", "read_object", "library"):
         monkeypatch.setattr(module, name, lambda: None)
     monkeypatch.setattr(module, "create_table", lambda _: os.open("/dev/null", 0))
@@ -134,7 +133,6 @@ def test_root_of_a_user_namespace_is_not_root_of_the_machine(machine: pytest.Mon
 
 
 def test_root_is_told_what_is_missing_and_not_to_be_root(machine: pytest.MonkeyPatch) -> None:
-    """The library; in a container BPF, or capabilities."""
     machine.setattr(os, "geteuid", lambda: 0)
     for name, missing, remedy in (
         ("create_table", refused, "allow this process to use BPF: a container or a policy forbids it"),
@@ -148,7 +146,6 @@ def test_root_is_told_what_is_missing_and_not_to_be_root(machine: pytest.MonkeyP
 
 
 def test_a_user_namespace_is_seen() -> None:
-    """In one that this test makes."""
     script = "from sframegen.profile.this_machine import in_user_namespace; print(in_user_namespace())"
     command = ["unshare", "--user", "--map-root-user", sys.executable, "-P", "-c", script]
     if shutil.which("unshare") is None or subprocess.run([*command[:3], "true"], check=False, capture_output=True).returncode:

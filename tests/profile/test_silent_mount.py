@@ -141,7 +141,6 @@ class Silent(NamedTuple):
 
 @pytest.fixture
 def silent(compile_c: Compiler, tmp_path: Path) -> Iterator[Silent]:
-    """The mount answers no more."""
     healthy, mount = compile_c(BUSY, "-O2", "-fno-optimize-sibling-calls"), tmp_path / "mount"
     mount.mkdir()
     with ExitStack() as opened:

@@ -149,7 +149,6 @@ def test_what_waits_at_the_end_is_walked_without_a_proof_or_lost() -> None:
 
 
 def test_a_file_that_was_rewritten_before_its_first_sample_has_no_rules() -> None:
-    """There will be no table to wait for."""
     run = Run()
     file = run.files[run.first]
     file.elf, file.ready, file.final = None, True, True

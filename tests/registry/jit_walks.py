@@ -64,7 +64,6 @@ class Function(NamedTuple):
         return self.start + CALL_END[self.kind]
 
     def is_further(self, offset: int) -> bool:
-        """True if RBX is at the next place of the chain."""
         return CALL_END[self.kind] - ADD_BEFORE <= offset < CALL_END[self.kind] + SUB_AFTER
 
 
@@ -85,8 +84,6 @@ class Runner(NamedTuple):
 
 
 class Watched(Process):
-    """A process of which the truth is read whenever it is stopped."""
-
     def __init__(self, pid: int, runners_at: int) -> None:
         super().__init__(pid)
         self.runners_at = runners_at
@@ -116,8 +113,6 @@ class Watched(Process):
 
 
 class Truth:
-    """What is on the stacks of the producer's threads, by its own memory and registers."""
-
     def __init__(self, process: Watched, program: Path) -> None:
         self.process = process
         elf = open_elf(program)

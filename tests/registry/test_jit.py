@@ -77,7 +77,6 @@ class Process:
         self.entries = [entry for entry in self.entries if not entry.ip_off <= offset < entry.ip_off + entry.size]
 
     def expected(self, pc: int) -> tuple[int, int, bool, Rule] | None:
-        """As a list would answer."""
         for entry in self.entries:
             if entry.ip_off <= pc - TEXT < entry.ip_off + entry.size:
                 rule = rule_of_entry(entry, self.abi)

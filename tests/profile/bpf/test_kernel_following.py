@@ -148,7 +148,6 @@ def test_processes_that_end_leave_no_entry(compile_c: Compiler) -> None:
 
 
 def is_loaded(number: int) -> bool:
-    """True if the kernel has a program with this number."""
     fd = library().functions.bpf_prog_get_fd_by_id(number)
     if fd >= 0:
         os.close(fd)

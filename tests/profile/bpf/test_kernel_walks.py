@@ -96,7 +96,6 @@ def running(compile_c: Compiler, source: str, *flags: str) -> AbstractContextMan
 
 
 def frames_of(pid: int, source: str) -> list[Frame]:
-    """Of the thread that spins, when it is stopped."""
     with Process(pid) as process:
         threads = Tracer(convert=True).trace_process(process)
     return next(thread.frames for thread in threads if (thread.tid == pid) is (source is not THREAD))

@@ -133,8 +133,6 @@ class Clock:
 
 
 class Waits(Program):
-    """The program that waits."""
-
     def until_done(self) -> tuple[int, int]:
         """Return the nanoseconds that passed, and those of CPU time."""
         self.go_on()
@@ -148,7 +146,6 @@ def waits(compile_c: Compiler, *words: str | Path) -> Waits:
 
 @contextmanager
 def measured(compile_c: Compiler, *words: str | Path, plan: ProfilePlan = OFF_CPU) -> Iterator[tuple[Waits, Sampled]]:
-    """The program that waits; it is sampled, and its mappings are known."""
     with waits(compile_c, *words) as program, Sampled({program.pid}, plan) as sampled:
         sampled.publish(program.pid)
         sampled.walker.attach()

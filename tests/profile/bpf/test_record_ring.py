@@ -25,8 +25,6 @@ ENDS = (1, 8, 13, 100)
 
 
 class Shared:
-    """A program's side of the ring."""
-
     def __init__(self, ours: mmap.mmap, theirs: mmap.mmap) -> None:
         self.ours, self.theirs = ours, theirs
         self.at = 0
@@ -102,8 +100,6 @@ LARGE = 1000
 
 
 class ManyRecords:
-    """Has three records at each look, or as many as that."""
-
     def __init__(self, at_each: int = 3) -> None:
         self.fileno, self.given, self.looks, self.at_each = -1, 0, 0, at_each
 
@@ -148,7 +144,6 @@ def test_all_records_come_in_order(in_memory: int) -> None:
 
 @pytest.fixture
 def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From 100 on, one later each time."""
     monkeypatch.setattr(record_ring, "monotonic_ns", count(100).__next__)
 
 

@@ -73,7 +73,6 @@ def test_each_address(look_up: LookUp) -> None:
 
 
 def test_damaged_bytes(look_up: LookUp) -> None:
-    """The sanitizers would end the program."""
     good = table_with_gaps()
     seeded = random.Random(33)
     addresses = [0, 0x401001, 0x401100, 0x401500, (1 << 64) - 1]

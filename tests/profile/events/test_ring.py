@@ -30,8 +30,6 @@ SIZE = mmap.PAGESIZE
 
 
 class MadeRing:
-    """What the kernel does, to a file that is mapped."""
-
     def __init__(self) -> None:
         self.file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the ring
         self.file.truncate(2 * SIZE)

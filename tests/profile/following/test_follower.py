@@ -44,7 +44,6 @@ def following() -> Iterator[Follower]:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """Each look at the memory of a process."""
     recorded = Mock(wraps=read_memory)
     monkeypatch.setattr(follower, "read_memory", recorded)
     return recorded
@@ -223,7 +222,6 @@ def test_a_file_that_is_deleted_or_replaced_is_still_the_one(following: Follower
 
 
 def with_library(compile_c: Compiler, tmp_path: Path) -> tuple[Path, Path]:
-    """(a program, the library that it loads)."""
     library = Path(shutil.copy(compile_c(LIBRARY, "-shared", "-fPIC"), tmp_path / "a.so"))
     source = 'int main(int count, char **names) { dlopen(names[1], RTLD_NOW); hold(); puts("done"); }'
     return compiled(compile_c, tmp_path, source, section=False), library

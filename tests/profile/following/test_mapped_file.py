@@ -139,7 +139,6 @@ def test_another_file_that_was_mapped_there_for_a_moment_is_not_taken(library: P
 
 
 def found(files: TracedFiles, path: Path, *, generation: int = 0) -> TracedFile:
-    """What a process has that maps the file now."""
     file = files.find_or_open(key_of(path, generation=generation), place(path, later(path)))
     assert file is not None
     return file

@@ -59,7 +59,6 @@ def followed(records: Iterable[object], targets: Iterable[int] | None = None) ->
 
 
 def files_at(spans: Iterable[CodeSpan] | None) -> dict[int, tuple[int, int]]:
-    """By address, a small one."""
     return {at: (span.file, span.bias) for span in spans or () for at in range(span.start, span.end)}
 
 

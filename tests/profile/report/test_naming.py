@@ -154,7 +154,6 @@ def test_a_kernel_that_hides_its_addresses(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.fixture
 def sleeping() -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """A process that waits, and the place of its map."""
     with subprocess.Popen(["sleep", "1000"]) as process:
         path = Path(f"/tmp/perf-{process.pid}.map")
         try:

@@ -55,7 +55,6 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def settled(path: Path, target: Path) -> ElfFile:
-    """Open a copy whose times are not of this moment."""
     shutil.copy(path, target)
     elf = open_elf(target)
     assert elf.status is not None

@@ -112,7 +112,6 @@ def test_a_forked_process_has_no_columns(budget: int, tmp_path: Path) -> None:
 
 
 def test_frames_of_one_process_are_no_frames_of_another() -> None:
-    """Code that is in no file."""
     stacks = Stacks()
     packed = array("Q", [FileFrame(0, 0x1000).pack(), FileFrame(1, 0x1000).pack()])
     for pid in (1, 2):

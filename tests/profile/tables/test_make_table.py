@@ -38,7 +38,6 @@ PCS = 4000
 
 
 def pcs_of(elf: ElfFile) -> list[int]:
-    """Random addresses of code, and some around it."""
     numbers = random.Random(19)
     ranges = elf.executable_ranges()
     return [numbers.randrange(max(0, start - 64), end + 64) for start, end in numbers.choices(ranges, k=PCS)]

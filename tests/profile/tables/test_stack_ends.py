@@ -148,7 +148,6 @@ CALL, TRAP, RETURN, NO_OP = bytes.fromhex("e800000000"), b"\xf4", b"\xc3", b"\x9
 
 
 def program(code: bytes) -> ElfFile:
-    """A static program with one segment: its code at 0x1000."""
     header = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\2\1\1", 2, 62, 1, ENTRY, 64, 0, 0, 64, 56, 1, 64, 0, 0)
     load = struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, ENTRY + len(code), ENTRY + len(code), 0x1000)
     return ElfFile(memoryview((header + load).ljust(ENTRY, b"\0") + code))
@@ -226,8 +225,6 @@ def test_two_that_look_like_goexit_are_none(compile_c: Compiler) -> None:
 
 
 class Programs:
-    """One program, with call frame information and stripped, for a machine."""
-
     def __init__(self, folder: Path, machine: str, cache: Path) -> None:
         (folder / "go.mod").write_text("module work\n")
         (folder / "work.go").write_text("package main\nfunc main() { println(1) }\n")

@@ -43,7 +43,6 @@ def _no_process_is_left() -> Iterator[None]:
 
 
 def results(builder: TableBuilder, waiting_stacks: Mapping[int, int] = NO_WAITING_STACKS) -> dict[int, BuiltTable]:
-    """In the order in which they came."""
     found: list[BuiltTable] = []
     end = select.poll()
     end.register(builder.fileno(), select.POLLIN)

@@ -87,7 +87,6 @@ def test_a_damaged_file_is_made_again(cache: TableCache, folder: Path) -> None:
 
 
 def kept_in(cache: TableCache, folder: Path, count: int) -> list[Path]:
-    """Keep tables with the numbers from 0 on as their states, and return their files."""
     files: list[Path] = []
     for number in range(count):
         cache.store(BASH.status, TABLE, 62, str(number))

@@ -46,7 +46,6 @@ MASK = (1 << 64) - 1
 
 
 def place(number: int, offset: int = 0x10) -> int:
-    """A run-time address in a function."""
     return CODE.start + number * FUNCTION + offset
 
 
@@ -164,7 +163,6 @@ def test_a_frame_record_leads_on_from_code_of_signal_handlers() -> None:
 
 
 def same_frames(view: View, values: dict[int, int], pc: int) -> list[Frame]:
-    """Walk twice; return the tracer's frames."""
     abi = view.abi
     expected = stack_walk.walk(ThreadRegisters(pc, values, conventions_of(abi).ra_mask), abi, view, MAX_DEPTH)
     walker = walker_with(abi, view.rules, view.signals)

@@ -233,13 +233,11 @@ def test_an_sp_that_is_not_known_ascends_from_the_begin_of_the_copy() -> None:
 
 
 def test_a_return_address_of_0_ends_the_stack() -> None:
-    """Any other is looked up."""
     for ra, end in ((0, End.NO_RETURN), (1, End.NO_MAPPING), (1 << 63, End.NO_MAPPING)):
         assert walk([RETURN_AT_SP], {SP + 8: ra}) == (end, 1)
 
 
 def test_an_sp_that_is_known_ascends_from_itself() -> None:
-    """Though the copy begins below it."""
     for rbp, end in ((SP + 0xF8, End.OUTERMOST), (SP + 0xE8, End.NOT_ASCENDING)):
         assert walk([BY_RBP, OUTERMOST], {rbp + 8: place(1)}, {RSP: SP + 0x100, RBP: rbp})[0] is end
 

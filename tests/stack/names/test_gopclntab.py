@@ -67,8 +67,6 @@ def values(pairs: list[tuple[int, int]]) -> bytes:
 
 
 class Writer:
-    """Appends parts; each returns where it begins."""
-
     def __init__(self) -> None:
         self.data = bytearray(b"\0")
 
@@ -79,7 +77,6 @@ class Writer:
 
 
 def written(layout: GoLayout, order: ByteOrder = "little", text: int = TEXT) -> bytes:
-    """Return a table of FUNCTIONS."""
     mark = "<" if order == "little" else ">"
     names, files, numbers = Writer(), Writer(), Writer()
     names_at = [names.add(one.name.encode() + b"\0") for one in FUNCTIONS]
@@ -203,7 +200,6 @@ def test_steps_without_sense_are_counted(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def calls_of(method: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The method, with the calls of it."""
     counted = create_autospec(getattr(GoTable, method), side_effect=getattr(GoTable, method))
     monkeypatch.setattr(GoTable, method, counted)
     return counted

@@ -25,15 +25,12 @@ NOBODY = 65534
 
 
 class Target:
-    """A process that waits, and the place of its map."""
-
     def __init__(self) -> None:
         self.process = subprocess.Popen(["sleep", "1000"])
         self.pid = self.process.pid
         self.file = Path(f"/tmp/perf-{self.pid}.map")
 
     def names(self, *addresses: int) -> list[str | None]:
-        """By what is in the file now."""
         names = PerfMap(self.pid)
         names.read()
         return found(names, *addresses)

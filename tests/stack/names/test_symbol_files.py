@@ -25,8 +25,6 @@ SOURCE = "static __attribute__((noinline)) int inner(int a) { return a * 7 / 3; 
 
 
 class Split:
-    """A program as it was linked, stripped, and its debug file, in a folder of their own."""
-
     def __init__(self, whole: Path, folder: Path) -> None:
         self.folder = folder
         self.whole, self.program, self.debug = (folder / name for name in ("whole", "program", "program.debug"))
@@ -46,7 +44,6 @@ class Split:
         )
 
     def stored(self, directory: Path, name: str, source: Path) -> None:
-        """A file below a directory, by the build-id."""
         build_id = (read_build_id(open_elf(self.program)) or b"").hex()
         path = directory / name.format(build_id[:2], build_id[2:])
         path.parent.mkdir(parents=True, exist_ok=True)

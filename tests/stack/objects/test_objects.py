@@ -110,8 +110,6 @@ def loaded_rows(base: int = BASE, **more: object) -> list[Mapping]:
 
 
 class Made:
-    """A process that never was."""
-
     def __init__(self, data: bytes | bytearray, *, abi: Abi = AMD64, file: bytes | bytearray | None = None) -> None:
         self.abi = abi
         self.file = file
@@ -141,7 +139,6 @@ class Made:
 
 
 def loaded_in(snapshot: Made, objects: LoadedObjects | None = None, at: int = BASE + TEXT) -> LoadedObject:
-    """What is loaded there, after a look at the process."""
     objects = objects or LoadedObjects()
     objects.verify(snapshot.now)
     loaded = objects.at(at)
@@ -150,7 +147,6 @@ def loaded_in(snapshot: Made, objects: LoadedObjects | None = None, at: int = BA
 
 
 def traced(snapshot: Made, pc: int, stack: bytes = b"", fp: int = 0, tid: int = 1) -> Thread:
-    """The walk of the only thread, with that stack."""
     snapshot.threads_registers[tid] = ThreadRegisters(pc, {snapshot.abi.sp: STACK, snapshot.abi.fp: fp})
     snapshot.map([row(STACK, 0x1000, "rw", inode=0, path="[stack]")], b"")
     snapshot.contents.append((STACK, stack))
@@ -365,7 +361,6 @@ def test_an_object_that_was_closed_is_forgotten() -> None:
 
 
 def stack(abi: Abi, ras: list[int]) -> bytes:
-    """From SP on: frames of FRAME bytes with these return addresses."""
     return b"".join(bytes(FRAME - 8) + ra.to_bytes(8, abi.byte_order) for ra in ras).ljust(0x1000, b"\0")
 
 
@@ -379,7 +374,6 @@ def test_a_whole_trace(abi: Abi) -> None:
 
 
 def test_code_without_a_file_is_walked_by_what_is_registered() -> None:
-    """Which may be made at run time, so that it is asked each time."""
     code = 0x600000000000
     snapshot = Made(elf_bytes())
     snapshot.map([row(code, 0x1000, "rx", inode=0, path=""), row(STACK, 0x1000, "rw", inode=0, path="[stack]")], b"")

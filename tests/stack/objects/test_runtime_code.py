@@ -41,7 +41,6 @@ def process() -> Pieces:
 
 @pytest.fixture
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Mapping]:
-    """The objects whose symbols were looked at; LIBRARY has a list."""
     looked: list[Mapping] = []
 
     def list_address(_: Snapshot, row: Mapping, _moved: MovedCode) -> int | None:

@@ -26,13 +26,10 @@ OTHER_REGISTER = 5  # no ABI's SP, FP or RA
 
 
 def by_sp(abi: Abi, size: int = BYTES_IN_FRAME) -> Rule:
-    """Of a function that keeps `size` bytes."""
     return Rule(Where(abi.sp, size - abi.sp_offset), *SAVED)
 
 
 class Space:
-    """A process: what walks ask for."""
-
     def __init__(self, abi: Abi) -> None:
         self.abi = abi
         self.words: dict[int, int] = {}
@@ -65,7 +62,6 @@ class Space:
         return next((stack for stack in self.stacks if stack[0] <= address < stack[1]), None)
 
     def function(self, number: int, rule: Rule, *, signal: bool = False, sp_is_cfa: bool = True) -> int:
-        """Its first address."""
         found = self.functions[CODE.start // FUNCTION + number] = code_rule(rule, self.abi, RuleSource.SFRAME, signal=signal)
         found.rule.sp_is_cfa = sp_is_cfa
         return CODE.start + number * FUNCTION
@@ -167,7 +163,6 @@ def test_values_are_read_where_a_rule_says(abi: Abi) -> None:
 
 @for_each("abi", [AARCH64, S390X], ids=lambda abi: abi.name)
 def test_a_leaf_returns_to_its_register(abi: Abi) -> None:
-    """Without a frame: the caller's SP is the same."""
     space, registers, pcs, _ = chain(abi)
     leaf = space.function(9, Rule(Where(abi.sp, -abi.sp_offset))) + 4
     registers.values[abi.ra] = pcs[0] + 1
@@ -350,7 +345,6 @@ def test_ends_at_a_return_address_that_is_none(abi: Abi, ra: int, end: End) -> N
 
 @each_abi
 def test_a_frame_pointer_that_cannot_be_read_is_lost(abi: Abi) -> None:
-    """Which only callers notice that need it."""
     space, registers, pcs, cfas = chain(abi)
     del space.words[cfas[1] - 16]
     assert pcs_and_end(registers, abi, space) == (pcs, End.OUTERMOST)

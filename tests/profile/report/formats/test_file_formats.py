@@ -142,7 +142,6 @@ FRAMES = [frame(f"a_function_with_a_long_name_{number}@program") for number in r
 
 
 def large_profile() -> NamedProfile:
-    """A part of its rows has no samples at all, and each third row of the others."""
     stacks = []
     for number in range(COUNT):
         frames = [FRAMES[number // 30**place % 30] for place in range(1 + number % 4)]

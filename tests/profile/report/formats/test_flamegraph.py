@@ -15,8 +15,6 @@ from tests.support.named_stacks import EXAMPLE, named, stack_of
 
 
 class Page(HTMLParser):
-    """Elements with their attributes, and the text of scripts and styles."""
-
     def __init__(self, profile: NamedProfile) -> None:
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
