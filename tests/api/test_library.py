@@ -58,7 +58,6 @@ STRANGERS = {"linker": "linker.py", "cfi": "cfi/__init__.py"}
 
 
 def with_strangers(directory: Path, *names: str) -> Path:
-    """Modules that must not be executed."""
     for name in names:
         file = directory / name
         file.parent.mkdir(exist_ok=True)
@@ -134,7 +133,6 @@ def test_values_document_fields(name: str) -> None:
 
 
 def source_of(name: str) -> str:
-    """That of a class; errors name another module than their own."""
     if PUBLIC[name].__module__ != "sframegen":
         return getsource(PUBLIC[name])
     text = getsource(errors)
@@ -143,8 +141,6 @@ def source_of(name: str) -> str:
 
 
 class Results(NamedTuple):
-    """One of each function."""
-
     planned: sframegen.Summary
     added: sframegen.Summary
     unchanged: sframegen.Summary
@@ -331,7 +327,6 @@ def test_objects_of_a_merge_are_read_once_where_they_are_an_iterator(compile_c: 
 
 @pytest.mark.usefixtures("empty_folder")
 def test_types_of_parameters_are_public() -> None:
-    """With the values that the functions take, so that callers can annotate their own."""
     types = {name: get_args(value) for name, value in PUBLIC.items() if get_args(value)}
     assert types.keys() == {"Consumer", "FormatVersion", "LevelName"}
     for name, call in (("FormatVersion", "version"), ("LevelName", "optimize")):
@@ -341,7 +336,6 @@ def test_types_of_parameters_are_public() -> None:
 
 
 def test_values_print_briefly(compile_c: Compiler, tmp_path: Path) -> None:
-    """A rule is its equation; without a section, registers have numbers. Tables do not print their columns."""
     rule = sframegen.Rule(sframegen.Where(7, 16), sframegen.Where(None, -8, deref=True), ra_signed=True)
     assert str(rule) == "(cfa, ra, fp) = (r7 + 16, *(cfa - 8) signed, fp)"
     assert repr([rule]) == f"[<Rule {rule}>]"
@@ -481,7 +475,6 @@ def test_what_was_read_does_not_change_with_the_file(program: Path) -> None:
 
 
 def test_a_damaged_symbol_table_does_not_hide_the_section(program: Path) -> None:
-    """It is named when a name is asked for."""
     elf = open_elf(program)
     [table] = [one.number for one in elf.sections if one.header.sh_type == SHT_SYMTAB]
     data = bytearray(program.read_bytes())

@@ -66,7 +66,6 @@ def identity(file: Path) -> Identity:
 
 
 def stored(store: Path) -> Path:
-    """Return the one section of a store."""
     [file] = store.rglob("*.sframe")
     return file
 
@@ -130,7 +129,6 @@ def test_a_dry_run_says_where_and_writes_nothing(program: Path, tmp_path: Path) 
 
 
 def test_what_is_refused_in_files_is_no_matter(program: Path, tmp_path: Path) -> None:
-    """The file is only read: it may be signed, and data may follow."""
     with program.open("ab") as out:
         out.write(b"PK payload")
     (tmp_path / ".program.hmac").write_text("0" * 64)
@@ -312,7 +310,6 @@ def place(store: Path, program: Path) -> Path:
 
 
 def rules(stores: Stores, program: Path) -> int | None:
-    """Return the version of the section that is found."""
     return stores.find_for_file(open_elf(program), lambda data: open_section(data, 0).header.version)
 
 
@@ -407,7 +404,6 @@ def test_a_section_that_comes_later_changes_the_state(program: Path, store: Path
 
 
 def test_notes_that_are_damaged_are_no_identity(program: Path, store: Path, compile_c: Compiler) -> None:
-    """Nor are build-ids of another size."""
     for size in (1, 65):
         assert identity_of(open_elf(compile_c(SOURCE, f"-Wl,--build-id=0x{'ab' * size}"))) is None
     data = bytearray(program.read_bytes())

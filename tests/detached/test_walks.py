@@ -48,7 +48,6 @@ FLAGS = ("-O2", "-fomit-frame-pointer", "-static", "-no-pie", BUILD_ID)
 
 
 def without_unwind_information(program: Path) -> Path:
-    """Return a copy whose .eh_frame and .eh_frame_hdr are zeros, without section headers."""
     elf = open_elf(program)
     data = bytearray(elf.data)
     for name in (".eh_frame", ".eh_frame_hdr"):

@@ -47,13 +47,11 @@ def run(
 
 
 def list_of(url: str, directory: Path) -> Path:
-    """A list of the packages of `pool` on a server."""
     (directory / "list").write_text("".join(f"{url}/{number:02}.tar\n" for number in range(PACKAGES)))
     return directory / "list"
 
 
 def rows(out: Path, name: str) -> list[dict[str, Any]]:
-    """A table without times."""
     from pyarrow import parquet  # noqa: PLC0415
 
     table = parquet.read_table(out / f"{name}.parquet").to_pylist()
@@ -61,7 +59,6 @@ def rows(out: Path, name: str) -> list[dict[str, Any]]:
 
 
 def processes_below(pid: int) -> list[int]:
-    """All that a process has started, and those have."""
     children = [int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
     return children + [one for child in children for one in processes_below(child)]
 
@@ -92,7 +89,6 @@ int main(int n, char **v) {{ return f{0}(n + !v); }}
 
 
 def programs(compile_c: Compiler, count: int) -> list[bytes]:
-    """Programs that differ."""
     return [compile_c(SOURCE.format(number), "-O1", "-Wl,--build-id").read_bytes() for number in range(1, count + 1)]
 
 

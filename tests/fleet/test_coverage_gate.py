@@ -117,7 +117,6 @@ def test_each_file_has_an_outcome(files: dict[str, bytes], tmp_path: Path) -> No
 
 
 def test_what_falls_short(files: dict[str, bytes], tmp_path: Path) -> None:
-    """Errors, and what cannot be checked; with more demands, also files without a section."""
     rows = checked(tmp_path, files).files
 
     def short(demand: CoverageDemand) -> list[str]:

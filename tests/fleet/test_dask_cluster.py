@@ -126,7 +126,6 @@ def test_a_package_that_kills_its_workers_is_a_line(pool: Path, tmp_path: Path) 
 
 
 def has_port(pid: int, port: int) -> bool:
-    """True for a process that has a connection of TCP from that port of this machine."""
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     inodes = {line[9] for line in lines if int(line[1].rpartition(":")[2], 16) == port}
     return bool(inodes & sockets_of([pid]))
@@ -150,8 +149,6 @@ def test_a_worker_without_the_output_cannot_work(tmp_path: Path, monkeypatch: py
 
 
 class Future:
-    """As Dask's."""
-
     key = "key"
 
     def __init__(self, answer: object, *states: str) -> None:
@@ -272,7 +269,6 @@ def test_a_scheduler_that_is_gone_is_one_line(pool: Path, tmp_path: Path) -> Non
 def test_an_address_without_a_scheduler_is_one_line(
     pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, listens: bool
 ) -> None:
-    """Nobody listens there, or what listens says nothing."""
     monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 0.2)
     with socket.socket() as port:
         port.bind(("127.0.0.1", 0))
@@ -308,7 +304,6 @@ def test_another_server_is_not_a_scheduler(tmp_path: Path, answer: bytes) -> Non
 
 
 def test_a_client_that_dask_has_closed_is_one_line(tmp_path: Path) -> None:
-    """As it does when the scheduler has been away for some time."""
     from distributed.client import ClosedClientError  # noqa: PLC0415
 
     class Client:

@@ -150,14 +150,12 @@ def test_a_result_with_a_value_of_no_column_is_made_again(pool: Path, tmp_path: 
 
 
 def test_a_result_that_is_gone_is_named(pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when a worker elsewhere has written it, and this machine does not see it."""
     monkeypatch.setattr(OutputDirectory, "read_keys", lambda _: iter(["ab" * 32]))
     with pytest.raises(FormatError, match=r"/results/ab/(ab){32}\.json: no whole result of a package: No such file or directory$"):
         run(pool, tmp_path)
 
 
 def test_an_empty_name_of_a_directory(pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would be the working directory."""
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(command, ["run", str(pool), "-o", ""])
     assert (done.exit_code, list(tmp_path.glob("*.parquet"))) == (2, [])
@@ -290,7 +288,6 @@ def test_results_depend_on_all_keywords_of_add_section() -> None:
 
 
 def test_a_mistyped_source_leaves_the_tables(pool: Path, tmp_path: Path) -> None:
-    """There is one run at a time."""
     out = tmp_path / "out"
     with (
         OutputDirectory.opened(str(out), make=True) as output,

@@ -62,7 +62,6 @@ def test_an_output_directory_of_another_user(directory: Path, item: Item, where:
 
 @pytest.mark.parametrize("mode", [Mode.REWRITE, Mode.SURVEY])
 def test_links_to_a_directory_of_root(directory: Path, item: Item, mode: Mode) -> None:
-    """Whatever directory below the output is one, nothing goes through it."""
     safe = directory / "safe"
     safe.mkdir()
     for name in ("packages", "results", "seen"):
@@ -136,7 +135,6 @@ def test_nothing_listens_during_a_run_on_one_machine(directory: Path, program: b
 
 
 def listening() -> set[str]:
-    """The numbers of the sockets that listen, as another user sees them."""
     tables = [path for path in map(Path, ("/proc/net/tcp", "/proc/net/tcp6", "/proc/net/unix")) if path.exists()]
     text = subprocess.check_output(["cat", *tables], text=True, user=NOBODY, group=NOBODY, extra_groups=[])
     found = set()

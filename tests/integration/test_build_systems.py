@@ -71,8 +71,6 @@ def blocks(heading: str, language: str) -> list[str]:
 
 
 class Build:
-    """An example in a directory of its own."""
-
     def __init__(self, directory: Path, example: Example) -> None:
         needs("gcc", *example.tools)
         self.directory = directory
@@ -105,14 +103,12 @@ class Build:
 
 @pytest.fixture(scope="module")
 def without() -> str:
-    """PATH, except where sframegen is."""
     directories = os.environ["PATH"].split(os.pathsep)
     return os.pathsep.join(directory for directory in directories if not Path(directory, "sframegen").exists())
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory, without: str) -> str:
-    """PATH with the sframegen that is tried."""
     program = tmp_path_factory.mktemp("bin") / "sframegen"
     code = f"import sys; sys.path.append({str(Path(sframegen.__file__).parents[1])!r}); {START} main; main()"
     program.write_text(f"""#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -c "{code}" "$@"\n""")

@@ -165,7 +165,6 @@ def run(command: list[str], directory: Path, environment: dict[str, str], *, sta
 
 @pytest.fixture(scope="module")
 def debian(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]) -> Built:
-    """The packages, unpacked."""
     directory = tmp_path_factory.mktemp("debian")
     needs("dpkg-buildpackage", "dh", "fakeroot", "gcc", "make")
     tree = directory / "frames-1.2"
@@ -185,7 +184,6 @@ def debian(tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]
 
 @pytest.fixture
 def tree(debian: Built, tmp_path: Path) -> Path:
-    """The tree in which the packages were built, copied."""
     return shutil.copytree(debian.tree, tmp_path / "tree", symlinks=True)
 
 
@@ -294,7 +292,6 @@ def test_dh_sframe_fails_if_asked_to(
 
 
 def rpm(directory: Path, environment: dict[str, str], *options: str, header: str = "", debug: str = "", status: int = 0) -> Built:
-    """The packages, unpacked."""
     needs("rpmbuild", "rpm2cpio", "cpio", "gcc", "make", "strip")
     written(directory / "source", FILES)
     spec = directory / "frames.spec"
@@ -351,7 +348,6 @@ def test_rpm_by_two_lines_of_the_spec_file(tmp_path: Path, environment: dict[str
 
 
 def test_rpm_by_options_of_rpmbuild(environment: dict[str, str]) -> None:
-    """As the other tests give them."""
     recipe = documented("dir=$(sframegen integration --rpm-dir)")
     spoken = recipe.replace("rpmbuild", "printf '%s\\n'").replace(" -bb package.spec", "")
     assert run(["sh", "-ec", spoken], Path.cwd(), environment).splitlines() == loaded(environment)
@@ -401,7 +397,6 @@ def with_sframegen(directory: Path) -> dict[str, str]:
 
 
 def place(environment: dict[str, str], option: str) -> str:
-    """As `sframegen integration` shows it."""
     command = ["sframegen", "integration", option]
     return subprocess.run(command, env=environment, check=True, text=True, capture_output=True).stdout.strip()
 

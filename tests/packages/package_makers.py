@@ -33,7 +33,6 @@ ADDED = b"a section"
 
 
 def needs(*programs: str) -> None:
-    """Skip the test without one of these programs."""
     for program in programs:
         if shutil.which(program) is None:
             pytest.skip(f"no {program} on this machine")
@@ -59,7 +58,6 @@ def adding(seen: list[str]) -> Visit:
 
 
 def with_sections(program: Path, directory: Path) -> dict[str, bytes]:
-    """A program without a section, with a good one, with a damaged one, and one that is cut off."""
     good = directory / "with_section"
     add_section(program, output=good)
     data, section = good.read_bytes(), find_sframe(open_elf(good))

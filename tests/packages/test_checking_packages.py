@@ -82,7 +82,6 @@ def test_a_finding_does_not_name_the_copy_that_was_read(files: dict[str, bytes],
 
 
 def test_that_nothing_has_a_section_is_an_error(files: dict[str, bytes], tmp_path: Path) -> None:
-    """Unless there are no programs and libraries."""
     without = MAKERS["tar"](tmp_path, {"x/without.so": files["x/without.so"]})
     assert [finding.rule for finding in check_package(without).findings] == ["no-sframe"]
     assert check_package(without, instructions=True).worst() is not Severity.ERROR
@@ -102,7 +101,6 @@ def test_debug_files_have_no_section(files: dict[str, bytes], tmp_path: Path, pe
 
 
 def test_strict(files: dict[str, bytes], tmp_path: Path) -> None:
-    """Warnings become errors, also of files in packages."""
     report = check_package(MAKERS["tar"](tmp_path, {"x/good.so": files["x/good.so"]}))
     assert report.package is not None
     [part] = report.package.files

@@ -76,7 +76,6 @@ def test_a_dry_run_of_detached_sections_says_what_would_be_given(library: bytes,
 
 @pytest.mark.parametrize("compression", ["gzip", "xz", "zstd", "none"])
 def test_dpkg_takes_the_result(library: bytes, tmp_path: Path, compression: str) -> None:
-    """Built with dpkg-deb, with hard links, set-user-ID bits, owners."""
     needs("dpkg-deb")
     root = tmp_path / "root"
     (root / "DEBIAN").mkdir(parents=True)

@@ -30,7 +30,6 @@ from tests.support.commands import run as invoke
 
 @pytest.fixture
 def packages(library: bytes, tmp_path: Path) -> dict[str, Path]:
-    """A small one of each kind."""
     files = {"x/a.so": library, "x/text": b"text" * 400, "x/b.so": library}
     made = {"whl": wheel(tmp_path / NAME, files), "deb": deb_of(tmp_path / "x.deb", files)}
     for suffix in ("", ".gz", ".xz", ".bz2"):
@@ -49,7 +48,6 @@ def everything(directory: Path) -> set[str]:
 
 
 def refused(path: Path, *options: str) -> str:
-    """The one line that the command prints. The directory has what it had, and the file its bytes."""
     had, before = path.read_bytes(), everything(path.parent)
     result = invoke("add-section", "--no-verify", *options, path)
     assert result.exit_code == 1, result.output

@@ -101,7 +101,6 @@ def test_all_but_the_libraries_is_kept(library: bytes, tmp_path: Path, form: str
 
 
 def test_zstd_and_every_block_header_of_gnu_tar(library: bytes, tmp_path: Path) -> None:
-    """Sparse files, long names, extended headers with attributes: as GNU tar wrote them."""
     needs("tar", "zstd")
     root = tmp_path / "root"
     (root / ("d" * 120)).mkdir(parents=True)
@@ -175,7 +174,6 @@ def test_what_packages_have_no_business_with(kind: bytes, link: str, devices: bo
 
 
 def record(text: bytes) -> bytes:
-    """An archive with one extended header."""
     extended = entry("pax", tarfile.XHDTYPE)
     return tar([(extended, text), ("x", b"")])
 
@@ -279,7 +277,6 @@ def test_files_of_other_tools_make_no_image_and_no_package(names: tuple[str, ...
 
 
 def test_looking_at_the_names_has_the_limits_of_a_pass() -> None:
-    """A bomb is refused before it is unpacked a second time, and names are as in any package."""
     info = tarfile.TarInfo("zeros")
     info.size = MIN_UNPACKED_LIMIT + 1
     packer = zstd.ZstdCompressor()

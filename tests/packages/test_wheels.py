@@ -162,7 +162,6 @@ def refuse(path: Path, why: str) -> None:
 
 
 def test_wheels_with_a_broken_record_are_refused(files: dict[str, bytes], tmp_path: Path) -> None:
-    """One that lists too much is a warning."""
     records: tuple[tuple[Callable[[str], str], str], ...] = (
         (lambda text: text.replace("x/a.so,sha256=", "x/a.so,sha256=A", 1), "x/a.so: its hash differs"),
         (lambda text: text.replace("x/data.bin,sha256=", "x/data.bin,sha256=A", 1), "x/data.bin: its hash"),

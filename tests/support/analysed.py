@@ -25,8 +25,6 @@ class StateRow(NamedTuple):
 
 
 class Exit(NamedTuple):
-    """A jump or a fall out of the function."""
-
     source: int
     target: int
     state: FrameState
@@ -44,7 +42,6 @@ class Analysis(NamedTuple):
 
 
 def analyse(pieces: Sequence[DecodedCode], entries: Mapping[int, FrameState], isa: Isa, surroundings: Surroundings) -> Analysis:
-    """Analyse a function of one or several pieces, in ascending order, that is entered at `entries` with their states."""
     walker = FunctionWalker(isa, surroundings)
     blocks = walker.walk(pieces, entries)
     states = walker.frames.states
@@ -65,7 +62,6 @@ def analyse(pieces: Sequence[DecodedCode], entries: Mapping[int, FrameState], is
 
 
 def _calls(pieces: Sequence[DecodedCode]) -> list[tuple[int | None, int | None] | None]:
-    """For each point (target, slot) if it is a call."""
     return [
         (address if flow & DIRECT else None, address if flow & SLOT else None) if flow & FLOW_MASK == Flow.CALL else None
         for piece in pieces

@@ -10,8 +10,6 @@ from sframegen.stack.walking.step import RuleFlag
 
 
 class DecodedRule(NamedTuple):
-    """A rule as decoded_table.py describes it."""
-
     cfa_offset: int
     ra_offset: int
     fp_offset: int
@@ -22,7 +20,6 @@ class DecodedRule(NamedTuple):
 
 
 def find_rule(table: DecodedTable, address: int) -> DecodedRule | None:
-    """The rule at an address."""
     offset = address - table.base
     page = offset >> PAGE_BITS
     if not 0 <= page < table.pages:

@@ -51,7 +51,6 @@ def why_no_bpf() -> str:
 
 @cache
 def why_no_perf_events() -> str:
-    """Return why a process cannot sample itself here, or an empty text."""
     attributes = ctypes.create_string_buffer(pack("=IIQQQQQ", SOFTWARE, 112, CPU_CLOCK, 1 << 20, 0, 0, USER_ONLY), 112)
     fd = _system_call(PERF_EVENT_OPEN, attributes, 0, -1, -1, 8)
     if fd < 0:

@@ -45,7 +45,6 @@ class Image:
         return [segment for segment in self.segments if segment.p_type in kinds]
 
     def at(self, address: int, size: int) -> bytes:
-        """What one PT_LOAD puts there from the file."""
         [load] = [load for load in self.loads if load.p_vaddr <= address and address + size <= load.p_vaddr + load.p_filesz]
         start = address - load.p_vaddr + load.p_offset
         return bytes(self.data[start : start + size])

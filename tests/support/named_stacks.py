@@ -73,14 +73,12 @@ def named(*stacks: NamedStack, by: str = "comm") -> NamedProfile:
 
 
 def places_in(profile: NamedProfile) -> list[NamedFrame]:
-    """Each place of a profile, with its address."""
     numbered = profile.locations.numbered
     pairs = zip(numbered.first[: numbered.count], numbered.second, strict=False)
     return [profile.locations.sites[site]._replace(address=None if at == NO_ADDRESS else at) for at, site in pairs]
 
 
 def stacks_in(profile: NamedProfile) -> list[NamedStack]:
-    """All stacks of a profile that have samples."""
     tree, places, found = profile.tree, places_in(profile), []
     for row in profile.rows():
         frames = tuple(places[place] for place in tree.list_path(tree.node_of(row), [*range(len(places))]))

@@ -42,11 +42,9 @@ class OwnStack:
             sframegen.add_section(self.loader, min_kernel="6.7")
 
     def object(self, *flags: str) -> str:
-        """The library, compiled."""
         return str(self.compile_c(f'#include "{SOURCE}"\n', *INCLUDE, "-O2", "-fPIC", "-c", *flags, name="sframe_backtrace.o"))
 
     def compiled(self, name: str, *flags: str) -> Path:
-        """A program of `programs`, with the library and without a section."""
         return self.compile_c((PROGRAMS / name).read_text(), *INCLUDE, *flags, name=Path(name).stem)
 
     def program(self, name: str, *flags: str, **options: int) -> Path:

@@ -33,14 +33,12 @@ class Producer(NamedTuple):
         return str(program)
 
     def assemble(self, source: str, output: Path, peers: Peers) -> Path:
-        """An object of one assembler source, called as the output, with `.o`."""
         made = output.with_suffix(".o")
         program, *options = self.assembler
         subprocess.run([self.tool(program, peers), *options, "-o", made], input=source, text=True, check=True)
         return made
 
     def link(self, source: str, output: Path, peers: Peers) -> Path:
-        """A library of one assembler source."""
         made = self.assemble(source, output, peers)
         program, *options = self.linker
         subprocess.run([self.tool(program, peers), *options, "-shared", "-o", output, made], check=True)

@@ -91,7 +91,6 @@ def find(table: FunctionTable, pc: int) -> Rule | None:
 
 
 def edges(table: FunctionTable) -> set[int]:
-    """Addresses where a rule begins or ends, and their neighbours."""
     places = set()
     for function in range(len(table)):
         start, end = table.start[function], table.start[function] + table.size[function]

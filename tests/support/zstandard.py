@@ -14,7 +14,6 @@ ELFCOMPRESS_ZSTD = 2
 
 
 def compressed(contents: bytes, order: ByteOrder) -> bytes:
-    """Return the contents as a section with SHF_COMPRESSED has them."""
     return pack_records([Chdr(ELFCOMPRESS_ZSTD, 0, len(contents), 8)], order) + bytes(zstd.compress(contents, 19))
 
 

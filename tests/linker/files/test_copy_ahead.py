@@ -64,7 +64,6 @@ def test_the_same_result(program: Path, ahead: list[ElfFile], monkeypatch: pytes
 
 
 def test_nothing_to_change(program: Path, ahead: list[ElfFile]) -> None:
-    """If it is known at once that the file stays as it is, nothing is copied. If it is known later, the copy is removed."""
     sframegen.add_section(program)
     del ahead[:]
     there, content = names(program.parent), program.read_bytes()
@@ -97,8 +96,6 @@ def test_any_failure_of_the_thread(
 
 @pytest.mark.parametrize("output", [None, "new"])
 def test_changed_after_the_copy(program: Path, ahead: list[ElfFile], monkeypatch: pytest.MonkeyPatch, output: str | None) -> None:
-    """A section that was made from other bytes than those that were copied is not written."""
-
     def copy_and_change(elf: ElfFile, out: BinaryIO, *_: object) -> None:
         copy_file(elf, out)
         os.utime(program, ns=(1, 1))
@@ -130,7 +127,6 @@ def test_no_threads_and_no_nameless_files(
 
 
 def test_interrupted_while_it_waits_for_the_copy(program: Path, ahead: list[ElfFile], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread is asked to stop, and the file is closed when it has."""
     ended = []
 
     def slow(elf: ElfFile, out: BinaryIO, _: object, unneeded: Callable[[], bool]) -> None:
@@ -172,8 +168,6 @@ def test_a_copy_that_nobody_needs_ends(program: Path, without: list[str], monkey
 
 
 def test_in_a_directory_that_cannot_be_read(program: Path, ahead: list[ElfFile], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what writes there says so."""
-
     def refuse(_: Location) -> int:
         raise PermissionError(errno.EACCES, "Permission denied")
 

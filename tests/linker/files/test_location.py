@@ -29,7 +29,6 @@ THEIRS, OPEN = "belongs to another user: run as that user", "can be written to b
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A file in two directories below another one."""
     (tmp_path / "a/b").mkdir(parents=True)
     (tmp_path / "a/b/file").write_bytes(b"content")
     return tmp_path
@@ -145,7 +144,6 @@ def test_whose_links_are_followed(mode: int, owner: int, link_owner: int, is_fol
 
 
 def test_a_directory_of_a_group() -> None:
-    """Root does not follow what the group can make there; its members do."""
     with of_another_user(0o775, 0) as directory:
         os.chown(directory, 0, NOBODY)
         (directory / "link").symlink_to("file")

@@ -66,7 +66,6 @@ def test_for_the_time_of_the_block(file: Path) -> None:
 
 
 def test_the_file_that_is_there_after_waiting(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever holds the lock replaces the file before letting go of it."""
     flock = fcntl.flock
     asked = []
 
@@ -84,7 +83,6 @@ def test_the_file_that_is_there_after_waiting(file: Path, monkeypatch: pytest.Mo
 
 
 def test_who_keeps_it_locked(file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """The run says whom it waits for, and does not wait for ever."""
     monkeypatch.setattr(time_limits, "current", TimeLimits(lock=0, lock_notice=-1))
     who = rf"process {os.getpid()} \(.+\)"
     with file.open("rb") as other:

@@ -76,7 +76,6 @@ def reading(path: Path) -> Iterator[Source]:
 
 @contextmanager
 def opened_elf(path: Path) -> Iterator[ElfFile]:
-    """One whose descriptor is there to copy from."""
     with reading(path) as source:
         yield ElfFile(map_descriptor(source.descriptor, str(path))[0], str(path), source.status, source.descriptor)
 
@@ -241,7 +240,6 @@ def test_a_directory_that_may_not_be_changed(anyone: Path, mode: int, message: s
 
 
 def test_a_file_of_someone_else() -> None:
-    """Who may not give it back to its owner does not replace it."""
     if os.geteuid() != 0:
         pytest.skip("needs a file of another user")
     with TemporaryDirectory() as name:
@@ -506,7 +504,6 @@ def test_a_file_that_is_there(directory: Path, source: File, there: File, new: F
 @pytest.mark.parametrize(("owner", "mode"), [(NOBODY, 0o755), (0, 0o777), (0, 0o1777)])
 @pytest.mark.parametrize("there", [File(NOBODY, NOBODY, 0o666), File(0, 0, 0o644)])
 def test_a_file_that_another_user_may_have_put_there(directory: Path, owner: int, mode: int, there: File) -> None:
-    """As if it was not there: root's secret stays root's."""
     os.chown(directory, owner, owner)
     directory.chmod(mode)
     assert copied(directory, Rights.OUTPUT, File(0, 0, 0o600), there) == File(0, 0, 0o600)

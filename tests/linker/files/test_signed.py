@@ -118,7 +118,6 @@ def test_an_appended_signature(program: Callable[..., Path]) -> None:
 
 
 def test_a_kernel_module(compile_c: Compiler, tmp_path: Path) -> None:
-    """An object: its new sections are appended too."""
     file = tmp_path / "module.ko"
     file.write_bytes(appended(compile_c(SOURCE, "-c", name="module.o").read_bytes()))
     assert_only_by_force(file, "a signature appended to it")
@@ -139,7 +138,6 @@ def test_a_library_with_a_checksum_and_a_signature_that_is_cut(tmp_path: Path) -
 
 @pytest.mark.parametrize(("attribute", "value"), [("security.ima", b"\x04\x04" + bytes(32)), ("security.evm", b"\x02" + bytes(20))])
 def test_attributes_of_the_integrity_architecture(attribute: str, value: bytes, program: Callable[..., Path]) -> None:
-    """They are of the content, and do not go with another."""
     file = program()
     try:
         os.setxattr(file, attribute, value)

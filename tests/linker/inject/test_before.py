@@ -52,7 +52,6 @@ def answer_of(file: Path) -> str:
 
 
 def test_every_old_byte_is_where_it_was(compile_c: Compiler, tmp_path: Path) -> None:
-    """Interpreter and build-id are in the first page, too."""
     original, result = compile_c(PROGRAM, *FLAGS), tmp_path / "result"
     plan = inject(original, result)
     before, after = open_elf(original), open_elf(result)

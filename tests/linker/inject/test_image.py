@@ -153,7 +153,6 @@ def test_alignments_are_powers_of_2_up_to_a_page() -> None:
 
 
 def test_only_what_the_headers_segment_holds_may_move() -> None:
-    """To its last byte; what reaches out of it stays."""
     data = small_file()
     elf = elf_of(data)
     hashes = section_named(elf, ".hash")
@@ -244,7 +243,6 @@ def test_the_last_new_address_after_the_pages_is_within_the_limit(monkeypatch: p
 
 
 def near(pieces: list[Extent], blocks: list[Extent] | None = None, build_id: int | None = None) -> Image:
-    """An image whose program headers end at 0x100, in a segment that reaches far."""
     image = read_image(elf_of(small_file()))
     load = LOAD._replace(p_offset=0, p_filesz=0x3000, p_memsz=0x3000)
     table = Extent(0x40, 0x100)
@@ -258,7 +256,6 @@ NAMES = Extent(0x200, 0x220, ("names",), 1)
 
 
 def test_pieces_in_the_way_move() -> None:
-    """A block that cannot move leaves no room."""
     image = near([ID, HASH, NAMES])
     assert choose_pieces_to_move(image, 0x100) == ([], [])
     assert choose_pieces_to_move(image, 0x101) == ([ID], [])
@@ -272,7 +269,6 @@ def test_pieces_in_the_way_move() -> None:
 
 
 def test_the_build_id_takes_the_place_that_moves_least() -> None:
-    """Of the first page's; after the table, or after another piece."""
     image = near([ID, HASH, NAMES], build_id=0x100)
     assert choose_pieces_to_move(image, 0x110) == ([], [(ID, 0x220)])  # after all others
     for end, moved in ((0x224, ([NAMES], [(ID, 0x200)])), (0x223, ([HASH], [(ID, 0x110)]))):
@@ -327,7 +323,6 @@ NOTE = Move((".note",), 0x20, 0x200, 0x800, 0x1200, 0x9800)
 
 
 def with_symbol(data: bytes, section: int, value: int) -> bytes:
-    """The first symbol of .symtab is of that section."""
     table = section_named(elf_of(data), ".symtab")
     at = table.header.sh_offset + 24
     return data[: at + 6] + struct.pack("<HQ", section, value) + data[at + 16 :]
@@ -384,7 +379,6 @@ def test_sections_follow_their_bytes(fields: dict[str, int], moved: dict[str, in
 
 
 def test_symbols_of_moved_sections_follow() -> None:
-    """Up to the section's end."""
     data = small_file()
     elf = elf_of(data)
     note, symbols = section_named(elf, ".note.gnu.build-id"), section_named(elf, ".symtab")

@@ -61,7 +61,6 @@ def address_of_sframe(file: Path) -> int:
 
 
 def assert_same_rules(file: Path, original: Path, directory: Path, **options: Any) -> None:
-    """As in a section that is added to the original."""
     sframegen.add_section(original, output=directory / "expected", verify=False, **options)
     one, other = (read_sframe(open_elf(path)).table for path in (file, directory / "expected"))
     assert have_same_rules(one, other, 15, {})
@@ -195,7 +194,6 @@ def by_ld(compile_c: Compiler, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def by_ld_in_part(peers: Peers, tmp_path: Path) -> Path:
-    """Of two objects one has a section: less than what all of the code needs."""
     one, two, file = tmp_path / "one.o", tmp_path / "two.o", tmp_path / "in-part"
     tools = str(Path(peers.tool("as")).parent)
     subprocess.run(["gcc", "-B", tools, "-O2", "-c", "-xc", "-o", one, "-"], input=PROGRAM, text=True, check=True)
@@ -276,7 +274,6 @@ def assert_readable(file: Path, peers: Peers) -> None:
 
 
 def test_a_second_section_beside_a_damaged_one(compile_c: Compiler, tmp_path: Path) -> None:
-    """Every byte of the section's header in turn: refused in one line, or replaced by a good one."""
     original, file = compile_c(SOURCE, *FLAGS, *KINDS["pie"]), tmp_path / "file"
     sframegen.add_section(original, output=file, verify=False)
     data, good = file.read_bytes(), sframe_bytes(file)

@@ -124,7 +124,6 @@ def test_a_library_that_may_be_a_loader(options: dict[str, object], compile_c: C
 
 @pytest.mark.parametrize("tool", ["", "strip", "eu-strip", "llvm-strip"])
 def test_the_systems_loader(tool: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
-    """Started by itself, and by the kernel for a program."""
     original, file = system_loader(), tmp_path / "ld.so"
     assert role(original) is Role.LOADER
     for options in ({}, {"min_kernel": "6.6"}):
@@ -192,7 +191,6 @@ def test_a_program_has_its_table_at_the_end_where_kernels_find_it(order: ByteOrd
 
 
 def test_no_kernel_has_room_after_the_last_address() -> None:
-    """The refusal names no version then."""
     data = with_segment(small_file(blocked=256), 4, p_vaddr=(1 << 63) - 0x5000)  # the last PT_LOAD
     with pytest.raises(RefusedError, match=CANNOT_MOVE):
         plan_injection(ElfFile(memoryview(data)), 28)

@@ -191,7 +191,6 @@ def test_refusals(reason: str) -> None:
 
 @for_each("library", [False, True])
 def test_the_last_new_address_is_within_the_limit(library: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In both layouts: the programs' headers grow, the library's table moves to the end."""
     elf = elf_of(small_file(library=library, blocked=256 * library))
     module = layout if library else front_layout
     plan = plan_injection(elf, 28)

@@ -113,7 +113,6 @@ def test_after_convert(compile_c: Compiler, tmp_path: Path) -> None:
 
 
 def test_what_is_edited_in_place_stays_edited(compile_c: Compiler, tmp_path: Path) -> None:
-    """Data of the program, outside of what add-section wrote: the original with that edit."""
     original = compile_c(SOURCE, *FLAGS, *KINDS["pie"]).read_bytes()
     file = added(compile_c(SOURCE, *FLAGS, *KINDS["pie"]), tmp_path)
     file.write_bytes(file.read_bytes().replace(b"counter %d\n", b"COUNTER %d\n"))
@@ -337,7 +336,6 @@ def test_a_large_hole_comes_in_chunks(size: int) -> None:
 
 
 def made(writes: list[Write], gaps: tuple[Gap, ...] = (), start: int | None = None) -> bytes:
-    """The changed file with its record; the record's place is `start`, or the end of all that is written."""
     new = bytearray()
     for at, byte in enumerate(BYTES):
         new += bytes(sum(gap.size for gap in gaps if gap.at == at)) + bytes([byte])
@@ -392,7 +390,6 @@ def test_a_record_is_within_its_file() -> None:
 
 @for_each(("offset", "length"), [(97, 3), (98, 3), (0, 4)])
 def test_an_entry_is_within_the_record_and_the_original(offset: int, length: int) -> None:
-    """Its bytes are in the record, and their place in the original."""
     body = ENTRY.pack(offset, length) + b"abc"
     found = undo_record.read_unverified(memoryview(bytes(100) + bytes(trailer(body, original_size=100, count=1))))
     assert found == (UndoRecord(100, [(97, b"abc")], 100) if (offset, length) == (97, 3) else None)

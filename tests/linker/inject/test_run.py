@@ -85,8 +85,6 @@ def assert_table_is_found(file: Path) -> None:
 
 
 def assert_only_the_new_types_are_remarked(original: Path, result: Path, peers: Peers) -> None:
-    """By eu-elflint."""
-
     def lint(file: Path) -> set[str]:
         done = subprocess.run([peers.tool("eu-elflint"), "--gnu-ld", file], capture_output=True, text=True, check=False)
         return {re.sub(r"^section \[[ \d]+\]", "section", line) for line in (done.stdout + done.stderr).splitlines()}
@@ -107,7 +105,6 @@ def apply_tool(tool: str, file: Path, output: Path, peers: Peers, *, is_quiet: b
 def test_objcopy_takes_the_section_out_and_it_can_be_added_again(
     layout: str, compile_c: Compiler, peers: Peers, tmp_path: Path
 ) -> None:
-    """Instead of sframegen remove."""
     kind = "pie" if layout == "front" else "library"
     original = compile_c(SOURCE, *FLAGS, *KINDS[kind]) if layout == "front" else blocked_library(compile_c, tmp_path)
     inject(original, tmp_path / "a")
@@ -169,7 +166,6 @@ def test_more_sections_than_the_elf_header_can_say(program: bytes, compile_c: Co
 
 @pytest.mark.dear
 def test_a_symbol_whose_section_nothing_tells() -> None:
-    """SHN_XINDEX without the section that holds the numbers: the symbol stays unchanged."""
     data = with_many_sections(small_file(), 66_000)
     header = ElfFile(memoryview(data)).header
     at = header.e_shoff + (66_000 - 1) * 64 + 4
@@ -202,7 +198,6 @@ def test_a_program_header_table_elsewhere(flag: int, kind: str, compile_c: Compi
 
 
 def test_section_headers_that_are_none(program: bytes, compile_c: Compiler, tmp_path: Path) -> None:
-    """An offset of section headers, but none in number."""
     source, result = tmp_path / "original", tmp_path / "result"
     bare = without_sections(program)
     source.write_bytes(bare[:40] + len(bare).to_bytes(8, "little") + bare[48:] + bytes(64))
@@ -259,7 +254,6 @@ HUGE = "#ifdef HUGE\n" + LARGE_BSS.replace("100 << 20", "1500 << 20") + "#endif\
 @pytest.mark.parametrize("linker", LINKERS)
 @for_each("shape", SHAPES)
 def test_every_shape_of_every_linker(linker: str, shape: str, compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:
-    """In the usual shapes, readers find nothing new."""
     if linker not in ONLY.get(shape, LINKERS):
         return
     where = ("-B", str(Path(peers.tool(PEERS[linker])).parent)) if linker in PEERS else ()
@@ -326,8 +320,6 @@ CORE_PATTERN = Path("/proc/sys/kernel/core_pattern").read_text().strip()  # may 
 
 
 def kernel_core(program: Path, environ: dict[str, str]) -> Path:
-    """What the kernel writes."""
-
     most = resource.getrlimit(resource.RLIMIT_CORE)[1]
     if most == 0:
         pytest.skip("no core files: their limit is 0")
@@ -342,7 +334,6 @@ def kernel_core(program: Path, environ: dict[str, str]) -> Path:
 
 
 def gdb_core(program: Path, environ: dict[str, str]) -> Path:
-    """What gdb writes."""
     gcore = shutil.which("gcore") or pytest.skip("no gcore on this machine: install gdb")
     with subprocess.Popen([program, "wait"], env=environ, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -129,7 +129,6 @@ def test_refusals(compile_c: Compiler, tmp_path: Path) -> None:
 
 
 def add_and_read(original: Path, file: Path, version: FormatVersion = 3) -> Summary:
-    """Into a copy: every reader of ours finds the same section, and removing it restores the file."""
     summary = add_section(original, output=file, unloaded=True, version=version)
     assert summary.unloaded
     elf = open_elf(file)
@@ -247,7 +246,6 @@ def test_convert_keeps_it_unloaded(file: Path) -> None:
 
 @pytest.mark.parametrize("is_compressed", [False, True])
 def test_after_a_tool_that_drops_the_record(file: Path, is_compressed: bool, peers: Peers, tmp_path: Path) -> None:
-    """The section is taken out whoever made it, and nothing of it is left."""
     add_section(file, unloaded=True)
     plain = read(file).table
     if is_compressed:
@@ -294,7 +292,6 @@ def test_a_damaged_one_is_replaced(file: Path) -> None:
 
 
 def test_two_of_them(file: Path) -> None:
-    """The first is read; convert, which would drop the other, refuses."""
     add_section(file, unloaded=True)
     section = section_named(open_elf(file), ".sframe").header
     file.write_bytes(with_section(file.read_bytes(), ".comment", **section._asdict()))

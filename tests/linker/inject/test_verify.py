@@ -55,7 +55,6 @@ class Written(NamedTuple):
         return found
 
     def with_byte(self, offset: int) -> ElfFile:
-        """The result with another byte there."""
         data = bytearray(self.path.read_bytes())
         data[offset] ^= 0x55
         return ElfFile(memoryview(bytes(data)))
@@ -249,7 +248,6 @@ def injected(tmp_path: Path) -> Written:
 
 
 def mapping(injected: Written, *loads: Phdr) -> list[str]:
-    """The findings, if these map the section."""
     rest = [s for s in injected.read.segments if s not in injected.plan.new_segments]
     sframe = [s for s in injected.plan.new_segments if s.p_type == PT.GNU_SFRAME]
     return list(check_mapping(injected.plan, injected.read._replace(segments=[*rest, *loads, *sframe])))

@@ -117,7 +117,6 @@ def test_nobody_waits_for_a_map_that_nobody_writes(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="session")
 def foreign(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Inputs]:
-    """The same for another machine, by the prefix of its tools."""
     return functools.cache(lambda prefix: Inputs(tmp_path_factory.mktemp("foreign"), prefix + "gcc"))
 
 
@@ -350,7 +349,6 @@ def test_what_is_no_map(text: str) -> None:
 
 @for_each("maker", MAPS)
 def test_it_is_read_line_by_line(maker: str, tmp_path: Path) -> None:
-    """Placements come before a line that is wrong, and no line is read whole that has no end."""
     file = tmp_path / "map"
     file.write_text(MAPS[maker] + "x" * MAX_LINE + "\n")
     placements = read_map(file)

@@ -123,7 +123,6 @@ def header_of(path: Path, name: str) -> Shdr:
 
 
 def overwrite(path: Path, offset: int, data: bytes, section: str = "") -> None:
-    """With `section`, the offset is in that section."""
     offset += header_of(path, section).sh_offset if section else 0
     with path.open("r+b") as file:
         file.seek(offset)
@@ -136,7 +135,6 @@ def test_by_its_map_a_program_gets_the_section_that_ld_made(linked: Link) -> Non
 
 
 def test_kernels_take_no_section_of_code_in_several_places(linked: Link, compile_c: Compiler) -> None:
-    """The warning is what check says of the result."""
     far = compile_c('__attribute__((section(".far"))) int far(void) { return 1; }', "-c", name="far.o")
     program, map_file = linked.link("far", *linked.objects, far, "-Wl,--section-start=.far=0x10000000")
     assert len(open_elf(program).executable_loads()) == 2
@@ -173,7 +171,6 @@ def test_code_that_ld_dropped_has_no_function(compile_c: Compiler, peers: Peers,
 
 
 def test_linked_code_that_no_object_describes_is_counted(linked: Link) -> None:
-    """A function lost from an object's section, an object without one, and files that were not given."""
     main, twice, add = linked.objects
     lost = next(section for section in open_elf(main).sections if section.name in (".text.main", ".text.startup.main"))
     overwrite(main, 8, bytes(8), ".rela.sframe")  # an empty relocation: of dropped code
@@ -346,7 +343,6 @@ def test_rows_without_words_of_older_objects_are_left_out_of_version_2(linked: L
 
 
 def test_damage_is_named_with_the_object(linked: Link) -> None:
-    """corpus/merge has more of it."""
     twice = linked.objects[1]
     good = twice.read_bytes()
     for section, offset, data, message in (
@@ -492,7 +488,6 @@ HEADERS = 64  # bytes of the ELF header
 
 
 def content_of(given: InputObject) -> object:
-    """All that a merge asks of an object."""
     return (
         given.name,
         given.is_relocatable,

@@ -61,7 +61,6 @@ FLAGS = ("-x", "c++", "-O2", "-ffunction-sections")
 
 
 def halves(compile_c: Compiler, directory: Path, *flags: str) -> dict[str, Path]:
-    """Copies of the objects, so that they may be changed."""
     copies = {}
     for name, source in HALVES.items():
         made = compile_c(source, *FLAGS, "-c", *flags, name=f"{name}.o")
@@ -106,7 +105,6 @@ def compared(expected: SframeSection, found: SframeSection, linked: Path, names:
 
 
 def begins(table: FunctionTable) -> Iterator[int]:
-    """Addresses where a rule begins, or none does where one ends."""
     for function, (start, size) in enumerate(zip(table.start, table.size, strict=True)):
         yield from (start + offset for offset in table.row_start[table.first_row[function] : table.first_row[function + 1]])
         yield start + size

@@ -43,7 +43,6 @@ FAULTS = {
 
 
 def assembled(directory: Path, fault: Fault) -> tuple[Path, int]:
-    """An object, and the number of the line that is marked."""
     needs_compiler(f"{fault.prefix}gcc")
     mark = "%" if fault.prefix else "@"
     lines = [

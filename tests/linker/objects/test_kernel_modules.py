@@ -169,7 +169,6 @@ def test_eh_frame_that_a_kernel_frees(machine: Machine, peers: Peers, tmp_path: 
 
 
 def test_notes_and_refusals(machine: Machine, module: Path, compile_c: Compiler, tmp_path: Path) -> None:
-    """Kernels that read no section are named, and how a packed module is unpacked."""
     objcopy(machine, "--strip-debug", module, tmp_path / "plain.ko")
     assert add_section(tmp_path / "plain.ko").note == "nothing to add: no call frame information"
     if machine is ARM64:

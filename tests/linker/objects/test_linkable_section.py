@@ -46,8 +46,6 @@ HYP = ("HYP(*(.hyp.text))", "*(.hyp.text)")
 
 
 class Image(NamedTuple):
-    """An object, and how to link it by a script."""
-
     machine: Machine
     object: Path
     script: Path
@@ -135,7 +133,6 @@ def test_the_object_is_one_that_old_linkers_take(peers: Peers, tmp_path: Path) -
 
 
 def test_what_lacks_symbols_is_refused(peers: Peers, compile_c: Compiler, tmp_path: Path) -> None:
-    """Names need not be text."""
     section = tmp_path / "section.o"
 
     def refuse(file: Path, why: str) -> None:

@@ -88,7 +88,6 @@ def near(edges: list[int], step: int) -> SearchStrategy[int]:
 
 
 def operations(target: Target) -> SearchStrategy[list[list[Operation]]]:
-    """For each row of a function, what is said before it."""
     register = st.sampled_from([*[target.fp, target.ra] * len(target.others), target.sp, *target.others])
     base = st.sampled_from([*[target.sp, target.fp] * 2 * len(target.others), *target.others])
     scaled = [target.cfa_offset + target.cfa_step * edge for edge in EDGES]
@@ -255,6 +254,5 @@ def is_sound(body: list[str]) -> bool:
 
 
 def blocks_of(body: list[str]) -> list[list[str]]:
-    """For each row of a function, the directives before it."""
     ends = [-1, *(number for number, line in enumerate(body) if line == "nop")]
     return [body[before + 1 : end] for before, end in pairwise(ends)]

@@ -75,7 +75,6 @@ class JitWriter:
         self._publish(USED_LEN_AT, len(self) * STRIDE)
 
     def extend(self, table: JitWriter) -> None:
-        """Publish an empty table as the next of the chain."""
         if self._next is not None or len(table):
             raise ValueError("the table has a next one, or the next one has entries")
         table._end = self._end
@@ -83,7 +82,6 @@ class JitWriter:
         self._publish(NEXT_AT, table.address)
 
     def covers(self, ip_off: int) -> bool:
-        """Return True if an entry covers the offset."""
         number = bisect_right(self._offsets, ip_off) - 1
         return number >= 0 and ip_off < self._offsets[number] + self._entry(number).size
 

@@ -169,7 +169,6 @@ def inject_bytes(data: bytes, size: int = 28, *, unloaded: bool = False) -> byte
 
 
 def restored(changed: bytes) -> bytes:
-    """Return the original that a changed file's record restores."""
     record = undo_record.read_verified(memoryview(changed))
     assert record is not None
     out = io.BytesIO()
@@ -206,7 +205,6 @@ class Writer:
         return self.headers[name]
 
     def symbols(self, *symbols: tuple[int, int, str, int]) -> bytes:
-        """(name, info, section, value) each, after the null symbol."""
         rows = [
             Sym(0, 0, 0, 0, 0, 0),
             *(Sym(name, info, 0, list(self.headers).index(s), value, 0) for name, info, s, value in symbols),

@@ -101,7 +101,6 @@ class Function(NamedTuple):
 
 
 def functions(file: Path) -> list[Function]:
-    """Of the symbol table, by pyelftools; those of more than 0 bytes."""
     with file.open("rb") as stream:
         elf = ELFFile(stream)
         table = elf.get_section_by_name(".symtab")

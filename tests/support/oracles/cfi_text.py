@@ -57,8 +57,6 @@ class Notes(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What the rows under one CIE have in common."""
-
     ra_column: int
     signal: bool = False
     key: str = "A"
@@ -191,7 +189,6 @@ def translate(abi: Abi, cells: dict[str, str], note: Note, kind: Kind) -> CfiRow
 
 
 def unsaid(abi: Abi, cfa: str, ra: str, fp: str) -> str:
-    """Why no FDE can say these rules, or ""."""
     if not cfa:
         return "CFA expression"
     if not ra or ra.startswith("v") or (ra == "same" and not re.fullmatch(abi.ra_rules, ra)):
@@ -283,8 +280,6 @@ class CellMemo(dict[bytes, int]):
 
 
 class Reader:
-    """One pass over `readelf -wF`."""
-
     def __init__(self, abi: Abi, notes: Notes, executable: list[tuple[int, int]]) -> None:
         self.abi = abi
         self.rows = Interner(SILENT, AMBIGUOUS)

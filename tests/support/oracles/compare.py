@@ -154,7 +154,6 @@ def judge_readings(row: cfi_text.CfiRow, readings: list[Rule | None]) -> Verdict
 
 
 def judge(row: cfi_text.CfiRow, rule: Rule | None) -> Verdict:
-    """One reader's `rule` (None: no rule) where the CFI says `row`."""
     if row == cfi_text.SILENT:
         return Verdict.SILENT if rule is None else Verdict.COVERED
     if row == cfi_text.AMBIGUOUS:

@@ -37,8 +37,6 @@ OUTERMOST = Rule("", "", "undefined", signal=False)
 
 
 class Abi(NamedTuple):
-    """What differs between machines in the text of readelf."""
-
     registers: dict[str, int]  # readelf's name -> DWARF number
     sp: int
     fp: int

@@ -22,7 +22,6 @@ class Answering:
         self._end()
 
     def ask(self, question: object) -> Any:
-        """Raises ChildProcessError if it dies."""
         if self._process is None:
             pipe = subprocess.PIPE
             self._process = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, text=True, bufsize=1, env=self._environment)
@@ -39,7 +38,6 @@ class Answering:
         return json.loads(answer)
 
     def _end(self) -> int:
-        """Return its exit code, as subprocess has it."""
         process, self._process = self._process, None
         if process is None:
             return 0

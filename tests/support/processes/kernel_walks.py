@@ -87,7 +87,6 @@ class Sampled:
         return [record for record in self.records if isinstance(record, UnfinishedWalk)]
 
     def addresses(self, pid: int, frames: Sequence[int]) -> list[int]:
-        """Return the run-time addresses of packed frames."""
         bias = {span.file: span.bias for span in self.spans[pid]}
         return [frame.address + bias[frame.file] & ADDRESSES for frame in map(unpack_frame, frames)]
 

@@ -84,7 +84,6 @@ def compiled(compile_c: Compiler, directory: Path, source: str, *flags: str, sec
 
 
 def cpu_time(pid: int) -> int:
-    """Nanoseconds, of all threads of a process."""
     return time.clock_gettime_ns(~pid << 3 | 2)  # the number of its clock
 
 
@@ -122,7 +121,6 @@ class Program:
         return self.process.stdout.readline()
 
     def wait(self) -> None:
-        """Until it holds."""
         line = self.line()
         assert line == b"here\n", line
 
@@ -132,7 +130,6 @@ class Program:
         self.process.stdin.flush()
 
     def finish(self) -> str:
-        """Lets it go on to its end; what it printed."""
         output, _ = self.process.communicate(b".", timeout=60)
         assert self.process.returncode == 0
         self.rest = output.decode()
@@ -167,8 +164,6 @@ command = partial(start, "stack", timeout=300)
 
 
 class Names:
-    """Traces one process, and names its frames."""
-
     def __init__(self, pid: int, *, convert: bool = False) -> None:
         self.process = Process(pid)
         weakref.finalize(self, self.process.__exit__)
