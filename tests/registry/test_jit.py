@@ -1,7 +1,8 @@
-"""Tables of code made at run time: what is written is read, at every moment of the writing; what else stands there is refused."""
+"""The registry against a naive list. Tables of code made at run time: what is written is read, at every moment of the writing."""
 
 from __future__ import annotations
 
+import errno
 import signal
 from itertools import count
 from typing import TYPE_CHECKING
@@ -17,17 +18,70 @@ from sframegen.program.signals import signals_held
 from sframegen.registry import jit_tables
 from sframegen.registry.jit_list import JitRegions, read_nodes
 from sframegen.registry.jit_tables import TABLE_COST, TABLE_SIZE, Budget, JitTables, rule_of_entry
-from sframegen.registry.regions import BudgetError, Registry
+from sframegen.registry.regions import BudgetError, Region, Registry, RegistryError
 from sframegen.registry.structures import CodeJitInfo, JitEntry, JitList, JitNode, JitTable, encode, struct_size
 from tests.support.inputs.jit_writer import STRIDE, JitWriter, entry_of
 from tests.support.loops import for_each
 from tests.support.processes.memories import Pieces
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from random import Random
 
     from sframegen.format.abi import Abi
     from sframegen.format.model import Match
+
+
+def refused_with(number: int, call: Callable[..., object], *arguments: object) -> None:
+    with pytest.raises(RegistryError) as caught:
+        call(*arguments)
+    assert errno.errorcode[caught.value.errno or 0] == errno.errorcode[number]
+
+
+class Nothing:
+    def look_up(self, pc: int) -> Match | None:
+        raise AssertionError(pc)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("register"), st.integers(-2, 40), st.integers(-2, 40), st.integers(0, 4)),
+            st.tuples(st.just("unregister"), st.integers(0, 4), st.just(0), st.just(0)),
+        ),
+        max_size=30,
+    )
+)
+def test_registry_is_as_a_list_would_be(calls: list[tuple[str, int, int, int]]) -> None:
+    registry, model = Registry(), list[Region]()
+    for what, first, end, key in calls:
+        if what == "register":
+            region = Region(first, end, key, Nothing())
+            expected = errno.EINVAL if not 0 <= first < end else 0
+            if not expected and any(set(range(first, end)) & set(range(r.start, r.end)) for r in model):
+                expected = errno.EEXIST
+            if expected:
+                refused_with(expected, registry.register, region)
+            else:
+                registry.register(region)
+                model.append(region)
+        elif any(region.key == first for region in model):
+            gone = registry.unregister(first)
+            assert sorted(gone) == sorted(region for region in model if region.key == first)
+            model = [region for region in model if region.key != first]
+        else:
+            refused_with(errno.EINVAL, registry.unregister, first)
+        assert list(registry) == sorted(model)
+        for pc in range(-3, 43):
+            assert registry.find(pc) == next((region for region in model if region.start <= pc < region.end), None)
+
+
+def test_a_region_ends_with_the_address_space() -> None:
+    registry = Registry()
+    registry.register(Region((1 << 64) - 1, 1 << 64, 0, Nothing()))
+    assert registry.find((1 << 64) - 1) is not None
+    refused_with(errno.EINVAL, registry.register, Region(1, (1 << 64) + 1, 0, Nothing()))
+
 
 TEXT, TABLES = 0x1000, 0x10_0000
 INFO = CodeJitInfo(TEXT, TEXT + 0x1000, TABLES)

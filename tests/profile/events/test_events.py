@@ -1,4 +1,4 @@
-"""Ring buffers: a made one, which is a file, and the kernel's."""
+"""Events: their names and the kernel's refusals, records byte by byte, ring buffers made here, as files, and the kernel's."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import re
 import struct
 import tempfile
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from unittest.mock import MagicMock, Mock
 
@@ -16,15 +17,144 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sframegen.base.errors import FormatError
-from sframegen.profile.events.attributes import EventError
+from sframegen.profile.events import attributes, names
+from sframegen.profile.events.attributes import TYPE_SOFTWARE, EventAttributes, EventError, EventFlag, SampleType, open_event
 from sframegen.profile.events.cpu_rings import GAP, CpuRings, RingBuffer
-from sframegen.profile.events.event_records import HEADER, RecordKind
+from sframegen.profile.events.event_records import (
+    COMM_EXEC,
+    HEADER,
+    CommRecord,
+    MmapRecord,
+    RecordKind,
+    RecordReader,
+    SampleRecord,
+    TaskRecord,
+)
+from sframegen.profile.events.names import BY_NAME, EVENTS, find_event
 from sframegen.profile.events.timed_records import split_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from sframegen.profile.events.timed_records import TimedRecord
+
+
+def test_only_events_of_the_machine_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(asked: EventAttributes, _pid: int, _cpu: int) -> int:
+        if any((asked.type, asked.config) == (BY_NAME[name].type, BY_NAME[name].config) for name in ("cpu-clock", "page-faults")):
+            return os.open("/dev/null", os.O_RDONLY)
+        raise EventError("no", errno.ENOENT)
+
+    monkeypatch.setattr(names, "open_event", opened)
+    assert find_event("faults") is BY_NAME["page-faults"]
+    with pytest.raises(EventError, match=r"^this machine has no cycles events; choose one of cpu-clock, page-faults$"):
+        find_event("cycles")
+    with pytest.raises(EventError, match=r"^cpuclock: unknown event; choose one of cpu-clock, page-faults$"):
+        find_event("cpuclock")
+
+
+def test_no_two_events_are_the_same() -> None:
+    assert len({(event.type, event.config) for event in EVENTS}) == len(EVENTS)
+    assert len(BY_NAME) == sum(1 + len(event.aliases) for event in EVENTS)
+
+
+def test_refusals_are_in_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(attributes, "_LIBC", type("Library", (), {"syscall": staticmethod(lambda *_: -1)}))
+    for name in ("PARANOID", "MAX_RATE"):
+        monkeypatch.setattr(attributes, name, tmp_path / "level")
+    own, other = 7, 8
+    monkeypatch.setattr(attributes, "_is_own_process", lambda pid: pid == own)
+    wrong = {}
+    for level, number, pid, flags, message in (
+        (3, errno.EACCES, -1, 0, "^cycles events of all processes need root, or CAP_BPF and CAP_PERFMON$"),
+        (3, errno.EPERM, own, 0, r"^cycles events of your own processes .* of 1 or less \(it is 3\)$"),
+        (3, errno.EACCES, own, EventFlag.EXCLUDE_KERNEL, r"^cycles events of your own processes .* of 2 or less"),
+        (3, errno.EACCES, other, 0, "cycles events of other users' processes need root or CAP_PERFMON$"),
+        (3, errno.EMFILE, -1, 0, "ulimit -n"),
+        (3, errno.ENOENT, -1, 0, "^this machine has no cycles events$"),
+        (3, errno.EOPNOTSUPP, -1, 0, "^this machine has no cycles events$"),
+        (3, errno.ESRCH, 7, 0, "^process 7: no such process$"),
+        (3, errno.ENOSYS, 7, 0, "^this kernel has no perf events$"),
+        (3, errno.EINVAL, 7, 0, "refuses cycles events: Invalid argument$"),
+        (3, errno.EINVAL, 7, EventFlag.FREQUENCY, "^99,999 samples per second are more than .*max_sample_rate allows: 3$"),
+        (1, errno.EACCES, 7, 0, "^process 7: cycles events of other users' processes need root or CAP_PERFMON$"),
+        (1, errno.EACCES, 0, 0, "^cycles events are not allowed, though .* is 1: a container or a policy forbids them$"),
+    ):
+        (tmp_path / "level").write_text(f"{level}\n")
+        monkeypatch.setattr("ctypes.get_errno", lambda number=number: number)
+        with pytest.raises(EventError) as caught:
+            open_event(EventAttributes(0, flags=flags, period=99_999), pid, -1, name="cycles")
+        if caught.value.number != number or not re.search(message, caught.value.message):
+            wrong[message] = caught.value.message
+    assert wrong == {}
+
+
+S = SampleType
+SUFFIXED = EventAttributes(TYPE_SOFTWARE, sample_type=S.TID | S.TIME | S.CPU, flags=EventFlag.SAMPLE_ID_ALL)
+ENDS_OF_RECORDS = struct.pack("=IIQII", 10, 11, 12345, 3, 0)
+EVERYTHING = EventAttributes(TYPE_SOFTWARE, sample_type=sum(S), user_registers=0b10110)
+# pid tid, time, cpu; callchain; registers; stack
+SAMPLE = (
+    ENDS_OF_RECORDS
+    + struct.pack("=QQQ", 2, 0xFF, 0x401000)
+    + struct.pack("=QQQQ", 2, 101, 102, 104)
+    + struct.pack("=Q", 16) + b"stack of 16 byte" + struct.pack("=Q", 8)
+)  # fmt: skip
+
+
+def mmap2(path: bytes, *, protection: int = 5, tail: bytes = ENDS_OF_RECORDS) -> MmapRecord:
+    body = struct.pack("=IIQQQIIQQII", 10, 11, 0x1000, 0x2000, 0x3000, 254, 1, 99, 7, protection, 2) + path + tail
+    record = RecordReader(SUFFIXED).read(RecordKind.MMAP2, 0, body)
+    assert isinstance(record, MmapRecord)
+    return record
+
+
+def test_a_mapping_names_its_file_by_inode() -> None:
+    assert mmap2(b"/lib/a.so\0\0\0\0\0\0\0") == (10, 11, 0x1000, 0x3000, 0x3000, True, "/lib/a.so", 254, 1, 99, 7)
+    assert not mmap2(b"//anon\0\0", protection=3).executable
+
+
+def test_records_of_threads() -> None:
+    reader = RecordReader(SUFFIXED)
+    comm = struct.pack("=II", 10, 11) + b"name\xff\0\0\0" + ENDS_OF_RECORDS
+    assert reader.read(RecordKind.COMM, COMM_EXEC, comm) == CommRecord(10, 11, "name\udcff", by_exec=True)
+    task = struct.pack("=IIIIQ", 10, 1, 11, 2, 99) + ENDS_OF_RECORDS
+    assert reader.read(RecordKind.FORK, 0, task) == TaskRecord(True, 10, 1, 11, 2)
+    assert reader.read(RecordKind.EXIT, 0, task) == TaskRecord(False, 10, 1, 11, 2)
+    assert reader.read(64, 0, b"") is None
+
+
+def test_a_sample_with_all_parts() -> None:
+    sample = RecordReader(EVERYTHING).read(RecordKind.SAMPLE, 0, SAMPLE)
+    assert isinstance(sample, SampleRecord)
+    assert sample == SampleRecord(10, 11, 12345, 3, (0xFF, 0x401000), 2, (101, 102, 104), memoryview(b"stack of"))
+
+
+def test_a_sample_of_a_thread_without_user_registers_or_stack() -> None:
+    attributes = EventAttributes(TYPE_SOFTWARE, sample_type=S.REGS_USER | S.STACK_USER, user_registers=0xFF)
+    sample = RecordReader(attributes).read(RecordKind.SAMPLE, 0, ENDS_OF_RECORDS + struct.pack("=QQ", 0, 0))
+    assert sample == SampleRecord(10, 11, 12345, 3, stack=memoryview(b""))
+
+
+def test_a_sample_that_is_cut_is_refused() -> None:
+    for size in range(len(SAMPLE)):
+        with pytest.raises(FormatError):
+            RecordReader(EVERYTHING).read(RecordKind.SAMPLE, 0, SAMPLE[:size])
+
+
+def test_a_name_without_end_is_refused() -> None:
+    with pytest.raises(FormatError, match="no end"):
+        mmap2(b"/lib/a.so", tail=b"\1" * 24)
+    with pytest.raises(FormatError, match="no end"):
+        mmap2(b"", tail=ENDS_OF_RECORDS)  # the zeros of the suffix are not its end
+
+
+@given(st.sampled_from(RecordKind), st.integers(0, 0xFFFF), st.binary(max_size=200), st.sampled_from([SUFFIXED, EVERYTHING]))
+def test_any_bytes_are_read_or_refused(kind: RecordKind, misc: int, body: bytes, attributes: EventAttributes) -> None:
+    with suppress(FormatError):
+        RecordReader(attributes).read(kind, misc, body)
+
 
 SIZE = mmap.PAGESIZE
 
