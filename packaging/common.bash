@@ -1,4 +1,5 @@
 # What the scripts here share; they are run in the source tree. `builder`: a root with lintian and what debian/control builds with.
+umask 022 # a source package has its files' modes
 version=$(sed -nE 's/^__version__ = "([^"]*)".*/\1/p' sframegen/__init__.py)
 builder=buildd,lintian,$(sed -nE '/^Build-Depends:/,/^Standards/s/^(Build-Depends:)? +([a-z0-9.+-]+).*/\2/p' debian/control |
     sed 's/^debhelper-compat$/debhelper/; s/^dh-sequence-python3$/dh-python/' | paste -sd,)
