@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
 import json
 import os
@@ -531,6 +532,11 @@ def test_times_of_directories_stay(root: Path, jobs: int) -> None:
     for command in (run, remove_tree):
         assert command("-j", jobs, root).exit_code == 0
         assert [path.stat().st_mtime_ns for path in directories] == before
+
+
+def test_a_file_is_not_refused_because_of_times(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "utime", lambda *_, **__: os.close(-1))
+    assert os.strerror(errno.EBADF) not in run(root).stderr
 
 
 def test_one_file_system(root: Path, tmp_path: Path) -> None:

@@ -121,13 +121,13 @@ def process_trees(
 
 
 def _restore_directory_times(location: Location, times: dict[tuple[int, int], tuple[int, int]]) -> None:
-    """Set the directory of a file to the access and modification times it had before, if this user is permitted to."""
+    """Set the directory of a file to the access and modification times it had before, if that is possible."""
     descriptor = location.open_parent()
     try:
         status = os.fstat(descriptor)
         before = times.get((status.st_dev, status.st_ino))
         if before is not None and before[1] != status.st_mtime_ns:
-            with suppress(PermissionError):
+            with suppress(OSError):
                 os.utime(descriptor, ns=before)
     finally:
         os.close(descriptor)
