@@ -16,14 +16,7 @@ from linker.files.read_back import Reader
 from linker.inject.verify import verify_detached
 from sframegen import FormatError, Outcome, add_section, read
 from sframegen.base.errors import Refusal, RefusedError
-from sframegen.detached.detached_file import (
-    Companion,
-    Identity,
-    build_detached_file,
-    identity_of,
-    path_in_store,
-    read_section,
-)
+from sframegen.detached.detached_file import Companion, Identity, build_detached_file, identity_of, path_in_store, read_section
 from sframegen.detached.stores import Stores, list_stores
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PT, RECORDS, SHF, Ehdr, Phdr

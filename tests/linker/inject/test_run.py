@@ -353,11 +353,7 @@ def build_ids(core: Path, peers: Peers) -> set[str]:
 @pytest.mark.parametrize("write_core", [gdb_core] if CORE_PATTERN[:1] in "|/" else [gdb_core, kernel_core])
 @pytest.mark.parametrize("kind", CRASHING_KINDS)
 def test_a_core_tells_the_build_ids(
-    kind: str,
-    write_core: Callable[[Path, dict[str, str]], Path],
-    compile_c: Compiler,
-    peers: Peers,
-    tmp_path: Path,
+    kind: str, write_core: Callable[[Path, dict[str, str]], Path], compile_c: Compiler, peers: Peers, tmp_path: Path
 ) -> None:
     (tmp_path / "script").write_text(blocking_script())
     lld = Path(peers.tool("ld.lld")).parent
