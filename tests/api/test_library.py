@@ -318,8 +318,7 @@ def test_impossible_arguments_are_refused_before_any_file_is_opened(
 
 
 def test_objects_of_a_merge_are_read_once_where_they_are_an_iterator(compile_c: Compiler, tmp_path: Path) -> None:
-    file = compile_c("int f(int x) { return x + 1; }", "-c")
-    sframegen.add_section(file, output=tmp_path / "with.o")
+    sframegen.add_section(compile_c("int f(int x) { return x + 1; }", "-c"), output=tmp_path / "with.o")
     sframegen.merge([tmp_path / "with.o"], tmp_path / "list.o")
     sframegen.merge(iter([tmp_path / "with.o"]), tmp_path / "iterator.o")
     assert (tmp_path / "iterator.o").read_bytes() == (tmp_path / "list.o").read_bytes()

@@ -280,8 +280,7 @@ def test_a_store_in_a_tree_survives_remove_tree(program: Path, tmp_path: Path) -
 
 
 def test_check_says_with_what_to_compare_a_detached_section(program: Path, tmp_path: Path) -> None:
-    made = add_section(program, detached=tmp_path)
-    done = run("check", made.detached)
+    done = run("check", add_section(program, detached=tmp_path).detached)
     assert done.exit_code == 1
     assert "a detached section, with nothing to compare it with: check the file" in done.output
     assert "no program or library in it has" in run("check", tmp_path).output  # a tree with a store

@@ -140,8 +140,7 @@ def test_a_table_is_made_of_the_section_and_kept_until_another_comes(blank: Path
     assert built(store) == (Origin.DETACHED, bytes(expected.table.data))
     assert built()[0] is Origin.NOTHING
     stored(store).write_bytes(b"damaged")
-    made = make_table(elf, stores=Stores([store]))
-    assert made.why.startswith(f"{stored(store)}: not an ELF file; not used")
+    assert make_table(elf, stores=Stores([store])).why.startswith(f"{stored(store)}: not an ELF file; not used")
     assert built(store)[0] is Origin.NOTHING
 
 

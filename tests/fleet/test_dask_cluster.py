@@ -127,8 +127,7 @@ def test_a_package_that_kills_its_workers_is_a_line(pool: Path, tmp_path: Path) 
 
 def has_port(pid: int, port: int) -> bool:
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    inodes = {line[9] for line in lines if int(line[1].rpartition(":")[2], 16) == port}
-    return bool(inodes & sockets_of([pid]))
+    return bool({line[9] for line in lines if int(line[1].rpartition(":")[2], 16) == port} & sockets_of([pid]))
 
 
 def test_a_worker_without_the_output_cannot_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

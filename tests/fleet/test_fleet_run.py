@@ -17,6 +17,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
@@ -270,10 +271,9 @@ def test_what_ends_or_holds_a_process_costs_its_package(pool: Path, tmp_path: Pa
 
 
 def test_processes_that_cannot_be_started_are_lines(pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: PackageProcess) -> None:
-        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-
-    monkeypatch.setattr(PackageProcess, "_start_process", refuse)
+    monkeypatch.setattr(
+        PackageProcess, "_start_process", Mock(side_effect=BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)))
+    )
     _, watched = run(pool, tmp_path / "out")
     assert watched.findings == [f"{n:02}.tar: failed: Resource temporarily unavailable" for n in range(PACKAGES)]
 

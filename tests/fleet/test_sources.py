@@ -75,8 +75,7 @@ def test_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_several_sources_have_names_of_their_own(tmp_path: Path) -> None:
     for above in ("x", "y"):
         write_tar(tmp_path / above / "pool/p.tar", {"f": b"x"})
-    sources = [str(tmp_path / "x/pool"), str(tmp_path / "nothing"), str(tmp_path / "y/pool")]
-    items = list(list_items(sources))
+    items = list(list_items([str(tmp_path / "x/pool"), str(tmp_path / "nothing"), str(tmp_path / "y/pool")]))
     assert [item.name for item in items if not isinstance(item, Exception)] == ["pool/p.tar", "pool-2/p.tar"]
     assert isinstance(items[1], FileNotFoundError)
     (unreadable,) = list_items(["/proc/self/mem"])

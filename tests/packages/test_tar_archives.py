@@ -174,8 +174,7 @@ def test_what_packages_have_no_business_with(kind: bytes, link: str, devices: bo
 
 
 def record(text: bytes) -> bytes:
-    extended = entry("pax", tarfile.XHDTYPE)
-    return tar([(extended, text), ("x", b"")])
+    return tar([(entry("pax", tarfile.XHDTYPE), text), ("x", b"")])
 
 
 @pytest.mark.parametrize(

@@ -267,8 +267,7 @@ def test_a_list_of_parts_with_an_old_checksum_is_a_warning(files: dict[str, byte
     [warning] = add_to_package(path).warnings
     assert warning == f"{name}: has the old checksums of x/a.so, x/b.so: must be made again"
     assert contents(path)[name] == text
-    other = wheel(tmp_path / f"2{NAME}", {**files, name: b'{"content": "none"}'})
-    assert add_to_package(other).warnings == ()
+    assert add_to_package(wheel(tmp_path / f"2{NAME}", {**files, name: b'{"content": "none"}'})).warnings == ()
 
 
 def test_an_error_of_a_seek_is_no_pipe_and_no_damage(files: dict[str, bytes], tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Thread
 from typing import BinaryIO
+from unittest.mock import Mock
 
 import pytest
 
@@ -113,12 +114,8 @@ def test_changed_after_the_copy(program: Path, ahead: list[ElfFile], monkeypatch
 def test_no_threads_and_no_nameless_files(
     program: Path, ahead: list[ElfFile], error: Exception | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_: Thread) -> None:
-        assert error
-        raise error
-
     if error:
-        monkeypatch.setattr(Thread, "start", refuse)
+        monkeypatch.setattr(Thread, "start", Mock(side_effect=error))
     else:
         monkeypatch.setattr(copying, "create_unnamed_file", lambda _: None)
     sframegen.add_section(program, output=program.with_name("new"))
@@ -136,11 +133,8 @@ def test_interrupted_while_it_waits_for_the_copy(program: Path, ahead: list[ElfF
         out.flush()
         ended.append(out.closed)
 
-    def interrupted(_: Thread) -> None:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(copying, "copy_file", slow)
-    monkeypatch.setattr(Thread, "join", interrupted)
+    monkeypatch.setattr(Thread, "join", Mock(side_effect=KeyboardInterrupt))
     there, content = names(program.parent), program.read_bytes()
     with pytest.raises(KeyboardInterrupt):
         sframegen.add_section(program)
@@ -168,10 +162,7 @@ def test_a_copy_that_nobody_needs_ends(program: Path, without: list[str], monkey
 
 
 def test_in_a_directory_that_cannot_be_read(program: Path, ahead: list[ElfFile], monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: Location) -> int:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(Location, "open_parent", refuse)
+    monkeypatch.setattr(Location, "open_parent", Mock(side_effect=PermissionError(errno.EACCES, "Permission denied")))
     with pytest.raises(OSError, match="its directory cannot be read"):
         sframegen.add_section(program)
     (program.with_name("data")).write_bytes(small_file())

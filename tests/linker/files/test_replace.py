@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, NamedTuple
+from unittest.mock import Mock
 
 import pytest
 
@@ -343,11 +344,8 @@ def test_to_another_file_system(original: Path) -> None:
 
 
 def test_a_full_disk_is_not_tried_again(original: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> int:
-        raise OSError(28, "No space left on device")
-
     monkeypatch.setattr("linker.files.copying.fcntl.ioctl", unsupported)
-    monkeypatch.setattr("linker.files.copying.os.copy_file_range", full)
+    monkeypatch.setattr("linker.files.copying.os.copy_file_range", Mock(side_effect=OSError(28, "No space left")))
     with original.with_name("copy").open("wb") as out, opened_elf(original) as elf, pytest.raises(OSError, match="No space left"):
         copy_file(elf, out)
 

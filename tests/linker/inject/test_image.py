@@ -323,8 +323,7 @@ NOTE = Move((".note",), 0x20, 0x200, 0x800, 0x1200, 0x9800)
 
 
 def with_symbol(data: bytes, section: int, value: int) -> bytes:
-    table = section_named(elf_of(data), ".symtab")
-    at = table.header.sh_offset + 24
+    at = section_named(elf_of(data), ".symtab").header.sh_offset + 24
     return data[: at + 6] + struct.pack("<HQ", section, value) + data[at + 16 :]
 
 

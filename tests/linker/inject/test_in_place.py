@@ -176,8 +176,7 @@ def test_after_other_tools_it_can_be_replaced(
     assert sizes == {file.stat().st_size}
     assert (address_of_sframe(file) == place) is (later == "size")
     assert file.read_bytes().find(section, 0, undo_start(file)) == -1
-    removal = sframegen.remove(file)
-    assert removal.one_line().endswith("; it had an SFrame section then")
+    assert sframegen.remove(file).one_line().endswith("; it had an SFrame section then")
     assert file.read_bytes() == data
 
 

@@ -62,8 +62,7 @@ def test_what_is_loaded_comes_before_what_is_not() -> None:
     loaded = [s.number for s in after.sections if s.header.sh_flags & SHF.ALLOC]
     other = [s for s in after.sections[1:] if s.number not in loaded]
     assert max(loaded) < min(s.number for s in other)
-    end = max(s.p_offset + s.p_filesz for s in after.segments)
-    assert end <= min(s.header.sh_offset for s in other)
+    assert max(s.p_offset + s.p_filesz for s in after.segments) <= min(s.header.sh_offset for s in other)
     assert other
 
 
@@ -80,8 +79,7 @@ def test_tail_layout(order: ByteOrder) -> None:
     assert after.header.e_phoff == loads[-1].p_offset
     assert len({s.p_vaddr - s.p_offset for s in (loads[0], loads[-1])}) == 1
     assert [s.p_vaddr for s in loads] == sorted(s.p_vaddr for s in loads)
-    cover = section_named(after, ".sframegen.phdrs")
-    assert cover.header.sh_addr == loads[-1].p_vaddr
+    assert section_named(after, ".sframegen.phdrs").header.sh_addr == loads[-1].p_vaddr
     plan = plan_injection(elf_of(with_segment(bytes(before.data), 4, p_type=PT.PHDR)), 28)
     (table,) = [s for s in plan.segments if s.p_type == PT.PHDR]
     assert (table.p_offset, table.p_filesz) == (plan.table_offset, plan.table_size)
@@ -273,8 +271,7 @@ def test_only_notes_that_are_found_by_their_headers_move(owner: str, kind: int, 
         int main(void) {{ return 0; }}
     """
     elf = open_elf(compile_c(source, "-Wl,--build-id=none"))
-    note = section_named(elf, ".note.mine")
-    assert may_move(elf, note, {}) is moves
+    assert may_move(elf, section_named(elf, ".note.mine"), {}) is moves
 
 
 @for_each(("changed", "moves"), [({}, True), ({"sh_size": 0}, False), ({"sh_addralign": 3}, False)])
@@ -301,8 +298,7 @@ def test_a_section_that_its_tag_names_may_move(kind: int, tag: int) -> None:
 
 @for_each("unloaded", [False, True])
 def test_a_new_section_s_header_says_no_more_than_where_it_is(unloaded: bool) -> None:
-    section = section_named(elf_of(inject_bytes(small_file(), unloaded=unloaded)), ".sframe")
-    header = section.header
+    header = section_named(elf_of(inject_bytes(small_file(), unloaded=unloaded)), ".sframe").header
     flags = 0 if unloaded else SHF.ALLOC
     assert header._replace(sh_name=0, sh_addr=0, sh_offset=0) == Shdr(0, SHT.GNU_SFRAME, flags, 0, 0, 28, 0, 0, 8, 0)
     assert (header.sh_addr > 0, header.sh_offset % 8) == (not unloaded, 0)

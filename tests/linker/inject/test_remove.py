@@ -153,8 +153,7 @@ def test_after_other_tools(tool: str, kind: str, compile_c: Compiler, peers: Pee
     if kind == "static-pie":  # for older kernels, --replace has no room
         old = ("--sframe-version", 2, "--min-kernel", "5.17")
         assert "--min-kernel 5.18" in unchanged(changed, lambda: add(*old, changed)).stderr
-    removal = sframegen.remove(changed, output=result)
-    assert not removal.restored
+    assert not sframegen.remove(changed, output=result).restored
     assert_nothing_is_left(result)
     assert_table_is_found(result)
     run(result, kind, compile_c)

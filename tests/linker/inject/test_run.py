@@ -167,8 +167,7 @@ def test_more_sections_than_the_elf_header_can_say(program: bytes, compile_c: Co
 @pytest.mark.dear
 def test_a_symbol_whose_section_nothing_tells() -> None:
     data = with_many_sections(small_file(), 66_000)
-    header = ElfFile(memoryview(data)).header
-    at = header.e_shoff + (66_000 - 1) * 64 + 4
+    at = ElfFile(memoryview(data)).header.e_shoff + (66_000 - 1) * 64 + 4
     without = data[:at] + bytes(4) + data[at + 4 :]  # SHT_NULL
     patched = [
         [patch for patch in plan_injection(ElfFile(memoryview(file)), 28).patches if patch.name.startswith(".symtab")]

@@ -153,8 +153,7 @@ def test_the_dynamic_loader(compile_c: Compiler, tmp_path: Path) -> None:
     with pytest.raises(RefusedError) as error:
         add_section(loader, output=tmp_path / "loaded")
     assert error.value.reason is Refusal.DYNAMIC_LOADER
-    summary = add_and_read(loader, tmp_path / "loader")
-    assert summary.warnings == ()
+    assert add_and_read(loader, tmp_path / "loader").warnings == ()
     (tmp_path / "loader").chmod(0o755)
     done = subprocess.run([tmp_path / "loader", program], capture_output=True, text=True, check=True)
     assert done.stdout == "counter 17\n"
@@ -172,8 +171,7 @@ def test_gnu_readelf_reads_the_same(name: str, version: FormatVersion, peers: Pe
         if is_compressed:
             compress_section(file)
         theirs = subprocess.run([peers.tool("readelf"), "--sframe", file], capture_output=True, text=True, check=True).stdout
-        ours = invoke("dump", file).stdout
-        assert theirs.strip() == ours.strip()
+        assert theirs.strip() == invoke("dump", file).stdout.strip()
 
 
 @pytest.fixture
@@ -209,8 +207,7 @@ def test_in_the_place_of_a_linkers_section(compile_c: Compiler, tmp_path: Path) 
     assert PT.GNU_SFRAME not in {s.p_type for s in elf.segments}
     assert {finding.rule for finding in check(file).findings if finding.severity} == set()
     run(file, "pie", compile_c)
-    removal = remove(file)
-    assert removal.still_has_one
+    assert remove(file).still_has_one
     assert file.read_bytes() == original.read_bytes()
 
 
@@ -221,8 +218,7 @@ def test_whole_trees(compile_c: Compiler, tmp_path: Path) -> None:
         shutil.copy(compile_c(source_of(kind), *FLAGS, *KINDS[kind]), root / kind)
     before = {kind: (root / kind).read_bytes() for kind in files}
     for text in ("3 files given a section, 0 unchanged", "0 files given a section, 3 unchanged"):
-        result = invoke("add-tree", "--unloaded", root)
-        assert result.stdout.startswith(text)
+        assert invoke("add-tree", "--unloaded", root).stdout.startswith(text)
         assert all(find_unloaded_section(open_elf(root / kind)) for kind in files)
     assert invoke("add-tree", root).stdout.startswith("3 files given a section")
     assert not any(find_unloaded_section(open_elf(root / kind)) for kind in files)

@@ -101,8 +101,7 @@ def test_a_table_at_an_offset_that_no_file_has(field: str, tmp_path: Path) -> No
 
 
 def spoil_code(written: Written) -> None:
-    section = section_named(written.original, ".text")
-    written.put(section.header.sh_offset + 5, b"\x90")
+    written.put(section_named(written.original, ".text").header.sh_offset + 5, b"\x90")
 
 
 def spoil_build_id(written: Written) -> None:
@@ -238,8 +237,7 @@ def test_the_table_is_where_the_first_load_puts_it() -> None:
     assert findings(table, first._replace(p_filesz=EHDR_SIZE + 3 * PHDR_SIZE - 1), far) == ["is in no PT_LOAD"]
     shifted = table._replace(p_vaddr=table.p_vaddr + 8)
     assert findings(shifted, first, far) == ["is not where the first PT_LOAD puts the program header table", "is in no PT_LOAD"]
-    only_table = read(table._replace(p_filesz=PHDR_SIZE))
-    assert list(check_table(only_table)) == ["PT_PHDR is in no PT_LOAD"]
+    assert list(check_table(read(table._replace(p_filesz=PHDR_SIZE)))) == ["PT_PHDR is in no PT_LOAD"]
 
 
 @pytest.fixture
@@ -365,8 +363,7 @@ def test_a_segment_follows_its_metadata(injected: Written) -> None:
         assert not is_planned_change(plan, NOTE, MOVED._replace(**wrong))
     assert not is_planned_change(plan._replace(moves=()), NOTE, MOVED)
     assert not is_planned_change(plan, NOTE._replace(p_filesz=0x21), MOVED._replace(p_filesz=0x21))
-    other = NOTE._replace(p_type=PT.GNU_SFRAME)
-    assert not is_planned_change(plan, other, MOVED._replace(p_type=PT.GNU_SFRAME))
+    assert not is_planned_change(plan, NOTE._replace(p_type=PT.GNU_SFRAME), MOVED._replace(p_type=PT.GNU_SFRAME))
     assert not is_planned_change(plan, LOAD, LOAD._replace(p_offset=0x1001))
     assert is_planned_change(plan, LOAD, LOAD._replace(p_filesz=0x101))
 

@@ -506,8 +506,7 @@ def opened(data: bytes, abi: Abi = AMD64) -> InputObject:
 def test_what_compilers_and_gnu_as_make_has_the_usual_form(
     version: FormatVersion, flags: tuple[str, ...], compile_c: Compiler, tmp_path: Path
 ) -> None:
-    compiled = compile_c(SOURCE, "-c", "-O2", *flags, name="made.o")
-    add_section(compiled, output=tmp_path / "made.o", version=version)
+    add_section(compile_c(SOURCE, "-c", "-O2", *flags, name="made.o"), output=tmp_path / "made.o", version=version)
     gnu = [compile_c(SOURCE, "-c", "-O2", "-Wa,--gsframe", name="gnu.o", peer_binutils=True)] if not flags else []
     for path in (tmp_path / "made.o", *gnu):
         data = path.read_bytes()

@@ -173,8 +173,7 @@ def test_sections_of_two_versions_become_one(peers: Peers, compile_c: Compiler, 
     add_section(made["one"], version=2)
     add_section(made["two"], version=3)
     linked = link(peers, tmp_path / "linked", "-fuse-ld=lld", *made.values())
-    change = convert(linked, 3)
-    assert change.from_version == 2
+    assert convert(linked, 3).from_version == 2
     assert judge(linked, names - {"main"}, peers, tmp_path) > 3
     subprocess.run([linked], check=True)
 
@@ -229,8 +228,7 @@ def test_objects_keep_everything_that_they_had(peers: Peers, compile_c: Compiler
     made = halves(compile_c, tmp_path)["one"]
     before = made.read_bytes()
     add_section(made)
-    after = made.read_bytes()
-    assert after[64 : len(before)] == before[64:]
+    assert made.read_bytes()[64 : len(before)] == before[64:]
     readelf = [peers.tool("readelf"), "-sW", str(made)]
     assert subprocess.run(readelf, check=True, capture_output=True, text=True).stderr == ""
     elf = open_elf(made)

@@ -116,8 +116,7 @@ def test_a_debug_file_of_other_section_numbers(machine: Machine, module: Path, t
 def test_sections_of_one_name_and_size_are_not_guessed(machine: Machine, module: Path, tmp_path: Path) -> None:
     debug, plain, out = tmp_path / "module.ko.debug", tmp_path / "plain.ko", tmp_path / "out.ko"
     objcopy(machine, "--rename-section", ".exit.text=.text.unlikely", module, debug)  # as large as the other one
-    sizes = {one.header.sh_size for one in open_elf(debug).sections if one.name == ".text.unlikely"}
-    assert len(sizes) == 1
+    assert len({one.header.sh_size for one in open_elf(debug).sections if one.name == ".text.unlikely"}) == 1
     objcopy(machine, "--strip-debug", debug, plain)
     add_section(plain, output=out, debug_file=debug)
     assert described(out) == {"work", "more"}
@@ -154,8 +153,7 @@ def test_a_function_that_the_kernel_never_looks_up(machine: Machine, module: Pat
     objcopy(machine, "--rename-section", f"{name}=.other", module, path)
     add_section(path)
     objcopy(machine, "--rename-section", f".other={name}", path)
-    found = {finding.rule for finding in check(path).findings}
-    assert "arm64-kernel-outside-text" in found
+    assert "arm64-kernel-outside-text" in {finding.rule for finding in check(path).findings}
 
 
 def test_eh_frame_that_a_kernel_frees(machine: Machine, peers: Peers, tmp_path: Path) -> None:

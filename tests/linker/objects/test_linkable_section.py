@@ -54,8 +54,7 @@ class Image(NamedTuple):
         out = self.script.with_name(name)
         linker = (f"{self.machine.prefix}ld", "--no-warn-rwx-segments")
         files = ("-T", self.script, "-o", out, self.object, *objects)
-        done = subprocess.run([*linker, *map(str, files)], check=True, capture_output=True, text=True)
-        assert not done.stderr
+        assert not subprocess.run([*linker, *map(str, files)], check=True, capture_output=True, text=True).stderr
         return out
 
 
@@ -115,8 +114,7 @@ def test_code_that_changed_between_the_links_is_found(peers: Peers, tmp_path: Pa
     more.mkdir()
     other = ARM64.compiler(peers, more)("int first(int n) { return n * 3; }", *FLAGS, name="more.o")
     vmlinux = kernel._replace(object=other).link("vmlinux", kernel.object, section)
-    result = invoke("check", "--consumer", "arm64-kernel", vmlinux)
-    assert result.exit_code == 1
+    assert invoke("check", "--consumer", "arm64-kernel", vmlinux).exit_code == 1
 
 
 def test_the_object_is_one_that_old_linkers_take(peers: Peers, tmp_path: Path) -> None:
@@ -162,6 +160,5 @@ def test_the_object_is_written_once(peers: Peers, tmp_path: Path) -> None:
     written = invoke("add-section", "--object", section, first)
     assert (written.exit_code, written.stderr) == (0, "")
     mtime = section.stat().st_mtime_ns
-    again = invoke("add-section", "--object", section, first)
-    assert "has it already" in again.stdout
+    assert "has it already" in invoke("add-section", "--object", section, first).stdout
     assert section.stat().st_mtime_ns == mtime

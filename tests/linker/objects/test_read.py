@@ -220,8 +220,7 @@ def test_check_finds_a_wrong_rule_and_says_in_which_function(ours: Path) -> None
     piece, raw = pieces(ours)[-1], bytearray(ours.read_bytes())
     raw[piece.sh_offset + piece.sh_size - 1] += 8  # the last function's only CFA offset
     ours.write_bytes(raw)
-    report = sframegen.check(ours)
-    [finding] = report.findings
+    [finding] = sframegen.check(ours).findings
     assert (finding.rule, finding.severity, finding.address, finding.offset) == ("cfi-rule", Severity.ERROR, None, None)
     assert finding.message.startswith("main+0x")
     assert sframegen_on("check", ours).exit_code == 1

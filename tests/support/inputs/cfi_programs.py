@@ -239,8 +239,7 @@ EXPRESSIONS = (
 def source_of(functions: list[list[str]]) -> str:
     """A function may begin with SIMPLE: it has no rules then."""
     begun = (body if body[0] == SIMPLE else [".cfi_startproc", *body] for body in functions)
-    lines = [line for body in begun for line in (*body, ".cfi_endproc")]
-    return "\n".join([".text", *lines, ""])
+    return "\n".join([".text", *[line for body in begun for line in (*body, ".cfi_endproc")], ""])
 
 
 def is_sound(body: list[str]) -> bool:

@@ -180,8 +180,7 @@ def without_sections(data: bytes) -> bytes:
     """The same file as sstrip leaves it: no section headers, nothing after the last loaded byte."""
     elf = ElfFile(memoryview(data))
     end = max(segment.p_offset + segment.p_filesz for segment in elf.segments if segment.p_type == PT.LOAD)
-    header = elf.header._replace(e_shoff=0, e_shnum=0, e_shstrndx=0)
-    return RECORDS[Ehdr, elf.byte_order].pack(*header) + data[64:end]
+    return RECORDS[Ehdr, elf.byte_order].pack(*elf.header._replace(e_shoff=0, e_shnum=0, e_shstrndx=0)) + data[64:end]
 
 
 class Writer:
@@ -301,8 +300,7 @@ def with_many_segments(data: bytes, count: int) -> bytes:
     out = bytearray(data + bytes(-len(data) % 8))
     first = elf.header.e_shoff
     out[first : first + SHDR_SIZE] = RECORDS[Shdr, elf.byte_order].pack(*elf.sections[0].header._replace(sh_info=count))
-    header = elf.header._replace(e_phoff=len(out), e_phnum=PN_XNUM)
-    out[:64] = RECORDS[Ehdr, elf.byte_order].pack(*header)
+    out[:64] = RECORDS[Ehdr, elf.byte_order].pack(*elf.header._replace(e_phoff=len(out), e_phnum=PN_XNUM))
     own = data[elf.header.e_phoff : elf.header.e_phoff + elf.phnum * PHDR_SIZE]
     return bytes(out) + bytes((count - elf.phnum) * PHDR_SIZE) + own
 

@@ -109,8 +109,7 @@ def functions(file: Path) -> list[Function]:
         for symbol in table.iter_symbols():
             number = symbol["st_shndx"]
             if symbol["st_info"]["type"] == "STT_FUNC" and isinstance(number, int) and symbol["st_size"]:
-                section = elf.get_section(number)
-                found.append(Function(symbol.name, section.name, number, symbol["st_value"]))
+                found.append(Function(symbol.name, elf.get_section(number).name, number, symbol["st_value"]))
         return found
 
 
