@@ -38,8 +38,7 @@ def frame(text: str) -> NamedFrame:
         return MISSING
     function, _, name = text.removesuffix("?").rpartition("@")
     kind = FrameKind.KERNEL if name == "[kernel]" else FrameKind.RUNTIME if name.endswith((".py", ".js")) else FrameKind.USER
-    address = 0x1000 + sum(text.encode())
-    return NamedFrame(function, name, f"/usr/lib/{name}", address, kind, text.endswith("?"))
+    return NamedFrame(function, name, f"/usr/lib/{name}", 0x1000 + sum(text.encode()), kind, text.endswith("?"))
 
 
 def stack(
