@@ -24,7 +24,7 @@ PACKAGES = "apt,gcc,git,make,python3,python3-venv"  # in-chroot's: a variant of 
 
 
 # About 150 tests that meet what differs between roots: tools, users, modes, the names of folders.
-SMOKE = "tests/linker/files tests/cli/shared tests/cli/test_add_section.py tests/program tests/project/test_install.py"
+SMOKE = "tests/linker/files tests/cli/test_outputs.py tests/cli/test_add_section.py tests/program tests/project/test_install.py"
 
 
 class Root(NamedTuple):

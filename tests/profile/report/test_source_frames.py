@@ -29,7 +29,7 @@ from sframegen.program import time_limits
 from sframegen.program.time_limits import TimeLimits
 from sframegen.stack.names.gopclntab import GO_LAYOUTS
 from sframegen.stack.names.symbol_files import DebugFiles
-from tests.profile.report.test_inlined import SOURCE
+from tests.profile.report.test_naming import INLINED_SOURCE as SOURCE
 from tests.stack.names.test_gopclntab import TEXT, with_section, written
 
 if TYPE_CHECKING:
