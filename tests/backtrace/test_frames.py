@@ -78,8 +78,7 @@ def test_cplusplus_with_exceptions(own_stack: OwnStack) -> None:
 
 @for_each("flag", ["-static", "-static-pie"])
 def test_static_programs(own_stack: OwnStack, flag: str) -> None:
-    program = own_stack.program("cases.c", own_stack.object(), "-O2", flag)
-    assert frames_of(own_stack.run(program, alone=True)) > FRAMES
+    assert frames_of(own_stack.run(own_stack.program("cases.c", own_stack.object(), "-O2", flag), alone=True)) > FRAMES
 
 
 def test_version_2(own_stack: OwnStack) -> None:
@@ -170,8 +169,7 @@ def test_another_library_at_the_same_address(own_stack: OwnStack, tmp_path: Path
         sframegen.add_section(library)
         libraries.append(library)
     assert libraries[0].stat().st_size == libraries[1].stat().st_size
-    program = own_stack.program("reloads.c", own_stack.object(), "-O2", "-ldl")
-    printed = own_stack.run(program, *libraries, "100")
+    printed = own_stack.run(own_stack.program("reloads.c", own_stack.object(), "-O2", "-ldl"), *libraries, "100")
     assert printed.startswith("99 of 100 at the same address; ")
     assert frames_of(printed) == 800
 
@@ -196,8 +194,7 @@ def test_other_machines(peers: Peers, tmp_path: Path, machine: Machine, flags: s
 def test_memory_is_what_the_page_says(own_stack: OwnStack) -> None:
     sizes = subprocess.run(["size", own_stack.object()], capture_output=True, text=True, check=True).stdout.splitlines()[1].split()
     _, data, zeroed = (int(number) for number in sizes[:3])
-    page = (ROOT / "docs/backtrace.md").read_text()
-    assert f"has {zeroed / 1024:.0f} KiB of memory" in " ".join(page.split())
+    assert f"has {zeroed / 1024:.0f} KiB of memory" in " ".join((ROOT / "docs/backtrace.md").read_text().split())
     assert data == 0  # none of it is in the file, and so in memory before it is used
 
 

@@ -157,8 +157,7 @@ def test_a_file_whose_section_kernels_do_not_take(
 def test_dry_run_prints_the_plan_and_json_has_everything(calls: Any) -> None:
     plan = ("file grows to 9", "moves: .interp")
     calls(lambda path: summary(path, plan=Plan(plan), fates=FATES))
-    assert run("--dry-run", "app").stdout.splitlines()[1:] == [*plan]
-    assert len(run("app").stdout.splitlines()) == 1
+    assert (run("--dry-run", "app").stdout.splitlines()[1:], len(run("app").stdout.splitlines())) == ([*plan], 1)
     [document] = json.loads(run("--json", "app").stdout)
     assert (document["plan"], document["fates"]) == ([*plan], FATES)
     assert set(document) == set(Summary.__dataclass_fields__)
@@ -196,8 +195,7 @@ def test_output_leaves_the_file_alone(plain: Path, tmp_path: Path) -> None:
     assert run("--dry-run", plain).exit_code == 0
     assert [file.name for file in tmp_path.iterdir()] == ["plain"]
     [document] = json.loads(run("--json", "-o", tmp_path / "new", plain).stdout)
-    assert document["output"] == str(tmp_path / "new")
-    assert document["section_bytes"] == section_size(tmp_path / "new")
+    assert (document["output"], document["section_bytes"]) == (str(tmp_path / "new"), section_size(tmp_path / "new"))
     assert run("-q", "--no-verify", "-o", tmp_path / "other", plain).output == ""
     assert (tmp_path / "other").read_bytes() == (tmp_path / "new").read_bytes()
     assert plain.read_bytes() == before

@@ -106,8 +106,7 @@ def test_a_second_run_changes_nothing(root: Path, peers: Peers, tool: str) -> No
             subprocess.run([peers.tool(tool), root / file], check=True)
         run(root)
     before = state(root)
-    again = run(root)
-    assert again.stdout.startswith("0 files given a section, 3 unchanged, 0 without CFI, 0 refused; 100.00 % of ")
+    assert run(root).stdout.startswith("0 files given a section, 3 unchanged, 0 without CFI, 0 refused; 100.00 % of ")
     assert state(root) == before
 
 

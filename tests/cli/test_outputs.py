@@ -120,8 +120,7 @@ def test_a_closed_standard_output_is_refused_before_sampling(tmp_path: Path) -> 
 @pytest.fixture
 def on_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """For this line only: click's runner has its own standard error, which is none."""
-    terminal = SimpleNamespace(isatty=lambda: True)
-    monkeypatch.setattr(module, "sys", SimpleNamespace(stderr=terminal, stdout=sys.stdout))
+    monkeypatch.setattr(module, "sys", SimpleNamespace(stderr=SimpleNamespace(isatty=lambda: True), stdout=sys.stdout))
 
 
 @pytest.fixture

@@ -89,8 +89,7 @@ def test_the_loader_that_an_argument_names_is_not_run(compile_c: Compiler, tmp_p
 
 
 def test_stores_are_those_of_options_then_of_the_environment(tmp_path: Path) -> None:
-    done = preload("--sections", tmp_path, *shown(VARIABLE), **{VARIABLE: "/a:/b"})
-    assert done.stdout == f"{tmp_path}:/a:/b\n"
+    assert preload("--sections", tmp_path, *shown(VARIABLE), **{VARIABLE: "/a:/b"}).stdout == f"{tmp_path}:/a:/b\n"
     assert preload(*shown(VARIABLE), **{VARIABLE: ""}).stdout == "\n"
 
 

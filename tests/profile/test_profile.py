@@ -357,8 +357,7 @@ def test_a_command_that_sleeps() -> None:
     assert profile["unit"] == "microseconds"
     assert microseconds(profile, "[off CPU: sleeping]") >= 480_000
     assert profile["frequency"] == 0
-    kinds = {frame["kind"] for frame in profile["frames"] if frame["function"].startswith("[off CPU")}
-    assert kinds == {"off the CPU"}
+    assert {frame["kind"] for frame in profile["frames"] if frame["function"].startswith("[off CPU")} == {"off the CPU"}
 
 
 @pytest.mark.sampled

@@ -150,8 +150,7 @@ def silent(compile_c: Compiler, tmp_path: Path) -> Iterator[Silent]:
             server = opened.enter_context(SilentMount(mount, {"victim": healthy.read_bytes(), "library": healthy.read_bytes()}))
         except OSError as error:
             pytest.skip(f"no BPF: no FUSE either: {error.strerror}")
-        mapping = shutil.copy(healthy, tmp_path / "mapping")
-        for command in ([healthy], [mount / "victim"], [mapping, mount / "library"]):
+        for command in ([healthy], [mount / "victim"], [shutil.copy(healthy, tmp_path / "mapping"), mount / "library"]):
             process = subprocess.Popen(command, stdout=subprocess.PIPE)
             processes.append(process)
             opened.callback(process.kill)

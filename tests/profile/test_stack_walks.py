@@ -181,8 +181,7 @@ def sample(abi: Abi, stack: bytes, fp: int, *, registers_abi: int = REGISTERS_64
     assert known
     values = {abi.sp: SP, abi.fp: fp}
     numbered = {at: values.get(number, 0) for number, at in known.places.items()} | {known.pc: OTHER_CODE + 0x100}
-    registers = tuple(numbered[at] for at in sorted(numbered))
-    return SampleRecord(PID, PID + 1, 5, 0, (), registers_abi, registers, stack)
+    return SampleRecord(PID, PID + 1, 5, 0, (), registers_abi, tuple(numbered[at] for at in sorted(numbered)), stack)
 
 
 TWO_RECORDS = struct.pack("<26Q", 0, 0, 0, 0, SP + 0x60, OTHER_CODE + 0x200, *[0] * 20)  # at SP + 0x20; the next one is the last
@@ -271,8 +270,7 @@ def test_frames_that_are_used_again_stay_in_the_kept_stack() -> None:
     counted.add_counts(
         {(99, 7, 0): SampleCount(1, 1), (record.waiting_hash, 7, 0): SampleCount(1, 1), (99, 7, 8): SampleCount(1, 1)}, last=True
     )
-    expected = [(OffCpu.LOCK.frame, 5, 6), (OffCpu.WAITING.frame, 5, 6)]
-    assert [stack.frames for stack in collected.stacks] == expected
+    assert [stack.frames for stack in collected.stacks] == [(OffCpu.LOCK.frame, 5, 6), (OffCpu.WAITING.frame, 5, 6)]
     assert collected.lost == {NOT_RECEIVED: 1}
 
 
@@ -490,8 +488,7 @@ def test_frames_of_one_process_are_no_frames_of_another() -> None:
 def test_threads_that_are_not_wanted_are_dropped() -> None:
     stacks = Stacks()
     for tid in (1, 2, 3):
-        row = stacks.find_or_add(stacks.tasks.find_number(1, tid), array("Q", [tid]), End.OUTERMOST)
-        stacks.add_samples(row, tid)
+        stacks.add_samples(stacks.find_or_add(stacks.tasks.find_number(1, tid), array("Q", [tid]), End.OUTERMOST), tid)
     stacks.keep_threads(frozenset({2}))
     assert [(stack.tid, stack.samples) for stack in stacks] == [(2, 2)]
     assert stacks.samples == 2

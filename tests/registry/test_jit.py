@@ -66,8 +66,7 @@ def test_registry_is_as_a_list_would_be(calls: list[tuple[str, int, int, int]]) 
                 registry.register(region)
                 model.append(region)
         elif any(region.key == first for region in model):
-            gone = registry.unregister(first)
-            assert sorted(gone) == sorted(region for region in model if region.key == first)
+            assert sorted(registry.unregister(first)) == sorted(region for region in model if region.key == first)
             model = [region for region in model if region.key != first]
         else:
             refused_with(errno.EINVAL, registry.unregister, first)

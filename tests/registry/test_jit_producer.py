@@ -74,8 +74,7 @@ def test_header_writes_what_python_writes(compile_c: Compiler, standard: str) ->
             elif what == "a":
                 tables[-1][1].append(JitEntry(*numbers))
             else:
-                covering = (writer for _, writer in tables if writer.covers(numbers[0]))
-                next(covering, tables[0][1]).remove(numbers[0])
+                next((writer for _, writer in tables if writer.covers(numbers[0])), tables[0][1]).remove(numbers[0])
         except ValueError:
             results.append("-1")
             return False

@@ -13,10 +13,8 @@ struct elements {
 	uint64_t size;
 };
 
-static int table_element(void *from, u32 at, void *to)
-{
+static int table_element(void *from, u32 at, void *to) {
 	const struct elements *table = from;
-
 	if (at >= table->size / 8)
 		return 0;
 	memcpy(to, table->bytes + 8ull * at, 8);
@@ -25,12 +23,10 @@ static int table_element(void *from, u32 at, void *to)
 
 #include "table.h"
 
-int main(void)
-{
+int main(void) {
 	struct table_places places;
 	struct elements table;
 	uint64_t count, address;
-
 	while (fread(&places, sizeof(places), 1, stdin) == 1 && fread(&table.size, 8, 1, stdin) == 1) {
 		table.bytes = malloc(table.size ? table.size : 1);
 		if (fread(table.bytes, 1, table.size, stdin) != table.size || fread(&count, 8, 1, stdin) != 1)
@@ -40,7 +36,6 @@ int main(void)
 				int64_t outcome;
 				struct table_rule rule;
 			} answer = {0};
-
 			if (fread(&address, 8, 1, stdin) != 1)
 				return 1;
 			answer.outcome = find_in_table(&places, &table, address, &answer.rule);

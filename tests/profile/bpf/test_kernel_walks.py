@@ -1,8 +1,11 @@
-"""The kernel program walks running processes as `sframegen stack` walks the same ones when they are stopped."""
+"""The kernel program walks running processes as `sframegen stack` does, and what it knows of a process stays true."""
 
 from __future__ import annotations
 
+import os
 import platform
+import subprocess
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -12,6 +15,7 @@ from sframegen.elf.file import open_elf
 from sframegen.elf.function_names import resolve_address
 from sframegen.profile.bpf import kernel_walker
 from sframegen.profile.bpf.kernel_records import LOSS_REASONS, Statistic
+from sframegen.profile.bpf.libbpf import library
 from sframegen.profile.limits import MAX_DEPTH
 from sframegen.profile.packed_frames import GUESSED, unpack_frame
 from sframegen.profile.sampling_plan import ProfilePlan
@@ -23,16 +27,16 @@ from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.frames import End
 from tests.support.kernel_events import needs_bpf
 from tests.support.processes.kernel_walks import Sampled
-from tests.support.processes.live import SPIN, spinning
+from tests.support.processes.live import HOLD, SPIN, Program, spinning
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from sframegen.stack.walking.frames import Frame
     from tests.support.peers import Compiler
 
 pytestmark = needs_bpf
-
 RECURSION = "KEPT void down(int n) { if (n) down(n - 1); else spin(); after++; } int main(void) { down(DEPTH); }"
 QSORT = r"""
 static int compare(const void *a, const void *b) { if (after++ == 20) spin(); return *(int *)a - *(int *)b; }
@@ -130,8 +134,7 @@ def test_a_stack_deeper_than_the_limit_ends_too_deep(compile_c: Compiler) -> Non
     with running(compile_c, RECURSION, f"-DDEPTH={MAX_DEPTH + 100}") as pid, Sampled({pid}) as sampled:
         sampled.publish(pid)
         sampled.sample(10)
-        ends = {(stack.end, len(stack.frames)) for stack in sampled.stacks().values()}
-        assert ends == {(End.TOO_DEEP, MAX_DEPTH)}
+        assert {(stack.end, len(stack.frames)) for stack in sampled.stacks().values()} == {(End.TOO_DEEP, MAX_DEPTH)}
 
 
 def copies_of(sampled: Sampled) -> CopyWalker:
@@ -332,3 +335,147 @@ def test_a_table_with_impossible_places_is_damaged_and_nothing_more(compile_c: C
             ends = sampled.walker.statistics()
             assert ends[End.DAMAGED_TABLE] + ends[End.NO_RULE] + ends[End.GUESS_FAILED] > seen
         sampled.end()
+
+
+FORKS = r"""
+int main(void) {
+    hold();
+    pid_t child = fork();
+    if (child == 0) for (;;) after++;
+    printf("%d\n", child);
+    fflush(stdout);
+    hold();
+}
+"""
+EXECS = r"""
+int main(int count, char **words) { if (count > 1) for (;;) after++; hold(); execl(words[0], words[0], "again", (char *)0); }
+"""
+REUSES = r"""
+#include <sys/mman.h>
+typedef void *(*Code)(volatile long *);
+int main(int count, char **words) {
+    void *first = dlopen(words[1], RTLD_NOW);
+    void *work = dlsym(first, "work");
+    hold();
+    dlclose(first);
+    void *second = dlopen(words[2], RTLD_NOW);
+    Code again = (Code)dlsym(second, "work");
+    printf("%d\n", (void *)again == work);
+    fflush(stdout);
+    again(&after);
+}
+"""
+LIBRARY = "void *work(volatile long *count) { for (;;) ++*count; return 0; }"
+
+
+def two_libraries(compile_c: Compiler) -> list[Path]:
+    flags = ("-O2", "-shared", "-fPIC")
+    return [compile_c(f"{LIBRARY} int version = {number};", *flags, name=f"lib{number}.so") for number in (1, 2)]
+
+
+def test_a_child_is_known_before_it_runs(compile_c: Compiler) -> None:
+    with Program(compile_c(HOLD + FORKS, "-O2"), ends=False) as process, Sampled({process.pid}) as sampled:
+        sampled.publish(process.pid)
+        sampled.walker.attach()
+        process.go_on()
+        child = int(process.line())
+        sampled.until(lambda: any(pid == child for _, pid, _ in sampled.stacks()))
+        sampled.until(lambda: sampled.walker.statistics()[Statistic.SAMPLES] > 30)
+        sampled.end()
+        assert not [record for record in sampled.unfinished() if record.pid == child]
+        assert {stack.end for stack in sampled.stacks().values() if stack.pid == child} == {End.OUTERMOST}
+
+
+def test_after_exec_nothing_is_known(compile_c: Compiler) -> None:
+    with Program(compile_c(HOLD + EXECS, "-O2"), ends=False) as process, Sampled({process.pid}) as sampled:
+        before = sampled.publish(process.pid)
+        sampled.walker.attach()
+        process.go_on()
+        # On a busy machine, samples from before the call of exec come first; they have other ends.
+        sampled.until(lambda: [record.end for record in sampled.unfinished()].count(End.NO_PROCESS) > 5)
+        assert sampled.walker.publish(process.pid, sampled.spans[process.pid], before)  # late: says nothing
+        known = len(sampled.stacks())
+        seen = len(sampled.unfinished())
+        sampled.until(lambda: len(sampled.unfinished()) > seen + 5)
+        assert {record.end for record in sampled.unfinished()[seen:]} == {End.NO_PROCESS}
+        assert len(sampled.stacks()) == known
+        sampled.publish(process.pid)
+        sampled.until(lambda: len(sampled.stacks()) > known)
+
+
+def test_an_address_range_used_again_gives_no_stale_frame(compile_c: Compiler) -> None:
+    libraries = two_libraries(compile_c)
+    with Program(compile_c(HOLD + REUSES, "-O2"), *libraries, ends=False) as process, Sampled({process.pid}) as sampled:
+        sampled.publish(process.pid)
+        stale = sampled.numbers[str(libraries[0])]
+        sampled.walker.attach()
+        process.go_on()
+        assert process.line() == b"1\n"  # both are at the same address
+        sampled.until(lambda: len(sampled.unfinished()) > 10)
+        assert not [stack for stack in sampled.stacks().values() if unpack_frame(stack.frames[0]).file == stale]
+        sampled.publish(process.pid)
+
+        def files() -> set[int]:
+            return {unpack_frame(stack.frames[0]).file for stack in sampled.stacks().values() if stack.end is End.OUTERMOST}
+
+        sampled.until(lambda: sampled.numbers[str(libraries[1])] in files())
+        sampled.end()
+        assert stale not in files()
+
+
+def test_mappings_that_change_while_they_are_read_are_not_used(compile_c: Compiler) -> None:
+    """A library that was loaded and unloaded since the last time: the kernel program never knew it."""
+    libraries = two_libraries(compile_c)
+    with Program(compile_c(HOLD + REUSES, "-O2"), *libraries, ends=False) as process, Sampled({process.pid}) as sampled:
+        published = sampled.publish(process.pid)
+        stale = sampled.numbers[str(libraries[0])]
+        spans = sampled.spans[process.pid]
+        assert sampled.walker.publish(process.pid, [span for span in spans if span.file != stale], published)
+        sampled.walker.attach()
+        epoch = sampled.walker.begin_epoch(process.pid)
+        process.go_on()
+        assert process.line() == b"1\n"  # both are at the same address
+        assert sampled.walker.publish(process.pid, spans, epoch)
+        sampled.until(lambda: len(sampled.unfinished()) > 10)
+        sampled.end()
+        assert not [stack for stack in sampled.stacks().values() if unpack_frame(stack.frames[0]).file == stale]
+
+
+def test_processes_that_end_leave_no_entry(compile_c: Compiler) -> None:
+    program = compile_c("int main(void) { volatile int i = 1 << 24; while (i) i--; }")
+    ended = set()
+    with Sampled(None) as sampled:
+        sampled.walker.attach()
+        for _ in range(20):
+            with subprocess.Popen([program]) as process:
+                ended.add(process.pid)
+        sampled.end()
+        known = {int.from_bytes(key, "little") for key, _ in sampled.walker._epochs.items(1 << 16)}
+        assert ended & {record.pid for record in sampled.unfinished()}
+        assert not known & ended
+
+
+def is_loaded(number: int) -> bool:
+    fd = library().functions.bpf_prog_get_fd_by_id(number)
+    if fd >= 0:
+        os.close(fd)
+    return bool(fd >= 0)
+
+
+@pytest.mark.sampled
+def test_a_killed_profiler_leaves_nothing() -> None:
+    code = (
+        "from sframegen.profile.bpf.kernel_walker import KernelWalker\n"
+        "from sframegen.profile.sampling_plan import ProfilePlan\n"
+        "walker = KernelWalker(ProfilePlan(frequency=999)); walker.attach()\n"
+        "info = open(f'/proc/self/fdinfo/{walker.program_fd}')\n"
+        "print(*[line.split()[1] for line in info if line.startswith('prog_id')], flush=True)\n"
+        "while True: walker.poll(10)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        number = int(process.stdout.readline())
+        assert is_loaded(number)
+        process.kill()
+    while is_loaded(number):  # the kernel frees programs soon after
+        os.sched_yield()

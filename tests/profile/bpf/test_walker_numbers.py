@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
-from sframegen.profile.bpf import kernel_needs, kernel_records, kernel_walker, libbpf, object_files
+from sframegen.profile.bpf import extents, kernel_needs, kernel_records, kernel_walker, libbpf, object_files
+from sframegen.profile.bpf.extents import Extents
 from sframegen.profile.bpf.kernel_needs import DEADLOCKING, MINIMUM, check_kernel
 from sframegen.profile.bpf.kernel_records import Statistic
 from sframegen.profile.bpf.kernel_walker import MIB, choose_ring_size
@@ -209,7 +210,27 @@ def test_the_header_has_the_same_numbers() -> None:
     text = INCLUDED.read_text()
     numbers = {name: int(value, 0) for name, value in re.findall(r"\bTABLE_([A-Z_]+) = (0x[0-9a-f]+|\d+)\b", text)}
     assert (numbers.pop("PAGE_BITS"), numbers.pop("ROW_RULE_SHIFT")) == (PAGE_BITS, ROW_RULE_SHIFT)
-    assert numbers.pop("RULE_ELEMENTS") == RULE_ELEMENTS
-    assert numbers.pop("SEARCH_STEPS") == (1 << PAGE_BITS).bit_length()
+    assert (numbers.pop("RULE_ELEMENTS"), numbers.pop("SEARCH_STEPS")) == (RULE_ELEMENTS, (1 << PAGE_BITS).bit_length())
     assert [numbers.pop(name) for name in ("FOUND", "NO_RULE", "DAMAGED")] == [0, 1, 2]
     assert numbers == {flag.name: flag.value for flag in RuleFlag}
+
+
+def test_an_extent_is_used_again_only_when_no_process_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: set[int] = set()
+    now = [0.0]
+    monkeypatch.setattr(extents, "monotonic", lambda: now[0])
+    parts = Extents(10, lambda: used)
+    first, second = parts.allocate(6), parts.allocate(4)
+    assert (first, second, parts.allocate(1)) == (0, 6, None)
+    parts.retire(0)
+    assert parts.allocate(6) is None  # a run of the program may still read it
+    now[0] = 2
+    used.add(0)
+    assert parts.allocate(6) is None  # a child has it
+    used.clear()
+    now[0] = 4
+    assert (parts.allocate(2), parts.allocate(4)) == (0, 2)
+    parts.retire(6)
+    parts.retire(2)
+    now[0] = 6
+    assert parts.allocate(8) == 2

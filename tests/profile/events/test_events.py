@@ -183,8 +183,7 @@ class MadeRing:
     def records(self) -> tuple[int, list[tuple[int, int, bytes]]]:
         """Return how many were lost, and the kinds, numbers and bytes of the new ones."""
         found: list[TimedRecord] = []
-        lost = split_records(self.ring.take(), 7, found)
-        return lost, [(kind, number, body) for _, number, kind, _, body in found]
+        return split_records(self.ring.take(), 7, found), [(kind, number, body) for _, number, kind, _, body in found]
 
     def close(self) -> None:
         self.ring.close()

@@ -123,8 +123,7 @@ def test_every_process_has_the_mappings_that_it_had_at_each_time(records: list[M
         known = model.get(record.pid)
         match record:
             case MmapRecord() if known is not None:
-                place = dict.fromkeys(range(record.start, record.end), (record.inode, record.start))
-                model[record.pid] = known | place
+                model[record.pid] = known | dict.fromkeys(range(record.start, record.end), (record.inode, record.start))
             case CommRecord():
                 model[record.pid] = {}
             case TaskRecord(begins=True):

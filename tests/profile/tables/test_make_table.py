@@ -506,8 +506,7 @@ class Programs:
         (folder / "work.go").write_text("package main\nfunc main() { println(1) }\n")
         environment = {**os.environ, "GOCACHE": str(cache), "GOFLAGS": "-mod=mod", "CGO_ENABLED": "0", "GOARCH": machine}
         for name, flags in (("named", ""), ("stripped", "-s -w")):
-            command = ["go", "build", "-o", name, "-ldflags", flags, "."]
-            subprocess.run(command, cwd=folder, env=environment, check=True)
+            subprocess.run(["go", "build", "-o", name, "-ldflags", flags, "."], cwd=folder, env=environment, check=True)
         self.named, self.stripped = open_elf(folder / "named"), open_elf(folder / "stripped")
         self.at = {symbol.name: symbol.address for symbol in read_functions(self.named)}
 

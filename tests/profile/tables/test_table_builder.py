@@ -216,8 +216,7 @@ def test_a_file_without_build_id_and_cfi_is_proven_once(compile_c: Compiler, new
 def test_it_is_remembered_that_nothing_can_be_proven(compile_c: Compiler, new_cache: TableCache) -> None:
     elf = open_elf(compile_c("int main(void) { return 0; }", "-O1", "-nostartfiles", "-shared", "-fPIC", "-Wl,--build-id=sha1"))
     assert make_proven_table(elf, new_cache) == (None, Origin.NOTHING, "")
-    recalled = load_cached_table(elf, new_cache, Stores())
-    assert recalled == make_table(elf)._replace(origin=Origin.CACHED_WITHOUT_PROOF)
+    assert load_cached_table(elf, new_cache, Stores()) == make_table(elf)._replace(origin=Origin.CACHED_WITHOUT_PROOF)
 
 
 @pytest.mark.sampled

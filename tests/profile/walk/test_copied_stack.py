@@ -667,8 +667,7 @@ def test_interrupted_code_has_each_register_and_no_other() -> None:
 def test_registers_that_belong_to_another_pc_are_not_taken() -> None:
     """Of the context only SP and the frame pointer, as the rule says."""
     at = SP + conventions_of(AMD64).contexts[0].places[RBX]
-    other_pc = {SP + 0x500: place(1), at: SP + 0x800}
-    assert interrupted(RBX, other_pc, Where(RSP, 0x500, deref=True)) == (End.OUTERMOST, 3)
+    assert interrupted(RBX, {SP + 0x500: place(1), at: SP + 0x800}, Where(RSP, 0x500, deref=True)) == (End.OUTERMOST, 3)
     assert interrupted(RBX, {SP + 0x500: place(1) + 1, at: SP + 0x800}, Where(RSP, 0x500, deref=True)) == (End.UNKNOWN_REGISTER, 2)
     assert interrupted(RSP, {SP + 0x500: place(1) + 1}, Where(RSP, 0x500, deref=True), sp=SP + 0x800) == (End.OUTERMOST, 3)
 

@@ -81,8 +81,7 @@ def test_out_of_a_signal_handler(options: str, compile_c: Compiler, tmp_path: Pa
     assert thread.end is End.OUTERMOST
     assert {frame.how for frame in thread.frames} == {RuleSource.SFRAME}
     found = between(names, "hold")
-    assert found[2] == "SIGNAL"
-    assert found[-2:] == (["calls_leaf", "main"] if "l" in options else ["raises", "main"])
+    assert (found[2], found[-2:]) == ("SIGNAL", ["calls_leaf", "main"] if "l" in options else ["raises", "main"])
     if "l" in options:
         assert found[3:] == ["leaf", "calls_leaf", "main"]
         assert [thread.frames[names.index(name)].exact for name in ("leaf", "calls_leaf")] == [True, False]
