@@ -105,10 +105,9 @@ class ForkedProcess:
         if self.exit_code is None:
             try:
                 pid, status = os.waitpid(self.pid, flags)
+                self.exit_code = os.waitstatus_to_exitcode(status) if pid else None
             except ChildProcessError:  # another part of the program has waited for it
                 self.exit_code = 0
-            else:
-                self.exit_code = os.waitstatus_to_exitcode(status) if pid else None
 
 
 _RUNNING: WeakSet[ForkedProcess] = WeakSet()
@@ -236,6 +235,7 @@ def _run_child(pipe: socket.socket, work: Work, prepare: Callable[[int], object]
         for other in _RUNNING:
             other.pipe.close()
         redirect_to_null(0)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)  # if it is stopped, it would not see the end of the pipe
         prepare(pipe.fileno())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (*ENDING, *TIMEOUT_SIGNALS))
         serve(pipe, work, seconds)

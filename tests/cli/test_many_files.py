@@ -312,6 +312,7 @@ def test_nobody_survives_the_process_that_was_started() -> None:
     process = stand_in(body, "-j3", *"abcdefg", pass_fds=(telling, gate), env=os.environ | {"PIPES": f"{telling} {gate}"})
     for _ in range(3):
         assert os.read(told, 1) == b"x"
+    os.killpg(process.pid, signal.SIGSTOP)
     process.kill()
     for end in (opener, gate, telling, told):
         os.close(end)
