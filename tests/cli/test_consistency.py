@@ -1,15 +1,17 @@
-"""The command line: all commands have the same names for the same things; what they import, refuse, and end with."""
+"""The command line: all commands have the same names for the same things; what they import, refuse, complete and end with."""
 
 from __future__ import annotations
 
 import inspect
 import os
+import pty
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 from itertools import combinations
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,6 +27,8 @@ from sframegen.cli.shared.adding_options import KEYWORD_OPTIONS
 from sframegen.cli.shared.command import Command
 from sframegen.cli.shared.output import Run
 from sframegen.program import build
+from tests import ROOT
+from tests.packages.package_makers import needs
 from tests.support.commands import run, start
 from tests.support.loops import for_each
 
@@ -244,11 +248,9 @@ def walked(context: click.Context) -> Iterator[click.Context]:
 
 
 CONTEXTS = {one.command_path: one for one in walked(click.Context(cli, info_name="sframegen", **cli.context_settings))}
+# Before a command runs without its group, which would leave it without -h.
+OPTIONS = {path: [one for one in it.command.get_params(it) if isinstance(one, click.Option)] for path, it in CONTEXTS.items()}
 ALL = for_each("path", CONTEXTS)
-
-
-def options_of(path: str) -> list[click.Option]:
-    return [one for one in CONTEXTS[path].command.get_params(CONTEXTS[path]) if isinstance(one, click.Option)]
 
 
 def command_of(path: str) -> Command:
@@ -272,7 +274,7 @@ def test_an_option_has_the_same_short_name_everywhere() -> None:
     shorts: dict[str, set[tuple[str, ...]]] = {}
     longs: dict[str, set[str]] = {}
     for path in CONTEXTS:
-        for option in options_of(path):
+        for option in OPTIONS[path]:
             short = tuple(name for name in option.opts if not name.startswith("--"))
             for name in set(option.opts) - set(short):
                 shorts.setdefault(name, set()).add(short)
@@ -287,7 +289,7 @@ def test_options_of_add_section_are_its_keywords() -> None:
     for row in KEYWORD_OPTIONS:
         for command in row.commands:
             assert row.keyword in keywords
-            assert row.keyword in {option.name for option in options_of(f"sframegen {command}")}
+            assert row.keyword in {option.name for option in OPTIONS[f"sframegen {command}"]}
 
 
 def test_a_mistyped_name_suggests_a_near_one_or_none() -> None:
@@ -356,7 +358,7 @@ def test_examples_work(line: str, place: Path, compile_c: Compiler) -> None:
 @for_each(("path", "one", "other"), EXCLUSIVE)
 def test_options_that_exclude_each_other_are_wrong_usage(path: str, one: str, other: str) -> None:
     """Each could only be dropped silently. Both are named."""
-    by_name = {name: option for option in options_of(path) for name in option.opts}
+    by_name = {name: option for option in OPTIONS[path] for name in option.opts}
     given = {"--duration": "1", "--count": "1", "--interval": "1", "--frequency": "1"}
     given |= {"--jobs": "1", "--tid": "1", "--backend": "copies", "--output": "out.html"}
     given |= {"--scheduler": "tcp://127.0.0.1:1", "--event": "page-faults", "--object": "sframe.o"}
@@ -373,7 +375,7 @@ def test_wherever_there_is_verbose_and_quiet_they_exclude_each_other() -> None:
     pairs = (("--verbose", "--quiet"), ("--json", "--folded"))
     held = {(path, frozenset(pair)) for path, *pair in EXCLUSIVE}
     for path in CONTEXTS:
-        names = {name for option in options_of(path) for name in option.opts}
+        names = {name for option in OPTIONS[path] for name in option.opts}
         for pair in pairs:
             if names.issuperset(pair):
                 assert (path, frozenset(pair)) in held
@@ -393,7 +395,7 @@ def test_without_operands_it_is_wrong_usage_or_none_are_needed(path: str) -> Non
 def test_commands_for_trees_lack_only_what_is_for_one_file(path: str, lacking: set[str]) -> None:
     lacking |= {"--output"}
     tree = {"add-section": "add-tree"}.get(path, f"{path}-tree")
-    of_one, of_tree = ({name for option in options_of(f"sframegen {one}") for name in option.opts} for one in (path, tree))
+    of_one, of_tree = ({name for option in OPTIONS[f"sframegen {one}"] for name in option.opts} for one in (path, tree))
     assert {name for name in of_one - of_tree if name.startswith("--")} == lacking
 
 
@@ -444,3 +446,73 @@ def test_an_old_name_works_and_a_note_has_the_new_one() -> None:
 def test_options_of_a_linker_are_no_old_names() -> None:
     result = CliRunner().invoke(cli, ["link", "false", "--format=binary", "--fatal"])
     assert (result.exit_code, result.stderr) == (1, "")
+
+
+INSTALLING = (ROOT / "docs" / "installing.md").read_text()
+PROMPT = "ready> "
+TYPED = [  # up to TAB, and what stands there then
+    ("sframegen add-s", "sframegen add-section"),
+    ("sframegen check --cons", "sframegen check --consumer"),
+    ("sframegen check --consumer ke", "sframegen check --consumer kernel"),
+    ("sframegen check libr", "sframegen check library.so"),
+    ("sframegen merge --map prog", "sframegen merge --map program.map"),
+]
+INTERACTIVE = {
+    "bash": (["bash", "--norc", "--noprofile", "-i"], ""),
+    "zsh": (["zsh", "-f", "-i"], "unsetopt zle_bracketed_paste promptsp; bindkey -e; autoload -U compinit; compinit -D -u;"),
+}
+
+
+def documented(shell: str) -> str:
+    line: str
+    [line] = re.findall(rf"^\| {shell}\b.*\| `([^`]*{shell}_source[^`]*)` \|$", INSTALLING.split("## Man pages")[0], re.MULTILINE)
+    return line.replace("\\|", "|")
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """For a shell in a directory with two files, that finds the sframegen under test."""
+    (tmp_path / "library.so").touch()
+    (tmp_path / "program.map").touch()
+    monkeypatch.chdir(tmp_path)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return os.environ | {"PATH": path, "HOME": str(tmp_path), "TERM": "dumb", "PS1": PROMPT, "LC_ALL": "C.UTF-8"}
+
+
+@pytest.mark.parametrize("shell", INTERACTIVE)
+def test_tab(shell: str, environment: dict[str, str]) -> None:
+    needs(shell)
+    command, prepare = INTERACTIVE[shell]
+    terminal, theirs = pty.openpty()
+    with subprocess.Popen(["setsid", "--ctty", *command], stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        screen = ""
+
+        def wait_for(text: str) -> str:
+            nonlocal screen
+            while text not in screen:
+                screen += os.read(terminal, 4096).decode()
+            before, _, screen = screen.partition(text)
+            return before
+
+        try:
+            wait_for(PROMPT)
+            os.write(terminal, f"{prepare} {documented(shell)}; echo pre''pared\r".encode())
+            wait_for("prepared\r\n")
+            for typed, completed in TYPED:
+                wait_for(PROMPT)
+                os.write(terminal, f"{typed}\t\x01echo '<\x05>'\r".encode())
+                wait_for("\n<")
+                assert wait_for(">").rstrip() == completed
+        finally:
+            process.kill()
+            os.close(terminal)
+
+
+def test_fish(environment: dict[str, str]) -> None:
+    needs("fish")
+    for typed, completed in TYPED:
+        script = f"{documented('fish')}; complete -C '{typed}'"
+        done = subprocess.run(["fish", "--no-config", "-c", script], env=environment, check=True, capture_output=True, text=True)
+        words = [line.split("\t")[0] for line in done.stdout.splitlines()]
+        assert completed.split()[-1] in words

@@ -168,7 +168,7 @@ def walk_producer(program: Path, walks: int) -> Counts:
         assert producer.stdin is not None
         assert producer.stdout is not None
         try:
-            runners = int(producer.stdout.readline().split()[0], 16)
+            runners = int(producer.stdout.readline(), 16)
             with Watched(producer.pid, runners) as process:
                 truth, tracer = Truth(process, program), Tracer(convert=True)
                 done = frames = 0
@@ -181,7 +181,7 @@ def walk_producer(program: Path, walks: int) -> Counts:
                         tops[top] += number > 0
             producer.stdin.write("\n")
             producer.stdin.flush()
-            _, removed, _ = map(int, producer.stdout.readline().split())
+            removed = int(producer.stdout.readline())
         finally:
             producer.stdin.close()
     assert producer.returncode == 0
