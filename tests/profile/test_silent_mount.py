@@ -30,10 +30,7 @@ IN = struct.Struct("<IIQQIIII")  # len, opcode, unique, nodeid, uid, gid, pid, p
 OUT = struct.Struct("<IiQ")  # len, error, unique
 LOOKUP, FORGET, GETATTR, OPEN, READ, INIT, OPENDIR, INTERRUPT, BATCH_FORGET = 1, 2, 3, 14, 15, 26, 27, 36, 42
 ROOT = 1  # its number
-MAX_READ = 1 << 17
 ENOENT, ENOSYS = 2, 38
-MNT_DETACH = 2
-WHOLE = 1 << 20  # bytes of the longest request
 
 
 class SilentMount:
@@ -69,7 +66,7 @@ class SilentMount:
         with suppress(ProcessLookupError):
             os.kill(self._server, signal.SIGKILL)  # the last copy of the device: all waits end with an error
         os.waitpid(self._server, 0)
-        self._libc.umount2(os.fsencode(self.directory), MNT_DETACH)
+        self._libc.umount2(os.fsencode(self.directory), 2)  # MNT_DETACH
 
     def be_silent(self) -> None:
         """Answer no more. Pages that were read before are forgotten where nobody has mapped them."""
@@ -79,7 +76,7 @@ class SilentMount:
 
     def _serve(self, device: int) -> None:
         while True:
-            request = os.read(device, WHOLE)
+            request = os.read(device, 1 << 20)  # no request is longer
             _, opcode, unique, node, *_ = IN.unpack_from(request)
             if self._is_silent[0] or opcode in (FORGET, INTERRUPT, BATCH_FORGET):
                 continue
@@ -90,7 +87,7 @@ class SilentMount:
     def _answer(self, opcode: int, node: int, body: bytes) -> tuple[int, bytes]:
         if opcode == INIT:
             major, minor, ahead, _ = struct.unpack_from("<4I", body)
-            return 0, struct.pack("<4I2H2I2H8I", major, min(minor, 31), ahead, 0, 12, 9, MAX_READ, 1, 32, 0, *[0] * 8)
+            return 0, struct.pack("<4I2H2I2H8I", major, min(minor, 31), ahead, 0, 12, 9, 1 << 17, 1, 32, 0, *[0] * 8)
         if opcode == LOOKUP:
             name = os.fsdecode(body.rstrip(b"\0"))
             if name not in self._names:

@@ -352,9 +352,6 @@ def test_what_comes_meanwhile_is_left_for_the_next_time() -> None:
     assert times(found, 9) == [4, 5]
 
 
-ENDS = (1, 8, 13, 100)
-
-
 class Shared:
     def __init__(self, ours: mmap.mmap, theirs: mmap.mmap) -> None:
         self.ours, self.theirs = ours, theirs
@@ -386,7 +383,7 @@ def shared_ring(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RecordRing, S
 def test_records_come_once_and_in_order_also_over_the_end(shared_ring: tuple[RecordRing, Shared]) -> None:
     ring, shared = shared_ring
     for turn in range(200):
-        some = [bytes([turn, size]) * size for size in ENDS]
+        some = [bytes([turn, size]) * size for size in (1, 8, 13, 100)]
         for record in some:
             shared.write(record)
         assert ring.take() == some

@@ -338,13 +338,12 @@ def test_stacks_without_threads_and_names(tmp_path: Path) -> None:
 
 # -- profiles of many rows: files are written in parts, and have the same as those that are written at once
 
-COUNT = 2 * ROWS_IN_PART + 5
 FRAMES = [frame(f"a_function_with_a_long_name_{number}@program") for number in range(30)]
 
 
 def large_profile() -> NamedProfile:
     stacks = []
-    for number in range(COUNT):
+    for number in range(2 * ROWS_IN_PART + 5):
         frames = [FRAMES[number // 30**place % 30] for place in range(1 + number % 4)]
         samples = 0 if number < ROWS_IN_PART + 1 or number % 3 == 0 else number
         stacks.append(stack_of(frames, samples, pid=1 + number % 9))
