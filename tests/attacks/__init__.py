@@ -10,13 +10,11 @@ import signal
 import stat
 import subprocess
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from sframegen import SframegenError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 NOBODY = 65534
 SWAP = Path(__file__).with_name("swap.c")

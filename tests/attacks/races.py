@@ -7,9 +7,9 @@ import os
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sframegen import FormatError, add_section, merge, remove
 from sframegen.cli.commands import cli
@@ -17,10 +17,6 @@ from sframegen.format.model import FunctionTable, Kind, Rule, Where
 from sframegen.profile.tables.decoded_table import make_decoded_table
 from sframegen.profile.tables.table_cache import TableCache
 from tests.attacks import NOBODY, Race, Scene
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
 
 # -- what is exchanged
 

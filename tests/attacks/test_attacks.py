@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests import attacks
 from tests.attacks import races
-
-if TYPE_CHECKING:
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 ROUNDS = 200
 

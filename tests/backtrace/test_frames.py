@@ -6,8 +6,8 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,18 +15,10 @@ import sframegen
 from sframegen.backtrace.library_files import SHARED, SONAME, compile_libraries
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import PT
-from tests.support.cross import ARM64, S390X
+from tests.support.cross import ARM64, S390X, Machine
 from tests.support.loops import for_each
-from tests.support.own_stack import INCLUDE, LIBRARY, PROGRAMS, ROOT, SOURCE, compiled_library
-from tests.support.peers import needs_compiler
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.cross import Machine
-    from tests.support.own_stack import OwnStack
-    from tests.support.peers import Peers
+from tests.support.own_stack import INCLUDE, LIBRARY, PROGRAMS, ROOT, SOURCE, OwnStack, compiled_library
+from tests.support.peers import Peers, needs_compiler
 
 STRICT = ("-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror")
 FRAMES = 15_000  # at least, most of them of the recursion

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,12 +18,7 @@ from tests import ROOT
 from tests.packages.package_makers import needs
 from tests.support.cross import MACHINES, Machine
 from tests.support.loops import for_each
-from tests.support.peers import needs_compiler
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.peers import Compiler, Peers
+from tests.support.peers import Compiler, Peers, needs_compiler
 
 PREFIXES = ["", *(machine.prefix for machine in MACHINES)]
 FUNCTIONS = {"sframe_backtrace", "sframe_backtrace_from", "sframe_backtrace_frames", "sframe_backtrace_prepare", "sframe_end_text"}

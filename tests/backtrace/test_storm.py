@@ -8,20 +8,14 @@ import subprocess
 import sys
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import sframegen
 from sframegen.backtrace.preloading import list_objects
 from tests.backtrace.test_frames import frames_of, needs
-from tests.support.own_stack import PROGRAMS
+from tests.support.own_stack import PROGRAMS, OwnStack
 from tests.support.peers import needs_compiler
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.own_stack import OwnStack
 
 pytestmark = pytest.mark.sampled
 SECONDS = os.environ.get("SFRAMEGEN_STORM_SECONDS", "2")  # 600 make it a study

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,11 +12,7 @@ from sframegen import Severity, Verdict, add_section, read
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import find_functions_named
 from sframegen.format.words import Reason
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 # `damaged` has 65 remembered states; the others are as compilers make them.
 SOURCE = """

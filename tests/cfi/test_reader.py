@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from elftools.dwarf import constants
@@ -11,21 +12,14 @@ from hypothesis import strategies as st
 
 from cfi import reader
 from cfi.machine import Cursor
-from cfi.opcodes import INSTRUCTIONS, PACKED_INSTRUCTIONS, Action, Operand, RuleKind
+from cfi.opcodes import INSTRUCTIONS, PACKED_INSTRUCTIONS, Action, CfiInstruction, Operand, RuleKind
 from cfi.reader import read_cfi_sections
-from cfi.rules import UNKNOWN_START, RegisterRule
-from cfi.section import MAX_REMEMBERED, MAX_REPORTED, MAX_STATES, FollowedRegisters
+from cfi.rules import UNKNOWN_START, CfiRule, FdeTable, RegisterRule
+from cfi.section import MAX_REMEMBERED, MAX_REPORTED, MAX_STATES, CfiSection, FollowedRegisters
 from sframegen.base.errors import FormatError
 from tests import ROOT
 from tests.support.inputs.cfi_writer import INITIAL, Frames, sleb, uleb
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cfi.opcodes import CfiInstruction
-    from cfi.rules import CfiRule, FdeTable
-    from cfi.section import CfiSection
 
 AMD64, AARCH64, S390X = FollowedRegisters(6, 7, -1), FollowedRegisters(29, 31, 34), FollowedRegisters(11, 15, -1)
 RBP, RSP, RA = 6, 7, 16

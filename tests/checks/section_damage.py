@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-from sframegen.checks.specification.wellformed import examine_section
+from sframegen.checks.specification.wellformed import SectionFacts, examine_section
 from sframegen.elf.records import STRUCT_BYTE_ORDERS
 from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, LAYOUTS, SframeHeader
-from tests.checks.readers.mutate import bases, put
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sframegen.checks.specification.wellformed import SectionFacts
-    from tests.checks.readers.mutate import Base
+from tests.checks.readers.mutate import Base, bases, put
 
 # Functions of mutate.table_for by what is special in them.
 USUAL, SAME_ROWS, ONE_ROW, MASKED, WIDE, HUGE, FLEX, LAST = 0, 1, 2, 3, 4, 5, 6, -1

@@ -6,7 +6,9 @@ import json
 import re
 import subprocess
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from click.testing import CliRunner
@@ -22,27 +24,20 @@ from sframegen.conversion.cfi_sections import Sources
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import PT, RECORDS, SHDR_SIZE, SHT, Phdr, Shdr
 from sframegen.elf.symbols import find_functions_named
-from sframegen.format.abi import AARCH64, AMD64
+from sframegen.format.abi import AARCH64, AMD64, Abi
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
-from sframegen.format.layouts import HEADER_SIZE, V2, V3
+from sframegen.format.layouts import HEADER_SIZE, V2, V3, FormatVersion, Layout
 from sframegen.format.locate import read_sframe
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
+from sframegen.tables.levels import LevelName
 from tests.support.inputs.cfi_writer import Frames
 from tests.support.inputs.linker_inputs import Writer
 from tests.support.loops import for_each
+from tests.support.peers import Compiler, Peers
 from tests.support.producers import C_FLAGS, PROGRAM, ROWS_X86_64
 from tests.support.producers import X86_64 as X86_64_PRODUCERS
 from tests.support.tables import find
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from sframegen.format.abi import Abi
-    from sframegen.format.layouts import FormatVersion, Layout
-    from sframegen.tables.levels import LevelName
-    from tests.support.peers import Compiler, Peers
 
 SIZE = 64
 ADDRESS = 0x200000  # of the section

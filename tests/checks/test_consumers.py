@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -36,13 +37,8 @@ from tests.checks.readers.libsframe import LibSframe
 from tests.checks.readers.mutate import Base, bases, put
 from tests.checks.section_damage import DAMAGES, MASKED, Editor, base_named, judge
 from tests.support.loops import for_each
+from tests.support.peers import Peers
 from tests.support.producers import GNU, ROWS_X86_64
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.support.peers import Peers
 
 MUTANTS = 300
 BIG = "AArch64 big-endian V3"

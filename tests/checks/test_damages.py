@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 import pytest
 
 from tests.checks.damages import PARTS, NowhereError, Subject, tried, with_section
-from tests.support.cross import ARM64, S390X
+from tests.support.cross import ARM64, S390X, Machine
+from tests.support.peers import Compiler, Peers
 from tests.support.programs import SHAPES
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import ModuleType
-
-    from tests.support.cross import Machine
-    from tests.support.peers import Compiler, Peers
 
 TIMES = 2  # each kind is done to each subject
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from array import array
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from click.testing import CliRunner
@@ -21,13 +23,8 @@ from sframegen.format.model import OUTERMOST, Rule
 from tests.code.test_code import C_SOURCE, CXX_SOURCE
 from tests.support.cross import ARM64, S390X
 from tests.support.loops import for_each
+from tests.support.peers import Compiler, Peers
 from tests.support.programs import SHAPES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.peers import Compiler, Peers
 
 X86 = """
 f: .cfi_startproc

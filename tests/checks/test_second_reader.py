@@ -6,15 +6,17 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner
 
 import sframegen
+from cfi.section import CfiSection
 from sframegen.checks.check import check_file
 from sframegen.checks.finding import Severity, Verdict
 from sframegen.checks.second import agreement, pyelftools_cfi
@@ -23,7 +25,7 @@ from sframegen.checks.second.pyelftools_cfi import UNKNOWN_ROW, CfiRow, FdeColum
 from sframegen.cli.commands import cli
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.elf.file import ElfFile
-from sframegen.format.abi import AARCH64, AMD64
+from sframegen.format.abi import AARCH64, AMD64, Abi
 from sframegen.format.model import OUTERMOST, Rule, Where
 from tests.checks.damages import Subject, rules, with_section
 from tests.checks.damages.kinds import Copy
@@ -31,13 +33,7 @@ from tests.checks.damages.subject import NotHereError, NowhereError
 from tests.support.inputs.cfi_programs import ARM64, source_of
 from tests.support.inputs.cfi_writer import INITIAL, Frames, uleb
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cfi.section import CfiSection
-    from sframegen.format.abi import Abi
-    from tests.support.peers import Compiler, Peers
+from tests.support.peers import Compiler, Peers
 
 # What compilers, assemblers and linkers write, a function each. Registers: rbp 6, rsp 7, r8 8, r10 10, r12 12, rip 16.
 FUNCTIONS = {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -24,14 +25,8 @@ from tests.checks.readers.mutate import bases, mutant
 from tests.checks.section_damage import BESIDES, DAMAGES, PLACES, SHIFTED, Editor, base_named, damaged, judge
 from tests.support import producers
 from tests.support.loops import for_each
-from tests.support.producers import AARCH64, AARCH64_BE, C_FLAGS, X86_64
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.peers import Compiler, Peers
-    from tests.support.producers import Producer
+from tests.support.peers import Compiler, Peers
+from tests.support.producers import AARCH64, AARCH64_BE, C_FLAGS, X86_64, Producer
 
 BASES = {base.name: base for base in bases()}
 

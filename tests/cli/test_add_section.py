@@ -10,9 +10,10 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -25,16 +26,12 @@ from sframegen.cli.trees.tree_files import Exclusions
 from sframegen.elf.file import open_elf
 from sframegen.elf.function_names import resolve_address
 from sframegen.elf.notes import read_build_id
+from sframegen.format.layouts import FormatVersion
 from sframegen.format.locate import find_sframe
 from tests.support.commands import run as sframegen_command
 from tests.support.commands import start
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sframegen.format.layouts import FormatVersion
-    from tests.support.peers import Compiler, Peers
+from tests.support.peers import Compiler, Peers
 
 run = partial(sframegen_command, "add-section", "-j1")
 

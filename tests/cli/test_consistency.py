@@ -10,9 +10,10 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import pytest
@@ -31,14 +32,7 @@ from tests import ROOT
 from tests.packages.package_makers import needs
 from tests.support.commands import run, start
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import pytest
-
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 
 def test_help_has_the_commands_in_groups_also_where_no_command_is_given() -> None:

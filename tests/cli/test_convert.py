@@ -10,7 +10,7 @@ import subprocess
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import pytest
 
@@ -19,12 +19,12 @@ from linker.existing.in_place import find_slot
 from linker.inject import apply, undo_record
 from sframegen import api
 from sframegen.base.errors import FormatError
-from sframegen.elf.file import open_elf
+from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import RECORDS, Shdr
 from sframegen.elf.symbols import sorted_functions
-from sframegen.format.abi import AMD64, S390X
+from sframegen.format.abi import AMD64, S390X, Abi
 from sframegen.format.encode import Encoder
-from sframegen.format.layouts import V2, V3, WRITABLE
+from sframegen.format.layouts import V2, V3, WRITABLE, Layout
 from sframegen.format.locate import read_sframe
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.words import Reason
@@ -34,14 +34,7 @@ from tests.support import producers
 from tests.support.commands import run as command
 from tests.support.inputs.sframe_files import write_sframe_elf
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sframegen.elf.file import ElfFile
-    from sframegen.format.abi import Abi
-    from sframegen.format.layouts import Layout
-    from tests.support.peers import Compiler, Peers
+from tests.support.peers import Compiler, Peers
 
 run = partial(command, "convert", "-j1")
 PROGRAM = r"""

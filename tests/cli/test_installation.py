@@ -14,7 +14,7 @@ import tomllib
 from importlib import metadata
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -32,11 +32,6 @@ from sframegen.program.libraries import DEPENDENCIES, FLEET, SYMBOL_LIBRARIES, f
 from tests import ROOT
 from tests.support.commands import run, start
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 DAMAGES = {
     "no Python": ("x =", "{module} cannot be imported: SyntaxError: invalid syntax ({module}.py, line 1)"),

@@ -8,8 +8,9 @@ import re
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import commands
 import pytest
@@ -24,11 +25,7 @@ from sframegen.profile.report.formats.file_formats import write_profile
 from tests import ROOT
 from tests.support.loops import for_each
 from tests.support.named_stacks import EXAMPLE, named
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 PAGE = (ROOT / "docs" / "json.md").read_text()
 DEFINITIONS: dict[str, Any] = json.loads((ROOT / "docs" / "json-schema.json").read_text())["$defs"]

@@ -11,7 +11,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -20,9 +20,7 @@ from sframegen import Severity, check, read, remove
 from sframegen.cli.commands import cli
 from sframegen.cli.linking.link_output import expand_response_files, find_output, split_words
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from tests.support.peers import Compiler, Peers
+from tests.support.peers import Compiler, Peers
 
 SOURCE = """
 int puts(const char *);

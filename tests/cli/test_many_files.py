@@ -12,10 +12,11 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -28,13 +29,8 @@ from sframegen.format.locate import find_sframe
 from tests.support.commands import run
 from tests.support.inputs.linker_inputs import small_file
 from tests.support.loops import for_each
+from tests.support.peers import Compiler
 from tests.support.processes.answering import Answering
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.support.peers import Compiler
 
 HANGS_AFTER_SECONDS = 300
 # add-section with something else in the place of what it does to a file; TOLD and GATE are pipes to and from the test.

@@ -7,8 +7,9 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
@@ -20,16 +21,11 @@ from sframegen.cli.shared.output import Run, suggest_command, suggest_viewer
 from sframegen.cli.shared.profile_output import Outputs
 from sframegen.profile.report.formats.file_formats import write_profile
 from sframegen.profile.report.formats.flamegraph import encode_flamegraph
+from sframegen.profile.report.named import NamedProfile
 from tests.support.commands import start
 from tests.support.named_stacks import EXAMPLE, named
+from tests.support.peers import Compiler
 from tests.support.pprof_messages import stacks_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from sframegen.profile.report.named import NamedProfile
-    from tests.support.peers import Compiler
 
 
 @pytest.mark.parametrize("quiet", [False, True])

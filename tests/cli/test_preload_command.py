@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -28,9 +27,7 @@ from sframegen.backtrace.preloading import (
 from sframegen.base.errors import FormatError, SframegenError
 from sframegen.detached.stores import VARIABLE
 from tests.support.commands import start
-
-if TYPE_CHECKING:
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 MAIN = "int main(void) { return 7; }\n"
 

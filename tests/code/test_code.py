@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import cProfile
+from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -20,18 +22,12 @@ from sframegen.code.function.rules_of_states import derive_rules
 from sframegen.code.isa.machines import isa_of
 from sframegen.code.whole_file.passes import survey
 from sframegen.elf.file import open_elf
-from sframegen.format.abi import AARCH64, AMD64
+from sframegen.format.abi import AARCH64, AMD64, Abi
+from sframegen.format.model import Rule
 from tests.support.analysed import analyse
 from tests.support.cross import ARM64
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from sframegen.format.abi import Abi
-    from sframegen.format.model import Rule
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 CALLS_RETURN = Surroundings(lambda _target, _slot: True, lambda _piece, _point, _begins: ())
 X86_ENTRY = "sp+8 fp"

@@ -5,33 +5,27 @@ from __future__ import annotations
 import gc
 import re
 import weakref
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sframegen.code.decoding import decoded_code, instruction_columns
-from sframegen.code.decoding.decoded_code import decode
+from sframegen.code.decoding.decoded_code import DecodedCode, decode
 from sframegen.code.function import analysis, blocks
 from sframegen.code.function.analysis import Surroundings
-from sframegen.code.isa.disassembly import make_disassembler
+from sframegen.code.isa.disassembly import Instruction, make_disassembler
 from sframegen.code.isa.effects import Flow, Lose, Point, Register
 from sframegen.code.isa.machines import isa_of
 from sframegen.code.whole_file.boundaries import may_be_cut
 from sframegen.elf.file import open_elf
-from sframegen.format.abi import AARCH64, AMD64
+from sframegen.format.abi import AARCH64, AMD64, Abi
 from tests.support.analysed import analyse
 from tests.support.cross import ARM64
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sframegen.code.decoding.decoded_code import DecodedCode
-    from sframegen.code.isa.disassembly import Instruction
-    from sframegen.format.abi import Abi
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 START = 0x401000
 CALLS_RETURN = Surroundings(lambda _target, _slot: True, lambda _piece, _point, _begins: ())

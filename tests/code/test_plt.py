@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import subprocess
+from pathlib import Path
 from shutil import which
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -13,10 +14,10 @@ from sframegen.base.errors import FormatError
 from sframegen.code.context.plt import MAX_SECTION_SIZE, find_plt
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import SHF, SHT
-from sframegen.format.abi import AARCH64, AMD64, abi_of
+from sframegen.format.abi import AARCH64, AMD64, Abi, abi_of
 from sframegen.format.abi import S390X as S390X_ABI
 from sframegen.format.locate import read_sframe
-from sframegen.format.model import Kind, Rule, Where
+from sframegen.format.model import FunctionTable, Kind, Rule, Where
 from sframegen.stack.names.file_names import FileNames
 from tests.support.cross import ARM64, S390X
 from tests.support.cross import Machine as ForeignMachine
@@ -26,13 +27,7 @@ from tests.support.loops import for_each
 from tests.support.oracles import cfi_text
 from tests.support.oracles.files import elf_facts
 from tests.support.oracles.rules import ABIS, by_byte
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sframegen.format.abi import Abi
-    from sframegen.format.model import FunctionTable
-    from tests.support.peers import Compiler, Peers
+from tests.support.peers import Compiler, Peers
 
 pytestmark = pytest.mark.once
 

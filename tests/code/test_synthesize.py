@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
@@ -27,17 +27,12 @@ from sframegen.conversion.convert import convert_sources
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import read_functions
 from sframegen.format.abi import AMD64, abi_of
-from sframegen.format.model import OUTERMOST
+from sframegen.format.model import OUTERMOST, FunctionTable, Rule
 from tests.support.cross import ARM64
 from tests.support.inputs.map_inputs import MAKERS
 from tests.support.loops import for_each
+from tests.support.peers import Compiler, Peers
 from tests.support.processes.single_step import Step, Traced
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sframegen.format.model import FunctionTable, Rule
-    from tests.support.peers import Compiler, Peers
 
 pytestmark = pytest.mark.once
 

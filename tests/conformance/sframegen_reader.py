@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from sframegen.base.errors import FormatError
 from sframegen.format.abi import ABIS as KNOWN
-from sframegen.format.decode import decode, open_section
+from sframegen.format.decode import SframeSection, decode, open_section
 from sframegen.format.layouts import F_FDE_SORTED, LAYOUTS
-from sframegen.format.model import look_up_in
-
-if TYPE_CHECKING:
-    from sframegen.format.decode import SframeSection
-    from sframegen.format.model import FunctionTable, Where
+from sframegen.format.model import FunctionTable, Where, look_up_in
 
 NUMBERS = tuple(abi.sframe_id for abi in KNOWN)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +14,6 @@ from conformance.suite import all_cases
 from tests import ROOT
 from tests.support.loops import for_each
 from tests.support.peers import needs_compiler
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RUNNERS = ROOT / "conformance/runners"
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", f"-I{RUNNERS}")

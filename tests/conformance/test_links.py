@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import run_links
 
-from conformance.linked.mergers import all_links
+from conformance.linked.mergers import Link, all_links
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from conformance.linked.mergers import Link
-    from tests.support.peers import Peers
+from tests.support.peers import Peers
 
 LINKS = {link.name: link for link in all_links() if link.machine.name == "amd64"}
 GNU_FAILS = {"mixed-fixed-ra"}  # docs/upstream/ld-fixed-offsets.md

@@ -7,13 +7,15 @@ import os
 import subprocess
 import sys
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
 
 import pytest
 import reference_reader
 import run
 
 from conformance.__main__ import write_tarball
+from conformance.case import Case
 from conformance.known_readers import known
 from conformance.suite import COMBINATIONS, all_cases
 from sframegen.checks.finding import Severity
@@ -21,11 +23,6 @@ from sframegen.checks.specification.wellformed import examine_section
 from tests import ROOT
 from tests.conformance.sframegen_reader import DECODES, SEARCHES
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from conformance.case import Case
 
 
 @cache

@@ -6,7 +6,7 @@ import shutil
 import struct
 import subprocess
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -19,15 +19,11 @@ from sframegen.elf.notes import read_build_id
 from sframegen.elf.records import PT, pack_records
 from sframegen.elf.symbols import sorted_functions
 from sframegen.format.abi import AMD64
+from sframegen.format.model import FunctionTable
 from tests.support.inputs.cfi_writer import assembled
 from tests.support.loops import for_each
+from tests.support.peers import Compiler, Peers
 from tests.support.tables import content
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sframegen.format.model import FunctionTable
-    from tests.support.peers import Compiler, Peers
 
 SOURCE = """
 #include <stdio.h>

@@ -1,18 +1,13 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sframegen.conversion.convert import convert
+from sframegen.conversion.coverage import Coverage
 from sframegen.format.abi import AARCH64, AMD64
-from sframegen.format.layouts import V2, V3
+from sframegen.format.layouts import V2, V3, Layout
 from sframegen.format.model import FdeType, FunctionTable, Kind
 from sframegen.format.words import Reason
 from tests.support.inputs.cfi_writer import Frames
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from sframegen.conversion.coverage import Coverage
-    from sframegen.format.layouts import Layout
 
 CODE = [(0x1000, 0x9000)]
 PUSH = b"\x41\x0e\x10"  # after one byte, CFA = rsp + 16

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import struct
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import capstone
 import pytest
@@ -15,21 +16,15 @@ from sframegen import Severity, add_section, check, read
 from sframegen.cli.commands import cli
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert_sources
+from sframegen.conversion.coverage import Coverage
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import EHDR_SIZE, EM, PF, PHDR_SIZE, PT
 from sframegen.elf.symbols import find_functions_named
 from sframegen.format.abi import abi_of
 from sframegen.format.layouts import V3
-from sframegen.tables.levels import LEVELS
+from sframegen.tables.levels import LEVELS, LevelName
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from sframegen.conversion.coverage import Coverage
-    from sframegen.tables.levels import LevelName
-    from tests.support.peers import Peers
+from tests.support.peers import Peers
 
 AFTER_CALL = "padding after a final call"
 

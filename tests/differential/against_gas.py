@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from tests.support.inputs.cfi_programs import CODE_ADDRESS, ESCAPES, AssemblerError, blocks_of, is_sound, source_of
+from tests.support.inputs.cfi_programs import CODE_ADDRESS, ESCAPES, AssemblerError, Target, blocks_of, is_sound, source_of
 from tests.support.oracles import cfi_text, compare, sframe_text
+from tests.support.oracles.cfi_text import CfiRow
 from tests.support.oracles.files import PT_GNU_SFRAME, elf_facts
 from tests.support.oracles.rules import ABIS, OUTERMOST, Interner, Rule, by_byte
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.support.inputs.cfi_programs import Target
-    from tests.support.oracles.cfi_text import CfiRow
-    from tests.support.peers import Peers
+from tests.support.peers import Peers
 
 HEADER_SIZE = 28  # bytes of a section that says nothing
 FIELDS = ("CFA", "FP", "RA", "signal", "key")

@@ -9,7 +9,8 @@ import os
 import re
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -20,12 +21,8 @@ from tests.differential.against_gas import BATCH, Bench, Reading, kinds_of, need
 from tests.support.inputs.cfi_programs import TARGETS, Target, programs, source_of
 from tests.support.loops import for_each
 from tests.support.oracles import compare
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.oracles.rules import Rule
-    from tests.support.peers import Peers
+from tests.support.oracles.rules import Rule
+from tests.support.peers import Peers
 
 PROGRAMS = int(os.environ.get("SFRAMEGEN_PROGRAMS", "100"))
 SEED = int(os.environ.get("SFRAMEGEN_SEED", "1"))

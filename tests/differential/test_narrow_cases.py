@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import re
 import subprocess
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import sframegen
+from sframegen.format.layouts import FormatVersion
 from sframegen.format.model import FdeType, Where
 from sframegen.format.words import Reason
+from sframegen.tables.levels import LevelName
 from tests.support.inputs.cfi_programs import TARGETS
 from tests.support.inputs.cfi_writer import sleb, uleb
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sframegen.format.layouts import FormatVersion
-    from sframegen.tables.levels import LevelName
-    from tests.support.peers import Peers
+from tests.support.peers import Peers
 
 # CFA = rsp + 8 + ((rip & 15) >= 11) * 8
 BY_PC = ".cfi_escape 15,11,119,8,128,0,63,26,59,42,51,36,34"

@@ -7,7 +7,7 @@ import struct
 import subprocess
 import sys
 import zlib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,12 +15,8 @@ from sframegen import FormatError, Verdict, add_section, check
 from sframegen.elf.compressed import ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD, MAX_DECOMPRESSED, MAX_RATIO, decompress
 from sframegen.elf.file import ElfFile, open_elf
 from tests.support.loops import for_each
+from tests.support.peers import Compiler, Peers
 from tests.support.zstandard import zstd
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.peers import Compiler, Peers
 
 SOURCE = "int main(int n, char **v) { return n - 1; }" + "".join(
     f"int f{number}(int n) {{ volatile int room[{number + 20}] = {{n}}; return room[n]; }}" for number in range(60)

@@ -3,8 +3,8 @@ from __future__ import annotations
 import os
 import struct
 import subprocess
+from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING
 from zlib import crc32
 
 import pytest
@@ -16,11 +16,7 @@ from sframegen.elf.notes import read_build_id, read_debug_link, read_notes_at
 from sframegen.elf.records import PF, PT, SHT
 from sframegen.elf.symbols import sorted_functions
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.peers import Compiler, Peers
+from tests.support.peers import Compiler, Peers
 
 
 def header(*, bits: int = 2, order: int = 1, phnum: int = 0, shnum: int = 0, shoff: int = 0, shstrndx: int = 0) -> bytes:

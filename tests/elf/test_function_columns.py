@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from random import Random
-from typing import TYPE_CHECKING
 
 from sframegen.elf.file import ElfFile
-from sframegen.elf.records import SHF, SHN, SHT, STT
-from sframegen.elf.symbols import FunctionColumns
+from sframegen.elf.records import SHF, SHN, SHT, STT, ByteOrder
+from sframegen.elf.symbols import FunctionColumns, Symbol
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sframegen.elf.records import ByteOrder
-    from sframegen.elf.symbols import Symbol
 
 NAMES = b"\0local\0global\0sized\0resolver\0data\0elsewhere\0open\0$d\0label\0last\0"
 # name, st_info, st_shndx, address, size

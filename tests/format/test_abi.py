@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING
 
 from elftools.dwarf.descriptions import describe_reg_name
 from elftools.elf import enums
 
-from sframegen.elf.records import EHDR_SIZE
+from sframegen.elf.records import EHDR_SIZE, ByteOrder
 from sframegen.format.abi import AARCH64, AARCH64_BE, ABIS, AMD64, BY_MACHINE, S390X, Abi, Relocation, is_linked
 from tests.support.inputs.linker_inputs import small_file
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from sframegen.elf.records import ByteOrder
 
 NAMES = {
     "AMD64": (enums.ENUM_RELOC_TYPE_x64, ("R_X86_64_64", "R_X86_64_32", "R_X86_64_32S", "R_X86_64_PC64", "R_X86_64_PC32")),

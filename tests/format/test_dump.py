@@ -3,7 +3,9 @@ from __future__ import annotations
 import json
 import struct
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -12,22 +14,15 @@ from sframegen.cli.commands import cli
 from sframegen.cli.shared.section_text import dump_text
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import PT
-from sframegen.format.abi import ABIS, AMD64
+from sframegen.format.abi import ABIS, AMD64, Abi
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
-from sframegen.format.layouts import WRITABLE
+from sframegen.format.layouts import WRITABLE, Layout
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.words import encode_rule
 from tests.support.inputs.sframe_files import write_sframe_elf
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from sframegen.format.abi import Abi
-    from sframegen.format.layouts import Layout
-    from tests.support.peers import Compiler, Peers
+from tests.support.peers import Compiler, Peers
 
 PROGRAM = r"""
 #include <alloca.h>

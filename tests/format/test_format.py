@@ -2,25 +2,20 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sframegen.base.errors import FormatError
-from sframegen.format.abi import ABIS, AMD64, BY_SFRAME_ID
+from sframegen.format.abi import ABIS, AMD64, BY_SFRAME_ID, Abi
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
-from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, V2, V3, WRITABLE, SframeHeader
+from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, V2, V3, WRITABLE, Layout, SframeHeader
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.words import decode_rule, encode_rule
 from tests.support.loops import for_each
 from tests.support.tables import content, function_tables, rules
-
-if TYPE_CHECKING:
-    from sframegen.format.abi import Abi
-    from sframegen.format.layouts import Layout
 
 ADDRESS = 0x3000
 RA = Where(None, -8, deref=True)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sframegen.format import fre_bytes
 from sframegen.format.layouts import DATAWORD_WIDTHS
 from sframegen.format.model import FdeType
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 INLINE = re.compile(r"^cdef inline \w+ (\w+)\([\w ]+ (\w+)\) noexcept:\n    return (.+)$", re.MULTILINE)
 COMPILED = {

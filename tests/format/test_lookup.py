@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -9,18 +9,13 @@ from sframegen.cli.commands import cli
 from sframegen.elf.file import open_elf
 from sframegen.elf.function_names import FunctionNames
 from sframegen.elf.symbols import last_functions_before, read_functions, sorted_functions
-from sframegen.format.abi import AARCH64, AMD64, S390X
+from sframegen.format.abi import AARCH64, AMD64, S390X, Abi
 from sframegen.format.encode import Encoder
 from sframegen.format.equations import equation, rule_fields
 from sframegen.format.model import OUTERMOST, FunctionTable, Kind, Rule, Where
 from tests.support.inputs.sframe_files import write_sframe_elf
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sframegen.format.abi import Abi
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 SOURCE = r"""
 #include <stdio.h>

@@ -6,16 +6,13 @@ import argparse
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.fuzz.branches import Flags
 from tests.fuzz.engine import Bug, Fuzzer
 from tests.fuzz.recipes import parse, parse_all
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 HERE = Path(__file__).parent
 TARGETS = sorted(path.stem for path in (HERE / "targets").glob("[a-z]*.py"))

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import CodeType, ModuleType
+from types import CodeType, ModuleType
 
 PACKAGES = ("cfi", "linker", "sframegen")
 FLAGS = "__branches__"

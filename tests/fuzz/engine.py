@@ -6,18 +6,16 @@ import mmap
 import os
 import time
 import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tests.fuzz.limits import address_space, ending, let_timers_kill, limited
 from tests.fuzz.mutate import MAX_SIZE, mutated
 from tests.fuzz.recipes import Recipe, edited, parse
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 SHARED_BYTES = 1 << 22
 MEASURED_EVERY = 64  # inputs between two looks at how much memory the process has mapped: what is kept is not an input's

@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import resource
 import signal
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 BLOCKED_SECONDS = 30.0  # of waiting without work, for what never comes
 MEMORY_FACTOR, MEMORY_BASE = 10, 50 << 20  # bytes for each byte of the input, and for any

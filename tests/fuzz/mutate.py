@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from random import Random
 
+from sframegen.elf.records import ByteOrder
 from tests.fuzz.recipes import Edit, edited
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from random import Random
-
-    from sframegen.elf.records import ByteOrder
 
 MAX_SIZE = 1 << 16
 MAX_BLOCK = 256

@@ -10,9 +10,9 @@ import shutil
 import struct
 import subprocess
 import tempfile
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import sframegen
 from linker.objects.change_objects import convert_object, write_object
@@ -20,7 +20,7 @@ from sframegen.elf.file import ElfFile
 from sframegen.elf.records import ET, PT, SHF, SHT, Phdr
 from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi
 from sframegen.format.encode import Encoder
-from sframegen.format.layouts import LAYOUTS, V1, V2, V3, Layout
+from sframegen.format.layouts import LAYOUTS, V1, V2, V3, FormatVersion, Layout
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.registry.structures import JitList, JitNode, encode
 from sframegen.tables.levels import LEVELS
@@ -35,11 +35,6 @@ from tests.support.inputs.linker_inputs import (
     without_sections,
 )
 from tests.support.inputs.sframe_files import write_sframe_elf
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from sframegen.format.layouts import FormatVersion
 
 ADDRESS = 0x3000
 SOURCE = """

@@ -10,18 +10,15 @@ import stat
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from sframegen import add_section
+from tests.support.peers import Compiler, Peers
 from tests.support.processes.answering import Answering
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.peers import Compiler, Peers
 
 HERE = Path(__file__).parent / "faults"
 NOTHING, ERROR, FULL, SHORT, KILL, HALF_KILL, TERM = range(7)  # as in faults.c

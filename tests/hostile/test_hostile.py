@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -15,12 +17,7 @@ from sframegen.elf.records import EHDR_SIZE, PHDR_SIZE, SHDR_SIZE
 from sframegen.program.build import build_kind
 from tests.fuzz.seeds import DEBUG, SHARED, SOURCE
 from tests.support.memory_files import written
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 CASE_CPU_SECONDS = 5.0
 KINDS = {"eh_frame": (*SHARED, "-s"), "eh_frame by segment": (*SHARED, "-s"), "debug_frame": (*SHARED, *DEBUG)}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,11 +15,7 @@ from sframegen.elf.file import open_elf
 from sframegen.elf.records import PT, RECORDS, SHT, Ehdr, Phdr, Shdr
 from sframegen.format.locate import find_sframe
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 GIB = 1 << 30
 COMMANDS = {"add-section": True, "add-section --replace --optimize=none": True, "convert --sframe-version=2": True, "remove": False}

@@ -11,8 +11,10 @@ import struct
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType, ModuleType
+from typing import Any
 
 import pytest
 
@@ -30,10 +32,6 @@ from sframegen.stack.objects.readable_code import readable_code
 from tests.fuzz.seeds import archive
 from tests.fuzz.targets import add, cfi, decode, elf, inject, instructions, lookup, merge, objects, remove, synthesize
 from tests.support.inputs.cfi_writer import Frames, sleb, uleb
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import FrameType, ModuleType
 
 GROWTH = 4
 SLACK = 1.5  # what is paid once, tables that double, logarithms

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -23,11 +23,7 @@ from sframegen.format.abi import AMD64
 from sframegen.program.own_memory import zeros_for_missing_pages
 from sframegen.program.workers import run_all
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 PAGE = mmap.PAGESIZE
 MANY = "\n".join(f"int f{n}(int x) {{ volatile char b[{8 * n + 8}]; b[0] = x; return b[0]; }}" for n in range(400))

@@ -8,15 +8,11 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 from random import SystemRandom
-from typing import TYPE_CHECKING
 
 from corpus import measured
 from tests import ROOT
 from tests.mutations.draw import Mutant, draw
-from tests.mutations.judge import Judge, packages_of, tests_of
-
-if TYPE_CHECKING:
-    from tests.mutations.judge import Outcome
+from tests.mutations.judge import Judge, Outcome, packages_of, tests_of
 
 ROOMS = ("cfi", "sframegen/format", "sframegen/conversion", "sframegen/tables", "linker/inject", "sframegen/profile/walk")
 

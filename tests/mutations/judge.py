@@ -7,12 +7,10 @@ import select
 import shutil
 import signal
 import subprocess
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from pathlib import Path
+from typing import Literal, NamedTuple
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.mutations.draw import Mutant
+from tests.mutations.draw import Mutant
 
 Outcome = Literal["killed", "survived", "hung"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import time
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
 import pytest
@@ -31,12 +31,8 @@ from sframegen.profile.stack_walks import NO_TABLE_IN_TIME
 from sframegen.profile.this_machine import RAISED_PRIORITY
 from sframegen.program.helper import helpers
 from tests.support.kernel_events import needs_bpf
+from tests.support.peers import Compiler
 from tests.support.processes.live import HOLD, SPIN, Program
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.peers import Compiler
 
 pytestmark = needs_bpf
 

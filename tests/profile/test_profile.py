@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -21,12 +22,7 @@ from sframegen.profile.events.names import find_event
 from sframegen.profile.sampling_plan import ProfilePlan, follow_descendants
 from sframegen.program.signals import Interrupts
 from tests.support.kernel_events import needs_bpf
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.support.peers import Compiler
-
+from tests.support.peers import Compiler
 
 pytestmark = needs_bpf
 

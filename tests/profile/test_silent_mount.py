@@ -12,19 +12,16 @@ import stat
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import pytest
 
 from tests.support.kernel_events import needs_bpf
+from tests.support.peers import Compiler
 from tests.support.processes.live import until_it_runs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.peers import Compiler
 
 IN = struct.Struct("<IIQQIIII")  # len, opcode, unique, nodeid, uid, gid, pid, padding
 OUT = struct.Struct("<IiQ")  # len, error, unique

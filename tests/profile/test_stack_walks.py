@@ -8,10 +8,11 @@ import re
 import struct
 from array import array
 from collections import Counter, deque
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 from unittest.mock import Mock
 
 import pytest
@@ -19,10 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sframegen.base.errors import FormatError
-from sframegen.format.abi import AARCH64, AMD64
+from sframegen.elf.file import ElfFile
+from sframegen.format.abi import AARCH64, AMD64, Abi
 from sframegen.format.model import OUTERMOST
 from sframegen.profile.bpf.kernel_records import NewStack, SampleCount, UnfinishedWalk, UnwalkedStack
-from sframegen.profile.collected import Collected, Stacks
+from sframegen.profile.collected import Collected, Stack, Stacks
 from sframegen.profile.copied_session import (
     NO_64_BITS,
     NO_REGISTERS,
@@ -45,21 +47,13 @@ from sframegen.profile.stacks import growing
 from sframegen.profile.stacks.growing import Room
 from sframegen.profile.stacks.numbered import Numbered
 from sframegen.profile.stacks.tasks import SampledTasks
+from sframegen.profile.tables.decoded_table import DecodedTable
 from sframegen.profile.tables.make_table import Origin
-from sframegen.profile.tables.table_builder import BuiltTable
+from sframegen.profile.tables.table_builder import BuiltTable, TableBuilder
 from sframegen.profile.walk.copied_stack import Start
 from sframegen.stack.abi.machines import conventions_of
 from sframegen.stack.walking.frames import End
 from tests.profile.walk.test_copied_stack import BIAS, CODE, RETURN_AT_SP, SP, place, stack_of, start_of, table_of_rules
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from sframegen.elf.file import ElfFile
-    from sframegen.format.abi import Abi
-    from sframegen.profile.collected import Stack
-    from sframegen.profile.tables.decoded_table import DecodedTable
-    from sframegen.profile.tables.table_builder import TableBuilder
 
 PID = 4242
 OTHER_CODE = 0x1000

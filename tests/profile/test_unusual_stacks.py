@@ -7,10 +7,11 @@ import os
 import platform
 import re
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from sframegen.code.function.hazards import Installation
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert_sources
 from sframegen.elf.file import open_elf
@@ -25,21 +26,14 @@ from sframegen.profile.tables.make_table import make_table
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, make_span_columns
 from sframegen.stack.live.process import Process
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import End
+from sframegen.stack.walking.frames import End, Thread
 from sframegen.stack.walking.step import RuleFlag
 from tests.support.decoded_tables import find_rule
 from tests.support.kernel_events import needs_bpf
+from tests.support.peers import Compiler
 from tests.support.processes.kernel_walks import profiled
 from tests.support.processes.live import SPIN, command, spinning
-from tests.support.processes.single_step import Traced
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sframegen.code.function.hazards import Installation
-    from sframegen.stack.walking.frames import Thread
-    from tests.support.peers import Compiler
-    from tests.support.processes.single_step import Step
+from tests.support.processes.single_step import Step, Traced
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64")
 FUNCTIONS = ["main", "f1", "f2", "f3", "f4"]

@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,9 +18,6 @@ from sframegen.program import forked
 from sframegen.program.forked import ForkedProcess, die_with_parent
 from sframegen.program.forker import Forker
 from sframegen.program.pool import Pool
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.sampled
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 import sys
 import tempfile
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, suppress
 from itertools import count
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,11 +16,6 @@ from sframegen.packages.package_pass import Pass
 from sframegen.program.forked import ForkedProcess
 from sframegen.program.pool import Pool
 from sframegen.program.signals import PrivateDirectory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-    from pathlib import Path
 
 
 class EndedError(SystemExit):

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +16,6 @@ import sframegen
 from sframegen.backtrace.library_files import PRELOAD, SHARED, SONAME
 from tests import ROOT
 from tests.backtrace.test_library_files import TAG
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 REQUIREMENT = re.compile(r"([\w.]+)([^;]*)")

@@ -11,7 +11,7 @@ import tarfile
 import zipfile
 from hashlib import sha256
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -21,9 +21,6 @@ from tests import ROOT
 from tests.project.test_install import copy_sources
 from tools.release import sbom
 from tools.release.building import missing_in, settle
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BUILD = """
 import re, sys

@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import lief
 import pytest
@@ -17,13 +17,10 @@ from sframegen import FormatError, add_section, read
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import read_build_id
 from sframegen.elf.records import PT, SHT
-from tests.support.cross import ARM64, S390X
+from tests.support.cross import ARM64, S390X, Machine
 from tests.support.inputs.linker_inputs import blocking_script
+from tests.support.peers import Compiler, Peers
 from tests.support.programs import PRINTED, PROGRAM
-
-if TYPE_CHECKING:
-    from tests.support.cross import Machine
-    from tests.support.peers import Compiler, Peers
 
 LIBRARY = r"""
 #include <cstdio>

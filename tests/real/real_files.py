@@ -6,23 +6,19 @@ import os
 import shutil
 import subprocess
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from elftools.elf.dynamic import DynamicSegment
 from elftools.elf.elffile import ELFFile
 
-from tests.support.cross import MACHINES
+from tests.support.cross import MACHINES, Machine
 from tests.support.own_stack import compiled_library
 from tests.support.peers import Compiler, Peers, corpus_file, needs_compiler
 from tests.support.programs import THROWING, THROWN
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.cross import Machine
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ corpus/tools has the others.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -31,12 +32,7 @@ from tests.real.post_link import (
     outcome,
 )
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.peers import Compiler, Peers
+from tests.support.peers import Compiler, Peers
 
 pytestmark = pytest.mark.full
 

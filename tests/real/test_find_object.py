@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from sframegen import add_section
 from sframegen.elf.file import open_elf
 from sframegen.elf.records import PT
-from tests.support.cross import MACHINES
+from tests.support.cross import MACHINES, Machine
 from tests.support.inputs.linker_inputs import blocking_script
 from tests.support.loops import for_each
-from tests.support.peers import corpus_file
-
-if TYPE_CHECKING:
-    from tests.support.cross import Machine
-    from tests.support.peers import Compiler, Peers
+from tests.support.peers import Compiler, Peers, corpus_file
 
 pytestmark = pytest.mark.full
 

@@ -11,23 +11,18 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from sframegen import add_section
+from sframegen import Summary, add_section
 from tests.real.real_files import FILES, RealFile, Trial, program, soname
 from tests.support.loaded import Image, check_displaced_metadata, check_headers, check_loaded_bytes
 from tests.support.oracles.compare import Verdict, compare
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from sframegen import Summary
-    from tests.support.peers import Compiler, Peers
-
+from tests.support.peers import Compiler, Peers
 
 pytestmark = pytest.mark.full
 

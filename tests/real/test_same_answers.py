@@ -8,7 +8,7 @@ import subprocess
 from collections import Counter
 from contextlib import ExitStack
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from elftools.elf.elffile import ELFFile
@@ -16,11 +16,7 @@ from elftools.elf.elffile import ELFFile
 from sframegen import add_section, read
 from tests.real.post_link import LIBRARY, SUBJECTS, Workshop
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.peers import Compiler, Peers
+from tests.support.peers import Compiler, Peers
 
 pytestmark = pytest.mark.full
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -15,11 +15,9 @@ from sframegen.elf.records import PT, SHF
 from sframegen.format.locate import find_unloaded_section
 from tests import ROOT
 from tests.real.post_link import NEW_RPATH, WITH_RPATH
+from tests.support.peers import Compiler, Peers
 from tests.support.programs import PRINTED, PROGRAM
 from tests.support.zstandard import compress_section
-
-if TYPE_CHECKING:
-    from tests.support.peers import Compiler, Peers
 
 # As the table names them; FILE is changed to OUT. Debug files are at DEBUG.
 TOOLS = (

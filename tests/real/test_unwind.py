@@ -7,22 +7,17 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 import sframegen
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import find_functions_named
-from sframegen.format.model import FdeType
+from sframegen.format.model import FdeType, Rule
 from tests.support.loops import for_each
+from tests.support.peers import Compiler
 from tests.support.processes.single_step import Step, Traced
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sframegen.format.model import Rule
-    from tests.support.peers import Compiler
 
 pytestmark = [pytest.mark.full, pytest.mark.skipif(os.uname().machine != "x86_64", reason="the assembly is x86-64's")]
 

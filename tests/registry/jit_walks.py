@@ -10,9 +10,10 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import sframegen
 from sframegen.elf.file import open_elf
@@ -20,14 +21,9 @@ from sframegen.elf.records import PF, PT
 from sframegen.elf.symbols import read_functions
 from sframegen.stack.abi.machines import ThreadRegisters
 from sframegen.stack.live.process import Process
+from sframegen.stack.snapshot import Snapshot
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import End, RuleSource
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sframegen.stack.snapshot import Snapshot
-    from sframegen.stack.walking.frames import Thread
+from sframegen.stack.walking.frames import End, RuleSource, Thread
 
 SOURCE = Path(__file__).parent / "jit_producer" / "producer.c"
 INCLUDE = Path(sframegen.__file__).parent / "integration" / "include"

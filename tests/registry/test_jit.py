@@ -5,17 +5,17 @@ from __future__ import annotations
 import errno
 import signal
 import subprocess
+from collections.abc import Callable
 from itertools import count
 from random import Random
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sframegen.base.errors import FormatError
-from sframegen.format.abi import AARCH64, AMD64, S390X
-from sframegen.format.model import OUTERMOST, Rule, Where
+from sframegen.format.abi import AARCH64, AMD64, S390X, Abi
+from sframegen.format.model import OUTERMOST, Match, Rule, Where
 from sframegen.program.signals import signals_held
 from sframegen.registry import jit_tables
 from sframegen.registry.jit_list import JitRegions, read_nodes
@@ -25,15 +25,8 @@ from sframegen.registry.structures import CodeJitInfo, JitEntry, JitList, JitNod
 from tests.registry.jit_walks import FLAGS, INCLUDE, SOURCE, walk_producer
 from tests.support.inputs.jit_writer import STRIDE, JitWriter, entry_of
 from tests.support.loops import for_each
+from tests.support.peers import Compiler
 from tests.support.processes.memories import Pieces
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from random import Random
-
-    from sframegen.format.abi import Abi
-    from sframegen.format.model import Match
-    from tests.support.peers import Compiler
 
 
 def refused_with(number: int, call: Callable[..., object], *arguments: object) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,9 +12,6 @@ from sframegen.format.abi import AMD64
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.tables.compare import RepeatedRules, RuleClaim, claim_spans, find_difference, have_same_rules
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 BASE = 0x1000
 RULES = [*(Rule(Where(AMD64.sp, 8 * n), Where(None, -8, deref=True)) for n in (1, 2)), OUTERMOST]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 from array import array
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,28 +13,20 @@ from sframegen import add_section, read
 from sframegen.base.columns import zeros
 from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.function_scan import fill_symbol_values
-from sframegen.elf.records import PT, RECORDS, SHT, Phdr, Sym
+from sframegen.elf.records import PT, RECORDS, SHT, ByteOrder, Phdr, Sym
 from sframegen.elf.symbols import sorted_functions
-from sframegen.format.abi import ABIS, AMD64
+from sframegen.format.abi import ABIS, AMD64, Abi
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
-from sframegen.format.layouts import WRITABLE
+from sframegen.format.layouts import WRITABLE, Layout
 from sframegen.format.model import FunctionTable, Kind, Rule, Where
-from sframegen.tables.levels import LEVELS, Level
+from sframegen.tables.levels import LEVELS, Level, LevelName
 from sframegen.tables.optimize import Borders, find_followers, join_pieces
 from tests.support.inputs.linker_inputs import Writer
 from tests.support.loops import for_each
 from tests.support.oracles.compare import compare
+from tests.support.peers import Compiler, Peers
 from tests.support.tables import edges, find, function_tables
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sframegen.elf.records import ByteOrder
-    from sframegen.format.abi import Abi
-    from sframegen.format.layouts import Layout
-    from sframegen.tables.levels import LevelName
-    from tests.support.peers import Compiler, Peers
 
 ADDRESS = 0x3000
 SMALL = Level(share=True, max_rows=4, max_span=600, rounds=2, min_body=24, longest_run=3)

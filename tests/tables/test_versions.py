@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Callable
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -15,10 +16,10 @@ import sframegen
 from sframegen.cli.shared.section_text import dump_text
 from sframegen.elf.file import open_elf
 from sframegen.elf.symbols import sorted_functions
-from sframegen.format.abi import ABIS, AMD64, S390X
+from sframegen.format.abi import ABIS, AMD64, S390X, Abi
 from sframegen.format.decode import decode
 from sframegen.format.encode import Encoder
-from sframegen.format.layouts import HEADER_SIZE, V2, V3
+from sframegen.format.layouts import HEADER_SIZE, V2, V3, Layout
 from sframegen.format.locate import read_sframe
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.format.words import Reason, encode_rule
@@ -27,16 +28,9 @@ from sframegen.tables.lower import lower_table
 from tests.support import producers
 from tests.support.inputs.sframe_files import write_sframe_elf
 from tests.support.loops import for_each
+from tests.support.peers import Compiler, Peers
 from tests.support.producers import GNU, X86_64, Producer
 from tests.support.tables import content, find, function_tables
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from sframegen.format.abi import Abi
-    from sframegen.format.layouts import Layout
-    from tests.support.peers import Compiler, Peers
 
 ADDRESS = 0x3000
 SP, FP, RA = AMD64.sp, AMD64.fp, Where(None, -8, deref=True)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from random import Random
+from typing import NamedTuple
 
-from sframegen.checks.finding import Severity
+from sframegen.checks.finding import Finding, Severity
 from tests.checks.damages import functions, rules
 from tests.checks.damages.kinds import Copy, Damage
 from tests.checks.damages.subject import NotHereError, NowhereError, Subject, with_section
-
-if TYPE_CHECKING:
-    from random import Random
-
-    from sframegen.checks.finding import Finding
 
 __all__ = ["DAMAGES", "Damage", "NowhereError", "Outcome", "Subject", "tried", "with_section"]
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from corpus import measured
+from sframegen.tables.levels import LevelName
 from tests.checks.damages import DAMAGES, NowhereError, Subject, tried, with_section
 from tests.support.peers import corpus_file
-
-if TYPE_CHECKING:
-    from sframegen.tables.levels import LevelName
 
 FILES = ("libc", "s390x-libc:none:2", "arm64-libc", "libstdcxx:none:2", "libcrypto")
 

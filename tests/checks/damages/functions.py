@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from random import Random
+from typing import Any
 
 from sframegen.checks.against_cfi import REASONS
-from sframegen.format.model import Kind
+from sframegen.format.model import Kind, Rule
 from sframegen.format.words import Reason
-from tests.checks.damages.kinds import Kinds, draw
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from random import Random
-
-    from sframegen.format.model import Rule
-    from tests.checks.damages.kinds import Copy
-    from tests.checks.damages.subject import Site
+from tests.checks.damages.kinds import Copy, Kinds, draw
+from tests.checks.damages.subject import Site
 
 KINDS = Kinds()
 

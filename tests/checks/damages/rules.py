@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from random import Random
+from typing import Any
 
 from sframegen.format.model import OUTERMOST, Rule, Where
-from tests.checks.damages.kinds import Kinds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from random import Random
-    from typing import Any
-
-    from tests.checks.damages.kinds import Copy
-    from tests.checks.damages.subject import Site
+from tests.checks.damages.kinds import Copy, Kinds
+from tests.checks.damages.subject import Site
 
 KINDS = Kinds()
 

@@ -5,30 +5,24 @@ from __future__ import annotations
 from bisect import bisect_right
 from functools import cached_property
 from io import BytesIO
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from linker.existing.add_or_replace import find_base, make_change, plan_section
 from linker.existing.in_place import find_slot
 from linker.inject.apply import write_changed_file
 from sframegen.checks.against_cfi import ALL_REGISTERS
 from sframegen.checks.check import check_file
-from sframegen.checks.finding import Severity
+from sframegen.checks.finding import CheckReport, Finding, Severity
 from sframegen.conversion.cfi_sections import find_sources
 from sframegen.conversion.convert import convert_sources
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.format.abi import abi_of
+from sframegen.format.abi import Abi, abi_of
 from sframegen.format.decode import decode
 from sframegen.format.layouts import WRITABLE
 from sframegen.format.locate import find_sframe
-from sframegen.tables.levels import LEVELS
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sframegen.checks.finding import CheckReport, Finding
-    from sframegen.format.abi import Abi
-    from sframegen.format.model import Rule
-    from sframegen.tables.levels import LevelName
+from sframegen.format.model import Rule
+from sframegen.tables.levels import LEVELS, LevelName
 
 ROOM = 1 << 13  # zeros after a section: some damages make it longer
 MASK = (1 << 64) - 1

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from sframegen.checks.consumers import CONSUMERS, Effect, find_unmet_demands
 from sframegen.checks.specification.wellformed import SectionFacts, examine_section
@@ -17,9 +18,6 @@ from tests.checks.readers.libsframe import LibSframe
 from tests.checks.readers.memory import Memory, OutOfBoundsError, claims
 from tests.checks.readers.mutate import Base, bases, mutant
 from tests.support.peers import Peers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MAX_PCS = 400
 BIASES = (0, 0x7F00_0000_0000)  # a program at its link-time addresses; a library where Linux puts it

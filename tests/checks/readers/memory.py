@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from sframegen.format.layouts import HEADER_CODE, SframeHeader
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 V3_INDEX, V2_INDEX, V1_INDEX = 16, 20, 17

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from random import Random
+from typing import NamedTuple
 
-from sframegen.elf.records import STRUCT_BYTE_ORDERS
-from sframegen.format.abi import ABIS
+from sframegen.elf.records import STRUCT_BYTE_ORDERS, ByteOrder
+from sframegen.format.abi import ABIS, Abi
 from sframegen.format.encode import Encoder
 from sframegen.format.layouts import HEADER_CODE, HEADER_SIZE, LAYOUTS, WRITABLE, SframeHeader
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.tables.lower import lower_table
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from random import Random
-
-    from sframegen.elf.records import ByteOrder
-    from sframegen.format.abi import Abi
 
 ADDRESS = 0x5000
 CODE = (0x1000, 0x40000)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from linker.merge.by_map import MergeCounts, read_map_of_object
+from linker.merge.by_map import LinkerMap, MergeCounts, read_map_of_object
 from linker.merge.inputs import ObjectReader
-from linker.objects.laid_out import lay_out
+from linker.objects.laid_out import LaidOutObject, lay_out
 from sframegen.base.errors import SframegenError
 from sframegen.elf.file import ElfFile
 from sframegen.format.abi import AMD64
@@ -17,12 +17,6 @@ from sframegen.tables.gather import Merger
 from sframegen.tables.lower import lower_table
 from tests.fuzz.seeds import seed
 from tests.support.memory_files import directory
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from linker.merge.by_map import LinkerMap
-    from linker.objects.laid_out import LaidOutObject
 
 SEEDS = ("object-sframe",)
 MAP = """               VMA       Size Align Out     In      Symbol

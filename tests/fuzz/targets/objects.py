@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from linker.objects.archive import is_archive
 from linker.objects.change_objects import check_object, convert_object, plan_object_removal, write_object
@@ -17,9 +18,6 @@ from sframegen.elf.file import ElfFile
 from sframegen.elf.records import ET
 from sframegen.format.layouts import V3
 from sframegen.tables.levels import LEVELS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 SEEDS = ("gcc-object", "gcc-object-debug", "gcc-object-groups", "gcc-archive", "archive", "object", "object-sframe", "program")
 

@@ -7,7 +7,8 @@ import platform
 import subprocess
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 
@@ -24,17 +25,11 @@ from sframegen.profile.tables.make_table import make_table
 from sframegen.profile.walk.copied_stack import CopyWalker, make_span_columns
 from sframegen.stack.live.process import Process, host_abi
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import End
+from sframegen.stack.walking.frames import End, Frame
 from tests.support.kernel_events import needs_bpf
+from tests.support.peers import Compiler
 from tests.support.processes.kernel_walks import Sampled
 from tests.support.processes.live import HOLD, SPIN, Program, spinning
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
-    from sframegen.stack.walking.frames import Frame
-    from tests.support.peers import Compiler
 
 pytestmark = needs_bpf
 RECURSION = "KEPT void down(int n) { if (n) down(n - 1); else spin(); after++; } int main(void) { down(DEPTH); }"

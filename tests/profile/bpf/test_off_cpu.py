@@ -6,29 +6,24 @@ import os
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from sframegen.elf.file import open_elf
 from sframegen.profile.bpf import kernel_walker
-from sframegen.profile.bpf.kernel_records import Statistic
+from sframegen.profile.bpf.kernel_records import CountKey, NewStack, SampleCount, Statistic
 from sframegen.profile.counted_stacks import read_stack_while_asleep
 from sframegen.profile.packed_frames import PACKED_ADDRESS, OffCpu, is_off_cpu, unpack_frame
 from sframegen.profile.sampling_plan import ProfilePlan
 from sframegen.stack.names.file_names import FileNames
 from sframegen.stack.walking.frames import End
 from tests.support.kernel_events import needs_bpf
+from tests.support.peers import Compiler
 from tests.support.processes.kernel_walks import Sampled
 from tests.support.processes.live import Program, until_it_runs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sframegen.profile.bpf.kernel_records import CountKey, NewStack, SampleCount
-    from tests.support.peers import Compiler
 
 pytestmark = [needs_bpf, pytest.mark.sampled]
 

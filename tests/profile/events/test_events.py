@@ -9,9 +9,11 @@ import re
 import struct
 import tempfile
 import threading
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from itertools import count
-from typing import TYPE_CHECKING, cast
+from pathlib import Path
+from typing import cast
 from unittest.mock import MagicMock, Mock
 
 import pytest
@@ -35,14 +37,8 @@ from sframegen.profile.events.event_records import (
     TaskRecord,
 )
 from sframegen.profile.events.names import BY_NAME, EVENTS, find_event
-from sframegen.profile.events.timed_records import split_records
+from sframegen.profile.events.timed_records import TimedRecord, split_records
 from sframegen.profile.stacks import growing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from sframegen.profile.events.timed_records import TimedRecord
 
 
 def test_only_events_of_the_machine_are_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,13 @@ import errno
 import os
 import shutil
 import subprocess
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic_ns, time_ns
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 from unittest.mock import Mock
 
 import pytest
@@ -19,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sframegen.base.errors import FormatError
+from sframegen.elf.file import ElfFile
 from sframegen.elf.records import PF, PT, Phdr
 from sframegen.profile.events import cpu_rings
 from sframegen.profile.events.attributes import EventAttributes, EventError, open_event
@@ -29,7 +31,7 @@ from sframegen.profile.following.code_spans import MAX_SPAN_LISTS, FileMapping, 
 from sframegen.profile.following.files import NOT_ELF, REWRITTEN, CodeSpan, TracedFile, TracedFiles
 from sframegen.profile.following.follower import Follower, GeneratedCode, MappingResolver, read_memory
 from sframegen.profile.following.mapped_file import CLOCK_STEP, FileKey, Opener, ProcessMapping
-from sframegen.profile.following.processes import MAX_DELAY, VERSION_LIFETIME, Processes, replace_spans
+from sframegen.profile.following.processes import MAX_DELAY, VERSION_LIFETIME, Processes, ProcessSpans, replace_spans
 from sframegen.program import time_limits
 from sframegen.program.helper import helpers
 from sframegen.program.time_limits import TimeLimits
@@ -38,16 +40,8 @@ from sframegen.stack.live.process import parse_mappings
 from sframegen.stack.mappings import VDSO
 from sframegen.stack.snapshot import MAX_CODE_SIZE
 from tests.support.loops import for_each
+from tests.support.peers import Compiler
 from tests.support.processes.live import HOLD, MOVES_CODE, Program, compiled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from sframegen.elf.file import ElfFile
-    from sframegen.profile.following.files import TracedFile
-    from sframegen.profile.following.processes import ProcessSpans
-    from tests.support.peers import Compiler
 
 PARENT, CHILD, OTHER = 4_194_301, 4_194_302, 4_194_303  # numbers that no process has here
 

@@ -6,8 +6,8 @@ import gzip
 import json
 import subprocess
 from array import array
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 from unittest.mock import create_autospec
 
 import pytest
@@ -29,13 +29,8 @@ from sframegen.profile.tables.make_table import make_proven_table
 from sframegen.stack.names.perf_map import PerfMap
 from sframegen.stack.walking.frames import End
 from tests.support.named_stacks import count, named, stack, stack_of, stacks_in
+from tests.support.peers import Compiler, Peers
 from tests.support.pprof_messages import fields
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.support.peers import Compiler, Peers
 
 SOURCE = "int f(int x) { return x + 1; }\nint main(int argc, char **argv) { (void)argv; return f(argc) - 2; }\n"
 

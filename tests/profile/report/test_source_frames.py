@@ -7,7 +7,8 @@ import shutil
 import subprocess
 import time
 from array import array
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from pathlib import Path
 
 import pytest
 
@@ -31,13 +32,7 @@ from sframegen.stack.names.gopclntab import GO_LAYOUTS
 from sframegen.stack.names.symbol_files import DebugFiles
 from tests.profile.report.test_naming import INLINED_SOURCE as SOURCE
 from tests.stack.names.test_gopclntab import TEXT, with_section, written
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from pathlib import Path
-
-    from tests.support.peers import Compiler
-
+from tests.support.peers import Compiler
 
 FLAGS = ("-O2", "-g", "-fcf-protection=none", "-Wl,--build-id")
 

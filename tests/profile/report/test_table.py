@@ -12,7 +12,8 @@ from array import array
 from collections import Counter
 from functools import partialmethod
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,13 +34,6 @@ from sframegen.profile.stacks.growing import Room
 from sframegen.stack.walking.frames import End
 from tests.support.named_stacks import EXAMPLE, frame, named, stack, stack_of, stacks_in
 from tests.support.pprof_messages import fields, stacks_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
-
-    from sframegen.profile.report.named import NamedProfile
 
 GOLDEN = """\
   SELF %  TOTAL %  FUNCTION  OBJECT

@@ -9,9 +9,9 @@ import shutil
 import struct
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -26,8 +26,9 @@ from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.records import EM, ET
 from sframegen.elf.symbols import read_functions
 from sframegen.format.abi import AMD64, abi_of
+from sframegen.format.layouts import FormatVersion
 from sframegen.format.locate import find_sframe, read_sframe
-from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where, look_up_in
+from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Match, Rule, Where, look_up_in
 from sframegen.profile.tables import decoded_table
 from sframegen.profile.tables.decoded_table import (
     ELEMENT_SIZE,
@@ -36,6 +37,7 @@ from sframegen.profile.tables.decoded_table import (
     MAX_TEXT_BYTES,
     NO_RULE,
     RULE_BYTES,
+    DecodedTable,
     make_decoded_table,
     pack_rule,
 )
@@ -43,15 +45,8 @@ from sframegen.profile.tables.make_table import Origin, make_proven_table, make_
 from sframegen.profile.tables.stack_ends import add_entry_function
 from sframegen.stack.walking.step import RuleFlag
 from tests.support.decoded_tables import DecodedRule, find_rule
+from tests.support.peers import Compiler
 from tests.support.zstandard import compress_section
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from sframegen.format.layouts import FormatVersion
-    from sframegen.format.model import Match
-    from sframegen.profile.tables.decoded_table import DecodedTable
-    from tests.support.peers import Compiler
 
 RA = Where(None, -8, deref=True)
 PLAIN = [Rule(Where(7, 8 * n), RA) for n in range(1, 9)]

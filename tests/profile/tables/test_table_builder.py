@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -30,13 +30,7 @@ from sframegen.profile.tables.table_cache import TableCache, decode_table, encod
 from sframegen.program import time_limits
 from sframegen.program.time_limits import TimeLimits
 from tests.support.decoded_tables import find_rule
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
-
-    from sframegen.detached.stores import Stores
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 PYTHON = open_elf(os.path.realpath(sys.executable))
 WAIT = 60_000  # milliseconds, against an endless test

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from array import array
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -23,16 +22,12 @@ from sframegen.profile.walk import copied_stack
 from sframegen.profile.walk.copied_stack import CopyWalker, Start, make_span_columns
 from sframegen.profile.walk.steps import CodeKind
 from sframegen.stack.abi.machines import ThreadRegisters, conventions_of
+from sframegen.stack.objects.loaded_objects import Answers
 from sframegen.stack.walking import walk as stack_walk
-from sframegen.stack.walking.frames import End, RuleSource
+from sframegen.stack.walking.frames import End, Frame, RuleSource
 from sframegen.stack.walking.step import GUESS_REACH
 from sframegen.stack.walking.walk import CodeRule, code_rule
 from tests.support.inputs.linker_inputs import Writer
-
-if TYPE_CHECKING:
-    from sframegen.profile.tables.decoded_table import DecodedTable
-    from sframegen.stack.objects.loaded_objects import Answers
-    from sframegen.stack.walking.frames import Frame
 
 MACHINES = (AMD64, AARCH64)
 SP = 0x7000_0000

@@ -12,8 +12,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
 import pytest
@@ -28,12 +28,8 @@ from sframegen.stack.objects.loaded_objects import LoadedObjects
 from sframegen.stack.snapshot import StackError
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.frames import End, RuleSource
+from tests.support.peers import Compiler
 from tests.support.processes.live import HOLD, Names, Program, between, command, compiled, state_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.peers import Compiler
 
 pytestmark = [pytest.mark.sampled, pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64")]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,11 +14,7 @@ from sframegen.stack.names import demangle as module
 from sframegen.stack.names import gopclntab
 from sframegen.stack.names.demangle import begin_demangling, demangle_all
 from sframegen.stack.names.file_names import FileNames, NamedFunction
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 pytestmark = pytest.mark.skipif(not module.can_demangle(), reason="no pycxxfilt here")
 

@@ -7,26 +7,22 @@ import random
 import shutil
 import struct
 import subprocess
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 from unittest.mock import create_autospec
 
 import pytest
 
 from sframegen.base.errors import FormatError
 from sframegen.elf.file import ElfFile, open_elf
-from sframegen.elf.records import RECORDS, SHF, SHT, Rela
+from sframegen.elf.records import RECORDS, SHF, SHT, ByteOrder, Rela
 from sframegen.stack.names import gopclntab
 from sframegen.stack.names.file_names import FileNames
 from sframegen.stack.names.gopclntab import GO_LAYOUTS, GoFrame, GoFunction, GoLayout, GoLine, GoTable, find_go_table
 from tests.hostile.test_linear_cost import BODY, NAMES, elf_file, load, section, work
 from tests.support.inputs.linker_inputs import without_sections
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sframegen.elf.records import ByteOrder
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 TEXT = 0x401000
 FILES = ("/src/main.go", "/src/inlined.go")

@@ -6,8 +6,8 @@ import lzma
 import os
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -20,12 +20,8 @@ from sframegen.stack.names import perf_map, symbol_files
 from sframegen.stack.names.file_names import FileNames
 from sframegen.stack.names.perf_map import PerfMap
 from sframegen.stack.names.symbol_files import DebugFiles, load_mini_debug_file
+from tests.support.peers import Compiler
 from tests.support.processes.live import Program, compiled
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.support.peers import Compiler
 
 NOBODY = 65534
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -37,26 +38,19 @@ from sframegen.registry.jit_tables import TABLE_COST, Budget
 from sframegen.registry.regions import BudgetError, Region, Registry
 from sframegen.registry.structures import JitEntry, JitList, JitNode, JitTable, encode
 from sframegen.stack import snapshot as memory
-from sframegen.stack.abi.machines import ThreadRegisters, conventions_of
+from sframegen.stack.abi.machines import Context, ThreadRegisters, conventions_of
 from sframegen.stack.live.process import parse_mappings
 from sframegen.stack.mappings import Mapping, Mappings
 from sframegen.stack.objects import loaded_objects as objects_module
 from sframegen.stack.objects import runtime_code
-from sframegen.stack.objects.loaded_objects import LoadedObjects
+from sframegen.stack.objects.loaded_objects import LoadedObject, LoadedObjects
 from sframegen.stack.objects.runtime_code import RuntimeCode
 from sframegen.stack.snapshot import CachedMemory, CopiedMemory, MovedCode, NotCopiedError, Snapshot, StoppedThread
 from sframegen.stack.tracer import Tracer
-from sframegen.stack.walking.frames import End, RuleSource
+from sframegen.stack.walking.frames import End, RuleSource, Thread
 from tests.support import zstandard
 from tests.support.loops import for_each
 from tests.support.processes.memories import Pieces
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sframegen.stack.abi.machines import Context
-    from sframegen.stack.objects.loaded_objects import LoadedObject
-    from sframegen.stack.walking.frames import Thread
 
 BASE = 0x7F0000000000
 TEXT, SECTION, END = 0x1000, 0x3000, 0x5000  # link-time addresses and offsets in the file

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,12 +17,8 @@ from sframegen.elf.function_names import resolve_address
 from sframegen.stack.tracer import Tracer
 from sframegen.stack.walking.frames import End, RuleSource
 from tests.support.loops import for_each
+from tests.support.peers import Compiler
 from tests.support.processes.live import Names, Program, between, command, compiled
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.peers import Compiler
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="programs for x86-64")
 STATIC = ("-O2", "-static", "-fomit-frame-pointer")

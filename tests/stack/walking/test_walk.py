@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import capstone
 import pytest
@@ -15,17 +16,12 @@ from sframegen.elf.symbols import sorted_functions
 from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi, abi_of
 from sframegen.format.model import OUTERMOST, Rule, Where
 from sframegen.stack.abi.machines import ThreadRegisters, conventions_of, parse_registers
+from sframegen.stack.objects.loaded_objects import Answers
 from sframegen.stack.walking.frames import ADDRESS_MASK, End, RuleSource
 from sframegen.stack.walking.step import numbers_of
 from sframegen.stack.walking.walk import CodeRule, code_rule, guess, walk
 from tests.support.loops import for_each
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sframegen.format.abi import Abi
-    from sframegen.stack.objects.loaded_objects import Answers
-    from tests.support.peers import Compiler
+from tests.support.peers import Compiler
 
 CODE = range(0x400000, 0x410000)
 STACK = (0x70000000, 0x70100000)
