@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.fuzz.branches import Flags
 from tests.fuzz.engine import Bug, Fuzzer
-from tests.fuzz.recipes import parse, parse_all
+from tests.fuzz.recipes import parse
 
 HERE = Path(__file__).parent
 TARGETS = sorted(path.stem for path in (HERE / "targets").glob("[a-z]*.py"))
@@ -66,7 +66,7 @@ def fuzzer(name: str, flags: Flags, directory: Path, options: argparse.Namespace
     target = import_module(f"tests.fuzz.targets.{name}")
     seeds = import_module("tests.fuzz.seeds").available(target.SEEDS)
     file = KEPT / f"{name}.txt"
-    kept = parse_all(file.read_text()) if file.exists() else []
+    kept = [parse(recipe) for recipe in file.read_text().split("\n\n") if recipe.strip()] if file.exists() else []
     return Fuzzer(target.run, seeds, kept, directory, flags.taken, options.random_seed, options.cpu_seconds)
 
 

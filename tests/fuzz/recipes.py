@@ -17,11 +17,6 @@ class Edit(NamedTuple):
         return f"{self.offset} {self.removed} {self.data.hex() or '-'}"
 
 
-def parse_edit(line: str) -> Edit:
-    offset, removed, data = line.split()
-    return Edit(int(offset), int(removed), bytes.fromhex("" if data == "-" else data))
-
-
 class Recipe(NamedTuple):
     seed: str
     edits: tuple[Edit, ...] = ()
@@ -32,12 +27,8 @@ class Recipe(NamedTuple):
 
 def parse(text: str) -> Recipe:
     first, *lines = (line for line in text.splitlines() if line and not line.startswith("#"))
-    return Recipe(first.removeprefix("seed "), tuple(map(parse_edit, lines)))
-
-
-def parse_all(text: str) -> list[Recipe]:
-    """Recipes with an empty line between them."""
-    return [parse(part) for part in text.split("\n\n") if part.strip()]
+    edits = (Edit(int(at), int(removed), bytes.fromhex(data.strip("-"))) for at, removed, data in map(str.split, lines))
+    return Recipe(first.removeprefix("seed "), tuple(edits))
 
 
 def edited(data: bytes, edits: Iterable[Edit]) -> bytes:

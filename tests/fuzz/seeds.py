@@ -5,7 +5,6 @@ Those of the compiler differ from machine to machine, so that no recipe that is 
 
 from __future__ import annotations
 
-import io
 import shutil
 import struct
 import subprocess
@@ -13,17 +12,15 @@ import tempfile
 from collections.abc import Callable, Iterable
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import sframegen
-from linker.objects.change_objects import convert_object, write_object
-from sframegen.elf.file import ElfFile
 from sframegen.elf.records import ET, PT, SHF, SHT, Phdr
 from sframegen.format.abi import AARCH64, ABIS, AMD64, S390X, Abi
 from sframegen.format.encode import Encoder
-from sframegen.format.layouts import LAYOUTS, V1, V2, V3, FormatVersion, Layout
+from sframegen.format.layouts import LAYOUTS, V1, V2, V3, Layout
 from sframegen.format.model import OUTERMOST, FdeType, FunctionTable, Kind, Rule, Where
 from sframegen.registry.structures import JitList, JitNode, encode
-from sframegen.tables.levels import LEVELS
 from tests.support.inputs.cfi_writer import Frames
 from tests.support.inputs.jit_writer import STRIDE, JitWriter, entry_of
 from tests.support.inputs.linker_inputs import (
@@ -99,12 +96,12 @@ def compiled(source: str, *flags: str, result: str = "out") -> bytes:
         return Path(directory, result).read_bytes()
 
 
-def with_section(data: bytes, version: FormatVersion = 3, *, unloaded: bool = False) -> bytes:
+def with_section(data: bytes, **options: Any) -> bytes:
     """The file as add-section makes it."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory, "file")
         file.write_bytes(data)
-        sframegen.add_section(file, version=version, unloaded=unloaded, verify=False)
+        sframegen.add_section(file, verify=False, **options)
         return file.read_bytes()
 
 
@@ -205,14 +202,6 @@ def relocatable() -> bytes:
     return bytes(data)
 
 
-def with_object_section(data: bytes) -> bytes:
-    """The object as add-section makes it."""
-    prepared = convert_object(ElfFile(memoryview(data), "object"), V3, LEVELS["none"], replace=False)
-    out = io.BytesIO()
-    write_object(prepared.change, out)
-    return out.getvalue()
-
-
 def archive(objects: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Of (name, contents), with a symbol index and a table of long names."""
     parts = [(b"//", b"a_long_member_name.o/\nanother_long_member_name.o/\n"), *objects]
@@ -269,7 +258,7 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "unloaded": lambda: inject_bytes(small_file(), unloaded=True),
     "injected-tail": lambda: inject_bytes(small_file(library=True, blocked=256)),
     "object": relocatable,
-    "object-sframe": lambda: with_object_section(seed("object")),
+    "object-sframe": lambda: with_section(seed("object"), optimize="none"),
     "archive": lambda: archive([(b"/0", seed("object")), (b"/22", seed("object")), (b"short.o/", b"text")]),
     # The first byte is for targets/cfi.py: number of the ABI, 4 .debug_frame, 16 version 3.
     "cfi-eh": lambda: bytes([0 | 16]) + frames(eh=True),
@@ -292,7 +281,7 @@ COMPILED: dict[str, Callable[[], bytes]] = {
     "gcc-compressed": partial(compiled, SOURCE + MORE, *SHARED, *DEBUG, "-gz=zlib"),
     "gcc-added": lambda: with_section(compiled(SOURCE, *SHARED)),
     "gcc-unloaded": lambda: with_section(compiled(SOURCE + MORE, *SHARED), unloaded=True),
-    "gcc-added-2": lambda: with_section(compiled(SOURCE, *SHARED), 2),
+    "gcc-added-2": lambda: with_section(compiled(SOURCE, *SHARED), version=2),
     "gcc-program": partial(compiled, PROGRAM, "-O2", "-pie", "-Wl,-z,lazy", "-Wl,-z,noseparate-code"),
     "gcc-map": partial(compiled, SOURCE, *SHARED, "-save-temps", "-Wl,-Map=map", result="map"),
     "gcc-object": partial(compiled, SOURCE, "-O2", "-c"),

@@ -30,9 +30,7 @@ def find_rule(table: DecodedTable, address: int) -> DecodedRule | None:
         in_page = offset & (1 << PAGE_BITS) - 1
         row = bisect_right(rows, in_page, first, end, key=lambda row: row & 0xFF) - 1
         number = rows[row] >> ROW_RULE_SHIFT if row >= 0 else 0
-    return rule_numbered(table, number) if number else None
-
-
-def rule_numbered(table: DecodedTable, number: int) -> DecodedRule:
+    if not number:
+        return None
     said = DecodedRule(*RULE_BYTES.unpack_from(table.data, ELEMENT_SIZE * (table.rules_at + RULE_ELEMENTS * number)))
     return said._replace(flags=RuleFlag(said.flags))

@@ -71,14 +71,10 @@ def named(*stacks: NamedStack, by: str = "comm") -> NamedProfile:
     return group_stacks(profile, by)
 
 
-def places_in(profile: NamedProfile) -> list[NamedFrame]:
-    numbered = profile.locations.numbered
-    pairs = zip(numbered.first[: numbered.count], numbered.second, strict=False)
-    return [profile.locations.sites[site]._replace(address=None if at == NO_ADDRESS else at) for at, site in pairs]
-
-
 def stacks_in(profile: NamedProfile) -> list[NamedStack]:
-    tree, places, found = profile.tree, places_in(profile), []
+    tree, numbered, sites, found = profile.tree, profile.locations.numbered, profile.locations.sites, []
+    pairs = zip(numbered.first[: numbered.count], numbered.second, strict=False)
+    places = [sites[site]._replace(address=None if at == NO_ADDRESS else at) for at, site in pairs]
     for row in profile.rows():
         frames = tuple(places[place] for place in tree.list_path(tree.node_of(row), [*range(len(places))]))
         task = profile.tasks[tree.rows.second[row]]

@@ -45,7 +45,6 @@ class Site(NamedTuple):
     end: int  # where the next row or no row is
     rule: Rule
     before: Rule | None
-    after: Rule | None
 
 
 def with_section(file: Path, level: LevelName, version: int) -> bytes:
@@ -105,10 +104,10 @@ class Subject:
                 continue
             start, rows = self.table.start[function], self.table.rows(function)
             ends = [offset for offset, _ in rows[1:]] + [self.table.size[function]]
-            rules = [None, *(rule for _, rule in rows), None]
+            rules = [None, *(rule for _, rule in rows)]
             for row, ((offset, rule), end) in enumerate(zip(rows, ends, strict=True)):
                 if self.described(start + offset):
-                    found.append(Site(function, row, start + offset, start + end, rule, rules[row], rules[row + 2]))
+                    found.append(Site(function, row, start + offset, start + end, rule, rules[row]))
         return found
 
     def file(self, section: bytes) -> bytearray:

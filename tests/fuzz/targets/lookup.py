@@ -23,7 +23,10 @@ def run(data: bytes) -> None:
         for pc in (0, 0x1000, 0x1240, 0x1241, 0x2000, 1 << 63, (1 << 64) - 1, 1 << 64):
             with suppress(FormatError):
                 section.look_up(pc)
-        as_decoded(section)
+        table = decode(section.data, ADDRESS).table
+        for pc in sorted(pc for pc in edges(table) if not pc >> 64)[:20] if len(table) < MANY else ():
+            found = section.look_up(pc)
+            assert (found and found.rule) == find(table, pc)
 
 
 def found_all(section: SframeSection) -> None:
@@ -36,10 +39,3 @@ def found_all(section: SframeSection) -> None:
             found = section.look_up(pc)
             assert row != BAD
             assert found is None or found.start <= pc < found.start + found.size
-
-
-def as_decoded(section: SframeSection) -> None:
-    table = decode(section.data, ADDRESS).table
-    for pc in sorted(pc for pc in edges(table) if not pc >> 64)[:20] if len(table) < MANY else ():
-        found = section.look_up(pc)
-        assert (found and found.rule) == find(table, pc)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from itertools import combinations, pairwise
+from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
@@ -250,8 +250,3 @@ def is_sound(body: list[str]) -> bool:
         if depth < 0 or (line.startswith(".cfi_restore ") and "nop" not in body[:at]):
             return False
     return body[-1:] == ["nop"]
-
-
-def blocks_of(body: list[str]) -> list[list[str]]:
-    ends = [-1, *(number for number, line in enumerate(body) if line == "nop")]
-    return [body[before + 1 : end] for before, end in pairwise(ends)]

@@ -199,18 +199,6 @@ def spell(rule: Rule | None) -> str:
     return f"cfa={rule.cfa} fp={rule.fp} ra={rule.ra}{marks}"
 
 
-def main() -> int:
-    if len(sys.argv) != 3:
-        print(__doc__, file=sys.stderr)
-        return 2
-    try:
-        report = compare(sys.argv[1], sys.argv[2], Peers())
-    except OracleError as error:
-        print(error, file=sys.stderr)
-        return 1
-    print(report)
-    return 0 if report.ok else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    print(report := compare(sys.argv[1], sys.argv[2], Peers()))
+    sys.exit(not report.ok)
