@@ -76,27 +76,22 @@ SCENARIOS = {
 }
 
 
-class Server:
-    """Runs the command line with faults: tests/hostile/faults."""
-
-    def __init__(self, process: Answering) -> None:
-        self.process = process
-
-    def run(self, scenario: Scenario, directory: Path, call: int, fault: tuple[int, int]) -> dict[str, Any]:
-        names = {*scenario.files, *scenario.changed, "new"}
-        arguments = [str(directory / word) if word in names else word for word in scenario.arguments]
-        action, error = fault
-        request = {"arguments": arguments, "below": str(directory), "call": call, "action": action, "error": error}
-        answer: dict[str, Any] = self.process.ask(request | {"poor": scenario.poor})
-        return answer
+def run_with(server: Answering, scenario: Scenario, directory: Path, call: int, fault: tuple[int, int]) -> dict[str, Any]:
+    names = {*scenario.files, *scenario.changed, "new"}
+    arguments = [str(directory / word) if word in names else word for word in scenario.arguments]
+    action, error = fault
+    request = {"arguments": arguments, "below": str(directory), "call": call, "action": action, "error": error}
+    answer: dict[str, Any] = server.ask(request | {"poor": scenario.poor})
+    return answer
 
 
 @pytest.fixture(scope="module")
-def server(compile_c: Compiler) -> Iterator[Server]:
+def server(compile_c: Compiler) -> Iterator[Answering]:
+    """Runs the command line with faults: tests/hostile/faults."""
     library = compile_c((HERE / "faults.c").read_text(), "-shared", "-fPIC", name="faults.so")
     environment = os.environ | {"LD_PRELOAD": str(library), "PYTHONDONTWRITEBYTECODE": "1"}
     with Answering([sys.executable, str(HERE / "server.py"), str(library)], environment) as process:
-        yield Server(process)
+        yield process
 
 
 @pytest.fixture(scope="module")
@@ -139,13 +134,13 @@ def contents(directory: Path) -> dict[str, bytes]:
 @pytest.mark.full
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_no_fault_loses_anything(
-    name: str, server: Server, sources: dict[str, Path], tmp_path: Path, record_property: Any, capsys: pytest.CaptureFixture[str]
+    name: str, server: Answering, sources: dict[str, Path], tmp_path: Path, record_property: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scenario, directory = SCENARIOS[name], tmp_path / "directory"
 
     def run(call: int, fault: tuple[int, int]) -> tuple[dict[str, Any], dict[str, bytes]]:
         set_up(directory, scenario, sources)
-        return server.run(scenario, directory, call, fault), contents(directory)
+        return run_with(server, scenario, directory, call, fault), contents(directory)
 
     answer, new = run(0, (NOTHING, 0))
     assert (answer["status"], answer["stderr"]) == (0, "")
@@ -182,8 +177,8 @@ def test_no_fault_loses_anything(
         print(f"\n{name}: {len(calls)} calls, {outcomes.total()} faults tried")
 
 
-def test_every_call_is_counted(server: Server, sources: dict[str, Path], tmp_path: Path) -> None:
+def test_every_call_is_counted(server: Answering, sources: dict[str, Path], tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root gives files away")
     set_up(tmp_path / "directory", IN_PLACE, sources)
-    assert set(server.run(IN_PLACE, tmp_path / "directory", 0, (NOTHING, 0))["calls"]) - {"unlinkat"} == CALLS
+    assert set(run_with(server, IN_PLACE, tmp_path / "directory", 0, (NOTHING, 0))["calls"]) - {"unlinkat"} == CALLS

@@ -63,9 +63,8 @@ def work(run: Callable[[bytes], None], data: bytes) -> tuple[int, int]:
 # -- ELF files
 
 
-def elf_file(body: bytes, sections: list[Shdr], segments: list[Phdr] | None = None, kind: int = ET.DYN) -> bytes:
+def elf_file(body: bytes, sections: list[Shdr], segments: Sequence[Phdr] = (), kind: int = ET.DYN) -> bytes:
     """Program headers, `body` at file offset 4096, section headers: the first section is the null one."""
-    segments = segments or []
     table = b"".join(RECORDS[Phdr, "little"].pack(*segment) for segment in segments)
     front = table.ljust(4096 - 64, b"\0") + body
     end = 64 + len(front)
@@ -74,6 +73,12 @@ def elf_file(body: bytes, sections: list[Shdr], segments: list[Phdr] | None = No
     header = Ehdr(ident, kind, AMD64.machine, 1, 0, 64 if segments else 0, end, 0, 64, 56, len(segments), 64, count, 1)
     rows = [Shdr(*[0] * 10), *sections]
     return RECORDS[Ehdr, "little"].pack(*header) + front + b"".join(RECORDS[Shdr, "little"].pack(*row) for row in rows)
+
+
+def named_file(body: bytes, *sections: Shdr, segments: Sequence[Phdr] = (), kind: int = ET.DYN) -> bytes:
+    """The first section has the names of the others, at the body's end."""
+    names = section(SHT.STRTAB, BODY + len(body), len(NAMES))
+    return elf_file(body + NAMES, [names, *sections], segments, kind)
 
 
 def section(kind: int, offset: int, size: int, flags: int = 0, **fields: int) -> Shdr:
@@ -85,10 +90,9 @@ NAMES = b"\0.text\0.eh_frame\0.sframe\0"
 TEXT, EH_FRAME, SFRAME = (NAMES.index(name) for name in (b".text", b".eh_frame", b".sframe"))
 
 
-def many(count: int, body: bytes, *sections: Shdr, segments: list[Phdr] | None = None, kind: int = ET.DYN) -> bytes:
-    """`count` times these sections, after one of names at the body's end."""
-    names = section(SHT.STRTAB, BODY + len(body), len(NAMES))
-    return elf_file(body + NAMES, [names, *[one for one in sections for _ in range(count)]], segments, kind)
+def many(count: int, body: bytes, *sections: Shdr, segments: Sequence[Phdr] = ()) -> bytes:
+    """`count` times these sections."""
+    return named_file(body, *[one for one in sections for _ in range(count)], segments=segments)
 
 
 def load(offset: int, size: int, flags: int = PF.R) -> Phdr:
@@ -130,9 +134,8 @@ def symbol_tables(count: int) -> bytes:
     at, size = BODY + 0x1040, 24 * count
     text = section(SHT.PROGBITS, BODY + 0x1000, 64, SHF.ALLOC | SHF.EXECINSTR, sh_name=TEXT)
     cfi = section(SHT.PROGBITS, BODY, len(frames.data), SHF.ALLOC, sh_name=EH_FRAME)
-    names = section(SHT.STRTAB, BODY + len(body), len(NAMES))
     tables = [section(SHT.SYMTAB, at, size), section(SHT.DYNSYM, at, size)] * count
-    return elf_file(body + NAMES, [names, text, cfi, *tables], [load(0, BODY + len(body), PF.R | PF.X)])
+    return named_file(body, text, cfi, *tables, segments=[load(0, BODY + len(body), PF.R | PF.X)])
 
 
 # -- code
@@ -141,9 +144,7 @@ def symbol_tables(count: int) -> bytes:
 def code_file(code: bytes, *sections: Shdr, data: bytes = b"", segments: Sequence[Phdr] = ()) -> bytes:
     """`code` of which nothing says what it is, and `data` after it."""
     text = section(SHT.PROGBITS, BODY, len(code), SHF.ALLOC | SHF.EXECINSTR, sh_name=TEXT)
-    body = code + data
-    names = section(SHT.STRTAB, BODY + len(body), len(NAMES))
-    return elf_file(body + NAMES, [names, text, *sections], [load(BODY, len(code), PF.R | PF.X), *segments])
+    return named_file(code + data, text, *sections, segments=[load(BODY, len(code), PF.R | PF.X), *segments])
 
 
 def all_branch_to_the_first(count: int) -> bytes:
@@ -217,8 +218,7 @@ def shared_relocations(count: int) -> bytes:
 
 def objects_file(body: bytes, *sections: Shdr) -> bytes:
     text = section(SHT.PROGBITS, BODY, 64, SHF.ALLOC | SHF.EXECINSTR, sh_name=TEXT)
-    names = section(SHT.STRTAB, BODY + len(body), len(NAMES))
-    return elf_file(body + NAMES, [names, text, *sections], kind=ET.REL)
+    return named_file(body, text, *sections, kind=ET.REL)
 
 
 def relocation_tables(count: int) -> bytes:
@@ -317,8 +317,7 @@ def recorded_sections(count: int) -> bytes:
     body = EMPTY_SECTION
     sections = [section(SHT.GNU_SFRAME, BODY, len(body), SHF.ALLOC, sh_name=SFRAME)]
     sections += [section(SHT.PROGBITS, BODY, 1, SHF.ALLOC | SHF.EXECINSTR)] * count
-    names = section(SHT.STRTAB, BODY + len(body), len(NAMES))
-    return with_record(elf_file(body + NAMES, [names, *sections], [load(0, BODY)]), count)
+    return with_record(named_file(body, *sections, segments=[load(0, BODY)]), count)
 
 
 def own_segments(count: int) -> bytes:

@@ -43,10 +43,6 @@ def limited(command: list[str], memory: int) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=limit, timeout=120)
 
 
-def can_start(memory: int) -> bool:
-    return limited([sys.executable, "-c", "import encodings.ascii, runpy"], memory).returncode == 0
-
-
 @for_each("jobs", [1, 2])
 @pytest.mark.parametrize("megabytes", range(16, 64, 4))
 def test_too_little_memory_is_one_line(megabytes: int, jobs: int, library: Path) -> None:
@@ -55,7 +51,7 @@ def test_too_little_memory_is_one_line(megabytes: int, jobs: int, library: Path)
     Where small objects have taken the last byte, CPython 3.11 itself can crash, or handle an exception for ever: it needs memory
     for that. Such sizes are those of a few hundred KiB, below what the work takes.
     """
-    if not can_start(megabytes << 20):
+    if limited([sys.executable, "-c", "import encodings.ascii, runpy"], megabytes << 20).returncode:
         pytest.skip(f"this Python does not start in {megabytes} MiB")
     done = run("check", "--instructions", f"-j{jobs}", library, memory=megabytes << 20)
     assert done.returncode in (0, 1)
