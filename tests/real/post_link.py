@@ -13,10 +13,14 @@ from typing import NamedTuple
 import lief
 import pytest
 
+from corpus.tools.invocations import LIBRARY as ADDED_LIBRARY
+from corpus.tools.invocations import RPATH as NEW_RPATH
+from corpus.tools.invocations import then
 from sframegen import FormatError, add_section, read
 from sframegen.elf.file import open_elf
 from sframegen.elf.notes import read_build_id
 from sframegen.elf.records import PT, SHT
+from tests.real.real_files import BASH, BASHED
 from tests.support.cross import ARM64, S390X, Machine
 from tests.support.inputs.linker_inputs import blocking_script
 from tests.support.peers import Compiler, Peers
@@ -44,13 +48,9 @@ extern "C" int report() {
 """
 LIBRARY_USER = "int report(void); int main(void) { return report(); }\n"
 LIBRARY_PRINTED = "counted 17 6\ndestroyed 17\n"
-BASH = 'trap "echo trapped" USR1; kill -USR1 $$; for i in 1 2; do echo $((i * 2)) $(echo $i); done'
-BASHED = "trapped\n2 1\n4 2\n"
 
 RPATH = "/a/directory/that/does/not/exist"
-LONG_NAME = "a/directory/with/a/name/longer/than/anything/that/was/in/the/table/of/strings"
-NEW_RPATH = "/" + LONG_NAME
-ADDED_LIBRARY = "libm.so.6"
+LONG_NAME = NEW_RPATH.removeprefix("/")
 WORKS, WARNS, NO_BETTER, BREAKS = "yes", "warns", "no better", "BREAKS"
 
 
@@ -175,12 +175,6 @@ class Tool(NamedTuple):
     leaves: str = ""  # what must be in the file then
 
 
-def after(*steps: str) -> tuple[str, ...]:
-    """One after the other, each from what the one before it wrote."""
-    names = ["{in}", *("{out}." + str(number) for number in range(1, len(steps))), "{out}"]
-    return tuple(step.replace("{in}", a).replace("{out}", b) for step, a, b in zip(steps, names, names[1:], strict=False))
-
-
 STRIP, EU_STRIP, LLVM_STRIP = "{prefix}strip -o {out} {in}", "eu-strip -o {out} {in}", "llvm-strip -o {out} {in}"
 SET_RPATH = f"patchelf --set-rpath {NEW_RPATH} --output {{out}} {{in}}"
 SET_INTERPRETER = "patchelf --set-interpreter {interpreter} --output {out} {in}"
@@ -208,15 +202,15 @@ TOOLS = (
             "{prefix}objcopy --add-gnu-debuglink={out}.debug {out}",
         ),
     ),
-    Tool("strip, then eu-strip", after(STRIP, EU_STRIP)),
-    Tool("eu-strip, then strip", after(EU_STRIP, STRIP)),
-    Tool("strip, then llvm-strip", after(STRIP, LLVM_STRIP)),
-    Tool("llvm-strip, then strip", after(LLVM_STRIP, STRIP)),
-    Tool("strip, then patchelf", after(STRIP, SET_RPATH), NEW_RPATH),
-    Tool("patchelf, then strip", after(SET_RPATH, STRIP), NEW_RPATH),
-    Tool("patchelf, then eu-strip", after(SET_RPATH, EU_STRIP), NEW_RPATH),
-    Tool("patchelf, then llvm-strip", after(SET_RPATH, LLVM_STRIP), NEW_RPATH),
-    Tool("patchelf, then patchelf", after(SET_RPATH, SET_INTERPRETER), NEW_RPATH),
+    Tool("strip, then eu-strip", then(STRIP, EU_STRIP)),
+    Tool("eu-strip, then strip", then(EU_STRIP, STRIP)),
+    Tool("strip, then llvm-strip", then(STRIP, LLVM_STRIP)),
+    Tool("llvm-strip, then strip", then(LLVM_STRIP, STRIP)),
+    Tool("strip, then patchelf", then(STRIP, SET_RPATH), NEW_RPATH),
+    Tool("patchelf, then strip", then(SET_RPATH, STRIP), NEW_RPATH),
+    Tool("patchelf, then eu-strip", then(SET_RPATH, EU_STRIP), NEW_RPATH),
+    Tool("patchelf, then llvm-strip", then(SET_RPATH, LLVM_STRIP), NEW_RPATH),
+    Tool("patchelf, then patchelf", then(SET_RPATH, SET_INTERPRETER), NEW_RPATH),
 )
 
 
@@ -271,12 +265,8 @@ def judge(file: Path, shop: Workshop) -> None:
     shop.run(file)
 
 
-class Outcome(NamedTuple):
-    mark: str
-    why: str
-
-
-def outcome(tool: Tool, shop: Workshop, directory: Path) -> Outcome:
+def outcome(tool: Tool, shop: Workshop, directory: Path) -> tuple[str, str]:
+    """(mark, why)."""
     changed, without = directory / "with" / shop.original.name, directory / "without" / shop.original.name
     try:
         said = apply(tool, shop, shop.result, changed)
@@ -286,6 +276,6 @@ def outcome(tool: Tool, shop: Workshop, directory: Path) -> Outcome:
             apply(tool, shop, shop.original, without)
             shop.run(without)
         except ToolError as other:
-            return Outcome(NO_BETTER, f"{error}; the original: {other}")
-        return Outcome(BREAKS, str(error))
-    return Outcome(WARNS if said else WORKS, said)
+            return NO_BETTER, f"{error}; the original: {other}"
+        return BREAKS, str(error)
+    return WARNS if said else WORKS, said

@@ -135,7 +135,7 @@ def use_libc(trial: Trial) -> None:
     assert f" {trial.result}\n" in trial.run("cat", "/proc/self/maps")
     assert trial.run("bash", "-c", BASH) == BASHED
     assert trial.run("perl", "-e", PERL) == PERLED
-    assert trial.run(trial.compile_c(THROWING, "-x", "c++", "-pthread", "-lstdc++")) == THROWN
+    use_libstdcxx(trial)
 
 
 def newest_libc(peers: Peers) -> Path:
@@ -144,8 +144,7 @@ def newest_libc(peers: Peers) -> Path:
 
 
 def use_newest_libc(trial: Trial) -> None:
-    file = trial.compile_c(THROWING, "-x", "c++", "-pthread", "-lstdc++")
-    assert trial.run(file) == THROWN
+    use_libstdcxx(trial)
     readelf = trial.peers.directory / "root/usr/bin/eu-readelf"
     assert "DYN (Shared object file)" in trial.run(readelf, "-h", trial.result)
 
@@ -201,8 +200,7 @@ def dlopen_program(trial: Trial, use: str) -> Path:
 
 def use_newest_libcrypto(trial: Trial) -> None:
     digest = "328de8f1895f8bb09f6e6b4c2012ef2b2a6f067cd002794b750aa040a6f6d8bd"
-    printed = trial.run(dlopen_program(trial, SHA256), trial.result)
-    assert printed == f"{digest} 1024\n"
+    assert trial.run(dlopen_program(trial, SHA256), trial.result) == f"{digest} 1024\n"
 
 
 def use_libllvm(trial: Trial) -> None:
@@ -253,13 +251,7 @@ def first_pixel(png: bytes) -> tuple[int, ...]:
 
 
 def program(name: str) -> Callable[[Peers], Path]:
-    def find(_: Peers) -> Path:
-        path = shutil.which(name)
-        if path is None:
-            pytest.skip(f"no {name} on this machine")
-        return Path(path).resolve()
-
-    return find
+    return lambda _: Path(shutil.which(name) or pytest.skip(f"no {name} on this machine")).resolve()
 
 
 def corpus(name: str) -> Callable[[Peers], Path]:

@@ -75,9 +75,8 @@ each_subject = for_each("subject", TABLED, ids=lambda subject: subject.name)
 def test_add_section_and_then_the_tool(
     tool: Tool, subject: Subject, shop_of: Callable[[Subject], Workshop], tmp_path: Path
 ) -> None:
-    shop = shop_of(subject)
-    found = outcome(tool, shop, tmp_path)
-    assert found.mark == expected(tool, subject), found.why
+    mark, why = outcome(tool, shop_of(subject), tmp_path)
+    assert mark == expected(tool, subject), why
 
 
 @each_tool
