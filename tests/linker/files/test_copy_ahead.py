@@ -20,7 +20,7 @@ from linker.files.location import Location
 from linker.files.target import Target
 from sframegen.base.errors import FormatError, SframegenError
 from sframegen.elf.file import ElfFile
-from tests.linker.files.test_replace import unsupported
+from tests.linker.files.test_replace import UNSUPPORTED
 from tests.support.inputs.linker_inputs import small_file
 from tests.support.peers import Compiler
 
@@ -146,7 +146,7 @@ def test_interrupted_while_it_waits_for_the_copy(program: Path, ahead: list[ElfF
 def test_a_copy_that_nobody_needs_ends(program: Path, without: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """In pieces: however large the file is, an error or a signal does not wait for its end."""
     for name in without:
-        monkeypatch.setattr(f"linker.files.copying.{name}", unsupported)
+        monkeypatch.setattr(f"linker.files.copying.{name}", UNSUPPORTED)
     monkeypatch.setattr(copying, "MAX_KERNEL_COPY", 1 << 10)
     monkeypatch.setattr(copying, "WRITE_CHUNK", 1 << 10)
     asked: list[bool] = []

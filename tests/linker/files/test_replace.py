@@ -36,6 +36,7 @@ from tests.support.peers import Compiler
 
 NEW = b"new content"
 NOBODY = 65534
+UNSUPPORTED = Mock(side_effect=OSError(errno.EOPNOTSUPP, "not supported"))
 CAPABILITY = bytes.fromhex("0100000200000000002000000000000000000000")  # cap_net_raw, as setcap writes it
 
 
@@ -317,14 +318,10 @@ def original(tmp_path: Path) -> Path:
     return path
 
 
-def unsupported(*_: object) -> int:
-    raise OSError(errno.EOPNOTSUPP, "not supported")
-
-
 @pytest.mark.parametrize("without", [[], ["fcntl.ioctl"], ["fcntl.ioctl", "os.copy_file_range"]])
 def test_every_way_to_copy(original: Path, without: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in without:
-        monkeypatch.setattr(f"linker.files.copying.{name}", unsupported)
+        monkeypatch.setattr(f"linker.files.copying.{name}", UNSUPPORTED)
     with original.with_name("copy").open("wb") as out, opened_elf(original) as elf:
         copy_file(elf, out)
     assert original.with_name("copy").read_bytes() == original.read_bytes()
@@ -344,7 +341,7 @@ def test_to_another_file_system(original: Path) -> None:
 
 
 def test_a_full_disk_is_not_tried_again(original: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("linker.files.copying.fcntl.ioctl", unsupported)
+    monkeypatch.setattr("linker.files.copying.fcntl.ioctl", UNSUPPORTED)
     monkeypatch.setattr("linker.files.copying.os.copy_file_range", Mock(side_effect=OSError(28, "No space left")))
     with original.with_name("copy").open("wb") as out, opened_elf(original) as elf, pytest.raises(OSError, match="No space left"):
         copy_file(elf, out)

@@ -60,12 +60,6 @@ def address_of_sframe(file: Path) -> int:
     return found[1]
 
 
-def assert_same_rules(file: Path, original: Path, directory: Path, **options: Any) -> None:
-    sframegen.add_section(original, output=directory / "expected", verify=False, **options)
-    one, other = (read_sframe(open_elf(path)).table for path in (file, directory / "expected"))
-    assert have_same_rules(one, other, 15, {})
-
-
 def unchanged(file: Path, action: Callable[[], Any]) -> Any:
     before, data = file.stat(), file.read_bytes()
     result = action()
@@ -169,7 +163,9 @@ def test_after_other_tools_it_can_be_replaced(
         size = file.stat().st_size
         unchanged(file, lambda level=level: sframegen.add_section(file, replace=True, optimize=level))  # type: ignore[misc]
         assert_one_section(file)
-        assert_same_rules(file, original, tmp_path, optimize=level)
+        sframegen.add_section(original, output=tmp_path / "expected", verify=False, optimize=level)
+        one, other = (read_sframe(open_elf(path)).table for path in (file, tmp_path / "expected"))
+        assert have_same_rules(one, other, 15, {})
         assert subprocess.run([file], check=False, capture_output=True).returncode == 0
         if level == later:
             sizes = {size}

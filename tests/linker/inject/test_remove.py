@@ -21,7 +21,7 @@ from sframegen.elf.file import ElfFile, open_elf
 from sframegen.elf.notes import read_build_id
 from sframegen.elf.records import PF, PT, RECORDS, Phdr
 from tests.linker.inject.test_in_place import REMEDY, add, assert_nothing_is_left, assert_one_section, sframe_bytes, unchanged
-from tests.linker.inject.test_run import REFUSED, STRIPPERS, apply_tool, assert_table_is_found, run
+from tests.linker.inject.test_run import REFUSED, STRIPPERS, apply_tool, assert_table_is_found, remarks, run
 from tests.support.commands import run as invoke
 from tests.support.inputs.linker_inputs import (
     FLAGS,
@@ -157,7 +157,7 @@ def test_after_other_tools(tool: str, kind: str, compile_c: Compiler, peers: Pee
     assert_nothing_is_left(result)
     assert_table_is_found(result)
     run(result, kind, compile_c)
-    assert len(problems(result, peers)) <= len(problems(changed, peers))
+    assert len(remarks(result, peers)) <= len(remarks(changed, peers))
     assert sframe_bytes(changed) not in result.read_bytes()
     if (tool, kind) == ("strip", "pie"):  # the segment has moved metadata, too
         loads = [sum(segment.p_type == PT.LOAD for segment in open_elf(one).segments) for one in (result, changed)]
@@ -166,11 +166,6 @@ def test_after_other_tools(tool: str, kind: str, compile_c: Compiler, peers: Pee
         if (other, kind) not in REFUSED:
             apply_tool(other, result, again, peers)
             run(again, kind, compile_c)
-
-
-def problems(file: Path, peers: Peers) -> list[str]:
-    done = subprocess.run([peers.tool("eu-elflint"), "--gnu-ld", file], capture_output=True, text=True, check=False)
-    return (done.stdout + done.stderr).splitlines()
 
 
 def test_sections_by_others_are_removed_by_force_alone(compile_c: Compiler, peers: Peers, tmp_path: Path) -> None:

@@ -84,14 +84,10 @@ def assert_table_is_found(file: Path) -> None:
             assert segment.p_filesz == len(elf.segments) * 56
 
 
-def assert_only_the_new_types_are_remarked(original: Path, result: Path, peers: Peers) -> None:
-    def lint(file: Path) -> set[str]:
-        done = subprocess.run([peers.tool("eu-elflint"), "--gnu-ld", file], capture_output=True, text=True, check=False)
-        return {re.sub(r"^section \[[ \d]+\]", "section", line) for line in (done.stdout + done.stderr).splitlines()}
-
-    new = lint(result) - lint(original) - {"No errors"}
-    assert len(new) == 2, new
-    assert all("unknown program header entry type 0x6474e554" in line or "'.sframe' has unsupported type" in line for line in new)
+def remarks(file: Path, peers: Peers) -> list[str]:
+    """Of eu-elflint, without the numbers of sections."""
+    done = subprocess.run([peers.tool("eu-elflint"), "--gnu-ld", file], capture_output=True, text=True, check=False)
+    return [re.sub(r"^section \[[ \d]+\]", "section", line) for line in (done.stdout + done.stderr).splitlines()]
 
 
 def apply_tool(tool: str, file: Path, output: Path, peers: Peers, *, is_quiet: bool = True) -> None:
@@ -285,7 +281,10 @@ def test_every_shape_of_every_linker(linker: str, shape: str, compile_c: Compile
         if header.sh_addr and header.sh_size and header.sh_type != SHT.NOBITS and section.name not in moved | {".dynamic"}:
             assert after.at(header.sh_addr, header.sh_size) == before.contents(section), section.name
     if linker == "bfd" or shape in ("pie", "library"):
-        assert_only_the_new_types_are_remarked(original, result, peers)
+        new = {*remarks(result, peers)} - {*remarks(original, peers), "No errors"}
+        types = "unknown program header entry type 0x6474e554", "'.sframe' has unsupported type"
+        assert len(new) == 2, new
+        assert all(any(text in line for line in new) for text in types), new
         done = subprocess.run([peers.tool("readelf"), "-aW", result], capture_output=True, text=True, check=False)
         assert done.stderr == ""
 
